@@ -1,0 +1,1 @@
+"""PostgreSQL performance studies, reproduced: the helper library of the notebooks."""

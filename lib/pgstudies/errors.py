@@ -1,0 +1,35 @@
+"""The errors a user can cause, each one sentence that says what is wrong and what to do."""
+
+from __future__ import annotations
+
+
+class StudyError(Exception):
+    """A request that cannot be carried out as it was made; ``exit_code`` is for scripts."""
+
+    exit_code = 2
+
+    def _render_traceback_(self) -> list[str]:
+        """In IPython the sentence alone: the stack says nothing to the person who can help."""
+        return [f"{type(self).__name__}: {self}"]
+
+
+class ServerError(StudyError):
+    """The server cannot be found, started, reached or used."""
+
+    exit_code = 3
+
+
+class NotebookError(StudyError):
+    """A notebook stopped with an error of its own."""
+
+    exit_code = 4
+
+
+class SpaceError(StudyError):
+    """The disk is full, or the place to write to is read-only."""
+
+    exit_code = 5
+
+
+class CannotRun(StudyError):  # noqa: N818  (reads as the page does: "not run: reason")
+    """An arm or a step cannot run on this server; the message is the reason."""

@@ -1,0 +1,64 @@
+"""Where things are: absolute paths of the checkout, and of the user's own directories."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import platformdirs
+
+ROOT = Path(__file__).resolve().parents[2]
+"""The checkout. The package is always installed editable: its notebooks lie beside it."""
+
+NOTEBOOKS = ROOT / "notebooks"
+"""Source notebooks, one per study, without outputs."""
+
+PARAMETERS = NOTEBOOKS / "parameters"
+"""``quick/``, ``standard/`` and ``published/``: one YAML file per study."""
+
+BOOK = ROOT / "book"
+"""The prose of the book."""
+
+STUDIES = BOOK / "studies"
+"""Executed notebooks, made by a run and never committed."""
+
+PUBLISHED = ROOT / "data" / "published"
+"""The posts' numbers and their descriptor."""
+
+REFERENCE_RECORDS = ROOT / "data" / "records"
+"""Dated reference runs of this project."""
+
+HTML = ROOT / "_build" / "html"
+"""The built book."""
+
+
+def records_dir() -> Path:
+    """The directory of this user's records: ``$PGSTUDIES_RECORDS``, else the user's data directory.
+
+    Not in the checkout: records are never edited, and outlive ``make clean``.
+    """
+    configured = os.environ.get("PGSTUDIES_RECORDS")
+    if configured:
+        return Path(configured).expanduser().resolve()
+    return platformdirs.user_data_path("pgstudies") / "records"
+
+
+def cache_dir() -> Path:
+    """The directory for what can be made again: ``$PGSTUDIES_CACHE``, else the user's cache."""
+    configured = os.environ.get("PGSTUDIES_CACHE")
+    if configured:
+        return Path(configured).expanduser().resolve()
+    return platformdirs.user_cache_path("pgstudies")
+
+
+def run_dir() -> Path:
+    """The directory for the data of owned servers: ``$PGSTUDIES_RUN_DIR``, else a usual place.
+
+    For root it is outside every private home, because the servers of root run as another account.
+    """
+    configured = os.environ.get("PGSTUDIES_RUN_DIR")
+    if configured:
+        return Path(configured).expanduser().resolve()
+    if os.geteuid() == 0:
+        return Path("/var/tmp/pgstudies-root")  # noqa: S108  (created with mode 0711, owner checked)
+    return cache_dir() / "servers"

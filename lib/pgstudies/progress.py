@@ -1,0 +1,51 @@
+"""The progress bar of a measurement: a line on stderr with the time left."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from tqdm import tqdm
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+class Progress:
+    """A bar over the trials of a run; the same text in a terminal, a notebook and a log.
+
+    It is plain text on stderr and not a widget: a widget needs JavaScript from elsewhere in the
+    book, and papermill would not show it.
+    """
+
+    def __init__(self, study: str, total: int, done: int = 0) -> None:
+        self._bar = tqdm(
+            total=total,
+            initial=done,
+            desc=study,
+            unit="trial",
+            file=sys.stderr,
+            ncols=100,
+            mininterval=0.5,
+            bar_format="{desc}: {n_fmt}/{total_fmt} |{bar:20}| {elapsed}<{remaining} {postfix}",
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.set_postfix_str("", refresh=False)
+        self._bar.close()
+
+    def show(self, what: str) -> None:
+        """Say what is being done now; drawn at most twice a second."""
+        self._bar.set_postfix_str(what, refresh=False)
+        self._bar.update(0)
+
+    def advance(self) -> None:
+        """One trial is done."""
+        self._bar.update(1)
+
+    def note(self, sentence: str) -> None:
+        """Print a sentence of its own above the bar."""
+        self._bar.write(sentence, file=sys.stderr)

@@ -1,0 +1,203 @@
+"""One arm in one block: runs statements, times them and keeps what they cost."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from .cold import can_evict, drop_from_page_cache, evict, reason_not_cold
+from .counters import UNITS, Counts, StatementCounters, cpu_seconds, device_bytes
+from .errors import StudyError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Self
+
+    import psycopg
+    from psycopg.abc import Params, Query
+    from psycopg.rows import TupleRow
+
+    from .servers import Server
+
+BLANK: Mapping[str, Any] = {}
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way of doing it: a prepared state, server settings, options for the procedure.
+
+    Attributes:
+        name: What the pages call it.
+        description: One sentence for the page.
+        state: Which prepared state it starts from; arms naming the same state share it.
+        settings: Server settings that differ from the study's.
+        options: Values that the study's own procedure looks up.
+        repeats: The arm this one is a second copy of (the A/A pair).
+        not_run: Why it cannot run here, known beforehand.
+
+    """
+
+    name: str
+    description: str = ""
+    state: str = "plain"
+    settings: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    repeats: str | None = None
+    not_run: str | None = None
+
+
+class Trial:
+    """Where an arm of a block is run: ``timed`` for what is measured, ``execute`` for the rest.
+
+    Attributes:
+        block: Number of the block, from 1; 0 while a state is being prepared.
+        rows: The samples so far, in the order of ``SAMPLES_SCHEMA``.
+        left_out: What could not be run, as (step, case, reason).
+
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        arm: Arm,
+        *,
+        block: int,
+        position: int,
+        show: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.server = server
+        self.arm = arm
+        self.block = block
+        self.position = position
+        self.rows: list[tuple[Any, ...]] = []
+        self.left_out: list[tuple[str, str, str]] = []
+        self._show = show
+        self._open()
+
+    def _open(self) -> None:
+        self.connection: psycopg.Connection[TupleRow] = self.server.connect()
+        # A second session reads the counters, so that reading them is not counted as the arm's.
+        self._observer: psycopg.Connection[TupleRow] = self.server.connect()
+        self._counters = StatementCounters(self._observer)
+        self._backend = self.connection.info.backend_pid
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.connection.close()
+        self._observer.close()
+
+    def execute(self, query: Query, params: Params | None = None) -> psycopg.Cursor[TupleRow]:
+        """Run a statement that is not measured."""
+        return self.connection.execute(query, params)
+
+    def value(self, query: Query, params: Params | None = None) -> Any:
+        """Run a statement that is not measured and return the one value of its first row."""
+        row = self.connection.execute(query, params).fetchone()
+        return None if row is None else row[0]
+
+    def timed(
+        self,
+        step: str,
+        query: Query,
+        params: Params | None = None,
+        *,
+        iteration: int = 0,
+        case: str = "",
+    ) -> psycopg.Cursor[TupleRow]:
+        """Run a statement once and record what it took; returns its cursor, rows fetched.
+
+        Records ``duration_s`` (wall time of psycopg's execute: sent, answered, all rows received),
+        and, where the server lets us see them, ``cpu_s`` of the backend, buffers, WAL and
+        ``read_bytes`` of the whole server, each with its unit.
+        """
+        self._show(f"block {self.block}, {self.arm.name}: {step}" + f" {iteration or ''}")
+        before = self._counts()
+        execute = self.connection.execute
+        started_at = datetime.now(UTC)
+        start = time.perf_counter_ns()
+        cursor = execute(query, params)
+        duration_ns = time.perf_counter_ns() - start
+        measured = {"duration_s": duration_ns / 1e9} | self._counts().since(before)
+        for metric, value in measured.items():
+            self.record(
+                step, metric, value, UNITS[metric], iteration=iteration, case=case, at=started_at
+            )
+        return cursor
+
+    def record(
+        self,
+        step: str,
+        metric: str,
+        value: float,
+        unit: str,
+        *,
+        iteration: int = 0,
+        case: str = "",
+        at: datetime | None = None,
+    ) -> None:
+        """Keep one value that the procedure found out by itself."""
+        where = (self.block, self.position, self.arm.name, case, step, iteration)
+        self.rows.append((*where, metric, float(value), unit, at or datetime.now(UTC)))
+
+    def _counts(self) -> Counts:
+        hit, read, dirtied, wal, images = self._counters.read()
+        if not self.server.owned:
+            return Counts(None, hit, read, dirtied, wal, images, None)
+        cpu = cpu_seconds(self._backend)
+        return Counts(cpu, hit, read, dirtied, wal, images, device_bytes(self.server.pids()))
+
+    def checkpoint(self) -> None:
+        """CHECKPOINT now, so that none falls into a measured statement; noted where forbidden."""
+        if self.server.capabilities.checkpoint:
+            self.execute("CHECKPOINT")
+        else:
+            self.leave_out("checkpoint", "", "this role may not run CHECKPOINT")
+
+    def make_cold(self, *tables: str, step: str, case: str = "cold") -> bool:
+        """Take tables, with indexes and TOAST, out of shared buffers and the page cache.
+
+        Returns false, and notes that ``step`` was left out in ``case``, where that cannot be done.
+        What was achieved is told afterwards by ``cold.cache_state`` from the bytes really read.
+        Before PostgreSQL 17 the server is restarted, and ``connection`` is a new one.
+        """
+        reason = reason_not_cold(self.server)
+        if reason is not None:
+            self.leave_out(step, case, reason)
+            return False
+        if not self.server.owned:  # pragma: no cover  (reason_not_cold has said so)
+            raise StudyError("Only an owned server's tables can be made cold.")
+        names = list(tables)
+        if can_evict(self.server):
+            evict(self._observer, names)
+        else:
+            self.connection.close()
+            self._observer.close()
+            self.server.restart(self.arm.settings)
+            self._open()
+        drop_from_page_cache(self._observer, names, self.server.data_directory)
+        return True
+
+    def leave_out(self, step: str, case: str, reason: str) -> None:
+        """Note, once, that a step cannot be run on this server."""
+        entry = (step, case, reason)
+        if entry not in self.left_out:
+            self.left_out.append(entry)
+
+
+def with_repeat(arms: Sequence[Arm]) -> list[Arm]:
+    """The arms, and after the first one (the baseline) a second copy of it: the A/A pair."""
+    baseline = arms[0]
+    again = Arm(
+        name=f"{baseline.name} (again)",
+        description=f"The same as {baseline.name}: what differs between the two is noise.",
+        state=baseline.state,
+        settings=baseline.settings,
+        options=baseline.options,
+        repeats=baseline.name,
+        not_run=baseline.not_run,
+    )
+    return [baseline, again, *arms[1:]]
