@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 from .cold import can_evict, drop_from_page_cache, evict, reason_not_cold
 from .counters import UNITS, Counts, StatementCounters, cpu_seconds, device_bytes
-from .errors import StudyError
+from .owned import OwnedServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Self
 
     import psycopg
-    from psycopg.abc import Params, Query
+    from psycopg import sql
+    from psycopg.abc import Params
     from psycopg.rows import TupleRow
 
-    from .servers import Server
+    from .server import Server
 
-BLANK: Mapping[str, Any] = {}
+    Query = str | bytes | sql.SQL | sql.Composed
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ class Trial:
 
     def _counts(self) -> Counts:
         hit, read, dirtied, wal, images = self._counters.read()
-        if not self.server.owned:
+        if not isinstance(self.server, OwnedServer):
             return Counts(None, hit, read, dirtied, wal, images, None)
         cpu = cpu_seconds(self._backend)
         return Counts(cpu, hit, read, dirtied, wal, images, device_bytes(self.server.pids()))
@@ -165,11 +166,9 @@ class Trial:
         Before PostgreSQL 17 the server is restarted, and ``connection`` is a new one.
         """
         reason = reason_not_cold(self.server)
-        if reason is not None:
-            self.leave_out(step, case, reason)
+        if reason is not None or not isinstance(self.server, OwnedServer):
+            self.leave_out(step, case, reason or "the server is not ours")
             return False
-        if not self.server.owned:  # pragma: no cover  (reason_not_cold has said so)
-            raise StudyError("Only an owned server's tables can be made cold.")
         names = list(tables)
         if can_evict(self.server):
             evict(self._observer, names)

@@ -1,0 +1,95 @@
+"""Sphinx extension and MyST-NB plug-in that draw the book's Vega-Lite charts without a network.
+
+The page carries the specification and a static SVG made from it.  A script in ``_static`` replaces
+the SVG by the live chart as the reader comes near; without JavaScript the SVG stays.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import vl_convert
+from docutils import nodes
+
+from .chartstyle import MIME, description_of
+from .errors import StudyError
+
+if TYPE_CHECKING:
+    from myst_nb.core.render import MimeData, NbElementRenderer
+    from sphinx.application import Sphinx
+
+# tabindex: a box that scrolls must be reachable from the keyboard.
+MARKUP = """\
+<div class="vega-chart">
+<figure role="img" aria-label="{description}" tabindex="0"><div class="vega-target">{svg}</div></figure>
+<script type="application/json">{spec}</script>
+</div>
+"""
+
+
+class VegaLiteRenderer:
+    """Turn a Vega-Lite output into the markup that ``charts.js`` looks for."""
+
+    mime_priority_overrides = [("html", MIME, 5)]  # noqa: RUF012  (MyST-NB reads it as it is)
+
+    @staticmethod
+    def handle_mime(
+        renderer: NbElementRenderer,
+        data: MimeData,
+        inline: bool,  # noqa: FBT001
+    ) -> list[nodes.Element] | None:
+        """Return the chart's markup, or None for what is not a chart."""
+        if inline or data.mime_type != MIME:
+            return None
+        try:
+            markup = chart_markup(data.content)
+        except StudyError as error:
+            renderer.logger.warning(str(error), subtype="chart", line=data.line)
+            return []
+        return [nodes.raw(text=markup, format="html", classes=["output", "vega"])]
+
+
+def chart_markup(spec: dict[str, Any]) -> str:
+    """The chart for the page; raises StudyError when it has no description."""
+    description = html.escape(description_of(spec), quote=True)
+    payload = json.dumps(spec, separators=(",", ":"))
+    # All charts of a page share one space of ids, the clip paths' among them.
+    mark = hashlib.sha256(payload.encode()).hexdigest()[:8]
+    svg = vl_convert.vegalite_to_svg(spec)
+    svg = re.sub(r'id="([^"]+)"', rf'id="c{mark}-\1"', svg)
+    svg = re.sub(r"url\(#([^)]+)\)", rf"url(#c{mark}-\1)", svg)
+    return MARKUP.format(description=description, svg=svg, spec=payload.replace("</", "<\\/"))
+
+
+def write_vega_bundle(app: Sphinx, exception: Exception | None) -> None:
+    """Write the Vega runtime of the installed vl-convert beside the book's other scripts."""
+    if exception is not None or app.builder.format != "html":
+        return
+    target = Path(app.outdir, "_static", "vega-bundle.js")
+    head = f"// Vega, Vega-Lite and Vega-Embed of vl-convert {vl_convert.__version__}\n"
+    if target.exists():
+        with target.open(encoding="utf-8") as bundle:
+            if bundle.readline() == head:
+                return
+    script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    # The bundle declares names such as ``_`` at top level; Sphinx's doctools.js does too.
+    target.write_text(f"{head}(function () {{\n{script}\n}})();\n", encoding="utf-8")
+
+
+def executed_pages(app: Sphinx, *_others: object) -> list[str]:
+    """The pages to read anew at each build: the executed one shows what the studies left."""
+    return [page for page in ("book/environment",) if page in app.env.found_docs]
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register the scripts, the style sheet and the events (Sphinx calls this)."""
+    app.add_js_file("charts.js", defer="defer")
+    app.add_css_file("book.css")
+    app.connect("env-get-outdated", executed_pages)
+    app.connect("build-finished", write_vega_bundle)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,137 @@
+"""The look of every chart and table: renderer, theme, and the colours and shapes of the arms."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+import polars as pl
+import vl_convert
+
+from .errors import StudyError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# JupyterLab 4.6 draws Vega-Lite natively, but registers MIME types only up to v5.
+MIME = "application/vnd.vegalite.v5+json"
+
+# Every colour stands out 3:1 from white and from the book's dark background (WCAG 1.4.11).
+# Okabe and Ito's palette, its two lightest colours darkened for that; the shapes carry the
+# distinction for readers to whom two of them look alike.
+BASELINE = "#0072b2"
+REPEAT = "#3d9bd4"
+PATCHED = "#d55e00"
+CANDIDATES = ("#009e73", "#cc79a7", "#a67c00", "#7f6cd0", "#7a7a7a")
+NEUTRAL = "#7a7a7a"
+SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right")
+
+# The column of the page is 690 px wide on a desktop; wider charts would scroll.
+WIDTH = 600
+FONT = "Helvetica, Arial, sans-serif"
+
+
+def book_renderer(spec: dict[str, Any], **_options: object) -> dict[str, Any]:
+    """The specification for JupyterLab and the book, a PNG and a sentence for every other reader.
+
+    Raises StudyError for a chart without a description.
+    """
+    png = vl_convert.vegalite_to_png(spec, scale=2)
+    return {
+        MIME: spec,
+        "image/png": base64.b64encode(png).decode("ascii"),
+        "text/plain": description_of(spec),
+    }
+
+
+def description_of(spec: dict[str, Any]) -> str:
+    """The sentence that stands for the chart where it cannot be seen."""
+    sentence = str(spec.get("description") or "").strip()
+    if not sentence:
+        raise StudyError(
+            "This chart has no description: give it one sentence that says what it shows, "
+            "with chart.properties(description=...)."
+        )
+    return sentence
+
+
+def _theme() -> Any:
+    """Colours of text and axes are those of paper: the page's style sheet adapts them."""
+    text: dict[str, Any] = {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal"}
+    return {
+        "config": {
+            "background": "white",
+            "font": FONT,
+            "padding": 4,
+            "view": {"continuousWidth": WIDTH, "continuousHeight": 260, "stroke": None},
+            "axis": {**text, "gridOpacity": 0.6, "titlePadding": 8, "labelLimit": 220},
+            "axisY": {"domain": False, "ticks": False, "labelPadding": 6},
+            "axisX": {"grid": False, "labelFlush": False},
+            "header": {**text, "labelFontWeight": "bold", "labelAnchor": "start", "title": None},
+            "legend": {**text, "orient": "top", "direction": "horizontal", "title": None,
+                       "symbolSize": 80, "labelLimit": 300, "symbolOpacity": 1},
+            "title": {"anchor": "start", "fontSize": 13, "subtitleFontSize": 12, "offset": 8},
+            "line": {"strokeWidth": 1.5},
+            "point": {"size": 45, "filled": True},
+            "range": {"category": [BASELINE, PATCHED, *CANDIDATES]},
+        }
+    }  # fmt: skip
+
+
+def arm_colours(arms: Sequence[str]) -> dict[str, str]:
+    """The colour of each arm, in the order given; a study passes the same list to every chart.
+
+    ``heap`` and the posts' ``head`` are baselines and have one blue in every study; without them
+    the first arm has it.  A baseline's second copy, ``heap (again)``, has a lighter one.  Arms with
+    ``patch`` in their name are vermilion, and the others take the palette's colours in order.
+    """
+    baselines = {arm for arm in arms if arm.lower() in {"heap", "head"}} or set(arms[:1])
+    rest = iter(CANDIDATES)
+    colours: dict[str, str] = {}
+    for arm in arms:
+        if arm in baselines:
+            colours[arm] = BASELINE
+        elif arm.removesuffix(" (again)") in baselines:
+            colours[arm] = REPEAT
+        elif "patch" in arm.lower():
+            colours[arm] = PATCHED
+        else:
+            colours[arm] = next(rest, NEUTRAL)
+    return colours
+
+
+def arm_scale(arms: Sequence[str], shown: Sequence[str] | None = None) -> alt.Scale:
+    """The colour scale of ``arms``; with ``shown`` it lists only those, in unchanged colours."""
+    colours = arm_colours(arms)
+    domain = [arm for arm in arms if shown is None or arm in shown]
+    return alt.Scale(domain=domain, range=[colours[arm] for arm in domain])
+
+
+def arm_shapes(arms: Sequence[str], shown: Sequence[str] | None = None) -> alt.Scale:
+    """The scale of point shapes that goes with ``arm_scale``."""
+    shapes = {arm: SHAPES[i % len(SHAPES)] for i, arm in enumerate(arms)}
+    domain = [arm for arm in arms if shown is None or arm in shown]
+    return alt.Scale(domain=domain, range=[shapes[arm] for arm in domain])
+
+
+def legend_columns(names: Sequence[str]) -> int:
+    """The number of columns in which a legend of these names is no wider than the page."""
+    # 6.5 px is the mean width of a letter, 38 px a symbol and the gap; columns are aligned.
+    widths = [38 + 6.5 * len(name) for name in names]
+    for columns in range(len(names), 1, -1):
+        if sum(max(widths[i::columns]) for i in range(columns)) <= WIDTH + 60:
+            return columns
+    return 1
+
+
+def enable() -> None:
+    """Make this the style of all charts and tables of the session; importing the module does."""
+    alt.renderers.register("book", book_renderer)
+    alt.renderers.enable("book")
+    alt.theme.register("pgstudies", enable=True)(_theme)
+    pl.Config.set_tbl_hide_dataframe_shape(True).set_tbl_hide_column_data_types(True)
+    pl.Config.set_tbl_rows(60).set_tbl_cols(20).set_fmt_str_lengths(200)
+
+
+enable()

@@ -1,0 +1,70 @@
+"""What a kernel writes to stderr, made fit for a terminal or for a log."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TextIO
+
+
+class Relay:
+    """A file to write to: it passes whole lines on, and progress bars as ``stream`` can show them.
+
+    A progress bar is a line begun anew with carriage returns.  On a terminal it is cut to the
+    terminal's width, because a longer one cannot be overwritten; in a log it is written as a line
+    of its own, at most once in ``interval_s`` seconds.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO,
+        *,
+        interval_s: float = 10,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stream = stream
+        self._interval_s = interval_s
+        self._clock = clock
+        self._unfinished = ""
+        self._drawn = ""
+        self._due = clock() + interval_s
+
+    def write(self, text: str) -> int:
+        """Take over some text, which may begin or end within a line."""
+        *lines, self._unfinished = (self._unfinished + text).split("\n")
+        for line in lines:
+            self._line(line)
+        bar = _overwritten(self._unfinished)
+        if "\r" in self._unfinished:
+            self._unfinished = f"\r{bar}"
+        if self._stream.isatty():
+            self._draw(bar[: shutil.get_terminal_size().columns - 1])
+        elif bar.strip() and self._clock() >= self._due:
+            self._stream.write(f"{bar.rstrip()}\n")
+            self._due = self._clock() + self._interval_s
+        return len(text)
+
+    def flush(self) -> None:
+        """Hand on what the stream buffers."""
+        self._stream.flush()
+
+    def _line(self, line: str) -> None:
+        shown = _overwritten(line).rstrip()
+        if shown or "\r" not in line:
+            self._draw("")
+            self._stream.write(f"{shown}\n")
+
+    def _draw(self, text: str) -> None:
+        if text != self._drawn:
+            blank = " " * len(self._drawn)
+            self._stream.write(f"\r{blank}\r{text}" if self._drawn else text)
+            self._drawn = text
+
+
+def _overwritten(line: str) -> str:
+    """What is left to see of a line that carriage returns began anew."""
+    return next((part for part in reversed(line.split("\r")) if part), "")
