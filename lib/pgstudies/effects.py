@@ -5,20 +5,17 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import numpy as np
 import polars as pl
 from statsmodels.stats.multitest import multipletests
 
 from .errors import StudyError
-from .intervals import hodges_lehmann, signed_rank_interval, signed_rank_p_value
+from .intervals import estimate_rows
 from .pairing import BY, DECIMALS, listed, log_ratios
 from .planning import smallest_detectable
 from .verdicts import with_verdicts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
 
 def paired_effects(
@@ -70,19 +67,10 @@ def paired_effects(
         )
         .sort(*by, "candidate", maintain_order=True)
     )
-    if aa is not None and aa not in table["candidate"]:
-        raise StudyError(
-            f"The A/A copy '{aa}' was not measured; "
-            f"there is {listed(table['candidate'].unique().sort().to_list())}."
-        )
-    estimates = pl.DataFrame(
-        [_estimate(d.to_numpy(), level) for d in table["log_ratio"]],
-        schema=dict.fromkeys(
-            ["log_ratio", "log_low", "log_high", "sd", "p_value", "detectable"], pl.Float64
-        ),
-        orient="row",
-    )
-    table = table.drop("log_ratio").hstack(estimates)
+    candidates = table["candidate"].unique().sort().to_list()
+    if aa is not None and aa not in candidates:
+        raise StudyError(f"The A/A copy '{aa}' was not measured; there is {listed(candidates)}.")
+    table = _with_estimates(table, level)
     is_aa = pl.lit(value=False) if aa is None else pl.col("candidate") == aa
     chosen = pl.lit(value=False) if primary is None else primary.fill_null(value=False)
     table = table.with_columns(
@@ -98,30 +86,48 @@ def paired_effects(
     )
 
 
-def _estimate(d: NDArray[np.float64], level: float) -> list[float | None]:
-    """log_ratio, log_low, log_high, sd, p_value, detectable of one comparison."""
-    if not d.size or np.isnan(d).any():
-        return [None] * 6
-    sd = float(d.std(ddof=1)) if d.size > 1 else None
-    interval = signed_rank_interval(d, level)
-    if interval is None or sd is None:
-        return [hodges_lehmann(d), None, None, sd, None, None]
-    detectable = smallest_detectable(sd, d.size, level=level)
-    return [hodges_lehmann(d), *interval, sd, signed_rank_p_value(d), detectable]
+def _with_estimates(table: pl.DataFrame, level: float) -> pl.DataFrame:
+    """Replace the lists of log-ratios by what they come to; null where no ratio exists."""
+    d = pl.col("log_ratio")
+    table = table.with_row_index("row").with_columns(d.list.std().round(DECIMALS).alias("sd"))
+    is_comparable = (pl.col("blocks") > 0) & d.list.last().is_not_nan()  # NaN sorts last
+    parts = [
+        _estimates(part, level)
+        for part in table.filter(is_comparable).partition_by("blocks", maintain_order=True)
+    ]
+    schema = {"row": pl.UInt32()} | dict.fromkeys(
+        ["log_ratio", "log_low", "log_high", "p_value", "detectable"], pl.Float64()
+    )
+    estimates = pl.concat([pl.DataFrame(schema=schema), *parts])
+    return table.drop("log_ratio").join(estimates, on="row", how="left", maintain_order="left")
+
+
+def _estimates(table: pl.DataFrame, level: float) -> pl.DataFrame:
+    """The estimates of comparisons that have the same number of blocks."""
+    blocks = table["blocks"][0]
+    d = table["log_ratio"].list.explode().to_numpy().reshape(table.height, blocks)
+    found = estimate_rows(d, level)
+    detectable = [smallest_detectable(sd, blocks, level=level) for sd in table["sd"]]
+    return pl.DataFrame(
+        {
+            "row": table["row"],
+            "log_ratio": found.centre,
+            "log_low": found.low,
+            "log_high": found.high,
+            "p_value": found.p_value,
+            "detectable": pl.Series(detectable, dtype=pl.Float64),
+        }
+    ).fill_nan(None)
 
 
 def _with_holm(table: pl.DataFrame) -> pl.DataFrame:
     # A primary comparison that could not be tested stays in the family: dropping it afterwards
     # would make the others look more certain than they were declared to be.
-    family = table.with_row_index("row").filter("primary").select("row", "p_value")
-    if family.is_empty():
-        return table.with_columns(pl.lit(None, pl.Float64).alias("p_holm"))
-    corrected = multipletests(family["p_value"].fill_null(1.0).to_numpy(), method="holm")[1]
-    return (
-        table.with_row_index("row")
-        .join(family.select("row", pl.Series("p_holm", corrected)), on="row", how="left")
-        .with_columns(pl.when(pl.col("p_value").is_not_null()).then("p_holm").alias("p_holm"))
-        .drop("row")
+    family = table.filter("primary").select("row", pl.col("p_value").fill_null(1.0))
+    corrected = multipletests(family["p_value"], method="holm")[1] if family.height else []
+    p_holm = family.select("row", pl.Series("p_holm", corrected, dtype=pl.Float64))
+    return table.join(p_holm, on="row", how="left", maintain_order="left").with_columns(
+        pl.when(pl.col("p_value").is_not_null()).then("p_holm").alias("p_holm")
     )
 
 

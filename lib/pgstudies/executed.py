@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import re
+from html import escape
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
 from . import errors
+from .parameters import holds_password
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 Document = dict[str, Any]
 """A notebook as its JSON has it."""
 
 HIDDEN = "********"
+_COMMON = {"password", "postgres", "pgstudies"}
 _MARKERS = "papermill-error-cell-tag"  # cells that papermill adds to a failed notebook
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -84,42 +86,48 @@ def _failing_line(output: Mapping[str, Any]) -> str:
 
 
 def without_secrets(document: Document, server: str, password: str = "") -> Document:
-    """The notebook with the server's address and password made unreadable wherever they occur.
+    """The notebook, with the server's password and its address unreadable in every output.
 
-    Nothing of ours writes them there; but what a notebook's own cells print, or an error of
-    somebody's library quotes, would go into the book with it.
+    Nothing of ours writes them there; but what a study's own cell prints, or an error of somebody's
+    library quotes, would go into the book.
     """
-    hide = _hider(server, password)
-    return document | {"cells": [_changed(cell, hide) for cell in document["cells"]]}
+    hidden = _hidden(server, password)
+    cells = [
+        cell | {"outputs": _changed(cell["outputs"], hidden)} if "outputs" in cell else cell
+        for cell in document["cells"]
+    ]
+    return document | {"cells": cells}
 
 
-def _hider(server: str, password: str) -> Callable[[str], str]:
-    secrets = {password} - {""}
-    if "://" in server:
-        secrets.add(server)
-        try:
-            found = conninfo_to_dict(server)
-        except ProgrammingError:
-            found = {}
-        secrets |= {str(found[key]) for key in ("password", "sslpassword") if found.get(key)}
-    secrets |= {quote(secret, safe="") for secret in secrets}
-    # A password such as "postgres" is a word of every page: it is hidden in an address only.
-    telling = sorted((s for s in secrets if len(s) >= 8 and s != "postgres"), key=len, reverse=True)
-    patterns = [re.escape(secret) for secret in telling]
-    patterns += [rf"(?<=:){re.escape(secret)}(?=@)" for secret in secrets - set(telling)]
-    patterns += [rf"(?<=password=){re.escape(secret)}" for secret in secrets - set(telling)]
-    if not patterns:
-        return lambda text: text
-    return lambda text: re.sub("|".join(patterns), HIDDEN, text)
+def _hidden(server: str, password: str) -> re.Pattern[str]:
+    """A pattern of everything to hide; it may match nothing."""
+    passwords = {password}
+    addresses = set()
+    if holds_password(server):
+        addresses.add(server)
+        found = conninfo_to_dict(server)
+        passwords |= {str(found.get(key) or "") for key in ("password", "sslpassword")}
+    passwords.discard("")
+    spelled = {
+        spelling
+        for secret in passwords
+        for spelling in (secret, quote(secret, safe=""), repr(secret)[1:-1], escape(secret))
+    }
+    # A short password, or a word of every page, is hidden only where it stands as a password.
+    words = {secret for secret in spelled if len(secret) < 8 or secret in _COMMON}
+    patterns = [re.escape(secret) for secret in sorted(addresses | spelled - words, key=len)[::-1]]
+    for word in map(re.escape, sorted(words)):
+        patterns += [rf"(?<=:){word}(?=@)", rf"(?<=password=){word}", rf"(?<=password='){word}"]
+    return re.compile("|".join(patterns) or r"(?!)")
 
 
-def _changed(value: Any, hide: Callable[[str], str]) -> Any:
+def _changed(value: Any, hidden: re.Pattern[str]) -> Any:
     if isinstance(value, str):
-        return hide(value)
+        return hidden.sub(HIDDEN, value)
     if isinstance(value, list):
-        return [_changed(item, hide) for item in value]
+        return [_changed(item, hidden) for item in value]
     if isinstance(value, dict):
-        return {key: _changed(item, hide) for key, item in value.items()}
+        return {key: _changed(item, hidden) for key, item in value.items()}
     return value
 
 

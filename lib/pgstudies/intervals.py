@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -14,13 +14,24 @@ if TYPE_CHECKING:
 MINIMUM_BLOCKS = 6
 """No interval is shown below this: five signs that agree by chance are not yet rare enough."""
 
+_AT_ONCE = 4_000_000  # Walsh averages held in memory (32 MB)
+
+
+class Estimates(NamedTuple):
+    """One entry per comparison; low, high and p_value are NaN where there is no interval."""
+
+    centre: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    p_value: NDArray[np.float64]
+
 
 def hodges_lehmann(d: ArrayLike) -> float:
     """The median of all Walsh averages (dᵢ + dⱼ) / 2, i ≤ j, in the unit of ``d``.
 
     Hodges and Lehmann, Annals of Mathematical Statistics 34 (1963). Raises ValueError for no data.
     """
-    return float(np.median(_walsh_averages(d)))
+    return float(estimate_rows(np.asarray(d)[np.newaxis]).centre[0])
 
 
 def signed_rank_interval(d: ArrayLike, level: float = 0.95) -> tuple[float, float] | None:
@@ -29,25 +40,20 @@ def signed_rank_interval(d: ArrayLike, level: float = 0.95) -> tuple[float, floa
     Low and high are order statistics of the Walsh averages, in the unit of ``d``, and cover the
     centre with at least probability ``level`` (96.9 % for 0.95 at 6 blocks, 95.1 % at 10). Ties
     make the interval cover more, never less. None below 6 blocks, and where so few cannot reach
-    ``level``. Exact for every number of blocks: 500 of them take a tenth of a second.
+    ``level``. Exact for every number of blocks: 500 of them take 20 ms.
     """
-    averages = np.sort(_walsh_averages(d))
-    rank = _critical_rank(np.size(d), level)
-    if rank is None:
-        return None
-    return float(averages[rank - 1]), float(averages[-rank])
+    found = estimate_rows(np.asarray(d)[np.newaxis], level)
+    return None if np.isnan(found.low[0]) else (float(found.low[0]), float(found.high[0]))
 
 
 def signed_rank_p_value(d: ArrayLike) -> float:
-    """The two-sided exact p-value of "the centre of ``d`` is 0".
+    """The two-sided exact p-value of "the centre of ``d`` is 0"; NaN below 6 blocks.
 
     It is at most 1 − level exactly when 0 lies outside ``signed_rank_interval(d, level)``, with
     ties too, where ``scipy.stats.wilcoxon`` and the interval may disagree; without ties the two
     p-values are the same.
     """
-    averages = _walsh_averages(d)
-    fewest = min(np.count_nonzero(averages <= 0), np.count_nonzero(averages >= 0))
-    return min(1.0, 2 * float(_null_distribution(np.size(d))[fewest]))
+    return float(estimate_rows(np.asarray(d)[np.newaxis]).p_value[0])
 
 
 def attained_level(blocks: int, level: float = 0.95) -> float | None:
@@ -63,12 +69,25 @@ def fewest_blocks(level: float = 0.95) -> int:
     return next(n for n in count(MINIMUM_BLOCKS) if _critical_rank(n, level) is not None)
 
 
-def _walsh_averages(d: ArrayLike) -> NDArray[np.float64]:
+def estimate_rows(d: ArrayLike, level: float = 0.95) -> Estimates:
+    """All of the above for many comparisons at once: a row of ``d`` each, a column per block."""
     values = np.asarray(d, dtype=np.float64)
-    if values.ndim != 1 or not values.size:
+    if values.ndim != 2 or not values.shape[1]:
         raise ValueError("an estimate needs a list of at least one number")
-    first, second = np.triu_indices(values.size)
-    return (values[first] + values[second]) / 2
+    rows, blocks = values.shape
+    if rows > 1 and rows * blocks * (blocks + 1) // 2 > _AT_ONCE:
+        halves = [estimate_rows(half, level) for half in np.array_split(values, 2)]
+        return Estimates(*(np.concatenate(both) for both in zip(*halves, strict=True)))
+    first, second = np.triu_indices(blocks)
+    averages = np.sort((values[:, first] + values[:, second]) / 2, axis=1)
+    centre = np.median(averages, axis=1)
+    rank = _critical_rank(blocks, level)
+    if rank is None:
+        nothing = np.full(rows, np.nan)
+        return Estimates(centre, nothing, nothing, nothing)
+    fewest = np.minimum((averages <= 0).sum(axis=1), (averages >= 0).sum(axis=1))
+    p_value = np.minimum(1, 2 * _null_distribution(blocks)[fewest])
+    return Estimates(centre, averages[:, rank - 1], averages[:, -rank], p_value)
 
 
 def _critical_rank(blocks: int, level: float) -> int | None:

@@ -6,6 +6,7 @@ import inspect
 import os
 import sys
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -132,9 +133,7 @@ class _Run:
         info = self.writer.info
         session = len(info["sessions"]) + 1
         info["sessions"].append({"started_at": _now(), "boot_id": _boot_id()})
-        info["gate"] += [
-            {f: getattr(x, f) for f in ("name", "level", "sentence")} for x in findings
-        ]
+        info["gate"] += [asdict(finding) for finding in findings]
         info["blocks"] = blocks
         # All arms are ordered, also those that cannot run: a resumed run keeps its order.
         orders = info["order"] = block_orders(list(self.arms), blocks, seed)
@@ -202,8 +201,8 @@ class _Run:
         except CannotRun as reason:
             self._cannot_run(arm, reason)
             return []
-        for step, case, reason in trial.left_out:
-            entry = {"arm": arm.name, "step": step, "case": case, "reason": reason}
+        for step, case, why in trial.left_out:
+            entry = {"arm": arm.name, "step": step, "case": case, "reason": why}
             if entry not in self.writer.info["left_out"]:
                 self.writer.info["left_out"].append(entry)
         return trial.rows

@@ -64,7 +64,7 @@ class OwnedServer(Server):
         self._directory, self._lock = _make_instance(base)
         self.data_directory = self._directory / DATA
         self._snapshots = self._directory / "snapshots"
-        self._socket_directory = self._directory / "socket"
+        self.socket_directory = self._directory / "socket"
         self._log = self._directory / "log"
         self._kept: set[str] = set()
         self._watchdog = start_watchdog(self._directory)
@@ -75,11 +75,11 @@ class OwnedServer(Server):
             raise
 
     def _create(self) -> None:
-        if len(str(self._socket_directory)) > SOCKET_PATH_MAX:
+        if len(str(self.socket_directory)) > SOCKET_PATH_MAX:
             short = tempfile.mkdtemp(prefix="pgstudies-")
-            self._socket_directory.symlink_to(short)
-            self._socket_directory = Path(short)
-        for directory in (self.data_directory, self._snapshots, self._socket_directory):
+            self.socket_directory.symlink_to(short)
+            self.socket_directory = Path(short)
+        for directory in (self.data_directory, self._snapshots, self.socket_directory):
             directory.mkdir(mode=0o700, exist_ok=True)
             self._account.give(directory)
         self._log.touch()
@@ -140,7 +140,7 @@ class OwnedServer(Server):
     def conninfo(self) -> str:
         """The libpq connection string, for pgbench and psql."""
         return (
-            f"host={self._socket_directory} port={PORT} user={SUPERUSER} dbname={DATABASE} "
+            f"host={self.socket_directory} port={PORT} user={SUPERUSER} dbname={DATABASE} "
             f"sslmode=disable gssencmode=disable"
         )
 
@@ -148,7 +148,7 @@ class OwnedServer(Server):
         """Start with the study's settings and these; raises ServerError with the log's words."""
         wanted = {
             "listen_addresses": "",
-            "unix_socket_directories": str(self._socket_directory),
+            "unix_socket_directories": str(self.socket_directory),
             "shared_preload_libraries": self._preload,
             **self.settings,
             **(settings or {}),
@@ -253,8 +253,8 @@ class OwnedServer(Server):
             return
         self.disconnect()
         kill_server(self.data_directory)
-        if self._socket_directory.parent != self._directory:
-            shutil.rmtree(self._socket_directory, ignore_errors=True)
+        if self.socket_directory.parent != self._directory:
+            shutil.rmtree(self.socket_directory, ignore_errors=True)
         shutil.rmtree(self._directory, ignore_errors=True)
         os.close(self._lock)
         self._lock = -1

@@ -86,7 +86,7 @@ def log_ratios(
         keys,
         "has more than one value; make one with block_values(), grouped by the same columns",
     )
-    known = measured[key].unique().sort()
+    known = measured[key].unique().sort().to_list()
     if baseline not in known:
         raise StudyError(f"No {key} '{baseline}' was measured; there is {listed(known)}.")
     pairs = _pairs(measured, baseline, key, list(by))

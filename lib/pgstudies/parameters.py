@@ -196,9 +196,14 @@ def study_parameters(study: str, namespace: Mapping[str, object]) -> dict[str, A
     return values
 
 
+def is_address(server: str) -> bool:
+    """Whether the value of ``server`` is an address (a URI or keywords) and not a name or path."""
+    return "://" in server or "=" in server
+
+
 def holds_password(server: str) -> bool:
     """Whether the address of a server holds a password, or may hold one for all we can tell."""
-    if "://" not in server:
+    if not is_address(server):
         return False
     from psycopg import ProgrammingError  # noqa: PLC0415  (only an address needs it)
     from psycopg.conninfo import conninfo_to_dict  # noqa: PLC0415

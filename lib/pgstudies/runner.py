@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from psycopg import ProgrammingError
 
 from . import paths
-from .errors import NotebookError, StudyError
+from .errors import NotebookError, ServerError, StudyError
 from .executed import error_of, last_place, without_secrets
-from .parameters import checked, declared, holds_password
+from .parameters import checked, declared, holds_password, is_address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
 
 PROFILES = ("quick", "standard", "published")
 """Sizes of a run; the defaults in a notebook are those of quick."""
-
-SHOWN_ADDRESS = "postgresql://..."
-"""Stands for the address of a server that cannot be read, and so not be shown in part."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +76,10 @@ def plan(
         del given["server"]  # a study that needs none still runs with the others
     values = checked(study, known_parameters, _profile(study, profile) | given)
     asked = str(values.pop("server", ""))
-    if os.sep in asked and "://" not in asked:
-        asked = str(Path(asked).expanduser().resolve())
+    public(asked or os.environ.get("PGSTUDIES_SERVER", ""))  # is refused here if it is unreadable
+    directory = Path(asked).expanduser()
+    if asked not in {"", "embedded"} and not is_address(asked) and directory.is_dir():
+        asked = str(directory.resolve())
     # An address with a password reaches the kernel by its environment only: whatever is injected
     # stays in the notebook, and the notebook goes into the book.
     injected = dict(values)
@@ -179,15 +177,24 @@ def _about(chosen: Plan, record: Path) -> dict[str, Any]:
 
 
 def public(server: str) -> str:
-    """The server as a page may show it: an address without its password."""
-    if "://" not in server:
+    """The server as a page may show it: an address without its password.
+
+    Raises ServerError when the address cannot be read.
+    """
+    if not is_address(server):
         return server
-    from .server import without_password  # noqa: PLC0415  (only an address needs it)
+    from psycopg import ProgrammingError  # noqa: PLC0415  (only an address needs it)
+
+    from .server import without_password  # noqa: PLC0415
 
     try:
         return without_password(server)
     except ProgrammingError:
-        return SHOWN_ADDRESS
+        # The reason is left out, because it quotes the address.
+        raise ServerError(
+            "The address of the server cannot be read: write postgresql://user@host:port/database, "
+            "and %40 for an @, %3A for a : and %2F for a / within a password."
+        ) from None
 
 
 def _profile(study: str, profile: str) -> dict[str, object]:

@@ -45,7 +45,7 @@ def with_verdicts(table: pl.DataFrame) -> pl.DataFrame:
     """Add ratio, low, high, noise, margin, verdict and blocks_needed.
 
     ``table`` has log_ratio, log_low, log_high, log_margin, log_noise, sd, p_value, p_holm, blocks,
-    level and unit.
+    level, unit and row, a number for each.
     """
     estimate, low, high = pl.col("log_ratio"), pl.col("log_low"), pl.col("log_high")
     margin = pl.col("log_margin").round(DECIMALS)
@@ -71,8 +71,14 @@ def with_verdicts(table: pl.DataFrame) -> pl.DataFrame:
         (margin.exp() - 1).alias("margin"),
         verdict.alias("verdict"),
     )
-    needed = [_blocks_needed(row) if row["verdict"] in OPEN else None for row in table.to_dicts()]
-    return table.with_columns(pl.Series("blocks_needed", needed, dtype=pl.Int64))
+    unsettled = table.filter(pl.col("verdict").is_in(OPEN))
+    needed = [_blocks_needed(row) for row in unsettled.iter_rows(named=True)]
+    return table.join(
+        unsettled.select("row", pl.Series("blocks_needed", needed, dtype=pl.Int64)),
+        on="row",
+        how="left",
+        maintain_order="left",
+    )
 
 
 def _blocks_needed(row: Mapping[str, Any]) -> int | None:

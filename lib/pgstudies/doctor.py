@@ -1,0 +1,265 @@
+"""What this machine and a server can do, and what will be left out on them, one line each."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import platform
+import shutil
+import tempfile
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from .accounts import server_account
+from .cold import can_evict, reason_not_cold
+from .counters import StatementCounters, device_bytes
+from .errors import ServerError, SpaceError, StudyError
+from .gate import gate
+from .paths import records_dir, run_dir
+from .provenance import git_revision
+from .servers import serve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from .server import Server
+
+_FICLONE = 0x40049409  # ioctl of Linux: make one file share the blocks of another
+_CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+_LITTLE = 2 * 2**30
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing examined.
+
+    Attributes:
+        name: What was examined.
+        ok: True if it is as wished, None if something will be left out, False if no study can run.
+        sentence: What was found, and what follows from it.
+        exit_code: For scripts, when ``ok`` is False.
+
+    """
+
+    name: str
+    ok: bool | None
+    sentence: str
+    exit_code: int = 0
+
+    @property
+    def line(self) -> str:
+        """The check as ``pgstudies doctor`` prints it."""
+        mark = {True: "ok", None: "--", False: "NO"}[self.ok]
+        return f"{mark}  {self.name:15} {self.sentence}"
+
+
+def examine(spec: str | None = None) -> Iterator[Check]:
+    """Examine the machine, then the server ``spec`` (as for ``serve``), which is left as it was."""
+    yield from _software()
+    yield from _machine()
+    try:
+        with serve(spec) as server:
+            yield from _server(server)
+    except StudyError as error:
+        yield Check("server", False, str(error), error.exit_code)
+
+
+def exit_code(checks: Sequence[Check]) -> int:
+    """0, or the exit code of the first check that failed."""
+    return next((check.exit_code for check in checks if check.ok is False), 0)
+
+
+def _software() -> Iterator[Check]:
+    names = ["pgstudies", "polars", "psycopg", "altair", "papermill"]
+    packages = ", ".join(f"{name} {version(name)}" for name in names)
+    yield Check("software", True, f"Python {platform.python_version()}, {packages}")
+    git = git_revision()
+    if git is None:
+        yield Check("git", None, "records will not tell the revision: this is no git checkout")
+    else:
+        changed = ", with changes that are not committed" if git["dirty"] else ""
+        yield Check("git", True, f"revision {git['revision'][:10]}{changed}")
+    browser = next(filter(None, map(shutil.which, _CHROMIUM)), None)
+    yield Check(
+        "browser",
+        True if browser else None,
+        f"the book's pages can be tested in {browser}"
+        if browser
+        else "tests of the book's pages: not run: no Chromium (on Debian: apt-get install chromium)",
+    )
+
+
+def _machine() -> Iterator[Check]:
+    memory = psutil.virtual_memory()
+    yield Check(
+        "machine",
+        True,
+        f"{platform.system()} {platform.release()}, {_usable_cores()} cores, "
+        f"{_size(memory.total)} of memory, {_size(memory.available)} available",
+    )
+    yield _space("records", records_dir(), "PGSTUDIES_RECORDS")
+    servers = _space("server data", run_dir(), "PGSTUDIES_RUN_DIR")
+    yield servers
+    if servers.ok is not False:
+        yield _copies(run_dir())
+    findings = gate(run_dir())
+    if not findings:
+        yield Check("quiet", True, "nothing was found that would disturb a measurement now")
+    for finding in findings:
+        yield Check(finding.name, None, finding.sentence)
+
+
+def _server(server: Server) -> Iterator[Check]:
+    can = server.capabilities
+    whose = "started, restarted and stopped by each run" if server.owned else "somebody else's"
+    yield Check("server", True, f"PostgreSQL {server.version_text} ({server.spec}), {whose}")
+    if server.owned and os.geteuid() == 0:
+        yield Check("account", True, f"you are root, so servers run as {server_account().name}")
+    yield _able(
+        "settings",
+        can.restart,
+        "arms may change any setting",
+        "arms that change a setting of the whole server: not run: it is not ours to restart",
+    )
+    yield _able(
+        "states",
+        can.owned or can.create_database,
+        "prepared tables are copied for every block",
+        "prepared tables are made anew for every block, which takes longer: "
+        "ALTER ROLE ... CREATEDB would allow copies",
+    )
+    yield _able(
+        "checkpoints",
+        can.checkpoint,
+        "they are placed on purpose",
+        "they come when the server likes: GRANT pg_checkpoint (PostgreSQL 15) would place them",
+    )
+    reason = reason_not_cold(server)
+    way = "emptying buffers" if can_evict(server) else "a restart"
+    yield _able(
+        "cold cache",
+        reason is None,
+        f"by {way} and dropping our own files from the page cache",
+        f"steps with a cold cache: not run: {reason}",
+    )
+    yield from _counters(server)
+    yield _able(
+        "pgbench",
+        can.pgbench is not None,
+        f"{can.pgbench}",
+        "steps that need pgbench: not run: it is neither with the server nor on PATH",
+    )
+    yield _extensions(server)
+
+
+def _counters(server: Server) -> Iterator[Check]:
+    with server.connect() as connection:
+        counted = StatementCounters(connection).available
+    yield _able(
+        "counters",
+        counted,
+        "buffers and WAL are counted for every statement",
+        "buffers and WAL: not recorded: pg_stat_statements is not in shared_preload_libraries, "
+        "or CREATE EXTENSION is not allowed",
+    )
+    hidden = "the server is not ours"
+    bytes_read = None
+    if server.owned:
+        bytes_read = device_bytes(server.pids())
+        hidden = "this system hides them (/proc/<pid>/io)"
+    yield _able(
+        "cpu and device",
+        bytes_read is not None,
+        "CPU time and bytes read from the device are recorded",
+        f"CPU time and bytes read from the device: not recorded: {hidden}",
+    )
+
+
+def _extensions(server: Server) -> Check:
+    can = server.capabilities
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    missing = [
+        name
+        for name, there in (
+            ("pg_config", can.pg_config is not None),
+            ("the server's headers", can.headers),
+            ("a C compiler", compiler is not None),
+            ("make", shutil.which("make") is not None),
+        )
+        if not there
+    ]
+    if not server.owned:
+        missing = ["local files"]
+    return _able(
+        "C extensions",
+        not missing,
+        "they can be built for this server",
+        f"arms that need one: not run: no {' and no '.join(missing)}",
+    )
+
+
+def _able(name: str, able: bool, then: str, otherwise: str) -> Check:
+    return Check(name, True, then) if able else Check(name, None, otherwise)
+
+
+def _space(name: str, directory: Path, variable: str) -> Check:
+    """Whether ``directory``, or the nearest one above that exists, can be written to."""
+    place = next(p for p in (directory, *directory.parents) if p.exists())
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        sentence = f"{directory} cannot be written to: set {variable} to a directory that can"
+        return Check(name, False, sentence, SpaceError.exit_code)
+    free = shutil.disk_usage(place).free
+    kind = _file_system(place)
+    if free < _LITTLE:
+        return Check(
+            name, None, f"{directory} ({kind}) has only {_size(free)} free: set {variable} for more"
+        )
+    return Check(name, True, f"{directory} ({kind}, {_size(free)} free)")
+
+
+def _copies(directory: Path) -> Check:
+    """Whether copies of prepared tables can share their blocks."""
+    place = next(p for p in (directory, *directory.parents) if p.exists())
+    return _able(
+        "copies",
+        _can_reflink(place),
+        "the file system shares blocks between copies of prepared tables (reflink)",
+        "prepared tables are copied byte by byte: this file system has no reflink, as XFS and "
+        "Btrfs have",
+    )
+
+
+def _can_reflink(directory: Path) -> bool:
+    with (
+        tempfile.TemporaryFile(dir=directory) as source,
+        tempfile.TemporaryFile(dir=directory) as copy,
+    ):
+        source.write(b"\0" * 8192)
+        source.flush()
+        try:
+            fcntl.ioctl(copy.fileno(), _FICLONE, source.fileno())
+        except OSError as error:
+            if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+                raise
+            return False
+    return True
+
+
+def _file_system(directory: Path) -> str:
+    """The type of the file system that holds ``directory``, such as ext4."""
+    mounts = [p for p in psutil.disk_partitions(all=True) if directory.is_relative_to(p.mountpoint)]
+    return max(mounts, key=lambda p: len(p.mountpoint)).fstype if mounts else "unknown file system"
+
+
+def _usable_cores() -> int:
+    known = hasattr(os, "sched_getaffinity")
+    return len(os.sched_getaffinity(0)) if known else psutil.cpu_count() or 1
+
+
+def _size(size_bytes: float) -> str:
+    return f"{size_bytes / 2**30:.1f} GB"

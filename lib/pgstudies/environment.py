@@ -1,0 +1,116 @@
+"""Where the book's runs were made: the tables of its page "Environment"."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from .errors import StudyError
+from .paths import STUDIES
+from .records import Record, read_record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Run:
+    """One executed notebook of the book; ``record`` is None, with the reason, where none is left."""
+
+    study: str
+    profile: str
+    record: Record | None
+    reason: str = ""
+
+
+def book_runs(directory: Path = STUDIES) -> list[Run]:
+    """The executed notebooks in ``directory``, by name, each with the record it rests on."""
+    return [_run(notebook) for notebook in sorted(directory.glob("[!._]*.ipynb"))]
+
+
+def _run(notebook: Path) -> Run:
+    about = json.loads(notebook.read_text(encoding="utf-8"))["metadata"].get("pgstudies", {})
+    profile = about.get("profile", "")
+    if "record" not in about:
+        return Run(notebook.stem, profile, None, "made without `pgstudies run`")
+    try:
+        return Run(notebook.stem, profile, read_record(about["record"]))
+    except StudyError:
+        return Run(notebook.stem, profile, None, "its record is not on this machine")
+
+
+def summary(runs: Sequence[Run]) -> pl.DataFrame:
+    """One row per run: study, profile, record, started (UTC), blocks, server, status."""
+    columns = ["study", "profile", "record", "started (UTC)", "blocks", "server", "status"]
+    rows = [
+        {
+            "study": run.study,
+            "profile": run.profile,
+            "record": run.record.path.name,
+            "started (UTC)": str(run.record.info["started_at"])[:16].replace("T", " "),
+            "blocks": str(run.record.blocks),
+            "server": run.record.info["server"].get("version_text", ""),
+            "status": run.record.info["status"],
+        }
+        if run.record is not None
+        else {"study": run.study, "profile": run.profile, "status": run.reason}
+        for run in runs
+    ]
+    return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String())).fill_null("")
+
+
+def compared(runs: Sequence[Run], part: str) -> pl.DataFrame:
+    """A part of record.json, such as ``host``: one row per fact, one column per study."""
+    facts = {run.study: _flat(run.record.info.get(part) or {}) for run in runs if run.record}
+    names = list(dict.fromkeys(name for column in facts.values() for name in column))
+    return pl.DataFrame(
+        {"": names}
+        | {study: [column.get(n, "") for n in names] for study, column in facts.items()},
+        schema=dict.fromkeys(["", *facts], pl.String()),
+    )
+
+
+def nondefault_settings(runs: Sequence[Run]) -> pl.DataFrame:
+    """The settings that were not at their defaults: study, setting, value, set by."""
+    rows = [
+        {
+            "study": run.study,
+            "setting": setting["name"],
+            "value": " ".join(str(setting[k]) for k in ("value", "unit") if setting.get(k)),
+            "set by": setting.get("source") or "",
+        }
+        for run in runs
+        if run.record
+        for setting in run.record.info["server"].get("nondefault_settings", [])
+    ]
+    columns = ["study", "setting", "value", "set by"]
+    return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String()))
+
+
+def findings(runs: Sequence[Run]) -> pl.DataFrame:
+    """What the gate found before the runs: study, finding; no rows when it found nothing."""
+    rows = [
+        {"study": run.study, "finding": finding["sentence"]}
+        for run in runs
+        if run.record
+        for finding in run.record.info["gate"]
+    ]
+    return pl.DataFrame(rows, schema=dict.fromkeys(["study", "finding"], pl.String()))
+
+
+def _flat(facts: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested facts by dotted names, as text; lists of more than a few things are left out."""
+    flat: dict[str, str] = {}
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{name}.")
+        elif isinstance(value, list):
+            if all(isinstance(item, (str, int, float)) for item in value):
+                flat[f"{prefix}{name}"] = ", ".join(map(str, value))
+        else:
+            flat[f"{prefix}{name}"] = "not known" if value is None else str(value)
+    return flat

@@ -1,0 +1,118 @@
+"""Plain-text lists for the command line: studies, their parameters, records."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from . import paths, runner
+from . import records as recorded
+from .parameters import declared
+
+if TYPE_CHECKING:
+    from .parameters import Parameter
+
+_PREFIXES = ["B", "kB", "MB", "GB", "TB"]
+
+
+def studies() -> str:
+    """One line for each study: its name and the title of its page."""
+    names = runner.studies()
+    width = max(map(len, names), default=0)
+    return "\n".join(f"{name:{width}}  {_title(name)}" for name in names)
+
+
+def parameters(study: str) -> str:
+    """Two lines for each parameter: its values in all profiles, then its help and limits.
+
+    Raises StudyError for an unknown study.
+    """
+    profiles: dict[str, dict[str, Any]] = {}
+    for profile in runner.PROFILES:
+        if profile == "quick" or (paths.PARAMETERS / profile / f"{study}.yaml").exists():
+            profiles[profile] = runner.plan(study, profile=profile).parameters
+    entries = [
+        _entry(parameter, profiles) for parameter in declared(paths.NOTEBOOKS / f"{study}.ipynb")
+    ]
+    return "\n".join([f"{study}: {_title(study)}", *entries])
+
+
+def records(study: str | None = None) -> str:
+    """Two lines for each record, the first of at most 80 columns; the second is its directory."""
+    found = recorded.list_records(study)
+    if found.is_empty():
+        of = f" of {study}" if study else ""
+        return f"There is no record{of} yet: `pgstudies run {study or 'all'}` makes one."
+    rows = found.select(
+        "study",
+        pl.col("started_at").dt.strftime("%Y-%m-%d %H:%M"),
+        pl.col("host").fill_null("?"),
+        pl.col("server").fill_null("?").str.extract(r"(\S+)"),
+        pl.format("{}/{}", "blocks_done", "blocks"),
+        "status",
+        pl.col("path").map_elements(_size, return_dtype=pl.String()).alias("size"),
+    ).rows()
+    titles = ("study", "started (UTC)", "host", "server", "blocks", "status", "size")
+    most = (15, 16, 12, 8, 7, 11, 7)  # with a space between, 80 columns and less
+    widths = [
+        min(limit, max(len(row[i]) for row in [titles, *rows])) for i, limit in enumerate(most)
+    ]
+    lines = [
+        " ".join(_fitted(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in [titles, *rows]
+    ]
+    under = (f"  {_from_home(Path(path))}" for path in found["path"])
+    pairs = (line for pair in zip(lines[1:], under, strict=True) for line in pair)
+    return "\n".join([lines[0], *pairs])
+
+
+def _title(study: str) -> str:
+    cells = json.loads((paths.NOTEBOOKS / f"{study}.ipynb").read_text(encoding="utf-8"))["cells"]
+    lines = (
+        line.strip("# \n")
+        for cell in cells
+        if cell["cell_type"] == "markdown"
+        for line in "".join(cell["source"]).splitlines()
+        if line.startswith("# ")
+    )
+    return next(lines, "")
+
+
+def _entry(parameter: Parameter, profiles: dict[str, dict[str, Any]]) -> str:
+    quick = profiles["quick"].get(parameter.name, parameter.default)
+    others = [
+        f"{profile} {_shown(values[parameter.name])}"
+        for profile, values in profiles.items()
+        if parameter.name in values and values[parameter.name] != quick
+    ]
+    also = f"  ({', '.join(others)})" if others else ""
+    limits = f"; {parameter.limits}" if parameter.limits else ""
+    return f"\n-p {parameter.name}={_shown(quick)}{also}\n    {parameter.help}{limits}"
+
+
+def _shown(value: object) -> str:
+    """The value as -p takes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _size(path: str) -> str:
+    size = float(sum(file.stat().st_size for file in Path(path).rglob("*") if file.is_file()))
+    for prefix in _PREFIXES:
+        if size < 1000 or prefix == _PREFIXES[-1]:
+            return f"{size:.0f} {prefix}"
+        size /= 1000
+    raise AssertionError
+
+
+def _fitted(cell: str, width: int) -> str:
+    return f"{cell:{width}}" if len(cell) <= width else f"{cell[: width - 1]}~"
+
+
+def _from_home(path: Path) -> Path:
+    home = Path.home()
+    return Path("~") / path.relative_to(home) if path.is_relative_to(home) else path

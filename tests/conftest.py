@@ -1,0 +1,105 @@
+"""Servers that the tests start: the embedded one, and one reached like somebody else's."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import psutil
+import pytest
+from pgstudies.binaries import find_binaries
+from pgstudies.owned import OwnedServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+BUILDER = "dba"
+LESSER = "lesser"
+PASSWORD = "a password: p@ss/w0rd"
+
+
+def pytest_report_header() -> str:
+    binaries = find_binaries("embedded")
+    return f"server: PostgreSQL {binaries.version_text} ({binaries.source})"
+
+
+@pytest.fixture(scope="session")
+def run_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run directory apart from the user's, within reach of the servers' account."""
+    base = tmp_path_factory.mktemp("servers")
+    for directory in [base, *base.parents]:
+        if directory.name.startswith("pytest"):
+            directory.chmod(0o711)
+    return base
+
+
+@pytest.fixture
+def private(tmp_path: Path, run_base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records and servers of one test are kept from those of the user."""
+    monkeypatch.setenv("PGSTUDIES_RECORDS", str(tmp_path / "records"))
+    monkeypatch.setenv("PGSTUDIES_RUN_DIR", str(run_base))
+    for name in ("PGSTUDIES_SERVER", "PGSTUDIES_REPLAY", "PGSTUDIES_FRESH"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="session")
+def owned(run_base: Path) -> Iterator[OwnedServer]:
+    """An embedded server that several tests share; each starts from its empty state."""
+    with OwnedServer(
+        find_binaries("embedded"), spec="embedded", settings={"fsync": "off"}, base=run_base
+    ) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def stranger(run_base: Path) -> Iterator[OwnedServer]:
+    """A server that plays somebody else's: passwords asked for, two roles, a user's own table."""
+    with OwnedServer(
+        find_binaries("embedded"),
+        spec="embedded",
+        settings={"fsync": "off", "password_encryption": "scram-sha-256"},
+        base=run_base,
+    ) as server:
+        with server.connect() as c:
+            c.execute(f"CREATE ROLE {BUILDER} LOGIN CREATEDB PASSWORD '{PASSWORD}'")
+            c.execute(f"CREATE ROLE {LESSER} LOGIN PASSWORD '{PASSWORD}'")
+            c.execute(f"GRANT CREATE ON DATABASE pgstudies TO {LESSER}")
+            c.execute(
+                "CREATE TABLE public.testtab AS SELECT i AS mine FROM generate_series(1, 99) i"
+            )
+            c.execute("GRANT SELECT, INSERT, DELETE, TRUNCATE ON public.testtab TO PUBLIC")
+        hba = server.data_directory / "pg_hba.conf"
+        hba.write_text("local all postgres trust\nlocal all all scram-sha-256\n")
+        with server.connect() as c:
+            c.execute("SELECT pg_reload_conf()")
+        yield server
+
+
+@pytest.fixture(params=[BUILDER, LESSER])
+def dsn(request: pytest.FixtureRequest, stranger: OwnedServer) -> str:
+    """The DSN of a role that is not a superuser, with and without the right to make databases."""
+    return dsn_of(stranger, request.param)
+
+
+def dsn_of(server: OwnedServer, role: str, password: str = PASSWORD) -> str:
+    host = quote(str(server.socket_directory), safe="")
+    return f"postgresql://{role}:{quote(password, safe='')}@{host}:5432/pgstudies"
+
+
+def wait_until_dead(processes: Sequence[psutil.Process], timeout_s: float = 20) -> bool:
+    """Whether all of them end in time; one that nobody has waited for yet is dead, too."""
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
+        if not any(map(is_alive, processes)):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

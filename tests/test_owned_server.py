@@ -1,0 +1,227 @@
+"""Servers of our own: states come back exactly, settings hold, nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+from conftest import dsn_of, wait_until_dead
+from pgstudies.accounts import reachable, server_account
+from pgstudies.binaries import DEBIAN, Binaries, find_binaries, require_version, version_number
+from pgstudies.errors import ServerError, SpaceError
+from pgstudies.mirror import mirror
+from pgstudies.owned import OwnedServer
+from pgstudies.servers import serve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.usefixtures("private")
+
+
+def builder(server: OwnedServer, built: list[str], name: str = "t") -> Callable[[], None]:
+    def build() -> None:
+        built.append(name)
+        with server.connect() as connection:
+            connection.execute(f"CREATE TABLE {name} AS SELECT generate_series(1, 1000) AS i")
+
+    return build
+
+
+def test_a_state_is_built_once_and_comes_back_exactly(owned: OwnedServer) -> None:
+    built: list[str] = []
+    for _ in range(3):
+        owned.restore("thousand", builder(owned, built))
+        with owned.connect() as c:
+            assert c.execute("SELECT count(*), sum(i) FROM t").fetchone() == (1000, 500500)
+            c.execute("DELETE FROM t WHERE i % 2 = 0")
+            c.execute("CREATE TABLE intruder (i int)")
+    assert built == ["t"]
+    owned.restore("thousand", builder(owned, built))
+    with owned.connect() as c:
+        assert c.execute("SELECT to_regclass('intruder')").fetchone() == (None,)
+
+
+def test_states_do_not_see_each_other(owned: OwnedServer) -> None:
+    built: list[str] = []
+    owned.restore("first", builder(owned, built, "one"))
+    owned.restore("second", builder(owned, built, "two"))
+    with owned.connect() as c:
+        assert c.execute("SELECT to_regclass('one'), to_regclass('two')").fetchone() == (
+            None,
+            "two",
+        )
+
+
+def test_settings_of_an_arm_hold_for_that_arm_only(owned: OwnedServer) -> None:
+    def shown() -> str:
+        with owned.connect() as c:
+            return c.execute("SHOW shared_buffers").fetchone()[0]  # type: ignore[index]
+
+    owned.restore("thousand", builder(owned, []), {"shared_buffers": "4MB"})
+    assert shown() == "4MB"
+    owned.restore("thousand", builder(owned, []))
+    assert shown() == "128MB"
+
+
+def test_a_setting_it_does_not_know_is_told_in_its_own_words(owned: OwnedServer) -> None:
+    with pytest.raises(ServerError, match='unrecognized configuration parameter "no_such"'):
+        owned.restart({"no_such": "1"})
+    owned.start()
+
+
+def test_no_tcp_port_is_open(owned: OwnedServer) -> None:
+    postmaster = owned.postmaster
+    assert postmaster is not None
+    assert [c for c in postmaster.net_connections("inet") if c.status == "LISTEN"] == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root needs another account")
+def test_root_runs_the_server_as_another_account(owned: OwnedServer) -> None:
+    assert owned.postmaster is not None
+    assert owned.postmaster.uids().real == server_account().uid != 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs servers as another account")
+def test_binaries_in_a_private_home_are_copied_once(tmp_path: Path, run_base: Path) -> None:
+    original = find_binaries("embedded")
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    package = original.bindir.parents[1]
+    for part in (package, package.with_name(f"{package.name}.libs")):
+        if part.exists():
+            shutil.copytree(part, home / part.name, symlinks=True)
+    hidden = find_binaries(str(home / package.name / original.bindir.parent.name))
+
+    moved = reachable(hidden, server_account(), run_base)
+    again = reachable(hidden, server_account(), run_base)
+
+    assert moved.bindir.is_relative_to(run_base)
+    assert again == moved
+    with OwnedServer(hidden, spec="x", settings={}, base=run_base) as server, server.connect() as c:
+        assert c.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_the_environment_of_libpq_does_not_leak_in(
+    run_base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {
+        "PGDATA": "/nonexistent",
+        "PGPORT": "1",
+        "PGOPTIONS": "-c jit=no_such",
+    }.items():
+        monkeypatch.setenv(name, value)
+    with serve("embedded") as server, server.connect() as c:
+        assert c.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_two_servers_at_once_do_not_collide(run_base: Path) -> None:
+    with serve("embedded") as one, serve("embedded") as two:
+        with one.connect() as c:
+            c.execute("CREATE TABLE only_in_one ()")
+        with two.connect() as c:
+            assert c.execute("SELECT to_regclass('only_in_one')").fetchone() == (None,)
+        directories = [d for d in run_base.iterdir() if d.name.startswith("s-")]
+        assert len(directories) >= 2
+
+
+def test_closing_leaves_no_process_and_no_file(run_base: Path) -> None:
+    before = set(run_base.iterdir())
+    with serve("embedded") as server:
+        processes = [psutil.Process(pid) for pid in server.pids()]  # type: ignore[union-attr]
+        assert len(processes) > 1
+    assert set(run_base.iterdir()) == before
+    assert wait_until_dead(processes)
+
+
+def test_a_directory_of_binaries_serves(run_base: Path) -> None:
+    debian = sorted(DEBIAN.glob("*/bin/postgres"))
+    if not debian:
+        pytest.skip("Debian's PostgreSQL is not installed")
+    with serve(str(debian[-1].parents[1])) as server, server.connect() as c:
+        assert server.version == c.info.server_version
+        assert server.capabilities.superuser
+    del run_base
+
+
+def test_a_directory_without_programs_says_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "initdb").touch()
+    with pytest.raises(ServerError, match=r"pg_ctl, postgres missing\): give the directory"):
+        serve(str(tmp_path))
+
+
+def test_a_word_that_is_no_server_says_what_is_understood() -> None:
+    with pytest.raises(ServerError, match="embedded, a directory of PostgreSQL binaries or a"):
+        serve("no_such_thing")
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("18.6", 180006), ("9.6.24", 90624), ("19devel", 190000), ("18beta1", 180000), ("13", 130000)],
+)
+def test_versions_are_numbered_as_the_server_does(text: str, number: int) -> None:
+    assert version_number(text) == number
+
+
+def test_an_old_server_is_refused() -> None:
+    with pytest.raises(ServerError, match="PostgreSQL 9.2 .* is too old: these studies need"):
+        require_version(90200, "9.2", "somewhere")
+
+
+def test_a_full_disk_is_noticed_before_copying(
+    owned: OwnedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil._ntuple_diskusage(100, 99, 1)  # type: ignore[attr-defined]
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
+    with pytest.raises(SpaceError, match=r"has 0 MB free and a copy .* set PGSTUDIES_RUN_DIR"):
+        owned.restore("never built", lambda: None)
+    monkeypatch.undo()
+    owned.start()
+
+
+def test_mirror_copies_only_what_differs(tmp_path: Path) -> None:
+    source, target = tmp_path / "a", tmp_path / "b"
+    (source / "deep").mkdir(parents=True)
+    (source / "same").write_text("12345")
+    (source / "deep" / "changed").write_text("old")
+    (source / "link").symlink_to("same")
+    assert mirror(source, target) == 8
+
+    (target / "deep" / "changed").write_text("new and longer")
+    (target / "deep" / "extra").write_text("extra")
+    (target / "gone").mkdir()
+    assert mirror(source, target) == 3
+
+    shown = subprocess.run(["diff", "-r", source, target], capture_output=True, check=False)
+    assert shown.returncode == 0, shown.stdout
+    assert (target / "link").readlink() == Path("same")
+
+
+def test_mirror_notices_a_change_that_keeps_the_size(tmp_path: Path) -> None:
+    source, target = tmp_path / "a", tmp_path / "b"
+    source.mkdir()
+    (source / "file").write_text("aaa")
+    mirror(source, target)
+    (target / "file").write_text("bbb")
+    assert mirror(source, target) == 3
+    assert (target / "file").read_text() == "aaa"
+
+
+def test_an_installation_knows_its_programs() -> None:
+    binaries = find_binaries("embedded")
+    assert isinstance(binaries, Binaries)
+    assert binaries.program("postgres") is not None
+    assert binaries.program("no_such_program") is None
+
+
+def test_dsn_of_an_owned_server_hides_nothing_but_the_password(stranger: OwnedServer) -> None:
+    from pgstudies.server import without_password
+
+    shown = without_password(dsn_of(stranger, "dba", "hunter2 &"))
+    assert "hunter2" not in shown
+    assert "dba" in shown
