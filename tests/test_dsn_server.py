@@ -35,7 +35,8 @@ def users_table(stranger: OwnedServer) -> Any:
     with stranger.connect() as c:
         return c.execute(
             """
-            SELECT pg_relation_filenode('public.testtab'), md5(string_agg(t::text, '' ORDER BY ctid)),
+            SELECT pg_relation_filenode('public.testtab'),
+                   md5(string_agg(t::text, '' ORDER BY ctid)),
                    array_agg(xmin::text)
             FROM public.testtab t
             """

@@ -1,1 +1,86 @@
-"""PostgreSQL performance studies, reproduced: the helper library of the notebooks."""
+"""PostgreSQL performance studies, reproduced: the helper library of the notebooks.
+
+The names here are those that notebooks use.  Each is imported when it is first asked for, so that
+the command line starts without polars and Altair.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .agreement import Claim, judge
+    from .charts import block_chart, effect_chart, save, series_chart
+    from .cold import cache_state
+    from .diagnostics import diagnose
+    from .links import downloads
+    from .effects import paired_effects
+    from .errors import CannotRun, StudyError
+    from .measuring import measure
+    from .pairing import block_values
+    from .parameters import study_parameters
+    from .published import published, published_source
+    from .records import Record, find_record, list_records, read_record
+    from .servers import serve
+    from .trial import Arm, Trial
+    from .verdicts import describe
+
+_HOMES = {
+    "agreement": ["Claim", "judge"],
+    "charts": ["block_chart", "effect_chart", "save", "series_chart"],
+    "cold": ["cache_state"],
+    "diagnostics": ["diagnose"],
+    "links": ["downloads"],
+    "effects": ["paired_effects"],
+    "errors": ["CannotRun", "StudyError"],
+    "measuring": ["measure"],
+    "pairing": ["block_values"],
+    "parameters": ["study_parameters"],
+    "published": ["published", "published_source"],
+    "records": ["Record", "find_record", "list_records", "read_record"],
+    "servers": ["serve"],
+    "trial": ["Arm", "Trial"],
+    "verdicts": ["describe"],
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Arm",
+    "CannotRun",
+    "Claim",
+    "Record",
+    "StudyError",
+    "Trial",
+    "block_chart",
+    "block_values",
+    "cache_state",
+    "describe",
+    "diagnose",
+    "downloads",
+    "effect_chart",
+    "find_record",
+    "judge",
+    "list_records",
+    "measure",
+    "paired_effects",
+    "published",
+    "published_source",
+    "read_record",
+    "save",
+    "serve",
+    "series_chart",
+    "study_parameters",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # Kept, because importing a module named like the function would put the module there.
+    globals()[name] = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return __all__

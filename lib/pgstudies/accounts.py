@@ -1,105 +1,115 @@
-"""The account that owned servers run as: PostgreSQL refuses to run as root."""
+"""The account that owned servers run as, and running programs as that account."""
 
 from __future__ import annotations
 
 import os
 import pwd
-import secrets
-import shutil
 import subprocess
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .errors import ServerError
+from .errors import ServerError, SpaceError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from .binaries import Binaries
+_KEPT_VARIABLES = ("PATH", "TZ", "LD_LIBRARY_PATH", "LD_PRELOAD")
 
 
 @dataclass(frozen=True)
 class Account:
-    """An account of this machine, by name and numbers."""
+    """An account on this machine; ``switch`` says whether we must change to it, being root."""
 
     name: str
     uid: int
     gid: int
-
-    @property
-    def as_popen(self) -> dict[str, Any]:
-        """Arguments for ``subprocess`` that start a program as this account."""
-        if os.geteuid() != 0:
-            return {}
-        return {"user": self.uid, "group": self.gid, "extra_groups": []}
+    switch: bool
 
     def give(self, path: Path) -> None:
-        """Make this account the owner of ``path``."""
-        if os.geteuid() == 0:
-            os.chown(path, self.uid, self.gid)
+        """Make the account the owner of ``path``, which we have just made."""
+        if self.switch:
+            os.chown(path, self.uid, self.gid, follow_symlinks=False)
+
+    def popen_arguments(self) -> dict[str, Any]:
+        """Arguments for ``subprocess`` that run a program as this account and out of any home."""
+        arguments: dict[str, Any] = {"cwd": "/", "stdin": subprocess.DEVNULL}
+        if self.switch:
+            arguments |= {"user": self.uid, "group": self.gid, "extra_groups": []}
+        return arguments
 
 
 def server_account() -> Account:
-    """Ourselves, or for root ``$PGSTUDIES_ACCOUNT``, else ``postgres``, else ``nobody``.
+    """Our own account; for root, which PostgreSQL refuses, an unprivileged one.
 
-    Raises ServerError when the account named does not exist.
+    That is ``$PGSTUDIES_ACCOUNT``, else ``postgres`` where there is one, else ``nobody``.  Raises
+    ServerError when it does not exist or is root itself.
     """
     if os.geteuid() != 0:
-        me = pwd.getpwuid(os.geteuid())
-        return Account(me.pw_name, me.pw_uid, me.pw_gid)
-    named = os.environ.get("PGSTUDIES_ACCOUNT")
-    for name in [named] if named else ["postgres", "nobody"]:
+        return Account(str(os.geteuid()), os.geteuid(), os.getegid(), switch=False)
+    configured = os.environ.get("PGSTUDIES_ACCOUNT")
+    for name in [configured] if configured else ["postgres", "nobody"]:
         try:
             entry = pwd.getpwnam(name)
         except KeyError:
             continue
-        if entry.pw_uid != 0:
-            return Account(entry.pw_name, entry.pw_uid, entry.pw_gid)
+        if entry.pw_uid == 0:
+            raise ServerError(
+                "PostgreSQL does not run as root: set PGSTUDIES_ACCOUNT to another account."
+            )
+        return Account(name, entry.pw_uid, entry.pw_gid, switch=True)
     raise ServerError(
-        f"PostgreSQL does not run as root, and there is no other account {named or 'nobody'}: "
-        f"set PGSTUDIES_ACCOUNT to an account of this machine."
+        f"PostgreSQL does not run as root, and there is no account {configured or 'nobody'} on "
+        f"this machine: set PGSTUDIES_ACCOUNT to one that exists."
     )
 
 
-def reachable(binaries: Binaries, account: Account, base: Path) -> Binaries:
-    """The binaries where ``account`` can run them: a copy below ``base`` if they are out of reach.
+def server_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What a server sees of our environment: no PG* variable, no locale, no secrets."""
+    kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+    return {"PATH": os.defpath, **kept, "LC_ALL": "C", **(extra or {})}
 
-    An installation inside a private home is such a case.  The copy is made once.
+
+def run_as(
+    account: Account, command: Sequence[str | Path], extra: Mapping[str, str] | None = None
+) -> str:
+    """Run a program to its end as ``account`` and return what it wrote.
+
+    Raises SpaceError when it found the disk full, ServerError when it failed otherwise.
     """
-    if _can_run(binaries.bindir, account):
-        return binaries
-    prefix = binaries.bindir.parent
-    package = prefix.parent
-    libraries = package.with_name(f"{package.name}.libs")  # where a wheel keeps shared libraries
-    stamp = (binaries.bindir / "postgres").stat()
-    copy = base / f"install-{binaries.version}-{stamp.st_size:x}-{stamp.st_mtime_ns:x}"
-    if not copy.exists():
-        aside = base / f"install.{secrets.token_hex(4)}.tmp"
-        shutil.copytree(prefix, aside / package.name / prefix.name, symlinks=True)
-        if libraries.is_dir():
-            shutil.copytree(libraries, aside / libraries.name, symlinks=True)
-        for path in [aside, *aside.rglob("*")]:
-            if not path.is_symlink():
-                path.chmod(path.stat().st_mode | (0o055 if path.is_dir() else 0o044))
-        try:
-            aside.rename(copy)
-        except OSError:  # another process was first
-            shutil.rmtree(aside)
-    bindir = copy / package.name / prefix.name / binaries.bindir.name
-    moved = replace(binaries, bindir=bindir)
-    if not _can_run(moved.bindir, account):
-        raise ServerError(
-            f"The account {account.name} cannot run {binaries.bindir / 'postgres'}, nor its copy "
-            f"in {base}: set PGSTUDIES_RUN_DIR to a directory it can reach."
-        )
-    return moved
-
-
-def _can_run(bindir: Path, account: Account) -> bool:
     try:
-        run = subprocess.run(
-            [bindir / "postgres", "--version"], capture_output=True, check=False, **account.as_popen
+        done = subprocess.run(
+            command,
+            check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env=server_environment(extra),
+            **account.popen_arguments(),
         )
-    except PermissionError:
-        return False
-    return run.returncode == 0
+    except OSError as error:
+        raise ServerError(
+            f"{command[0]} cannot be run as {account.name}: {error.strerror}."
+        ) from error
+    if done.returncode == 0:
+        return done.stdout
+    said = done.stdout.strip().splitlines()
+    trouble = next((x for x in said if "error" in x.lower() or "fatal" in x.lower()), "")
+    sentence = f"{command[0]} failed: {trouble or (said[-1] if said else 'it said nothing')}"
+    if "No space left" in done.stdout or "quota exceeded" in done.stdout:
+        raise SpaceError(
+            f"{sentence}; free some space, or set PGSTUDIES_RUN_DIR to a directory on another disk."
+        )
+    raise ServerError(sentence)
+
+
+def can_execute(account: Account, path: Path) -> bool:
+    """Whether the account may run the program, or enter the directory, at ``path``."""
+    if not account.switch:
+        return os.access(path, os.X_OK)
+    command = ["/usr/bin/env", "test", "-x", str(path)]
+    arguments = account.popen_arguments()
+    return (
+        subprocess.run(command, check=False, env=server_environment(), **arguments).returncode == 0
+    )

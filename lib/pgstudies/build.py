@@ -80,6 +80,8 @@ def _executed(root: Path, study: str) -> Path:
 
 
 def _first_complaint(output: str) -> str:
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    """The line that says what is wrong, with paths as seen from the checkout."""
+    lines = [line.strip().replace(f"{ROOT}/", "") for line in output.splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith("[IPKernelApp]")]  # warns of TCP, always
     complaints = [x for x in lines if re.search(r"WARNING|ERROR|SEVERE|Error\b|Exception", x)]
     return (complaints or lines[-1:] or ["it ended without a word"])[0].rstrip(".")

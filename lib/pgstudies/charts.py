@@ -22,6 +22,7 @@ from .chartstyle import (
     arm_shapes,
     book_renderer,
     description_of,
+    legend_columns,
 )
 from .errors import SpaceError, StudyError
 
@@ -84,15 +85,13 @@ def series_chart(
     scale = alt.Scale(type="log") if log else alt.Scale(zero=True)
     value = alt.Y(y, type="quantitative").title(y_title).scale(scale)
     picked = alt.selection_point(fields=[color], bind="legend")
-    where = alt.X(x, type="quantitative").axis(format="d", tickMinStep=1).scale(nice=False)
-    base = alt.Chart(frame.select(x, y, color, *band, *steps)).encode(
-        x=where,
-        color=alt.Color(color, type="nominal").scale(arm_scale(_complete(arms, shown), shown)),
-    )
-    layers: list[alt.Chart] = []
+    where = alt.X(x, type="quantitative").axis(format="d", tickMinStep=1)
+    where = where.scale(nice=False, padding=10)
     if expectation is not None:
-        _require(expectation, [x, y], "the expectation")
-        layers.append(_dashed(expectation, where, value, y_title, step))
+        where = where.title([x, "dashed: expected"])
+    colour, shape = _arm_channels(color, arms, shown)
+    base = alt.Chart(frame.select(x, y, color, *band, *steps)).encode(x=where, color=colour)
+    layers: list[alt.Chart] = []
     if band:
         shade = alt.when(picked).then(alt.value(0.18)).otherwise(alt.value(0.03))
         edge = alt.Y(band[0], type="quantitative").title(y_title).scale(scale)
@@ -101,7 +100,7 @@ def series_chart(
     layers.append(
         base.mark_point().encode(
             y=value,
-            shape=alt.Shape(color, type="nominal").scale(arm_shapes(_complete(arms, shown), shown)),
+            shape=shape,
             opacity=_faded(picked),
             tooltip=[
                 alt.Tooltip(color, type="nominal"),
@@ -112,10 +111,12 @@ def series_chart(
             ],
         )
     )
+    if expectation is not None:
+        _require(expectation, [x, y], "the expectation")
+        layers.append(_dashed(expectation, where, value, y_title, step))
     layers = _choosable(layers, frame, step)
-    chart = (
-        alt.LayerChart(layer=layers).properties(width=WIDTH, height=260).add_params(picked, _zoom())
-    )
+    chart = alt.LayerChart(layer=layers).properties(width=WIDTH, height=260)
+    chart = chart.add_params(picked, _zoom())
     return _described(chart, description)
 
 
@@ -162,7 +163,7 @@ def effect_chart(
     ours_only = base.transform_filter("isValid(datum.ratio)")
     place = {
         "yOffset": alt.YOffset("candidate:N").sort(shown),
-        "color": alt.Color("candidate:N").scale(arm_scale(_complete(arms, shown), shown)),
+        "color": _arm_channels("candidate", arms, shown)[0],
         "opacity": _faded(picked),
     }
     tooltip = [
@@ -179,13 +180,13 @@ def effect_chart(
     ]
     shape = alt.Shape("verdict:N").scale(
         domain=verdicts, range=[VERDICTS.get(v, "stroke") for v in verdicts]
-    ).legend(symbolFillColor=NEUTRAL, symbolStrokeColor=NEUTRAL)  # fmt: skip
+    ).legend(orient="bottom", symbolFillColor=NEUTRAL, symbolStrokeColor=NEUTRAL)  # fmt: skip
     x = alt.X("ratio:Q").scale(scale).title(legend).axis(format="~r", tickCount=8)
     layers = [
         ours_only.mark_bar(color=NEUTRAL, opacity=0.18).encode(
             x=alt.X("margin_low:Q").scale(scale).title(legend), x2="margin_high:Q"
         ),
-        base.mark_rule(color=NEUTRAL).encode(x=alt.XDatum(1)),
+        alt.Chart().mark_rule(color=NEUTRAL).encode(x=alt.XDatum(1, scale=scale)),
         ours_only.mark_rule(strokeWidth=2).encode(
             x=alt.X("low:Q").scale(scale), x2="high:Q", **place
         ),
@@ -231,18 +232,18 @@ def block_chart(
     columns = ["block", "arm", y, *steps, *_present(values, "position")]
     _require(values, columns, "block_chart")
     shown = values["arm"].unique(maintain_order=True).to_list()
-    arms = _complete(arms, shown)
+    colour, shape = _arm_channels("arm", arms, shown)
     picked = alt.selection_point(fields=["arm"], bind="legend")
     base = alt.Chart(values.select(columns)).encode(
         x=alt.X("block:Q").axis(format="d", tickMinStep=1).scale(nice=False, padding=10),
         y=alt.Y(y, type="quantitative").scale(zero=False).title(y_title),
-        color=alt.Color("arm:N").scale(arm_scale(arms, shown)),
+        color=colour,
     )
     lines = base.mark_line(strokeWidth=1).encode(
         opacity=alt.when(picked).then(alt.value(0.4)).otherwise(alt.value(0.05))
     )
     points = base.mark_point().encode(
-        shape=alt.Shape("arm:N").scale(arm_shapes(arms, shown)),
+        shape=shape,
         opacity=_faded(picked),
         tooltip=[
             alt.Tooltip("arm:N"),
@@ -336,6 +337,17 @@ def _described(chart: alt.LayerChart, description: str) -> alt.LayerChart:
     sentence = description_of({"description": description})
     described: alt.LayerChart = chart.properties(description=sentence)
     return described
+
+
+def _arm_channels(
+    column: str, arms: Sequence[str] | None, shown: list[str]
+) -> tuple[alt.Color, alt.Shape]:
+    known = _complete(arms, shown)
+    columns = legend_columns(shown)
+    return (
+        alt.Color(column, type="nominal").scale(arm_scale(known, shown)).legend(columns=columns),
+        alt.Shape(column, type="nominal").scale(arm_shapes(known, shown)).legend(columns=columns),
+    )
 
 
 def _complete(arms: Sequence[str] | None, shown: list[str]) -> list[str]:

@@ -9,6 +9,7 @@ import altair as alt
 import polars as pl
 import vl_convert
 
+from . import tables
 from .errors import StudyError
 
 if TYPE_CHECKING:
@@ -63,14 +64,15 @@ def _theme() -> Any:
         "config": {
             "background": "white",
             "font": FONT,
-            "padding": 4,
+            "padding": {"left": 12, "top": 4, "right": 8, "bottom": 4},
             "view": {"continuousWidth": WIDTH, "continuousHeight": 260, "stroke": None},
             "axis": {**text, "gridOpacity": 0.6, "titlePadding": 8, "labelLimit": 220},
             "axisY": {"domain": False, "ticks": False, "labelPadding": 6},
             "axisX": {"grid": False, "labelFlush": False},
             "header": {**text, "labelFontWeight": "bold", "labelAnchor": "start", "title": None},
             "legend": {**text, "orient": "top", "direction": "horizontal", "title": None,
-                       "symbolSize": 80, "labelLimit": 300, "symbolOpacity": 1},
+                       "symbolSize": 80, "labelLimit": 300, "symbolOpacity": 1,
+                       "columnPadding": 16},
             "title": {"anchor": "start", "fontSize": 13, "subtitleFontSize": 12, "offset": 8},
             "line": {"strokeWidth": 1.5},
             "point": {"size": 45, "filled": True},
@@ -131,6 +133,7 @@ def enable() -> None:
     alt.renderers.enable("book")
     alt.theme.register("pgstudies", enable=True)(_theme)
     pl.Config.set_tbl_hide_dataframe_shape(True).set_tbl_hide_column_data_types(True)
+    tables.enable()
     pl.Config.set_tbl_rows(60).set_tbl_cols(20).set_fmt_str_lengths(200)
 
 

@@ -25,7 +25,7 @@ Rerun published PostgreSQL performance studies on a server of your choice.
 
 \b
 The usual course:
-  pgstudies doctor     what this machine and server can do, and what they cannot
+  pgstudies doctor     what this machine and the server can do
   pgstudies run all    measure every study at quick size
   pgstudies book       draw the report, _build/html/index.html
 """

@@ -10,7 +10,6 @@ import shutil
 import tempfile
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
@@ -18,20 +17,22 @@ import psutil
 from .accounts import server_account
 from .cold import can_evict, reason_not_cold
 from .counters import StatementCounters, device_bytes
-from .errors import ServerError, SpaceError, StudyError
+from .errors import SpaceError, StudyError
 from .gate import gate
+from .host import mount_of, nearest_existing
+from .owned import OwnedServer
 from .paths import records_dir, run_dir
 from .provenance import git_revision
 from .servers import serve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
-    from .server import Server
+    from .servers import Server
 
 _FICLONE = 0x40049409  # ioctl of Linux: make one file share the blocks of another
 _CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
-_LITTLE = 2 * 2**30
 
 
 @dataclass(frozen=True)
@@ -80,17 +81,16 @@ def _software() -> Iterator[Check]:
     yield Check("software", True, f"Python {platform.python_version()}, {packages}")
     git = git_revision()
     if git is None:
-        yield Check("git", None, "records will not tell the revision: this is no git checkout")
+        yield Check("git", None, "records will not tell the revision: this is no checkout of git")
     else:
         changed = ", with changes that are not committed" if git["dirty"] else ""
-        yield Check("git", True, f"revision {git['revision'][:10]}{changed}")
+        yield Check("git", True, f"revision {str(git['revision'])[:10]}{changed}")
     browser = next(filter(None, map(shutil.which, _CHROMIUM)), None)
-    yield Check(
+    yield _able(
         "browser",
-        True if browser else None,
-        f"the book's pages can be tested in {browser}"
-        if browser
-        else "tests of the book's pages: not run: no Chromium (on Debian: apt-get install chromium)",
+        browser is not None,
+        f"the book's pages can be tested in {browser}",
+        "tests of the book's pages: not run: there is no Chromium (apt-get install chromium)",
     )
 
 
@@ -103,10 +103,7 @@ def _machine() -> Iterator[Check]:
         f"{_size(memory.total)} of memory, {_size(memory.available)} available",
     )
     yield _space("records", records_dir(), "PGSTUDIES_RECORDS")
-    servers = _space("server data", run_dir(), "PGSTUDIES_RUN_DIR")
-    yield servers
-    if servers.ok is not False:
-        yield _copies(run_dir())
+    yield _space("server data", run_dir(), "PGSTUDIES_RUN_DIR")
     findings = gate(run_dir())
     if not findings:
         yield Check("quiet", True, "nothing was found that would disturb a measurement now")
@@ -117,9 +114,16 @@ def _machine() -> Iterator[Check]:
 def _server(server: Server) -> Iterator[Check]:
     can = server.capabilities
     whose = "started, restarted and stopped by each run" if server.owned else "somebody else's"
-    yield Check("server", True, f"PostgreSQL {server.version_text} ({server.spec}), {whose}")
+    release = f"PostgreSQL {server.version_text.removeprefix('PostgreSQL ')}"
+    yield Check("server", True, f"{release} ({server.spec}), {whose}")
     if server.owned and os.geteuid() == 0:
         yield Check("account", True, f"you are root, so servers run as {server_account().name}")
+    yield _able(
+        "superuser",
+        can.superuser,
+        "the session is a superuser's",
+        "steps that need a superuser: not run",
+    )
     yield _able(
         "settings",
         can.restart,
@@ -133,6 +137,13 @@ def _server(server: Server) -> Iterator[Check]:
         "prepared tables are made anew for every block, which takes longer: "
         "ALTER ROLE ... CREATEDB would allow copies",
     )
+    if server.owned:
+        yield _able(
+            "copies",
+            _can_reflink(nearest_existing(run_dir())),
+            "they share their blocks with the original (reflink)",
+            "they are made byte by byte: this file system has no reflink, as XFS and Btrfs have",
+        )
     yield _able(
         "checkpoints",
         can.checkpoint,
@@ -169,7 +180,7 @@ def _counters(server: Server) -> Iterator[Check]:
     )
     hidden = "the server is not ours"
     bytes_read = None
-    if server.owned:
+    if isinstance(server, OwnedServer):
         bytes_read = device_bytes(server.pids())
         hidden = "this system hides them (/proc/<pid>/io)"
     yield _able(
@@ -209,29 +220,14 @@ def _able(name: str, able: bool, then: str, otherwise: str) -> Check:
 
 def _space(name: str, directory: Path, variable: str) -> Check:
     """Whether ``directory``, or the nearest one above that exists, can be written to."""
-    place = next(p for p in (directory, *directory.parents) if p.exists())
+    place = nearest_existing(directory)
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
         sentence = f"{directory} cannot be written to: set {variable} to a directory that can"
         return Check(name, False, sentence, SpaceError.exit_code)
-    free = shutil.disk_usage(place).free
-    kind = _file_system(place)
-    if free < _LITTLE:
-        return Check(
-            name, None, f"{directory} ({kind}) has only {_size(free)} free: set {variable} for more"
-        )
-    return Check(name, True, f"{directory} ({kind}, {_size(free)} free)")
-
-
-def _copies(directory: Path) -> Check:
-    """Whether copies of prepared tables can share their blocks."""
-    place = next(p for p in (directory, *directory.parents) if p.exists())
-    return _able(
-        "copies",
-        _can_reflink(place),
-        "the file system shares blocks between copies of prepared tables (reflink)",
-        "prepared tables are copied byte by byte: this file system has no reflink, as XFS and "
-        "Btrfs have",
-    )
+    mount = mount_of(place)
+    kind = mount.fstype if mount else "unknown file system"
+    free = _size(shutil.disk_usage(place).free)
+    return Check(name, True, f"{directory} ({kind}, {free} free); {variable} would choose another")
 
 
 def _can_reflink(directory: Path) -> bool:
@@ -248,12 +244,6 @@ def _can_reflink(directory: Path) -> bool:
                 raise
             return False
     return True
-
-
-def _file_system(directory: Path) -> str:
-    """The type of the file system that holds ``directory``, such as ext4."""
-    mounts = [p for p in psutil.disk_partitions(all=True) if directory.is_relative_to(p.mountpoint)]
-    return max(mounts, key=lambda p: len(p.mountpoint)).fstype if mounts else "unknown file system"
 
 
 def _usable_cores() -> int:

@@ -1,296 +1,313 @@
-"""A server that is already running: we work in a place of our own and touch nothing else."""
+"""Servers that run already: work in a place of our own there, nothing else touched."""
 
 from __future__ import annotations
 
-import json
+import atexit
 import os
-import re
-import secrets
-import socket
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import psycopg
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
-from .binaries import pgbench_program, require_version
+from .addresses import explain, is_dsn, parse_dsn, without_password, write_uri
+from .binaries import MINIMUM_VERSION, too_old
+from .capabilities import Capabilities, find_pgbench
 from .errors import CannotRun, ServerError
-from .server import Capabilities, Server, open_session, without_password
+from .places import DatabasePlace, SchemaPlace
+from .server_base import ServerBase
+from .settings import merged, same_value, startup_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from .server import Connection
+    from psycopg.rows import TupleRow
 
-NAME = re.compile(r"pgstudies_[0-9a-f]{8}")
-MARK = "pgstudies"  # the key by which a COMMENT says that a thing is ours
-LOCK_CLASS = 1885825908  # the first half of our advisory locks
+__all__ = ["DsnServer", "is_dsn", "without_password"]
+
+_CONNECT_TIMEOUT_S = 10
+_EXTENSIONS = ["pg_stat_statements", "pg_buffercache"]
 
 
-class DsnServer(Server):
-    """A place of our own on a running server: a database, or a schema for a lesser role.
+class DsnServer(ServerBase):
+    """A server reached by a DSN, with libpq's own variables and ~/.pgpass behind it.
 
-    It is named ``pgstudies_`` and eight hexadecimal digits, marked by a COMMENT, and dropped when
-    closed.  An advisory lock, held by a session in the database of the DSN, tells other runs that
-    its owner lives.
+    Work is done in a database of our own where the role may create one, else in a schema of our own.
+    No setting of the server is changed: ``settings`` are set for our sessions where the role may,
+    and are listed in ``unmet_settings`` where it may not.
+
+    Raises ServerError when the server does not answer, is too old, read-only, or grants neither.
     """
 
-    owned = False
+    owned: Literal[False] = False
 
-    def __init__(self, dsn: str, *, settings: Mapping[str, str]) -> None:
+    def __init__(self, dsn: str, *, settings: Mapping[str, str] = {}) -> None:
         super().__init__()
-        self._dsn = dsn
-        self.spec = without_password(dsn)
-        self.settings = dict(settings)
-        self._admin = open_session(dsn, connect_timeout=10)
+        self._parts = parse_dsn(dsn)
+        self.spec = write_uri(self._parts)
+        self._creator = os.getpid()
+        self._closed = False
+        self._more: dict[str, str] = {}
+        self._states: dict[str, str] = {}
+        self._place: DatabasePlace | SchemaPlace | None = None
+        self._keeper = self._connect({})
         try:
-            self.version = self._admin.info.server_version
-            self.version_text = str(self._ask("SHOW server_version")).split()[0]
-            require_version(self.version, self.version_text, self.spec)
-            self.capabilities = self._examine()
-            self._arm_settings: dict[str, str] = {}
-            self._usable = self._find_usable_settings()
-            self._sweep()
-            self.place = f"pgstudies_{secrets.token_hex(4)}"
-            self._lock(self.place)
-            self._templates: dict[str, str] = {}
-            self._make_place()
+            self._look_at_server()
+            self._settings, self.unmet_settings = self._base_settings(settings)
+            DatabasePlace.sweep(self._keeper)
+            SchemaPlace.sweep(self._keeper)
+            atexit.register(self.close)
+            self._place = self._make_place()
+            self.capabilities = self._find_capabilities()
+        except psycopg.Error as error:
+            self.close()
+            raise explain(error, self.spec) from error
         except BaseException:
-            self._admin.close()
+            self.close()
             raise
 
-    def _ask(self, query: Any, params: Any = None) -> Any:
-        row = self._admin.execute(query, params).fetchone()
-        return None if row is None else row[0]
+    @property
+    def settings(self) -> dict[str, str]:
+        """The settings in force now: those of the study and of the last restore that we can set."""
+        return merged(self._settings, self._more)
 
-    def _examine(self) -> Capabilities:
-        superuser, create_database = self._admin.execute(
-            "SELECT rolsuper, rolsuper OR rolcreatedb FROM pg_roles WHERE rolname = current_user"
-        ).fetchone() or (False, False)
+    @property
+    def place(self) -> str:
+        """The name of our own database or schema."""
+        return self._our_place().name
+
+    def connect(self, **kwargs: Any) -> psycopg.Connection[TupleRow]:
+        """A new connection to our own database, or with our schema as its search path."""
+        place = self._our_place()
+        ours = {"search_path": place.name}
+        database = {}
+        if isinstance(place, DatabasePlace):
+            ours["search_path"] = "public"
+            database = {"dbname": place.name}
+        # Last, so that an object of the user's is never found under a name of ours.
+        connection = self._connect(merged(self.settings, ours), **(database | kwargs))
+        self._connections.add(connection)
+        return connection
+
+    def restore(
+        self, state: str, build: Callable[[], None], settings: Mapping[str, str] = {}
+    ) -> None:
+        """Put the server into the state of that name; see ``ServerBase.restore``.
+
+        In a schema no copy can be kept, and ``build()`` is called every time.
+        """
+        place = self._our_place()
+        settable, out_of_reach = self._sort_settings(settings)
+        if out_of_reach:
+            raise CannotRun(next(iter(out_of_reach.values()))[1])
+        self.close_connections()
+        self._more = {}
+        try:
+            if state not in self._states or isinstance(place, SchemaPlace):
+                place.make_empty()
+                self._make_extensions()
+                build()
+                self.close_connections()
+                if isinstance(place, DatabasePlace):
+                    self._states[state] = place.keep()
+            if isinstance(place, DatabasePlace):
+                place.copy(self._states[state])
+        except psycopg.OperationalError as error:
+            if self._keeper.closed or self._keeper.broken:
+                raise explain(error, self.spec) from error
+            raise
+        self._more = settable
+
+    def environment(self) -> dict[str, str]:
+        """The PG* variables by which a client program such as pgbench reaches our database."""
+        names = {"host": "PGHOST", "port": "PGPORT", "user": "PGUSER", "dbname": "PGDATABASE"}
+        with self.connect() as connection:
+            parts = connection.info.get_parameters()
+            password = connection.info.password
+        variables = {names[part]: parts[part] for part in names if part in parts}
+        variables |= {"PGOPTIONS": parts["options"]}
+        variables |= {
+            f"PG{part.upper()}": parts[part]
+            for part in ("sslmode", "sslrootcert", "sslcert", "sslkey")
+            if part in parts
+        }
+        return variables | ({"PGPASSWORD": password} if password else {})
+
+    def close(self) -> None:
+        """Drop our database or schema and disconnect; more than once is no error."""
+        if self._closed or os.getpid() != self._creator:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        self.close_connections()
+        try:
+            if self._place is not None:
+                self._place.remove()
+        except psycopg.Error as error:
+            name = self._place.name if self._place is not None else ""
+            raise ServerError(
+                f"{name} could not be dropped on {self.spec} ({error}); "
+                f"the next run there will do it."
+            ) from error
+        finally:
+            self._keeper.close()
+
+    def _connect(self, settings: Mapping[str, str], **kwargs: Any) -> psycopg.Connection[TupleRow]:
+        options = [self._parts.get("options") or os.environ.get("PGOPTIONS", "")]
+        options.append(startup_options(settings))
+        arguments: dict[str, Any] = {
+            "autocommit": True,
+            "application_name": "pgstudies",
+            "options": " ".join(filter(None, options)),
+        }
+        if "connect_timeout" not in self._parts and "PGCONNECT_TIMEOUT" not in os.environ:
+            arguments["connect_timeout"] = _CONNECT_TIMEOUT_S
+        try:
+            return psycopg.connect(make_conninfo(**self._parts), **(arguments | kwargs))
+        except psycopg.Error as error:
+            raise explain(error, self.spec) from error
+
+    def _look_at_server(self) -> None:
+        """Note what the server is; raises ServerError for one that cannot be used."""
+        info = self._keeper.info
+        self.spec = write_uri(
+            self._parts
+            | {"host": info.host, "port": str(info.port), "user": info.user, "dbname": info.dbname}
+        )
+        self.version = info.server_version
+        self.version_text = f"PostgreSQL {info.parameter_status('server_version')}"
+        if self.version < MINIMUM_VERSION:
+            raise ServerError(too_old(self.version_text))
+        if self._ask("SELECT current_setting('transaction_read_only') = 'on'"):
+            raise ServerError(f"{self.spec} is read-only: give a server that can be written to.")
+        # An idle connection holds the lock of the run.
+        self._keeper.execute(
+            """
+            SELECT set_config(name, '0', false) FROM pg_settings
+            WHERE name IN ('idle_session_timeout', 'statement_timeout', 'lock_timeout')
+            """
+        )
+
+    def _make_place(self) -> DatabasePlace | SchemaPlace:
+        if self._may_create_databases():
+            return DatabasePlace(self._keeper, self.spec)
+        if self._ask("SELECT has_database_privilege(current_database(), 'CREATE')"):
+            return SchemaPlace(self._keeper, self.spec)
+        raise ServerError(
+            f"The role {self._keeper.info.user} may create neither databases nor a schema on "
+            f"{self.spec}: grant it CREATEDB, or CREATE on that database."
+        )
+
+    def _may_create_databases(self) -> bool:
+        query = "SELECT rolcreatedb OR rolsuper FROM pg_roles WHERE rolname = current_user"
+        return bool(self._ask(query))
+
+    def _is_superuser(self) -> bool:
+        return bool(self._ask("SELECT rolsuper FROM pg_roles WHERE rolname = current_user"))
+
+    def _find_capabilities(self) -> Capabilities:
+        superuser = self._is_superuser()
         checkpoint = superuser or (
             self.version >= 150000
-            and self._ask("SELECT pg_has_role(current_user, 'pg_checkpoint', 'USAGE')")
+            and bool(self._ask("SELECT pg_has_role(current_user, 'pg_checkpoint', 'USAGE')"))
         )
-        names = self._admin.execute("SELECT name FROM pg_available_extensions").fetchall()
+        self._make_extensions()
+        with self.connect() as connection:
+            # Those that are there, and in a database of our own those that we may install.
+            found = connection.execute(
+                """
+                SELECT DISTINCT name FROM pg_available_extension_versions
+                WHERE installed OR %s AND (%s OR trusted)
+                """,
+                [isinstance(self._place, DatabasePlace), superuser],
+            ).fetchall()
         return Capabilities(
             owned=False,
             superuser=superuser,
             restart=False,
             local_files=False,
-            create_database=create_database,
+            create_database=isinstance(self._place, DatabasePlace),
             checkpoint=checkpoint,
-            contrib=frozenset(row[0] for row in names),
+            contrib=frozenset(name for (name,) in found),
             pg_config=None,
             headers=False,
-            pgbench=pgbench_program(None),
+            pgbench=find_pgbench(),
         )
 
-    # Settings
-
-    def _find_usable_settings(self) -> dict[str, str]:
-        """The study's settings that a session may set; the others go to ``unmet_settings``."""
-        usable = {}
-        for name, wanted in self.settings.items():
-            if self._may_set(name):
-                usable[name] = wanted
-            elif not self._is_at(name, wanted):
-                actual = self._ask("SELECT current_setting(%s)", [name])
-                self.unmet_settings[name] = (wanted, str(actual))
-        return usable
-
-    def _may_set(self, name: str) -> bool:
-        context = self._ask("SELECT context FROM pg_settings WHERE name = %s", [name])
-        if context is None:
-            raise CannotRun(f"PostgreSQL {self.version_text} has no setting {name}")
-        return context == "user" or (context == "superuser" and self.capabilities.superuser)
-
-    def _is_at(self, name: str, wanted: str) -> bool:
-        """Whether the server has the value already, compared in the setting's own unit."""
-        row = self._admin.execute(
-            "SELECT setting, current_setting(name), unit FROM pg_settings WHERE name = %s", [name]
-        ).fetchone()
-        if row is None:
-            return False
-        setting, shown, unit = row
-        if wanted in {setting, shown}:
-            return True
-        if unit is None or not re.fullmatch(r"(\d*)(B|kB|MB|GB)", unit):
-            return False
-        return bool(
-            self._ask(
-                "SELECT %s::numeric * pg_size_bytes(%s) = pg_size_bytes(%s)",
-                [setting, unit if unit[0].isdigit() else f"1{unit}", wanted],
-            )
-        )
-
-    # Our place
-
-    @property
-    def has_database(self) -> bool:
-        """Whether our place is a database; else it is a schema."""
-        return self.capabilities.create_database
-
-    def connect(self, **options: Any) -> Connection:
-        """A session in our database or schema, with the settings that a session may set."""
-        if self.has_database:
-            options = {"dbname": self.place} | options
-        connection = open_session(self._dsn, **options)
-        path = "public" if self.has_database else self.place
-        wanted = self._usable | self._arm_settings | {"search_path": path}
-        for name, value in wanted.items():
-            connection.execute("SELECT set_config(%s, %s, false)", [name, value])
-        self._connections.add(connection)
-        return connection
-
-    def restore(
-        self, state: str, build: Callable[[], None], settings: Mapping[str, str] | None = None
-    ) -> None:
-        """See ``Server.restore``: a copy is a template database; in a schema there is none."""
-        wanted = dict(settings or {})
-        for name, value in wanted.items():
-            if not self._may_set(name):
-                if self._is_at(name, value):
-                    continue
-                raise CannotRun(
-                    f"{name} = {value} cannot be set by this role on a running server that is not "
-                    f"ours to restart"
-                )
-        self.disconnect()
-        self._arm_settings = {}
-        if not self.has_database:
-            self._drop_schema()
-            self._make_place()
-            build()
-        elif state in self._templates:
-            self._drop_database(self.place)
-            self._create_database(self.place, self._templates[state])
-        else:
-            self._drop_database(self.place)
-            self._make_place()
-            build()
-            self.disconnect()
-            copy = f"{self.place}_{len(self._templates)}"
-            self._create_database(copy, self.place)
-            self._templates[state] = copy
-        self.disconnect()
-        self._arm_settings = {k: v for k, v in wanted.items() if self._may_set(k)}
-
-    def _make_place(self) -> None:
-        try:
-            if self.has_database:
-                self._create_database(self.place, "template0")
-                if self.capabilities.superuser:
-                    self._add_counters()
-            else:
-                self._admin.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(self.place)))
-                self._comment("SCHEMA", self.place)
-        except (psycopg.errors.DuplicateDatabase, psycopg.errors.DuplicateSchema):
-            raise ServerError(
-                f"{self.spec} already holds something named {self.place} that this run did not "
-                f"make; it is left alone: run the command again."
-            ) from None
-        except psycopg.errors.InsufficientPrivilege:
-            raise ServerError(
-                f"This role may create neither databases nor schemas on {self.spec}: "
-                f"ALTER ROLE … CREATEDB, or GRANT CREATE ON DATABASE … to it."
-            ) from None
-
-    def _add_counters(self) -> None:
-        loaded = self._ask("SHOW shared_preload_libraries")
-        if "pg_stat_statements" in loaded and "pg_stat_statements" in self.capabilities.contrib:
-            with self.connect() as connection:
-                connection.execute("CREATE EXTENSION pg_stat_statements")
-
-    def _create_database(self, name: str, template: str) -> None:
-        strategy = sql.SQL(" STRATEGY = FILE_COPY" if self.version >= 150000 else "")
-        plain = template == "template0"
-        locale = sql.SQL(" ENCODING = 'UTF8' LC_COLLATE = 'C' LC_CTYPE = 'C'" if plain else "")
-        self._admin.execute(
-            sql.SQL("CREATE DATABASE {} TEMPLATE = {}").format(
-                sql.Identifier(name), sql.Identifier(template)
-            )
-            + locale
-            + strategy
-        )
-        self._comment("DATABASE", name)
-
-    def _comment(self, kind: str, name: str) -> None:
-        mark = {
-            MARK: 1,
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "since": datetime.now(UTC).isoformat(timespec="seconds"),
-            "what": "working place of a pgstudies run, dropped when it ends",
-        }
-        self._admin.execute(
-            sql.SQL("COMMENT ON {} {} IS {}").format(
-                sql.SQL(kind),
-                sql.Identifier(name),
-                sql.Literal(json.dumps(mark)),
-            )
-        )
-
-    def _drop_database(self, name: str) -> None:
-        self._admin.execute(
-            sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name))
-        )
-
-    def _drop_schema(self) -> None:
-        self._admin.execute(
-            sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(self.place))
-        )
-
-    # Leftovers and ending
-
-    def _lock(self, place: str) -> bool:
-        return bool(
-            self._ask("SELECT pg_try_advisory_lock(%s::int, hashtext(%s))", [LOCK_CLASS, place])
-        )
-
-    def _sweep(self) -> None:
-        """Drop what a killed run of this role left: named, marked and owned as ours, not locked."""
-        found = self._admin.execute(
-            """
-            SELECT 'database', d.datname, shobj_description(d.oid, 'pg_database')
-            FROM pg_database d JOIN pg_roles r ON r.oid = d.datdba
-            WHERE r.rolname = current_user
-            UNION ALL
-            SELECT 'schema', n.nspname, obj_description(n.oid, 'pg_namespace')
-            FROM pg_namespace n JOIN pg_roles r ON r.oid = n.nspowner
-            WHERE r.rolname = current_user
-            """
-        ).fetchall()
-        for kind, name, comment in found:
-            place = NAME.match(name)
-            if place is None or not _is_marked(comment) or not self._lock(place[0]):
-                continue
-            if kind == "database":
-                self._drop_database(name)
-            else:
-                self._admin.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(name)))
-            self._admin.execute(
-                "SELECT pg_advisory_unlock(%s::int, hashtext(%s))", [LOCK_CLASS, place[0]]
-            )
-
-    def close(self) -> None:
-        """Drop our place and its copies, and disconnect."""
-        if self._admin.closed:
+    def _make_extensions(self) -> None:
+        """Install what counts buffers, where we may: in a database of our own, as superuser."""
+        if not isinstance(self._place, DatabasePlace) or not self._is_superuser():
             return
-        self.disconnect()
+        query = "SELECT name FROM pg_available_extensions WHERE name = ANY (%s)"
+        with self.connect() as connection:
+            for (name,) in connection.execute(query, [_EXTENSIONS]).fetchall():
+                statement = sql.SQL("CREATE EXTENSION IF NOT EXISTS {}")
+                connection.execute(statement.format(sql.Identifier(name)))
+
+    def _base_settings(
+        self, settings: Mapping[str, str]
+    ) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
+        settable, out_of_reach = self._sort_settings(settings)
+        wanted = merged({}, settings)
+        return settable, {n: (wanted[n], actual) for n, (actual, _) in out_of_reach.items()}
+
+    def _sort_settings(
+        self, settings: Mapping[str, str]
+    ) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
+        """Those that our sessions can set; and of the others actual value and reason, by name.
+
+        One that has the wanted value already is in neither.
+        """
+        rows = self._keeper.execute(
+            """
+            SELECT lower(name), setting, current_setting(name), vartype, unit, context
+            FROM pg_settings WHERE lower(name) = ANY (%s)
+            """,
+            [list(merged({}, settings))],
+        ).fetchall()
+        known = {row[0]: row[1:] for row in rows}
+        superuser = self._is_superuser()
+        settable, out_of_reach = {}, {}
+        for name, wanted in merged({}, settings).items():
+            if name not in known:
+                absent = f"not in {self.version_text}"
+                out_of_reach[name] = (absent, f"{self.version_text} has no setting {name}")
+                continue
+            setting, shown, vartype, unit, context = known[name]
+            reason = self._reason_not_settable(name, context, superuser=superuser)
+            if reason is None:
+                self._check_value(name, wanted, context)
+                settable[name] = wanted
+            elif not same_value(wanted, setting, vartype, unit):
+                out_of_reach[name] = (shown, reason)
+        return settable, out_of_reach
+
+    def _reason_not_settable(self, name: str, context: str, *, superuser: bool) -> str | None:
+        if context in {"user", "backend"}:
+            return None
+        if context in {"superuser", "superuser-backend"}:
+            granted = superuser or (
+                self.version >= 150000
+                and bool(self._ask("SELECT has_parameter_privilege(%s, 'SET')", name))
+            )
+            return None if granted else f"setting {name} needs a superuser"
+        if context == "postmaster":
+            return f"setting {name} needs a restart of the server"
+        return f"setting {name} needs a change of the server's configuration"
+
+    def _check_value(self, name: str, value: str, context: str) -> None:
+        if context not in {"user", "superuser"}:
+            return
         try:
-            if self.has_database:
-                for name in [self.place, *self._templates.values()]:
-                    self._drop_database(name)
-            else:
-                self._drop_schema()
-        except psycopg.OperationalError:
-            pass  # the server has gone: the next run finds what is left by its mark
-        finally:
-            self._admin.close()
+            self._keeper.execute("SELECT set_config(%s, %s, true)", [name, value])
+        except psycopg.DataError as error:
+            raise CannotRun(str(error.diag.message_primary)) from error
 
+    def _our_place(self) -> DatabasePlace | SchemaPlace:
+        if self._place is None or self._closed:
+            raise ServerError("The connection to the server has been closed.")
+        return self._place
 
-def _is_marked(comment: str | None) -> bool:
-    try:
-        return MARK in json.loads(comment or "null")
-    except (ValueError, TypeError):
-        return False
+    def _ask(self, query: str, *parameters: str) -> Any:
+        row = self._keeper.execute(query.encode(), parameters).fetchone()
+        return row[0] if row else None

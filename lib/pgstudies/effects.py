@@ -142,7 +142,7 @@ def _with_margin(
         table = table.with_columns(
             pl.lit(noise["log_noise"].first(), pl.Float64).alias("log_noise")
         )
-    declared = pl.lit(round(math.log1p(margin), DECIMALS))
+    declared = pl.lit(math.log1p(margin))
     return table.with_columns(
         pl.max_horizontal(declared, 3 * pl.col("log_noise")).alias("log_margin")
     )

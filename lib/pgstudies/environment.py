@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Run:
-    """One executed notebook of the book; ``record`` is None, with the reason, where none is left."""
+    """An executed notebook of the book; ``record`` is None, with the reason, where none is left."""
 
     study: str
     profile: str

@@ -1,116 +1,130 @@
-"""What a killed run left behind: found by the locks that are free, and removed."""
+"""What killed runs left behind in the run directory: servers still running, and their files."""
 
 from __future__ import annotations
 
-import contextlib
+import fcntl
 import os
+import re
 import shutil
 import signal
-import subprocess
+import stat
+import tempfile
 import time
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 
+from .errors import ServerError
 from .locks import try_lock
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
-OWNER_LOCK = "owner.lock"
-DATA = "data"
-PREFIX = "s-"
+NAME = re.compile(r"s-[0-9a-f]{8}")
+"""Names of our own directories in the run directory."""
 
-# Waits until its standard input closes, which the kernel sees to however Python ends; then stops
-# the server and removes its directory.  After an orderly end there is nothing left to do.
-_WATCHDOG = """
-cat > /dev/null
-tries=0
-while [ -d "$1" ] && [ $tries -lt 100 ]; do
-    pid=$(head -n 1 "$1/data/postmaster.pid" 2> /dev/null)
-    if [ -n "$pid" ]; then kill -QUIT "$pid" 2> /dev/null || break; fi
-    if [ -z "$pid" ] && [ $tries -gt 10 ]; then break; fi
-    tries=$((tries + 1))
-    sleep 0.1
-done
-rm -rf "$1"
-"""
+_TIMEOUT_S = 10.0
 
 
-def start_watchdog(directory: Path) -> subprocess.Popen[bytes]:
-    """A small process that outlives this one just long enough to stop the server we left.
+@contextmanager
+def directory_lock(directory: Path) -> Iterator[None]:
+    """Hold the run directory against our other processes, waiting for them; for moments only."""
+    # By account, as several may share a run directory like /scratch.
+    descriptor = os.open(directory / f".lock-{os.geteuid()}", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
-    It has a session of its own, so that Ctrl-C in the terminal does not reach it.
+
+def sweep(directory: Path) -> list[Path]:
+    """Stop the servers and remove the files of runs that have died; returns what was removed.
+
+    A run is dead when nobody holds its ``owner.lock``.  Only directories that we own, that have one
+    of our names and that hold an ``owner.lock`` are looked at.
     """
-    return subprocess.Popen(
-        ["sh", "-c", _WATCHDOG, "pgstudies-watchdog", str(directory)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        cwd="/",
-    )
-
-
-def sweep(base: Path) -> list[Path]:
-    """Stop the servers below ``base`` whose owner is dead, and remove their directories.
-
-    Only directories with a lock file of ours are looked at, and only those whose lock is free.
-    Returns what was removed.
-    """
+    with directory_lock(directory):
+        claimed = [(path, _claim(path)) for path in sorted(directory.glob("s-*"))]
     removed = []
-    for directory in sorted(base.glob(f"{PREFIX}*")):
-        lock_file = directory / OWNER_LOCK
-        if not lock_file.is_file() or lock_file.stat().st_uid != os.geteuid():
-            continue
-        lock = try_lock(lock_file)
-        if lock is None:
-            continue
-        try:
-            kill_server(directory / DATA)
-            shutil.rmtree(directory, ignore_errors=True)
-            removed.append(directory)
-        finally:
-            os.close(lock)
+    for path, lock in claimed:
+        if lock is not None:
+            try:
+                remove(path)
+            finally:
+                os.close(lock)
+            removed.append(path)
     return removed
 
 
-def kill_server(data: Path) -> None:
-    """End the server of this data directory without ceremony, if one is running; wait for it."""
-    postmaster = find_postmaster(data)
-    if postmaster is None:
-        return
-    children = postmaster.children(recursive=True)
-    postmaster.send_signal(signal.SIGQUIT)
-    if not _gone(postmaster, timeout_s=10):
-        for process in [postmaster, *children]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        _gone(postmaster, timeout_s=5)
+def remove(instance: Path) -> None:
+    """Stop the server of this directory, if one runs, and remove the directory.
+
+    Raises ServerError when the files resist.
+    """
+    postmaster = find_postmaster(instance / "data")
+    if postmaster is not None:
+        _stop(postmaster)
+    # The lock goes last: a directory without one would never be swept.
+    trees = [instance / "data", instance / "snapshots", short_socket_directory(instance), instance]
+    for tree in trees:
+        _remove_tree(tree)
+
+
+def short_socket_directory(instance: Path) -> Path:
+    """Where the socket is when the run directory's own path is too long for one."""
+    return Path(tempfile.gettempdir()) / f"pgstudies-{instance.name}"
 
 
 def find_postmaster(data: Path) -> psutil.Process | None:
-    """The process that postmaster.pid names, if it really is the server of ``data``.
+    """The server that runs in this data directory.
 
-    A process number is used again after its process died, so its working directory must agree.
+    The number in postmaster.pid may since belong to another process, so the process must also have
+    the data directory as its working directory, as every postmaster has.
     """
     try:
-        number = int((data / "postmaster.pid").read_text().split("\n", 1)[0])
+        number = int((data / "postmaster.pid").read_text().split()[0])
         process = psutil.Process(number)
-        if process.cwd() == str(data) and process.status() != psutil.STATUS_ZOMBIE:
-            return process
-    except (FileNotFoundError, ValueError, psutil.Error):
-        pass  # no such file or process: nothing of ours is running
-    return None
+        is_ours = process.cwd() == str(data.resolve())
+    except (OSError, ValueError, IndexError, psutil.Error):
+        return None
+    return process if is_ours else None
 
 
-def _gone(process: psutil.Process, timeout_s: float) -> bool:
-    """Whether the process ended within the time given; polled, as it need not be our child."""
-    end = time.monotonic() + timeout_s
-    while time.monotonic() < end:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-                time.sleep(0.005)
-                continue
-        return True
-    return False
+def _claim(path: Path) -> int | None:
+    lock = path / "owner.lock"
+    try:
+        ours = path.lstat().st_uid == os.geteuid() and lock.lstat().st_uid == os.geteuid()
+        plain = stat.S_ISDIR(path.lstat().st_mode) and stat.S_ISREG(lock.lstat().st_mode)
+    except FileNotFoundError:
+        return None
+    return try_lock(lock) if ours and plain and NAME.fullmatch(path.name) else None
+
+
+def _stop(postmaster: psutil.Process) -> None:
+    try:
+        children = postmaster.children()
+        # The data is thrown away, so the server need not write any of it.
+        postmaster.send_signal(signal.SIGQUIT)
+        psutil.wait_procs([postmaster, *children], timeout=_TIMEOUT_S)
+        postmaster.kill()
+        postmaster.wait(_TIMEOUT_S)
+    except (psutil.NoSuchProcess, psutil.TimeoutExpired):
+        return
+
+
+def _remove_tree(path: Path) -> None:
+    # More than once: a copy that outlived its run may be writing here, a watchdog removing.
+    deadline = time.monotonic() + _TIMEOUT_S
+    while path.exists():
+        try:
+            shutil.rmtree(path)
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError) and time.monotonic() > deadline:
+                raise ServerError(
+                    f"{path} was left by an earlier run and cannot be removed "
+                    f"({error.strerror}): remove it by hand."
+                ) from error
+            time.sleep(0.01)

@@ -10,7 +10,7 @@ import polars as pl
 
 from . import paths, runner
 from . import records as recorded
-from .parameters import declared
+from .parameters import declared, spelled
 
 if TYPE_CHECKING:
     from .parameters import Parameter
@@ -50,13 +50,13 @@ def records(study: str | None = None) -> str:
         "study",
         pl.col("started_at").dt.strftime("%Y-%m-%d %H:%M"),
         pl.col("host").fill_null("?"),
-        pl.col("server").fill_null("?").str.extract(r"(\S+)"),
+        pl.col("server").str.extract(r"(\d\S*)").fill_null("?"),
         pl.format("{}/{}", "blocks_done", "blocks"),
         "status",
         pl.col("path").map_elements(_size, return_dtype=pl.String()).alias("size"),
     ).rows()
     titles = ("study", "started (UTC)", "host", "server", "blocks", "status", "size")
-    most = (15, 16, 12, 8, 7, 11, 7)  # with a space between, 80 columns and less
+    most = (15, 16, 11, 7, 8, 11, 6)  # with a space between, 80 columns
     widths = [
         min(limit, max(len(row[i]) for row in [titles, *rows])) for i, limit in enumerate(most)
     ]
@@ -84,27 +84,21 @@ def _title(study: str) -> str:
 def _entry(parameter: Parameter, profiles: dict[str, dict[str, Any]]) -> str:
     quick = profiles["quick"].get(parameter.name, parameter.default)
     others = [
-        f"{profile} {_shown(values[parameter.name])}"
+        f"{profile} {spelled(values[parameter.name])}"
         for profile, values in profiles.items()
         if parameter.name in values and values[parameter.name] != quick
     ]
     also = f"  ({', '.join(others)})" if others else ""
     limits = f"; {parameter.limits}" if parameter.limits else ""
-    return f"\n-p {parameter.name}={_shown(quick)}{also}\n    {parameter.help}{limits}"
-
-
-def _shown(value: object) -> str:
-    """The value as -p takes it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    return f"\n-p {parameter.name}={spelled(quick)}{also}\n    {parameter.help}{limits}"
 
 
 def _size(path: str) -> str:
     size = float(sum(file.stat().st_size for file in Path(path).rglob("*") if file.is_file()))
     for prefix in _PREFIXES:
         if size < 1000 or prefix == _PREFIXES[-1]:
-            return f"{size:.0f} {prefix}"
+            decimals = 1 if size < 10 and prefix != _PREFIXES[0] else 0
+            return f"{size:.{decimals}f} {prefix}"
         size /= 1000
     raise AssertionError
 

@@ -46,9 +46,8 @@ def block_values(
     values = (
         samples.lazy()
         .filter(pl.col("block") > 0)
-        .group_by(*keys, "unit")
+        .group_by(*keys, "unit", maintain_order=True)
         .agg(pl.col("position").first(), aggregated, _IS_NUMBER.all().alias("is_number"))
-        .sort(keys)
         .collect()
     )
     _refuse(values.filter(~pl.col("is_number")), keys, "is not a finite number")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _KINDS = {
-    "int": "a whole number, such as 50000",
+    "int": "a whole number, such as 50_000",
     "float": "a number, such as 0.5",
     "str": "text",
     "bool": "true or false",
@@ -63,15 +63,15 @@ class Parameter:
 
     @property
     def limits(self) -> str:
-        """What is allowed, in words: ``at least 2000``, ``between 1 and 10``, ``a or b``."""
+        """What is allowed, in words: ``at least 50_000``, ``between 1 and 10``, ``a or b``."""
         unit = f" {self.unit}" if self.unit else ""
         if self.choices:
-            return _listed([str(choice) for choice in self.choices], "or")
+            return _listed([spelled(choice) for choice in self.choices], "or")
         if self.minimum is not None and self.maximum is not None:
-            return f"between {self.minimum} and {self.maximum}{unit}"
+            return f"between {spelled(self.minimum)} and {spelled(self.maximum)}{unit}"
         if self.minimum is not None:
-            return f"at least {self.minimum}{unit}"
-        return f"at most {self.maximum}{unit}" if self.maximum is not None else ""
+            return f"at least {spelled(self.minimum)}{unit}"
+        return f"at most {spelled(self.maximum)}{unit}" if self.maximum is not None else ""
 
 
 def declared(notebook: Path) -> tuple[Parameter, ...]:
@@ -196,6 +196,15 @@ def study_parameters(study: str, namespace: Mapping[str, object]) -> dict[str, A
     return values
 
 
+def spelled(value: object) -> str:
+    """The value as ``-p name=value`` takes it; large numbers in groups of three digits."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int) and abs(value) >= 10_000:
+        return f"{value:_}"
+    return ",".join(map(spelled, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
 def is_address(server: str) -> bool:
     """Whether the value of ``server`` is an address (a URI or keywords) and not a name or path."""
     return "://" in server or "=" in server
@@ -289,7 +298,9 @@ def _within(parameter: Parameter, value: Any) -> Any:
         and (parameter.maximum is None or value <= parameter.maximum)
     )
     if not allowed:
-        raise ValueError(f"{parameter.name} must be {parameter.limits}, and {value} is not")
+        raise ValueError(
+            f"{parameter.name} must be {parameter.limits}, and {spelled(value)} is not"
+        )
     return value
 
 

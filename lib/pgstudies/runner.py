@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 PROFILES = ("quick", "standard", "published")
 """Sizes of a run; the defaults in a notebook are those of quick."""
+
+_AMBIGUOUS = re.compile(r"[a-z]+://(?:[^/]*@[^/]*@|[^/@]*/[^?]*@)")  # an @ of a password, unescaped
 
 
 @dataclass(frozen=True)
@@ -179,22 +182,26 @@ def _about(chosen: Plan, record: Path) -> dict[str, Any]:
 def public(server: str) -> str:
     """The server as a page may show it: an address without its password.
 
-    Raises ServerError when the address cannot be read.
+    Raises ServerError when the address cannot be read, or only by cutting a password in two.
     """
     if not is_address(server):
         return server
     from psycopg import ProgrammingError  # noqa: PLC0415  (only an address needs it)
+    from psycopg.conninfo import conninfo_to_dict  # noqa: PLC0415
 
     from .server import without_password  # noqa: PLC0415
 
     try:
-        return without_password(server)
+        port = str(conninfo_to_dict(server).get("port") or "")
+        readable = not port or port.replace(",", "").isdigit()
+        if readable and not _AMBIGUOUS.match(server):
+            return without_password(server)
     except ProgrammingError:
-        # The reason is left out, because it quotes the address.
-        raise ServerError(
-            "The address of the server cannot be read: write postgresql://user@host:port/database, "
-            "and %40 for an @, %3A for a : and %2F for a / within a password."
-        ) from None
+        pass  # what it says quotes the address
+    raise ServerError(
+        "The address of the server cannot be read: write postgresql://user@host:port/database, "
+        "and %40 for an @, %3A for a : and %2F for a / within a password."
+    )
 
 
 def _profile(study: str, profile: str) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""The one way to a server: what the parameter ``server`` of every study means."""
+"""The server that a study runs on, by the reader's choice."""
 
 from __future__ import annotations
 
@@ -6,39 +6,63 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .binaries import find_binaries
-from .dsn import DsnServer
-from .errors import ServerError
+from .binaries import EMBEDDED, find_binaries
+from .capabilities import Capabilities, describe_capabilities
+from .dsn import DsnServer, is_dsn, without_password
+from .errors import StudyError
 from .owned import OwnedServer
-from .paths import run_dir
-from .server import Capabilities, Server
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Capabilities", "DsnServer", "OwnedServer", "Server", "serve"]
+__all__ = [
+    "Capabilities",
+    "DsnServer",
+    "OwnedServer",
+    "Server",
+    "describe_capabilities",
+    "describe_server",
+    "serve",
+    "without_password",
+]
+
+Server = OwnedServer | DsnServer
+"""Either kind; ``owned`` tells them apart."""
 
 
 def serve(
-    spec: str | None = None,
-    *,
-    settings: Mapping[str, str] | None = None,
-    cpu: int | None = None,
-) -> OwnedServer | DsnServer:
-    """A server, ready to use and to be used as a context manager.
+    spec: str | None = None, *, settings: Mapping[str, str] = {}, cpu: int | None = None
+) -> Server:
+    """The server that ``spec`` names, ready for use: ``with serve("embedded") as server``.
 
-    ``spec`` is ``embedded``, a directory of binaries, or a ``postgresql://`` DSN; nothing means
-    ``$PGSTUDIES_SERVER``, else ``embedded``.  An owned server runs on the core ``cpu`` alone, if
-    one is given.  Raises ServerError when it cannot be had, with a sentence that says why.
+    ``spec`` is ``embedded``, a directory of binaries or a ``postgresql://`` DSN; the default is
+    ``$PGSTUDIES_SERVER``, else ``embedded``.  ``settings`` are the study's, in force in every state.
+    ``cpu`` is the core to keep an owned server on; a running server stays where it is.
+
+    Raises StudyError for any other word, and ServerError for a server that cannot be used.
     """
-    spec = spec or os.environ.get("PGSTUDIES_SERVER") or "embedded"
-    if spec.startswith(("postgresql://", "postgres://")) or "=" in spec:
-        return DsnServer(spec, settings=settings or {})
-    if spec != "embedded" and not Path(spec).expanduser().is_dir():
-        raise ServerError(
-            f"There is no server {spec!r}: give embedded, a directory of PostgreSQL binaries "
-            f"or a postgresql:// DSN."
+    wanted = spec or os.environ.get("PGSTUDIES_SERVER") or EMBEDDED
+    if is_dsn(wanted):
+        return DsnServer(wanted, settings=settings)
+    if wanted != EMBEDDED and os.sep not in wanted and not Path(wanted).is_dir():
+        raise StudyError(
+            f"{wanted!r} names no server: give `embedded`, a directory that holds initdb and "
+            f"postgres, or a DSN like postgresql://user@host:5432/database."
         )
-    return OwnedServer(
-        find_binaries(spec), spec=spec, settings=settings or {}, base=run_dir(), cpu=cpu
-    )
+    return OwnedServer(find_binaries(wanted), spec=wanted, settings=settings, cpu=cpu)
+
+
+def describe_server(server: Server) -> list[str]:
+    """Lines for a reader: which server it is, what it can do, and what could not be had."""
+    lines = [f"server: {server.spec}", f"version: {server.version_text}"]
+    if server.owned:
+        lines += [
+            f"binaries: {server.binaries.bindir} ({server.binaries.source})",
+            f"data directory: {server.data_directory}",
+        ]
+    lines += describe_capabilities(server.capabilities)
+    lines += [
+        f"setting {name}: wanted {wanted}, is {actual}"
+        for name, (wanted, actual) in server.unmet_settings.items()
+    ]
+    return lines

@@ -55,14 +55,16 @@ class Relay:
     def _line(self, line: str) -> None:
         shown = _overwritten(line).rstrip()
         if shown or "\r" not in line:
-            self._draw("")
-            self._stream.write(f"{shown}\n")
+            self._draw(shown)
+            self._stream.write("\n")
+            self._drawn = ""
 
     def _draw(self, text: str) -> None:
-        if text != self._drawn:
-            blank = " " * len(self._drawn)
-            self._stream.write(f"\r{blank}\r{text}" if self._drawn else text)
-            self._drawn = text
+        if text.startswith(self._drawn):
+            self._stream.write(text[len(self._drawn) :])
+        else:
+            self._stream.write(f"\r{' ' * len(self._drawn)}\r{text}")
+        self._drawn = text
 
 
 def _overwritten(line: str) -> str:

@@ -1,0 +1,104 @@
+# Everything is installed into .venv, with the versions and hashes of constraints.txt.
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# Leaving it to pip uses one core; leaving it to the first import turns warnings of others' code
+# into errors of our tests.
+COMPILE := $(BIN)/python -W ignore -m compileall -qq -j 0 .venv/lib || true
+UV_COMPILE := pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-header --no-annotate --no-emit-index-url --no-emit-find-links
+LAB_MARK := \# Only for JupyterLab
+
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.PHONY: help install book test lab bench lint browser constraints clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*##/\1:/p' Makefile | awk -F: '{ printf "make %-12s %s\n", $$1, $$2 }'
+
+install: .venv/project  ## install everything but JupyterLab into .venv
+
+.venv/base: constraints.txt
+	@command -v $(PYTHON) > /dev/null || { \
+	  echo "There is no $(PYTHON) here: install Python 3.11 or newer, or name one, as in make PYTHON=/path/to/python3."; \
+	  exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Python 3.11 or newer is needed, and $(PYTHON) is $$($(PYTHON) --version 2>&1): name another, as in make PYTHON=/path/to/python3.11."; \
+	  exit 1; }
+	@echo "Installing into .venv ..."
+	@$(PYTHON) -m venv --clear .venv
+	@sed '/^$(LAB_MARK)/,$$d' constraints.txt > .venv/base.txt
+	@$(PIP) install --no-compile --require-hashes --requirement .venv/base.txt
+	@$(COMPILE)
+	@touch $@
+
+.venv/project: .venv/base pyproject.toml
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.venv/lab: .venv/project
+	@echo "Adding JupyterLab ..."
+	@$(PIP) install --no-compile --require-hashes --requirement constraints.txt
+	@$(COMPILE)
+	@touch $@
+
+book: install  ## measure every study at quick size and build the report, _build/html/index.html
+	$(BIN)/pgstudies run all --profile quick
+	$(BIN)/pgstudies book
+
+# The tests measure on a server of their own, and keep their records apart from the user's.
+test: export PGSTUDIES_SERVER = embedded
+test: export PGSTUDIES_RECORDS = $(CURDIR)/_build/records-of-tests
+test: export PGSTUDIES_FRESH = 1
+test: export PGSTUDIES_REPLAY =
+test: install browser lint  ## check style and types, run every test, build the book
+	$(BIN)/python -m pytest --ignore=tests/test_book_pages.py
+	$(BIN)/python -m pytest --nbval-lax --nbval-current-env notebooks
+	$(BIN)/pgstudies run all --profile quick
+	$(BIN)/pgstudies book
+	$(BIN)/python -m pytest tests/test_book_pages.py
+
+lint: install  ## check style and types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+lab: .venv/lab  ## open JupyterLab on the notebooks
+	$(BIN)/jupyter lab notebooks
+
+bench: install  ## measure the harness itself
+	$(BIN)/python tests/bench.py
+
+# The tests of the pages need a browser. In CI its absence is an error, elsewhere they are skipped.
+browser:
+	@command -v chromium > /dev/null && exit 0; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+	  echo "Installing chromium for the tests of the pages ..."; \
+	  apt-get update -qq \
+	    && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium > /dev/null; \
+	fi; \
+	command -v chromium > /dev/null && exit 0; \
+	if [ "$$CI" = true ]; then echo "There is no chromium, and it could not be installed." >&2; exit 1; fi; \
+	echo "There is no chromium here, and only root on Debian can install it: the tests of the pages will be skipped."
+
+constraints:  ## resolve constraints.txt anew
+	@set -e; tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; \
+	$(PYTHON) -m venv "$$tmp/venv"; "$$tmp/venv/bin/pip" --disable-pip-version-check --quiet install uv; \
+	$(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
+	  > "$$tmp/build.in"; \
+	uv="$$tmp/venv/bin/uv"; \
+	"$$uv" $(UV_COMPILE) --extra book --extra lab --extra test pyproject.toml "$$tmp/build.in" -o "$$tmp/all" > /dev/null; \
+	"$$uv" $(UV_COMPILE) --extra book --extra test -c "$$tmp/all" pyproject.toml "$$tmp/build.in" -o "$$tmp/base" > /dev/null; \
+	{ echo "# Exact versions and hashes of everything that is installed; made by \`make constraints\`."; \
+	  cat "$$tmp/base"; \
+	  printf '\n%s: %s\n' "$(LAB_MARK)" "what stands above is installed without it, because it slows imports."; \
+	  awk 'NR == FNR { if (/^[a-zA-Z0-9]/) base[$$0] = 1; next } \
+	       /^[a-zA-Z0-9]/ { wanted = !($$0 in base) } wanted' "$$tmp/base" "$$tmp/all"; \
+	} > "$$tmp/constraints.txt"; \
+	mv "$$tmp/constraints.txt" constraints.txt; \
+	grep -c == constraints.txt | xargs printf '%s packages\n'
+
+clean:  ## remove the book, the caches and .venv; records stay
+	rm -rf _build book/studies .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache lib/*.egg-info
+	find lib tests notebooks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,166 @@
+"""Facts about the machine, as a record keeps them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import psutil
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    T = TypeVar("T")
+
+CPU = Path("/sys/devices/system/cpu")
+
+
+def host_facts(path: Path) -> dict[str, Any]:
+    """The machine, and the file system and disk under ``path``, which need not exist yet.
+
+    Every value is fit for JSON, and None where this system does not tell:
+
+    - ``hostname``, ``os`` (the distribution's name for itself), ``kernel`` (name and release)
+    - ``booted_at``: UTC, ISO 8601
+    - ``virtualization``: the hypervisor or container that shows itself, "none seen", or None
+    - ``cpu_model``, ``architecture``, ``physical_cores``, ``logical_cores``
+    - ``allowed_cores``: numbers of the cores this process may run on
+    - ``cpu_mhz`` and ``cpu_max_mhz``: MHz of the first core; ``cpu_governor``: of every core,
+      joined by "," where they differ
+    - ``clock_source``: where the kernel reads the time
+    - ``memory_bytes``, ``swap_bytes``: size, not use
+    - ``load_average``: runnable tasks over 1, 5 and 15 minutes
+    - ``file_system``: type; ``mount_point``; ``mount_options``: as the kernel prints them
+    - ``device``: the whole disk's name, such as "nvme0n1"; ``device_scheduler``: its I/O scheduler;
+      ``device_rotational``: whether it says that it spins; ``device_read_ahead_bytes``
+
+    Never raises.
+    """
+    where = nearest_existing(path)
+    mount = mount_of(where)
+    frequency = _known(psutil.cpu_freq)
+    return {
+        "hostname": _known(socket.gethostname),
+        "os": _known(_os_name),
+        "kernel": f"{platform.system()} {platform.release()}",
+        "booted_at": _known(_booted_at),
+        "virtualization": _known(_virtualization),
+        "cpu_model": _known(_cpu_model) or platform.processor() or None,
+        "architecture": platform.machine() or None,
+        "physical_cores": _known(lambda: psutil.cpu_count(logical=False)),
+        "logical_cores": os.cpu_count(),
+        "allowed_cores": _known(lambda: sorted(os.sched_getaffinity(0))),
+        "cpu_mhz": frequency.current if frequency else None,
+        "cpu_max_mhz": (frequency.max or None) if frequency else None,
+        "cpu_governor": governor(),
+        "clock_source": _read(
+            Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+        ),
+        "memory_bytes": _known(lambda: psutil.virtual_memory().total),
+        "swap_bytes": _known(lambda: psutil.swap_memory().total),
+        "load_average": _known(lambda: list(os.getloadavg())),
+        "file_system": mount.fstype if mount else None,
+        "mount_point": mount.mountpoint if mount else None,
+        "mount_options": mount.opts if mount else None,
+    } | _device_facts(where, mount.device if mount else None)
+
+
+def nearest_existing(path: Path) -> Path:
+    """``path`` itself, or the nearest directory above it that exists."""
+    path = path.absolute()
+    return next((p for p in (path, *path.parents) if _known(p.exists)), Path("/"))
+
+
+def mount_of(path: Path) -> Any:
+    """The mount that holds the existing ``path``, as psutil describes it; None where unknown."""
+    real = _known(path.resolve) or path
+    mounts = _known(lambda: psutil.disk_partitions(all=True)) or []
+    holding = [m for m in mounts if real.is_relative_to(m.mountpoint)]
+    # Of two mounts at one place the later hides the earlier, hence the reversal.
+    return max(reversed(holding), key=lambda m: len(Path(m.mountpoint).parts), default=None)
+
+
+def governor(root: Path = CPU) -> str | None:
+    """The frequency governor of the cores, joined by "," where they differ; None without one."""
+    files = _known(lambda: sorted(root.glob("cpu[0-9]*/cpufreq/scaling_governor"))) or []
+    return ",".join(sorted({g for g in map(_read, files) if g})) or None
+
+
+def _device_facts(path: Path, source: str | None) -> dict[str, Any]:
+    queue = _known(lambda: _block_device(path, source))
+    read_ahead_kb = _read(queue / "queue/read_ahead_kb") if queue else None
+    rotational = _read(queue / "queue/rotational") if queue else None
+    scheduler = _read(queue / "queue/scheduler") if queue else None
+    return {
+        "device": queue.name if queue else None,
+        "device_scheduler": _in_use(scheduler) if scheduler else None,
+        "device_rotational": rotational == "1" if rotational else None,
+        "device_read_ahead_bytes": int(read_ahead_kb) * 1024 if read_ahead_kb else None,
+    }
+
+
+def _block_device(path: Path, source: str | None) -> Path | None:
+    """The directory in /sys of the whole disk behind ``path``."""
+    number = path.stat().st_dev
+    if os.major(number) == 0 and source and Path(source).is_block_device():
+        number = Path(source).stat().st_rdev  # btrfs numbers its subvolumes itself
+    entry = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
+    if not entry.exists():
+        return None
+    device = entry.resolve()
+    return device.parent if (device / "partition").exists() else device
+
+
+def _in_use(choices: str) -> str:
+    """From the kernel's "none [mq-deadline] kyber" the bracketed one."""
+    return choices.partition("[")[2].partition("]")[0] or choices
+
+
+def _booted_at() -> str:
+    return datetime.fromtimestamp(psutil.boot_time(), UTC).isoformat(timespec="seconds")
+
+
+def _os_name() -> str:
+    if platform.system() == "Linux":
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    return platform.platform()
+
+
+def _cpu_model() -> str | None:
+    return _cpuinfo().get("model name")
+
+
+def _cpuinfo() -> dict[str, str]:
+    """The first processor of /proc/cpuinfo, field by field."""
+    first = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n", 1)[0]
+    fields = (line.partition(":") for line in first.splitlines())
+    return {name.strip(): value.strip() for name, _, value in fields}
+
+
+def _virtualization() -> str | None:
+    seen = []
+    kind = _read(Path("/sys/hypervisor/type"))
+    if kind:
+        seen.append(kind)
+    elif "hypervisor" in _cpuinfo().get("flags", "").split():
+        names = [_read(Path("/sys/class/dmi/id") / n) for n in ("sys_vendor", "product_name")]
+        seen.append(" ".join(filter(None, names)) or "unnamed hypervisor")
+    if Path("/.dockerenv").exists() or Path("/run/.containerenv").exists():
+        seen.append("container")
+    return ", ".join(seen) or "none seen"
+
+
+def _read(path: Path) -> str | None:
+    return _known(lambda: path.read_text(encoding="utf-8").strip())
+
+
+def _known(ask: Callable[[], T]) -> T | None:
+    """The answer, or None where this system, or our rights on it, do not give one."""
+    try:
+        return ask()
+    except (OSError, ValueError, LookupError, AttributeError, RuntimeError, psutil.Error):
+        return None

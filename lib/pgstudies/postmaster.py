@@ -1,0 +1,147 @@
+"""Starting and stopping the server process of a data directory."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from .accounts import server_environment
+from .errors import ServerError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from .accounts import Account
+
+_SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
+_START_TIMEOUT_S = 120.0
+_STOP_TIMEOUT_S = 600.0
+_KILL_TIMEOUT_S = 20.0
+_POLL_S = 0.005
+
+
+class StartError(ServerError):
+    """The server did not start; the message is what its log says."""
+
+
+class Postmaster:
+    """A running server process; raises StartError when it does not become ready.
+
+    Started by itself and not through pg_ctl, which looks ten times a second whether it is done.
+    Leads a session of its own, so that Ctrl-C in the terminal does not reach it.
+    """
+
+    def __init__(
+        self,
+        program: Path,
+        data: Path,
+        log: Path,
+        settings: Mapping[str, str],
+        *,
+        account: Account,
+        environment: Mapping[str, str],
+        cpu: int | None,
+    ) -> None:
+        self._data = data
+        self._log = log
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        with log.open("ab") as output, _on_core(cpu):
+            self._log_start = output.tell()
+            try:
+                self._process = subprocess.Popen(
+                    [program, "-D", data, *options],
+                    stdout=output,
+                    stderr=output,
+                    env=server_environment(environment),
+                    start_new_session=True,
+                    **account.popen_arguments(),
+                )
+            except OSError as error:
+                raise StartError(f"{program} cannot be run: {error.strerror}") from error
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self.stop("immediate")
+            raise
+
+    @property
+    def pid(self) -> int:
+        """Its process number."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self._process.poll() is None
+
+    def stop(self, mode: str = "fast") -> None:
+        """Shut down and wait for the end; one that is dead already is no error.
+
+        Modes as in pg_ctl: smart, fast, and immediate, which writes nothing.
+        """
+        if self._process.poll() is not None:
+            return
+        self._process.send_signal(_SIGNALS[mode])
+        try:
+            self._process.wait(_KILL_TIMEOUT_S if mode == "immediate" else _STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            if mode != "immediate":
+                raise ServerError(
+                    f"The server did not stop within {_STOP_TIMEOUT_S:.0f} s and was killed."
+                ) from None
+
+    def complaint(self) -> str:
+        """The first fatal line that it wrote to its log, else the last line."""
+        with self._log.open("rb") as file:
+            file.seek(self._log_start)
+            lines = file.read().decode("utf-8", "replace").splitlines()
+        for word in ("PANIC:", "FATAL:", "ERROR:"):
+            for line in lines:
+                if word in line:
+                    return line.partition(word)[2].strip()
+        return lines[-1].strip() if lines else "it said nothing"
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while not self._is_ready():
+            if self._process.poll() is not None:
+                raise StartError(self.complaint())
+            if time.monotonic() > deadline:
+                raise StartError(f"it was not ready after {_START_TIMEOUT_S:.0f} s")
+            time.sleep(_POLL_S)
+
+    def _is_ready(self) -> bool:
+        # Since 10 the eighth line of postmaster.pid says so.
+        try:
+            lines = (self._data / "postmaster.pid").read_text().split("\n")
+        except FileNotFoundError:
+            return False
+        return lines[0] == str(self.pid) and len(lines) > 7 and lines[7].strip() == "ready"
+
+
+@contextmanager
+def _on_core(cpu: int | None) -> Iterator[None]:
+    """Be on one core for a moment, for the process started meanwhile to inherit that."""
+    if cpu is None:
+        yield
+        return
+    if not hasattr(os, "sched_setaffinity"):
+        raise ServerError("This system cannot pin a server to a core: run without pinning.")
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {cpu})
+    except OSError:
+        raise ServerError(
+            f"A server cannot be pinned to core {cpu}: this process may use {sorted(before)}."
+        ) from None
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

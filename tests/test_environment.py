@@ -1,0 +1,75 @@
+"""The files that describe the environment agree with each other."""
+
+import re
+import tomllib
+
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from pgstudies.paths import ROOT
+
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = PYPROJECT["project"]
+CONSTRAINTS = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+BASE, LAB = re.split(r"^# Only for JupyterLab.*\n", CONSTRAINTS, flags=re.MULTILINE)
+
+
+def pinned(text: str) -> dict[str, list[str]]:
+    """The versions pinned for each package; platforms and Python versions may need several."""
+    pins: dict[str, list[str]] = {}
+    for name, version in re.findall(r"^([\w.-]+)==(\S+)", text, re.MULTILINE):
+        pins.setdefault(canonicalize_name(name), []).append(version)
+    return pins
+
+
+def unmet(requirements: list[str], text: str) -> list[str]:
+    """The requirements that some pin contradicts, or that have none."""
+    pins = pinned(text)
+    wanted = [Requirement(line) for line in requirements]
+    return [
+        str(need)
+        for need in wanted
+        if not all(
+            need.specifier.contains(v) for v in pins.get(canonicalize_name(need.name), ["0"])
+        )
+    ]
+
+
+def test_environment_file_installs_the_project_and_nothing_else() -> None:
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
+    *conda, pip = environment["dependencies"]
+    extras = ",".join(sorted(PROJECT["optional-dependencies"]))
+    minimum = PROJECT["requires-python"].removeprefix(">=")
+    assert conda == [f"python={minimum}", "pip"]
+    assert pip == {"pip": [f"--editable .[{extras}]"]}
+
+
+def test_constraints_meet_every_requirement_of_the_project() -> None:
+    extras = PROJECT["optional-dependencies"]
+    build = PYPROJECT["build-system"]["requires"]
+    without_lab = PROJECT["dependencies"] + extras["book"] + extras["test"] + build
+    assert unmet(without_lab, BASE) == []
+    assert unmet(extras["lab"], LAB) == []
+
+
+def test_jupyterlab_is_not_installed_before_it_is_asked_for() -> None:
+    assert "jupyterlab" not in pinned(BASE)
+
+
+def test_both_parts_of_the_constraints_agree() -> None:
+    base, lab = pinned(BASE), pinned(LAB)
+    assert all(set(lab[name]) <= set(base[name]) for name in base.keys() & lab.keys())
+
+
+def test_every_pin_has_a_hash_and_no_address() -> None:
+    entries = re.split(r"^(?=[\w.-]+==)", CONSTRAINTS, flags=re.MULTILINE)[1:]
+    assert [e.split()[0] for e in entries if "--hash=sha256:" not in e] == []
+    assert "://" not in CONSTRAINTS
+    assert re.findall(r"^\s*--(?!hash=)\S+", CONSTRAINTS, re.MULTILINE) == []
+
+
+def test_citation_names_the_version_of_the_project() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == PROJECT["version"]
+    assert " AND ".join(citation["license"]) == PROJECT["license"]

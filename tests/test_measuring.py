@@ -1,0 +1,278 @@
+"""Measuring: every arm in every block, from the same state, kept block by block, continued."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import psutil
+import pytest
+from conftest import BUILDER, LESSER, dsn_of, wait_until_dead
+
+from pgstudies.errors import CannotRun, ServerError, StudyError
+from pgstudies.measuring import measure
+from pgstudies.records import list_records, read_record
+from pgstudies.trial import Arm, Trial
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pgstudies.owned import OwnedServer
+    from pgstudies.records import Record
+
+pytestmark = pytest.mark.usefixtures("private")
+
+ROWS = 2000
+PARAMETERS = {"server": "", "blocks": 2, "seed": 1}
+ARMS = [Arm("plain"), Arm("wide", state="wide", options={"extra": 3})]
+
+
+def prepare(trial: Trial, arm: Arm) -> None:
+    width = 100 if arm.state == "wide" else 1
+    trial.timed("create", "CREATE TABLE t(i int, d text)")
+    trial.timed("fill", f"INSERT INTO t SELECT i, repeat('x', {width}) FROM generate_series(1, {ROWS}) i")
+
+
+def procedure(trial: Trial, arm: Arm) -> None:
+    trial.timed("count", "SELECT count(*) FROM t", iteration=1)
+    trial.record("count", "rows", trial.value("SELECT count(*) FROM t"), "rows", iteration=1)
+    for _ in range(arm.options.get("extra", 0)):
+        trial.execute("INSERT INTO t VALUES (0, 'x')")
+    trial.execute("DELETE FROM t")
+
+
+def run(
+    server: str = "", arms: list[Arm] | None = None, blocks: int = 2, **changed: Any
+) -> Record:
+    parameters = PARAMETERS | {"server": server, "blocks": blocks}
+    options: dict[str, Any] = {"prepare": prepare, "procedure": procedure} | changed
+    return measure("made_up", arms=arms or ARMS, parameters=parameters, settings={}, **options)
+
+
+def value(record: Record, metric: str, step: str = "count") -> list[float]:
+    wanted = (pl.col("metric") == metric) & (pl.col("step") == step) & (pl.col("block") > 0)
+    return record.samples.filter(wanted)["value"].to_list()
+
+
+def test_every_block_runs_every_arm_once_from_the_restored_state() -> None:
+    record = run()
+    trials = record.samples.filter(pl.col("metric") == "rows")
+    assert trials.group_by("block", "arm").len()["len"].to_list() == [1] * 6
+    assert value(record, "rows") == [ROWS] * 6
+    assert sorted(trials["arm"].unique()) == ["plain", "plain (again)", "wide"]
+
+
+def test_blocks_follow_the_recorded_order_and_come_in_mirrored_pairs() -> None:
+    record = run()
+    order = record.info["order"]
+    ran = record.timeline.group_by("block", maintain_order=True).agg("arm")["arm"].to_list()
+    assert ran == order
+    assert order[1] == order[0][::-1]
+
+
+def test_counted_quantities_are_those_of_the_statement() -> None:
+    """A table of known size: every page is touched by the count, and by nothing else."""
+
+    def count(trial: Trial, _: Arm) -> None:
+        size = trial.value("SELECT pg_relation_size('t') / 8192")
+        trial.execute("VACUUM (FREEZE) t")
+        trial.timed("count", "SELECT count(*) FROM t")
+        trial.record("count", "size", size, "blocks")
+        trial.timed("insert", "INSERT INTO t SELECT i, 'x' FROM generate_series(1, 10) i")
+
+    record = run(procedure=count, blocks=1)
+    hit, read = value(record, "buffers_hit"), value(record, "buffers_read")
+    assert [h + r for h, r in zip(hit, read, strict=True)] == value(record, "size")
+    assert value(record, "wal_bytes") == [0] * 3
+    assert all(b > 0 for b in value(record, "wal_bytes", "insert"))
+    assert all(0 < cpu for cpu in value(record, "cpu_s"))
+
+
+def test_a_cold_table_is_read_from_the_device_and_then_not_again() -> None:
+    def cold(trial: Trial, _: Arm) -> None:
+        assert trial.make_cold("t", step="count")
+        trial.timed("count", "SELECT count(*) FROM t", case="cold")
+        trial.timed("count", "SELECT count(*) FROM t", case="warm")
+        trial.record("count", "size", trial.value("SELECT pg_relation_size('t')"), "bytes")
+
+    def fill(trial: Trial, _: Arm) -> None:
+        trial.execute("CREATE TABLE t(i int, d text)")
+        trial.execute("INSERT INTO t SELECT i, repeat('x', 800) FROM generate_series(1, 20000) i")
+
+    record = run(procedure=cold, prepare=fill, arms=ARMS[:1], blocks=1)
+    by_case = record.samples.filter(pl.col("metric") == "read_bytes", pl.col("block") > 0)
+    size = value(record, "size")[0]
+    assert by_case.filter(pl.col("case") == "cold")["value"].min() >= size  # type: ignore[operator]
+    assert by_case.filter(pl.col("case") == "warm")["value"].to_list() == [0, 0]
+
+
+def test_an_arm_that_cannot_run_is_named_with_its_reason_and_the_others_run() -> None:
+    def refuse(trial: Trial, arm: Arm) -> None:
+        if arm.name == "wide":
+            raise CannotRun("there is no such thing here")
+        procedure(trial, arm)
+
+    record = run(procedure=refuse)
+    reasons = dict(record.arms.select("name", "not_run").iter_rows())
+    assert reasons == {
+        "plain": None,
+        "plain (again)": None,
+        "wide": "there is no such thing here",
+    }
+    assert "wide" not in record.samples.filter(pl.col("block") > 0)["arm"]
+    assert record.blocks == 2
+
+
+def test_a_baseline_that_cannot_run_stops_the_run() -> None:
+    def refuse(trial: Trial, arm: Arm) -> None:
+        raise CannotRun(f"not on {trial.server.version_text}")
+
+    with pytest.raises(StudyError, match="The baseline, plain, cannot run here: not on"):
+        run(procedure=refuse)
+
+
+class Stopped(Exception):  # noqa: N818
+    """Stands for whatever ends a run early."""
+
+
+def test_a_run_cut_short_is_continued_with_the_blocks_that_are_missing() -> None:
+    seen: list[tuple[int, str]] = []
+    stop_at = 2
+
+    def watched(trial: Trial, arm: Arm) -> None:
+        if trial.block == stop_at and arm.name == "wide":
+            raise Stopped
+        seen.append((trial.block, arm.name))
+        procedure(trial, arm)
+
+    with pytest.raises(Stopped):
+        run(procedure=watched, blocks=3)
+    half = list_records("made_up").row(0, named=True)
+    assert (half["status"], half["blocks_done"]) == ("interrupted", 1)
+    assert read_record(half["path"]).samples["block"].unique().sort().to_list() == [0, 1]
+
+    stop_at = 0
+    seen.clear()
+    record = run(procedure=watched, blocks=3)
+
+    assert {block for block, _ in seen} == {2, 3}
+    assert str(record.path) == half["path"]
+    assert len(record.info["sessions"]) == 2
+    rows = record.samples.filter(pl.col("metric") == "rows")
+    assert rows.group_by("block", "arm").len().height == 9
+    assert list_records("made_up").height == 1
+
+
+def test_another_procedure_is_not_a_continuation(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(trial: Trial, arm: Arm) -> None:
+        raise Stopped
+
+    with pytest.raises(Stopped):
+        run(procedure=stopped)
+    run()
+    assert sorted(list_records("made_up")["status"]) == ["complete", "interrupted"]
+    monkeypatch.setenv("PGSTUDIES_FRESH", "1")
+
+
+def test_a_server_killed_in_mid_block_leaves_a_record_that_continues() -> None:
+    killed = []
+
+    def kill(trial: Trial, arm: Arm) -> None:
+        procedure(trial, arm)
+        if trial.block == 2 and not killed:
+            server: Any = trial.server
+            killed.append(server.pids())
+            for pid in killed[0]:
+                os.kill(pid, signal.SIGKILL)
+            trial.execute("SELECT 1")
+
+    with pytest.raises(ServerError, match="The server went away.*block 2"):
+        run(procedure=kill)
+    path = list_records("made_up")["path"][0]
+    assert read_record(path).blocks == 1
+    record = run(procedure=kill)
+    assert str(record.path) == path
+    assert record.blocks == 2
+
+
+SUBPROCESS = """
+import os, sys
+sys.path.insert(0, {tests!r})
+from test_measuring import run, procedure
+def slow(trial, arm):
+    if trial.block == 2:
+        print(" ".join(map(str, trial.server.pids())), flush=True)
+        trial.execute("SELECT pg_sleep(600)")
+    procedure(trial, arm)
+run(procedure=slow, blocks=2)
+"""
+
+
+def test_python_killed_in_mid_block_leaves_no_server_and_a_readable_record() -> None:
+    code = SUBPROCESS.format(tests=os.path.dirname(__file__))  # noqa: PTH120
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert process.stdout is not None
+    servers = [psutil.Process(int(pid)) for pid in process.stdout.readline().split()]
+    assert servers
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+    assert wait_until_dead(servers)
+    found = list_records("made_up").row(0, named=True)
+    assert (found["status"], found["blocks_done"]) == ("unfinished", 1)
+    assert read_record(found["path"]).blocks == 1
+
+
+@pytest.mark.parametrize("role", [BUILDER, LESSER])
+def test_on_somebody_elses_server_what_cannot_be_had_is_named(
+    stranger: OwnedServer, role: str
+) -> None:
+    def careful(trial: Trial, arm: Arm) -> None:
+        trial.checkpoint()
+        assert not trial.make_cold("t", step="count")
+        procedure(trial, arm)
+
+    arms = [Arm("plain"), Arm("big buffers", settings={"shared_buffers": "1GB"})]
+    record = run(dsn_of(stranger, role), arms, procedure=careful)
+
+    assert value(record, "rows") == [ROWS] * 4
+    reasons = dict(record.arms.select("name", "not_run").iter_rows())
+    assert "not ours to restart" in str(reasons["big buffers"])
+    assert record.left_out.select("step", "case").unique().sort("step").rows() == [
+        ("checkpoint", ""),
+        ("count", "cold"),
+    ]
+    assert "p@ss" not in json.dumps(record.info)
+
+
+def test_a_record_is_replayed_without_a_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = run(blocks=1)
+    monkeypatch.setenv("PGSTUDIES_REPLAY", str(record.path))
+    monkeypatch.setenv("PGSTUDIES_SERVER", "no server at all")
+    monkeypatch.setenv("PGSTUDIES_RECORD_FILE", str(tmp_path / "told"))
+    again = run(blocks=99)
+    assert again.samples.equals(record.samples)
+    assert again.parameters["blocks"] == 1
+    assert (tmp_path / "told").read_text().strip() == str(record.path)
+
+
+def test_the_record_tells_how_it_was_made() -> None:
+    info = run(blocks=1).info
+    assert info["status"] == "complete"
+    assert info["seed"] == 1
+    assert info["server"]["version"] >= 130000
+    names = {setting["name"] for setting in info["server"]["nondefault_settings"]}
+    assert "shared_preload_libraries" in names
+    assert info["host"]["hostname"]
+    assert info["packages"]["psycopg"]
+    assert info["finished_at"] > info["started_at"]

@@ -1,0 +1,79 @@
+"""What a kernel writes to stderr, in a terminal and in a log."""
+
+from __future__ import annotations
+
+import io
+import os
+from typing import TYPE_CHECKING
+
+from pgstudies.terminal import Relay
+
+if TYPE_CHECKING:
+    import pytest
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal, and can tell what is to be seen on it."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def seen(self) -> list[str]:
+        rows = []
+        for line in self.getvalue().split("\n"):
+            row = ""
+            for part in line.split("\r"):
+                row = part + row[len(part) :]
+            rows.append(row.rstrip())
+        return rows
+
+
+class Clock:
+    """A clock that stands still until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_lines_pass_through_both() -> None:
+    for stream in (io.StringIO(), Terminal()):
+        relay = Relay(stream)
+        relay.write("one\ntw")
+        relay.write("o\n\n")
+        relay.flush()
+        assert stream.getvalue() == "one\ntwo\n\n"
+
+
+def test_a_terminal_shows_the_latest_state_of_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "get_terminal_size", lambda *_: os.terminal_size((20, 24)))
+    monkeypatch.delenv("COLUMNS", raising=False)
+    screen = Terminal()
+    relay = Relay(screen)
+    relay.write("\rstudy: 1/3 a long text about it")
+    assert screen.seen() == ["study: 1/3 a long t"]
+    relay.write("\rstudy: 2/3")
+    assert screen.seen() == ["study: 2/3"]
+    relay.write("\r          \rheap: not run: no disk\n\rstudy: 3/3")
+    assert screen.seen() == ["heap: not run: no disk", "study: 3/3"]
+    relay.write("\n")
+    assert screen.seen() == ["heap: not run: no disk", "study: 3/3", ""]
+
+
+def test_a_log_has_a_line_of_a_bar_now_and_then() -> None:
+    log, clock = io.StringIO(), Clock()
+    relay = Relay(log, interval_s=10, clock=clock)
+    for done in range(30):
+        clock.now += 1
+        relay.write(f"\rstudy: {done}/30")
+    relay.write("\r          \rheap: not run: no disk\n")
+    relay.write("\rstudy: 30/30\n")
+    assert log.getvalue().splitlines() == [
+        "study: 9/30",
+        "study: 19/30",
+        "study: 29/30",
+        "heap: not run: no disk",
+        "study: 30/30",
+    ]
