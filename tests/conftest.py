@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import psutil
 import pytest
+
 from pgstudies.binaries import find_binaries
 from pgstudies.owned import OwnedServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 BUILDER = "dba"
 LESSER = "lesser"
@@ -25,43 +28,45 @@ def pytest_report_header() -> str:
     return f"server: PostgreSQL {binaries.version_text} ({binaries.source})"
 
 
-@pytest.fixture(scope="session")
-def run_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run directory apart from the user's, within reach of the servers' account."""
-    base = tmp_path_factory.mktemp("servers")
-    for directory in [base, *base.parents]:
-        if directory.name.startswith("pytest"):
-            directory.chmod(0o711)
-    return base
+@pytest.fixture(scope="session", autouse=True)
+def run_base() -> Iterator[Path]:
+    """A run directory apart from the user's, within reach of the servers' account.
+
+    Not pytest's own: that one is closed to other accounts anew by every pytest that starts.
+    """
+    base = Path(tempfile.mkdtemp(prefix="pgstudies-tests-"))
+    base.chmod(0o711)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PGSTUDIES_RUN_DIR", str(base))
+        yield base
+    shutil.rmtree(base, ignore_errors=True)
 
 
 @pytest.fixture
-def private(tmp_path: Path, run_base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records and servers of one test are kept from those of the user."""
+def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The records of one test are kept from those of the user."""
     monkeypatch.setenv("PGSTUDIES_RECORDS", str(tmp_path / "records"))
-    monkeypatch.setenv("PGSTUDIES_RUN_DIR", str(run_base))
     for name in ("PGSTUDIES_SERVER", "PGSTUDIES_REPLAY", "PGSTUDIES_FRESH"):
         monkeypatch.delenv(name, raising=False)
 
 
+def embedded(settings: dict[str, str]) -> OwnedServer:
+    return OwnedServer(find_binaries("embedded"), spec="embedded", settings=settings)
+
+
 @pytest.fixture(scope="session")
 def owned(run_base: Path) -> Iterator[OwnedServer]:
-    """An embedded server that several tests share; each starts from its empty state."""
-    with OwnedServer(
-        find_binaries("embedded"), spec="embedded", settings={"fsync": "off"}, base=run_base
-    ) as server:
+    """An embedded server that several tests share; each starts from a state of its own."""
+    assert run_base.exists()
+    with embedded({"fsync": "off"}) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def stranger(run_base: Path) -> Iterator[OwnedServer]:
     """A server that plays somebody else's: passwords asked for, two roles, a user's own table."""
-    with OwnedServer(
-        find_binaries("embedded"),
-        spec="embedded",
-        settings={"fsync": "off", "password_encryption": "scram-sha-256"},
-        base=run_base,
-    ) as server:
+    assert run_base.exists()
+    with embedded({"fsync": "off", "password_encryption": "scram-sha-256"}) as server:
         with server.connect() as c:
             c.execute(f"CREATE ROLE {BUILDER} LOGIN CREATEDB PASSWORD '{PASSWORD}'")
             c.execute(f"CREATE ROLE {LESSER} LOGIN PASSWORD '{PASSWORD}'")
@@ -84,7 +89,7 @@ def dsn(request: pytest.FixtureRequest, stranger: OwnedServer) -> str:
 
 
 def dsn_of(server: OwnedServer, role: str, password: str = PASSWORD) -> str:
-    host = quote(str(server.socket_directory), safe="")
+    host = quote(server.environment()["PGHOST"], safe="")
     return f"postgresql://{role}:{quote(password, safe='')}@{host}:5432/pgstudies"
 
 

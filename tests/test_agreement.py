@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from pgstudies.agreement import Claim, agreement, judge
 from pgstudies.errors import StudyError
 

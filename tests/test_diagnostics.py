@@ -7,6 +7,7 @@ import math
 import numpy as np
 import polars as pl
 import pytest
+
 from pgstudies.diagnostics import diagnose, drift, order_effect
 
 BLOCKS = 10

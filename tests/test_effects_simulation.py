@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 import pytest
+from scipy.stats import ttest_ind
+
 from pgstudies.diagnostics import drift, order_effect
 from pgstudies.effects import paired_effects
 from pgstudies.intervals import estimate_rows
 from pgstudies.planning import smallest_detectable
-from scipy.stats import ttest_ind
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from scipy.stats import wilcoxon
+
 from pgstudies.intervals import (
     attained_level,
     estimate_rows,
@@ -19,7 +21,6 @@ from pgstudies.intervals import (
     signed_rank_p_value,
 )
 from pgstudies.planning import MOST_BLOCKS, blocks_to_detect, smallest_detectable
-from scipy.stats import wilcoxon
 
 # Multiples of 1/1024, so that sums and halves are exact and only true ties tie.
 numbers = st.integers(-10_000, 10_000).map(lambda i: i / 1024)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 from conftest import is_alive, wait_until_dead
+
 from pgstudies.leftovers import find_postmaster, sweep
 from pgstudies.locks import try_lock
 from pgstudies.servers import serve
@@ -27,7 +28,7 @@ HOLDER = """
 import json, sys, time
 from pgstudies.servers import serve
 with serve("embedded") as server:
-    watchdog = server._watchdog.pid
+    watchdog = server._instance._watchdog.pid
     print(json.dumps({"pids": server.pids(), "watchdog": watchdog,
                       "directory": str(server.data_directory.parent)}), flush=True)
     time.sleep(600)
@@ -95,7 +96,7 @@ def test_without_the_watchdog_the_next_start_cleans_up(holder: Holder, run_base:
 
 def test_a_live_run_is_left_alone(owned: OwnedServer, run_base: Path) -> None:
     assert sweep(run_base) == []
-    assert owned.postmaster is not None
+    assert is_alive(psutil.Process(owned.postmaster_pid))
 
 
 def test_directories_of_others_are_left_alone(tmp_path: Path) -> None:

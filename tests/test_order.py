@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from pgstudies.order import block_orders
 
 ARMS = st.lists(st.text(min_size=1), min_size=1, max_size=6, unique=True)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
 from pgstudies.errors import SpaceError, StudyError
 from pgstudies.locks import is_locked
 from pgstudies.recording import RecordWriter, fingerprint

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -17,7 +18,7 @@ import pytest
 from conftest import wait_until_dead
 
 from pgstudies import paths
-from pgstudies.errors import NotebookError, ServerError, StudyError
+from pgstudies.errors import NotebookError, ServerError, SpaceError, StudyError
 from pgstudies.executed import HIDDEN, error_of, without_secrets
 from pgstudies.runner import plan, public, run_study, studies
 
@@ -327,31 +328,55 @@ def test_an_address_without_a_password_is_told_as_it_is() -> None:
         "postgresql://me:pass@word@db/x",
         "postgresql://me:pass/word@db/x",
         "postgresql://me:12/word@db/x",
-        "postgresql://me:pass@db:port/x",
-        "postgresql://me:pass@db/x?colour=red",
-        "colour=red",
+        "postgresql://me:pass@db:word/x",
     ],
 )
-def test_an_address_that_cannot_be_read_is_refused_without_quoting_it(address: str) -> None:
+def test_an_address_that_would_cut_a_password_in_two_is_refused(address: str) -> None:
     with pytest.raises(ServerError) as caught:
         plan("well", server=address)
     assert str(caught.value) == (
-        "The address of the server cannot be read: write postgresql://user@host:port/database, "
-        "and %40 for an @, %3A for a : and %2F for a / within a password."
+        "The address of the server cannot be read: write %40 for an @, %3A for a : and %2F for "
+        "a / within a password; better give it in PGPASSWORD or in ~/.pgpass."
     )
+
+
+@pytest.mark.parametrize("address", ["postgresql://me:word@db/x?colour=red", "colour=red"])
+def test_an_address_that_cannot_be_read_is_not_quoted(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ServerError) as caught:
+        plan("well", server=address)
+    assert "word" not in str(caught.value)
+    monkeypatch.setenv("PGSTUDIES_SERVER", address)
+    with pytest.raises(ServerError):
+        plan("well")
 
 
 @pytest.mark.parametrize(
     ("address", "shown"),
     [
         ("postgresql://me:pw@db:5432/x", "postgresql://me@db:5432/x"),
-        ("postgresql://me:p%40w@db/x?sslmode=require", "host=db user=me dbname=x sslmode=require"),
+        ("postgresql://me:p%40w@db/x?sslmode=require", "postgresql://me@db/x?sslmode=require"),
         ("host=db user=me dbname=x password=pw", "postgresql://me@db/x"),
         ("~/pg19/bin", "~/pg19/bin"),
     ],
 )
 def test_an_address_is_shown_without_its_password(address: str, shown: str) -> None:
     assert public(address) == shown
+
+
+def test_a_full_disk_is_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("pgstudies.runner._execute", full)
+    with pytest.raises(SpaceError) as caught:
+        run_study("no_parameters")
+    assert str(caught.value) == (
+        "No space left in studies: free some and run the same command again; "
+        "the blocks that are finished are kept."
+    )
+    assert list((place / "studies").iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -446,7 +471,8 @@ def test_a_second_signal_does_not_wait(
     kernels = psutil.Process(run.pid).children(recursive=True)
     run.send_signal(signal.SIGINT)
     assert run.stderr is not None
-    assert run.stderr.readline() == "\n"
+    said = run.stderr.readline() + run.stderr.readline()
+    assert said.endswith("Ctrl-C again stops at once.\n")
     run.send_signal(signal.SIGINT)
     _, said = run.communicate()
     assert run.returncode == 130

@@ -1,4 +1,4 @@
-/* Replace each static chart by the live one as the reader comes near it.
+/* Replace each static chart by the live one, first those that the reader is near to.
    Colours of text and axes come from book.css, so a change of theme needs no redrawing. */
 (() => {
   const here = document.currentScript.src;
@@ -35,7 +35,10 @@
     return details;
   }
 
+  const pending = new Set();
+
   async function draw(chart) {
+    if (!pending.delete(chart)) return;
     await loadVega();
     const spec = JSON.parse(chart.querySelector('script[type="application/json"]').textContent);
     const live = document.createElement("div");
@@ -55,13 +58,20 @@
   document.addEventListener("DOMContentLoaded", () => {
     const charts = document.querySelectorAll(".vega-chart");
     if (charts.length === 0) return;
+    charts.forEach((chart) => pending.add(chart));
     const near = new IntersectionObserver((entries) => {
-      for (const { target, isIntersecting } of entries) {
-        if (!isIntersecting) continue;
-        near.unobserve(target);
-        draw(target);
-      }
+      for (const { target, isIntersecting } of entries) if (isIntersecting) draw(target);
     }, { rootMargin: "600px" });
     charts.forEach((chart) => near.observe(chart));
+
+    // Then the others, one at a time, while the reader reads.
+    const later = window.requestIdleCallback ?? ((work) => setTimeout(work, 200));
+    const drawNext = async () => {
+      const [chart] = pending;
+      if (chart === undefined) return;
+      await draw(chart);
+      later(drawNext);
+    };
+    later(drawNext);
   });
 })();

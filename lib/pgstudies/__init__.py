@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from .charts import block_chart, effect_chart, save, series_chart
     from .cold import cache_state
     from .diagnostics import diagnose
-    from .links import downloads
     from .effects import paired_effects
     from .errors import CannotRun, StudyError
+    from .links import downloads
     from .measuring import measure
     from .pairing import block_values
     from .parameters import study_parameters
@@ -68,8 +68,8 @@ __all__ = [
     "published_source",
     "read_record",
     "save",
-    "serve",
     "series_chart",
+    "serve",
     "study_parameters",
 ]
 

@@ -1,7 +1,7 @@
 """Sphinx extension and MyST-NB plug-in that draw the book's Vega-Lite charts without a network.
 
 The page carries the specification and a static SVG made from it.  A script in ``_static`` replaces
-the SVG by the live chart as the reader comes near; without JavaScript the SVG stays.
+the SVG by the live chart; without JavaScript the SVG stays.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import psycopg
     from psycopg.rows import TupleRow
 
-    from .server import Server
+    from .servers import Server
 
 BLOCK_BYTES = 8192
 

@@ -205,7 +205,7 @@ def _extensions(server: Server) -> Check:
         if not there
     ]
     if not server.owned:
-        missing = ["local files"]
+        missing = ["access to its directories"]
     return _able(
         "C extensions",
         not missing,

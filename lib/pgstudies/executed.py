@@ -7,10 +7,9 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from psycopg.conninfo import conninfo_to_dict
-
 from . import errors
-from .parameters import holds_password
+from .addresses import parse_dsn
+from .parameters import SECRETS, holds_password
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -105,8 +104,8 @@ def _hidden(server: str, password: str) -> re.Pattern[str]:
     addresses = set()
     if holds_password(server):
         addresses.add(server)
-        found = conninfo_to_dict(server)
-        passwords |= {str(found.get(key) or "") for key in ("password", "sslpassword")}
+        found = parse_dsn(server)
+        passwords |= {found.get(name, "") for name in SECRETS}
     passwords.discard("")
     spelled = {
         spelling

@@ -188,11 +188,10 @@ class _Kernel:
         self.interrupted = True
         self._process.send_signal(signal.SIGINT)
         signal.alarm(GRACE_S)
-        print(
-            "\nStopping the server and closing the record; Ctrl-C again stops at once.",
-            file=self._terminal,
-            flush=True,
+        self._terminal.write(
+            "\nStopping the server and closing the record; Ctrl-C again stops at once.\n"
         )
+        self._terminal.flush()
 
     def _give_up(self, _number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt

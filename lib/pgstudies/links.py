@@ -33,4 +33,4 @@ def downloads(record: Record) -> HTML:
             f'href="data:application/octet-stream;base64,{content}">{html.escape(label)}</a> '
             f"({size / 1e3:,.1f} kB)</li>"
         )
-    return HTML(f"<ul>{''.join(items)}</ul>")
+    return HTML(f"<ul>{''.join(items)}</ul>")  # type: ignore[no-untyped-call]

@@ -11,7 +11,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import CannotRun, StudyError
+import psycopg
+
+from .errors import CannotRun, ServerError, StudyError
 from .gate import gate
 from .host import host_facts
 from .order import block_orders
@@ -201,6 +203,12 @@ class _Run:
         except CannotRun as reason:
             self._cannot_run(arm, reason)
             return []
+        except psycopg.OperationalError as error:
+            raise ServerError(
+                f"The server went away in block {block}, {arm.name} "
+                f"({str(error).strip().splitlines()[0]}): the blocks before are kept; "
+                f"run the same command again to continue."
+            ) from error
         for step, case, why in trial.left_out:
             entry = {"arm": arm.name, "step": step, "case": case, "reason": why}
             if entry not in self.writer.info["left_out"]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from . import paths
-from .errors import StudyError
+from .errors import ServerError, StudyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +29,9 @@ _KINDS = {
     "list[str]": "words with commas between, such as a,b",
 }
 """The types a parameter may be annotated with, and what to call their values."""
+
+SECRETS = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
+"""What must not get into a notebook, by libpq's names."""
 
 _LIMITS = re.compile(
     r"^(?P<help>.*?)\s*\[(?:(?P<low>[-+.\d_e]*?)\.\.(?P<high>[-+.\d_e]*)(?: (?P<unit>[^\]]+))?"
@@ -205,23 +208,16 @@ def spelled(value: object) -> str:
     return ",".join(map(spelled, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
-def is_address(server: str) -> bool:
-    """Whether the value of ``server`` is an address (a URI or keywords) and not a name or path."""
-    return "://" in server or "=" in server
-
-
 def holds_password(server: str) -> bool:
-    """Whether the address of a server holds a password, or may hold one for all we can tell."""
-    if not is_address(server):
+    """Whether the address of a server holds a secret, or may hold one for all we can tell."""
+    if "=" not in server and "://" not in server:
         return False
-    from psycopg import ProgrammingError  # noqa: PLC0415  (only an address needs it)
-    from psycopg.conninfo import conninfo_to_dict  # noqa: PLC0415
+    from .addresses import is_dsn, parse_dsn  # noqa: PLC0415  (imports psycopg)
 
     try:
-        found = conninfo_to_dict(server)
-    except ProgrammingError:
+        return is_dsn(server) and any(parse_dsn(server).get(name) for name in SECRETS)
+    except ServerError:
         return True
-    return bool(found.get("password") or found.get("sslpassword"))
 
 
 def _unknown(study: str, name: str, names: list[str]) -> str:

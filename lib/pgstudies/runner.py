@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -14,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from . import paths
-from .errors import NotebookError, ServerError, StudyError
+from .addresses import is_dsn, parse_dsn, without_password
+from .errors import NotebookError, ServerError, SpaceError, StudyError
 from .executed import error_of, last_place, without_secrets
-from .parameters import checked, declared, holds_password, is_address
+from .parameters import checked, declared, holds_password
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,7 +83,7 @@ def plan(
     asked = str(values.pop("server", ""))
     public(asked or os.environ.get("PGSTUDIES_SERVER", ""))  # is refused here if it is unreadable
     directory = Path(asked).expanduser()
-    if asked not in {"", "embedded"} and not is_address(asked) and directory.is_dir():
+    if asked not in {"", "embedded"} and not is_dsn(asked) and directory.is_dir():
         asked = str(directory.resolve())
     # An address with a password reaches the kernel by its environment only: whatever is injected
     # stays in the notebook, and the notebook goes into the book.
@@ -128,7 +130,15 @@ def run_study(
     with tempfile.TemporaryDirectory(prefix=f".{study}-", dir=target.parent) as scratch:
         executed = Path(scratch) / f"{study}.ipynb"
         environment["PGSTUDIES_RECORD_FILE"] = str(Path(scratch) / "record")
-        document, failure = _execute(chosen, executed, environment, terminal or sys.stderr)
+        try:
+            document, failure = _execute(chosen, executed, environment, terminal or sys.stderr)
+        except OSError as error:
+            if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+                raise
+            raise SpaceError(
+                f"No space left in {shown(target.parent)}: free some and run the same command "
+                f"again; the blocks that are finished are kept."
+            ) from error
         if failure is not None and not isinstance(failure, NotebookError):
             raise failure  # its sentence says all that the notebook could
         failed = paths.HTML.parent / "failed" / f"{study}.ipynb"
@@ -184,24 +194,14 @@ def public(server: str) -> str:
 
     Raises ServerError when the address cannot be read, or only by cutting a password in two.
     """
-    if not is_address(server):
-        return server
-    from psycopg import ProgrammingError  # noqa: PLC0415  (only an address needs it)
-    from psycopg.conninfo import conninfo_to_dict  # noqa: PLC0415
-
-    from .server import without_password  # noqa: PLC0415
-
-    try:
-        port = str(conninfo_to_dict(server).get("port") or "")
-        readable = not port or port.replace(",", "").isdigit()
-        if readable and not _AMBIGUOUS.match(server):
-            return without_password(server)
-    except ProgrammingError:
-        pass  # what it says quotes the address
-    raise ServerError(
-        "The address of the server cannot be read: write postgresql://user@host:port/database, "
-        "and %40 for an @, %3A for a : and %2F for a / within a password."
-    )
+    if is_dsn(server) and (
+        _AMBIGUOUS.match(server) or not re.fullmatch(r"[\d,]*", parse_dsn(server).get("port", ""))
+    ):
+        raise ServerError(
+            "The address of the server cannot be read: write %40 for an @, %3A for a : and %2F for "
+            "a / within a password; better give it in PGPASSWORD or in ~/.pgpass."
+        )
+    return without_password(server)
 
 
 def _profile(study: str, profile: str) -> dict[str, object]:

@@ -7,20 +7,22 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import psycopg
+from psycopg import pq
+
 from .cold import can_evict, drop_from_page_cache, evict, reason_not_cold
 from .counters import UNITS, Counts, StatementCounters, cpu_seconds, device_bytes
-from .owned import OwnedServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Self
 
-    import psycopg
     from psycopg import sql
     from psycopg.abc import Params
+    from psycopg.pq.abc import PGresult
     from psycopg.rows import TupleRow
 
-    from .server import Server
+    from .servers import Server
 
     Query = str | bytes | sql.SQL | sql.Composed
 
@@ -129,6 +131,32 @@ class Trial:
             )
         return cursor
 
+    def repeated(
+        self, step: str, query: str, times: int, *, iteration: int = 0, case: str = ""
+    ) -> None:
+        """Run a short statement many times, prepared, and record what one run took in the mean.
+
+        Through psycopg's libpq layer: for a statement of a few microseconds a cursor costs as much
+        as the statement.  Rows are received and thrown away.  Raises psycopg.Error.
+        """
+        self._show(f"block {self.block}, {self.arm.name}: {step} × {times} {iteration or ''}")
+        pgconn, name = self.connection.pgconn, b"pgstudies"
+        self.execute("DEALLOCATE ALL")
+        _check(pgconn.prepare(name, query.encode()))
+        before = self._counts()
+        started_at = datetime.now(UTC)
+        start = time.perf_counter_ns()
+        for _ in range(times):
+            result = pgconn.exec_prepared(name, None)
+        duration_ns = time.perf_counter_ns() - start
+        _check(result)
+        measured = {"duration_s": duration_ns / 1e9} | self._counts().since(before)
+        for metric, value in measured.items():
+            each = value / times
+            self.record(
+                step, metric, each, UNITS[metric], iteration=iteration, case=case, at=started_at
+            )
+
     def record(
         self,
         step: str,
@@ -146,7 +174,7 @@ class Trial:
 
     def _counts(self) -> Counts:
         hit, read, dirtied, wal, images = self._counters.read()
-        if not isinstance(self.server, OwnedServer):
+        if not self.server.owned:
             return Counts(None, hit, read, dirtied, wal, images, None)
         cpu = cpu_seconds(self._backend)
         return Counts(cpu, hit, read, dirtied, wal, images, device_bytes(self.server.pids()))
@@ -166,7 +194,7 @@ class Trial:
         Before PostgreSQL 17 the server is restarted, and ``connection`` is a new one.
         """
         reason = reason_not_cold(self.server)
-        if reason is not None or not isinstance(self.server, OwnedServer):
+        if reason is not None or not self.server.owned:
             self.leave_out(step, case, reason or "the server is not ours")
             return False
         names = list(tables)
@@ -185,6 +213,11 @@ class Trial:
         entry = (step, case, reason)
         if entry not in self.left_out:
             self.left_out.append(entry)
+
+
+def _check(result: PGresult) -> None:
+    if result.status not in {pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK}:
+        raise psycopg.errors.error_from_result(result)
 
 
 def with_repeat(arms: Sequence[Arm]) -> list[Arm]:

@@ -11,7 +11,7 @@ The first that matches:
   and the estimate is past the margin. A primary comparison needs more, a p-value that remains
   below 1 − level after Holm's correction; as the interval of one comparison knows nothing of the
   others, it can exclude 1 without that being enough. With k primary comparisons no claim is
-  possible until 2k ≤ 0.05 · 2ⁿ: 7 blocks for 2 of them, 8 up to 6, 9 up to 12, 10 up to 25.
+  possible until 2k ≤ 0.05 · 2ⁿ: 7 blocks for 2 or 3, 8 up to 6, 9 up to 12, 10 up to 25.
 - *inconclusive*: anything else.
 
 ``detectable`` is the change this number of blocks shows four times in five, as a fraction;
