@@ -316,7 +316,9 @@ def test_the_margin_grows_with_the_noise_of_the_same_combination() -> None:
     assert noisy["noise"] == pytest.approx(math.expm1(half_width))
     assert noisy["margin"] == pytest.approx(math.expm1(3 * half_width))
     assert noisy["margin"] > 0.05
-    assert noisy["verdict"] == "equivalent"
+    # Neither: what noise hides is not slower, and noise makes nothing alike.
+    assert noisy["verdict"] == "inconclusive"
+    assert noisy["declared"] == pytest.approx(0.02)
     assert again["margin"] == noisy["margin"]
 
 

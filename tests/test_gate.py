@@ -7,12 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from pgstudies import situation
 from pgstudies.errors import SpaceError
 from pgstudies.gate import Finding, gate, judge, require_space
-from pgstudies.situation import Process, Situation, cpu_quota_cores, look
+from pgstudies.situation import Process, Situation, cpu_quota_cores, look, throttle_count
 
 GIB = 1024**3
 
@@ -23,6 +24,8 @@ QUIET = Situation(
     steal_share=0.01,
     cpu_quota_cores=None,
     governor="performance",
+    throttled=0,
+    on_battery=False,
     swap_used_bytes=GIB // 32,
     memory_bytes=16 * GIB,
     memory_available_bytes=8 * GIB,
@@ -37,7 +40,13 @@ def test_quiet_machine_has_no_findings() -> None:
 
 def test_what_is_unknown_is_no_finding() -> None:
     unknown = replace(
-        QUIET, load_average=None, steal_share=None, governor=None, swap_used_bytes=None
+        QUIET,
+        load_average=None,
+        steal_share=None,
+        governor=None,
+        throttled=None,
+        on_battery=None,
+        swap_used_bytes=None,
     )
     assert judge(unknown) == []
 
@@ -60,6 +69,8 @@ def test_what_is_unknown_is_no_finding() -> None:
         ("steal", replace(QUIET, steal_share=0.05), "gives 5% of this machine's CPU time"),
         ("quota", replace(QUIET, cpu_quota_cores=1.5), "CPU quota of 1.5 cores"),
         ("governor", replace(QUIET, governor="powersave"), 'governor is "powersave"'),
+        ("heat", replace(QUIET, throttled=3), "because it is hot"),
+        ("battery", replace(QUIET, on_battery=True), "runs on its battery"),
         ("swap", replace(QUIET, swap_used_bytes=GIB), "1.0 GB of swap"),
         (
             "memory",
@@ -127,6 +138,31 @@ def test_stolen_time_is_a_share_of_all_time() -> None:
     assert situation._stolen(before, after) == pytest.approx(0.1)
     assert situation._stolen(before, before) is None
     assert situation._stolen(SimpleNamespace(), SimpleNamespace()) is None
+
+
+def test_throttling_is_counted_over_all_cores(tmp_path: Path) -> None:
+    assert throttle_count(tmp_path) is None
+    for core, count in enumerate((2, 5)):
+        file = tmp_path / f"cpu{core}" / "thermal_throttle" / "core_throttle_count"
+        file.parent.mkdir(parents=True)
+        file.write_text(f"{count}\n")
+    assert throttle_count(tmp_path) == 7
+
+
+@pytest.mark.parametrize(
+    ("battery", "expected"),
+    [
+        (None, None),
+        (SimpleNamespace(power_plugged=None), None),
+        (SimpleNamespace(power_plugged=True), False),
+        (SimpleNamespace(power_plugged=False), True),
+    ],
+)
+def test_battery_in_use_is_told_from_one_that_charges(
+    battery: object, expected: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(psutil, "sensors_battery", lambda: battery)
+    assert situation._on_battery() is expected
 
 
 class TestQuota:

@@ -83,6 +83,25 @@ def test_what_the_system_does_not_tell_is_none(
     assert unknown >= {"allowed_cores", "booted_at", "clock_source", "virtualization"}
 
 
+def test_partition_and_mapping_are_followed_to_the_disk(tmp_path: Path) -> None:
+    partition = tmp_path / "sda" / "sda2"
+    partition.mkdir(parents=True)
+    (partition / "partition").write_text("2\n")
+    for mapping, below in (("dm-0", partition), ("dm-1", tmp_path / "dm-0")):
+        (tmp_path / mapping / "slaves").mkdir(parents=True)
+        (tmp_path / mapping / "slaves" / below.name).symlink_to(below)
+    assert host._whole_disk(partition).name == "sda"
+    assert host._whole_disk(tmp_path / "dm-1").name == "sda"
+
+
+def test_mapping_onto_several_disks_stays_itself(tmp_path: Path) -> None:
+    for disk in ("sda", "sdb"):
+        (tmp_path / disk).mkdir()
+        (tmp_path / "md0" / "slaves").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "md0" / "slaves" / disk).symlink_to(tmp_path / disk)
+    assert host._whole_disk(tmp_path / "md0").name == "md0"
+
+
 def test_scheduler_is_the_one_in_use() -> None:
     assert host._in_use("none [mq-deadline] kyber") == "mq-deadline"
     assert host._in_use("none") == "none"

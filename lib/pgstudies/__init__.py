@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .measuring import measure
     from .pairing import block_values
     from .parameters import study_parameters
-    from .published import published, published_source
+    from .posts import published, published_source
     from .records import Record, find_record, list_records, read_record
     from .servers import serve
     from .trial import Arm, Trial
@@ -37,7 +37,7 @@ _HOMES = {
     "measuring": ["measure"],
     "pairing": ["block_values"],
     "parameters": ["study_parameters"],
-    "published": ["published", "published_source"],
+    "posts": ["published", "published_source"],
     "records": ["Record", "find_record", "list_records", "read_record"],
     "servers": ["serve"],
     "trial": ["Arm", "Trial"],

@@ -42,6 +42,8 @@ __all__ = [
 ]
 
 ROUNDED = ",.4~r"
+# Vega marks every 2, 3, … 9 on a logarithmic axis, and labels a few.
+LABELLED_ONLY: Any = {"condition": {"test": "datum.label === ''", "value": 0}, "value": 0.6}
 VERDICTS = {
     "faster": "triangle-left",
     "fewer": "triangle-left",
@@ -84,6 +86,8 @@ def series_chart(
     shown = frame[color].unique(maintain_order=True).to_list()
     scale = alt.Scale(type="log") if log else alt.Scale(zero=True)
     value = alt.Y(y, type="quantitative").title(y_title).scale(scale)
+    if log:
+        value = value.axis(gridOpacity=LABELLED_ONLY)
     picked = alt.selection_point(fields=[color], bind="legend")
     where = alt.X(x, type="quantitative").axis(format="d", tickMinStep=1)
     where = where.scale(nice=False, padding=10)
@@ -146,8 +150,10 @@ def effect_chart(
             published.select(*keys, "published_ratio"),
             on=keys, how="full", coalesce=True, maintain_order="left_right",
         )  # fmt: skip
-    data = data.with_columns(
-        margin_low=1 / (1 + pl.col("margin")), margin_high=1 + pl.col("margin")
+    # Of a step, all candidates have the same margin.
+    bands = data.drop_nulls("margin").unique("step", maintain_order=True)
+    bands = bands.select(
+        "step", margin_low=1 / (1 + pl.col("margin")), margin_high=1 + pl.col("margin")
     )
     shown = data["candidate"].unique(maintain_order=True).to_list()
     steps = data["step"].unique(maintain_order=True).to_list()
@@ -183,9 +189,9 @@ def effect_chart(
     ).legend(orient="bottom", symbolFillColor=NEUTRAL, symbolStrokeColor=NEUTRAL)  # fmt: skip
     x = alt.X("ratio:Q").scale(scale).title(legend).axis(format="~r", tickCount=8)
     layers = [
-        ours_only.mark_bar(color=NEUTRAL, opacity=0.18).encode(
-            x=alt.X("margin_low:Q").scale(scale).title(legend), x2="margin_high:Q"
-        ),
+        alt.Chart(bands)
+        .mark_bar(color=NEUTRAL, opacity=0.18)
+        .encode(y=group, x=alt.X("margin_low:Q").scale(scale).title(legend), x2="margin_high:Q"),
         alt.Chart().mark_rule(color=NEUTRAL).encode(x=alt.XDatum(1, scale=scale)),
         ours_only.mark_rule(strokeWidth=2).encode(
             x=alt.X("low:Q").scale(scale), x2="high:Q", **place

@@ -119,10 +119,10 @@ def arm_shapes(arms: Sequence[str], shown: Sequence[str] | None = None) -> alt.S
 
 def legend_columns(names: Sequence[str]) -> int:
     """The number of columns in which a legend of these names is no wider than the page."""
-    # 6.5 px is the mean width of a letter, 38 px a symbol and the gap; columns are aligned.
-    widths = [38 + 6.5 * len(name) for name in names]
+    # 7 px is the mean width of a letter, 38 px a symbol and the gap; columns are aligned.
+    widths = [38 + 7 * len(name) for name in names]
     for columns in range(len(names), 1, -1):
-        if sum(max(widths[i::columns]) for i in range(columns)) <= WIDTH + 60:
+        if sum(max(widths[i::columns]) for i in range(columns)) <= WIDTH:
             return columns
     return 1
 

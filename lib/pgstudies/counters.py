@@ -91,7 +91,8 @@ def _find_view(observer: psycopg.Connection[TupleRow]) -> sql.Composed | None:
         SELECT n.nspname
         FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace
         WHERE e.extname = 'pg_stat_statements'
-          AND current_setting('shared_preload_libraries') LIKE '%pg_stat_statements%'
+          -- there only when the library is loaded, and visible to every role
+          AND EXISTS (SELECT FROM pg_settings WHERE name = 'pg_stat_statements.track')
         """
     ).fetchone()
     if row is None:

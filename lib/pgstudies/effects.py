@@ -43,8 +43,9 @@ def paired_effects(
     - ratio: candidate / baseline, Hodges–Lehmann; low, high: its exact interval at ``level``, null
       below 6 blocks
     - p_value of "no difference", null where there is no interval; primary; p_holm
-    - noise: half-width of the A/A interval, as a fraction; margin: ``margin`` or three times the
-      noise, if larger; 0.02 reaches from 1 / 1.02 to 1.02
+    - noise: half-width of the A/A interval, as a fraction; declared: ``margin``, within which
+      two arms are alike; margin: the same or three times the noise, if larger, past which they
+      differ; 0.02 reaches from 1 / 1.02 to 1.02
     - verdict, detectable, blocks_needed: see ``verdicts``
 
     All of ratio, low, high and p_value are null where no ratio exists (a zero against something
@@ -82,7 +83,7 @@ def paired_effects(
         *by,
         *("baseline", "candidate", "unit", "baseline_median", "candidate_median"),
         *("blocks", "dropped", "ratio", "low", "high", "level", "p_value", "primary", "p_holm"),
-        *("noise", "margin", "verdict", "detectable", "blocks_needed"),
+        *("noise", "declared", "margin", "verdict", "detectable", "blocks_needed"),
     )
 
 
@@ -144,5 +145,6 @@ def _with_margin(
         )
     declared = pl.lit(math.log1p(margin))
     return table.with_columns(
-        pl.max_horizontal(declared, 3 * pl.col("log_noise")).alias("log_margin")
+        declared.alias("log_declared"),
+        pl.max_horizontal(declared, 3 * pl.col("log_noise")).alias("log_margin"),
     )

@@ -57,6 +57,8 @@ def judge(seen: Situation) -> list[Finding]:
         "steal": _steal(seen),
         "quota": _quota(seen),
         "governor": _governor(seen),
+        "heat": _heat(seen),
+        "battery": _battery(seen),
         "swap": _swap(seen),
         "memory": _memory(seen),
         "disk": _disk(seen),
@@ -118,6 +120,18 @@ def _governor(seen: Situation) -> str | None:
         f'The CPU frequency governor is "{seen.governor}": '
         'the clock changes with the load; "performance" is steadier.'
     )
+
+
+def _heat(seen: Situation) -> str | None:
+    if not seen.throttled:
+        return None
+    return "The processor is slowed down because it is hot: times will be longer until it cools."
+
+
+def _battery(seen: Situation) -> str | None:
+    if not seen.on_battery:
+        return None
+    return "This machine runs on its battery: the processor may be slowed down to save power."
 
 
 def _swap(seen: Situation) -> str | None:

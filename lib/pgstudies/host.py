@@ -25,7 +25,7 @@ def host_facts(path: Path) -> dict[str, Any]:
     Every value is fit for JSON, and None where this system does not tell:
 
     - ``hostname``, ``os`` (the distribution's name for itself), ``kernel`` (name and release)
-    - ``booted_at``: UTC, ISO 8601
+    - ``booted_at``: UTC, ISO 8601; ``boot_id``: the kernel's name for this boot
     - ``virtualization``: the hypervisor or container that shows itself, "none seen", or None
     - ``cpu_model``, ``architecture``, ``physical_cores``, ``logical_cores``
     - ``allowed_cores``: numbers of the cores this process may run on
@@ -48,6 +48,7 @@ def host_facts(path: Path) -> dict[str, Any]:
         "os": _known(_os_name),
         "kernel": f"{platform.system()} {platform.release()}",
         "booted_at": _known(_booted_at),
+        "boot_id": _read(Path("/proc/sys/kernel/random/boot_id")),
         "virtualization": _known(_virtualization),
         "cpu_model": _known(_cpu_model) or platform.processor() or None,
         "architecture": platform.machine() or None,
@@ -111,8 +112,15 @@ def _block_device(path: Path, source: str | None) -> Path | None:
     entry = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
     if not entry.exists():
         return None
-    device = entry.resolve()
-    return device.parent if (device / "partition").exists() else device
+    return _whole_disk(entry.resolve())
+
+
+def _whole_disk(device: Path) -> Path:
+    """The disk that a partition, or a mapping onto a single device such as LVM's, lies on."""
+    if (device / "partition").exists():
+        return _whole_disk(device.parent)
+    below = list((device / "slaves").glob("*"))
+    return _whole_disk(below[0].resolve()) if len(below) == 1 else device
 
 
 def _in_use(choices: str) -> str:

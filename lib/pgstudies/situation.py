@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from .host import governor, nearest_existing
+from .host import CPU, governor, nearest_existing
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,10 @@ class Process:
 
 @dataclass(frozen=True)
 class Situation:
-    """What the gate looks at.  Sizes in bytes, shares as fractions, None where unknown."""
+    """What the gate looks at.  Sizes in bytes, shares as fractions, None where unknown.
+
+    ``throttled``: how often a core was slowed down for its heat while we looked.
+    """
 
     cores: int
     load_average: float | None
@@ -35,6 +38,8 @@ class Situation:
     steal_share: float | None
     cpu_quota_cores: float | None
     governor: str | None
+    throttled: int | None
+    on_battery: bool | None
     swap_used_bytes: int | None
     memory_bytes: int
     memory_available_bytes: int
@@ -46,7 +51,10 @@ def look(path: Path, *, sample_s: float = 0.5) -> Situation:
     """The situation of the machine now; shares of CPU are taken over ``sample_s`` seconds."""
     where = nearest_existing(path)
     memory = psutil.virtual_memory()
+    before = throttle_count()
     processes, steal_share = _busy(sample_s)
+    after = throttle_count()
+    throttled = None if before is None or after is None else after - before
     return Situation(
         cores=os.cpu_count() or 1,
         load_average=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
@@ -54,12 +62,33 @@ def look(path: Path, *, sample_s: float = 0.5) -> Situation:
         steal_share=steal_share,
         cpu_quota_cores=cpu_quota_cores(),
         governor=governor(),
+        throttled=throttled,
+        on_battery=_on_battery(),
         swap_used_bytes=_swap_used_bytes(),
         memory_bytes=memory.total,
         memory_available_bytes=memory.available,
         disk=where,
         disk_free_bytes=shutil.disk_usage(where).free,
     )
+
+
+def throttle_count(root: Path = CPU) -> int | None:
+    """How often cores were slowed down for their heat since the boot; None where not counted."""
+    counters = list(root.glob("cpu[0-9]*/thermal_throttle/core_throttle_count"))
+    try:
+        counts = [int(counter.read_text(encoding="ascii")) for counter in counters]
+    except (OSError, ValueError):
+        return None
+    return sum(counts) if counts else None
+
+
+def _on_battery() -> bool | None:
+    """Whether the machine draws on a battery; None where it has none, or does not tell."""
+    try:
+        battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
+    except (OSError, RuntimeError, psutil.Error):
+        return None
+    return None if battery is None or battery.power_plugged is None else not battery.power_plugged
 
 
 def _swap_used_bytes() -> int | None:

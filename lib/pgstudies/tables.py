@@ -28,6 +28,8 @@ def table_html(frame: pl.DataFrame) -> str:
     body = "\n".join(_row("td", [_text(v) for v in row], right) for row in shown.iter_rows())
     left_out = frame.height - shown.height
     more = f'<p class="more">… and {left_out:,} more rows</p>' if left_out else ""
+    if frame.is_empty():
+        more = '<p class="more">No rows.</p>'
     return (
         f'<div class="table-box" tabindex="0"><table class="dataframe">\n'
         f"<thead>\n{head}\n</thead>\n<tbody>\n{body}\n</tbody>\n</table>{more}</div>"

@@ -5,8 +5,9 @@ The first that matches:
 - *not comparable*: no block has both values, or in some block a zero stands against something
   else. Two zeros are alike: ratio 1.
 - *too few blocks*: fewer than 6, or too few for the level asked for.
-- *equivalent*: the whole interval lies inside the margin (two one-sided tests, each at 2.5 % for a
-  95 % interval). It may exclude 1 all the same: small but real.
+- *equivalent*: the whole interval lies inside the declared margin (two one-sided tests, each at
+  2.5 % for a 95 % interval). It may exclude 1 all the same: small but real. The margin that noise
+  has widened does not count here: a noisier machine must not find more things alike.
 - *faster* or *slower* for seconds, *fewer* or *more* for everything else: the interval excludes 1
   and the estimate is past the margin. A primary comparison needs more, a p-value that remains
   below 1 − level after Holm's correction; as the interval of one comparison knows nothing of the
@@ -44,18 +45,18 @@ _MORE = pl.when(pl.col("unit") == "s").then(pl.lit("slower")).otherwise(pl.lit("
 def with_verdicts(table: pl.DataFrame) -> pl.DataFrame:
     """Add ratio, low, high, noise, margin, verdict and blocks_needed.
 
-    ``table`` has log_ratio, log_low, log_high, log_margin, log_noise, sd, p_value, p_holm, blocks,
-    level, unit and row, a number for each.
+    ``table`` has log_ratio, log_low, log_high, log_declared, log_margin, log_noise, sd, p_value,
+    p_holm, blocks, level, unit and row, a number for each.
     """
     estimate, low, high = pl.col("log_ratio"), pl.col("log_low"), pl.col("log_high")
-    margin = pl.col("log_margin").round(DECIMALS)
+    declared, margin = (pl.col(f"log_{name}").round(DECIMALS) for name in ("declared", "margin"))
     is_evident = pl.col("p_holm").is_null() | (pl.col("p_holm") <= 1 - pl.col("level"))
     verdict = (
         pl.when(estimate.is_null())
         .then(pl.lit("not comparable"))
         .when(low.is_null())
         .then(pl.lit("too few blocks"))
-        .when((low >= -margin) & (high <= margin))
+        .when((low >= -declared) & (high <= declared))
         .then(pl.lit("equivalent"))
         .when((high < 0) & (estimate < -margin) & is_evident)
         .then(_LESS)
@@ -68,6 +69,7 @@ def with_verdicts(table: pl.DataFrame) -> pl.DataFrame:
         low.exp().alias("low"),
         high.exp().alias("high"),
         (pl.col("log_noise").exp() - 1).alias("noise"),
+        (declared.exp() - 1).alias("declared"),
         (margin.exp() - 1).alias("margin"),
         verdict.alias("verdict"),
     )
@@ -90,12 +92,15 @@ def _blocks_needed(row: Mapping[str, Any]) -> int | None:
         return None
     if row["log_low"] is None:
         return planned
-    estimate, margin = abs(row["log_ratio"]), row["log_margin"]
+    estimate, declared, margin = abs(row["log_ratio"]), row["log_declared"], row["log_margin"]
     half_width = (row["log_high"] - row["log_low"]) / 2
     # The interval shrinks as 1/√blocks, until it fits between the estimate and what it must miss:
-    # the margin's edge for an estimate inside, 1 for one outside.
-    gap = margin - estimate if estimate <= margin else estimate
+    # the margin's edge for an estimate inside, 1 for one outside.  So does the noise that has
+    # widened the margin, until the estimate is past it.
+    gap = declared - estimate if estimate <= declared else estimate
     growth = (half_width / gap) ** 2 if gap > 0 else math.inf
+    if declared < estimate <= margin:
+        growth = max(growth, (margin / estimate) ** 2)
     alpha = 1 - row["level"]
     if estimate > margin and row["p_holm"] is not None and row["p_value"] < row["p_holm"]:
         wanted = alpha * row["p_value"] / row["p_holm"]
@@ -127,7 +132,7 @@ def describe(row: Mapping[str, Any]) -> str:
         return f"{_change(row)} ({interval})"
     if verdict == "equivalent":
         real = ", small but real" if _excludes_one(row) else ""
-        within = f"equivalent within {_percent(row['margin'])} %{real}"
+        within = f"equivalent within {_percent(row['declared'])} %{real}"
         return f"{within}: {_signed(row['ratio'])} ({interval})"
     return f"inconclusive: {_signed(row['ratio'])} ({interval}); {_prospect(row)}"
 

@@ -9,7 +9,7 @@ import pytest
 
 from pgstudies.errors import StudyError
 from pgstudies.paths import PUBLISHED
-from pgstudies.published import TYPES, Table, published, published_source
+from pgstudies.posts import TYPES, Table, published, published_source
 
 STUDIES = ["cluster_order", "hash_index", "sync_scans", "dead_tuples", "mvcc_catalog"]
 TABLES = [
