@@ -143,7 +143,7 @@ def test_something_foreign_under_our_name_is_left_alone(
         c.execute("CREATE SCHEMA pgstudies_00000000")
         c.execute("CREATE DATABASE pgstudies_00000000")
     try:
-        with pytest.raises(ServerError, match="that this run did not make; it is left alone"):
+        with pytest.raises(ServerError, match="that pgstudies did not make: rename it, then run"):
             DsnServer(dsn, settings={})
         assert places(stranger) == ["pgstudies_00000000"] * 2
     finally:

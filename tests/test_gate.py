@@ -1,6 +1,5 @@
 """The gate: each finding comes when it should and stays away when it should not."""
 
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,8 +10,7 @@ import psutil
 import pytest
 
 from pgstudies import situation
-from pgstudies.errors import SpaceError
-from pgstudies.gate import Finding, gate, judge, require_space
+from pgstudies.gate import Finding, gate, judge
 from pgstudies.situation import Process, Situation, cpu_quota_cores, look, throttle_count
 
 GIB = 1024**3
@@ -191,15 +189,3 @@ class TestQuota:
 
     def test_none_where_there_are_no_groups(self, tmp_path: Path) -> None:
         assert cpu_quota_cores(tmp_path / "absent", tmp_path) is None
-
-
-class TestRequireSpace:
-    def test_is_silent_where_there_is_enough(self, tmp_path: Path) -> None:
-        require_space(tmp_path / "to come", 1)
-
-    def test_says_what_is_missing_and_where(self, tmp_path: Path) -> None:
-        free = shutil.disk_usage(tmp_path).free
-        with pytest.raises(SpaceError, match=r"free, and .* are needed: make room") as error:
-            require_space(tmp_path / "to come", free + GIB)
-        assert str(tmp_path) in str(error.value)
-        assert error.value.exit_code == 5

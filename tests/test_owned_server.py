@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from pgstudies.accounts import server_account
 from pgstudies.binaries import Binaries, find_binaries, parse_version, require_version
 from pgstudies.errors import CannotRun, ServerError, SpaceError, StudyError
 from pgstudies.servers import serve, without_password
+from pgstudies.snapshots import mirror
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -183,3 +185,31 @@ def test_the_password_of_a_dsn_is_left_out(stranger: OwnedServer) -> None:
     shown = without_password(dsn_of(stranger, "dba", "hunter2 &"))
     assert "hunter2" not in shown
     assert "dba" in shown
+
+
+def test_mirror_copies_only_what_differs(tmp_path: Path) -> None:
+    source, target = tmp_path / "a", tmp_path / "b"
+    (source / "deep").mkdir(parents=True)
+    (source / "same").write_text("12345")
+    (source / "deep" / "changed").write_text("old")
+    (source / "link").symlink_to("same")
+    assert mirror(source, target) == 8
+
+    (target / "deep" / "changed").write_text("new and longer")
+    (target / "deep" / "extra").write_text("extra")
+    (target / "gone").mkdir()
+    assert mirror(source, target) == 3
+
+    shown = subprocess.run(["diff", "-r", source, target], capture_output=True, check=False)
+    assert shown.returncode == 0, shown.stdout
+    assert (target / "link").readlink() == Path("same")
+
+
+def test_mirror_notices_a_change_that_keeps_the_size(tmp_path: Path) -> None:
+    source, target = tmp_path / "a", tmp_path / "b"
+    source.mkdir()
+    (source / "file").write_text("aaa")
+    mirror(source, target)
+    (target / "file").write_text("bbb")
+    assert mirror(source, target) == 3
+    assert (target / "file").read_text() == "aaa"

@@ -78,7 +78,7 @@ def run_as(
     Raises SpaceError when it found the disk full, ServerError when it failed otherwise.
     """
     try:
-        done = subprocess.run(
+        done: subprocess.CompletedProcess[str] = subprocess.run(
             command,
             check=False,
             stdout=subprocess.PIPE,

@@ -22,7 +22,7 @@ _DEBIAN = Path("/usr/lib/postgresql")
 
 @dataclass(frozen=True)
 class Binaries:
-    """An installation: ``version`` is 180006 for 18.6, ``source`` says in words where it is from."""
+    """An installation: ``version`` is 180006 for 18.6, ``source`` says where it is from."""
 
     bindir: Path
     version: int
@@ -84,8 +84,8 @@ def wheel_bindir() -> Path | None:
 def copy_installation(binaries: Binaries, target: Path) -> Binaries:
     """Copy the programs, libraries and shared files below ``target``, for every account to use.
 
-    An installation finds its files relative to its programs; the last two parts of its path are kept
-    because a wheel keeps libraries beside the package.  Headers and documentation stay behind.
+    An installation finds its files relative to its programs; the last two parts of its path are
+    kept because a wheel keeps libraries beside the package.  Headers and documentation stay behind.
     """
     prefix = binaries.bindir.parent
     copy = target / prefix.parent.name / prefix.name

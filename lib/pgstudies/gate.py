@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .errors import SpaceError
-from .host import nearest_existing
 from .situation import Situation, look
 
 if TYPE_CHECKING:
@@ -35,17 +32,6 @@ class Finding:
 def gate(path: Path) -> list[Finding]:
     """What would disturb a measurement whose data lies at ``path``; takes half a second."""
     return judge(look(path))
-
-
-def require_space(path: Path, needed_bytes: int) -> None:
-    """Raise SpaceError unless that many bytes are free where ``path`` is, or will be."""
-    where = nearest_existing(path)
-    free = shutil.disk_usage(where).free
-    if free < needed_bytes:
-        raise SpaceError(
-            f"{where} has {_size(free)} free, and {_size(needed_bytes)} are needed: "
-            "make room there, or choose another directory."
-        )
 
 
 def judge(seen: Situation) -> list[Finding]:

@@ -55,8 +55,8 @@ done
 class Instance:
     """``s-<random>`` in the run directory: ``data``, ``snapshots``, ``socket``, ``log``, the owner.
 
-    Held by the lock on ``owner.lock``, and by a small process that outlives us, stops the server and
-    removes the directory when we die.  Raises SpaceError where the directory cannot be made and
+    Held by the lock on ``owner.lock``, and by a small process that outlives us, stops the server
+    and removes the directory when we die.  Raises SpaceError where the directory cannot be made and
     ServerError where the server's account could not reach it.
     """
 
@@ -152,8 +152,8 @@ def prepare_run_dir(account: Account) -> Path:
     shared = status.st_mode & 0o022 and not status.st_mode & 0o1000
     if directory.is_symlink() or status.st_uid not in {0, os.geteuid()} or shared:
         raise ServerError(
-            f"Other accounts can change {directory}, which is to hold the servers' data: remove it, "
-            f"or set PGSTUDIES_RUN_DIR to a directory of your own."
+            f"Other accounts can change {directory}, which is to hold the servers' data: "
+            f"remove it, or set PGSTUDIES_RUN_DIR to a directory of your own."
         )
     directory = directory.resolve()
     if not can_execute(account, directory):

@@ -20,7 +20,7 @@ from .instances import PORT, Instance
 from .postmaster import Postmaster, StartError
 from .server_base import ServerBase
 from .settings import merged
-from .snapshots import copy_contents, drop_recycled_wal, size_bytes
+from .snapshots import drop_recycled_wal, mirror, require_space, size_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -110,8 +110,8 @@ class OwnedServer(ServerBase):
     def start(self, settings: Mapping[str, str] = {}) -> None:
         """Start the server with the study's settings and these, and wait until it is ready.
 
-        Raises CannotRun when it does not start with ``settings``, ServerError when it does not start
-        at all or runs already.
+        Raises CannotRun when it does not start with ``settings``, ServerError when it does not
+        start at all or runs already.
         """
         if self._postmaster is not None and self._postmaster.alive:
             raise ServerError("The server is already running.")
@@ -200,7 +200,8 @@ class OwnedServer(ServerBase):
         """Make a cluster with our database; returns names of all settings and of all extensions."""
         data = self._instance.data
         self._instance.empty_data(self._account)
-        command = [self._programs.bindir / "initdb", "-D", data, "-U", SUPERUSER, "-A", "trust"]
+        initdb = self._programs.bindir / "initdb"
+        command: list[str | Path] = [initdb, "-D", data, "-U", SUPERUSER, "-A", "trust"]
         command += ["-E", "UTF8", "--locale=C", "--no-sync"]
         run_as(self._account, command, self._environment)
         try:
@@ -260,7 +261,7 @@ class OwnedServer(ServerBase):
             self._programs.bindir / "postgres",
             self._instance.data,
             self._instance.log,
-            ours | settings,
+            ours | dict(settings),
             account=self._account,
             environment=self._environment,
             cpu=self._cpu,
@@ -275,12 +276,10 @@ class OwnedServer(ServerBase):
         return kept, size_bytes(kept)
 
     def _unpack(self, kept: Path, size: int) -> None:
-        """Replace the stopped server's data by a copy of what was put aside."""
-        self._instance.empty_data(self._account)
-        copy_contents(kept, self._instance.data, self._account, size)
-        # Else the disk would still be busy with the copy while the first steps are timed.
-        command = [self._programs.bindir / "initdb", "--sync-only", "-D", self._instance.data]
-        run_as(self._account, command, self._environment)
+        """Make the stopped server's data a copy of what was put aside."""
+        if not self._instance.data.exists():
+            require_space(kept, size)
+        mirror(kept, self._instance.data)
 
     def _running(self) -> Postmaster:
         if self._postmaster is None:

@@ -53,9 +53,9 @@ class ServerBase(ABC):
     ) -> None:
         """Put the server into the state of that name, with its own and these settings in force.
 
-        The first time, ``build()`` makes the state, starting from an empty database with the study's
-        settings alone; it connects for itself.  From then on a copy is restored, where one can be
-        kept.  All connections made before are closed.  Raises CannotRun when the settings cannot be
+        The first time, ``build()`` makes the state, starting from an empty database with the
+        study's settings alone; it connects for itself.  From then on a copy is restored, where one
+        can be kept.  All connections made before are closed.  Raises CannotRun when the settings cannot be
         had here, SpaceError when the disk cannot take the copy.
         """
 

@@ -33,10 +33,10 @@ Server = OwnedServer | DsnServer
 def serve(
     spec: str | None = None, *, settings: Mapping[str, str] = {}, cpu: int | None = None
 ) -> Server:
-    """The server that ``spec`` names, ready for use: ``with serve("embedded") as server``.
+    """The server that ``spec`` names, ready for use, as a context manager.
 
     ``spec`` is ``embedded``, a directory of binaries or a ``postgresql://`` DSN; the default is
-    ``$PGSTUDIES_SERVER``, else ``embedded``.  ``settings`` are the study's, in force in every state.
+    ``$PGSTUDIES_SERVER``, else ``embedded``.  ``settings`` are the study's, in every state.
     ``cpu`` is the core to keep an owned server on; a running server stays where it is.
 
     Raises StudyError for any other word, and ServerError for a server that cannot be used.

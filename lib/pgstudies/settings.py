@@ -13,7 +13,7 @@ _TIME = {"us": 1, "ms": 10**3, "s": 10**6, "min": 6 * 10**7, "h": 36 * 10**8, "d
 _FACTORS = _MEMORY | _TIME
 _NUMBER = re.compile(r"\s*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*([A-Za-z]*)\s*")
 
-# Where a server's files are and how to reach it says nothing about its speed, and some hold secrets.
+# Where a server's files are and how to reach it says nothing about its speed; some hold secrets.
 NOT_RECORDED = [
     "application_name",
     "archive_cleanup_command",
