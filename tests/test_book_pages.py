@@ -211,6 +211,20 @@ def test_every_chart_has_a_description(page: Page) -> None:
         assert len(label.split()) >= 4, label
 
 
+def test_what_can_be_chosen_lies_outside_the_image(page: Page) -> None:
+    chart = live_chart(page)
+    assert chart.locator("figure :is(select, input, button, a)").count() == 0
+    choice = chart.get_by_role("combobox")
+    if choice.count():
+        before = chart.locator("svg.marks").inner_html()
+        choice.select_option(index=1)
+        expect(chart.locator("svg.marks")).to_be_visible()
+        page.wait_for_function(
+            "([svg, before]) => svg.innerHTML !== before",
+            arg=[chart.locator("svg.marks").element_handle(), before],
+        )
+
+
 def test_the_executed_notebook_can_be_downloaded(page: Page) -> None:
     open_page(page, STUDY)
     link = page.locator("a.btn-download-source-button").first.get_attribute("href")

@@ -93,6 +93,26 @@ def test_counted_quantities_are_those_of_the_statement() -> None:
     assert all(cpu > 0 for cpu in value(record, "cpu_s"))
 
 
+def test_a_short_statement_is_recorded_as_one_run_of_many() -> None:
+    """Beside statements that psycopg prepares by itself, and more than once in a trial."""
+
+    def many(trial: Trial, _: Arm) -> None:
+        for _ in range(10):
+            trial.value("SELECT count(*) FROM t")
+        trial.repeated("count", "SELECT count(*) FROM t", 7, iteration=1)
+        trial.repeated("count", "SELECT count(*) FROM t", 7, iteration=2)
+        trial.record("count", "size", trial.value("SELECT pg_relation_size('t') / 8192"), "blocks")
+
+    record = run(procedure=many, blocks=1)
+    touched = [
+        hit + read
+        for hit, read in zip(
+            value(record, "buffers_hit"), value(record, "buffers_read"), strict=True
+        )
+    ]
+    assert touched == [size for size in value(record, "size") for _ in range(2)]
+
+
 def test_a_cold_table_is_read_from_the_device_and_then_not_again() -> None:
     def cold(trial: Trial, _: Arm) -> None:
         assert trial.make_cold("t", step="count")

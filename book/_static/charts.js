@@ -51,6 +51,9 @@
     });
     live.className = "vega-target";
     chart.querySelector(".vega-target").replaceWith(live);
+    // Out of the figure, which is one image to a screen reader.
+    const choices = live.querySelector(".vega-bindings");
+    if (choices) chart.append(choices);
     chart.append(menu(view));
     chart.dataset.live = "";
   }

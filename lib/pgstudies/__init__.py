@@ -7,6 +7,7 @@ the command line starts without polars and Altair.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -72,6 +73,10 @@ __all__ = [
     "serve",
     "study_parameters",
 ]
+
+
+if "ipykernel" in sys.modules:  # in a notebook, tables are drawn in the book's style from the start
+    from . import chartstyle as _style  # noqa: F401
 
 
 def __getattr__(name: str) -> Any:

@@ -55,8 +55,8 @@ class ServerBase(ABC):
 
         The first time, ``build()`` makes the state, starting from an empty database with the
         study's settings alone; it connects for itself.  From then on a copy is restored, where one
-        can be kept.  All connections made before are closed.  Raises CannotRun when the settings cannot be
-        had here, SpaceError when the disk cannot take the copy.
+        can be kept.  All connections made before are closed.  Raises CannotRun when the settings
+        cannot be had here, SpaceError when the disk cannot take the copy.
         """
 
     @abstractmethod

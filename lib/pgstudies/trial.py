@@ -141,7 +141,6 @@ class Trial:
         """
         self._show(f"block {self.block}, {self.arm.name}: {step} × {times} {iteration or ''}")
         pgconn, name = self.connection.pgconn, b"pgstudies"
-        self.execute("DEALLOCATE ALL")
         _check(pgconn.prepare(name, query.encode()))
         before = self._counts()
         started_at = datetime.now(UTC)
@@ -150,6 +149,7 @@ class Trial:
             result = pgconn.exec_prepared(name, None)
         duration_ns = time.perf_counter_ns() - start
         _check(result)
+        self.execute("DEALLOCATE pgstudies")
         measured = {"duration_s": duration_ns / 1e9} | self._counts().since(before)
         for metric, value in measured.items():
             each = value / times
