@@ -65,7 +65,7 @@ lint: install  ## check style and types
 	$(BIN)/mypy
 
 lab: .venv/lab  ## open JupyterLab on the notebooks
-	$(BIN)/jupyter lab notebooks
+	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks
 
 bench: install  ## measure the harness itself
 	$(BIN)/python tests/bench.py

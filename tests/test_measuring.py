@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -20,8 +21,6 @@ from pgstudies.records import list_records, read_record
 from pgstudies.trial import Arm, Trial
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pgstudies.owned import OwnedServer
     from pgstudies.records import Record
 
@@ -311,3 +310,25 @@ def test_the_record_tells_how_it_was_made() -> None:
     assert info["host"]["hostname"]
     assert info["packages"]["psycopg"]
     assert info["finished_at"] > info["started_at"]
+
+
+def installations() -> list[Path]:
+    """Other releases: Debian's, and those that $PGSTUDIES_TEST_BINARIES lists."""
+    listed = os.environ.get("PGSTUDIES_TEST_BINARIES", "").split(os.pathsep)
+    debian = [
+        found.parents[1] for found in sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    ]
+    return [*debian, *(Path(entry) for entry in listed if entry)]
+
+
+@pytest.mark.parametrize("directory", installations(), ids=str)
+def test_other_releases_are_measured_the_same_way(directory: Path) -> None:
+    def cold(trial: Trial, arm: Arm) -> None:
+        assert trial.make_cold("t", step="count")
+        trial.timed("count", "SELECT count(*) FROM t", case="cold")
+        procedure(trial, arm)
+
+    record = run(str(directory), blocks=1, procedure=cold)
+    assert value(record, "rows") == [ROWS] * 3
+    by_case = record.samples.filter(pl.col("metric") == "read_bytes", pl.col("case") == "cold")
+    assert by_case["value"].min() > 0  # type: ignore[operator]
