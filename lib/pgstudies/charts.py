@@ -11,8 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
-import polars as pl
 
+from .chartparts import (
+    LABELLED_ONLY,
+    arm_channels,
+    described,
+    faded,
+    number,
+    present,
+    require,
+)
 from .chartstyle import (
     MIME,
     NEUTRAL,
@@ -22,12 +30,14 @@ from .chartstyle import (
     arm_shapes,
     book_renderer,
     description_of,
-    legend_columns,
 )
 from .errors import SpaceError, StudyError
+from .forest import effect_chart
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import polars as pl
 
 __all__ = [
     "MIME",
@@ -40,20 +50,6 @@ __all__ = [
     "save",
     "series_chart",
 ]
-
-ROUNDED = ",.4~r"
-# Vega marks every 2, 3, … 9 on a logarithmic axis, and labels a few.
-LABELLED_ONLY: Any = {"condition": {"test": "datum.label === ''", "value": 0}, "value": 0.6}
-VERDICTS = {
-    "faster": "triangle-left",
-    "fewer": "triangle-left",
-    "slower": "triangle-right",
-    "more": "triangle-right",
-    "equivalent": "circle",
-    "inconclusive": "cross",
-    "too few blocks": "square",
-}
-"""The shape of each verdict; any other is a stroke."""
 
 
 def series_chart(
@@ -82,7 +78,7 @@ def series_chart(
     """
     band = [low, high] if low and high else []
     steps = [step] if step else []
-    _require(frame, [x, y, color, *band, *steps], "series_chart")
+    require(frame, [x, y, color, *band, *steps], "series_chart")
     shown = frame[color].unique(maintain_order=True).to_list()
     scale = alt.Scale(type="log") if log else alt.Scale(zero=True)
     value = alt.Y(y, type="quantitative").title(y_title).scale(scale)
@@ -93,130 +89,35 @@ def series_chart(
     where = where.scale(nice=False, padding=10)
     if expectation is not None:
         where = where.title([x, "dashed: expected"])
-    colour, shape = _arm_channels(color, arms, shown)
+    colour, shape = arm_channels(color, arms, shown)
     base = alt.Chart(frame.select(x, y, color, *band, *steps)).encode(x=where, color=colour)
     layers: list[alt.Chart] = []
     if band:
         shade = alt.when(picked).then(alt.value(0.18)).otherwise(alt.value(0.03))
         edge = alt.Y(band[0], type="quantitative").title(y_title).scale(scale)
         layers.append(base.mark_area().encode(y=edge, y2=alt.Y2(band[1]), opacity=shade))
-    layers.append(base.mark_line().encode(y=value, opacity=_faded(picked)))
+    layers.append(base.mark_line().encode(y=value, opacity=faded(picked)))
     layers.append(
         base.mark_point().encode(
             y=value,
             shape=shape,
-            opacity=_faded(picked),
+            opacity=faded(picked),
             tooltip=[
                 alt.Tooltip(color, type="nominal"),
                 *(alt.Tooltip(s, type="nominal") for s in steps),
                 alt.Tooltip(x, type="quantitative"),
-                _number(y, y_title),
-                *(_number(c, f"{c}, {y_title}") for c in band),
+                number(y, y_title),
+                *(number(c, f"{c}, {y_title}") for c in band),
             ],
         )
     )
     if expectation is not None:
-        _require(expectation, [x, y], "the expectation")
+        require(expectation, [x, y], "the expectation")
         layers.append(_dashed(expectation, where, value, y_title, step))
     layers = _choosable(layers, frame, step)
     chart = alt.LayerChart(layer=layers).properties(width=WIDTH, height=260)
     chart = chart.add_params(picked, _zoom())
-    return _described(chart, description)
-
-
-def effect_chart(
-    effects: pl.DataFrame,
-    *,
-    description: str,
-    published: pl.DataFrame | None = None,
-    arms: Sequence[str] | None = None,
-) -> alt.LayerChart:
-    """Ratio of every candidate to the baseline with its interval, one group of rows per step.
-
-    Columns of ``effects``: candidate, step, ratio, low, high (both null where there are too few
-    blocks for an interval), margin (a fraction: 0.02) and verdict; optionally blocks, and
-    published_ratio, drawn as a hollow diamond.  ``published`` has candidate, step and
-    published_ratio, of candidates that need not be among ours.  The grey band is the margin.
-    Raises StudyError when a column is missing, there are no rows or the description is empty.
-    """
-    needed = ["candidate", "step", "ratio", "low", "high", "margin", "verdict"]
-    _require(effects, needed, "effect_chart")
-    data = effects.select(*needed, *_present(effects, "blocks", "published_ratio"))
-    if published is not None:
-        keys = ["candidate", "step"]
-        _require(published, [*keys, "published_ratio"], "published")
-        ours = data.drop("published_ratio", strict=False)
-        data = ours.join(
-            published.select(*keys, "published_ratio"),
-            on=keys, how="full", coalesce=True, maintain_order="left_right",
-        )  # fmt: skip
-    # Of a step, all candidates have the same margin.
-    bands = data.drop_nulls("margin").unique("step", maintain_order=True)
-    bands = bands.select(
-        "step", margin_low=1 / (1 + pl.col("margin")), margin_high=1 + pl.col("margin")
-    )
-    shown = data["candidate"].unique(maintain_order=True).to_list()
-    steps = data["step"].unique(maintain_order=True).to_list()
-    verdicts = data["verdict"].drop_nulls().unique(maintain_order=True).to_list()
-    legend = ["candidate / baseline (logarithmic)", "line: 95 % interval; grey: the margin"]
-    if "published_ratio" in data.columns:
-        legend[1] += "; hollow diamond: published, one run"
-
-    scale = alt.Scale(type="log", nice=False, padding=14)
-    picked = alt.selection_point(fields=["candidate"], bind="legend")
-    group = alt.Y("step:N").sort(steps).title(None).scale(paddingInner=0.2)
-    base = alt.Chart(data).encode(y=group)
-    ours_only = base.transform_filter("isValid(datum.ratio)")
-    place = {
-        "yOffset": alt.YOffset("candidate:N").sort(shown),
-        "color": _arm_channels("candidate", arms, shown)[0],
-        "opacity": _faded(picked),
-    }
-    tooltip = [
-        alt.Tooltip("candidate:N"),
-        alt.Tooltip("step:N"),
-        alt.Tooltip("verdict:N"),
-        *(
-            alt.Tooltip(f"{column}:Q").format(".3f").title(title)
-            for column, title in _RATIO_TITLES.items()
-            if column in data.columns
-        ),
-        alt.Tooltip("margin:Q").format(".1%").title("margin (±)"),
-        *(alt.Tooltip(f"{c}:Q") for c in _present(data, "blocks")),
-    ]
-    shape = alt.Shape("verdict:N").scale(
-        domain=verdicts, range=[VERDICTS.get(v, "stroke") for v in verdicts]
-    ).legend(orient="bottom", symbolFillColor=NEUTRAL, symbolStrokeColor=NEUTRAL)  # fmt: skip
-    x = alt.X("ratio:Q").scale(scale).title(legend).axis(format="~r", tickCount=8)
-    layers = [
-        alt.Chart(bands)
-        .mark_bar(color=NEUTRAL, opacity=0.18)
-        .encode(y=group, x=alt.X("margin_low:Q").scale(scale).title(legend), x2="margin_high:Q"),
-        alt.Chart().mark_rule(color=NEUTRAL).encode(x=alt.XDatum(1, scale=scale)),
-        ours_only.mark_rule(strokeWidth=2).encode(
-            x=alt.X("low:Q").scale(scale), x2="high:Q", **place
-        ),
-        ours_only.mark_point(size=70).encode(x=x, shape=shape, tooltip=tooltip, **place),
-    ]
-    if "published_ratio" in data.columns:
-        layers.append(
-            base.transform_filter("isValid(datum.published_ratio)")
-            .mark_point(filled=False, shape="diamond", size=110, strokeWidth=1.5)
-            .encode(x=alt.X("published_ratio:Q").scale(scale), tooltip=tooltip, **place)
-        )
-    height = len(steps) * max(30, 18 * len(shown))
-    chart = (
-        alt.LayerChart(layer=layers).properties(width=WIDTH - 90, height=height).add_params(picked)
-    )
-    return _described(chart, description)
-
-
-_RATIO_TITLES = {
-    "ratio": "ratio (candidate / baseline)",
-    "low": "95 % interval from",
-    "high": "95 % interval to",
-    "published_ratio": "published ratio (one run)",
-}
+    return described(chart, description)
 
 
 def block_chart(
@@ -235,10 +136,10 @@ def block_chart(
     Raises StudyError when a column is missing, there are no rows or the description is empty.
     """
     steps = [step] if step else []
-    columns = ["block", "arm", y, *steps, *_present(values, "position")]
-    _require(values, columns, "block_chart")
+    columns = ["block", "arm", y, *steps, *present(values, "position")]
+    require(values, columns, "block_chart")
     shown = values["arm"].unique(maintain_order=True).to_list()
-    colour, shape = _arm_channels("arm", arms, shown)
+    colour, shape = arm_channels("arm", arms, shown)
     picked = alt.selection_point(fields=["arm"], bind="legend")
     base = alt.Chart(values.select(columns)).encode(
         x=alt.X("block:Q").axis(format="d", tickMinStep=1).scale(nice=False, padding=10),
@@ -250,20 +151,20 @@ def block_chart(
     )
     points = base.mark_point().encode(
         shape=shape,
-        opacity=_faded(picked),
+        opacity=faded(picked),
         tooltip=[
             alt.Tooltip("arm:N"),
             *(alt.Tooltip(s, type="nominal") for s in steps),
             alt.Tooltip("block:Q"),
-            *(alt.Tooltip(f"{c}:Q").title("place in block") for c in _present(values, "position")),
-            _number(y, y_title),
+            *(alt.Tooltip(f"{c}:Q").title("place in block") for c in present(values, "position")),
+            number(y, y_title),
         ],
     )
     layers = _choosable([lines, points], values, step)
     chart = (
         alt.LayerChart(layer=layers).properties(width=WIDTH, height=240).add_params(picked, _zoom())
     )
-    return _described(chart, description)
+    return described(chart, description)
 
 
 def save(chart: alt.TopLevelMixin, path: str | Path) -> Path:
@@ -289,7 +190,7 @@ def save(chart: alt.TopLevelMixin, path: str | Path) -> Path:
 def _dashed(
     expectation: pl.DataFrame, x: alt.X, y: alt.Y, y_title: str, step: str | None
 ) -> alt.Chart:
-    steps = _present(expectation, step) if step else []
+    steps = present(expectation, step) if step else []
     columns = [str(x.shorthand), str(y.shorthand)]
     dashed: alt.Chart = (
         alt.Chart(expectation.select(*columns, *steps))
@@ -299,7 +200,7 @@ def _dashed(
             y=y,
             tooltip=[
                 alt.Tooltip(columns[0], type="quantitative"),
-                _number(columns[1], f"expected (dashed): {y_title}"),
+                number(columns[1], f"expected (dashed): {y_title}"),
             ],
         )
     )
@@ -329,48 +230,3 @@ def _zoom() -> alt.Parameter:
     return alt.selection_interval(
         bind="scales", encodings=["y"], translate=drag, zoom="wheel![event.shiftKey]"
     )
-
-
-def _faded(picked: alt.Parameter) -> Any:
-    return alt.when(picked).then(alt.value(1)).otherwise(alt.value(0.1))
-
-
-def _number(column: str, title: str) -> alt.Tooltip:
-    return alt.Tooltip(column, type="quantitative").format(ROUNDED).title(title)
-
-
-def _described(chart: alt.LayerChart, description: str) -> alt.LayerChart:
-    sentence = description_of({"description": description})
-    described: alt.LayerChart = chart.properties(description=sentence)
-    return described
-
-
-def _arm_channels(
-    column: str, arms: Sequence[str] | None, shown: list[str]
-) -> tuple[alt.Color, alt.Shape]:
-    known = _complete(arms, shown)
-    columns = legend_columns(shown)
-    return (
-        alt.Color(column, type="nominal").scale(arm_scale(known, shown)).legend(columns=columns),
-        alt.Shape(column, type="nominal").scale(arm_shapes(known, shown)).legend(columns=columns),
-    )
-
-
-def _complete(arms: Sequence[str] | None, shown: list[str]) -> list[str]:
-    known = list(arms) if arms is not None else []
-    return known + [arm for arm in shown if arm not in known]
-
-
-def _present(frame: pl.DataFrame, *columns: str) -> list[str]:
-    return [c for c in columns if c in frame.columns]
-
-
-def _require(frame: pl.DataFrame, columns: Sequence[str], who: str) -> None:
-    missing = [c for c in columns if c not in frame.columns]
-    if missing:
-        raise StudyError(
-            f"{who} needs the column {missing[0]!r}, and this frame has only "
-            f"{', '.join(frame.columns)}."
-        )
-    if frame.is_empty():
-        raise StudyError(f"{who} was given a frame without rows, so there is nothing to draw.")
