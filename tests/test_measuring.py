@@ -96,7 +96,7 @@ def test_a_short_statement_is_recorded_as_one_run_of_many() -> None:
     """Beside statements that psycopg prepares by itself, and more than once in a trial."""
 
     def many(trial: Trial, _: Arm) -> None:
-        for _ in range(10):
+        for __ in range(10):
             trial.value("SELECT count(*) FROM t")
         trial.repeated("count", "SELECT count(*) FROM t", 7, iteration=1)
         trial.repeated("count", "SELECT count(*) FROM t", 7, iteration=2)
