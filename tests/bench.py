@@ -216,11 +216,11 @@ def analysis() -> None:
 
 
 def page() -> None:
-    """From opening a study's page to its last chart being live."""
+    """From opening a study's page to its first chart being live."""
     target = HTML / "book" / "studies" / "cluster_order.html"
     chromium = Path("/usr/bin/chromium")
     if not target.exists() or not chromium.exists():
-        report("page to interactive charts", "not run", "needs `make book` and chromium")
+        report("page to its first interactive chart", "not run", "needs `make book` and chromium")
         return
     os.sched_setaffinity(0, range(os.cpu_count() or 1))
     from playwright.sync_api import sync_playwright  # noqa: PLC0415
@@ -232,15 +232,13 @@ def page() -> None:
             tab = browser.new_page()
             start = time.perf_counter()
             tab.goto(target.as_uri(), wait_until="commit")
-            tab.wait_for_function(
-                "document.querySelectorAll('.vega-chart').length > 0 && "
-                "[...document.querySelectorAll('.vega-chart')]"
-                ".every(c => c.querySelector('.vega-embed svg, .vega-embed canvas'))"
-            )
+            tab.locator(".vega-chart[data-live]").first.wait_for()
             times.append(time.perf_counter() - start)
             tab.close()
         browser.close()
-    report("page to interactive charts", f"{statistics.median(times):.2f} s", "within 1.5 s")
+    report(
+        "page to its first interactive chart", f"{statistics.median(times):.2f} s", "within 1.5 s"
+    )
 
 
 if __name__ == "__main__":

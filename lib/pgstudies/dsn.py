@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DsnServer", "is_dsn", "without_password"]
 
+_log = logging.getLogger(__name__)
 _CONNECT_TIMEOUT_S = 10
 _EXTENSIONS = ["pg_stat_statements", "pg_buffercache"]
 
@@ -60,8 +62,11 @@ class DsnServer(ServerBase):
             self._place = self._make_place()
             self.capabilities = self._find_capabilities()
         except psycopg.Error as error:
+            lost = self._keeper.closed
             self.close()
-            raise explain(error, self.spec) from error
+            if lost:
+                raise explain(error, self.spec) from error
+            raise ServerError(f"{self.spec} does not let us work there: {error}") from error
         except BaseException:
             self.close()
             raise
@@ -145,6 +150,10 @@ class DsnServer(ServerBase):
                 self._place.remove()
         except psycopg.Error as error:
             name = self._place.name if self._place is not None else ""
+            if self._keeper.closed:
+                # The server has gone, which the run is just ending of: that is the error to see.
+                _log.warning("%s stays on %s until the next run there", name, self.spec)
+                return
             raise ServerError(
                 f"{name} could not be dropped on {self.spec} ({error}); "
                 f"the next run there will do it."
