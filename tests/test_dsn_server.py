@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -157,6 +160,7 @@ def test_what_a_killed_run_left_is_dropped_by_the_next(dsn: str, stranger: Owned
     dead.restore("ten", lambda: build_testtab(dead, []))
     dead.close_connections()
     dead._keeper.close()  # as the kernel does when a process dies
+    atexit.unregister(dead.close)
     left = places(stranger)
     assert len(left) >= 1
     with DsnServer(dsn, settings={}) as server:
@@ -183,3 +187,82 @@ def test_our_name_without_our_mark_is_not_ours(dsn: str, stranger: OwnedServer) 
                 assert "pgstudies_0123abcd" in places(stranger)
         finally:
             c.execute(sql.SQL("DROP ") + name)
+
+
+def test_a_server_that_goes_away_does_not_hide_the_error_of_the_run(
+    dsn: str, stranger: OwnedServer
+) -> None:
+    with pytest.raises(ValueError, match="the run's own"), DsnServer(dsn) as server:
+        left = server.place
+        with stranger.connect() as c:
+            c.execute("SELECT pg_terminate_backend(%s, 10000)", [server._keeper.info.backend_pid])
+        raise ValueError("the run's own")
+    assert places(stranger) == [left]
+    DsnServer(dsn).close()
+    assert places(stranger) == []
+
+
+def test_libpq_variables_fill_in_what_the_dsn_leaves_open(
+    stranger: OwnedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (stranger.environment() | {"PGUSER": BUILDER}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PGPASSWORD", PASSWORD)
+    monkeypatch.setenv("PGOPTIONS", "-c enable_sort=off")
+    with serve("postgresql://") as server, server.connect() as c:
+        assert server.spec.startswith(f"postgresql://{BUILDER}@")
+        row = c.execute("SELECT current_setting('enable_sort'), current_setting('search_path')")
+        assert row.fetchone() == ("off", "public")
+
+
+def test_client_programs_reach_our_place_by_its_environment(dsn: str) -> None:
+    with DsnServer(dsn) as server:
+        pgbench = server.capabilities.pgbench
+        if pgbench is None:
+            pytest.skip("there is no pgbench")
+        server.restore("ten", lambda: build_testtab(server, []))
+        done = subprocess.run(
+            [pgbench, "-n", "-t", "1", "-f", "/dev/stdin"],
+            input="SELECT 1 / (count(*) = 10)::int FROM testtab;",
+            env={**os.environ, **server.environment()},
+            text=True,
+            capture_output=True,
+            check=True,
+        )
+    assert "transactions actually processed: 1/1" in done.stdout
+
+
+def test_a_superuser_may_have_what_needs_one(stranger: OwnedServer) -> None:
+    asked = {"track_io_timing": "on"}
+    with DsnServer(dsn_of(stranger, "postgres"), settings=asked) as server:
+        assert server.capabilities.superuser
+        assert server.capabilities.checkpoint
+        assert "pg_buffercache" in server.capabilities.contrib
+        assert server.unmet_settings == {}
+    with DsnServer(dsn_of(stranger, BUILDER), settings=asked) as server:
+        assert server.unmet_settings == {"track_io_timing": ("on", "off")}
+        with pytest.raises(CannotRun, match="setting track_io_timing needs a superuser"):
+            server.restore("ten", lambda: None, asked)
+
+
+def test_no_setting_of_the_server_changes(dsn: str, stranger: OwnedServer) -> None:
+    def settings() -> list[Any]:
+        with stranger.connect() as c:
+            return (
+                c.execute("SELECT name, setting, source FROM pg_settings ORDER BY name").fetchall()
+                + c.execute("SELECT setdatabase, setconfig FROM pg_db_role_setting").fetchall()
+            )
+
+    before = settings()
+    with DsnServer(dsn, settings=SETTINGS) as server:
+        server.restore("ten", lambda: build_testtab(server, []), {"enable_hashjoin": "off"})
+    assert settings() == before
+
+
+@pytest.mark.parametrize("value", ["many", "-5"])
+def test_a_value_that_a_setting_cannot_have_is_refused(dsn: str, value: str) -> None:
+    with (
+        DsnServer(dsn) as server,
+        pytest.raises(CannotRun, match=f"work_mem.*{value}|{value}.*wor"),
+    ):
+        server.restore("ten", lambda: None, {"work_mem": value})

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from conftest import is_alive, wait_until_dead
 
-from pgstudies.leftovers import find_postmaster, sweep
+from pgstudies.leftovers import find_postmaster, short_socket_directory, sweep
 from pgstudies.locks import try_lock
 from pgstudies.servers import serve
 
@@ -128,3 +128,24 @@ def test_a_process_number_used_again_is_not_taken_for_the_server(tmp_path: Path)
     finally:
         bystander.kill()
         bystander.wait()
+
+
+def test_a_socket_kept_elsewhere_is_removed_too(tmp_path: Path) -> None:
+    instance = tmp_path / "s-00000001"
+    instance.mkdir()
+    (instance / "owner.lock").touch()
+    short = short_socket_directory(instance)
+    short.mkdir()
+    (short / ".s.PGSQL.5432.lock").touch()
+    assert sweep(tmp_path) == [instance]
+    assert not short.exists()
+
+
+def test_a_link_in_the_place_of_a_run_is_left_alone(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "owner.lock").touch()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "s-00000002").symlink_to(elsewhere)
+    assert sweep(tmp_path / "run") == []
+    assert (elsewhere / "owner.lock").exists()
