@@ -192,12 +192,18 @@ def test_our_name_without_our_mark_is_not_ours(dsn: str, stranger: OwnedServer) 
 def test_a_server_that_goes_away_does_not_hide_the_error_of_the_run(
     dsn: str, stranger: OwnedServer
 ) -> None:
-    with pytest.raises(ValueError, match="the run's own"), DsnServer(dsn) as server:
-        left = server.place
-        with stranger.connect() as c:
-            c.execute("SELECT pg_terminate_backend(%s, 10000)", [server._keeper.info.backend_pid])
-        raise ValueError("the run's own")
-    assert places(stranger) == [left]
+    def run() -> None:
+        with DsnServer(dsn) as server:
+            left.append(server.place)
+            backend = server._keeper.info.backend_pid
+            with stranger.connect() as c:
+                c.execute("SELECT pg_terminate_backend(%s, 10000)", [backend])
+            raise ValueError("the run's own")
+
+    left: list[str] = []
+    with pytest.raises(ValueError, match="the run's own"):
+        run()
+    assert places(stranger) == left
     DsnServer(dsn).close()
     assert places(stranger) == []
 
