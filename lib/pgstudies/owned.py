@@ -83,11 +83,6 @@ class OwnedServer(ServerBase):
             raise
 
     @property
-    def settings(self) -> dict[str, str]:
-        """The settings in force now: the study's, and those of the last start or restore."""
-        return merged(self._settings, self._more)
-
-    @property
     def data_directory(self) -> Path:
         """Where the server's files are; on Linux we may read them, also when it runs as another."""
         return self._instance.data

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import polars as pl
 
-from .settings import NOT_RECORDED
+from .settings import NOT_RECORDED, merged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,14 +31,16 @@ class ServerBase(ABC):
     version_text: str
     capabilities: Capabilities
     unmet_settings: dict[str, tuple[str, str]]
+    _settings: dict[str, str]
+    _more: dict[str, str]
 
     def __init__(self) -> None:
         self._connections: weakref.WeakSet[psycopg.Connection[Any]] = weakref.WeakSet()
 
     @property
-    @abstractmethod
     def settings(self) -> dict[str, str]:
         """The settings in force now: the study's, and those of the last start or restore."""
+        return merged(self._settings, self._more)
 
     @abstractmethod
     def connect(self, **kwargs: Any) -> psycopg.Connection[TupleRow]:

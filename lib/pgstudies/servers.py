@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .binaries import EMBEDDED, find_binaries
-from .capabilities import Capabilities, describe_capabilities
+from .capabilities import Capabilities
 from .dsn import DsnServer, is_dsn, without_password
 from .errors import StudyError
 from .owned import OwnedServer
@@ -20,8 +20,6 @@ __all__ = [
     "DsnServer",
     "OwnedServer",
     "Server",
-    "describe_capabilities",
-    "describe_server",
     "serve",
     "without_password",
 ]
@@ -50,19 +48,3 @@ def serve(
             f"postgres, or a DSN like postgresql://user@host:5432/database."
         )
     return OwnedServer(find_binaries(wanted), spec=wanted, settings=settings, cpu=cpu)
-
-
-def describe_server(server: Server) -> list[str]:
-    """Lines for a reader: which server it is, what it can do, and what could not be had."""
-    lines = [f"server: {server.spec}", f"version: {server.version_text}"]
-    if server.owned:
-        lines += [
-            f"binaries: {server.binaries.bindir} ({server.binaries.source})",
-            f"data directory: {server.data_directory}",
-        ]
-    lines += describe_capabilities(server.capabilities)
-    lines += [
-        f"setting {name}: wanted {wanted}, is {actual}"
-        for name, (wanted, actual) in server.unmet_settings.items()
-    ]
-    return lines
