@@ -67,7 +67,7 @@ def series_chart(
     log: bool = False,
     expectation: pl.DataFrame | None = None,
 ) -> alt.LayerChart:
-    """Points joined by lines, one line per value of ``color``.
+    """Points joined by lines, one line per value of ``color``; ``x`` holds numbers, or names in order.
 
     ``y_title`` names the unit: it stands at the axis and in the tooltip.  ``arms`` is the study's
     whole list of arms, so that colours stay the same from chart to chart.  ``step`` names a column
@@ -85,8 +85,12 @@ def series_chart(
     if log:
         value = value.axis(gridOpacity=LABELLED_ONLY)
     picked = alt.selection_point(fields=[color], bind="legend")
-    where = alt.X(x, type="quantitative").axis(format="d", tickMinStep=1)
-    where = where.scale(nice=False, padding=10)
+    is_number = frame.schema[x].is_numeric()
+    if is_number:
+        where = alt.X(x, type="quantitative").axis(format="d", tickMinStep=1)
+        where = where.scale(nice=False, padding=10)
+    else:
+        where = alt.X(x, type="ordinal").sort(None).axis(labelAngle=0)
     if expectation is not None:
         where = where.title([x, "dashed: expected"])
     colour, shape = arm_channels(color, arms, shown)
@@ -105,7 +109,7 @@ def series_chart(
             tooltip=[
                 alt.Tooltip(color, type="nominal"),
                 *(alt.Tooltip(s, type="nominal") for s in steps),
-                alt.Tooltip(x, type="quantitative"),
+                alt.Tooltip(x, type="quantitative" if is_number else "nominal"),
                 number(y, y_title),
                 *(number(c, f"{c}, {y_title}") for c in band),
             ],

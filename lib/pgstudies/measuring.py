@@ -5,15 +5,15 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from contextlib import contextmanager
-from dataclasses import asdict
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from .errors import CannotRun, ServerError, StudyError
+from .errors import CannotRun, ServerError, SpaceError, StudyError
 from .gate import gate
 from .host import host_facts
 from .order import block_orders
@@ -23,7 +23,7 @@ from .provenance import git_revision, packages
 from .recording import RecordWriter, fingerprint
 from .records import Record, find_record, read_record
 from .servers import serve
-from .trial import Arm, Trial, with_repeat
+from .trial import Arm, Trial, baseline_of, with_repeat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,10 +45,11 @@ def measure(
 ) -> Record:
     """Run every arm in every block and return the record; a run cut short is continued.
 
-    The first arm is the baseline; a second copy of it (the A/A pair) is added.  ``prepare`` builds
-    the state an arm starts from, once per state; ``procedure`` is what is measured.  Of
-    ``parameters``, all of which go into the record, ``server``, ``blocks`` and ``seed`` are used
-    here.  ``settings`` hold for every arm.  With ``pin``, client and owned server share one core.
+    The first arm that can run is the baseline; a second copy of it (the A/A pair) is added.
+    ``prepare`` builds the state an arm starts from, once per server and state; ``procedure`` is
+    what is measured.  Of ``parameters``, all of which go into the record, ``server``, ``blocks``
+    and ``seed`` are used here.  ``settings`` hold for every arm.  With ``pin``, client and owned
+    server share one core.  Of several owned servers, one runs at a time.
 
     ``$PGSTUDIES_REPLAY`` names a record, or a directory of them, to return instead of measuring;
     ``$PGSTUDIES_FRESH`` starts anew where an unfinished record could be continued.
@@ -59,18 +60,21 @@ def measure(
     replay = os.environ.get("PGSTUDIES_REPLAY")
     if replay:
         return _announce(read_record(find_record(study, replay)))
-    arms = with_repeat(arms)
     core = max(os.sched_getaffinity(0)) if pin and hasattr(os, "sched_getaffinity") else None
     findings = gate(run_dir())
     for finding in findings:
         print(f"Before measuring: {finding.sentence}", file=sys.stderr)
-    with serve(parameters["server"] or None, settings=settings, cpu=core) as server:
+    with ExitStack() as stack:
+        own = serve(parameters["server"] or None, settings=settings, cpu=core)
+        stack.enter_context(own)
+        servers, arms = _servers_of(arms, own, settings, core, stack)
+        arms = with_repeat(arms)
         same = {
             "study": study,
             "parameters": {k: v for k, v in parameters.items() if k not in {"blocks", "server"}},
-            "arms": [_describe(arm, arms[0]) for arm in arms],
+            "arms": [_describe(arm, baseline_of(arms)) for arm in arms],
             "settings": dict(settings),
-            "server": [server.spec, server.version_text],
+            "server": [[server.spec, server.version_text] for server in servers.values()],
             "packages": packages(),
             "kernel": os.uname().release,
             "code": [_source(prepare), _source(procedure)],
@@ -81,7 +85,7 @@ def measure(
             info = {
                 "profile": os.environ.get("PGSTUDIES_PROFILE"),
                 "fingerprint": mark,
-                "parameters": dict(parameters) | {"server": server.spec},
+                "parameters": dict(parameters) | {"server": own.spec},
                 "arms": same["arms"],
                 "settings": dict(settings),
                 "blocks": parameters["blocks"],
@@ -89,8 +93,9 @@ def measure(
                 "order": [],
                 "sessions": [],
                 "gate": [],
-                "pinned_to_core": core if server.owned else None,
-                "server": _server_facts(server),
+                "pinned_to_core": core if any(s.owned for s in servers.values()) else None,
+                "server": _server_facts(own),
+                "servers": {s: _server_facts(server) for s, server in servers.items() if s},
                 "host": host_facts(run_dir()),
                 "packages": packages(),
                 "git": git_revision(),
@@ -102,9 +107,8 @@ def measure(
                 file=sys.stderr,
             )
         try:
-            with _pinned(core if server.owned else None):
-                run = _Run(server, writer, arms, prepare, procedure)
-                run.carry_out(parameters["blocks"], parameters["seed"], findings)
+            run = _Run(servers, writer, arms, prepare, procedure, core=core)
+            run.carry_out(parameters["blocks"], parameters["seed"], findings)
             return _announce(writer.finish())
         except BaseException as error:
             writer.interrupt(type(error).__name__)
@@ -113,23 +117,55 @@ def measure(
             writer.close()
 
 
+def _servers_of(
+    arms: Sequence[Arm],
+    own: Server,
+    settings: Mapping[str, str],
+    core: int | None,
+    stack: ExitStack,
+) -> tuple[dict[str | None, Server], list[Arm]]:
+    """The servers by the words that arms use for them, and the arms with what cannot be served."""
+    servers: dict[str | None, Server] = {None: own}
+    reasons: dict[str | None, str] = {}
+    for arm in arms:
+        spec = arm.server
+        if arm.not_run or spec in servers or spec in reasons:
+            continue
+        try:
+            server = serve(spec, settings=settings, cpu=core)
+        except SpaceError:
+            raise
+        except StudyError as error:
+            reasons[spec] = str(error)
+        else:
+            stack.enter_context(server)
+            servers[spec] = server
+    return servers, [
+        replace(arm, not_run=reasons[arm.server]) if arm.server in reasons else arm for arm in arms
+    ]
+
+
 class _Run:
     """The state of one run while it lasts."""
 
     def __init__(
         self,
-        server: Server,
+        servers: Mapping[str | None, Server],
         writer: RecordWriter,
         arms: Sequence[Arm],
         prepare: Procedure,
         procedure: Procedure,
+        *,
+        core: int | None,
     ) -> None:
-        self.server = server
+        self.servers = servers
         self.writer = writer
         self.arms = {arm.name: arm for arm in arms}
+        self.baseline = baseline_of(arms).name
         self.not_run = {arm.name: arm.not_run for arm in arms if arm.not_run}
         self.prepare = prepare
         self.procedure = procedure
+        self.core = core
 
     def carry_out(self, blocks: int, seed: int, findings: Sequence[Any]) -> None:
         info = self.writer.info
@@ -152,24 +188,46 @@ class _Run:
     def _prepare_states(self, session: int) -> None:
         """Build every state, and find out which arms cannot run, before anything is measured."""
         rows: list[tuple[Any, ...]] = []
+        info = self.writer.info
         for arm in self.arms.values():
             if arm.name in self.not_run:
                 continue
-            self.progress.show(f"preparing: {arm.state}")
+            self.progress.show(f"preparing {arm.name}: {arm.state}")
             try:
-                self._restore(arm, rows, session)
+                with self._pinned(arm):
+                    self._restore(arm, rows, session)
             except CannotRun as reason:
                 self._cannot_run(arm, reason)
-        self.writer.info["server"] |= _server_facts(self.server)
+                continue
+            facts = _server_facts(self.servers[arm.server])
+            (info["server"] if arm.server is None else info["servers"][arm.server]).update(facts)
         self.writer.write_block(f"0-{session}", rows)
 
     def _restore(self, arm: Arm, rows: list[tuple[Any, ...]], session: int) -> None:
+        server = self.servers[arm.server]
+
         def build() -> None:
-            with Trial(self.server, arm, block=0, position=session) as trial:
+            with Trial(server, arm, block=0, position=session) as trial:
                 self.prepare(trial, arm)
                 rows.extend(trial.rows)
 
-        self.server.restore(arm.state, build, arm.settings)
+        for other in self.servers.values():
+            if other is not server and other.owned:
+                other.stop("immediate")  # nothing of it is kept
+        server.restore(arm.state, build, arm.settings)
+
+    @contextmanager
+    def _pinned(self, arm: Arm) -> Iterator[None]:
+        """Be on the server's core; a server that is not ours has none."""
+        if self.core is None or not self.servers[arm.server].owned:
+            yield
+            return
+        before = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {self.core})
+        try:
+            yield
+        finally:
+            os.sched_setaffinity(0, before)
 
     def _block(self, number: int, order: Sequence[str]) -> None:
         info = self.writer.info
@@ -178,7 +236,8 @@ class _Run:
         for position, name in enumerate(order, start=1):
             if name not in self.not_run:
                 started_at = _now()
-                rows += self._trial(self.arms[name], number, position)
+                with self._pinned(self.arms[name]):
+                    rows += self._trial(self.arms[name], number, position)
                 times.append(
                     {
                         "block": number,
@@ -194,10 +253,16 @@ class _Run:
 
     def _trial(self, arm: Arm, block: int, position: int) -> list[tuple[Any, ...]]:
         self.progress.show(f"block {block}, {arm.name}: restoring")
+        server = self.servers[arm.server]
         try:
             self._restore(arm, [], session=0)
             with Trial(
-                self.server, arm, block=block, position=position, show=self.progress.show
+                server,
+                arm,
+                block=block,
+                position=position,
+                show=self.progress.show,
+                restore=lambda: self._restore(arm, [], session=0),
             ) as trial:
                 self.procedure(trial, arm)
         except CannotRun as reason:
@@ -216,9 +281,8 @@ class _Run:
         return trial.rows
 
     def _cannot_run(self, arm: Arm, reason: CannotRun) -> None:
-        baseline = next(iter(self.arms))
-        if arm.name == baseline:
-            raise StudyError(f"The baseline, {baseline}, cannot run here: {reason}") from reason
+        if arm.name == self.baseline:
+            raise StudyError(f"The baseline, {arm.name}, cannot run here: {reason}") from reason
         self.not_run[arm.name] = str(reason)
         self.progress.note(f"{arm.name}: not run: {reason}")
         for entry in self.writer.info["arms"]:
@@ -235,16 +299,20 @@ def _describe(arm: Arm, baseline: Arm) -> dict[str, Any]:
         "state": arm.state,
         "settings": dict(arm.settings),
         "options": dict(arm.options),
+        "server": arm.server,
         "not_run": arm.not_run,
     }
 
 
 def _server_facts(server: Server) -> dict[str, Any]:
     capabilities = server.capabilities
+    with server.connect() as connection:
+        build = connection.execute("SELECT version()").fetchone()
     return {
         "spec": server.spec,
         "version": server.version,
         "version_text": server.version_text,
+        "build": build[0] if build else None,
         "owned": server.owned,
         "superuser": capabilities.superuser,
         "contrib": sorted(capabilities.contrib),
@@ -258,19 +326,6 @@ def _source(function: Procedure) -> str:
         return inspect.getsource(function)
     except (OSError, TypeError):  # defined where no source is kept, such as a prompt
         return function.__code__.co_code.hex() + repr(function.__code__.co_consts)
-
-
-@contextmanager
-def _pinned(core: int | None) -> Iterator[None]:
-    if core is None:
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {core})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def _announce(record: Record) -> Record:

@@ -142,7 +142,7 @@ class OwnedServer(ServerBase):
         """A new connection as superuser to our own database, in autocommit mode."""
         postmaster = self._running()
         arguments: dict[str, Any] = {"autocommit": True, "application_name": "pgstudies"}
-        with _without_pg_variables():
+        with without_pg_variables():
             try:
                 connection = psycopg.connect(**(arguments | self._address(DATABASE) | kwargs))
             except psycopg.OperationalError as error:
@@ -291,7 +291,7 @@ class OwnedServer(ServerBase):
 
 
 @contextmanager
-def _without_pg_variables() -> Iterator[None]:
+def without_pg_variables() -> Iterator[None]:
     """Hide PGOPTIONS, PGSERVICE and the like: they are meant for the user's own servers."""
     with _environment_lock:
         hidden = {name: value for name, value in os.environ.items() if name.startswith("PG")}

@@ -52,11 +52,19 @@ class Record:
 
     @property
     def arms(self) -> pl.DataFrame:
-        """The arms in declared order: name, description, baseline, repeats, not_run."""
+        """The arms in declared order: name, description, baseline, repeats, server, not_run.
+
+        ``server`` is the version, such as PostgreSQL 18.6; null where there was no server.
+        """
         columns = ["name", "description", "baseline", "repeats", "not_run"]
         schema = dict.fromkeys(columns, pl.String()) | {"baseline": pl.Boolean()}
         rows = [{c: arm[c] for c in columns} for arm in self.info["arms"]]
-        return pl.DataFrame(rows, schema=schema)
+        servers = {None: self.info["server"]} | self.info.get("servers", {})
+        versions = [
+            servers.get(arm.get("server"), {}).get("version_text") for arm in self.info["arms"]
+        ]
+        arms = pl.DataFrame(rows, schema=schema)
+        return arms.insert_column(4, pl.Series("server", versions, dtype=pl.String()))
 
     @property
     def blocks(self) -> int:

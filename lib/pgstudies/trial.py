@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from psycopg import pq
 
 from .cold import can_evict, drop_from_page_cache, evict, reason_not_cold
 from .counters import UNITS, Counts, StatementCounters, cpu_seconds, device_bytes
+from .errors import StudyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -37,6 +38,7 @@ class Arm:
         state: Which prepared state it starts from; arms naming the same state share it.
         settings: Server settings that differ from the study's.
         options: Values that the study's own procedure looks up.
+        server: The server it runs on, in the words of ``serve``; None is the study's own.
         repeats: The arm this one is a second copy of (the A/A pair).
         not_run: Why it cannot run here, known beforehand.
 
@@ -47,6 +49,7 @@ class Arm:
     state: str = "plain"
     settings: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+    server: str | None = None
     repeats: str | None = None
     not_run: str | None = None
 
@@ -69,6 +72,7 @@ class Trial:
         block: int,
         position: int,
         show: Callable[[str], None] = lambda _: None,
+        restore: Callable[[], None] = lambda: None,
     ) -> None:
         self.server = server
         self.arm = arm
@@ -77,6 +81,7 @@ class Trial:
         self.rows: list[tuple[Any, ...]] = []
         self.left_out: list[tuple[str, str, str]] = []
         self._show = show
+        self._restore = restore
         self._open()
 
     def _open(self) -> None:
@@ -95,6 +100,17 @@ class Trial:
     def __exit__(self, *_: object) -> None:
         self.connection.close()
         self._observer.close()
+
+    def restore(self) -> None:
+        """Go back to the state the trial started from; ``connection`` is a new one."""
+        self.connection.close()
+        self._observer.close()
+        self._restore()
+        self._open()
+
+    def show(self, what: str) -> None:
+        """Say in the progress bar what is being done."""
+        self._show(f"block {self.block}, {self.arm.name}: {what}")
 
     def execute(self, query: Query, params: Params | None = None) -> psycopg.Cursor[TupleRow]:
         """Run a statement that is not measured."""
@@ -120,7 +136,7 @@ class Trial:
         and, where the server lets us see them, ``cpu_s`` of the backend, buffers, WAL and
         ``read_bytes`` of the whole server, each with its unit.
         """
-        self._show(f"block {self.block}, {self.arm.name}: {step}" + f" {iteration or ''}")
+        self.show(f"{step} {iteration or ''}")
         before = self._counts()
         execute = self.connection.execute
         started_at = datetime.now(UTC)
@@ -142,7 +158,7 @@ class Trial:
         Through psycopg's libpq layer: for a statement of a few microseconds a cursor costs as much
         as the statement.  Rows are received and thrown away.  Raises psycopg.Error.
         """
-        self._show(f"block {self.block}, {self.arm.name}: {step} × {times} {iteration or ''}")
+        self.show(f"{step} × {times} {iteration or ''}")
         pgconn, name = self.connection.pgconn, b"pgstudies"
         _check(pgconn.prepare(name, query.encode()))
         before = self._counts()
@@ -156,6 +172,47 @@ class Trial:
         measured = {"duration_s": duration_ns / 1e9} | self._counts().since(before)
         for metric, value in measured.items():
             each = value / times
+            self.record(
+                step, metric, each, UNITS[metric], iteration=iteration, case=case, at=started_at
+            )
+
+    def each(
+        self,
+        step: str,
+        statements: Sequence[str],
+        *,
+        iteration: int = 0,
+        case: str = "",
+        between: Callable[[], object] | None = None,
+    ) -> None:
+        """Run statements one after the other and record what one of them took in the mean.
+
+        Records ``duration_s`` (wall time from sending to answer) and ``cpu_s`` of the backend where
+        it can be seen.  ``between`` is called after every statement; its time does not count.
+        Through psycopg's libpq layer, rows thrown away.  Raises psycopg.Error, and StudyError when
+        there is no statement.
+        """
+        if not statements:
+            raise StudyError(f"There is no statement to run for {step}.")
+        self.show(f"{step} × {len(statements)} {iteration or ''}")
+        execute, now = self.connection.pgconn.exec_, time.perf_counter_ns
+        encoded = [statement.encode() for statement in statements]
+        before = cpu_seconds(self._backend) if self.server.owned else None
+        started_at = datetime.now(UTC)
+        duration_ns = 0
+        for statement in encoded:
+            start = now()
+            result = execute(statement)
+            duration_ns += now() - start
+            _check(result)
+            if between is not None:
+                between()
+        measured = {"duration_s": duration_ns / 1e9}
+        after = cpu_seconds(self._backend) if self.server.owned else None
+        if before is not None and after is not None:
+            measured["cpu_s"] = after - before
+        for metric, value in measured.items():
+            each = value / len(encoded)
             self.record(
                 step, metric, each, UNITS[metric], iteration=iteration, case=case, at=started_at
             )
@@ -223,16 +280,19 @@ def _check(result: PGresult) -> None:
         raise psycopg.errors.error_from_result(result)
 
 
+def baseline_of(arms: Sequence[Arm]) -> Arm:
+    """The first arm that can run, as far as is known; the first where none can."""
+    return next((arm for arm in arms if arm.not_run is None), arms[0])
+
+
 def with_repeat(arms: Sequence[Arm]) -> list[Arm]:
-    """The arms, and after the first one (the baseline) a second copy of it: the A/A pair."""
-    baseline = arms[0]
-    again = Arm(
+    """The arms, and after the baseline a second copy of it: the A/A pair."""
+    baseline = baseline_of(arms)
+    again = replace(
+        baseline,
         name=f"{baseline.name} (again)",
         description=f"The same as {baseline.name}: what differs between the two is noise.",
-        state=baseline.state,
-        settings=baseline.settings,
-        options=baseline.options,
         repeats=baseline.name,
-        not_run=baseline.not_run,
     )
-    return [baseline, again, *arms[1:]]
+    place = arms.index(baseline) + 1
+    return [*arms[:place], again, *arms[place:]]
