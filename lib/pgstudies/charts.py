@@ -67,10 +67,11 @@ def series_chart(
     log: bool = False,
     expectation: pl.DataFrame | None = None,
 ) -> alt.LayerChart:
-    """Points joined by lines, one line per value of ``color``; ``x`` holds numbers, or names in order.
+    """Points joined by lines, one line per value of ``color``.
 
-    ``y_title`` names the unit: it stands at the axis and in the tooltip.  ``arms`` is the study's
-    whole list of arms, so that colours stay the same from chart to chart.  ``step`` names a column
+    ``x`` holds numbers, or names in the order to be drawn.  ``y_title`` names the unit: it stands
+    at the axis and in the tooltip.  ``arms`` is the study's whole list of arms, so that colours
+    stay the same from chart to chart.  ``step`` names a column
     of which the reader chooses one value at a time.  ``low`` and ``high`` name the columns of an
     interval, drawn as a band.  ``expectation`` has the columns ``x`` and ``y`` (and may have
     ``step``): a dashed line.  Raises StudyError when a column is missing, there are no rows or the

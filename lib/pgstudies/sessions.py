@@ -57,8 +57,8 @@ def room_for_sessions(server: Server | None = None, *, oldest: int | None = None
     """How many sessions this machine has room for, and the server, where one is given.
 
     Counted are open files and processes of this account, memory, System V semaphores where
-    ``oldest``, the oldest server's version, is before 10, and ``max_connections``.  The limit of open
-    files is raised first, as far as the system lets us.
+    ``oldest``, the oldest server's version, is before 10, and ``max_connections``.  The limit of
+    open files is raised first, as far as the system lets us.
     """
     rooms = [_room_for_files()]
     if server is not None:
