@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from .parameters import study_parameters
     from .posts import published, published_source
     from .records import Record, find_record, list_records, read_record
+    from .releases import reason_not_available
     from .servers import serve
+    from .sessions import conninfo, hold_transactions, room_for_sessions, session_cpu_seconds
     from .trial import Arm, Trial
     from .verdicts import describe
 
@@ -40,7 +42,9 @@ _HOMES = {
     "parameters": ["study_parameters"],
     "posts": ["published", "published_source"],
     "records": ["Record", "find_record", "list_records", "read_record"],
+    "releases": ["reason_not_available"],
     "servers": ["serve"],
+    "sessions": ["conninfo", "hold_transactions", "room_for_sessions", "session_cpu_seconds"],
     "trial": ["Arm", "Trial"],
     "verdicts": ["describe"],
 }
@@ -56,11 +60,13 @@ __all__ = [
     "block_chart",
     "block_values",
     "cache_state",
+    "conninfo",
     "describe",
     "diagnose",
     "downloads",
     "effect_chart",
     "find_record",
+    "hold_transactions",
     "judge",
     "list_records",
     "measure",
@@ -68,9 +74,12 @@ __all__ = [
     "published",
     "published_source",
     "read_record",
+    "reason_not_available",
+    "room_for_sessions",
     "save",
     "series_chart",
     "serve",
+    "session_cpu_seconds",
     "study_parameters",
 ]
 

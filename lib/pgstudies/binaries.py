@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .errors import ServerError
+from .releases import is_release
 
-MINIMUM_VERSION = 130000
-"""The oldest server that the studies talk to, as the server itself counts versions."""
+OLDEST_OWNED = 90300
+"""The oldest server that we start ourselves, as the server itself counts versions."""
 
 EMBEDDED = "embedded"
 """The word for the PostgreSQL that is installed together with this package."""
@@ -36,13 +37,18 @@ class Binaries:
 
 
 def find_binaries(spec: str | Path = EMBEDDED) -> Binaries:
-    """The installation meant by ``embedded`` or by a directory, which may be its bin directory.
+    """The installation meant by ``embedded``, a release, or a directory, perhaps that of programs.
 
-    Raises ServerError where there is none, where a program is missing or cannot be run here, and
-    where PostgreSQL is older than ``MINIMUM_VERSION``.
+    A release that is not cached is fetched.  Raises ServerError where there is no installation,
+    where a program is missing or cannot be run here, and where PostgreSQL is older than
+    ``OLDEST_OWNED``.
     """
     if str(spec) == EMBEDDED:
         return require_version(_embedded())
+    if is_release(str(spec)):
+        from .fetching import fetch  # noqa: PLC0415  (it needs this module)
+
+        return _inspect(fetch(str(spec)) / "bin", f"release {spec}")
     directory = Path(spec).expanduser()
     if not directory.is_dir():
         raise ServerError(f"There is no directory {directory} to take PostgreSQL from.")
@@ -56,18 +62,13 @@ def find_binaries(spec: str | Path = EMBEDDED) -> Binaries:
 
 
 def require_version(binaries: Binaries) -> Binaries:
-    """The same installation; raises ServerError when it is older than ``MINIMUM_VERSION``."""
-    if binaries.version < MINIMUM_VERSION:
-        raise ServerError(too_old(binaries.version_text))
+    """The same installation; raises ServerError when it is older than ``OLDEST_OWNED``."""
+    if binaries.version < OLDEST_OWNED:
+        raise ServerError(
+            f"{binaries.version_text} is too old: pgstudies starts servers of PostgreSQL 9.3 or "
+            f"newer."
+        )
     return binaries
-
-
-def too_old(version_text: str) -> str:
-    """The sentence for a server older than ``MINIMUM_VERSION``."""
-    return (
-        f"{version_text} is too old: pgstudies needs PostgreSQL {MINIMUM_VERSION // 10000} "
-        f"or newer."
-    )
 
 
 def wheel_bindir() -> Path | None:
@@ -96,11 +97,16 @@ def copy_installation(binaries: Binaries, target: Path) -> Binaries:
     for source, destination in parts:
         if source.is_dir():
             shutil.copytree(source, destination, symlinks=True)
-    for path in [target, *target.rglob("*")]:
+    open_to_all(target)
+    return replace(binaries, bindir=copy / binaries.bindir.name)
+
+
+def open_to_all(tree: Path) -> None:
+    """Let every account read what is below ``tree``, and run what its owner may run."""
+    for path in [tree, *tree.rglob("*")]:
         if not path.is_symlink():
             mode = path.stat().st_mode
             path.chmod(mode | (0o555 if path.is_dir() or mode & 0o100 else 0o444))
-    return replace(binaries, bindir=copy / binaries.bindir.name)
 
 
 def parse_version(text: str) -> int:

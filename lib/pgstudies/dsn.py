@@ -12,7 +12,6 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from .addresses import explain, is_dsn, parse_dsn, without_password, write_uri
-from .binaries import MINIMUM_VERSION, too_old
 from .capabilities import Capabilities, find_pgbench
 from .errors import CannotRun, ServerError
 from .places import DatabasePlace, SchemaPlace
@@ -27,6 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["DsnServer", "is_dsn", "without_password"]
 
 _log = logging.getLogger(__name__)
+OLDEST_RUNNING = 130000
+"""The oldest server of somebody else's: our own place there is made in the SQL of 13."""
+
 _CONNECT_TIMEOUT_S = 10
 _EXTENSIONS = ["pg_stat_statements", "pg_buffercache"]
 
@@ -180,8 +182,11 @@ class DsnServer(ServerBase):
         )
         self.version = info.server_version
         self.version_text = f"PostgreSQL {info.parameter_status('server_version')}"
-        if self.version < MINIMUM_VERSION:
-            raise ServerError(too_old(self.version_text))
+        if self.version < OLDEST_RUNNING:
+            raise ServerError(
+                f"{self.spec} is {self.version_text}, which is too old: a running server must be "
+                f"PostgreSQL {OLDEST_RUNNING // 10000} or newer."
+            )
         if self._ask("SELECT current_setting('transaction_read_only') = 'on'"):
             raise ServerError(f"{self.spec} is read-only: give a server that can be written to.")
         # An idle connection holds the lock of the run.

@@ -25,6 +25,9 @@ STUDIES = BOOK / "studies"
 PUBLISHED = ROOT / "data" / "published"
 """The posts' numbers and their descriptor."""
 
+RELEASES = ROOT / "data" / "releases.toml"
+"""Where the programs of other PostgreSQL releases come from."""
+
 REFERENCE_RECORDS = ROOT / "data" / "records"
 """Dated reference runs of this project."""
 
@@ -44,17 +47,22 @@ def records_dir() -> Path:
 
 
 def cache_dir() -> Path:
-    """The directory for what can be made again: ``$PGSTUDIES_CACHE``, else the user's cache."""
+    """The directory for what can be made again: ``$PGSTUDIES_CACHE``, else the user's cache.
+
+    For root it is outside every private home, because the servers of root run as another account.
+    """
     configured = os.environ.get("PGSTUDIES_CACHE")
     if configured:
         return Path(configured).expanduser().resolve()
+    if os.geteuid() == 0:
+        return Path("/var/cache/pgstudies")
     return platformdirs.user_cache_path("pgstudies")
 
 
 def run_dir() -> Path:
     """The directory for the data of owned servers: ``$PGSTUDIES_RUN_DIR``, else a usual place.
 
-    For root it is outside every private home, because the servers of root run as another account.
+    For root it is outside every private home, as the cache is.
     """
     configured = os.environ.get("PGSTUDIES_RUN_DIR")
     if configured:

@@ -1,9 +1,9 @@
-"""The progress bar of a measurement: a line on stderr with the time left."""
+"""Progress bars on stderr: of a measurement, with the time left, and of a download."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from tqdm import tqdm
 
@@ -49,3 +49,17 @@ class Progress:
     def note(self, sentence: str) -> None:
         """Print a sentence of its own above the bar."""
         self._bar.write(sentence, file=sys.stderr)
+
+
+def byte_bar(what: str, total: int) -> tqdm[NoReturn]:
+    """A bar in the same style over bytes that are fetched or unpacked."""
+    return tqdm(
+        total=total,
+        desc=what,
+        unit="B",
+        unit_scale=True,
+        file=sys.stderr,
+        ncols=100,
+        mininterval=0.1,
+        bar_format="{desc}: {n_fmt}/{total_fmt} |{bar:20}| {elapsed}",
+    )

@@ -42,6 +42,8 @@ _POSIX_SEMAPHORES = 100000
 """Since 10 a connection needs no System V semaphore on Linux."""
 
 _SEMAPHORES_PER_SET = 16
+_SEMAPHORE_LIMITS = Path("/proc/sys/kernel/sem")
+_SEMAPHORES_USED = Path("/proc/sysvipc/sem")
 _END_TIMEOUT_S = 60.0
 
 
@@ -238,8 +240,8 @@ def _room_for_processes() -> list[Room]:
 
 def _room_for_semaphores() -> list[Room]:
     try:
-        limits = Path("/proc/sys/kernel/sem").read_text().split()
-        sets = Path("/proc/sysvipc/sem").read_text().splitlines()[1:]
+        limits = _SEMAPHORE_LIMITS.read_text().split()
+        sets = _SEMAPHORES_USED.read_text().splitlines()[1:]
     except OSError:
         return []
     semaphores, most_sets = int(limits[1]), int(limits[3])

