@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from psycopg import sql
 
+from .dialects import counts_wal, marks_toplevel
+
 if TYPE_CHECKING:
     import psycopg
     from psycopg.rows import TupleRow
@@ -52,7 +54,7 @@ class Counts:
 _STATEMENTS = sql.SQL(
     """
     SELECT sum(shared_blks_hit), sum(shared_blks_read), sum(shared_blks_dirtied),
-           sum(wal_bytes), sum(wal_fpi)
+           {wal}
     FROM {view}
     WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())
       AND userid = (SELECT oid FROM pg_roles WHERE rolname = current_user)
@@ -71,6 +73,7 @@ class StatementCounters:
     def __init__(self, observer: psycopg.Connection[TupleRow]) -> None:
         self._observer = observer
         self._query = _find_view(observer)
+        self._counts_wal = counts_wal(observer.info.server_version)
 
     @property
     def available(self) -> bool:
@@ -82,7 +85,8 @@ class StatementCounters:
         if self._query is None:
             return (None,) * 5
         row = self._observer.execute(self._query, prepare=True).fetchone()
-        return tuple(0.0 if value is None else float(value) for value in row or ())
+        found = [0.0 if value is None else float(value) for value in row or ()]
+        return tuple(found if self._counts_wal else [*found[:3], None, None])
 
 
 def _find_view(observer: psycopg.Connection[TupleRow]) -> sql.Composed | None:
@@ -97,8 +101,12 @@ def _find_view(observer: psycopg.Connection[TupleRow]) -> sql.Composed | None:
     ).fetchone()
     if row is None:
         return None
-    nested = sql.SQL("AND toplevel" if observer.info.server_version >= 140000 else "")
-    return _STATEMENTS.format(view=sql.Identifier(row[0], "pg_stat_statements"), toplevel=nested)
+    version = observer.info.server_version
+    return _STATEMENTS.format(
+        view=sql.Identifier(row[0], "pg_stat_statements"),
+        wal=sql.SQL("sum(wal_bytes), sum(wal_fpi)" if counts_wal(version) else "NULL, NULL"),
+        toplevel=sql.SQL("AND toplevel" if marks_toplevel(version) else ""),
+    )
 
 
 def cpu_seconds(pid: int) -> float | None:

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import psutil
 import psycopg
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 from .accounts import can_execute, run_as, server_account
 from .binaries import copy_installation
 from .capabilities import Capabilities, find_pgbench, has_server_headers
+from .dialects import wal_directory
 from .errors import CannotRun, ServerError
 from .instances import PORT, Instance
 from .postmaster import Postmaster, StartError
@@ -197,7 +199,7 @@ class OwnedServer(ServerBase):
         self._instance.empty_data(self._account)
         initdb = self._programs.bindir / "initdb"
         command: list[str | Path] = [initdb, "-D", data, "-U", SUPERUSER, "-A", "trust"]
-        command += ["-E", "UTF8", "--locale=C", "--no-sync"]
+        command += ["-E", "UTF8", "--locale=C", "-N"]
         run_as(self._account, command, self._environment)
         try:
             self._postmaster = self._launch({"fsync": "off"})
@@ -257,6 +259,8 @@ class OwnedServer(ServerBase):
             self._instance.data,
             self._instance.log,
             ours | dict(settings),
+            version=self.version,
+            address=make_conninfo(**self._address("postgres")),
             account=self._account,
             environment=self._environment,
             cpu=self._cpu,
@@ -265,7 +269,7 @@ class OwnedServer(ServerBase):
     def _pack(self, name: str) -> tuple[Path, int]:
         """Stop the server and put its data aside; returns where it is and its size (bytes)."""
         self.stop()
-        drop_recycled_wal(self._instance.data)
+        drop_recycled_wal(self._instance.data / wal_directory(self.version))
         kept = self._instance.snapshots / name
         self._instance.data.rename(kept)
         return kept, size_bytes(kept)

@@ -9,7 +9,11 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import psutil
+from psycopg.pq import PGconn, Ping
+
 from .accounts import server_environment
+from .dialects import says_ready, waits_for_children
 from .errors import ServerError
 
 if TYPE_CHECKING:
@@ -43,11 +47,15 @@ class Postmaster:
         log: Path,
         settings: Mapping[str, str],
         *,
+        version: int,
+        address: str,
         account: Account,
         environment: Mapping[str, str],
         cpu: int | None,
     ) -> None:
         self._data = data
+        self._version = version
+        self._address = address.encode()
         self._log = log
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         with log.open("ab") as output, _on_core(cpu):
@@ -86,6 +94,7 @@ class Postmaster:
         """
         if self._process.poll() is not None:
             return
+        children = [] if waits_for_children(self._version) else self._children()
         self._process.send_signal(_SIGNALS[mode])
         try:
             self._process.wait(_KILL_TIMEOUT_S if mode == "immediate" else _STOP_TIMEOUT_S)
@@ -96,6 +105,9 @@ class Postmaster:
                 raise ServerError(
                     f"The server did not stop within {_STOP_TIMEOUT_S:.0f} s and was killed."
                 ) from None
+        finally:
+            # Else the next start would find the shared memory in use.
+            psutil.wait_procs(children, timeout=_KILL_TIMEOUT_S)
 
     def complaint(self) -> str:
         """The first fatal line that it wrote to its log, else the last line."""
@@ -118,12 +130,21 @@ class Postmaster:
             time.sleep(_POLL_S)
 
     def _is_ready(self) -> bool:
-        # Since 10 the eighth line of postmaster.pid says so.
         try:
             lines = (self._data / "postmaster.pid").read_text().split("\n")
         except FileNotFoundError:
             return False
-        return lines[0] == str(self.pid) and len(lines) > 7 and lines[7].strip() == "ready"
+        if lines[0] != str(self.pid):
+            return False
+        if says_ready(self._version):
+            return len(lines) > 7 and lines[7].strip() == "ready"
+        return PGconn.ping(self._address) == Ping.OK
+
+    def _children(self) -> list[psutil.Process]:
+        try:
+            return psutil.Process(self.pid).children()
+        except psutil.NoSuchProcess:
+            return []
 
 
 @contextmanager

@@ -159,14 +159,14 @@ def size_bytes(directory: Path) -> int:
     return sum(os.lstat(file).st_blocks * 512 for file in files)
 
 
-def drop_recycled_wal(data: Path) -> int:
+def drop_recycled_wal(wal: Path) -> int:
     """Remove the segments that a stopped server keeps only to write over; returns their number.
 
     After a bulk load they are many times the size of the data.  Such a segment does not begin with
     a page of its own address.
     """
     dropped = 0
-    for segment in sorted((data / "pg_wal").iterdir()):
+    for segment in sorted(wal.iterdir()):
         if len(segment.name) != 24 or not segment.is_file():
             continue
         size = segment.stat().st_size
