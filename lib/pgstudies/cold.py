@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from .dialects import EVICTS_BUFFERS, EVICTS_RELATIONS
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -41,13 +43,13 @@ def reason_not_cold(server: Server) -> str | None:
 
 def can_evict(server: Server) -> bool:
     """Whether shared buffers can be emptied without a restart (PostgreSQL 17, pg_buffercache)."""
-    return server.version >= 170000 and "pg_buffercache" in server.capabilities.contrib
+    return server.version >= EVICTS_BUFFERS and "pg_buffercache" in server.capabilities.contrib
 
 
 def evict(connection: psycopg.Connection[TupleRow], tables: list[str]) -> None:
     """Empty shared buffers of the tables, their indexes and TOAST tables."""
     relations = [row[0] for row in connection.execute(_FILES, [tables])]
-    if connection.info.server_version >= 180000:
+    if connection.info.server_version >= EVICTS_RELATIONS:
         connection.execute(
             "SELECT pg_buffercache_evict_relation(r) FROM unnest(%s::regclass[]) r", [relations]
         )

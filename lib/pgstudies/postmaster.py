@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import psutil
@@ -17,7 +17,7 @@ from .dialects import says_ready, waits_for_children
 from .errors import ServerError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from .accounts import Account
@@ -107,7 +107,7 @@ class Postmaster:
                 ) from None
         finally:
             # Else the next start would find the shared memory in use.
-            psutil.wait_procs(children, timeout=_KILL_TIMEOUT_S)
+            _wait_until_dead(children)
 
     def complaint(self) -> str:
         """The first fatal line that it wrote to its log, else the last line."""
@@ -145,6 +145,15 @@ class Postmaster:
             return psutil.Process(self.pid).children()
         except psutil.NoSuchProcess:
             return []
+
+
+def _wait_until_dead(processes: Sequence[psutil.Process]) -> None:
+    """Wait for processes whose parent has ended; a zombie is dead, whoever buries it and when."""
+    deadline = time.monotonic() + _KILL_TIMEOUT_S
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            while process.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
 
 
 @contextmanager

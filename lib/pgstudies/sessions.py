@@ -170,20 +170,23 @@ def _wait_for_end(server: OwnedServer, living: int) -> None:
 def _unpinned(server: Server) -> Iterator[None]:
     """Let us and new sessions use every core: two thousand are open in half of the time.
 
-    And where the holders stay, they disturb the server's one core less.
+    Afterwards they are kept where the server is: a holder that wakes up on another core to take
+    note of a catalog's change would contend for locks with the session that made it.
     """
     if not hasattr(os, "sched_setaffinity"):
         yield
         return
-    processes = [0, server.postmaster_pid] if server.owned else [0]
-    before = {pid: os.sched_getaffinity(pid) for pid in processes}
+    postmaster = server.postmaster_pid if server.owned else 0
+    before = {pid: os.sched_getaffinity(pid) for pid in {0, postmaster}}
     try:
-        for pid in processes:
+        for pid in before:
             os.sched_setaffinity(pid, range(os.cpu_count() or 1))
         yield
     finally:
-        for pid, cores in before.items():
-            os.sched_setaffinity(pid, cores)
+        os.sched_setaffinity(0, before[0])
+        for pid in server.pids() if server.owned else []:
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(pid, before[postmaster])
 
 
 def _room_on_server(server: Server) -> Room:
