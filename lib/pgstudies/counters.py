@@ -96,7 +96,7 @@ def _find_view(observer: psycopg.Connection[TupleRow]) -> sql.Composed | None:
         FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace
         WHERE e.extname = 'pg_stat_statements'
           -- there only when the library is loaded, and visible to every role
-          AND EXISTS (SELECT FROM pg_settings WHERE name = 'pg_stat_statements.track')
+          AND EXISTS (SELECT 1 FROM pg_settings WHERE name = 'pg_stat_statements.track')
         """
     ).fetchone()
     if row is None:
