@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import psutil
+import psycopg
 import pytest
 from conftest import BUILDER, LESSER, dsn_of, wait_until_dead
 
+from pgstudies.binaries import find_binaries
 from pgstudies.errors import CannotRun, ServerError, StudyError
 from pgstudies.measuring import measure
 from pgstudies.records import list_records, read_record
@@ -153,6 +155,86 @@ def test_a_baseline_that_cannot_run_stops_the_run() -> None:
 
     with pytest.raises(StudyError, match="The baseline, plain, cannot run here: not on"):
         run(procedure=refuse)
+
+
+def other_server() -> str:
+    """The embedded programs once more, by their directory: a second server of the same version."""
+    return str(find_binaries("embedded").bindir.parent)
+
+
+def test_arms_run_on_servers_of_their_own_of_which_one_runs_at_a_time() -> None:
+    def servers() -> int:
+        return sum(child.name().startswith("postgres") for child in psutil.Process().children())
+
+    running: set[int] = set()
+    before = servers()
+
+    def watched(trial: Trial, arm: Arm) -> None:
+        running.add(servers())
+        assert trial.server.spec == (arm.server or "embedded")
+        procedure(trial, arm)
+
+    arms = [Arm("here"), Arm("there", server=other_server())]
+    record = run(arms=arms, procedure=watched)
+    assert value(record, "rows") == [ROWS] * 6
+    assert running == {before + 1}
+    assert list(record.info["servers"]) == [other_server()]
+    versions = record.arms["server"].unique().to_list()
+    assert versions == [record.info["server"]["version_text"]]
+    assert "compiled by" in record.info["servers"][other_server()]["build"]
+
+
+def test_an_arm_whose_server_cannot_be_had_is_named_and_the_next_is_the_baseline() -> None:
+    arms = [
+        Arm("known", not_run="it is not for this machine"),
+        Arm("found out", server="/no/such/directory"),
+        Arm("plain"),
+        Arm("wide", state="wide"),
+    ]
+    record = run(arms=arms)
+    table = record.arms
+    assert table["name"].to_list() == ["known", "found out", "plain", "plain (again)", "wide"]
+    assert table.filter("baseline")["name"].to_list() == ["plain"]
+    reasons = table["not_run"].to_list()
+    assert reasons[0] == "it is not for this machine"
+    assert "There is no directory /no/such/directory" in reasons[1]
+    assert reasons[2:] == [None] * 3
+    assert value(record, "rows") == [ROWS] * 6
+
+
+def test_a_trial_can_go_back_to_its_state() -> None:
+    def twice(trial: Trial, arm: Arm) -> None:
+        procedure(trial, arm)
+        assert trial.value("SELECT count(*) FROM t") == 0
+        trial.restore()
+        procedure(trial, arm)
+
+    assert value(run(procedure=twice, blocks=1), "rows") == [ROWS] * 6
+
+
+def test_a_sequence_of_statements_is_recorded_as_one_of_them() -> None:
+    between: list[int] = []
+
+    def sequence(trial: Trial, _: Arm) -> None:
+        inserts = [f"INSERT INTO t VALUES ({-i}, 'x')" for i in range(1, 6)]
+        count = "SELECT count(*) FROM t WHERE i < 0"
+        with trial.server.connect() as other:
+            trial.each(
+                "insert",
+                inserts,
+                iteration=1,
+                between=lambda: between.append(other.execute(count).fetchone()[0]),  # type: ignore[index]
+            )
+        with pytest.raises(psycopg.errors.UndefinedTable):
+            trial.each("wrong", ["SELECT 1", "SELECT * FROM nowhere"])
+        with pytest.raises(StudyError, match="no statement to run for nothing"):
+            trial.each("nothing", [])
+
+    record = run(procedure=sequence, blocks=1, arms=ARMS[:1])
+    assert between == [1, 2, 3, 4, 5] * 2
+    assert len(value(record, "duration_s", "insert")) == 2
+    assert all(v > 0 for v in value(record, "cpu_s", "insert"))
+    assert value(record, "duration_s", "wrong") == []
 
 
 class Stopped(Exception):  # noqa: N818
