@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from pgstudies import block_values, paired_effects, serve
+from pgstudies import block_values, hold_transactions, paired_effects, room_for_sessions, serve
 from pgstudies.paths import HTML
+from pgstudies.releases import find_release
 from pgstudies.trial import Arm, Trial
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 ROUNDS = 7
 STANDARD_ROWS = 1_000_000
+SESSIONS = 2000
 
 
 def main() -> None:
@@ -43,6 +45,8 @@ def main() -> None:
             timed_statement(trial)
             against_pgbench(server, trial)  # type: ignore[arg-type]
     restoring(core)
+    old_release(core)
+    many_sessions(core)
     analysis()
     page()
     print(f"load after: {os.getloadavg()[0]:.2f}")
@@ -190,6 +194,40 @@ def restoring(core: int) -> None:
             f"{took / built[-1]:.3f}",
             "at most 0.2 (standard size)",
         )
+
+
+def old_release(core: int) -> None:
+    """From asking for a release that is cached to its accepting connections, initdb included."""
+    if not find_release("9.3").cached:
+        report("server 9.3 from the cache", "not run", "needs `pgstudies servers fetch 9.3`")
+        return
+
+    def start() -> None:
+        with serve("9.3", cpu=core) as server, server.connect() as connection:
+            connection.execute("SELECT 1")
+            times.append(time.perf_counter() - begin)
+
+    times: list[float] = []
+    for _ in range(ROUNDS):
+        begin = time.perf_counter()
+        start()
+    report("server 9.3 from the cache", f"{statistics.median(times):.2f} s", "under 3 s")
+
+
+def many_sessions(core: int) -> None:
+    """Two thousand sessions opened, each with an XID that every snapshot holds."""
+    settings = {"max_connections": "2050", "autovacuum": "off"}
+    with serve("embedded", settings=settings, cpu=core) as server:
+        room = room_for_sessions(server)
+        if room.connections < SESSIONS:
+            report(f"{SESSIONS} open transactions", "not run", room.reason)
+            return
+        times = []
+        for _ in range(ROUNDS):
+            begin = time.perf_counter()
+            with hold_transactions(server, SESSIONS):
+                times.append(time.perf_counter() - begin)
+    report(f"{SESSIONS} open transactions", f"{statistics.median(times):.2f} s", "under 6 s")
 
 
 def analysis() -> None:
