@@ -88,7 +88,7 @@ def series_chart(
     picked = alt.selection_point(fields=[color], bind="legend")
     is_number = frame.schema[x].is_numeric()
     if is_number:
-        where = alt.X(x, type="quantitative").axis(format="d", tickMinStep=1)
+        where = alt.X(x, type="quantitative").axis(format="d", tickMinStep=1, tickCount=10)
         where = where.scale(nice=False, padding=10)
     else:
         where = alt.X(x, type="ordinal").sort(None).axis(labelAngle=0)
