@@ -144,10 +144,7 @@ class Trial:
         cursor = execute(query, params)
         duration_ns = time.perf_counter_ns() - start
         measured = {"duration_s": duration_ns / 1e9} | self._counts().since(before)
-        for metric, value in measured.items():
-            self.record(
-                step, metric, value, UNITS[metric], iteration=iteration, case=case, at=started_at
-            )
+        self._keep(step, measured, iteration=iteration, case=case, at=started_at)
         return cursor
 
     def repeated(
@@ -170,11 +167,8 @@ class Trial:
         _check(result)
         self.execute("DEALLOCATE pgstudies")
         measured = {"duration_s": duration_ns / 1e9} | self._counts().since(before)
-        for metric, value in measured.items():
-            each = value / times
-            self.record(
-                step, metric, each, UNITS[metric], iteration=iteration, case=case, at=started_at
-            )
+        each = {metric: value / times for metric, value in measured.items()}
+        self._keep(step, each, iteration=iteration, case=case, at=started_at)
 
     def each(
         self,
@@ -211,11 +205,8 @@ class Trial:
         after = cpu_seconds(self._backend) if self.server.owned else None
         if before is not None and after is not None:
             measured["cpu_s"] = after - before
-        for metric, value in measured.items():
-            each = value / len(encoded)
-            self.record(
-                step, metric, each, UNITS[metric], iteration=iteration, case=case, at=started_at
-            )
+        each = {metric: value / len(encoded) for metric, value in measured.items()}
+        self._keep(step, each, iteration=iteration, case=case, at=started_at)
 
     def record(
         self,
@@ -231,6 +222,10 @@ class Trial:
         """Keep one value that the procedure found out by itself."""
         where = (self.block, self.position, self.arm.name, case, step, iteration)
         self.rows.append((*where, metric, float(value), unit, at or datetime.now(UTC)))
+
+    def _keep(self, step: str, measured: Mapping[str, float], **where: Any) -> None:
+        for metric, value in measured.items():
+            self.record(step, metric, value, UNITS[metric], **where)
 
     def _counts(self) -> Counts:
         hit, read, dirtied, wal, images = self._counters.read()
