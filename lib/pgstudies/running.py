@@ -1,0 +1,207 @@
+"""Carrying out a run: every block, every arm from its state, on its server, what it took kept."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from .errors import CannotRun, ServerError, StudyError
+from .order import block_orders
+from .progress import Progress
+from .trial import Arm, Trial, baseline_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from .recording import RecordWriter
+    from .servers import Server
+
+    Procedure = Callable[[Trial, Arm], None]
+
+
+class Run:
+    """The state of one run while it lasts: its servers, its record, what cannot run.
+
+    ``servers`` are those of the arms, by the words that these use; ``core`` is the one to keep
+    client and owned servers on, or None.
+    """
+
+    def __init__(
+        self,
+        servers: Mapping[str | None, Server],
+        writer: RecordWriter,
+        arms: Sequence[Arm],
+        prepare: Procedure,
+        procedure: Procedure,
+        *,
+        core: int | None,
+    ) -> None:
+        self.servers = servers
+        self.writer = writer
+        self.arms = {arm.name: arm for arm in arms}
+        self.baseline = baseline_of(arms).name
+        self.not_run = {arm.name: arm.not_run for arm in arms if arm.not_run}
+        self.prepare = prepare
+        self.procedure = procedure
+        self.core = core
+
+    def carry_out(self, blocks: int, seed: int, findings: Sequence[Any]) -> None:
+        """Prepare the states, then run the blocks that are missing; ``findings`` are the gate's.
+
+        Raises ServerError when a server goes away, StudyError when the baseline cannot run.
+        """
+        info = self.writer.info
+        session = len(info["sessions"]) + 1
+        info["sessions"].append({"started_at": _now(), "boot_id": _boot_id()})
+        info["gate"] += [asdict(finding) for finding in findings]
+        info["blocks"] = blocks
+        # All arms are ordered, also those that cannot run: a resumed run keeps its order.
+        orders = info["order"] = block_orders(list(self.arms), blocks, seed)
+        info["status"] = "running"
+        done = self.writer.finished_blocks
+        total = sum(len(order) for order in orders)
+        with Progress(info["study"], total, done=len(done) * len(self.arms)) as progress:
+            self.progress = progress
+            self._prepare_states(session)
+            for number, order in enumerate(orders, start=1):
+                if number not in done:
+                    self._block(number, order)
+
+    def _prepare_states(self, session: int) -> None:
+        """Build every state, and find out which arms cannot run, before anything is measured."""
+        rows: list[tuple[Any, ...]] = []
+        info = self.writer.info
+        for arm in self.arms.values():
+            if arm.name in self.not_run:
+                continue
+            self.progress.show(f"preparing {arm.name}: {arm.state}")
+            try:
+                with self._pinned(arm):
+                    self._restore(arm, rows, session)
+            except CannotRun as reason:
+                self._cannot_run(arm, reason)
+                continue
+            facts = server_facts(self.servers[arm.server])
+            (info["server"] if arm.server is None else info["servers"][arm.server]).update(facts)
+        self.writer.write_block(f"0-{session}", rows)
+
+    def _restore(self, arm: Arm, rows: list[tuple[Any, ...]], session: int) -> None:
+        server = self.servers[arm.server]
+
+        def build() -> None:
+            with Trial(server, arm, block=0, position=session) as trial:
+                self.prepare(trial, arm)
+                rows.extend(trial.rows)
+
+        for other in self.servers.values():
+            if other is not server and other.owned:
+                other.stop("immediate")  # nothing of it is kept
+        server.restore(arm.state, build, arm.settings)
+
+    @contextmanager
+    def _pinned(self, arm: Arm) -> Iterator[None]:
+        """Be on the server's core; a server that is not ours has none."""
+        if self.core is None or not self.servers[arm.server].owned:
+            yield
+            return
+        before = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {self.core})
+        try:
+            yield
+        finally:
+            os.sched_setaffinity(0, before)
+
+    def _block(self, number: int, order: Sequence[str]) -> None:
+        info = self.writer.info
+        rows: list[tuple[Any, ...]] = []
+        times = []
+        for position, name in enumerate(order, start=1):
+            if name not in self.not_run:
+                started_at = _now()
+                with self._pinned(self.arms[name]):
+                    rows += self._trial(self.arms[name], number, position)
+                times.append(
+                    {
+                        "block": number,
+                        "position": position,
+                        "arm": name,
+                        "started_at": started_at,
+                        "finished_at": _now(),
+                    }
+                )
+            self.progress.advance()
+        info["timeline"] += times
+        self.writer.write_block(f"{number:04d}", rows)
+
+    def _trial(self, arm: Arm, block: int, position: int) -> list[tuple[Any, ...]]:
+        self.progress.show(f"block {block}, {arm.name}: restoring")
+        server = self.servers[arm.server]
+        try:
+            self._restore(arm, [], session=0)
+            with Trial(
+                server,
+                arm,
+                block=block,
+                position=position,
+                show=self.progress.show,
+                restore=lambda: self._restore(arm, [], session=0),
+            ) as trial:
+                self.procedure(trial, arm)
+        except CannotRun as reason:
+            self._cannot_run(arm, reason)
+            return []
+        except psycopg.OperationalError as error:
+            raise ServerError(
+                f"The server went away in block {block}, {arm.name} "
+                f"({str(error).strip().splitlines()[0]}): the blocks before are kept; "
+                f"run the same command again to continue."
+            ) from error
+        for step, case, why in trial.left_out:
+            entry = {"arm": arm.name, "step": step, "case": case, "reason": why}
+            if entry not in self.writer.info["left_out"]:
+                self.writer.info["left_out"].append(entry)
+        return trial.rows
+
+    def _cannot_run(self, arm: Arm, reason: CannotRun) -> None:
+        if arm.name == self.baseline:
+            raise StudyError(f"The baseline, {arm.name}, cannot run here: {reason}") from reason
+        self.not_run[arm.name] = str(reason)
+        self.progress.note(f"{arm.name}: not run: {reason}")
+        for entry in self.writer.info["arms"]:
+            if entry["name"] == arm.name:
+                entry["not_run"] = str(reason)
+
+
+def server_facts(server: Server) -> dict[str, Any]:
+    """What a record tells of a server that runs: version, build, settings, what it can do."""
+    capabilities = server.capabilities
+    with server.connect() as connection:
+        build = connection.execute("SELECT version()").fetchone()
+    return {
+        "spec": server.spec,
+        "version": server.version,
+        "version_text": server.version_text,
+        "build": build[0] if build else None,
+        "owned": server.owned,
+        "superuser": capabilities.superuser,
+        "contrib": sorted(capabilities.contrib),
+        "nondefault_settings": server.nondefault_settings().to_dicts(),
+        "unmet_settings": {k: list(v) for k, v in server.unmet_settings.items()},
+    }
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()
+
+
+def _boot_id() -> str | None:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
