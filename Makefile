@@ -12,7 +12,7 @@ LAB_MARK := \# Only for JupyterLab
 
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help install book test lab bench lint browser constraints clean
+.PHONY: help install book test lab bench lint tools constraints clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*##/\1:/p' Makefile | awk -F: '{ printf "make %-12s %s\n", $$1, $$2 }'
@@ -47,15 +47,20 @@ book: install  ## measure every study at quick size and build the report, _build
 	$(BIN)/pgstudies run all --profile quick
 	$(BIN)/pgstudies book
 
-# The tests measure on a server of their own, and keep their records apart from the user's.
+# The tests measure on a server of their own, and keep their records apart from the user's.  What the
+# quick size measures in two blocks is analysed once more, for nbval to compare what is counted; the
+# pages are then tested with the reference records, which have the blocks that intervals need.
 test: export PGSTUDIES_SERVER = embedded
 test: export PGSTUDIES_RECORDS = $(CURDIR)/_build/records-of-tests
 test: export PGSTUDIES_FRESH = 1
 test: export PGSTUDIES_REPLAY =
-test: install browser lint  ## check style and types, run every test, build the book
+test: install tools lint  ## check style and types, run every test, build the book
 	$(BIN)/python -m pytest --ignore=tests/test_book_pages.py
-	$(BIN)/python -m pytest --nbval-lax --nbval-current-env notebooks
-	$(BIN)/pgstudies run all --profile quick
+	$(BIN)/python -m pytest --nbval-lax --nbval-current-env notebooks/_template.ipynb
+	$(BIN)/pgstudies run all --profile quick -p blocks=2
+	PGSTUDIES_REPLAY=$(PGSTUDIES_RECORDS) $(BIN)/python -m pytest --nbval-lax --nbval-current-env \
+	  --ignore=notebooks/_template.ipynb notebooks
+	$(BIN)/pgstudies run all --replay data/records
 	$(BIN)/pgstudies book
 	$(BIN)/python -m pytest tests/test_book_pages.py
 
@@ -70,17 +75,20 @@ lab: .venv/lab  ## open JupyterLab on the notebooks
 bench: install  ## measure the harness itself
 	$(BIN)/python tests/bench.py
 
-# The tests of the pages need a browser. In CI its absence is an error, elsewhere they are skipped.
-browser:
-	@command -v chromium > /dev/null && exit 0; \
-	if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
-	  echo "Installing chromium for the tests of the pages ..."; \
+# The tests of the pages need a browser, those of older releases Maven. In CI the absence of either is
+# an error, elsewhere they are skipped.
+tools:
+	@missing() { for tool in chromium mvn; do command -v $$tool > /dev/null || echo $$tool; done; }; \
+	if [ -n "$$(missing)" ] && [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+	  packages=$$(missing | sed s/mvn/maven/); \
+	  echo "Installing" $$packages "for the tests ..."; \
 	  apt-get update -qq \
-	    && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium > /dev/null; \
+	    && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $$packages > /dev/null; \
 	fi; \
-	command -v chromium > /dev/null && exit 0; \
-	if [ "$$CI" = true ]; then echo "There is no chromium, and it could not be installed." >&2; exit 1; fi; \
-	echo "There is no chromium here, and only root on Debian can install it: the tests of the pages will be skipped."
+	missing=$$(missing | paste -sd' ' - | sed 's/ / and no /'); \
+	[ -n "$$missing" ] || exit 0; \
+	if [ "$$CI" = true ]; then echo "There is no $$missing, and it could not be installed." >&2; exit 1; fi; \
+	echo "There is no $$missing here, and only root on Debian can install it: the tests that need it will be skipped."
 
 constraints:  ## resolve constraints.txt anew
 	@set -e; tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; \

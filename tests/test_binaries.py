@@ -91,11 +91,11 @@ def test_programs_of_another_machine_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_oldest_release_that_will_do(tmp_path: Path) -> None:
-    pretend(tmp_path / "old" / "bin", "12.22")
-    pretend(tmp_path / "new" / "bin", "13.0")
-    with pytest.raises(ServerError, match=r"12\.22 is too old: pgstudies needs PostgreSQL 13 or"):
+    pretend(tmp_path / "old" / "bin", "9.2.24")
+    pretend(tmp_path / "new" / "bin", "9.3.0")
+    with pytest.raises(ServerError, match=r"9\.2\.24 is too old: .* servers of PostgreSQL 9\.3 or"):
         find_binaries(tmp_path / "old")
-    assert find_binaries(tmp_path / "new").version == binaries.MINIMUM_VERSION
+    assert find_binaries(tmp_path / "new").version == binaries.OLDEST_OWNED
 
 
 def test_a_version_that_is_none_is_an_error() -> None:

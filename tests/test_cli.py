@@ -16,6 +16,7 @@ import pytest
 from pgstudies import cli, paths
 from pgstudies.errors import ServerError
 from pgstudies.listing import parameters
+from pgstudies.releases import find_release
 
 NOTEBOOKS = Path(__file__).parent / "notebooks"
 
@@ -103,7 +104,7 @@ def test_help_names_the_usual_course_and_the_exit_codes(pgstudies: Command) -> N
     assert max(map(len, shown.out.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("command", ["run", "studies", "book", "records", "doctor"])
+@pytest.mark.parametrize("command", ["run", "studies", "book", "records", "doctor", "servers"])
 def test_every_command_explains_itself_within_80_columns(command: str, pgstudies: Command) -> None:
     shown = pgstudies(command, "--help")
     assert shown.code == 0
@@ -301,6 +302,53 @@ def test_the_parameters_of_a_study_are_listed_with_their_limits(
     assert "    shared_buffers; between 16 and 1024 MB" in lines
     assert "-p server=" in lines
     assert parameters("no_parameters") == "no_parameters: A study without parameters"
+
+
+def test_servers_are_listed_with_what_is_here(
+    place: Path, pgstudies: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cached = find_release("9.6")
+    monkeypatch.setenv("PGSTUDIES_CACHE", str(place / "cache"))
+    monkeypatch.setenv("HOME", str(place))
+    monkeypatch.setattr("shutil.which", lambda _: "/usr/bin/mvn")
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    (cached.directory / "bin").mkdir(parents=True)
+    (cached.directory / "bin" / "postgres").touch()
+    lines = pgstudies("servers").out.splitlines()
+    assert lines[0].startswith("embedded  ")
+    assert "9.3       9.3.5    would be fetched (23 MB)" in lines
+    assert "9.6       9.6.24   cached" in lines
+    assert lines[-2].startswith("`pgstudies servers fetch all` would fetch 1")
+    assert lines[-1] == "Releases are kept in ~/cache/releases."
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    lines = pgstudies("servers").out.splitlines()
+    assert "9.6       9.6.24   cached" in lines
+    assert "16        16.11    cannot be fetched: there is no mvn on PATH " in "\n".join(lines)
+    fetched = pgstudies("servers", "fetch", "9.6")
+    assert (fetched.code, fetched.out) == (0, f"9.6: {cached.directory}\n")
+    refused = pgstudies("servers", "fetch", "9.6", "16")
+    assert refused.code == 3
+    assert refused.err == (
+        "pgstudies: PostgreSQL 16.11 cannot be fetched: there is no mvn on PATH "
+        "(apt-get install maven).\n"
+    )
+
+
+def test_an_unknown_release_is_refused_before_any_is_fetched(pgstudies: Command) -> None:
+    refused = pgstudies("servers", "fetch", "16", "8.4")
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err.startswith("pgstudies: There is no release '8.4'; there are 9.3, 9.6, ")
+
+
+def test_an_interrupted_fetch_says_so(pgstudies: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pgstudies.fetching.fetch", interrupt)
+    stopped = pgstudies("servers", "fetch", "all")
+    assert stopped.code == 130
+    assert stopped.err == "pgstudies: interrupted; 9.3 was not fetched: run it again.\n"
 
 
 def test_no_records_says_how_to_make_one(pgstudies: Command) -> None:

@@ -83,6 +83,25 @@ def test_a_server_that_does_not_let_us_in_is_the_last_line(stranger: OwnedServer
     assert last.sentence.endswith(": it refuses the password: check the user and the password.")
 
 
+def test_releases_that_are_out_of_reach_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGSTUDIES_CACHE", str(tmp_path))
+    monkeypatch.setattr("pgstudies.releases.shutil.which", lambda _: None)
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    known = "11 of PostgreSQL, 9.3 to 18, 0 cached"
+    assert doctor._releases().ok is None
+    assert doctor._releases().sentence == (
+        f"{known}; arms on another: not run: PostgreSQL 18.1 cannot be fetched: there is no mvn on "
+        f"PATH (apt-get install maven)"
+    )
+    monkeypatch.setattr("pgstudies.releases.shutil.which", lambda _: "/usr/bin/mvn")
+    assert doctor._releases() == Check(
+        "releases", True, f"{known}; mvn fetches another when it is asked for"
+    )
+
+
 def test_a_directory_that_cannot_be_written_to_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGSTUDIES_RECORDS", "/proc/records")
     monkeypatch.setattr("os.access", lambda path, _mode: Path(path) != Path("/proc"))

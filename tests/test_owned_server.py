@@ -16,6 +16,7 @@ from conftest import dsn_of, wait_until_dead
 from pgstudies.accounts import server_account
 from pgstudies.binaries import Binaries, find_binaries, parse_version, require_version
 from pgstudies.errors import CannotRun, ServerError, SpaceError, StudyError
+from pgstudies.postmaster import Postmaster, StartError
 from pgstudies.servers import serve, without_password
 from pgstudies.snapshots import mirror
 
@@ -150,7 +151,9 @@ def test_a_directory_without_programs_says_what_is_missing(tmp_path: Path) -> No
 
 
 def test_a_word_that_is_no_server_says_what_is_understood() -> None:
-    with pytest.raises(StudyError, match="names no server: give `embedded`, a directory"):
+    with pytest.raises(
+        StudyError, match=r"names no server: give `embedded`, one of the releases 9\.3, 9\.6,"
+    ):
         serve("no_such_thing")
 
 
@@ -164,8 +167,35 @@ def test_versions_are_numbered_as_the_server_does(text: str, number: int) -> Non
 
 def test_an_old_server_is_refused() -> None:
     old = Binaries(Path("/somewhere"), 90200, "PostgreSQL 9.2", "somewhere")
-    with pytest.raises(ServerError, match=r"PostgreSQL 9\.2 is too old: pgstudies needs"):
+    with pytest.raises(ServerError, match=r"PostgreSQL 9\.2 is too old: pgstudies starts"):
         require_version(old)
+
+
+def test_a_server_out_of_semaphores_says_what_they_are_for(run_base: Path) -> None:
+    place = run_base / "out-of-semaphores"
+    place.mkdir(mode=0o755)
+    program = place / "postgres"
+    program.write_text(
+        "#!/bin/sh\n"
+        "echo 'FATAL:  the database system is starting up' >&2\n"
+        "echo 'FATAL:  could not create semaphores: No space left on device' >&2\n"
+        "exit 1\n"
+    )
+    program.chmod(0o755)
+    with pytest.raises(
+        StartError, match=r"^could not create semaphores: .* lower max_connections, or raise kernel"
+    ):
+        Postmaster(
+            program,
+            place,
+            place / "log",
+            {},
+            version=90624,
+            address="",
+            account=server_account(),
+            environment={},
+            cpu=None,
+        )
 
 
 def test_a_full_disk_is_noticed_before_copying(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import pwd
 import subprocess
+from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from .errors import ServerError, SpaceError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 _KEPT_VARIABLES = ("PATH", "TZ", "LD_LIBRARY_PATH", "LD_PRELOAD")
+_environment_lock = Lock()
 
 
 @dataclass(frozen=True)
@@ -113,3 +116,17 @@ def can_execute(account: Account, path: Path) -> bool:
     return (
         subprocess.run(command, check=False, env=server_environment(), **arguments).returncode == 0
     )
+
+
+@contextmanager
+def without_pg_variables() -> Iterator[None]:
+    """Hide PGOPTIONS, PGSERVICE and the like: they are meant for the user's own servers."""
+    with _environment_lock:
+        hidden = {name: value for name, value in os.environ.items() if name.startswith("PG")}
+        hidden = {n: v for n, v in hidden.items() if not n.startswith("PGSTUDIES_")}
+        for name in hidden:
+            del os.environ[name]
+        try:
+            yield
+        finally:
+            os.environ.update(hidden)

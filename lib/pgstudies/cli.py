@@ -52,6 +52,7 @@ interrupted is continued by the same command.
 Examples:
   pgstudies run cluster_order
   pgstudies run all --profile standard
+  pgstudies run cluster_order --server 16
   pgstudies run cluster_order --server ~/build/postgresql-master
   pgstudies run cluster_order --server postgresql://me@db.example/postgres
   pgstudies run cluster_order -p rows=1_000_000 -p blocks=10
@@ -62,7 +63,8 @@ them: set PGSTUDIES_SERVER, or write them into ~/.pgpass.
 """
 
 _SERVER = (
-    "Where to measure: embedded, a directory of PostgreSQL programs, or a postgresql:// address.  "
+    "Where to measure: embedded, a release such as 16 (`pgstudies servers` lists them), a "
+    "directory of PostgreSQL programs, or a postgresql:// address.  "
     "[default: $PGSTUDIES_SERVER, else embedded]"
 )
 
@@ -207,6 +209,62 @@ def doctor(
         checks.append(check)
         typer.echo(check.line)
     raise typer.Exit(exit_code(checks))
+
+
+_servers = typer.Typer(rich_markup_mode=None)
+app.add_typer(
+    _servers,
+    name="servers",
+    short_help="List the PostgreSQL releases to run on, or fetch them.",
+    invoke_without_command=True,
+)
+
+
+@_servers.callback()
+def servers(context: typer.Context) -> None:
+    """List the PostgreSQL that can be asked for by --server, and which of it is here already.
+
+    A release that is not is fetched by Maven (mvn) when a run first asks for it,
+    checked against data/releases.toml, and kept.  Fetch ahead where there will be
+    no network.
+
+    \b
+    Examples:
+      pgstudies servers
+      pgstudies servers fetch 9.3 9.6
+      pgstudies servers fetch all
+      pgstudies run cluster_order --server 9.6
+    """  # noqa: D301
+    if context.invoked_subcommand is None:
+        from . import listing  # noqa: PLC0415
+
+        typer.echo(listing.servers())
+
+
+@_servers.command("fetch", short_help="Fetch releases into the cache.")
+def fetch_releases(
+    names: Annotated[list[str], typer.Argument(metavar="RELEASE|all", show_default=False)],
+) -> None:
+    """Fetch releases into the cache, which $PGSTUDIES_CACHE places elsewhere.
+
+    What is there already is not fetched again.  One that is interrupted leaves
+    nothing half done.
+
+    \b
+    Examples:
+      pgstudies servers fetch 9.3 9.6
+      pgstudies servers fetch all
+    """  # noqa: D301
+    from .fetching import fetch  # noqa: PLC0415
+    from .releases import find_release, releases  # noqa: PLC0415
+
+    wanted = releases() if names == [_ALL] else [find_release(name) for name in names]
+    for release in wanted:
+        try:
+            typer.echo(f"{release.name}: {fetch(release.name)}")
+        except KeyboardInterrupt:
+            _say(f"interrupted; {release.name} was not fetched: run it again.")
+            raise typer.Exit(130) from None
 
 
 def _assignments(texts: list[str]) -> Mapping[str, str]:

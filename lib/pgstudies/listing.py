@@ -1,4 +1,4 @@
-"""Plain-text lists for the command line: studies, their parameters, records."""
+"""Plain-text lists for the command line: studies, their parameters, records, servers."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ import polars as pl
 
 from . import paths, runner
 from . import records as recorded
+from .binaries import EMBEDDED, find_binaries
+from .errors import ServerError
 from .parameters import declared, spelled
+from .releases import reason_not_available, releases, releases_dir
 
 if TYPE_CHECKING:
     from .parameters import Parameter
+    from .releases import Release
 
 _PREFIXES = ["B", "kB", "MB", "GB", "TB"]
 
@@ -69,6 +73,37 @@ def records(study: str | None = None) -> str:
     return "\n".join([lines[0], *pairs])
 
 
+def servers() -> str:
+    """One line for the embedded server and for each release: its version, and whether it is here.
+
+    Then what would be fetched, and where to.
+    """
+    rows = [_embedded(), *((r.name, r.version, _state(r)) for r in releases())]
+    lines = [f"{name:9} {version:8} {state}" for name, version, state in rows]
+    absent = [
+        r.size_bytes for r in releases() if not r.cached and reason_not_available(r.name) is None
+    ]
+    if absent:
+        lines.append(f"\n`pgstudies servers fetch all` would fetch {_bytes(sum(absent))}.")
+    return "\n".join([*lines, f"Releases are kept in {_from_home(releases_dir())}."])
+
+
+def _embedded() -> tuple[str, str, str]:
+    try:
+        found = find_binaries(EMBEDDED)
+    except ServerError as error:
+        return EMBEDDED, "", f"not here: {error}"
+    number = found.version_text.removeprefix("PostgreSQL ").split()[0]
+    return EMBEDDED, number, f"installed: {found.source}"
+
+
+def _state(release: Release) -> str:
+    reason = reason_not_available(release.name)
+    if reason is not None:
+        return reason.removeprefix(f"PostgreSQL {release.version} ")
+    return "cached" if release.cached else f"would be fetched ({_bytes(release.size_bytes)})"
+
+
 def _title(study: str) -> str:
     cells = json.loads((paths.NOTEBOOKS / f"{study}.ipynb").read_text(encoding="utf-8"))["cells"]
     lines = (
@@ -94,7 +129,10 @@ def _entry(parameter: Parameter, profiles: dict[str, dict[str, Any]]) -> str:
 
 
 def _size(path: str) -> str:
-    size = float(sum(file.stat().st_size for file in Path(path).rglob("*") if file.is_file()))
+    return _bytes(sum(file.stat().st_size for file in Path(path).rglob("*") if file.is_file()))
+
+
+def _bytes(size: float) -> str:
     for prefix in _PREFIXES:
         if size < 1000 or prefix == _PREFIXES[-1]:
             decimals = 1 if size < 10 and prefix != _PREFIXES[0] else 0

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-from contextlib import contextmanager
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
 import psutil
@@ -13,7 +11,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from .accounts import can_execute, run_as, server_account
+from .accounts import can_execute, run_as, server_account, without_pg_variables
 from .binaries import copy_installation
 from .capabilities import Capabilities, find_pgbench, has_server_headers
 from .dialects import wal_directory
@@ -25,7 +23,7 @@ from .settings import merged
 from .snapshots import drop_recycled_wal, mirror, require_space, size_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from psycopg.rows import TupleRow
@@ -37,7 +35,6 @@ SUPERUSER = "postgres"
 
 _PRELOADED = "pg_stat_statements"
 _EXTENSIONS = (_PRELOADED, "pg_buffercache")
-_environment_lock = Lock()
 
 
 class OwnedServer(ServerBase):
@@ -199,7 +196,7 @@ class OwnedServer(ServerBase):
         self._instance.empty_data(self._account)
         initdb = self._programs.bindir / "initdb"
         command: list[str | Path] = [initdb, "-D", data, "-U", SUPERUSER, "-A", "trust"]
-        command += ["-E", "UTF8", "--locale=C", "-N"]
+        command += ["-E", "UTF8", "--locale=C", "-N"]  # --nosync; since 10 spelled --no-sync
         run_as(self._account, command, self._environment)
         try:
             self._postmaster = self._launch({"fsync": "off"})
@@ -292,17 +289,3 @@ class OwnedServer(ServerBase):
     def _address(self, database: str) -> dict[str, Any]:
         address = {"host": str(self._instance.socket), "port": PORT}
         return address | {"user": SUPERUSER, "dbname": database}
-
-
-@contextmanager
-def without_pg_variables() -> Iterator[None]:
-    """Hide PGOPTIONS, PGSERVICE and the like: they are meant for the user's own servers."""
-    with _environment_lock:
-        hidden = {name: value for name, value in os.environ.items() if name.startswith("PG")}
-        hidden = {n: v for n, v in hidden.items() if not n.startswith("PGSTUDIES_")}
-        for name in hidden:
-            del os.environ[name]
-        try:
-            yield
-        finally:
-            os.environ.update(hidden)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import psutil
 from psycopg.pq import PGconn, Ping
 
-from .accounts import server_environment
+from .accounts import server_environment, without_pg_variables
 from .dialects import says_ready, waits_for_children
 from .errors import ServerError
 
@@ -27,6 +27,11 @@ _START_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 600.0
 _KILL_TIMEOUT_S = 20.0
 _POLL_S = 0.005
+_ANSWER_TO_PING = "the database system is starting up"
+_SEMAPHORES = (
+    "before 10 every connection needs a System V semaphore: lower max_connections, or raise "
+    "kernel.sem"
+)
 
 
 class StartError(ServerError):
@@ -114,10 +119,12 @@ class Postmaster:
         with self._log.open("rb") as file:
             file.seek(self._log_start)
             lines = file.read().decode("utf-8", "replace").splitlines()
+        lines = [line for line in lines if _ANSWER_TO_PING not in line]
         for word in ("PANIC:", "FATAL:", "ERROR:"):
             for line in lines:
                 if word in line:
-                    return line.partition(word)[2].strip()
+                    said = line.partition(word)[2].strip()
+                    return f"{said} ({_SEMAPHORES})" if "create semaphores" in said else said
         return lines[-1].strip() if lines else "it said nothing"
 
     def _wait_until_ready(self) -> None:
@@ -138,7 +145,8 @@ class Postmaster:
             return False
         if says_ready(self._version):
             return len(lines) > 7 and lines[7].strip() == "ready"
-        return PGconn.ping(self._address) == Ping.OK
+        with without_pg_variables():
+            return PGconn.ping(self._address) == Ping.OK
 
     def _children(self) -> list[psutil.Process]:
         try:

@@ -60,6 +60,6 @@ def byte_bar(what: str, total: int) -> tqdm[NoReturn]:
         unit_scale=True,
         file=sys.stderr,
         ncols=100,
-        mininterval=0.1,
+        mininterval=0.5,
         bar_format="{desc}: {n_fmt}/{total_fmt} |{bar:20}| {elapsed}",
     )

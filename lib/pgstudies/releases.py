@@ -7,10 +7,13 @@ import platform
 import shutil
 import tomllib
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .errors import StudyError
 from .paths import RELEASES, cache_dir
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _MAVEN = "mvn"
 
@@ -92,7 +95,7 @@ def reason_not_available(spec: str) -> str | None:
         )
     if not release.cached and shutil.which(_MAVEN) is None:
         return (
-            f"PostgreSQL {release.version} is fetched by Maven, and there is no mvn on PATH "
+            f"PostgreSQL {release.version} cannot be fetched: there is no mvn on PATH "
             f"(apt-get install maven)"
         )
     return None

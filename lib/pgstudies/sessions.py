@@ -16,8 +16,8 @@ import psutil
 import psycopg
 from psycopg.conninfo import make_conninfo
 
+from .accounts import without_pg_variables
 from .errors import CannotRun, ServerError
-from .owned import without_pg_variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
