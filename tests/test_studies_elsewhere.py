@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import polars as pl
 import pytest
+from conftest import BUILDER, dsn_of
 
+from pgstudies.errors import NotebookError
+from pgstudies.owned import SUPERUSER
 from pgstudies.parameters import declared
 from pgstudies.paths import NOTEBOOKS
+from pgstudies.records import list_records, read_record
 from pgstudies.runner import run_study, studies
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from pgstudies.owned import OwnedServer
 
 SMALL = {
     "blocks": 1,
@@ -32,13 +39,44 @@ LEFT_OUT = {
 """What each page must say of what cannot be had there."""
 
 
-@pytest.mark.usefixtures("private")
-@pytest.mark.parametrize("study", studies())
-def test_a_role_without_special_rights_gets_a_page(study: str, dsn: str, tmp_path: Path) -> None:
+pytestmark = pytest.mark.usefixtures("private")
+
+
+def page_of(study: str, dsn: str, directory: Path) -> str:
     has = {parameter.name for parameter in declared(NOTEBOOKS / f"{study}.ipynb")}
     small = {name: value for name, value in SMALL.items() if name in has}
-    page = run_study(study, server=dsn, parameters=small, output=tmp_path / "page.ipynb")
-    text = page.read_text(encoding="utf-8")
+    page = run_study(study, server=dsn, parameters=small, output=directory / "page.ipynb")
+    return page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("study", studies())
+def test_a_role_without_special_rights_gets_a_page(study: str, dsn: str, tmp_path: Path) -> None:
+    text = page_of(study, dsn, tmp_path)
     assert LEFT_OUT[study] in text
     assert "p@ss" not in text
     assert ": NO\\n" not in text
+
+
+def test_a_superuser_has_the_cache_files_removed_by_the_server(
+    stranger: OwnedServer, tmp_path: Path
+) -> None:
+    text = page_of("mvcc_catalog", dsn_of(stranger, SUPERUSER), tmp_path)
+    assert LEFT_OUT["mvcc_catalog"] not in text
+    started = list_records("mvcc_catalog")["path"][0]
+    steps = read_record(started).samples.filter(pl.col("step") == "start")
+    assert sorted(steps["case"].unique()) == ["cache files removed", "the post's path"]
+    assert steps["value"].min() > 0  # type: ignore[operator]
+
+
+def test_more_connections_than_fit_are_refused_with_the_number_that_fits(
+    stranger: OwnedServer,
+) -> None:
+    address = dsn_of(stranger, BUILDER)
+    wanted = {"connections": [5000], "releases": [], "blocks": 1}
+    with pytest.raises(NotebookError, match=r"no wanted number of connections fits: .* has \d+"):
+        run_study("mvcc_catalog", server=address, parameters=wanted)
+
+
+def test_an_unknown_release_is_refused_with_the_known() -> None:
+    with pytest.raises(NotebookError, match=r"no release '8\.4'; there are 9\.3, 9\.6"):
+        run_study("mvcc_catalog", parameters={"releases": ["8.4"], "blocks": 1})
