@@ -333,7 +333,8 @@ def test_every_release_starts_restarts_and_stops(release: Release) -> None:
             counters = StatementCounters(c).read()
             assert (counters[0] or 0) > 0
             assert (counters[3] is not None) is counts_wal(server.version)
-        processes = [psutil.Process(pid) for pid in server.pids()]
+        postmaster = psutil.Process(server.postmaster_pid)
+        processes = [postmaster, *postmaster.children()]
         server.restart({"shared_buffers": "4MB"})
         assert not any(map(is_alive, processes))
         with server.connect() as c:
