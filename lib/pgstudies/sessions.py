@@ -82,10 +82,10 @@ def hold_transactions(server: Server, count: int) -> Iterator[int]:
     for until their processes have gone.  Raises CannotRun when there is no room for so many, and
     ServerError when the server refuses one, or a snapshot does not hold them.
     """
+    before = len(server.pids()) if server.owned else 0
     room = room_for_sessions(server)
     if count > room.connections:
         raise CannotRun(f"{count} sessions do not fit: {room.reason}")
-    before = len(server.pids()) if server.owned else 0
     holders: list[psycopg.AsyncConnection[TupleRow]] = []
     try:
         if count:
