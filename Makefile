@@ -48,7 +48,7 @@ book: install  ## measure every study at quick size and build the report, _build
 	$(BIN)/pgstudies book
 
 # The tests measure on a server of their own, and keep their records apart from the user's.  What the
-# quick size measures in one block is analysed once more, for nbval to compare what is counted; the
+# quick size measures in two blocks is analysed once more, for nbval to compare what is counted; the
 # pages are then tested with the reference records, which have the blocks that intervals need.
 test: export PGSTUDIES_SERVER = embedded
 test: export PGSTUDIES_RECORDS = $(CURDIR)/_build/records-of-tests
@@ -57,7 +57,7 @@ test: export PGSTUDIES_REPLAY =
 test: install tools lint  ## check style and types, run every test, build the book
 	$(BIN)/python -m pytest --ignore=tests/test_book_pages.py
 	$(BIN)/python -m pytest --nbval-lax --nbval-current-env notebooks/_template.ipynb
-	$(BIN)/pgstudies run all --profile quick -p blocks=1
+	$(BIN)/pgstudies run all --profile quick -p blocks=2
 	PGSTUDIES_REPLAY=$(PGSTUDIES_RECORDS) $(BIN)/python -m pytest --nbval-lax --nbval-current-env \
 	  --ignore=notebooks/_template.ipynb notebooks
 	$(BIN)/pgstudies run all --replay data/records
