@@ -75,10 +75,13 @@ lab: .venv/lab  ## open JupyterLab on the notebooks
 bench: install  ## measure the harness itself
 	$(BIN)/python tests/bench.py
 
-# The tests of the pages need a browser, those of older releases Maven. In CI the absence of either is
-# an error, elsewhere they are skipped.
+# The tests of the pages need a browser, those of older releases Maven, those of collations the source
+# of a locale. In CI the absence of any is an error, elsewhere they are skipped.
 tools:
-	@missing() { for tool in chromium mvn; do command -v $$tool > /dev/null || echo $$tool; done; }; \
+	@missing() { \
+	  for tool in chromium mvn; do command -v $$tool > /dev/null || echo $$tool; done; \
+	  [ -f /usr/share/i18n/locales/en_US ] || echo locales; \
+	}; \
 	if [ -n "$$(missing)" ] && [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
 	  packages=$$(missing | sed s/mvn/maven/); \
 	  echo "Installing" $$packages "for the tests ..."; \

@@ -24,16 +24,20 @@ SMALL = {
     "blocks": 1,
     "connections": [3, 9],
     "iterations": 2,
+    "legs": 2,
     "objects": 20,
     "releases": [],
     "rows": 5000,
     "starts": 10,
     "statements": 10,
+    "transactions": 10,
+    "widths": [7],
 }
 """What makes a run small, by the parameter's name; a study is given those that it has."""
 
 LEFT_OUT = {
     "cluster_order": "its cache cannot be made cold",
+    "hash_index": "its cache cannot be made cold",
     "mvcc_catalog": "only a superuser can remove the cache files of this server",
 }
 """What each page must say of what cannot be had there."""

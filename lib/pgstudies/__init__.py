@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from .charts import block_chart, effect_chart, save, series_chart
     from .cold import cache_state
     from .diagnostics import diagnose
+    from .effectmap import effect_map
     from .effects import paired_effects
     from .errors import CannotRun, StudyError
     from .links import downloads
+    from .locales import libc_locale
     from .measuring import measure
     from .pairing import block_values
     from .parameters import study_parameters
@@ -25,7 +27,16 @@ if TYPE_CHECKING:
     from .records import Record, find_record, list_records, read_record
     from .releases import reason_not_available
     from .servers import serve
-    from .sessions import conninfo, hold_transactions, room_for_sessions, session_cpu_seconds
+    from .sessions import (
+        conninfo,
+        hold_transactions,
+        room_for_sessions,
+        session_cpu_seconds,
+        unpinned,
+    )
+    from .snapshots import require_space
+    from .throttle import reason_no_throttle, slow_disk
+    from .transactions import pgbench, require_pgbench
     from .trial import Arm, Trial
     from .verdicts import describe
 
@@ -34,9 +45,11 @@ _HOMES = {
     "charts": ["block_chart", "effect_chart", "save", "series_chart"],
     "cold": ["cache_state"],
     "diagnostics": ["diagnose"],
-    "links": ["downloads"],
+    "effectmap": ["effect_map"],
     "effects": ["paired_effects"],
     "errors": ["CannotRun", "StudyError"],
+    "links": ["downloads"],
+    "locales": ["libc_locale"],
     "measuring": ["measure"],
     "pairing": ["block_values"],
     "parameters": ["study_parameters"],
@@ -44,7 +57,16 @@ _HOMES = {
     "records": ["Record", "find_record", "list_records", "read_record"],
     "releases": ["reason_not_available"],
     "servers": ["serve"],
-    "sessions": ["conninfo", "hold_transactions", "room_for_sessions", "session_cpu_seconds"],
+    "sessions": [
+        "conninfo",
+        "hold_transactions",
+        "room_for_sessions",
+        "session_cpu_seconds",
+        "unpinned",
+    ],
+    "snapshots": ["require_space"],
+    "throttle": ["reason_no_throttle", "slow_disk"],
+    "transactions": ["pgbench", "require_pgbench"],
     "trial": ["Arm", "Trial"],
     "verdicts": ["describe"],
 }
@@ -65,22 +87,30 @@ __all__ = [
     "diagnose",
     "downloads",
     "effect_chart",
+    "effect_map",
     "find_record",
     "hold_transactions",
     "judge",
+    "libc_locale",
     "list_records",
     "measure",
     "paired_effects",
+    "pgbench",
     "published",
     "published_source",
     "read_record",
+    "reason_no_throttle",
     "reason_not_available",
+    "require_pgbench",
+    "require_space",
     "room_for_sessions",
     "save",
     "series_chart",
     "serve",
     "session_cpu_seconds",
+    "slow_disk",
     "study_parameters",
+    "unpinned",
 ]
 
 

@@ -26,6 +26,7 @@ from .paths import records_dir, run_dir
 from .provenance import git_revision
 from .releases import reason_not_available, releases
 from .servers import serve
+from .throttle import reason_no_throttle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -173,6 +174,13 @@ def _server(server: Server) -> Iterator[Check]:
         reason is None,
         f"by {way} and dropping our own files from the page cache",
         f"steps with a cold cache: not run: {reason}",
+    )
+    reason = reason_no_throttle(server)
+    yield _able(
+        "slow disk",
+        reason is None,
+        "the kernel can limit the server's reads",
+        f"steps with a slow disk: not run: {reason}",
     )
     yield from _counters(server)
     yield _able(

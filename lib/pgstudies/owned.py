@@ -17,6 +17,7 @@ from .capabilities import Capabilities, find_pgbench, has_server_headers
 from .dialects import wal_directory
 from .errors import CannotRun, ServerError
 from .instances import PORT, Instance
+from .locales import locale_environment
 from .postmaster import Postmaster, StartError
 from .server_base import ServerBase
 from .settings import merged
@@ -184,11 +185,12 @@ class OwnedServer(ServerBase):
         self._closed = True
 
     def _programs_in_reach(self) -> tuple[Binaries, dict[str, str]]:
+        environment = locale_environment()
         if can_execute(self._account, self.binaries.bindir / "postgres"):
-            return self.binaries, {}
+            return self.binaries, environment
         copy = copy_installation(self.binaries, self._instance.path / "binaries")
         # Programs built from source look for libpq where they were installed.
-        return copy, {"LD_LIBRARY_PATH": str(copy.bindir.parent / "lib")}
+        return copy, environment | {"LD_LIBRARY_PATH": str(copy.bindir.parent / "lib")}
 
     def _make_empty_state(self) -> tuple[frozenset[str], frozenset[str]]:
         """Make a cluster with our database; returns names of all settings and of all extensions."""

@@ -90,14 +90,14 @@ def hold_transactions(server: Server, count: int) -> Iterator[int]:
     try:
         if count:
             # In a notebook this thread runs an event loop already.
-            with ThreadPoolExecutor(1) as executor, _unpinned(server):
+            with ThreadPoolExecutor(1) as executor, unpinned(server):
                 executor.submit(asyncio.run, _open(server, count, holders)).result()
         yield _held(server, count)
     finally:
         for holder in holders:
             holder.pgconn.finish()
         if server.owned:
-            _wait_for_end(server, before)
+            wait_for_end(server, before)
 
 
 def session_cpu_seconds(server: OwnedServer, living: int) -> float:
@@ -106,7 +106,7 @@ def session_cpu_seconds(server: OwnedServer, living: int) -> float:
     That is what sessions cost from fork to exit.  Waits until no more than ``living`` processes of
     the server are left, so that sessions just closed are in it.  Counted in ticks of 10 ms.
     """
-    _wait_for_end(server, living)
+    wait_for_end(server, living)
     spent = psutil.Process(server.postmaster_pid).cpu_times()
     return float(spent.user + spent.system + spent.children_user + spent.children_system)
 
@@ -157,8 +157,11 @@ def _held(server: Server, count: int) -> int:
     return held
 
 
-def _wait_for_end(server: OwnedServer, living: int) -> None:
-    """Wait until the closed sessions' processes have gone; a server that has stopped has none."""
+def wait_for_end(server: OwnedServer, living: int) -> None:
+    """Wait until no more than ``living`` processes of the server are left; a stopped one has none.
+
+    Raises ServerError when closed sessions are still there after a minute.
+    """
     end = time.monotonic() + _END_TIMEOUT_S
     while len(server.pids()) > living:
         if time.monotonic() > end:
@@ -167,10 +170,11 @@ def _wait_for_end(server: OwnedServer, living: int) -> None:
 
 
 @contextlib.contextmanager
-def _unpinned(server: Server) -> Iterator[None]:
-    """Let us and new sessions use every core: two thousand are open in half of the time.
+def unpinned(server: Server) -> Iterator[None]:
+    """Let us and the server's new processes use every core; those there are stay where they are.
 
-    Afterwards they are kept where the server is: a holder that wakes up on another core to take
+    Two thousand sessions are open in half of the time, and parallel workers find a core.
+    Afterwards all are kept where the server is: a holder that wakes up on another core to take
     note of a catalog's change would contend for locks with the session that made it.
     """
     if not hasattr(os, "sched_setaffinity"):

@@ -138,12 +138,14 @@ def _copy_file(name: str, source: int, target: int, like: os.stat_result) -> int
     return like.st_size
 
 
-def require_space(directory: Path, size: int) -> None:
+def require_space(
+    directory: Path, size: float, purpose: str = "a copy of the prepared state"
+) -> None:
     """Raise SpaceError unless ``size`` bytes are free where ``directory`` is."""
     free = shutil.disk_usage(directory).free
     if free < size:
         raise SpaceError(
-            f"{directory} needs {size / 1e6:,.0f} MB for a copy of the prepared state and has "
+            f"{directory} needs {size / 1e6:,.0f} MB for {purpose} and has "
             f"{free / 1e6:,.0f} MB free: free some space, or set PGSTUDIES_RUN_DIR to a directory "
             f"on another disk."
         )

@@ -137,14 +137,14 @@ class Trial:
         ``read_bytes`` of the whole server, each with its unit.
         """
         self.show(f"{step} {iteration or ''}")
-        before = self._counts()
+        before = self.counts()
         execute = self.connection.execute
         started_at = datetime.now(UTC)
         start = time.perf_counter_ns()
         cursor = execute(query, params)
         duration_ns = time.perf_counter_ns() - start
-        measured = {"duration_s": duration_ns / 1e9} | self._counts().since(before)
-        self._keep(step, measured, iteration=iteration, case=case, at=started_at)
+        measured = {"duration_s": duration_ns / 1e9} | self.counts().since(before)
+        self.keep(step, measured, iteration=iteration, case=case, at=started_at)
         return cursor
 
     def repeated(
@@ -158,7 +158,7 @@ class Trial:
         self.show(f"{step} × {times} {iteration or ''}")
         pgconn, name = self.connection.pgconn, b"pgstudies"
         _check(pgconn.prepare(name, query.encode()))
-        before = self._counts()
+        before = self.counts()
         started_at = datetime.now(UTC)
         start = time.perf_counter_ns()
         for _ in range(times):
@@ -166,9 +166,9 @@ class Trial:
         duration_ns = time.perf_counter_ns() - start
         _check(result)
         self.execute("DEALLOCATE pgstudies")
-        measured = {"duration_s": duration_ns / 1e9} | self._counts().since(before)
+        measured = {"duration_s": duration_ns / 1e9} | self.counts().since(before)
         each = {metric: value / times for metric, value in measured.items()}
-        self._keep(step, each, iteration=iteration, case=case, at=started_at)
+        self.keep(step, each, iteration=iteration, case=case, at=started_at)
 
     def each(
         self,
@@ -206,7 +206,7 @@ class Trial:
         if before is not None and after is not None:
             measured["cpu_s"] = after - before
         each = {metric: value / len(encoded) for metric, value in measured.items()}
-        self._keep(step, each, iteration=iteration, case=case, at=started_at)
+        self.keep(step, each, iteration=iteration, case=case, at=started_at)
 
     def record(
         self,
@@ -223,11 +223,13 @@ class Trial:
         where = (self.block, self.position, self.arm.name, case, step, iteration)
         self.rows.append((*where, metric, float(value), unit, at or datetime.now(UTC)))
 
-    def _keep(self, step: str, measured: Mapping[str, float], **where: Any) -> None:
+    def keep(self, step: str, measured: Mapping[str, float], **where: Any) -> None:
+        """Keep several metrics of one measurement, each with its usual unit."""
         for metric, value in measured.items():
             self.record(step, metric, value, UNITS[metric], **where)
 
-    def _counts(self) -> Counts:
+    def counts(self) -> Counts:
+        """The server's running totals, for what is measured between two looks at them."""
         hit, read, dirtied, wal, images = self._counters.read()
         if not self.server.owned:
             return Counts(None, hit, read, dirtied, wal, images, None)

@@ -1,0 +1,125 @@
+"""A disk made slow: as many reads in a second as allowed, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from conftest import BUILDER, dsn_of
+
+from pgstudies import throttle
+from pgstudies.errors import CannotRun
+from pgstudies.servers import serve
+from pgstudies.throttle import reason_no_throttle, slow_disk
+from pgstudies.trial import Arm, Trial
+
+if TYPE_CHECKING:
+    from pgstudies.owned import OwnedServer
+
+ROWS = 4000  # one to a page
+
+
+def groups() -> list[Path]:
+    return [*Path("/sys/fs/cgroup").glob("**/pgstudies-*")]
+
+
+@pytest.fixture
+def able(owned: OwnedServer) -> None:
+    reason = reason_no_throttle(owned)
+    if reason:
+        pytest.skip(reason)
+
+
+@pytest.mark.usefixtures("able")
+def test_reads_take_at_least_the_time_they_are_given(owned: OwnedServer) -> None:
+    def build() -> None:
+        with owned.connect() as connection:
+            connection.execute("CREATE TABLE wide(i int, d text)")
+            connection.execute("ALTER TABLE wide ALTER d SET STORAGE PLAIN")
+            connection.execute(
+                f"INSERT INTO wide SELECT i, repeat('x', 7000) FROM generate_series(1, {ROWS}) i"
+            )
+            connection.execute("CREATE INDEX wide_i ON wide(i)")
+            connection.execute("VACUUM ANALYZE wide")
+
+    owned.restore("for the throttle", build)
+    query = "SELECT count(d) FROM wide WHERE i IN (SELECT g * 40 FROM generate_series(1, 60) g)"
+    with Trial(owned, Arm("plain"), block=1, position=1) as trial:
+        assert trial.make_cold("wide", step="select")
+        with slow_disk(owned, 100):
+            assert len(groups()) == 1
+            begin = time.monotonic()
+            trial.timed("select", query)
+            took = time.monotonic() - begin
+            # Sessions opened meanwhile are bound as well.
+            with owned.connect() as other:
+                text = Path(f"/proc/{other.info.backend_pid}/cgroup").read_text()
+                assert f"pgstudies-{os.getpid()}" in text
+        metrics = {row[6]: row[7] for row in trial.rows}
+    assert metrics["read_bytes"] >= 60 * 8192
+    # The one clock in the tests: at 100 a second, 60 reads cannot be answered any sooner. The
+    # kernel lets a tenth of a second's worth pass at once.
+    assert took > 0.4
+    assert groups() == []
+
+
+@pytest.mark.usefixtures("able")
+def test_an_error_meanwhile_takes_the_limit_away(owned: OwnedServer) -> None:
+    owned.restore("empty", lambda: None)
+    with pytest.raises(KeyboardInterrupt), slow_disk(owned, 100):
+        raise KeyboardInterrupt
+    assert groups() == []
+
+
+@pytest.mark.usefixtures("able")
+def test_a_server_that_stops_meanwhile_leaves_no_group(owned: OwnedServer) -> None:
+    owned.restore("empty", lambda: None)
+    with slow_disk(owned, 100):
+        owned.stop()
+    owned.start()
+    assert groups() == []
+
+
+def test_a_server_that_is_not_ours_is_left_alone(stranger: OwnedServer) -> None:
+    with serve(dsn_of(stranger, BUILDER)) as server:
+        assert "not ours" in str(reason_no_throttle(server))
+        with pytest.raises(CannotRun, match="not ours"), slow_disk(server, 100):
+            pass
+
+
+def test_a_system_without_cgroups_says_so(owned: OwnedServer, tmp_path: Path) -> None:
+    reason = reason_no_throttle(owned, tmp_path)
+    assert reason is not None
+    assert "no cgroups that limit reads" in reason
+
+
+def test_files_on_no_disk_of_this_machine_cannot_be_slow(
+    owned: OwnedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(throttle, "_DEVICES", tmp_path)
+    assert "not on a disk" in str(reason_no_throttle(owned))
+
+
+def test_version_2_is_asked_in_its_own_words(
+    owned: OwnedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against files that stand for the kernel's: there is no version 2 with limits here."""
+    (tmp_path / "cgroup.controllers").write_text("cpu io memory")
+    (tmp_path / "cgroup.subtree_control").write_text("")
+    monkeypatch.setattr(throttle, "_device_of", lambda _: "254:0")
+    monkeypatch.setattr(throttle, "_remove", lambda *_: None)
+    with slow_disk(owned, 321, tmp_path):
+        group = tmp_path / f"pgstudies-{os.getpid()}"
+        assert (group / "io.max").read_text() == "254:0 riops=321"
+        assert (group / "cgroup.procs").read_text() in map(str, owned.pids())
+    assert (tmp_path / "cgroup.subtree_control").read_text() == "+io"
+
+
+def test_a_group_of_a_run_that_was_killed_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "pgstudies-1").mkdir()
+    (tmp_path / "somebody").mkdir()
+    throttle._remove_leftovers(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["somebody"]
