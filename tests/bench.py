@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -233,7 +234,7 @@ def loading(core: int) -> None:
                 s.restore("empty", lambda: None)
                 with s.connect() as connection:
                     connection.execute(table)
-                    took[name].append(seconds(lambda c=connection, f=load: f(c)))
+                    took[name].append(seconds(partial(load, connection)))
     own, copied = (statistics.median(values) for values in took.values())
     report(
         "2,000,000 wide rows: by the server / COPY FREEZE of ready rows",

@@ -10,8 +10,8 @@ import pytest
 from conftest import BUILDER, dsn_of
 
 from pgstudies.errors import CannotRun, StudyError
-from pgstudies.transactions import drift, pgbench, read_log
 from pgstudies.servers import serve
+from pgstudies.transactions import drift, pgbench, read_log
 from pgstudies.trial import Arm, Trial
 
 if TYPE_CHECKING:

@@ -51,8 +51,8 @@ def effect_map(
         for row in data.iter_rows(named=True)
     ]
     data = data.with_columns(pl.Series("text", text))
-    furthest = max(data["ratio"].max(), 1 / data["ratio"].min())  # type: ignore[type-var,operator]
-    span = min(max(furthest, _LEAST_SPAN), _MOST_SPAN)
+    ratios = data["ratio"].to_numpy()
+    span = float(min(max(ratios.max(), 1 / ratios.min(), _LEAST_SPAN), _MOST_SPAN))
     scale: Any = alt.Scale(
         type="log", domain=[1 / span, 1, span], range=[LESS, NONE, MORE], clamp=True
     )

@@ -7,8 +7,9 @@ import subprocess
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
 
 from .errors import CannotRun, ServerError, StudyError
@@ -66,14 +67,13 @@ def pgbench(
         raise StudyError(f"pgbench ended after {log.height} of {transactions} transactions.")
     counted = trial.counts().since(before)
     counted.pop("cpu_s", None)  # that of the trial's own session, which has slept
-    where = {"iteration": iteration, "case": case}
+    where: dict[str, Any] = {"iteration": iteration, "case": case, "at": at}
     latency = log["latency_s"]
-    each = {"duration_s": latency.mean()}
-    each |= {metric: value / transactions for metric, value in counted.items()}
-    trial.keep(step, each, at=at, **where)
-    trial.record(step, "median_s", latency.median(), "s", at=at, **where)
-    trial.record(step, "p99_s", latency.quantile(0.99, "linear"), "s", at=at, **where)
-    trial.record(step, "drift", drift(latency), "ratio", at=at, **where)
+    each = {metric: value / transactions for metric, value in counted.items()}
+    trial.keep(step, {"duration_s": latency.to_numpy().mean()} | each, **where)
+    for metric, share in {"median_s": 0.5, "p99_s": 0.99}.items():
+        trial.record(step, metric, np.quantile(latency, share), "s", **where)
+    trial.record(step, "drift", drift(latency), "ratio", **where)
     return log
 
 
@@ -103,14 +103,19 @@ def read_log(directory: Path) -> pl.DataFrame:
 def drift(latency: pl.Series) -> float:
     """The mean of the last fourth over that of the second; 1 for a run too short to tell."""
     part = latency.len() // _PARTS
-    second, last = latency.slice(part, part).sum(), latency.tail(part).sum()
+    second, last = latency.slice(part, part).to_numpy().sum(), latency.tail(part).to_numpy().sum()
     return float(last / second) if part and second else 1.0
 
 
 def _run(command: list[str], address: Mapping[str, str]) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
     done = subprocess.run(
-        command, check=False, capture_output=True, text=True, errors="replace", env=kept | address
+        command,
+        check=False,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        env=kept | dict(address),
     )
     if done.returncode == 0:
         return
