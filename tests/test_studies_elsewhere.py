@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 from conftest import BUILDER, LESSER, dsn_of
 
-from pgstudies.errors import StudyError
+from pgstudies.errors import SpaceError, StudyError
 from pgstudies.owned import SUPERUSER
 from pgstudies.parameters import declared
 from pgstudies.paths import NOTEBOOKS
@@ -86,6 +86,13 @@ def test_more_connections_than_fit_are_refused_with_the_number_that_fits(
     wanted = {"connections": [5000], "releases": [], "blocks": 1}
     with pytest.raises(StudyError, match=r"no wanted number of connections fits: .* has \d+"):
         run_study("mvcc_catalog", server=address, parameters=wanted)
+
+
+def test_tables_that_the_disk_cannot_take_are_refused_before_they_are_loaded() -> None:
+    too_much = {"rows": 100_000_000, "widths": [2_000], "blocks": 1}
+    with pytest.raises(SpaceError, match=r"needs [\d,]+ MB for the study's tables and has"):
+        run_study("hash_index", server="embedded", parameters=too_much)
+    assert list_records("hash_index").is_empty()
 
 
 def test_an_unknown_release_is_refused_with_the_known() -> None:

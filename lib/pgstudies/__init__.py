@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .charts import block_chart, effect_chart, save, series_chart
     from .cold import cache_state
     from .diagnostics import diagnose
+    from .dots import dot_chart
     from .effectmap import effect_map
     from .effects import paired_effects
     from .errors import CannotRun, StudyError
@@ -45,6 +46,7 @@ _HOMES = {
     "charts": ["block_chart", "effect_chart", "save", "series_chart"],
     "cold": ["cache_state"],
     "diagnostics": ["diagnose"],
+    "dots": ["dot_chart"],
     "effectmap": ["effect_map"],
     "effects": ["paired_effects"],
     "errors": ["CannotRun", "StudyError"],
@@ -85,6 +87,7 @@ __all__ = [
     "conninfo",
     "describe",
     "diagnose",
+    "dot_chart",
     "downloads",
     "effect_chart",
     "effect_map",

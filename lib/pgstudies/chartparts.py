@@ -70,3 +70,20 @@ def require(frame: pl.DataFrame, columns: Sequence[str], who: str) -> None:
         )
     if frame.is_empty():
         raise StudyError(f"{who} was given a frame without rows, so there is nothing to draw.")
+
+
+def choosable(layers: list[alt.Chart], frame: pl.DataFrame, step: str | None) -> list[alt.Chart]:
+    """The layers, with a menu of the steps, of which one is shown at a time."""
+    if step is None:
+        return layers
+    options = frame[step].unique(maintain_order=True).to_list()
+    chosen = alt.param(
+        name="chosen_step",
+        value=options[0],
+        bind=alt.binding_select(options=options, name=f"{step} "),
+    )
+    filtered = [
+        layer.transform_filter(alt.datum[step] == chosen) if step in layer.data.columns else layer
+        for layer in layers
+    ]
+    return [filtered[0].add_params(chosen), *filtered[1:]]

@@ -15,6 +15,7 @@ import altair as alt
 from .chartparts import (
     LABELLED_ONLY,
     arm_channels,
+    choosable,
     described,
     faded,
     number,
@@ -119,7 +120,7 @@ def series_chart(
     if expectation is not None:
         require(expectation, [x, y], "the expectation")
         layers.append(_dashed(expectation, where, value, y_title, step))
-    layers = _choosable(layers, frame, step)
+    layers = choosable(layers, frame, step)
     chart = alt.LayerChart(layer=layers).properties(width=WIDTH, height=260)
     chart = chart.add_params(picked, _zoom())
     return described(chart, description)
@@ -165,7 +166,7 @@ def block_chart(
             number(y, y_title),
         ],
     )
-    layers = _choosable([lines, points], values, step)
+    layers = choosable([lines, points], values, step)
     chart = (
         alt.LayerChart(layer=layers).properties(width=WIDTH, height=240).add_params(picked, _zoom())
     )
@@ -210,23 +211,6 @@ def _dashed(
         )
     )
     return dashed
-
-
-def _choosable(layers: list[alt.Chart], frame: pl.DataFrame, step: str | None) -> list[alt.Chart]:
-    """The layers, showing one step at a time where there are several."""
-    if step is None:
-        return layers
-    options = frame[step].unique(maintain_order=True).to_list()
-    chosen = alt.param(
-        name="chosen_step",
-        value=options[0],
-        bind=alt.binding_select(options=options, name=f"{step} "),
-    )
-    filtered = [
-        layer.transform_filter(alt.datum[step] == chosen) if step in layer.data.columns else layer
-        for layer in layers
-    ]
-    return [filtered[0].add_params(chosen), *filtered[1:]]
 
 
 def _zoom() -> alt.Parameter:

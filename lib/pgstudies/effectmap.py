@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import altair as alt
 import polars as pl
 
-from .chartparts import described, present, require
+from .chartparts import choosable, described, present, require
 from .chartstyle import WIDTH
 from .verdicts import OPEN
 
@@ -54,10 +54,14 @@ def effect_map(
     ratios = data["ratio"].to_numpy()
     span = float(min(max(ratios.max(), 1 / ratios.min(), _LEAST_SPAN), _MOST_SPAN))
     scale: Any = alt.Scale(
-        type="log", domain=[1 / span, 1, span], range=[LESS, NONE, MORE], clamp=True
+        type="log",
+        domain=[1 / span, 1, span],
+        range=[LESS, NONE, MORE],
+        clamp=True,
+        interpolate="rgb",
     )
     legend: Any = alt.Legend(
-        title=f"{better} ◂ 1 ▸ {worse}", format="~r", gradientLength=220, titleFontSize=12,
+        title=f"{better} < 1 < {worse}", format="~r", gradientLength=220, titleFontSize=12,
         values=[round(1 / span, 2), 1, round(span, 2)],
     )  # fmt: skip
     rows = data[y].unique(maintain_order=True).to_list()
@@ -79,13 +83,7 @@ def effect_map(
         ],
     )
     words = base.mark_text(color=_INK, fontSize=12).encode(text="text:N")
-    layers = [cells, words]
-    if step:
-        options = data[step].unique(maintain_order=True).to_list()
-        binding = alt.binding_select(options=options, name=f"{step} ")
-        chosen = alt.param(name="chosen_step", value=options[0], bind=binding)
-        layers = [layer.transform_filter(alt.datum[step] == chosen) for layer in layers]
-        layers[0] = layers[0].add_params(chosen)
+    layers = choosable([cells, words], data, step)
     chart = alt.LayerChart(layer=layers).properties(
         width=WIDTH - 150, height=_CELL_HEIGHT * len(rows)
     )
