@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .effectmap import effect_map
     from .effects import paired_effects
     from .errors import CannotRun, StudyError
+    from .limits import limited, reason_no_limits
     from .links import downloads
     from .locales import libc_locale
     from .measuring import measure
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
         unpinned,
     )
     from .snapshots import require_space
-    from .throttle import reason_no_throttle, slow_disk
     from .transactions import pgbench, require_pgbench
     from .trial import Arm, Trial
     from .verdicts import describe
@@ -50,6 +50,7 @@ _HOMES = {
     "effectmap": ["effect_map"],
     "effects": ["paired_effects"],
     "errors": ["CannotRun", "StudyError"],
+    "limits": ["limited", "reason_no_limits"],
     "links": ["downloads"],
     "locales": ["libc_locale"],
     "measuring": ["measure"],
@@ -67,7 +68,6 @@ _HOMES = {
         "unpinned",
     ],
     "snapshots": ["require_space"],
-    "throttle": ["reason_no_throttle", "slow_disk"],
     "transactions": ["pgbench", "require_pgbench"],
     "trial": ["Arm", "Trial"],
     "verdicts": ["describe"],
@@ -95,6 +95,7 @@ __all__ = [
     "hold_transactions",
     "judge",
     "libc_locale",
+    "limited",
     "list_records",
     "measure",
     "paired_effects",
@@ -102,7 +103,7 @@ __all__ = [
     "published",
     "published_source",
     "read_record",
-    "reason_no_throttle",
+    "reason_no_limits",
     "reason_not_available",
     "require_pgbench",
     "require_space",
@@ -111,7 +112,6 @@ __all__ = [
     "series_chart",
     "serve",
     "session_cpu_seconds",
-    "slow_disk",
     "study_parameters",
     "unpinned",
 ]

@@ -21,12 +21,12 @@ from .dialects import counts_wal
 from .errors import SpaceError, StudyError
 from .gate import gate
 from .host import mount_of, nearest_existing
+from .limits import reason_no_limits
 from .owned import OwnedServer
 from .paths import records_dir, run_dir
 from .provenance import git_revision
 from .releases import reason_not_available, releases
 from .servers import serve
-from .throttle import reason_no_throttle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -175,12 +175,12 @@ def _server(server: Server) -> Iterator[Check]:
         f"by {way} and dropping our own files from the page cache",
         f"steps with a cold cache: not run: {reason}",
     )
-    reason = reason_no_throttle(server)
+    reason = reason_no_limits(server)
     yield _able(
-        "slow disk",
+        "limits",
         reason is None,
-        "the kernel can limit the server's reads",
-        f"steps with a slow disk: not run: {reason}",
+        "the kernel can give the server a slow disk and a small memory",
+        f"steps with a slow disk or a small memory: not run: {reason}",
     )
     yield from _counters(server)
     yield _able(

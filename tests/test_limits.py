@@ -1,4 +1,4 @@
-"""A disk made slow: as many reads in a second as allowed, and nothing left behind."""
+"""A slow disk and a small memory: no more than allowed, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 from conftest import BUILDER, dsn_of
 
-from pgstudies import throttle
+from pgstudies import limits
 from pgstudies.errors import CannotRun
+from pgstudies.limits import limited, reason_no_limits
 from pgstudies.servers import serve
-from pgstudies.throttle import reason_no_throttle, slow_disk
 from pgstudies.trial import Arm, Trial
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def groups() -> list[Path]:
 
 @pytest.fixture
 def able(owned: OwnedServer) -> None:
-    reason = reason_no_throttle(owned)
+    reason = reason_no_limits(owned)
     if reason:
         pytest.skip(reason)
 
@@ -49,7 +49,7 @@ def test_reads_take_at_least_the_time_they_are_given(owned: OwnedServer) -> None
     query = "SELECT count(d) FROM wide WHERE i IN (SELECT g * 40 FROM generate_series(1, 60) g)"
     with Trial(owned, Arm("plain"), block=1, position=1) as trial:
         assert trial.make_cold("wide", step="select")
-        with slow_disk(owned, 100):
+        with limited(owned, reads_per_second=100):
             assert len(groups()) == 1
             begin = time.monotonic()
             trial.timed("select", query)
@@ -69,7 +69,7 @@ def test_reads_take_at_least_the_time_they_are_given(owned: OwnedServer) -> None
 @pytest.mark.usefixtures("able")
 def test_an_error_meanwhile_takes_the_limit_away(owned: OwnedServer) -> None:
     owned.restore("empty", lambda: None)
-    with pytest.raises(KeyboardInterrupt), slow_disk(owned, 100):
+    with pytest.raises(KeyboardInterrupt), limited(owned, reads_per_second=100):
         raise KeyboardInterrupt
     assert groups() == []
 
@@ -77,7 +77,7 @@ def test_an_error_meanwhile_takes_the_limit_away(owned: OwnedServer) -> None:
 @pytest.mark.usefixtures("able")
 def test_a_server_that_stops_meanwhile_leaves_no_group(owned: OwnedServer) -> None:
     owned.restore("empty", lambda: None)
-    with slow_disk(owned, 100):
+    with limited(owned, reads_per_second=100):
         owned.stop()
     owned.start()
     assert groups() == []
@@ -85,22 +85,22 @@ def test_a_server_that_stops_meanwhile_leaves_no_group(owned: OwnedServer) -> No
 
 def test_a_server_that_is_not_ours_is_left_alone(stranger: OwnedServer) -> None:
     with serve(dsn_of(stranger, BUILDER)) as server:
-        assert "not ours" in str(reason_no_throttle(server))
-        with pytest.raises(CannotRun, match="not ours"), slow_disk(server, 100):
+        assert "not ours" in str(reason_no_limits(server))
+        with pytest.raises(CannotRun, match="not ours"), limited(server, reads_per_second=100):
             pass
 
 
 def test_a_system_without_cgroups_says_so(owned: OwnedServer, tmp_path: Path) -> None:
-    reason = reason_no_throttle(owned, tmp_path)
+    reason = reason_no_limits(owned, tmp_path)
     assert reason is not None
-    assert "no cgroups that limit reads" in reason
+    assert "no cgroups that limit reads and memory" in reason
 
 
 def test_files_on_no_disk_of_this_machine_cannot_be_slow(
     owned: OwnedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(throttle, "_DEVICES", tmp_path)
-    assert "not on a disk" in str(reason_no_throttle(owned))
+    monkeypatch.setattr(limits, "_DEVICES", tmp_path)
+    assert "not on a disk" in str(reason_no_limits(owned))
 
 
 def test_version_2_is_asked_in_its_own_words(
@@ -109,17 +109,41 @@ def test_version_2_is_asked_in_its_own_words(
     """Against files that stand for the kernel's: there is no version 2 with limits here."""
     (tmp_path / "cgroup.controllers").write_text("cpu io memory")
     (tmp_path / "cgroup.subtree_control").write_text("")
-    monkeypatch.setattr(throttle, "_device_of", lambda _: "254:0")
-    monkeypatch.setattr(throttle, "_remove", lambda *_: None)
-    with slow_disk(owned, 321, tmp_path):
+    monkeypatch.setattr(limits, "_device_of", lambda _: "254:0")
+    monkeypatch.setattr(limits, "_remove", lambda _: None)
+    pace = {"reads_per_second": 321, "bytes_per_second": 10**6}
+    with limited(owned, **pace, memory_bytes=2**28, root=tmp_path):
         group = tmp_path / f"pgstudies-{os.getpid()}"
-        assert (group / "io.max").read_text() == "254:0 riops=321"
+        assert (group / "io.max").read_text() == "254:0 riops=321 rbps=1000000"
+        assert (group / "memory.max").read_text() == str(2**28)
         assert (group / "cgroup.procs").read_text() in map(str, owned.pids())
-    assert (tmp_path / "cgroup.subtree_control").read_text() == "+io"
+    assert (tmp_path / "cgroup.subtree_control").read_text() == "+io +memory"
+
+
+@pytest.mark.usefixtures("able")
+def test_a_small_memory_does_not_keep_a_large_table(owned: OwnedServer) -> None:
+    def build() -> None:
+        with owned.connect() as connection:
+            connection.execute("CREATE TABLE large(i int, d text)")
+            connection.execute("ALTER TABLE large ALTER d SET STORAGE PLAIN")
+            connection.execute(
+                "INSERT INTO large SELECT i, repeat('x', 7000) FROM generate_series(1, 12000) i"
+            )
+            connection.execute("VACUUM (FREEZE) large")
+
+    owned.restore("for a small memory", build, {"shared_buffers": "2MB"})
+    with Trial(owned, Arm("plain"), block=1, position=1) as trial:
+        assert trial.make_cold("large", step="count")
+        with limited(owned, memory_bytes=48 * 2**20):
+            for iteration in (1, 2):
+                trial.timed("count", "SELECT count(*) FROM large", iteration=iteration)
+        read = [row[7] for row in trial.rows if row[6] == "read_bytes"]
+    assert read[0] >= 12000 * 8192
+    assert read[1] > 0.3 * 12000 * 8192  # with memory enough it would be nothing
 
 
 def test_a_group_of_a_run_that_was_killed_is_removed(tmp_path: Path) -> None:
     (tmp_path / "pgstudies-1").mkdir()
     (tmp_path / "somebody").mkdir()
-    throttle._remove_leftovers(tmp_path)
+    limits._remove_leftovers(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["somebody"]
