@@ -107,7 +107,10 @@ def measure(
             run.carry_out(parameters["blocks"], parameters["seed"], findings)
             return _announce(writer.finish())
         except BaseException as error:
-            writer.interrupt(type(error).__name__)
+            if isinstance(error, StudyError) and not writer.finished_blocks:
+                writer.discard()
+            else:
+                writer.interrupt(type(error).__name__)
             raise
         finally:
             writer.close()

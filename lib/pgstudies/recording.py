@@ -9,6 +9,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 import socket
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
@@ -143,6 +144,10 @@ class RecordWriter:
         """Mark the record as stopped early; its finished blocks stay, and it can be resumed."""
         self.info |= {"status": "interrupted", "interrupted_by": why}
         self.save()
+
+    def discard(self) -> None:
+        """Remove the record: nothing has been measured, and the request cannot be carried out."""
+        shutil.rmtree(self.path)
 
     def close(self) -> None:
         """Release the lock."""
