@@ -37,19 +37,19 @@ def idle_in_transaction(server: OwnedServer) -> int:
 def test_a_snapshot_lists_every_transaction_held_and_none_afterwards(
     owned: OwnedServer, count: int
 ) -> None:
-    processes = len(owned.pids())
+    processes = len(owned.session_pids())
     with hold_transactions(owned, count) as held:
         assert held == count
         assert idle_in_transaction(owned) == count
-    assert len(owned.pids()) <= processes
+    assert len(owned.session_pids()) <= processes
     assert idle_in_transaction(owned) == 0
 
 
 def test_an_error_meanwhile_leaves_no_session_behind(owned: OwnedServer) -> None:
-    processes = len(owned.pids())
+    processes = len(owned.session_pids())
     with pytest.raises(KeyboardInterrupt), hold_transactions(owned, 5):
         raise KeyboardInterrupt
-    assert len(owned.pids()) <= processes
+    assert len(owned.session_pids()) <= processes
 
 
 def test_more_than_the_server_takes_is_refused_with_the_number_that_fits(
@@ -70,13 +70,13 @@ def test_a_session_refused_while_others_are_opened_is_an_error_and_closes_those(
     owned: OwnedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sessions, "room_for_sessions", lambda _: Room(10_000, ""))
-    processes = len(owned.pids())
+    processes = len(owned.session_pids())
     with (
         pytest.raises(ServerError, match=r"Only \d+ of 150 sessions could be opened: .*clients"),
         hold_transactions(owned, 150),
     ):
         pass
-    assert len(owned.pids()) <= processes
+    assert len(owned.session_pids()) <= processes
 
 
 def test_sessions_of_somebody_elses_server_are_those_of_the_role(stranger: OwnedServer) -> None:
@@ -118,7 +118,7 @@ def test_the_address_is_enough_for_another_client(owned: OwnedServer) -> None:
 
 
 def test_cpu_of_sessions_that_have_ended_is_counted(owned: OwnedServer) -> None:
-    living = len(owned.pids())
+    living = len(owned.session_pids())
     before = session_cpu_seconds(owned, living)
     work = "SELECT count(*) FROM generate_series(1, 2000000)"
     with owned.connect() as connection:

@@ -102,6 +102,24 @@ class OwnedServer(ServerBase):
         except psutil.NoSuchProcess:
             return []
 
+    def session_pids(self) -> list[int]:
+        """The children that serve a session, and those that have ended and are not buried yet.
+
+        The others come when they like: some are started a moment after the server is ready.
+        """
+        pids = []
+        for pid in self.pids()[1:]:
+            try:
+                title = " ".join(psutil.Process(pid).cmdline())
+            except psutil.ZombieProcess:
+                pids.append(pid)
+            except psutil.NoSuchProcess:
+                continue
+            else:
+                if title.startswith("postgres: ") and "[local]" in title:
+                    pids.append(pid)
+        return pids
+
     def start(self, settings: Mapping[str, str] = {}) -> None:
         """Start the server with the study's settings and these, and wait until it is ready.
 

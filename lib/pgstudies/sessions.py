@@ -82,7 +82,7 @@ def hold_transactions(server: Server, count: int) -> Iterator[int]:
     for until their processes have gone.  Raises CannotRun when there is no room for so many, and
     ServerError when the server refuses one, or a snapshot does not hold them.
     """
-    before = len(server.pids()) if server.owned else 0
+    before = len(server.session_pids()) if server.owned else 0
     room = room_for_sessions(server)
     if count > room.connections:
         raise CannotRun(f"{count} sessions do not fit: {room.reason}")
@@ -103,8 +103,8 @@ def hold_transactions(server: Server, count: int) -> Iterator[int]:
 def session_cpu_seconds(server: OwnedServer, living: int) -> float:
     """CPU time (s) so far of the postmaster and of all its children that have ended.
 
-    That is what sessions cost from fork to exit.  Waits until no more than ``living`` processes of
-    the server are left, so that sessions just closed are in it.  Counted in ticks of 10 ms.
+    That is what sessions cost from fork to exit.  Waits until no more than ``living`` sessions'
+    processes are left, so that those just closed are in it.  Counted in ticks of 10 ms.
     """
     wait_for_end(server, living)
     spent = psutil.Process(server.postmaster_pid).cpu_times()
@@ -158,12 +158,12 @@ def _held(server: Server, count: int) -> int:
 
 
 def wait_for_end(server: OwnedServer, living: int) -> None:
-    """Wait until no more than ``living`` processes of the server are left; a stopped one has none.
+    """Wait until no more than ``living`` sessions' processes are left; a stopped server has none.
 
     Raises ServerError when closed sessions are still there after a minute.
     """
     end = time.monotonic() + _END_TIMEOUT_S
-    while len(server.pids()) > living:
+    while len(server.session_pids()) > living:
         if time.monotonic() > end:
             raise ServerError(f"Closed sessions are still there after {_END_TIMEOUT_S:.0f} s.")
         time.sleep(0.02)

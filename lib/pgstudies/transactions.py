@@ -53,7 +53,7 @@ def pgbench(
     trial.show(f"{step}, {case}: {transactions} transactions")
     command = [str(program), "-n", "-c", "1", "-M", "prepared", "-t", str(transactions)]
     command += [f"--random-seed={seed}", *(f"-D{name}={v}" for name, v in variables.items())]
-    living = len(trial.server.pids()) if trial.server.owned else 0
+    living = len(trial.server.session_pids()) if trial.server.owned else 0
     before, at = trial.counts(), datetime.now(UTC)
     with tempfile.TemporaryDirectory(prefix="pgstudies-") as directory:
         file = Path(directory) / "script.sql"
