@@ -62,6 +62,7 @@ def effect_map(
     )
     legend: Any = alt.Legend(
         title=f"{better} < 1 < {worse}", format="~r", gradientLength=220, titleFontSize=12,
+        titleLimit=WIDTH,
         values=[round(1 / span, 2), 1, round(span, 2)],
     )  # fmt: skip
     rows = data[y].unique(maintain_order=True).to_list()
