@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 import psutil
 import pytest
 
-from pgstudies import host
 from pgstudies.host import governor, host_facts, mount_of, nearest_existing
 
 
@@ -81,30 +80,6 @@ def test_what_the_system_does_not_tell_is_none(
     unknown = {key for key, value in facts.items() if value is None}
     assert unknown >= {"memory_bytes", "swap_bytes", "file_system", "load_average", "cpu_mhz"}
     assert unknown >= {"allowed_cores", "booted_at", "clock_source", "virtualization"}
-
-
-def test_partition_and_mapping_are_followed_to_the_disk(tmp_path: Path) -> None:
-    partition = tmp_path / "sda" / "sda2"
-    partition.mkdir(parents=True)
-    (partition / "partition").write_text("2\n")
-    for mapping, below in (("dm-0", partition), ("dm-1", tmp_path / "dm-0")):
-        (tmp_path / mapping / "slaves").mkdir(parents=True)
-        (tmp_path / mapping / "slaves" / below.name).symlink_to(below)
-    assert host._whole_disk(partition).name == "sda"
-    assert host._whole_disk(tmp_path / "dm-1").name == "sda"
-
-
-def test_mapping_onto_several_disks_stays_itself(tmp_path: Path) -> None:
-    for disk in ("sda", "sdb"):
-        (tmp_path / disk).mkdir()
-        (tmp_path / "md0" / "slaves").mkdir(parents=True, exist_ok=True)
-        (tmp_path / "md0" / "slaves" / disk).symlink_to(tmp_path / disk)
-    assert host._whole_disk(tmp_path / "md0").name == "md0"
-
-
-def test_scheduler_is_the_one_in_use() -> None:
-    assert host._in_use("none [mq-deadline] kyber") == "mq-deadline"
-    assert host._in_use("none") == "none"
 
 
 @pytest.mark.parametrize(

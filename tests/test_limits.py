@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from conftest import BUILDER, dsn_of
 
-from pgstudies import limits
+from pgstudies import disks, limits
 from pgstudies.errors import CannotRun
 from pgstudies.limits import limited, reason_no_limits
 from pgstudies.servers import serve
@@ -99,7 +99,7 @@ def test_a_system_without_cgroups_says_so(owned: OwnedServer, tmp_path: Path) ->
 def test_files_on_no_disk_of_this_machine_cannot_be_slow(
     owned: OwnedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "_DEVICES", tmp_path)
+    monkeypatch.setattr(disks, "DEVICES", tmp_path)
     assert "not on a disk" in str(reason_no_limits(owned))
 
 

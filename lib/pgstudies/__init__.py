@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from .agreement import Claim, judge
     from .charts import block_chart, effect_chart, save, series_chart
     from .cold import cache_state
+    from .concurrent import concurrently
     from .diagnostics import diagnose
+    from .disks import disk_read_bytes, scheduled
     from .dots import dot_chart
     from .effectmap import effect_map
     from .effects import paired_effects
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from .posts import published, published_source
     from .records import Record, find_record, list_records, read_record
     from .releases import reason_not_available
+    from .scanchart import scan_chart
     from .servers import serve
     from .sessions import (
         conninfo,
@@ -45,7 +48,9 @@ _HOMES = {
     "agreement": ["Claim", "judge"],
     "charts": ["block_chart", "effect_chart", "save", "series_chart"],
     "cold": ["cache_state"],
+    "concurrent": ["concurrently"],
     "diagnostics": ["diagnose"],
+    "disks": ["disk_read_bytes", "scheduled"],
     "dots": ["dot_chart"],
     "effectmap": ["effect_map"],
     "effects": ["paired_effects"],
@@ -59,6 +64,7 @@ _HOMES = {
     "posts": ["published", "published_source"],
     "records": ["Record", "find_record", "list_records", "read_record"],
     "releases": ["reason_not_available"],
+    "scanchart": ["scan_chart"],
     "servers": ["serve"],
     "sessions": [
         "conninfo",
@@ -84,9 +90,11 @@ __all__ = [
     "block_chart",
     "block_values",
     "cache_state",
+    "concurrently",
     "conninfo",
     "describe",
     "diagnose",
+    "disk_read_bytes",
     "dot_chart",
     "downloads",
     "effect_chart",
@@ -109,6 +117,8 @@ __all__ = [
     "require_space",
     "room_for_sessions",
     "save",
+    "scan_chart",
+    "scheduled",
     "series_chart",
     "serve",
     "session_cpu_seconds",

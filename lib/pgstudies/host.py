@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import psutil
 
+from .disks import find_disk, scheduler_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -92,40 +94,15 @@ def governor(root: Path = CPU) -> str | None:
 
 
 def _device_facts(path: Path, source: str | None) -> dict[str, Any]:
-    queue = _known(lambda: _block_device(path, source))
-    read_ahead_kb = _read(queue / "queue/read_ahead_kb") if queue else None
-    rotational = _read(queue / "queue/rotational") if queue else None
-    scheduler = _read(queue / "queue/scheduler") if queue else None
+    disk = _known(lambda: find_disk(path, source))
+    read_ahead_kb = _read(disk / "queue/read_ahead_kb") if disk else None
+    rotational = _read(disk / "queue/rotational") if disk else None
     return {
-        "device": queue.name if queue else None,
-        "device_scheduler": _in_use(scheduler) if scheduler else None,
+        "device": disk.name if disk else None,
+        "device_scheduler": scheduler_of(disk) if disk else None,
         "device_rotational": rotational == "1" if rotational else None,
         "device_read_ahead_bytes": int(read_ahead_kb) * 1024 if read_ahead_kb else None,
     }
-
-
-def _block_device(path: Path, source: str | None) -> Path | None:
-    """The directory in /sys of the whole disk behind ``path``."""
-    number = path.stat().st_dev
-    if os.major(number) == 0 and source and Path(source).is_block_device():
-        number = Path(source).stat().st_rdev  # btrfs numbers its subvolumes itself
-    entry = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
-    if not entry.exists():
-        return None
-    return _whole_disk(entry.resolve())
-
-
-def _whole_disk(device: Path) -> Path:
-    """The disk that a partition, or a mapping onto a single device such as LVM's, lies on."""
-    if (device / "partition").exists():
-        return _whole_disk(device.parent)
-    below = list((device / "slaves").glob("*"))
-    return _whole_disk(below[0].resolve()) if len(below) == 1 else device
-
-
-def _in_use(choices: str) -> str:
-    """From the kernel's "none [mq-deadline] kyber" the bracketed one."""
-    return choices.partition("[")[2].partition("]")[0] or choices
 
 
 def _booted_at() -> str:

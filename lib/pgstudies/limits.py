@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .disks import find_disk
 from .errors import CannotRun
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from .servers import Server
 
 _ROOT = Path("/sys/fs/cgroup")
-_DEVICES = Path("/sys/dev/block")
 _PREFIX = "pgstudies-"
 _PATIENCE_S = 5.0
 
@@ -113,12 +113,9 @@ def _delegate(root: Path) -> None:
 
 def _device_of(path: Path) -> str:
     """Number (major:minor) of the whole disk that holds ``path``; limits are for those only."""
-    number = path.stat().st_dev
-    entry = _DEVICES / f"{os.major(number)}:{os.minor(number)}"
-    if not entry.exists():
+    disk = find_disk(path)
+    if disk is None:
         raise CannotRun("the server's files are not on a disk of this machine's own")
-    real = entry.resolve()
-    disk = real.parent if (real / "partition").exists() else real
     return (disk / "dev").read_text().strip()
 
 

@@ -1,0 +1,87 @@
+"""Several sessions that run the same statement, each started a while after the one before."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from .errors import CannotRun
+from .sessions import room_for_sessions, wait_for_end
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import psycopg
+    from psycopg.rows import TupleRow
+
+    from .trial import Trial
+
+
+@dataclass(frozen=True)
+class Span:
+    """When one session worked, in seconds since the first of them began."""
+
+    began_s: float
+    ended_s: float
+
+    @property
+    def duration_s(self) -> float:
+        """How long it took (s)."""
+        return self.ended_s - self.began_s
+
+
+def concurrently(
+    trial: Trial,
+    step: str,
+    work: Callable[[psycopg.Connection[TupleRow], int], object],
+    *,
+    delays: Sequence[float],
+    settings: Mapping[str, str] = {},
+    iteration: int = 0,
+    case: str = "",
+) -> list[Span]:
+    """Call ``work(connection, number)`` in one session per delay, each after its delay (s).
+
+    Numbers count from 0; every session has these ``settings``.  Records ``duration_s`` (the mean
+    over the sessions), ``longest_s``, ``makespan_s`` (from the first beginning to the last end) and
+    what the server counts over all of it, the bytes read by sessions that have ended included.
+    Raises CannotRun when the server has no room for so many sessions; an error in one is raised
+    when all have ended.
+    """
+    room = room_for_sessions(trial.server)
+    if len(delays) > room.connections:
+        raise CannotRun(f"{len(delays)} sessions do not fit: {room.reason}")
+    trial.show(f"{step}, {case}: {len(delays)} sessions")
+    living = len(trial.server.session_pids()) if trial.server.owned else 0
+    before, at = trial.counts(), datetime.now(UTC)
+    with ExitStack() as stack:
+        sessions = [stack.enter_context(trial.server.connect()) for _ in delays]
+        for session in sessions:
+            for name, value in settings.items():
+                session.execute("SELECT set_config(%s, %s, false)", [name, value])
+        begin = time.perf_counter()
+
+        def run(number: int) -> Span:
+            time.sleep(max(0.0, begin + delays[number] - time.perf_counter()))
+            began = time.perf_counter()
+            work(sessions[number], number)
+            return Span(began - begin, time.perf_counter() - begin)
+
+        with ThreadPoolExecutor(len(delays)) as pool:
+            spans = list(pool.map(run, range(len(delays))))
+    if trial.server.owned:
+        wait_for_end(trial.server, living)  # only then are their reads among those of the server
+    counted = trial.counts().since(before)
+    counted.pop("cpu_s", None)  # that of the trial's own session, which has slept
+    where: dict[str, Any] = {"iteration": iteration, "case": case, "at": at}
+    mean = sum(span.duration_s for span in spans) / len(spans)
+    trial.keep(step, {"duration_s": mean} | counted, **where)
+    longest = max(span.duration_s for span in spans)
+    makespan = max(span.ended_s for span in spans) - min(span.began_s for span in spans)
+    trial.record(step, "longest_s", longest, "s", **where)
+    trial.record(step, "makespan_s", makespan, "s", **where)
+    return spans

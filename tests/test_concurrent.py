@@ -1,0 +1,116 @@
+"""Several sessions at once: each after its delay, with its settings, and their reads counted."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from conftest import BUILDER, dsn_of
+
+from pgstudies.concurrent import concurrently
+from pgstudies.errors import CannotRun
+from pgstudies.servers import serve
+from pgstudies.trial import Arm, Trial
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pgstudies.owned import OwnedServer
+
+PAGES = 1000
+
+
+@pytest.fixture
+def trial(owned: OwnedServer) -> Iterator[Trial]:
+    def build() -> None:
+        with owned.connect() as connection:
+            connection.execute("CREATE TABLE large(i int, d text)")
+            connection.execute("ALTER TABLE large ALTER d SET STORAGE PLAIN")
+            connection.execute(
+                "INSERT INTO large SELECT i, repeat('x', 7000) FROM generate_series(1, %s) i",
+                [PAGES],
+            )
+            connection.execute("VACUUM (FREEZE) large")
+
+    owned.restore("for sessions", build)
+    with Trial(owned, Arm("plain"), block=1, position=1) as trial:
+        yield trial
+
+
+def metrics(trial: Trial) -> dict[str, float]:
+    return {row[6]: row[7] for row in trial.rows}
+
+
+def test_each_session_begins_after_its_delay(trial: Trial) -> None:
+    spans = concurrently(trial, "wait", lambda *_: time.sleep(0.01), delays=[0.0, 0.2, 0.1])
+    begun = [span.began_s for span in spans]
+    assert begun[0] < 0.1 <= begun[2] < begun[1]
+    assert begun[1] >= 0.2
+    found = metrics(trial)
+    assert found["duration_s"] == pytest.approx(sum(s.duration_s for s in spans) / 3)
+    assert found["longest_s"] == max(s.duration_s for s in spans)
+    assert found["makespan_s"] == max(s.ended_s for s in spans) - min(begun)
+
+
+def test_they_work_at_the_same_time_each_under_its_number(trial: Trial) -> None:
+    together = threading.Barrier(3, timeout=20)
+    numbers: list[int] = []
+
+    def work(_: Any, number: int) -> None:
+        together.wait()
+        numbers.append(number)
+
+    concurrently(trial, "meet", work, delays=[0.0] * 3)
+    assert sorted(numbers) == [0, 1, 2]
+
+
+def test_every_session_has_the_settings(trial: Trial) -> None:
+    seen: list[Any] = []
+
+    def work(session: psycopg.Connection[Any], _: int) -> None:
+        seen.append(session.execute("SHOW synchronize_seqscans").fetchone())
+
+    concurrently(trial, "ask", work, delays=[0, 0], settings={"synchronize_seqscans": "off"})
+    assert seen == [("off",), ("off",)]
+
+
+def test_bytes_read_are_those_of_all_sessions(trial: Trial) -> None:
+    assert trial.make_cold("large", step="count")
+
+    def count(session: psycopg.Connection[Any], number: int) -> None:
+        session.execute(
+            "SELECT sum(length(d)) FROM large WHERE ctid >= %s::tid AND ctid < %s::tid",
+            [f"({number * PAGES // 2},0)", f"({(number + 1) * PAGES // 2},0)"],
+        )
+
+    concurrently(trial, "count", count, delays=[0.0, 0.0])
+    assert metrics(trial)["read_bytes"] >= 0.95 * PAGES * 8192
+
+
+def test_an_error_in_one_of_them_is_raised_and_nothing_is_recorded(trial: Trial) -> None:
+    def work(session: psycopg.Connection[Any], number: int) -> None:
+        session.execute("SELECT 1 / %s::int", [number])
+
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        concurrently(trial, "divide", work, delays=[0.0, 0.0])
+    assert trial.rows == []
+
+
+def test_more_than_the_server_takes_is_refused_with_the_number_that_fits(trial: Trial) -> None:
+    with pytest.raises(CannotRun, match=r"500 sessions do not fit: .*max_connections"):
+        concurrently(trial, "many", lambda *_: None, delays=[0.0] * 500)
+
+
+def test_on_a_server_that_is_not_ours_there_is_time_and_nothing_of_the_device(
+    stranger: OwnedServer,
+) -> None:
+    with (
+        serve(dsn_of(stranger, BUILDER)) as server,
+        Trial(server, Arm("plain"), block=1, position=1) as trial,
+    ):
+        concurrently(trial, "one", lambda c, _: c.execute("SELECT 1"), delays=[0.0, 0.0])
+        assert "duration_s" in metrics(trial)
+        assert "read_bytes" not in metrics(trial)
