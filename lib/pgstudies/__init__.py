@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         unpinned,
     )
     from .snapshots import require_space
+    from .syncscan import block_of, reason_not_in_step
     from .transactions import pgbench, require_pgbench
     from .trial import Arm, Trial
     from .verdicts import describe
@@ -74,6 +75,7 @@ _HOMES = {
         "unpinned",
     ],
     "snapshots": ["require_space"],
+    "syncscan": ["block_of", "reason_not_in_step"],
     "transactions": ["pgbench", "require_pgbench"],
     "trial": ["Arm", "Trial"],
     "verdicts": ["describe"],
@@ -88,6 +90,7 @@ __all__ = [
     "StudyError",
     "Trial",
     "block_chart",
+    "block_of",
     "block_values",
     "cache_state",
     "concurrently",
@@ -113,6 +116,7 @@ __all__ = [
     "read_record",
     "reason_no_limits",
     "reason_not_available",
+    "reason_not_in_step",
     "require_pgbench",
     "require_space",
     "room_for_sessions",

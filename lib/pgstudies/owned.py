@@ -116,7 +116,8 @@ class OwnedServer(ServerBase):
             except psutil.NoSuchProcess:
                 continue
             else:
-                if title.startswith("postgres: ") and "[local]" in title:
+                # A process that is ending has no title any more, a moment before it is a zombie.
+                if not title or (title.startswith("postgres: ") and "[local]" in title):
                     pids.append(pid)
         return pids
 
