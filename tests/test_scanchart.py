@@ -42,9 +42,23 @@ def test_the_axis_is_the_whole_table() -> None:
     assert spec(step="what")["layer"][0]["encoding"]["y"]["scale"]["domain"] == [0, 100]
 
 
-def test_the_steps_come_in_the_order_asked_for() -> None:
-    (chosen,) = [p for p in spec(step="what", steps=["off", "on"])["params"] if "value" in p]
-    assert chosen["bind"]["options"] == ["off", "on"]
+def test_the_steps_come_in_the_order_given() -> None:
+    (chosen,) = [p for p in spec(step="what")["params"] if "value" in p]
+    assert chosen["bind"]["options"] == ["on", "off"]
+
+
+def test_two_charts_can_have_the_same_time_axis() -> None:
+    def seconds(**more: object) -> Any:
+        return spec(step="what", **more)["layer"][0]["encoding"]["x"]["scale"]["domain"]
+
+    assert seconds() == [0, 1.5]
+    assert seconds(until=4) == [0, 4]
+
+
+def test_of_many_places_some_are_drawn() -> None:
+    places = pl.DataFrame({"scan": 1, "seconds": range(10_000), "block": 5})
+    (data,) = scan_chart(places, blocks=9, description="One.").to_dict()["datasets"].values()
+    assert [row["seconds"] for row in data[:3]] == [0, 3, 6]
 
 
 def test_a_missing_column_is_named() -> None:
