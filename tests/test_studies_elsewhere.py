@@ -22,14 +22,18 @@ if TYPE_CHECKING:
 
 SMALL = {
     "blocks": 1,
+    "buffers_mb": 1,
     "connections": [3, 9],
     "iterations": 2,
     "legs": 2,
     "objects": 20,
+    "offsets": [0.0],
     "releases": [],
     "rows": 5000,
+    "scans": [2],
     "starts": 10,
     "statements": 10,
+    "table_mb": 40,
     "transactions": 10,
     "widths": [7],
 }
@@ -38,6 +42,7 @@ SMALL = {
 LEFT_OUT = {
     "cluster_order": "its cache cannot be made cold",
     "hash_index": "its cache cannot be made cold",
+    "sync_scans": "its cache cannot be made cold",
     "mvcc_catalog": "only a superuser can remove the cache files of this server",
 }
 """What each page must say of what cannot be had there."""
@@ -98,3 +103,30 @@ def test_tables_that_the_disk_cannot_take_are_refused_before_they_are_loaded() -
 def test_an_unknown_release_is_refused_with_the_known() -> None:
     with pytest.raises(StudyError, match=r"no release '8\.4'; there are 9\.3, 9\.6"):
         run_study("mvcc_catalog", parameters={"releases": ["8.4"], "blocks": 1})
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        (
+            {"table_mb": 4, "buffers_mb": 16},
+            "A table of 4 MB is not scanned in step with 16 MB of shared buffers: that begins "
+            "above a quarter of them, so give table_mb more than 4",
+        ),
+        ({"table_mb": 90_000_000}, r"needs [\d,]+ MB for the study's table and has"),
+    ],
+)
+def test_scans_that_cannot_be_had_are_refused(parameters: dict[str, object], said: str) -> None:
+    with pytest.raises(StudyError, match=said):
+        run_study("sync_scans", server="embedded", parameters={"blocks": 1, **parameters})
+
+
+def test_scans_that_a_server_of_others_cannot_have_are_refused_with_what_it_takes(
+    stranger: OwnedServer,
+) -> None:
+    many = {"scans": [500], "table_mb": 40, "buffers_mb": 1, "blocks": 1}
+    with pytest.raises(StudyError, match="500 sessions do not fit: the server has"):
+        run_study("sync_scans", server=dsn_of(stranger, BUILDER), parameters=many)
+    small = {"table_mb": 8, "buffers_mb": 1, "blocks": 1}
+    with pytest.raises(StudyError, match="it takes a table of 33 MB"):
+        run_study("sync_scans", server=dsn_of(stranger, BUILDER), parameters=small)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from .errors import CannotRun
-from .sessions import room_for_sessions, wait_for_end
+from .sessions import end_sessions, room_for_sessions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -56,13 +56,14 @@ def concurrently(
     if len(delays) > room.connections:
         raise CannotRun(f"{len(delays)} sessions do not fit: {room.reason}")
     trial.show(f"{step}, {case}: {len(delays)} sessions")
-    living = len(trial.server.session_pids()) if trial.server.owned else 0
     before, at = trial.counts(), datetime.now(UTC)
     with ExitStack() as stack:
-        sessions = [stack.enter_context(trial.server.connect()) for _ in delays]
-        for session in sessions:
+        sessions: list[psycopg.Connection[TupleRow]] = []
+        stack.callback(end_sessions, trial.server, sessions)
+        for _ in delays:
+            sessions.append(trial.server.connect())
             for name, value in settings.items():
-                session.execute("SELECT set_config(%s, %s, false)", [name, value])
+                sessions[-1].execute("SELECT set_config(%s, %s, false)", [name, value])
         begin = time.perf_counter()
 
         def run(number: int) -> Span:
@@ -73,8 +74,6 @@ def concurrently(
 
         with ThreadPoolExecutor(len(delays)) as pool:
             spans = list(pool.map(run, range(len(delays))))
-    if trial.server.owned:
-        wait_for_end(trial.server, living)  # only then are their reads among those of the server
     counted = trial.counts().since(before)
     counted.pop("cpu_s", None)  # that of the trial's own session, which has slept
     where: dict[str, Any] = {"iteration": iteration, "case": case, "at": at}

@@ -10,7 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import psycopg
@@ -20,7 +20,7 @@ from .accounts import without_pg_variables
 from .errors import CannotRun, ServerError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from psycopg.rows import TupleRow
 
@@ -82,7 +82,6 @@ def hold_transactions(server: Server, count: int) -> Iterator[int]:
     for until their processes have gone.  Raises CannotRun when there is no room for so many, and
     ServerError when the server refuses one, or a snapshot does not hold them.
     """
-    before = len(server.session_pids()) if server.owned else 0
     room = room_for_sessions(server)
     if count > room.connections:
         raise CannotRun(f"{count} sessions do not fit: {room.reason}")
@@ -94,17 +93,15 @@ def hold_transactions(server: Server, count: int) -> Iterator[int]:
                 executor.submit(asyncio.run, _open(server, count, holders)).result()
         yield _held(server, count)
     finally:
-        for holder in holders:
-            holder.pgconn.finish()
-        if server.owned:
-            wait_for_end(server, before)
+        end_sessions(server, holders)
 
 
 def session_cpu_seconds(server: OwnedServer, living: int) -> float:
     """CPU time (s) so far of the postmaster and of all its children that have ended.
 
     That is what sessions cost from fork to exit.  Waits until no more than ``living`` sessions'
-    processes are left, so that those just closed are in it.  Counted in ticks of 10 ms.
+    processes are left, so that those just closed are in it.  Counted in ticks of 10 ms.  Raises
+    ServerError when they are still there after a minute.
     """
     wait_for_end(server, living)
     spent = psutil.Process(server.postmaster_pid).cpu_times()
@@ -157,13 +154,32 @@ def _held(server: Server, count: int) -> int:
     return held
 
 
+def end_sessions(
+    server: Server, sessions: Sequence[psycopg.Connection[Any] | psycopg.AsyncConnection[Any]]
+) -> None:
+    """Close them, and on an owned server wait until their processes have gone.
+
+    Only then are their CPU time and what they read among those of the server.  Raises ServerError
+    when one is still there after a minute.
+    """
+    pids = [session.pgconn.backend_pid for session in sessions]
+    for session in sessions:
+        session.pgconn.finish()
+    if server.owned:
+        _wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+
+
 def wait_for_end(server: OwnedServer, living: int) -> None:
     """Wait until no more than ``living`` sessions' processes are left; a stopped server has none.
 
-    Raises ServerError when closed sessions are still there after a minute.
+    For sessions of a program such as pgbench.  Raises ServerError after a minute.
     """
+    _wait_until(lambda: len(server.session_pids()) <= living)
+
+
+def _wait_until(ended: Callable[[], bool]) -> None:
     end = time.monotonic() + _END_TIMEOUT_S
-    while len(server.session_pids()) > living:
+    while not ended():
         if time.monotonic() > end:
             raise ServerError(f"Closed sessions are still there after {_END_TIMEOUT_S:.0f} s.")
         time.sleep(0.02)
