@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import psutil
@@ -17,6 +17,8 @@ from pgstudies.owned import OwnedServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    import psycopg
 
 BUILDER = "dba"
 LESSER = "lesser"
@@ -91,6 +93,16 @@ def dsn(request: pytest.FixtureRequest, stranger: OwnedServer) -> str:
 def dsn_of(server: OwnedServer, role: str, password: str = PASSWORD) -> str:
     host = quote(server.environment()["PGHOST"], safe="")
     return f"postgresql://{role}:{quote(password, safe='')}@{host}:5432/pgstudies"
+
+
+def make_table(connection: psycopg.Connection[Any], name: str, rows: int) -> None:
+    """A frozen table of one row to a page, keys from 1."""
+    connection.execute(f"CREATE TABLE {name}(i int, d text)")
+    connection.execute(f"ALTER TABLE {name} ALTER d SET STORAGE PLAIN")
+    connection.execute(
+        f"INSERT INTO {name} SELECT i, repeat('x', 7000) FROM generate_series(1, {rows}) i"
+    )
+    connection.execute(f"VACUUM (FREEZE, ANALYZE) {name}")
 
 
 def wait_until_dead(processes: Sequence[psutil.Process], timeout_s: float = 20) -> bool:

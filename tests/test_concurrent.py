@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from conftest import BUILDER, dsn_of
+from conftest import BUILDER, dsn_of, make_table
 
 from pgstudies.concurrent import concurrently
 from pgstudies.errors import CannotRun
@@ -27,13 +27,7 @@ PAGES = 1000
 def trial(owned: OwnedServer) -> Iterator[Trial]:
     def build() -> None:
         with owned.connect() as connection:
-            connection.execute("CREATE TABLE large(i int, d text)")
-            connection.execute("ALTER TABLE large ALTER d SET STORAGE PLAIN")
-            connection.execute(
-                "INSERT INTO large SELECT i, repeat('x', 7000) FROM generate_series(1, %s) i",
-                [PAGES],
-            )
-            connection.execute("VACUUM (FREEZE) large")
+            make_table(connection, "large", PAGES)
 
     owned.restore("for sessions", build)
     with Trial(owned, Arm("plain"), block=1, position=1) as trial:

@@ -34,6 +34,11 @@ def test_groups_and_arms_keep_their_order_and_nothing_is_joined() -> None:
     assert layer["encoding"]["xOffset"]["sort"] == ["hash", "btree"]
 
 
+def test_a_dot_that_is_alone_stands_above_its_name() -> None:
+    alone = dot_chart(READS[1:], x="case", y="reads", y_title="pages", description="Reads.")
+    assert "xOffset" not in alone.to_dict()["layer"][0]["encoding"]
+
+
 def test_an_interval_is_a_line_through_the_dot() -> None:
     line, dot = spec(low="low", high="high")["layer"]
     assert line["mark"]["type"] == "rule"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import BUILDER, dsn_of
+from conftest import BUILDER, dsn_of, make_table
 
 from pgstudies import disks, limits
 from pgstudies.errors import CannotRun
@@ -37,13 +37,8 @@ def able(owned: OwnedServer) -> None:
 def test_reads_take_at_least_the_time_they_are_given(owned: OwnedServer) -> None:
     def build() -> None:
         with owned.connect() as connection:
-            connection.execute("CREATE TABLE wide(i int, d text)")
-            connection.execute("ALTER TABLE wide ALTER d SET STORAGE PLAIN")
-            connection.execute(
-                f"INSERT INTO wide SELECT i, repeat('x', 7000) FROM generate_series(1, {ROWS}) i"
-            )
+            make_table(connection, "wide", ROWS)
             connection.execute("CREATE INDEX wide_i ON wide(i)")
-            connection.execute("VACUUM ANALYZE wide")
 
     owned.restore("for the throttle", build)
     query = "SELECT count(d) FROM wide WHERE i IN (SELECT g * 40 FROM generate_series(1, 60) g)"
@@ -124,12 +119,7 @@ def test_version_2_is_asked_in_its_own_words(
 def test_a_small_memory_does_not_keep_a_large_table(owned: OwnedServer) -> None:
     def build() -> None:
         with owned.connect() as connection:
-            connection.execute("CREATE TABLE large(i int, d text)")
-            connection.execute("ALTER TABLE large ALTER d SET STORAGE PLAIN")
-            connection.execute(
-                "INSERT INTO large SELECT i, repeat('x', 7000) FROM generate_series(1, 12000) i"
-            )
-            connection.execute("VACUUM (FREEZE) large")
+            make_table(connection, "large", 12000)
 
     owned.restore("for a small memory", build, {"shared_buffers": "2MB"})
     with Trial(owned, Arm("plain"), block=1, position=1) as trial:

@@ -38,6 +38,11 @@ def test_a_scan_that_wraps_begins_another_line() -> None:
     }  # fmt: skip
 
 
+def test_earlier_scans_are_wider_so_that_all_can_be_seen() -> None:
+    widths = [layer["mark"].get("strokeWidth") for layer in spec(step="what")["layer"]]
+    assert widths == [4, 2, None]
+
+
 def test_the_axis_is_the_whole_table() -> None:
     assert spec(step="what")["layer"][0]["encoding"]["y"]["scale"]["domain"] == [0, 100]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from conftest import make_table
 
 from pgstudies.errors import StudyError
 from pgstudies.syncscan import block_of, first_block, reason_not_in_step
@@ -25,13 +26,7 @@ def session(owned: OwnedServer) -> Iterator[psycopg.Connection[Any]]:
     def build() -> None:
         with owned.connect() as connection:
             for name, rows in (("enough", 129), ("too_small", 128), ("large", 1000)):
-                connection.execute(f"CREATE TABLE {name}(i int, d text)")
-                connection.execute(f"ALTER TABLE {name} ALTER d SET STORAGE PLAIN")
-                connection.execute(
-                    f"INSERT INTO {name} SELECT i, repeat('x', 7000) "
-                    f"FROM generate_series(0, {rows - 1}) i"
-                )
-                connection.execute(f"VACUUM (FREEZE) {name}")
+                make_table(connection, name, rows)
             connection.execute("CREATE VIEW no_table AS SELECT * FROM large")
 
     settings = {"shared_buffers": f"{8 * BUFFERS}kB", "max_parallel_workers_per_gather": "0"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import altair as alt
+import polars as pl
 
 from .chartparts import (
     LABELLED_ONLY,
@@ -19,8 +20,6 @@ from .chartstyle import WIDTH
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import polars as pl
 
 
 def dot_chart(
@@ -56,10 +55,12 @@ def dot_chart(
     picked = alt.selection_point(fields=[color], bind="legend")
     base = alt.Chart(frame.select(x, y, color, *band, *steps)).encode(
         x=alt.X(x, type="nominal").sort(groups).title(None).axis(labelAngle=0, labelLimit=110),
-        xOffset=alt.XOffset(color, type="nominal").sort(shown),
         color=colour,
         opacity=faded(picked),
     )
+    # A dot that is alone in its group stands above the group's name.
+    if frame.select(pl.struct(x, *steps).is_duplicated().any()).item():
+        base = base.encode(xOffset=alt.XOffset(color, type="nominal").sort(shown))
     layers = []
     if band:
         edge = alt.Y(band[0], type="quantitative").title(y_title).scale(scale)

@@ -25,8 +25,8 @@ def scan_chart(
     Columns of ``positions``: scan (a number from 1), seconds, block, and where given ``step``, of
     which the reader chooses one value at a time.  ``blocks`` is the size of the table, ``until``
     the end of the time axis (s), so that two charts can be compared.  Where two lines lie on each
-    other, the scans share what is read.  Raises StudyError when a column is missing, there are no
-    rows or the description is empty.
+    other, the later one thinner, the scans share what is read.  Raises StudyError when a column is
+    missing, there are no rows or the description is empty.
     """
     keys = [step] if step else []
     require(positions, ["scan", "seconds", "block", *keys], "scan_chart")
@@ -50,7 +50,11 @@ def scan_chart(
         detail="lap:N",
         opacity=faded(picked),
     )
-    line = base.mark_line(strokeWidth=2)
+    # Scans that share lie on each other: the first is the widest, so that all can be seen.
+    lines = [
+        base.transform_filter(alt.datum["scan"] == scan).mark_line(strokeWidth=2 + 2 * behind)
+        for behind, scan in zip(reversed(range(len(scans))), scans, strict=True)
+    ]
     points = base.mark_point(size=60, opacity=0).encode(
         opacity=alt.value(0),
         tooltip=[
@@ -59,6 +63,6 @@ def scan_chart(
             alt.Tooltip("block:Q").format(",d"),
         ],
     )
-    layers = choosable([line, points], positions, step)
+    layers = choosable([*lines, points], positions, step)
     chart = alt.LayerChart(layer=layers).properties(width=WIDTH, height=320).add_params(picked)
     return described(chart, description)
