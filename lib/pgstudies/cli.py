@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from .cli_servers import servers_app
 from .errors import NotebookError, SpaceError, StudyError
+from .terminal import say
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -131,18 +133,18 @@ def run(
             )
         except KeyboardInterrupt:
             again = "run the command again without --fresh" if fresh else "run it again"
-            _say(f"interrupted; what is finished is kept: {again} to continue.")
+            say(f"interrupted; what is finished is kept: {again} to continue.")
             raise typer.Exit(130) from None
         except (NotebookError, StudyError) as error:
             # The other studies would meet the same server and the same disk.
             if type(error) not in {NotebookError, StudyError} or len(names) == 1:
                 raise
-            _say(str(error))
+            say(str(error))
             failures.append(error)
         else:
             typer.echo(f"{name}: {shown(notebook)}")
     if failures:
-        _say(f"{len(failures)} of {len(names)} studies failed.")
+        say(f"{len(failures)} of {len(names)} studies failed.")
         raise typer.Exit(failures[0].exit_code)
 
 
@@ -211,60 +213,12 @@ def doctor(
     raise typer.Exit(exit_code(checks))
 
 
-_servers = typer.Typer(rich_markup_mode=None)
 app.add_typer(
-    _servers,
+    servers_app,
     name="servers",
     short_help="List the PostgreSQL releases to run on, or fetch them.",
     invoke_without_command=True,
 )
-
-
-@_servers.callback()
-def servers(context: typer.Context) -> None:
-    """List the PostgreSQL that can be asked for by --server, and which of it is here already.
-
-    A release that is not is fetched by Maven (mvn) when a run first asks for it,
-    checked against data/releases.toml, and kept.  Fetch ahead where there will be
-    no network.
-
-    \b
-    Examples:
-      pgstudies servers
-      pgstudies servers fetch 9.3 9.6
-      pgstudies servers fetch all
-      pgstudies run cluster_order --server 9.6
-    """  # noqa: D301
-    if context.invoked_subcommand is None:
-        from . import listing  # noqa: PLC0415
-
-        typer.echo(listing.servers())
-
-
-@_servers.command("fetch", short_help="Fetch releases into the cache.")
-def fetch_releases(
-    names: Annotated[list[str], typer.Argument(metavar="RELEASE|all", show_default=False)],
-) -> None:
-    """Fetch releases into the cache, which $PGSTUDIES_CACHE places elsewhere.
-
-    What is there already is not fetched again.  One that is interrupted leaves
-    nothing half done.
-
-    \b
-    Examples:
-      pgstudies servers fetch 9.3 9.6
-      pgstudies servers fetch all
-    """  # noqa: D301
-    from .fetching import fetch  # noqa: PLC0415
-    from .releases import find_release, releases  # noqa: PLC0415
-
-    wanted = releases() if names == [_ALL] else [find_release(name) for name in names]
-    for release in wanted:
-        try:
-            typer.echo(f"{release.name}: {fetch(release.name)}")
-        except KeyboardInterrupt:
-            _say(f"interrupted; {release.name} was not fetched: run it again.")
-            raise typer.Exit(130) from None
 
 
 def _assignments(texts: list[str]) -> Mapping[str, str]:
@@ -277,10 +231,6 @@ def _assignments(texts: list[str]) -> Mapping[str, str]:
             )
         values[name.strip()] = value
     return values
-
-
-def _say(sentence: str) -> None:
-    typer.echo(f"pgstudies: {sentence}", err=True)
 
 
 def _stop(_number: int, _frame: FrameType | None) -> NoReturn:
@@ -309,14 +259,14 @@ def main() -> NoReturn:
     try:
         app()
     except StudyError as error:
-        _say(str(error))
+        say(str(error))
         sys.exit(error.exit_code)
     except Exception as error:
         known = _space_error(error) if isinstance(error, OSError) else None
         if known is not None:
-            _say(str(known))
+            say(str(known))
             sys.exit(known.exit_code)
         traceback.print_exc()
-        _say("this is an error in pgstudies itself; please report it with the lines above.")
+        say("this is an error in pgstudies itself; please report it with the lines above.")
         sys.exit(1)
     sys.exit(0)

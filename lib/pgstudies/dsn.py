@@ -16,7 +16,7 @@ from .capabilities import Capabilities, find_pgbench
 from .errors import CannotRun, ServerError
 from .places import DatabasePlace, SchemaPlace
 from .server_base import ServerBase
-from .settings import merged, same_value, startup_options
+from .settings import merged, sort_settings, startup_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -99,7 +99,7 @@ class DsnServer(ServerBase):
         In a schema no copy can be kept, and ``build()`` is called every time.
         """
         place = self._our_place()
-        settable, out_of_reach = self._sort_settings(settings)
+        settable, out_of_reach = sort_settings(self._keeper, settings)
         if out_of_reach:
             raise CannotRun(next(iter(out_of_reach.values()))[1])
         self.close_connections()
@@ -256,61 +256,9 @@ class DsnServer(ServerBase):
     def _base_settings(
         self, settings: Mapping[str, str]
     ) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
-        settable, out_of_reach = self._sort_settings(settings)
+        settable, out_of_reach = sort_settings(self._keeper, settings)
         wanted = merged({}, settings)
         return settable, {n: (wanted[n], actual) for n, (actual, _) in out_of_reach.items()}
-
-    def _sort_settings(
-        self, settings: Mapping[str, str]
-    ) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
-        """Those that our sessions can set; and of the others actual value and reason, by name.
-
-        One that has the wanted value already is in neither.
-        """
-        rows = self._keeper.execute(
-            """
-            SELECT lower(name), setting, current_setting(name), vartype, unit, context
-            FROM pg_settings WHERE lower(name) = ANY (%s)
-            """,
-            [list(merged({}, settings))],
-        ).fetchall()
-        known = {row[0]: row[1:] for row in rows}
-        superuser = self._is_superuser()
-        settable, out_of_reach = {}, {}
-        for name, wanted in merged({}, settings).items():
-            if name not in known:
-                absent = f"not in {self.version_text}"
-                out_of_reach[name] = (absent, f"{self.version_text} has no setting {name}")
-                continue
-            setting, shown, vartype, unit, context = known[name]
-            reason = self._reason_not_settable(name, context, superuser=superuser)
-            if reason is None:
-                self._check_value(name, wanted, context)
-                settable[name] = wanted
-            elif not same_value(wanted, setting, vartype, unit):
-                out_of_reach[name] = (shown, reason)
-        return settable, out_of_reach
-
-    def _reason_not_settable(self, name: str, context: str, *, superuser: bool) -> str | None:
-        if context in {"user", "backend"}:
-            return None
-        if context in {"superuser", "superuser-backend"}:
-            granted = superuser or (
-                self.version >= 150000
-                and bool(self._ask("SELECT has_parameter_privilege(%s, 'SET')", name))
-            )
-            return None if granted else f"setting {name} needs a superuser"
-        if context == "postmaster":
-            return f"setting {name} needs a restart of the server"
-        return f"setting {name} needs a change of the server's configuration"
-
-    def _check_value(self, name: str, value: str, context: str) -> None:
-        if context not in {"user", "superuser"}:
-            return
-        try:
-            self._keeper.execute("SELECT set_config(%s, %s, true)", [name, value])
-        except psycopg.DataError as error:
-            raise CannotRun(str(error.diag.message_primary)) from error
 
     def _our_place(self) -> DatabasePlace | SchemaPlace:
         if self._place is None or self._closed:

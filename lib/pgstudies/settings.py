@@ -5,13 +5,22 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import psycopg
+
+from .errors import CannotRun
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from psycopg.rows import TupleRow
 
 _MEMORY = {"B": 1, "kB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
 _TIME = {"us": 1, "ms": 10**3, "s": 10**6, "min": 6 * 10**7, "h": 36 * 10**8, "d": 864 * 10**8}
 _FACTORS = _MEMORY | _TIME
 _NUMBER = re.compile(r"\s*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*([A-Za-z]*)\s*")
+
+_GRANTS_SETTINGS = 150000
+"""From here on a superuser's settings can be granted to others."""
 
 # Where a server's files are and how to reach it says nothing about its speed; some hold secrets.
 NOT_RECORDED = [
@@ -66,6 +75,65 @@ def startup_options(settings: Mapping[str, str]) -> str:
     """The settings as libpq's ``options``, with spaces and backslashes escaped."""
     escaped = ((name, re.sub(r"([\\\s])", r"\\\1", str(value))) for name, value in settings.items())
     return " ".join(f"-c {name}={value}" for name, value in escaped)
+
+
+def sort_settings(
+    connection: psycopg.Connection[TupleRow], settings: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
+    """Those that this role's sessions can set; of the others actual value and reason, by name.
+
+    One that has the wanted value already is in neither.  Raises CannotRun for a value that the
+    server refuses.
+    """
+    version = f"PostgreSQL {connection.info.parameter_status('server_version')}"
+    rows = connection.execute(
+        """
+        SELECT lower(name), setting, current_setting(name), vartype, unit, context
+        FROM pg_settings WHERE lower(name) = ANY (%s)
+        """,
+        [list(merged({}, settings))],
+    ).fetchall()
+    known = {row[0]: row[1:] for row in rows}
+    settable, out_of_reach = {}, {}
+    for name, wanted in merged({}, settings).items():
+        if name not in known:
+            out_of_reach[name] = (f"not in {version}", f"{version} has no setting {name}")
+            continue
+        setting, shown, vartype, unit, context = known[name]
+        reason = _reason_not_settable(connection, name, context)
+        if reason is None:
+            _check_value(connection, name, wanted, context)
+            settable[name] = wanted
+        elif not same_value(wanted, setting, vartype, unit):
+            out_of_reach[name] = (shown, reason)
+    return settable, out_of_reach
+
+
+def _reason_not_settable(
+    connection: psycopg.Connection[TupleRow], name: str, context: str
+) -> str | None:
+    if context in {"user", "backend"}:
+        return None
+    if context in {"superuser", "superuser-backend"}:
+        query = "SELECT rolsuper FROM pg_roles WHERE rolname = current_user"
+        if connection.info.server_version >= _GRANTS_SETTINGS:
+            query = f"SELECT has_parameter_privilege(%(name)s, 'SET') OR ({query})"
+        row = connection.execute(query.encode(), {"name": name}).fetchone()
+        return None if row and row[0] else f"setting {name} needs a superuser"
+    if context == "postmaster":
+        return f"setting {name} needs a restart of the server"
+    return f"setting {name} needs a change of the server's configuration"
+
+
+def _check_value(
+    connection: psycopg.Connection[TupleRow], name: str, value: str, context: str
+) -> None:
+    if context not in {"user", "superuser"}:
+        return
+    try:
+        connection.execute("SELECT set_config(%s, %s, true)", [name, value])
+    except psycopg.DataError as error:
+        raise CannotRun(str(error.diag.message_primary)) from error
 
 
 def _boolean(text: str) -> bool | str:

@@ -1,14 +1,20 @@
-"""What a kernel writes to stderr, made fit for a terminal or for a log."""
+"""What goes to stderr: our own sentences, and what a kernel writes, fit for a terminal or a log."""
 
 from __future__ import annotations
 
 import shutil
+import sys
 import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TextIO
+
+
+def say(sentence: str) -> None:
+    """Tell the user of the command line something, as the programs of Unix do."""
+    print(f"pgstudies: {sentence}", file=sys.stderr)
 
 
 class Relay:
