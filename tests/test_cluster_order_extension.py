@@ -452,7 +452,7 @@ def test_concurrent_inserts_and_a_crash_leave_the_index_sound(
         if way == "access method":
             c.execute("ALTER DATABASE pgstudies SET cluster_order.use_reserve = on")
     try:
-        command = [str(program), *"-n -c 4 -j 2 -t 300 -f".split(), str(script)]
+        command = [str(program), *["-n", "-c", "4", "-j", "2", "-t", "300", "-f"], str(script)]
         environment = os.environ | server.environment()
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         assert "number of transactions actually processed: 1200/1200" in done.stdout
