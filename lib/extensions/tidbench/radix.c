@@ -6,7 +6,7 @@
  * A node has a bitmap of 256 bits that tells which bytes it has, and a packed
  * array of their slots: the place of a slot is the number of bits before its
  * own.  So there is one kind of node and one way to look into it, whatever its
- * size, and a node of n slots takes 48 + 8 n bytes, rounded up to the next of
+ * size, and a node of n slots takes 40 + 8 n bytes, n rounded up to the next of
  * a few capacities.
  *
  * Freund's tree, which the post measured as "radix", has six kinds of nodes

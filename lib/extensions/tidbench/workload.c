@@ -168,15 +168,16 @@ workload_of_shape(const Shape *shape, const Sampling *sampling)
 		Min(shape->blocks % shape->page_interval, shape->consecutive);
 	made = make_workload(shape->blocks, shape->dead_per_page * shape->interval,
 						 dead_pages * shape->dead_per_page, sampling);
-	for (int64 block = 0; block < shape->blocks; block++)
+	for (int64 page = 0; page < dead_pages; page++)
 	{
+		const int64 block = page / shape->consecutive * shape->page_interval +
+			page % shape->consecutive;
+
 		CHECK_FOR_INTERRUPTS();
-		if (block % shape->page_interval < shape->consecutive)
-			for (int64 i = 1; i <= shape->dead_per_page; i++)
-				ItemPointerSet(&made->dead[n++], (BlockNumber) block,
-							   (OffsetNumber) (i * shape->interval));
+		for (int64 i = 1; i <= shape->dead_per_page; i++)
+			ItemPointerSet(&made->dead[n++], (BlockNumber) block,
+						   (OffsetNumber) (i * shape->interval));
 	}
-	Assert(n == made->dead_count);
 
 	/* Of all TIDs of the index, each dead one is found once. */
 	made->expected_hits = made->dead_count;
