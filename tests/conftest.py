@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -13,6 +14,8 @@ import psutil
 import pytest
 
 from pgstudies.binaries import find_binaries
+from pgstudies.errors import CannotRun
+from pgstudies.extensions import build
 from pgstudies.owned import OwnedServer
 
 if TYPE_CHECKING:
@@ -62,6 +65,21 @@ def owned(run_base: Path) -> Iterator[OwnedServer]:
     assert run_base.exists()
     with embedded({"fsync": "off"}) as server:
         yield server
+
+
+@contextmanager
+def extended(name: str, run_base: Path) -> Iterator[OwnedServer]:
+    """An embedded server with one of our extensions, built in a cache of the tests' own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PGSTUDIES_CACHE", str(run_base / "cache"))
+        try:
+            built = build(name, find_binaries("embedded"))
+        except CannotRun as reason:
+            pytest.skip(str(reason))
+        with embedded({"fsync": "off", **built.settings}) as server:
+            with server.connect() as connection:
+                connection.execute(f"CREATE EXTENSION {name}")
+            yield server
 
 
 @pytest.fixture(scope="session")

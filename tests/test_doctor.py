@@ -10,7 +10,8 @@ import pytest
 from conftest import BUILDER, LESSER, dsn_of
 
 from pgstudies import doctor
-from pgstudies.doctor import Check, examine, exit_code
+from pgstudies.checks import Check
+from pgstudies.doctor import examine, exit_code
 from pgstudies.gate import Finding
 
 if TYPE_CHECKING:
@@ -39,7 +40,10 @@ def test_only_what_keeps_the_studies_from_running_has_an_exit_code() -> None:
     )
 
 
-def test_an_embedded_server_can_do_everything(run_base: Path) -> None:
+def test_an_embedded_server_can_do_everything(
+    run_base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGSTUDIES_CACHE", str(run_base / "cache"))
     before = set(run_base.glob("s-*"))
     checks = by_name("embedded")
     assert exit_code(list(checks.values())) == 0

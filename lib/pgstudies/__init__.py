@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .effectmap import effect_map
     from .effects import paired_effects
     from .errors import CannotRun, StudyError
+    from .extensions import Extension, extension
     from .limits import limited, reason_no_limits
     from .links import downloads
     from .locales import libc_locale
@@ -56,6 +57,7 @@ _HOMES = {
     "effectmap": ["effect_map"],
     "effects": ["paired_effects"],
     "errors": ["CannotRun", "StudyError"],
+    "extensions": ["Extension", "extension"],
     "limits": ["limited", "reason_no_limits"],
     "links": ["downloads"],
     "locales": ["libc_locale"],
@@ -86,6 +88,7 @@ __all__ = [
     "Arm",
     "CannotRun",
     "Claim",
+    "Extension",
     "Record",
     "StudyError",
     "Trial",
@@ -102,6 +105,7 @@ __all__ = [
     "downloads",
     "effect_chart",
     "effect_map",
+    "extension",
     "find_record",
     "hold_transactions",
     "judge",

@@ -8,17 +8,18 @@ import os
 import platform
 import shutil
 import tempfile
-from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import psutil
 
 from .accounts import server_account
+from .checks import Check
 from .cold import can_evict, reason_not_cold
 from .counters import StatementCounters, device_bytes
 from .dialects import counts_wal
 from .errors import SpaceError, StudyError
+from .extension_checks import examine_extensions
 from .gate import gate
 from .host import mount_of, nearest_existing
 from .limits import reason_no_limits
@@ -36,30 +37,6 @@ if TYPE_CHECKING:
 
 _FICLONE = 0x40049409  # ioctl of Linux: make one file share the blocks of another
 _CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
-
-
-@dataclass(frozen=True)
-class Check:
-    """One thing examined.
-
-    Attributes:
-        name: What was examined.
-        ok: True if it is as wished, None if something will be left out, False if no study can run.
-        sentence: What was found, and what follows from it.
-        exit_code: For scripts, when ``ok`` is False.
-
-    """
-
-    name: str
-    ok: bool | None
-    sentence: str
-    exit_code: int = 0
-
-    @property
-    def line(self) -> str:
-        """The check as ``pgstudies doctor`` prints it."""
-        mark = {True: "ok", None: "--", False: "NO"}[self.ok]
-        return f"{mark}  {self.name:15} {self.sentence}"
 
 
 def examine(spec: str | None = None) -> Iterator[Check]:
@@ -189,7 +166,7 @@ def _server(server: Server) -> Iterator[Check]:
         f"{can.pgbench}",
         "steps that need pgbench: not run: it is neither with the server nor on PATH",
     )
-    yield _extensions(server)
+    yield from examine_extensions(server)
 
 
 def _counters(server: Server) -> Iterator[Check]:
@@ -213,29 +190,6 @@ def _counters(server: Server) -> Iterator[Check]:
         bytes_read is not None,
         "CPU time and bytes read from the device are recorded",
         f"CPU time and bytes read from the device: not recorded: {hidden}",
-    )
-
-
-def _extensions(server: Server) -> Check:
-    can = server.capabilities
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    missing = [
-        name
-        for name, there in (
-            ("pg_config", can.pg_config is not None),
-            ("the server's headers", can.headers),
-            ("a C compiler", compiler is not None),
-            ("make", shutil.which("make") is not None),
-        )
-        if not there
-    ]
-    if not server.owned:
-        missing = ["access to its directories"]
-    return _able(
-        "C extensions",
-        not missing,
-        "they can be built for this server",
-        f"arms that need one: not run: no {' and no '.join(missing)}",
     )
 
 

@@ -28,6 +28,9 @@ PUBLISHED = ROOT / "data" / "published"
 RELEASES = ROOT / "data" / "releases.toml"
 """Where the programs of other PostgreSQL releases come from."""
 
+EXTENSIONS = ROOT / "lib" / "extensions"
+"""The source of our C extensions, one directory each."""
+
 REFERENCE_RECORDS = ROOT / "data" / "records"
 """Dated reference runs of this project."""
 

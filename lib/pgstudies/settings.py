@@ -30,6 +30,8 @@ NOT_RECORDED = [
     "client_encoding",
     "config_file",
     "data_directory",
+    "dynamic_library_path",
+    "extension_control_path",
     "external_pid_file",
     "hba_file",
     "ident_file",
