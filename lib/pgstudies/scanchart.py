@@ -35,14 +35,12 @@ def scan_chart(
     lap = (pl.col("block").diff().fill_null(0) < 0).cum_sum().over(*keys, "scan")
     place = pl.int_range(pl.len()).over(*keys, "scan")
     data = data.with_columns(lap=lap).filter(place % (1 + data.height // MOST_PLACES) == 0)
-    end = float(positions["seconds"].max()) if until is None else until  # type: ignore[arg-type]
+    seconds = alt.Scale(nice=False) if until is None else alt.Scale(domain=[0, until], nice=False)
     scans = sorted(data["scan"].unique())
     palette = [BASELINE, PATCHED, *CANDIDATES]
     picked = alt.selection_point(fields=["scan"], bind="legend")
     base = alt.Chart(data.select(*keys, "scan", "seconds", "block", "lap")).encode(
-        x=alt.X("seconds:Q")
-        .title("seconds since the first scan began")
-        .scale(domain=[0, end], nice=False),
+        x=alt.X("seconds:Q").title("seconds since the first scan began").scale(seconds),
         y=alt.Y("block:Q").title("block of the table").scale(domain=[0, blocks], nice=False),
         color=alt.Color("scan:O")
         .scale(domain=scans, range=[palette[i % len(palette)] for i in range(len(scans))])
