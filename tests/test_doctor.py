@@ -79,6 +79,10 @@ def test_a_server_that_is_not_ours_has_its_limits_named(role: str, stranger: Own
     assert checks["states"].ok is (True if role == BUILDER else None)
     assert checks["checkpoints"].ok is None
     assert checks["superuser"].ok is None
+    assert checks["extensions"].sentence == (
+        "arms that need a C extension: not run: the server is not ours, so nothing can be built "
+        "for it"
+    )
 
 
 def test_a_server_that_does_not_let_us_in_is_the_last_line(stranger: OwnedServer) -> None:

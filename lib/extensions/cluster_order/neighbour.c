@@ -66,9 +66,12 @@ open_clustering_index(Relation table)
 {
 	List	   *indexes = RelationGetIndexList(table);
 	Relation	index = NULL;
+	ListCell   *cell;
 
-	foreach_oid(candidate, indexes)
+	foreach(cell, indexes)
 	{
+		Oid			candidate = lfirst_oid(cell);
+
 		if (!get_index_isclustered(candidate))
 			continue;
 		index = index_open(candidate, RowExclusiveLock);
