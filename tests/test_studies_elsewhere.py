@@ -24,8 +24,10 @@ SMALL = {
     "blocks": 1,
     "buffers_mb": 1,
     "connections": [3, 9],
+    "dead": [2],
     "iterations": 2,
     "legs": 2,
+    "memory_kb": [65536],
     "objects": 20,
     "offsets": [0.0],
     "releases": [],
@@ -42,6 +44,7 @@ SMALL = {
 LEFT_OUT = {
     "cluster_order": "its cache cannot be made cold",
     "hash_index": "its cache cannot be made cold",
+    "dead_tuples": "the server is not ours, so nothing can be built for it",
     "sync_scans": "its cache cannot be made cold",
     "mvcc_catalog": "only a superuser can remove the cache files of this server",
 }
