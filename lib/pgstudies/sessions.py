@@ -162,7 +162,8 @@ def end_sessions(
     Only then are their CPU time and what they read among those of the server.  Raises ServerError
     when one is still there after a minute.
     """
-    pids = [session.pgconn.backend_pid for session in sessions]
+    # One that broke while others were opened has no number any more.
+    pids = [session.pgconn.backend_pid for session in sessions if not session.closed]
     for session in sessions:
         session.pgconn.finish()
     if server.owned:
