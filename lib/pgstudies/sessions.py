@@ -176,7 +176,8 @@ def end_sessions(
 def wait_for_end(server: OwnedServer, living: int) -> None:
     """Wait until no more than ``living`` sessions' processes are left; a stopped server has none.
 
-    For sessions whose processes are not known, such as pgbench's.  Raises ServerError after a minute.
+    For sessions whose processes are not known, such as pgbench's.  Raises ServerError when they are
+    still there after a minute.
     """
     _wait_until(lambda: len(server.session_pids()) <= living)
 
