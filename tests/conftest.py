@@ -17,6 +17,8 @@ from pgstudies.binaries import find_binaries
 from pgstudies.errors import CannotRun
 from pgstudies.extensions import build
 from pgstudies.owned import OwnedServer
+from pgstudies.servers import serve
+from pgstudies.trial import Arm, Trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -106,6 +108,16 @@ def stranger(run_base: Path) -> Iterator[OwnedServer]:
 def dsn(request: pytest.FixtureRequest, stranger: OwnedServer) -> str:
     """The DSN of a role that is not a superuser, with and without the right to make databases."""
     return dsn_of(stranger, request.param)
+
+
+@pytest.fixture
+def elsewhere(stranger: OwnedServer) -> Iterator[Trial]:
+    """A trial on a server that is not ours, with the role that may make databases."""
+    with (
+        serve(dsn_of(stranger, BUILDER)) as server,
+        Trial(server, Arm("plain"), block=1, position=1) as trial,
+    ):
+        yield trial
 
 
 def dsn_of(server: OwnedServer, role: str, password: str = PASSWORD) -> str:

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from conftest import BUILDER, dsn_of, make_table
+from conftest import make_table
 
 from pgstudies.concurrent import concurrently
 from pgstudies.errors import CannotRun
-from pgstudies.servers import serve
 from pgstudies.trial import Arm, Trial
 
 if TYPE_CHECKING:
@@ -99,12 +98,8 @@ def test_more_than_the_server_takes_is_refused_with_the_number_that_fits(trial: 
 
 
 def test_on_a_server_that_is_not_ours_there_is_time_and_nothing_of_the_device(
-    stranger: OwnedServer,
+    elsewhere: Trial,
 ) -> None:
-    with (
-        serve(dsn_of(stranger, BUILDER)) as server,
-        Trial(server, Arm("plain"), block=1, position=1) as trial,
-    ):
-        concurrently(trial, "one", lambda c, _: c.execute("SELECT 1"), delays=[0.0, 0.0])
-        assert "duration_s" in metrics(trial)
-        assert "read_bytes" not in metrics(trial)
+    concurrently(elsewhere, "one", lambda c, _: c.execute("SELECT 1"), delays=[0.0, 0.0])
+    assert "duration_s" in metrics(elsewhere)
+    assert "read_bytes" not in metrics(elsewhere)

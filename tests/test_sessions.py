@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 from typing import TYPE_CHECKING
 
+import psutil
 import psycopg
 import pytest
 from conftest import BUILDER, dsn_of
@@ -15,6 +16,7 @@ from pgstudies.servers import serve
 from pgstudies.sessions import (
     Room,
     conninfo,
+    end_sessions,
     hold_transactions,
     room_for_sessions,
     session_cpu_seconds,
@@ -124,3 +126,15 @@ def test_cpu_of_sessions_that_have_ended_is_counted(owned: OwnedServer) -> None:
     with owned.connect() as connection:
         connection.execute(work)
     assert session_cpu_seconds(owned, living) > before
+
+
+def test_a_session_that_is_broken_already_does_not_keep_others_from_ending(
+    owned: OwnedServer,
+) -> None:
+    owned.restore("empty", lambda: None)
+    broken, other = owned.connect(), owned.connect()
+    pid = other.info.backend_pid
+    broken.close()
+    end_sessions(owned, [broken, other])
+    assert other.closed
+    assert not psutil.pid_exists(pid)

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
-from conftest import BUILDER, dsn_of
 
 from pgstudies.errors import CannotRun, StudyError
-from pgstudies.servers import serve
 from pgstudies.transactions import drift, pgbench, read_log
 from pgstudies.trial import Arm, Trial
 
@@ -99,14 +97,10 @@ def test_without_pgbench_the_step_says_how_to_get_it(
 
 
 def test_a_server_that_is_not_ours_is_reached_with_its_password(
-    stranger: OwnedServer,
+    elsewhere: Trial,
 ) -> None:
-    with (
-        serve(dsn_of(stranger, BUILDER)) as server,
-        Trial(server, Arm("plain"), block=1, position=1) as trial,
-    ):
-        assert pgbench(trial, "one", "SELECT 1;\n", transactions=5, seed=1).height == 5
-        assert "read_bytes" not in {row[6] for row in trial.rows}
+    assert pgbench(elsewhere, "one", "SELECT 1;\n", transactions=5, seed=1).height == 5
+    assert "read_bytes" not in {row[6] for row in elsewhere.rows}
 
 
 def test_drift_compares_the_last_fourth_with_the_second() -> None:

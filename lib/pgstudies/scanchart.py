@@ -53,7 +53,7 @@ def scan_chart(
         base.transform_filter(alt.datum["scan"] == scan).mark_line(strokeWidth=2 + 2 * behind)
         for behind, scan in zip(reversed(range(len(scans))), scans, strict=True)
     ]
-    points = base.mark_point(size=60, opacity=0).encode(
+    points = base.mark_point(size=60).encode(
         opacity=alt.value(0),
         tooltip=[
             alt.Tooltip("scan:O"),

@@ -82,6 +82,7 @@ def hold_transactions(server: Server, count: int) -> Iterator[int]:
     for until their processes have gone.  Raises CannotRun when there is no room for so many, and
     ServerError when the server refuses one, or a snapshot does not hold them.
     """
+    before = len(server.session_pids()) if server.owned else 0
     room = room_for_sessions(server)
     if count > room.connections:
         raise CannotRun(f"{count} sessions do not fit: {room.reason}")
@@ -94,6 +95,8 @@ def hold_transactions(server: Server, count: int) -> Iterator[int]:
         yield _held(server, count)
     finally:
         end_sessions(server, holders)
+        if server.owned:
+            wait_for_end(server, before)  # those too that were given up half opened
 
 
 def session_cpu_seconds(server: OwnedServer, living: int) -> float:
@@ -162,7 +165,8 @@ def end_sessions(
     Only then are their CPU time and what they read among those of the server.  Raises ServerError
     when one is still there after a minute.
     """
-    pids = [session.pgconn.backend_pid for session in sessions]
+    # One that broke while others were opened has no number any more.
+    pids = [session.pgconn.backend_pid for session in sessions if not session.closed]
     for session in sessions:
         session.pgconn.finish()
     if server.owned:
@@ -172,7 +176,8 @@ def end_sessions(
 def wait_for_end(server: OwnedServer, living: int) -> None:
     """Wait until no more than ``living`` sessions' processes are left; a stopped server has none.
 
-    For sessions of a program such as pgbench.  Raises ServerError after a minute.
+    For sessions whose processes are not known, such as pgbench's.  Raises ServerError when they are
+    still there after a minute.
     """
     _wait_until(lambda: len(server.session_pids()) <= living)
 

@@ -1,10 +1,8 @@
-"""Scans in step: whether a table is scanned so at all, and where a scan begins."""
+"""Scans in step: whether a table is scanned so at all."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-
-from psycopg import sql
 
 from .errors import StudyError
 
@@ -49,18 +47,6 @@ def reason_not_in_step(connection: psycopg.Connection[TupleRow], table: str) -> 
     if not wanted:
         return "synchronize_seqscans is off"
     return None
-
-
-def first_block(connection: psycopg.Connection[TupleRow], table: str) -> int:
-    """The block at which a sequential scan that begins now begins; it reads nothing further.
-
-    Raises StudyError when the table is empty.
-    """
-    query = sql.SQL("SELECT ctid::text FROM {} LIMIT 1").format(sql.Identifier(table))
-    row = connection.execute(query).fetchone()
-    if row is None:
-        raise StudyError(f"The table {table} is empty.")
-    return block_of(row[0])
 
 
 def block_of(ctid: str) -> int:
