@@ -24,6 +24,7 @@ MIME = "application/vnd.vegalite.v5+json"
 BASELINE = "#0072b2"
 REPEAT = "#3d9bd4"
 PATCHED = "#d55e00"
+FURTHER_PATCHED = ("#e0568a", "#c8322a", "#bb6d14")
 CANDIDATES = ("#009e73", "#cc79a7", "#a67c00", "#7f6cd0", "#7a7a7a")
 NEUTRAL = "#7a7a7a"
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right")
@@ -86,10 +87,11 @@ def arm_colours(arms: Sequence[str]) -> dict[str, str]:
 
     ``heap`` and the posts' ``head`` are baselines and have one blue in every study; without them
     the first arm has it.  A baseline's second copy, ``heap (again)``, has a lighter one.  Arms with
-    ``patch`` in their name are vermilion, and the others take the palette's colours in order.
+    ``patch`` in their name are vermilion and, where there are several, of other warm colours; the
+    others take the palette's colours in order.
     """
     baselines = {arm for arm in arms if arm.lower() in {"heap", "head"}} or set(arms[:1])
-    rest = iter(CANDIDATES)
+    patched, rest = iter((PATCHED, *FURTHER_PATCHED)), iter(CANDIDATES)
     colours: dict[str, str] = {}
     for arm in arms:
         if arm in baselines:
@@ -97,7 +99,7 @@ def arm_colours(arms: Sequence[str]) -> dict[str, str]:
         elif arm.removesuffix(" (again)") in baselines:
             colours[arm] = REPEAT
         elif "patch" in arm.lower():
-            colours[arm] = PATCHED
+            colours[arm] = next(patched, PATCHED)
         else:
             colours[arm] = next(rest, NEUTRAL)
     return colours
