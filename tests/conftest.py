@@ -45,6 +45,7 @@ def run_base() -> Iterator[Path]:
     base.chmod(0o711)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PGSTUDIES_RUN_DIR", str(base))
+        patch.setenv("PGSTUDIES_HOST_LOCK", str(base / "host.lock"))  # no test waits for the user
         yield base
     shutil.rmtree(base, ignore_errors=True)
 

@@ -17,7 +17,7 @@ import pytest
 from conftest import BUILDER, LESSER, dsn_of, wait_until_dead
 
 from pgstudies.binaries import find_binaries
-from pgstudies.errors import CannotRun, ServerError, StudyError
+from pgstudies.errors import BlockMeasured, CannotRun, ServerError, StudyError
 from pgstudies.measuring import measure
 from pgstudies.records import list_records, read_record
 from pgstudies.trial import Arm, Trial
@@ -293,6 +293,21 @@ def test_a_fresh_run_continues_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGSTUDIES_FRESH", "1")
     run(procedure=stopped)
     assert sorted(list_records("made_up")["status"]) == ["complete", "interrupted"]
+
+
+def test_one_block_alone_is_as_in_the_whole_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run(blocks=3)
+    monkeypatch.setenv("PGSTUDIES_BLOCK", "3")
+    with pytest.raises(BlockMeasured, match="Block 3 is measured"):
+        run(blocks=3)
+    alone = read_record(list_records()["path"][-1])
+    assert alone.info["fingerprint"] == whole.info["fingerprint"]
+    assert alone.info["status"] == "complete"
+    assert (alone.blocks, alone.info["blocks"]) == (1, 1)
+    counted = pl.col("metric") == "rows"
+    columns = ["block", "position", "arm", "value"]
+    third = whole.samples.filter(counted, pl.col("block") == 3).select(columns)
+    assert alone.samples.filter(counted, pl.col("block") > 0).select(columns).equals(third)
 
 
 def test_a_server_killed_in_mid_block_leaves_a_record_that_continues() -> None:

@@ -33,3 +33,7 @@ class SpaceError(StudyError):
 
 class CannotRun(StudyError):  # noqa: N818  (reads as the page does: "not run: reason")
     """An arm or a step cannot run on this server; the message is the reason."""
+
+
+class BlockMeasured(StudyError):  # noqa: N818  (nothing went wrong)
+    """The one block that ``$PGSTUDIES_BLOCK`` asks for is measured; the notebook ends here."""

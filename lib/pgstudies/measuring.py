@@ -10,9 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import SpaceError, StudyError
+from .errors import BlockMeasured, SpaceError, StudyError
 from .gate import gate
 from .host import host_facts
+from .hostlock import only_one_here
 from .paths import run_dir
 from .provenance import git_revision, packages
 from .recording import RecordWriter, fingerprint
@@ -49,18 +50,22 @@ def measure(
 
     ``$PGSTUDIES_REPLAY`` names a record, or a directory of them, to return instead of measuring;
     ``$PGSTUDIES_FRESH`` starts anew where an unfinished record could be continued.
+    ``$PGSTUDIES_BLOCK`` is the number of the only block to measure, for a sweep over several hosts.
+    While another measurement runs on this host, it is waited for.
 
     Raises ServerError, SpaceError, or StudyError when the baseline cannot run; an arm that cannot
-    run is left out, with its reason in the record.
+    run is left out, with its reason in the record.  Raises BlockMeasured after the only block.
     """
     replay = os.environ.get("PGSTUDIES_REPLAY")
     if replay:
         return _announce(read_record(find_record(study, replay)))
     core = max(os.sched_getaffinity(0)) if pin and hasattr(os, "sched_getaffinity") else None
-    findings = gate(run_dir())
-    for finding in findings:
-        print(f"Before measuring: {finding.sentence}", file=sys.stderr)
+    only = int(os.environ.get("PGSTUDIES_BLOCK") or 0)
     with ExitStack() as stack:
+        stack.enter_context(only_one_here(f"the study {study}"))
+        findings = gate(run_dir())
+        for finding in findings:
+            print(f"Before measuring: {finding.sentence}", file=sys.stderr)
         own = serve(parameters["server"] or None, settings=settings, cpu=core)
         stack.enter_context(own)
         servers, arms = _servers_of(arms, own, settings, core, stack)
@@ -104,8 +109,9 @@ def measure(
             )
         try:
             run = Run(servers, writer, arms, prepare, procedure, core=core)
-            run.carry_out(parameters["blocks"], parameters["seed"], findings)
-            return _announce(writer.finish())
+            blocks = [only] if only else range(1, parameters["blocks"] + 1)
+            run.carry_out(blocks, parameters["seed"], findings)
+            record = _announce(writer.finish())
         except BaseException as error:
             if isinstance(error, StudyError) and not writer.finished_blocks:
                 writer.discard()
@@ -114,6 +120,9 @@ def measure(
             raise
         finally:
             writer.close()
+    if only:
+        raise BlockMeasured(f"Block {only} is measured, the only one asked for.")
+    return record
 
 
 def _servers_of(

@@ -51,8 +51,10 @@ class Run:
         self.procedure = procedure
         self.core = core
 
-    def carry_out(self, blocks: int, seed: int, findings: Sequence[Any]) -> None:
-        """Prepare the states, then run the blocks that are missing; ``findings`` are the gate's.
+    def carry_out(self, blocks: Sequence[int], seed: int, findings: Sequence[Any]) -> None:
+        """Prepare the states, then run those of ``blocks`` that are missing.
+
+        ``blocks`` are numbers, from 1; ``findings`` are the gate's.
 
         Raises ServerError when a server goes away, StudyError when the baseline cannot run.
         """
@@ -60,18 +62,18 @@ class Run:
         session = len(info["sessions"]) + 1
         info["sessions"].append({"started_at": _now(), "boot_id": _boot_id()})
         info["gate"] += [asdict(finding) for finding in findings]
-        info["blocks"] = blocks
+        info["blocks"] = len(blocks)
         # All arms are ordered, also those that cannot run: a resumed run keeps its order.
-        orders = info["order"] = block_orders(list(self.arms), blocks, seed)
+        orders = info["order"] = block_orders(list(self.arms), max(blocks), seed)
         info["status"] = "running"
         done = self.writer.finished_blocks
-        total = sum(len(order) for order in orders)
+        total = len(blocks) * len(self.arms)
         with Progress(info["study"], total, done=len(done) * len(self.arms)) as progress:
             self.progress = progress
             self._prepare_states(session)
-            for number, order in enumerate(orders, start=1):
+            for number in blocks:
                 if number not in done:
-                    self._block(number, order)
+                    self._block(number, orders[number - 1])
 
     def _prepare_states(self, session: int) -> None:
         """Build every state, and find out which arms cannot run, before anything is measured."""
