@@ -101,8 +101,8 @@ constraints:  ## resolve constraints.txt anew
 	$(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
 	  > "$$tmp/build.in"; \
 	uv="$$tmp/venv/bin/uv"; \
-	"$$uv" $(UV_COMPILE) --extra book --extra lab --extra test pyproject.toml "$$tmp/build.in" -o "$$tmp/all" > /dev/null; \
-	"$$uv" $(UV_COMPILE) --extra book --extra test -c "$$tmp/all" pyproject.toml "$$tmp/build.in" -o "$$tmp/base" > /dev/null; \
+	"$$uv" $(UV_COMPILE) --extra book --extra cluster --extra lab --extra test pyproject.toml "$$tmp/build.in" -o "$$tmp/all" > /dev/null; \
+	"$$uv" $(UV_COMPILE) --extra book --extra cluster --extra test -c "$$tmp/all" pyproject.toml "$$tmp/build.in" -o "$$tmp/base" > /dev/null; \
 	{ echo "# Exact versions and hashes of everything that is installed; made by \`make constraints\`."; \
 	  cat "$$tmp/base"; \
 	  printf '\n%s: %s\n' "$(LAB_MARK)" "what stands above is installed without it, because it slows imports."; \

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -103,19 +104,25 @@ def judge(
     """The verdict on each claim, in the order given.
 
     ``effects`` is a table of ``paired_effects``; ``not_run`` gives the reason for each arm that did
-    not run. Columns: claim, text, source, published_ratio, ratio, low, high, blocks, verdict, and
-    the verdict is one of ``agreement`` or "not tested: reason". It never says more than the
-    effect's own verdict: what is inconclusive there, Holm's correction included, is so here.
+    not run. Columns: claim, text, source, published_ratio, ratio, low, high, blocks, margin,
+    verdict; margin is that of the effect, and the verdict is one of ``agreement`` or "not tested:
+    reason". It never says more than the effect's own verdict: what is inconclusive there, Holm's
+    correction included, is so here.
     Raises StudyError for a claim that fits several rows.
     """
     schema = {
         **dict.fromkeys(["claim", "text", "source"], pl.String()),
         **dict.fromkeys(["published_ratio", "ratio", "low", "high"], pl.Float64()),
         "blocks": pl.Int64(),
+        "margin": pl.Float64(),
         "verdict": pl.String(),
     }
     rows = [_judged(claim, effects, not_run or {}) for claim in claims]
-    return pl.DataFrame(rows, schema=schema)
+    judged = pl.DataFrame(rows, schema=schema)
+    told = os.environ.get("PGSTUDIES_JUDGED_FILE")
+    if told:  # the program that ran the notebook collects the verdicts of several records
+        judged.write_parquet(told)
+    return judged
 
 
 def _judged(claim: Claim, effects: pl.DataFrame, not_run: Mapping[str, str]) -> dict[str, Any]:
@@ -141,7 +148,7 @@ def _judged(claim: Claim, effects: pl.DataFrame, not_run: Mapping[str, str]) -> 
         return row | {"verdict": f"not tested: {reason}"}
     effect = found.row(0, named=True)
     return row | {
-        **{name: effect[name] for name in ("ratio", "low", "high", "blocks")},
+        **{name: effect[name] for name in ("ratio", "low", "high", "blocks", "margin")},
         "verdict": _verdict(claim, effect),
     }
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from . import cli_sweep
 from .cli_servers import servers_app
 from .errors import NotebookError, SpaceError, StudyError
 from .terminal import say
@@ -219,6 +220,11 @@ app.add_typer(
     short_help="List the PostgreSQL releases to run on, or fetch them.",
     invoke_without_command=True,
 )
+
+
+app.command(short_help="Measure over several hosts, or a grid of parameters.")(cli_sweep.sweep)
+app.command(short_help="Be the worker of this host in a sweep.")(cli_sweep.worker)
+app.command(short_help="Say on how many hosts a study's claims hold.")(cli_sweep.hosts)
 
 
 def _assignments(texts: list[str]) -> Mapping[str, str]:

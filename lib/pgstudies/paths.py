@@ -10,8 +10,8 @@ import platformdirs
 ROOT = Path(__file__).resolve().parents[2]
 """The checkout. The package is always installed editable: its notebooks lie beside it."""
 
-NOTEBOOKS = ROOT / "notebooks"
-"""Source notebooks, one per study, without outputs."""
+NOTEBOOKS = Path(os.environ.get("PGSTUDIES_NOTEBOOKS") or ROOT / "notebooks").resolve()
+"""Source notebooks, one per study, without outputs; ``$PGSTUDIES_NOTEBOOKS`` is another place."""
 
 PARAMETERS = NOTEBOOKS / "parameters"
 """``quick/``, ``standard/`` and ``published/``: one YAML file per study."""

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, NoReturn
 from tqdm import tqdm
 
 if TYPE_CHECKING:
-    from typing import Self
+    from typing import Self, TextIO
+
+    from .terminal import Relay
 
 
 class Progress:
@@ -18,13 +20,16 @@ class Progress:
     book, and papermill would not show it.
     """
 
-    def __init__(self, study: str, total: int, done: int = 0) -> None:
+    def __init__(
+        self, study: str, total: int, done: int = 0, stream: TextIO | Relay | None = None
+    ) -> None:
+        self._stream = stream or sys.stderr
         self._bar = tqdm(
             total=total,
             initial=done,
             desc=study,
             unit="trial",
-            file=sys.stderr,
+            file=self._stream,
             ncols=100,
             mininterval=0.5,
             bar_format="{desc}: {n_fmt}/{total_fmt} |{bar:20}| {elapsed}<{remaining} {postfix}",
@@ -48,7 +53,7 @@ class Progress:
 
     def note(self, sentence: str) -> None:
         """Print a sentence of its own above the bar."""
-        self._bar.write(sentence, file=sys.stderr)
+        self._bar.write(sentence, file=self._stream)
 
 
 def byte_bar(what: str, total: int) -> tqdm[NoReturn]:

@@ -63,7 +63,7 @@ class RecordWriter:
         try:
             (path / "blocks").mkdir(parents=True)
         except OSError as error:
-            raise _space_error(error, path) from error
+            raise space_error(error, path) from error
         lock = try_lock(path / LOCK)
         if lock is None:  # pragma: no cover  (the name is new and random)
             raise StudyError(f"{path} is in use by another run.")
@@ -165,7 +165,24 @@ class RecordWriter:
             aside.replace(target)
         except OSError as error:
             aside.unlink(missing_ok=True)
-            raise _space_error(error, target.parent) from error
+            raise space_error(error, target.parent) from error
+
+
+def write_whole(path: Path, info: dict[str, Any], samples: pl.DataFrame) -> None:
+    """Write a complete record at once: it is there whole, or not at all.
+
+    Raises SpaceError where nothing can be written.
+    """
+    aside = path.with_name(f".{path.name}-{secrets.token_hex(3)}")
+    text = json.dumps(info, indent=1, ensure_ascii=False, default=str)
+    try:
+        aside.mkdir(parents=True)
+        (aside / "samples.parquet").write_bytes(_parquet(samples))
+        (aside / "record.json").write_text(text, encoding="utf-8")
+        aside.rename(path)
+    except OSError as error:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise space_error(error, path) from error
 
 
 def _parquet(frame: pl.DataFrame) -> bytes:
@@ -174,7 +191,8 @@ def _parquet(frame: pl.DataFrame) -> bytes:
     return buffer.getvalue()
 
 
-def _space_error(error: OSError, where: Path) -> Exception:
+def space_error(error: OSError, where: Path) -> Exception:
+    """The error to raise in place of one of a disk that is full or forbidden, else the same."""
     if error.errno in _FULL:
         return SpaceError(
             f"No space left while writing to {where}: free some, or set PGSTUDIES_RECORDS to a "

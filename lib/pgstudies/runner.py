@@ -102,14 +102,16 @@ def run_study(
     fresh: bool = False,
     replay: str | Path | None = None,
     output: Path | None = None,
+    judged: Path | None = None,
     terminal: TextIO | None = None,
 ) -> Path:
     """Execute a study's notebook and return where it is: ``output``, or its place in the book.
 
     With ``fresh`` an unfinished record is not continued; with ``replay`` a record (or the newest
-    complete one below a directory) is analysed instead of measuring.  Progress and warnings go to
-    ``terminal``, by default stderr.  The notebook's metadata ``pgstudies`` tell study, profile,
-    parameters, record and, without its password, the server.
+    complete one below a directory) is analysed instead of measuring.  ``judged`` is a Parquet file
+    to be written with the verdicts on the study's claims, as ``judge`` returns them.  Progress and
+    warnings go to ``terminal``, by default stderr.  The notebook's metadata ``pgstudies`` tell
+    study, profile, parameters, record and, without its password, the server.
 
     Raises StudyError as ``plan`` does, or as the notebook did; NotebookError when the notebook
     failed otherwise; KeyboardInterrupt after Ctrl-C, SIGTERM or SIGHUP, with the server stopped.
@@ -124,6 +126,8 @@ def run_study(
         from .records import find_record  # noqa: PLC0415  (imports polars)
 
         environment["PGSTUDIES_REPLAY"] = str(find_record(study, replay))
+    if judged is not None:
+        environment["PGSTUDIES_JUDGED_FILE"] = str(judged)
     target = output or paths.STUDIES / f"{study}.ipynb"
     target.parent.mkdir(parents=True, exist_ok=True)
     # In the same directory, because a file is moved in one step only within a file system.

@@ -1,0 +1,202 @@
+"""One study on several hosts: what each says of its claims, and what they say together."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+from scipy.stats import norm, t
+from statsmodels.stats.meta_analysis import combine_effects
+
+from .errors import StudyError
+from .records import read_record
+from .runner import run_study
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from .records import Record
+
+HOLDS = ("holds", "holds, weaker")
+"""The verdicts on a claim that count for "holds on 3 of 3 hosts"."""
+
+
+def host_records(paths: Sequence[str | Path]) -> pl.DataFrame:
+    """The records that several hosts give of one study, and whether each counts.
+
+    Columns: host, server, blocks, findings (of the gate, in words), left_out (why it does not
+    count, or null), path.  A record that is of another format, not complete, damaged or made with
+    other parameters than the first does not count, and neither does an older one of the same host.
+    Raises StudyError when none counts, or when they are of different studies.
+    """
+    rows: list[dict[str, object]] = []
+    counted: dict[str, Record] = {}
+    studies: set[str] = set()
+    for path in sorted(map(str, paths), reverse=True):
+        row: dict[str, object] = {"path": path, "left_out": None}
+        rows.append(row)
+        try:
+            record = read_record(path)
+        except (StudyError, pl.exceptions.PolarsError, OSError) as error:
+            row["left_out"] = str(error)
+            continue
+        host = str(record.info["host"].get("hostname") or "unknown")
+        row |= {
+            "host": host,
+            "server": record.info["server"].get("version_text"),
+            "blocks": record.blocks,
+            "findings": " ".join(record.gate.unique("name", maintain_order=True)["sentence"]),
+        }
+        studies.add(record.info["study"])
+        first = next(iter(counted.values()), record)
+        if record.info["status"] != "complete" or record.blocks < record.info["blocks"]:
+            row["left_out"] = f"{record.blocks} of {record.info['blocks']} blocks are done"
+        elif _inputs(record) != _inputs(first):
+            row["left_out"] = f"its parameters are not those of {first.path}"
+        elif host in counted:
+            row["left_out"] = f"{counted[host].path} is of the same host"
+        else:
+            counted[host] = record
+    if len(studies) > 1:
+        raise StudyError(
+            f"The records are of {', '.join(sorted(studies))}: give those of one study."
+        )
+    if not counted:
+        reasons = "; ".join(f"{row['path']}: {row['left_out']}" for row in rows)
+        raise StudyError(f"None of the records counts: {reasons.rstrip('.') or 'there is none'}.")
+    schema = dict.fromkeys(["host", "server", "findings", "left_out", "path"], pl.String())
+    columns = ["host", "server", "blocks", "findings", "left_out", "path"]
+    return pl.DataFrame(rows, schema_overrides=schema | {"blocks": pl.Int64()}).select(columns)
+
+
+def judged_by_host(records: pl.DataFrame) -> pl.DataFrame:
+    """The claims of a study as its notebook judges them, from the record of each host.
+
+    ``records`` is a table of ``host_records``.  Columns: host, then those of ``judge``.
+    """
+    frames = []
+    for host, path in records.filter(pl.col("left_out").is_null()).select("host", "path").rows():
+        study = read_record(path).info["study"]
+        with tempfile.TemporaryDirectory(prefix="pgstudies-") as scratch:
+            told = Path(scratch) / "judged.parquet"
+            run_study(study, replay=path, output=Path(scratch) / f"{study}.ipynb", judged=told)
+            if not told.exists():
+                raise StudyError(f"{study} judges no claim.")
+            frames.append(pl.read_parquet(told).insert_column(0, pl.lit(host).alias("host")))
+    return pl.concat(frames)
+
+
+def pooled(judged: pl.DataFrame) -> pl.DataFrame:
+    """What the hosts say together of every claim, one row per claim.
+
+    ``judged`` is a table of ``judged_by_host``.  Columns: claim, text, hosts (on which it was
+    judged), holds (on how many), ratio, low, high, published_ratio, tau (standard deviation of the
+    true log ratio between hosts), i2 (the part of the variation that is between hosts).
+
+    Random effects on the log scale, Paule and Mandel's variance between hosts (1982), intervals
+    after Hartung and Knapp (2001) with k − 1 degrees of freedom, never narrower than the usual
+    random-effects ones with the same (Röver, Knapp and Friede, 2015).  The error of a host is taken
+    from its interval, as if it were normal.  With one host there is nothing to pool: the last
+    five but published_ratio are null.
+    """
+    rows = []
+    for (claim,), part in judged.group_by("claim", maintain_order=True):
+        tested = part.filter(~pl.col("verdict").str.starts_with("not tested"))
+        rows.append(
+            {
+                "claim": claim,
+                "text": part["text"][0],
+                "hosts": tested.height,
+                "holds": tested["verdict"].is_in(HOLDS).sum(),
+                "published_ratio": part["published_ratio"][0],
+                **_pooled(tested.drop_nulls(["ratio", "low", "high"])),
+            }
+        )
+    schema: dict[str, pl.DataType] = {"claim": pl.String(), "text": pl.String()}
+    schema |= dict.fromkeys(["hosts", "holds"], pl.Int64())
+    floats = ["published_ratio", "ratio", "low", "high", "tau", "i2"]
+    schema |= dict.fromkeys(floats, pl.Float64())
+    return pl.DataFrame(rows, schema=schema)
+
+
+def _pooled(tested: pl.DataFrame) -> dict[str, float]:
+    if tested.height < 2:
+        return {}
+    width = pl.col("high").log() - pl.col("low").log()
+    error = (tested.select(width / (2 * norm.ppf(0.975))).to_series()).to_numpy()
+    # An interval without width, as of counts, would weigh infinitely much.
+    with np.errstate(divide="ignore"):  # where hosts agree better than their errors say
+        found = combine_effects(
+            tested["ratio"].log().to_numpy(), np.maximum(error, 1e-6) ** 2, method_re="iterated"
+        )
+    centre = float(found.mean_effect_re)
+    half = t.ppf(0.975, tested.height - 1) * max(
+        float(found.sd_eff_w_re), float(found.sd_eff_w_re_hksj)
+    )
+    return {
+        "ratio": math.exp(centre),
+        "low": math.exp(centre - half),
+        "high": math.exp(centre + half),
+        "tau": math.sqrt(max(0.0, float(found.tau2))),
+        "i2": max(0.0, float(found.i2)),
+    }
+
+
+def by_host(judged: pl.DataFrame, together: pl.DataFrame) -> pl.DataFrame:
+    """The rows of a forest plot, as ``effect_chart`` takes them: a group for each claim.
+
+    Columns: step (the claim), candidate (a host, or all hosts), ratio, low, high, margin, verdict,
+    blocks, published_ratio.
+    """
+    hosts = judged.drop_nulls("ratio").select(
+        "ratio", "low", "high", "margin", "verdict", "blocks", "published_ratio",
+        step="claim", candidate="host",
+    )  # fmt: skip
+    widest = hosts.group_by("step").agg(pl.col("margin").max())
+    whole = (
+        together.drop_nulls("ratio")
+        .select(
+            "ratio", "low", "high", "published_ratio",
+            step="claim", candidate=pl.lit("all hosts"), verdict=pl.lit("pooled"),
+            blocks=pl.lit(None, pl.Int64()),
+        )
+        .join(widest, on="step")
+    )  # fmt: skip
+    return pl.concat([hosts, whole.select(hosts.columns)]).sort("step", maintain_order=True)
+
+
+def _inputs(record: Record) -> dict[str, object]:
+    return {k: v for k, v in record.parameters.items() if k not in {"blocks", "server"}}
+
+
+def in_words(records: pl.DataFrame, judged: pl.DataFrame, together: pl.DataFrame) -> Iterable[str]:
+    """Lines for a terminal: every record and why it does not count, then every claim."""
+    for row in records.iter_rows(named=True):
+        state = f"left out: {row['left_out']}" if row["left_out"] else f"{row['blocks']} blocks"
+        yield f"{row['host'] or row['path']}: {row['server'] or ''} {state}".replace(":  ", ": ")
+        if row["findings"]:
+            yield f"  found there before measuring: {row['findings']}"
+    for row in together.iter_rows(named=True):
+        yield f"{row['claim']}: {row['text']}"
+        if not row["hosts"]:
+            yield "  not tested"
+            continue
+        words = f"  holds on {row['holds']} of {row['hosts']} {_hosts(row['hosts'])}"
+        if row["ratio"] is not None:
+            words += (
+                f"; together {row['ratio']:.3f} ({row['low']:.3f} to {row['high']:.3f}), "
+                f"I² {row['i2']:.0%}"
+            )
+        yield words
+        for host, verdict in (
+            judged.filter(pl.col("claim") == row["claim"]).select("host", "verdict").rows()
+        ):
+            yield f"    {host}: {verdict}"
+
+
+def _hosts(count: int) -> str:
+    return "host" if count == 1 else "hosts"
