@@ -27,7 +27,7 @@ PAGES = [
     "index.html",
     "search.html",
     *(f"book/{name}.html" for name in
-      ("intro", "method", "environment", "references", "your-server", "add-a-study")),
+      ("intro", "method", "environment", "references", "your-server", "hosts", "add-a-study")),
     *(f"book/studies/{study}.html" for study in studies_in_book(ROOT)),
 ]  # fmt: skip
 PHONE = {"width": 390, "height": 844}
