@@ -137,11 +137,11 @@ def test_a_claim_is_judged_by_the_row_it_names() -> None:
     found = judge([SLOWER], table)
     assert found.columns == [
         *("claim", "text", "source", "published_ratio"),
-        *("ratio", "low", "high", "blocks", "verdict"),
+        *("ratio", "low", "high", "blocks", "margin", "verdict"),
     ]
     assert found.row(0) == (
         *("insert", "Inserting gets slower.", "table 2", 1.5),
-        *(1.5, 1.4, 1.6, 10, "holds"),
+        *(1.5, 1.4, 1.6, 10, 0.02, "holds"),
     )
 
 
