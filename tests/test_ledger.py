@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import polars as pl
 import pytest
@@ -119,7 +118,3 @@ def test_a_file_system_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_an_unknown_kind_of_store_is_named() -> None:
     with pytest.raises(StudyError, match="The ledger unheard-of://a cannot be opened"):
         Ledger("unheard-of://a")
-
-
-def test_the_store_is_on_this_machine(store: str) -> None:
-    assert urlsplit(store).hostname == "127.0.0.1"

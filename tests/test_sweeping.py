@@ -262,6 +262,7 @@ def test_blocks_of_a_host_become_its_record(
             for block in (1, 2)
         ]
         assert order == record.info["order"]
+        assert len(record.info["sessions"]) == 2
     longer = replace(sweep, cells=[replace(sweep.cells[0], blocks=3)])
     assert join(longer, tmp_path / "others") == (
         [],
@@ -574,8 +575,12 @@ def test_what_a_ledger_never_took_is_kept_and_put_the_next_time(
         patch.setattr(Ledger, "put", refusing)
         with pytest.raises(SpaceError, match="what was measured is kept on this host"):
             blockrun.carry_out(request_of(sweep))
-    monkeypatch.setenv("PGSTUDIES_RECORDS", records)
     monkeypatch.setattr(blockrun, "run_study", None)  # nothing is measured again
+    other = request_of(sweep) | {"ledger": str(place.base / "other")}
+    monkeypatch.setenv("PGSTUDIES_RECORDS", records)
+    with pytest.raises(TypeError):  # it is no block of another ledger
+        blockrun.carry_out(other)
+    monkeypatch.setenv("PGSTUDIES_RECORDS", records)
     blockrun.carry_out(request_of(sweep))
     assert Ledger(sweep.ledger).done() == {next(iter(sweep.units()))}
     assert not [p for p in Path(records).rglob("*.parquet") if p.is_file()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -107,6 +108,20 @@ def open_to_all(tree: Path) -> None:
         if not path.is_symlink():
             mode = path.stat().st_mode
             path.chmod(mode | (0o555 if path.is_dir() or mode & 0o100 else 0o444))
+
+
+def make_open_directory(directory: Path) -> None:
+    """Make a directory and its parent, where they are missing, readable by every account."""
+    for path in (directory.parent, directory):
+        if not path.exists():
+            path.mkdir(parents=True, exist_ok=True)
+            path.chmod(0o755)  # for the account that root's servers run as
+
+
+def others_can_change(directory: Path) -> bool:
+    """Whether another account than ours and root could put programs there for us to run."""
+    status = directory.stat()
+    return status.st_uid not in {0, os.geteuid()} or bool(status.st_mode & 0o022)
 
 
 def parse_version(text: str) -> int:

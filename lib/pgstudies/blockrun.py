@@ -6,6 +6,7 @@ input for the death of its worker: then it stops its server and ends.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
@@ -26,7 +27,7 @@ from .records import read_record, record_directories
 from .runner import run_study
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 PATIENCE_S = 600.0
@@ -45,7 +46,8 @@ def carry_out(request: dict[str, Any]) -> None:
     """
     unit = Unit(**request["unit"])
     ledger = Ledger(request["ledger"])
-    kept = records_dir() / ".sweep" / "unsent" / unit.path
+    mark = hashlib.sha256(ledger.url.encode()).hexdigest()[:12]  # another ledger wants its own
+    kept = records_dir() / ".sweep" / "unsent" / mark / unit.path
     if not kept.exists():
         if _patiently(lambda: unit in ledger, ledger):
             return
@@ -96,13 +98,13 @@ def _scratch() -> Iterator[Path]:
             os.close(lock)
 
 
-def _patiently(ask: Any, ledger: Ledger) -> bool:
+def _patiently(ask: Callable[[], bool], ledger: Ledger) -> bool:
     """The ledger's answer, waiting for one that does not come; its own errors come at once."""
     until = time.monotonic() + float(os.environ.get("PGSTUDIES_PATIENCE_S", PATIENCE_S))
     pause = 0.5
     while True:
         try:
-            return bool(ask())
+            return ask()
         except StudyError:
             raise
         except Exception as error:  # whatever the client of a store raises

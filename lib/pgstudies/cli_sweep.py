@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+    from .ledger import Unit
     from .sweepplan import Sweep
 
 
@@ -70,13 +71,13 @@ def sweep(
         raise StudyError(
             "Say where the hosts are: --scheduler ADDRESS, or --local 1 for this machine."
         )
-    missing = sum(unit not in done for unit in plan.units())
+    missing = [unit for unit in plan.units() if unit not in done]
     if missing:
-        _carry_out(plan, scheduler, plan.hosts[:local])
+        _carry_out(plan, missing, scheduler, plan.hosts[:local])
     _join(plan)
 
 
-def _carry_out(plan: Sweep, scheduler: str | None, here: list[str]) -> None:
+def _carry_out(plan: Sweep, missing: list[Unit], scheduler: str | None, here: list[str]) -> None:
     with _extra():
         from distributed import Client  # noqa: PLC0415
 
@@ -89,17 +90,17 @@ def _carry_out(plan: Sweep, scheduler: str | None, here: list[str]) -> None:
         if scheduler is None:
             scheduler = stack.enter_context(workers.local_cluster(here))
             plan = replace(plan, hosts=here)
+            missing = [unit for unit in missing if unit.host in here]
         try:
             client = stack.enter_context(Client(scheduler, timeout=30, set_as_default=False))
         except (OSError, TimeoutError, ValueError) as error:
             raise workers.unreachable(scheduler, error) from None
         total = sum(1 for _ in plan.units())
-        missing = len(sweeping.missing(plan))
         bar = stack.enter_context(
-            Progress("sweep", total, done=total - missing, stream=Relay(sys.stderr))
+            Progress("sweep", total, done=total - len(missing), stream=Relay(sys.stderr))
         )
         try:
-            failures = sweeping.carry_out(plan, client, bar)
+            failures = sweeping.carry_out(plan, client, bar, units=missing)
         except KeyboardInterrupt:
             say("interrupted; the blocks that are done are kept: run it again to continue.")
             raise typer.Exit(130) from None

@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .accounts import can_execute, server_account
-from .binaries import EMBEDDED, find_binaries, open_to_all
+from .binaries import (
+    EMBEDDED,
+    find_binaries,
+    make_open_directory,
+    open_to_all,
+    others_can_change,
+)
 from .compilers import compiler_version, find_compiler, find_make, server_headers
 from .dsn import is_dsn
 from .errors import CannotRun, ServerError
@@ -83,7 +89,8 @@ def build(name: str, binaries: Binaries) -> Extension:
     built = home / f"{name}-{binaries.version}-{mark}"
     try:
         if not built.is_dir():
-            _make_home(home)
+            make_open_directory(home)
+            _require_own(home)
             _build(source, [make, f"PG_CONFIG={pg_config}", f"CC={shlex.join(compiler)}"], built)
         _require_own(built)
     except OSError as error:
@@ -137,18 +144,9 @@ def _build(source: Path, make: list[str], built: Path) -> None:
         raise CannotRun(f"{source.name} cannot be put into {built.parent}")
 
 
-def _make_home(home: Path) -> None:
-    for directory in (home.parent, home):
-        if not directory.exists():
-            directory.mkdir(parents=True, exist_ok=True)
-            directory.chmod(0o755)  # for the account that root's servers run as
-    _require_own(home)
-
-
 def _require_own(directory: Path) -> None:
     """Raise CannotRun where others could put programs of theirs for our servers to load."""
-    status = directory.stat()
-    if status.st_uid not in {0, os.geteuid()} or status.st_mode & 0o022:
+    if others_can_change(directory):
         raise CannotRun(
             f"other accounts can change {directory}, which servers load programs from: remove it, "
             f"or set PGSTUDIES_CACHE to a directory of your own"

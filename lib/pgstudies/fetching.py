@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from .binaries import open_to_all
+from .binaries import make_open_directory, open_to_all, others_can_change
 from .errors import ServerError, SpaceError
 from .locks import try_lock
 from .maven import copy_artifact, forget_artifact
@@ -45,7 +45,8 @@ def fetch(spec: str) -> Path:
         _require_own(release.directory.parent)
     if not release.cached:
         try:
-            _make_releases_dir()
+            make_open_directory(releases_dir())
+            _require_own(releases_dir())
             with _sole_fetcher(release):
                 if not release.cached:
                     _fetch(release)
@@ -133,18 +134,9 @@ def _sole_fetcher(release: Release) -> Iterator[None]:
         os.close(lock)
 
 
-def _make_releases_dir() -> None:
-    for directory in (releases_dir().parent, releases_dir()):
-        if not directory.exists():
-            directory.mkdir(parents=True, exist_ok=True)
-            directory.chmod(0o755)  # for the account that root's servers run as
-    _require_own(releases_dir())
-
-
 def _require_own(directory: Path) -> None:
     """Raise ServerError where others could put programs of theirs for us to run."""
-    status = directory.stat()
-    if status.st_uid not in {0, os.geteuid()} or status.st_mode & 0o022:
+    if others_can_change(directory):
         raise ServerError(
             f"Other accounts can change {directory}, which holds the programs of releases: "
             f"remove it, or set PGSTUDIES_CACHE to a directory of your own."

@@ -83,4 +83,11 @@ def _joined(
         }
         for n, arm in enumerate(first["arms"])
     ]
-    return info, pl.concat([samples for _, samples in blocks])
+    # Every block prepared its states anew, which a record numbers by session.
+    prepared = pl.col("block") == 0
+    return info, pl.concat(
+        samples.with_columns(
+            position=pl.when(prepared).then(pl.lit(n, pl.Int32())).otherwise("position")
+        )
+        for n, (_, samples) in enumerate(blocks, start=1)
+    )

@@ -47,16 +47,24 @@ class Failure:
 
 
 def carry_out(
-    sweep: Sweep, client: Client, progress: Progress, *, lost_s: float = LOST_S
+    sweep: Sweep,
+    client: Client,
+    progress: Progress,
+    *,
+    units: list[Unit] | None = None,
+    lost_s: float = LOST_S,
 ) -> list[Failure]:
     """Measure what the ledger has not yet; returns what failed, one entry per reason.
+
+    ``units`` are these, where the caller has listed the ledger already.
 
     A study's own error ends its cell on that host; a full disk ends the host; only what is lost is
     tried again.  Ctrl-C hands nothing out any more and lets running blocks finish; a second one
     aborts them; either ends in KeyboardInterrupt.  Raises StudyError when a worker has other
     versions of the libraries, ServerError when the scheduler is gone.
     """
-    return _Run(sweep, client, progress, lost_s).carry_out()
+    lacking = missing(sweep) if units is None else units
+    return _Run(sweep, lacking, client, progress, lost_s).carry_out()
 
 
 def missing(sweep: Sweep) -> list[Unit]:
@@ -68,13 +76,19 @@ def missing(sweep: Sweep) -> list[Unit]:
 class _Run:
     """The state of one run of a sweep while it lasts."""
 
-    def __init__(self, sweep: Sweep, client: Client, progress: Progress, lost_s: float) -> None:
+    def __init__(
+        self,
+        sweep: Sweep,
+        lacking: list[Unit],
+        client: Client,
+        progress: Progress,
+        lost_s: float,
+    ) -> None:
         self.sweep = sweep
         self.client = client
         self.progress = progress
         self.lost_s = lost_s
         self.cells: dict[str, Cell] = {cell.id: cell for cell in sweep.cells}
-        lacking = missing(sweep)
         self.waiting = {host: deque(u for u in lacking if u.host == host) for host in sweep.hosts}
         self.running: dict[Any, tuple[Unit, str, Future[Any]]] = {}
         self.addresses: dict[str, str] = {}

@@ -99,6 +99,7 @@ def overview(sweep: Sweep, done: set[Unit]) -> pl.DataFrame:
     which the cells of the study differ), cell, host, blocks, done, block_s (seconds a block took in
     the newest record of the study in that profile, or null).
     """
+    took = {(c.study, c.profile): _seconds_of_block(c) for c in sweep.cells}
     rows = [
         {
             "study": cell.study,
@@ -108,7 +109,7 @@ def overview(sweep: Sweep, done: set[Unit]) -> pl.DataFrame:
             "host": host,
             "blocks": cell.blocks,
             "done": sum(Unit(cell.study, cell.id, host, b + 1) in done for b in range(cell.blocks)),
-            "block_s": _seconds_of_block(cell),
+            "block_s": took[cell.study, cell.profile],
         }
         for cell in sweep.cells
         for host in sweep.hosts

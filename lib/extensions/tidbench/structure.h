@@ -50,4 +50,17 @@ tid_number(const ItemPointerData *tid)
 #define key_of(number) ((number) >> VALUE_BITS)
 #define bit_of(number) (UINT64CONST(1) << ((number) & ((1 << VALUE_BITS) - 1)))
 
+/*
+ * The next key of ascending TIDs and its bits; *i becomes the place after them.
+ */
+static inline uint64
+next_word(const ItemPointerData *dead, int64 count, int64 *i, uint64 *value)
+{
+	uint64		key = key_of(tid_number(&dead[*i]));
+
+	for (*value = 0; *i < count && key_of(tid_number(&dead[*i])) == key; (*i)++)
+		*value |= bit_of(tid_number(&dead[*i]));
+	return key;
+}
+
 #endif

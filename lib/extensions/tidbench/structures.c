@@ -221,12 +221,10 @@ radix_tree_load(const ItemPointerData *dead, int64 count)
 
 	for (int64 i = 0; i < count;)
 	{
-		uint64		key = key_of(tid_number(&dead[i]));
-		uint64		value = 0;
+		uint64		value;
+		uint64		key = next_word(dead, count, &i, &value);
 
 		CHECK_FOR_INTERRUPTS();
-		for (; i < count && key_of(tid_number(&dead[i])) == key; i++)
-			value |= bit_of(tid_number(&dead[i]));
 		words_set(tree, key, &value);
 	}
 	return tree;
