@@ -31,12 +31,13 @@ from pgstudies import (
     serve,
     sweeping,
 )
+from pgstudies.arms import Arm
 from pgstudies.ledger import Ledger, Unit
 from pgstudies.paths import HTML, NOTEBOOKS
 from pgstudies.progress import Progress
 from pgstudies.releases import find_release
 from pgstudies.sweepplan import Cell, Sweep
-from pgstudies.trial import Arm, Trial
+from pgstudies.trial import Trial
 from pgstudies.workers import local_cluster
 
 if TYPE_CHECKING:

@@ -13,12 +13,13 @@ from urllib.parse import quote
 import psutil
 import pytest
 
+from pgstudies.arms import Arm
 from pgstudies.binaries import find_binaries
 from pgstudies.errors import CannotRun
 from pgstudies.extensions import build
 from pgstudies.owned import OwnedServer
 from pgstudies.servers import serve
-from pgstudies.trial import Arm, Trial
+from pgstudies.trial import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

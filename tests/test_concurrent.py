@@ -10,9 +10,10 @@ import psycopg
 import pytest
 from conftest import make_table
 
+from pgstudies.arms import Arm
 from pgstudies.concurrent import concurrently
 from pgstudies.errors import CannotRun
-from pgstudies.trial import Arm, Trial
+from pgstudies.trial import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

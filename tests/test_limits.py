@@ -11,10 +11,11 @@ import pytest
 from conftest import BUILDER, dsn_of, make_table
 
 from pgstudies import disks, limits
+from pgstudies.arms import Arm
 from pgstudies.errors import CannotRun
 from pgstudies.limits import limited, reason_no_limits
 from pgstudies.servers import serve
-from pgstudies.trial import Arm, Trial
+from pgstudies.trial import Trial
 
 if TYPE_CHECKING:
     from pgstudies.owned import OwnedServer

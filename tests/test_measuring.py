@@ -16,11 +16,12 @@ import psycopg
 import pytest
 from conftest import BUILDER, LESSER, dsn_of, wait_until_dead
 
+from pgstudies.arms import Arm
 from pgstudies.binaries import find_binaries
 from pgstudies.errors import BlockMeasured, CannotRun, ServerError, StudyError
 from pgstudies.measuring import measure
 from pgstudies.records import list_records, read_record
-from pgstudies.trial import Arm, Trial
+from pgstudies.trial import Trial
 
 if TYPE_CHECKING:
     from pgstudies.owned import OwnedServer

@@ -19,6 +19,7 @@ import pytest
 from conftest import is_alive
 
 from pgstudies import fetching, releases
+from pgstudies.arms import Arm
 from pgstudies.binaries import find_binaries, parse_version
 from pgstudies.counters import StatementCounters
 from pgstudies.dialects import counts_wal
@@ -27,7 +28,7 @@ from pgstudies.fetching import fetch
 from pgstudies.locks import try_lock
 from pgstudies.releases import Release, find_release, reason_not_available
 from pgstudies.servers import serve
-from pgstudies.trial import Arm, Trial
+from pgstudies.trial import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 
+from pgstudies.arms import Arm
 from pgstudies.errors import CannotRun, StudyError
 from pgstudies.transactions import drift, pgbench, read_log
-from pgstudies.trial import Arm, Trial
+from pgstudies.trial import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .agreement import Claim, judge
+    from .arms import Arm
     from .charts import block_chart, effect_chart, save, series_chart
     from .cold import cache_state
     from .concurrent import concurrently
@@ -43,11 +44,12 @@ if TYPE_CHECKING:
     from .snapshots import require_space
     from .syncscan import block_of, reason_not_in_step
     from .transactions import pgbench, require_pgbench
-    from .trial import Arm, Trial
+    from .trial import Trial
     from .verdicts import describe
 
 _HOMES = {
     "agreement": ["Claim", "judge"],
+    "arms": ["Arm"],
     "charts": ["block_chart", "effect_chart", "save", "series_chart"],
     "cold": ["cache_state"],
     "concurrent": ["concurrently"],
@@ -79,7 +81,7 @@ _HOMES = {
     "snapshots": ["require_space"],
     "syncscan": ["block_of", "reason_not_in_step"],
     "transactions": ["pgbench", "require_pgbench"],
-    "trial": ["Arm", "Trial"],
+    "trial": ["Trial"],
     "verdicts": ["describe"],
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

@@ -6,11 +6,13 @@ import inspect
 import os
 import sys
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import BlockMeasured, SpaceError, StudyError
+from .arms import baseline_of, with_repeat
+from .comparison import COMPARED, asked, blocks_compared, both_sides
+from .errors import BlockMeasured, BlocksCompared, SpaceError, StudyError
 from .gate import gate
 from .host import host_facts
 from .hostlock import only_one_here
@@ -20,14 +22,16 @@ from .recording import RecordWriter, fingerprint
 from .records import Record, find_record, read_record
 from .running import Run, server_facts
 from .servers import serve
-from .trial import baseline_of, with_repeat
+from .witness import identity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from .arms import Arm
+    from .comparison import Comparison
+    from .gate import Finding
     from .running import Procedure
     from .servers import Server
-    from .trial import Arm
 
 
 def measure(
@@ -51,7 +55,8 @@ def measure(
     ``$PGSTUDIES_REPLAY`` names a record, or a directory of them, to return instead of measuring;
     ``$PGSTUDIES_FRESH`` starts anew where an unfinished record could be continued.
     ``$PGSTUDIES_BLOCK`` is the number of the only block to measure, for a sweep over several hosts.
-    While another measurement runs on this host, it is waited for.
+    In ``pgstudies compare`` every arm runs on both servers, and BlocksCompared is raised when all
+    blocks are there.  While another measurement runs on this host, it is waited for.
 
     Raises ServerError, SpaceError, or StudyError when the baseline cannot run; an arm that cannot
     run is left out, with its reason in the record.  Raises BlockMeasured after the only block.
@@ -59,6 +64,7 @@ def measure(
     replay = os.environ.get("PGSTUDIES_REPLAY")
     if replay:
         return _announce(read_record(find_record(study, replay)))
+    comparison = asked()
     core = max(os.sched_getaffinity(0)) if pin and hasattr(os, "sched_getaffinity") else None
     only = int(os.environ.get("PGSTUDIES_BLOCK") or 0)
     with ExitStack() as stack:
@@ -68,8 +74,11 @@ def measure(
             print(f"Before measuring: {finding.sentence}", file=sys.stderr)
         own = serve(parameters["server"] or None, settings=settings, cpu=core)
         stack.enter_context(own)
+        if comparison is not None:
+            study, arms = f"{COMPARED}{study}", both_sides(comparison, arms)
         servers, arms = _servers_of(arms, own, settings, core, stack)
-        arms = with_repeat(arms)
+        if comparison is None:
+            arms = with_repeat(arms)
         same = {
             "study": study,
             "parameters": {k: v for k, v in parameters.items() if k not in {"blocks", "server"}},
@@ -80,7 +89,15 @@ def measure(
             "kernel": os.uname().release,
             "code": [_source(prepare), _source(procedure)],
         }
+        if comparison is not None:
+            same["programs"] = [identity(server) for server in servers.values()]
         mark = fingerprint(same)
+        blocks = [only] if only else range(1, parameters["blocks"] + 1)
+        if comparison is not None:
+            Path(comparison.told).write_text(mark, encoding="utf-8")
+            blocks = blocks[blocks_compared(study, mark) :]
+            if not blocks:
+                raise BlocksCompared(f"All {parameters['blocks']} blocks are measured.")
         writer = None if os.environ.get("PGSTUDIES_FRESH") else RecordWriter.resume(study, mark)
         if writer is None:
             info = {
@@ -101,28 +118,42 @@ def measure(
                 "packages": packages(),
                 "git": git_revision(),
             }
-            writer = RecordWriter.create(study, info)
+            writer = RecordWriter.create(study, info | _of_comparison(comparison))
         else:
             print(
                 f"Continuing {writer.path}: {len(writer.finished_blocks)} of its blocks are done.",
                 file=sys.stderr,
             )
-        try:
-            run = Run(servers, writer, arms, prepare, procedure, core=core)
-            blocks = [only] if only else range(1, parameters["blocks"] + 1)
-            run.carry_out(blocks, parameters["seed"], findings)
-            record = _announce(writer.finish())
-        except BaseException as error:
-            if isinstance(error, StudyError) and not writer.finished_blocks:
-                writer.discard()
-            else:
-                writer.interrupt(type(error).__name__)
-            raise
-        finally:
-            writer.close()
+        seconds = comparison.seconds if comparison else 0.0
+        run = Run(servers, writer, arms, prepare, procedure, core=core, seconds=seconds)
+        record = _carried_out(run, blocks, parameters["seed"], findings)
+    if comparison is not None:
+        raise BlocksCompared(f"{record.blocks} blocks are measured.")
     if only:
         raise BlockMeasured(f"Block {only} is measured, the only one asked for.")
     return record
+
+
+def _carried_out(run: Run, blocks: Sequence[int], seed: int, findings: Sequence[Finding]) -> Record:
+    writer = run.writer
+    try:
+        run.carry_out(blocks, seed, findings)
+        return _announce(writer.finish())
+    except BaseException as error:
+        if isinstance(error, StudyError) and not writer.finished_blocks:
+            writer.discard()
+        else:
+            writer.interrupt(type(error).__name__)
+        raise
+    finally:
+        writer.close()
+
+
+def _of_comparison(comparison: Comparison | None) -> dict[str, Any]:
+    """What record.json of a comparison has beside that of a study; ``Run`` adds facts and plans."""
+    if comparison is None:
+        return {}
+    return {"comparison": asdict(comparison) | {"facts": {}}, "plans": {}}
 
 
 def _servers_of(
@@ -144,6 +175,8 @@ def _servers_of(
         except SpaceError:
             raise
         except StudyError as error:
+            if arm.plays:
+                raise  # the one thing to compare with
             reasons[spec] = str(error)
         else:
             stack.enter_context(server)
@@ -164,7 +197,7 @@ def _describe(arm: Arm, baseline: Arm) -> dict[str, Any]:
         "options": dict(arm.options),
         "server": arm.server,
         "not_run": arm.not_run,
-    }
+    } | ({"plays": arm.plays, "side": arm.side} if arm.plays else {})
 
 
 def _source(function: Procedure) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -11,10 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
+from .arms import Arm, baseline_of
+from .comparison import played
 from .errors import CannotRun, ServerError, StudyError
 from .order import block_orders
 from .progress import Progress
-from .trial import Arm, Trial, baseline_of
+from .trial import Trial
+from .witness import Witness, examined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +33,8 @@ class Run:
     """The state of one run while it lasts: its servers, its record, what cannot run.
 
     ``servers`` are those of the arms, by the words that these use; ``core`` is the one to keep
-    client and owned servers on, or None.
+    client and owned servers on, or None.  No block but the first begins that would probably end
+    more than ``seconds`` after the first began; 0 is no limit.
     """
 
     def __init__(
@@ -41,6 +46,7 @@ class Run:
         procedure: Procedure,
         *,
         core: int | None,
+        seconds: float = 0.0,
     ) -> None:
         self.servers = servers
         self.writer = writer
@@ -50,6 +56,9 @@ class Run:
         self.prepare = prepare
         self.procedure = procedure
         self.core = core
+        self.seconds = seconds
+        # In a comparison every arm has a witness; elsewhere nobody pays for one.
+        self.witnesses = {arm.name: Witness() for arm in arms if arm.plays}
 
     def carry_out(self, blocks: Sequence[int], seed: int, findings: Sequence[Any]) -> None:
         """Prepare the states, then run those of ``blocks`` that are missing.
@@ -71,9 +80,14 @@ class Run:
         with Progress(info["study"], total, done=len(done) * len(self.arms)) as progress:
             self.progress = progress
             self._prepare_states(session)
-            for number in blocks:
-                if number not in done:
-                    self._block(number, orders[number - 1])
+            missing = [number for number in blocks if number not in done]
+            began = time.monotonic()
+            for count, number in enumerate(missing):
+                if self.seconds and (time.monotonic() - began) * (count + 1) > self.seconds * count:
+                    info["blocks"] = len(blocks) - len(missing) + count
+                    progress.note(f"Time is up after {info['blocks']} blocks.")
+                    break
+                self._block(number, orders[number - 1])
 
     def _prepare_states(self, session: int) -> None:
         """Build every state, and find out which arms cannot run, before anything is measured."""
@@ -84,13 +98,16 @@ class Run:
                 continue
             self.progress.show(f"preparing {arm.name}: {arm.state}")
             try:
-                with self._pinned(arm):
+                with self._pinned(arm), _compared(arm):
                     self._restore(arm, rows, session)
             except CannotRun as reason:
                 self._cannot_run(arm, reason)
                 continue
             facts = server_facts(self.servers[arm.server])
             (info["server"] if arm.server is None else info["servers"][arm.server]).update(facts)
+            if arm.plays and arm.side:
+                found = info["comparison"]["facts"].setdefault(arm.plays, {})
+                found[arm.side] = examined(self.servers[arm.server])
         self.writer.write_block(f"0-{session}", rows)
 
     def _restore(self, arm: Arm, rows: list[tuple[Any, ...]], session: int) -> None:
@@ -98,7 +115,7 @@ class Run:
 
         def build() -> None:
             with Trial(server, arm, block=0, position=session) as trial:
-                self.prepare(trial, arm)
+                self.prepare(trial, played(arm))
                 rows.extend(trial.rows)
 
         for other in self.servers.values():
@@ -146,15 +163,19 @@ class Run:
         server = self.servers[arm.server]
         try:
             self._restore(arm, [], session=0)
-            with Trial(
-                server,
-                arm,
-                block=block,
-                position=position,
-                show=self.progress.show,
-                restore=lambda: self._restore(arm, [], session=0),
-            ) as trial:
-                self.procedure(trial, arm)
+            with (
+                Trial(
+                    server,
+                    arm,
+                    block=block,
+                    position=position,
+                    show=self.progress.show,
+                    restore=lambda: self._restore(arm, [], session=0),
+                    witness=self.witnesses.get(arm.name),
+                ) as trial,
+                _compared(arm),
+            ):
+                self.procedure(trial, played(arm))
         except CannotRun as reason:
             self._cannot_run(arm, reason)
             return []
@@ -164,6 +185,8 @@ class Run:
                 f"({str(error).strip().splitlines()[0]}): the blocks before are kept; "
                 f"run the same command again to continue."
             ) from error
+        if arm.plays:
+            self.writer.info["plans"][arm.name] = self.witnesses[arm.name].plans
         for step, case, why in trial.left_out:
             entry = {"arm": arm.name, "step": step, "case": case, "reason": why}
             if entry not in self.writer.info["left_out"]:
@@ -171,13 +194,32 @@ class Run:
         return trial.rows
 
     def _cannot_run(self, arm: Arm, reason: CannotRun) -> None:
-        if arm.name == self.baseline:
+        # What cannot run on one side cannot be compared.
+        alike = [a.name for a in self.arms.values() if arm.plays and a.plays == arm.plays]
+        for name in alike or [arm.name]:
+            self.not_run[name] = str(reason)
+        if arm.name == self.baseline and not arm.plays:
             raise StudyError(f"The baseline, {arm.name}, cannot run here: {reason}") from reason
-        self.not_run[arm.name] = str(reason)
+        if len(self.not_run) == len(self.arms):
+            raise StudyError(f"No arm can be compared: {reason}.") from reason
         self.progress.note(f"{arm.name}: not run: {reason}")
         for entry in self.writer.info["arms"]:
-            if entry["name"] == arm.name:
-                entry["not_run"] = str(reason)
+            if entry["name"] in self.not_run:
+                entry["not_run"] = self.not_run[entry["name"]]
+
+
+@contextmanager
+def _compared(arm: Arm) -> Iterator[None]:
+    """Take a statement that fails on one side for a reason not to compare the arm."""
+    try:
+        yield
+    except psycopg.OperationalError:
+        raise
+    except psycopg.DatabaseError as error:
+        if arm.plays is None:
+            raise
+        said = str(error).strip().splitlines()[0]
+        raise CannotRun(f"it fails on the {arm.side}: {said}") from error
 
 
 def server_facts(server: Server) -> dict[str, Any]:

@@ -74,6 +74,8 @@ def pgbench(
     for metric, share in {"median_s": 0.5, "p99_s": 0.99}.items():
         trial.record(step, metric, np.quantile(latency, share), "s", **where)
     trial.record(step, "drift", drift(latency), "ratio", **where)
+    if trial.witness is not None:
+        trial.witness.saw_script(trial.connection, step, case, script, variables)
     return log
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,8 @@ from psycopg import pq
 from .cold import can_evict, drop_from_page_cache, evict, reason_not_cold
 from .counters import UNITS, Counts, StatementCounters, cpu_seconds, device_bytes
 from .errors import StudyError
+from .waits import WAIT, waits_of
+from .witness import digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -23,35 +24,12 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
     from psycopg.rows import TupleRow
 
+    from .arms import Arm
     from .servers import Server
+    from .waits import Waits
+    from .witness import Witness
 
     Query = str | bytes | sql.SQL | sql.Composed
-
-
-@dataclass(frozen=True)
-class Arm:
-    """One way of doing it: a prepared state, server settings, options for the procedure.
-
-    Attributes:
-        name: What the pages call it.
-        description: One sentence for the page.
-        state: Which prepared state it starts from; arms naming the same state share it.
-        settings: Server settings that differ from the study's.
-        options: Values that the study's own procedure looks up.
-        server: The server it runs on, in the words of ``serve``; None is the study's own.
-        repeats: The arm this one is a second copy of (the A/A pair).
-        not_run: Why it cannot run here, known beforehand.
-
-    """
-
-    name: str
-    description: str = ""
-    state: str = "plain"
-    settings: Mapping[str, str] = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
-    server: str | None = None
-    repeats: str | None = None
-    not_run: str | None = None
 
 
 class Trial:
@@ -73,6 +51,7 @@ class Trial:
         position: int,
         show: Callable[[str], None] = lambda _: None,
         restore: Callable[[], None] = lambda: None,
+        witness: Witness | None = None,
     ) -> None:
         self.server = server
         self.arm = arm
@@ -82,6 +61,8 @@ class Trial:
         self.left_out: list[tuple[str, str, str]] = []
         self._show = show
         self._restore = restore
+        self.witness = witness
+        self._waits: Waits | None = None
         self._open()
 
     def _open(self) -> None:
@@ -93,18 +74,25 @@ class Trial:
         # Once: looking for a server's processes reads all of /proc, and that alone, just before it,
         # made a statement of a millisecond take a tenth longer.
         self._processes = self.server.pids() if self.server.owned else []
+        if self.witness is not None:
+            self._waits = waits_of(self.server)
+
+    def _close(self) -> None:
+        if self._waits is not None:
+            self._waits.close()
+            self._waits = None
+        self.connection.close()
+        self._observer.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.connection.close()
-        self._observer.close()
+        self._close()
 
     def restore(self) -> None:
         """Go back to the state the trial started from; ``connection`` is a new one."""
-        self.connection.close()
-        self._observer.close()
+        self._close()
         self._restore()
         self._open()
 
@@ -145,6 +133,10 @@ class Trial:
         duration_ns = time.perf_counter_ns() - start
         measured = {"duration_s": duration_ns / 1e9} | self.counts().since(before)
         self.keep(step, measured, iteration=iteration, case=case, at=started_at)
+        if self.witness is not None:
+            found = digest(cursor)
+            self.record(step, "result", found, "digest", iteration=iteration, case=case)
+            self.witness.saw(self.connection, step, case, query, params)
         return cursor
 
     def repeated(
@@ -169,6 +161,8 @@ class Trial:
         measured = {"duration_s": duration_ns / 1e9} | self.counts().since(before)
         each = {metric: value / times for metric, value in measured.items()}
         self.keep(step, each, iteration=iteration, case=case, at=started_at)
+        if self.witness is not None:
+            self.witness.saw(self.connection, step, case, query)
 
     def each(
         self,
@@ -192,6 +186,7 @@ class Trial:
         execute, now = self.connection.pgconn.exec_, time.perf_counter_ns
         encoded = [statement.encode() for statement in statements]
         before = cpu_seconds(self._backend) if self.server.owned else None
+        self._turn()
         started_at = datetime.now(UTC)
         duration_ns = 0
         for statement in encoded:
@@ -201,12 +196,15 @@ class Trial:
             _check(result)
             if between is not None:
                 between()
+        self._turn()
         measured = {"duration_s": duration_ns / 1e9}
         after = cpu_seconds(self._backend) if self.server.owned else None
         if before is not None and after is not None:
             measured["cpu_s"] = after - before
         each = {metric: value / len(encoded) for metric, value in measured.items()}
         self.keep(step, each, iteration=iteration, case=case, at=started_at)
+        if self.witness is not None:
+            self.witness.saw(self.connection, step, case, statements[0])
 
     def record(
         self,
@@ -227,14 +225,23 @@ class Trial:
         """Keep several metrics of one measurement, each with its usual unit."""
         for metric, value in measured.items():
             self.record(step, metric, value, UNITS[metric], **where)
+        waits = self._waits.take() if self._waits is not None else {}
+        for event, count in waits.items():
+            seconds = measured["duration_s"] * count / sum(waits.values())
+            self.record(step, f"{WAIT}{event}", seconds, "s", **where)
 
     def counts(self) -> Counts:
         """The server's running totals, for what is measured between two looks at them."""
+        self._turn()
         hit, read, dirtied, wal, images = self._counters.read()
         if not self.server.owned:
             return Counts(None, hit, read, dirtied, wal, images, None)
         cpu = cpu_seconds(self._backend)
         return Counts(cpu, hit, read, dirtied, wal, images, device_bytes(self._processes))
+
+    def _turn(self) -> None:
+        if self._waits is not None:
+            self._waits.turn()
 
     def checkpoint(self) -> None:
         """CHECKPOINT now, so that none falls into a measured statement; noted where forbidden."""
@@ -258,8 +265,7 @@ class Trial:
         if can_evict(self.server):
             evict(self._observer, names)
         else:
-            self.connection.close()
-            self._observer.close()
+            self._close()
             self.server.restart(self.arm.settings)
             self._open()
         drop_from_page_cache(self._observer, names, self.server.data_directory)
@@ -275,21 +281,3 @@ class Trial:
 def _check(result: PGresult) -> None:
     if result.status not in {pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK}:
         raise psycopg.errors.error_from_result(result)
-
-
-def baseline_of(arms: Sequence[Arm]) -> Arm:
-    """The first arm that can run, as far as is known; the first where none can."""
-    return next((arm for arm in arms if arm.not_run is None), arms[0])
-
-
-def with_repeat(arms: Sequence[Arm]) -> list[Arm]:
-    """The arms, and after the baseline a second copy of it: the A/A pair."""
-    baseline = baseline_of(arms)
-    again = replace(
-        baseline,
-        name=f"{baseline.name} (again)",
-        description=f"The same as {baseline.name}: what differs between the two is noise.",
-        repeats=baseline.name,
-    )
-    place = arms.index(baseline) + 1
-    return [*arms[:place], again, *arms[place:]]
