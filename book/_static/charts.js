@@ -5,6 +5,7 @@
   let vega;
 
   function loadVega() {
+    if (window.vegaEmbed) return Promise.resolve();  // a page that has it inside
     vega ??= new Promise((resolve, reject) => {
       const script = document.createElement("script");
       script.src = new URL("vega-bundle.js", here);

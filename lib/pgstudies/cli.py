@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from . import cli_sweep
+from . import cli_compare, cli_sweep
 from .cli_servers import servers_app
 from .errors import NotebookError, SpaceError, StudyError
 from .terminal import say
@@ -122,7 +122,7 @@ def run(
     """Run one study or all."""
     from .runner import plan, run_study, shown, studies  # noqa: PLC0415
 
-    given = _assignments(parameter or [])
+    given = assignments(parameter or [])
     names = studies() if study == _ALL else [study]
     for name in names:  # before the first one starts, an hour perhaps before the last
         plan(name, profile=profile, server=server, parameters=given)
@@ -222,12 +222,17 @@ app.add_typer(
 )
 
 
+app.command(help=cli_compare.HELP, short_help="Compare two builds, releases or settings.")(
+    cli_compare.compare
+)
+app.command(short_help="Measure a comparison again from its report.")(cli_compare.rerun)
 app.command(short_help="Measure over several hosts, or a grid of parameters.")(cli_sweep.sweep)
 app.command(short_help="Be the worker of this host in a sweep.")(cli_sweep.worker)
 app.command(short_help="Say on how many hosts a study's claims hold.")(cli_sweep.hosts)
 
 
-def _assignments(texts: list[str]) -> Mapping[str, str]:
+def assignments(texts: list[str]) -> Mapping[str, str]:
+    """The parameters of ``-p name=value``, by name; raises StudyError for another form."""
     values = {}
     for text in texts:
         name, equals, value = text.partition("=")

@@ -56,6 +56,7 @@ class Comparison:
         copies: Whether a second copy of the baseline runs as well (A/A).
         seconds: No block but the first begins that would probably end later than this; 0 for no
             limit.
+        since: Blocks measured before this time (UTC) do not count; empty for all.
         told: The file into which ``measure`` writes the fingerprint of its records.
 
     """
@@ -65,6 +66,7 @@ class Comparison:
     arms: tuple[str, ...] = ()
     copies: bool = True
     seconds: float = 0.0
+    since: str = ""
     told: str = ""
 
     def to_json(self) -> str:
@@ -176,15 +178,18 @@ def played(arm: Arm) -> Arm:
     return replace(arm, name=arm.plays, server=None, repeats=None) if arm.plays else arm
 
 
-def records_of(study: str, mark: str) -> list[Path]:
-    """The records of one comparison, oldest first; ``study`` is its name in the records."""
-    directories = record_directories(records_dir(), study)
-    return [d for d in directories if read_info(d).get("fingerprint") == mark]
+def records_of(study: str, mark: str, since: str = "") -> list[Path]:
+    """The records of one comparison, oldest first; ``study`` is its name in the records.
+
+    ``since`` leaves out those begun before.
+    """
+    found = [(d, read_info(d)) for d in record_directories(records_dir(), study)]
+    return [d for d, i in found if i.get("fingerprint") == mark and str(i["started_at"]) >= since]
 
 
-def blocks_compared(study: str, mark: str) -> int:
+def blocks_compared(study: str, mark: str, since: str = "") -> int:
     """How many blocks the complete records of a comparison have; the next begins after them."""
-    infos = [read_info(directory) for directory in records_of(study, mark)]
+    infos = [read_info(directory) for directory in records_of(study, mark, since)]
     done = [entry["block"] for i in infos if i["status"] == "complete" for entry in i["timeline"]]
     return max(done, default=0)
 

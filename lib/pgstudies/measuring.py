@@ -95,10 +95,11 @@ def measure(
         blocks = [only] if only else range(1, parameters["blocks"] + 1)
         if comparison is not None:
             Path(comparison.told).write_text(mark, encoding="utf-8")
-            blocks = blocks[blocks_compared(study, mark) :]
+            blocks = blocks[blocks_compared(study, mark, comparison.since) :]
             if not blocks:
                 raise BlocksCompared(f"All {parameters['blocks']} blocks are measured.")
-        writer = None if os.environ.get("PGSTUDIES_FRESH") else RecordWriter.resume(study, mark)
+        fresh = os.environ.get("PGSTUDIES_FRESH") or (comparison and comparison.since)
+        writer = None if fresh else RecordWriter.resume(study, mark)
         if writer is None:
             info = {
                 "profile": os.environ.get("PGSTUDIES_PROFILE"),

@@ -49,6 +49,16 @@ def blocks_to_detect(change: float, sd: float, *, level: float = 0.95) -> int | 
     return choices[found] if found < len(choices) else None
 
 
+def blocks_for_family(comparisons: int, *, level: float = 0.95) -> int:
+    """The blocks below which, of so many comparisons, none can be told from chance.
+
+    After Holm's correction the smallest p-value that n blocks can give, 2 / 2ⁿ, must remain.
+    """
+    return next(
+        n for n in range(MINIMUM_BLOCKS, MOST_BLOCKS) if 2 * comparisons <= (1 - level) * 2**n
+    )
+
+
 @lru_cache(maxsize=4096)
 def _smallest_detectable_in_sd(blocks: int, level: float) -> float | None:
     attained = attained_level(blocks, level)

@@ -1,0 +1,220 @@
+"""The report of a comparison: one HTML file with its charts, its samples and its request in it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import vl_convert
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from .book import chart_markup
+from .charts import block_chart
+from .compared import TIME, values_of
+from .comparetext import headline, reason
+from .comparing import Request
+from .errors import SpaceError, StudyError
+from .forest import effect_chart
+from .paths import BOOK
+from .tables import table_html
+
+if TYPE_CHECKING:
+    import altair as alt
+
+    from .compared import Measured
+    from .compareresult import Result
+
+_REQUEST = re.compile(
+    r'<script type="application/json" id="pgstudies-comparison">(.*?)</script>', re.DOTALL
+)
+
+
+def write_report(result: Result, request: Request, text: str, target: Path) -> Path:
+    """Write the report to ``target``, whole or not at all, and return its path.
+
+    Raises SpaceError where it cannot be written.
+    """
+    page = _environment().get_template("comparison.html").render(_parts(result, request, text))
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=target.parent, suffix=".tmp", delete=False
+        ) as file:
+            file.write(page)
+        Path(file.name).chmod(0o666 & ~_umask())
+        Path(file.name).replace(target)
+    except OSError as error:
+        raise SpaceError(f"Cannot write {target}: {error.strerror}.") from error
+    return target
+
+
+def request_in(report: Path) -> Request:
+    """The request that a report was made for; raises StudyError for a file that is no report."""
+    try:
+        found = _REQUEST.search(report.expanduser().read_text(encoding="utf-8"))
+        values = json.loads(found[1]) if found else None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise StudyError(f"{report} cannot be read: {error}.") from None
+    if values is None:
+        raise StudyError(f"{report} is no report of `pgstudies compare`.")
+    return Request.from_dict(values)
+
+
+def _environment() -> Environment:
+    return Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _parts(result: Result, request: Request, text: str) -> dict[str, Any]:
+    return {
+        "headline": headline(result),
+        "text": text,
+        "baseline": f"{result.comparison.baseline} ({result.versions[0]})",
+        "candidate": f"{result.comparison.candidate} ({result.versions[1]})",
+        "studies": [_study(result, m) for m in result.measured],
+        "guards": result.guards.to_dicts(),
+        "reasons": [
+            {
+                "place": ", ".join(str(p) for p in place if p),
+                "rows": [reason(row) for row in part.iter_rows(named=True)],
+            }
+            for place, part in result.reasons.group_by(
+                "study", "of", "case", "step", maintain_order=True
+            )
+        ],
+        "plans": result.plans.to_dicts(),
+        "throughput": table_html(_throughput(result)),
+        "request": _json(request.as_dict()),
+        "asked": table_html(_asked(request)),
+        "host": table_html(_facts(dict(result.host))),
+        "style": (BOOK / "_static" / "book.css").read_text(encoding="utf-8"),
+        "charts": (BOOK / "_static" / "charts.js").read_text(encoding="utf-8"),
+        "vega": vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</", "<\\/"),
+    }
+
+
+def _study(result: Result, m: Measured) -> dict[str, Any]:
+    effects = result.effects.filter(pl.col("study") == m.study).select(
+        "ratio", "low", "high", "margin", "verdict", "blocks",
+        candidate="of", step=_step(),
+    )  # fmt: skip
+    drawn = effects.drop_nulls("ratio")
+    times = (
+        values_of([m], pl.col("metric") == TIME)
+        .join(
+            result.effects.select("study", "of", "case", "step"),
+            on=["study", "of", "case", "step"],
+            how="semi",
+        )
+        .with_columns(what=pl.format("{}: {}", "of", _step()))
+        .sort("what", "block", "position")
+    )
+    charts = []
+    if drawn.height:
+        charts.append(
+            effect_chart(
+                drawn,
+                description=f"{m.study}: time on the candidate relative to the baseline, by step.",
+            )
+        )
+    charts.append(
+        block_chart(
+            times,
+            y="value",
+            y_title="seconds",
+            step="what",
+            description=f"{m.study}: the time of a step in every block, on both sides.",
+        )
+    )
+    return {
+        "name": m.study,
+        "blocks": m.blocks,
+        "charts": [_drawn(chart) for chart in charts],
+        "files": [_download(f"{m.study}-samples.parquet", _samples(m))]
+        + [
+            _download(f"{m.study}-{number}-record.json", (path / "record.json").read_bytes())
+            for number, path in enumerate(m.paths, start=1)
+        ],
+    }
+
+
+def _step() -> pl.Expr:
+    return pl.when(pl.col("case") == "").then("step").otherwise(pl.format("{}, {}", "step", "case"))
+
+
+def _drawn(chart: alt.LayerChart) -> str:
+    return chart_markup(chart.to_dict())
+
+
+def _throughput(result: Result) -> pl.DataFrame:
+    percent = 100 * pl.col("throughput")
+    return result.effects.select(
+        "study",
+        "step",
+        "case",
+        "blocks",
+        "verdict",
+        arm="of",
+        **{
+            "baseline, s": pl.col("baseline_median"),
+            "candidate, s": pl.col("candidate_median"),
+            "throughput, %": percent.round(1),
+            "from": (100 / pl.col("high")).round(1),
+            "to": (100 / pl.col("low")).round(1),
+            "noise, %": (100 * pl.col("noise")).round(1),
+        },
+    ).select("study", "arm", pl.exclude("study", "arm", "verdict"), "verdict")
+
+
+def _asked(request: Request) -> pl.DataFrame:
+    rows = {
+        "studies": ", ".join(request.studies),
+        "size": request.profile,
+        "parameters": ", ".join(f"{k} = {v}" for k, v in request.parameters.items()),
+        "arms": ", ".join(request.arms) or "all of the study's own server",
+        "only": request.case or "every step and case",
+        "margin": f"{100 * request.margin:g} %",
+        "A/A copy": "yes" if request.copies else "no",
+    }
+    return pl.DataFrame({"": list(rows), "asked for": list(rows.values())})
+
+
+def _facts(host: dict[str, Any]) -> pl.DataFrame:
+    shown = {k: str(v) for k, v in host.items() if isinstance(v, (str, int, float))}
+    return pl.DataFrame({"": list(shown), "machine": list(shown.values())})
+
+
+def _samples(m: Measured) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="pgstudies-") as scratch:
+        file = Path(scratch) / "samples.parquet"
+        m.samples.write_parquet(file, compression="zstd")
+        return file.read_bytes()
+
+
+def _download(name: str, content: bytes) -> dict[str, Any]:
+    data = base64.b64encode(content).decode("ascii")
+    return {
+        "name": name,
+        "href": f"data:application/octet-stream;base64,{data}",
+        "kb": len(content) / 1e3,
+    }
+
+
+def _json(values: dict[str, Any]) -> str:
+    return json.dumps(values, indent=1, ensure_ascii=False).replace("</", "<\\/")
+
+
+def _umask() -> int:
+    current = os.umask(0o022)
+    os.umask(current)
+    return current
