@@ -99,7 +99,9 @@ def _parts(result: Result, request: Request, text: str) -> dict[str, Any]:
         "host": table_html(_facts(dict(result.host))),
         "style": (BOOK / "_static" / "book.css").read_text(encoding="utf-8"),
         "charts": (BOOK / "_static" / "charts.js").read_text(encoding="utf-8"),
-        "vega": vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</", "<\\/"),
+        "vega": vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace(
+            "</script", "<\\/script"
+        ),
     }
 
 

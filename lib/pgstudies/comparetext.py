@@ -75,10 +75,10 @@ def _throughput(result: Result) -> list[str]:
         step = f"{row['step']}, {row['case']}" if row["case"] else row["step"]
         figures = f"{_figures(row)}  {_verdict(row)}"
         name = f"  {step}"
-        if len(name) + len(figures) + 1 > COLUMNS:
+        if len(name) + len(figures) >= COLUMNS:
             lines += _wrapped(name, 4)
             name = ""
-        lines.append(f"{name:{COLUMNS - len(figures) - 1}} {figures}".rstrip())
+        lines.append(f"{name:{COLUMNS - len(figures)}}{figures}".rstrip())
     return lines
 
 
@@ -93,9 +93,10 @@ def _figures(row: Mapping[str, Any]) -> str:
 
 
 def _verdict(row: Mapping[str, Any]) -> str:
-    if row["verdict"] == "inconclusive" and row["blocks_needed"]:
-        return f"{'open':10} +{row['blocks_needed'] - row['blocks']} blocks"[:20]
-    return f"{'open' if row['verdict'] == 'inconclusive' else row['verdict']:14}"
+    if row["verdict"] != "inconclusive":
+        return f"{row['verdict']:15}"
+    more = f", +{row['blocks_needed'] - row['blocks']}" if row["blocks_needed"] else ""
+    return f"{'open' + more:15}"
 
 
 def _why(result: Result) -> list[str]:
@@ -125,7 +126,10 @@ def reason(row: Mapping[str, Any]) -> str:
             f"{row['metric']}: {before} -> {after} s, {100 * row['share']:.0f} % of the difference"
         )
     told = f"{row['metric']}: {before} -> {after} {row['unit']}"
-    return told if row["low"] is None else f"{told} ({row['low']:.3g} to {row['high']:.3g} times)"
+    if row["low"] is None:
+        return told
+    low, high = f"{row['low']:.3g}", f"{row['high']:.3g}"
+    return f"{told}, {low} times" if low == high else f"{told}, {low} to {high} times"
 
 
 def _guards(guards: pl.DataFrame) -> list[str]:
@@ -146,7 +150,8 @@ def _how(result: Result) -> list[str]:
         f"Each block runs every arm on both servers from restored state, in random order, {copies}"
         f"and gives one ratio of times per step. Estimates are Hodges-Lehmann, intervals exact "
         f"(signed-rank), Holm over {result.effects.height} comparisons; slower or faster is past "
-        f"{100 * result.margin:g} % and three times the noise of the copies.",
+        f"{100 * result.margin:g} % and three times the noise of the copies. 'open, +n' would "
+        f"probably be settled by n more blocks.",
         0,
     )
 

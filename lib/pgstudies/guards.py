@@ -177,7 +177,8 @@ def _plans(measured: Sequence[Measured], differing: int) -> Verdict:
     if not known:
         return None, "No plan could be had."
     if differing:
-        return False, f"{differing} of the plans are not the same; they stand below."
+        plans = "1 plan is" if differing == 1 else f"{differing} plans are"
+        return False, f"{plans} not the same on both; the report shows them."
     return True, "Every statement has the same plan on both."
 
 
