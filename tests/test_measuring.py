@@ -21,11 +21,11 @@ from pgstudies.binaries import find_binaries
 from pgstudies.errors import BlockMeasured, CannotRun, ServerError, StudyError
 from pgstudies.measuring import measure
 from pgstudies.records import list_records, read_record
-from pgstudies.trial import Trial
 
 if TYPE_CHECKING:
     from pgstudies.owned import OwnedServer
     from pgstudies.records import Record
+    from pgstudies.trial import Trial
 
 pytestmark = pytest.mark.usefixtures("private")
 

@@ -159,23 +159,22 @@ def _drawn(chart: alt.LayerChart) -> str:
 
 
 def _throughput(result: Result) -> pl.DataFrame:
-    percent = 100 * pl.col("throughput")
+    study = ["study"] if len(result.measured) > 1 else []
     return result.effects.select(
-        "study",
-        "step",
-        "case",
-        "blocks",
+        *study,
         "verdict",
+        "blocks",
         arm="of",
+        step=_step(),
         **{
-            "baseline, s": pl.col("baseline_median"),
-            "candidate, s": pl.col("candidate_median"),
-            "throughput, %": percent.round(1),
+            "throughput, %": (100 * pl.col("throughput")).round(1),
             "from": (100 / pl.col("high")).round(1),
             "to": (100 / pl.col("low")).round(1),
+            "baseline, s": pl.col("baseline_median"),
+            "candidate, s": pl.col("candidate_median"),
             "noise, %": (100 * pl.col("noise")).round(1),
         },
-    ).select("study", "arm", pl.exclude("study", "arm", "verdict"), "verdict")
+    ).select(*study, "arm", "step", "verdict", pl.exclude(*study, "arm", "step", "verdict"))
 
 
 def _asked(request: Request) -> pl.DataFrame:
