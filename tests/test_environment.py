@@ -73,3 +73,18 @@ def test_citation_names_the_version_of_the_project() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["version"] == PROJECT["version"]
     assert " AND ".join(citation["license"]) == PROJECT["license"]
+
+
+def test_the_workflow_builds_the_report_from_the_reference_records_and_measures_monthly() -> None:
+    text = (ROOT / ".github" / "workflows" / "book.yml").read_text(encoding="utf-8")
+    workflow = yaml.safe_load(text)
+    assert workflow[True]["schedule"] == [{"cron": "17 3 1 * *"}]  # YAML reads "on" as true
+    commands = {
+        name: [step["run"] for step in job["steps"] if "run" in step]
+        for name, job in workflow["jobs"].items()
+    }
+    assert commands["report"] == ["make book"]
+    assert workflow["jobs"]["report"]["steps"][2]["env"] == {"PGSTUDIES_REPLAY": "data/records"}
+    assert commands["quick"][-1] == "make book"
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
+    assert "book" in targets

@@ -116,7 +116,11 @@ def run(
     ] = False,
     replay: Annotated[
         str | None,
-        typer.Option(metavar="RECORD", help="Analyse this record instead of measuring."),
+        typer.Option(
+            metavar="RECORD",
+            envvar="PGSTUDIES_REPLAY",
+            help="Analyse this record instead of measuring.",
+        ),
     ] = None,
 ) -> None:
     """Run one study or all."""

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from .errors import StudyError
-from .paths import STUDIES
+from .parameters import spelled
+from .paths import REFERENCE_RECORDS, ROOT, STUDIES
 from .records import Record, read_record
+from .runner import plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,14 +46,15 @@ def _run(notebook: Path) -> Run:
 
 
 def summary(runs: Sequence[Run]) -> pl.DataFrame:
-    """One row per run: study, profile, record, started (UTC), blocks, server, status."""
-    columns = ["study", "profile", "record", "started (UTC)", "blocks", "server", "status"]
+    """One row per run: study, profile, record, started (UTC), took, blocks, server, status."""
+    columns = ["study", "profile", "record", "started (UTC)", "took", "blocks", "server", "status"]
     rows = [
         {
             "study": run.study,
-            "profile": run.profile,
+            "profile": run.record.info.get("profile") or run.profile,
             "record": run.record.path.name,
             "started (UTC)": str(run.record.info["started_at"])[:16].replace("T", " "),
+            "took": _took(run.record),
             "blocks": str(run.record.blocks),
             "server": run.record.info["server"].get("version_text", ""),
             "status": run.record.info["status"],
@@ -61,6 +64,46 @@ def summary(runs: Sequence[Run]) -> pl.DataFrame:
         for run in runs
     ]
     return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String())).fill_null("")
+
+
+def _took(record: Record) -> str:
+    """From the first trial to the last, pauses between sessions included: 1:05 h."""
+    times = record.timeline
+    if times.is_empty():
+        return ""
+    seconds = (times["finished_at"].max() - times["started_at"].min()).total_seconds()  # type: ignore[operator, union-attr]
+    return f"{seconds // 3600:.0f}:{seconds % 3600 // 60:02.0f} h"
+
+
+def commands(runs: Sequence[Run]) -> pl.DataFrame:
+    """How to do the same again: study, measure again, analyse again (a command each)."""
+    columns = ["study", "measure again", "analyse again"]
+    rows = [(run.study, _measure(run.record), _analyse(run.record)) for run in runs if run.record]
+    return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String()), orient="row")
+
+
+def _measure(record: Record) -> str:
+    study, profile = record.info["study"], record.info.get("profile") or "quick"
+    words = [f"pgstudies run {study} --profile {profile}"]
+    server = record.info["server"].get("spec", "embedded")
+    if server != "embedded":
+        words.append(f"--server {server}")
+    try:
+        usual = plan(study, profile=profile).parameters
+    except StudyError:
+        usual = {}
+    words += [
+        f"-p {name}={spelled(value)}"
+        for name, value in record.parameters.items()
+        if name != "server" and name in usual and usual[name] != value
+    ]
+    return " ".join(words)
+
+
+def _analyse(record: Record) -> str:
+    path = record.path
+    place = path.relative_to(ROOT) if path.is_relative_to(REFERENCE_RECORDS) else path.name
+    return f"pgstudies run {record.info['study']} --replay {place}"
 
 
 def compared(runs: Sequence[Run], part: str) -> pl.DataFrame:
