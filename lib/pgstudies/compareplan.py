@@ -9,7 +9,7 @@ import polars as pl
 
 from .comparison import BASELINE, COMPARED
 from .pairing import block_values, log_ratios
-from .planning import blocks_for_family, blocks_to_detect
+from .planning import blocks_for_family, blocks_to_detect, smallest_detectable
 from .records import list_records, read_record
 
 if TYPE_CHECKING:
@@ -123,26 +123,31 @@ def _noise(record: Record, case: str | None) -> pl.DataFrame:
 def in_words(
     comparison: Comparison, plans: Sequence[Plan], *, minutes: float | None, margin: float
 ) -> Iterator[str]:
-    """The plan as lines for a terminal."""
+    """The plan as lines for a terminal; ``minutes`` are for all studies together."""
+    each = minutes / len(plans) if minutes is not None else None
     yield f"Baseline:  {comparison.baseline}"
     yield f"Candidate: {comparison.candidate}"
     for plan in plans:
         yield f"{plan.study}:"
-        yield from (f"  {line}" for line in _of_study(plan, minutes, margin))
+        yield from (f"  {line}" for line in _of_study(plan, each, margin))
 
 
 def _of_study(plan: Plan, minutes: float | None, margin: float) -> Iterator[str]:
-    shown = plan.noise.head(_MOST_SHOWN)
-    for step, case, sd in shown.iter_rows():
+    blocks = plan.blocks
+    if minutes is not None and plan.block_s:
+        blocks = max(1, int(60 * minutes / plan.block_s))
+    for step, case, sd in plan.noise.head(_MOST_SHOWN).iter_rows():
+        shown = smallest_detectable(sd, blocks)
         place = f"{step}, {case}" if case else step
-        blocks = blocks_to_detect(margin, sd)
-        if blocks is None:
-            yield f"no reasonable number of blocks shows {margin:.0%} in {place}"
-            continue
-        took = f", {about(blocks * plan.block_s)}" if plan.block_s else ""
-        yield f"to see {margin:.0%} in {place}: {blocks} blocks{took}"
-    if plan.noise.height > shown.height:
-        yield f"and {plan.noise.height - shown.height} steps that are noisier"
+        so_many = "too few for an interval" if shown is None else f"show {100 * shown:.1f} %"
+        needed = blocks_to_detect(margin, sd)
+        wanted = f"{100 * margin:g} % takes "
+        wanted += "more than is reasonable" if needed is None else f"{needed} blocks"
+        took = f", {about(needed * plan.block_s)}" if needed and plan.block_s else ""
+        yield f"{place}: {blocks} blocks {so_many}; {wanted}{took}"
+    more = plan.noise.height - _MOST_SHOWN
+    if more > 0:
+        yield f"and {more} noisier step{'s' if more > 1 else ''}"
     if plan.comparisons:
         yield (
             f"{plan.comparisons} comparisons: no difference can be told from chance before block "
@@ -152,13 +157,9 @@ def _of_study(plan: Plan, minutes: float | None, margin: float) -> Iterator[str]
         yield "no record of this size tells how long a block takes, or how noisy it is"
     if minutes is not None:
         yield f"as many blocks as fit into {minutes:g} minutes"
-    else:
-        took = (
-            f", {about(plan.blocks * plan.block_s)} where that record was made"
-            if plan.block_s
-            else ""
-        )
-        yield f"{plan.blocks} blocks will be measured{took}"
+        return
+    took = f", {about(blocks * plan.block_s)} where that record was made" if plan.block_s else ""
+    yield f"{blocks} blocks will be measured{took}"
 
 
 def about(seconds: float) -> str:
@@ -166,4 +167,7 @@ def about(seconds: float) -> str:
     if seconds < 90:
         return f"about {seconds:.0f} seconds"
     minutes = seconds / 60
-    return f"about {minutes:.0f} minutes" if minutes < 100 else f"about {minutes / 60:.1f} hours"
+    if minutes < 100:
+        return f"about {minutes:.0f} minutes"
+    hours = minutes / 60
+    return f"about {hours:.1f} hours" if hours < 10 else f"about {hours:.0f} hours"
