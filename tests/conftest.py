@@ -1,17 +1,19 @@
-"""Servers that the tests start: the embedded one, and one reached like somebody else's."""
+"""What the tests share: servers, of which one is reached like somebody else's, and a browser."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import quote
 
 import psutil
 import pytest
+from playwright.sync_api import sync_playwright
 
 from pgstudies.arms import Arm
 from pgstudies.binaries import find_binaries
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import psycopg
+    from playwright.sync_api import Browser, Page, Request
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 BUILDER = "dba"
 LESSER = "lesser"
@@ -152,3 +157,51 @@ def is_alive(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def skip_but_not_in_ci(reason: str) -> NoReturn:
+    """Skip a test for what is missing here; in CI nothing may be missing."""
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    if CHROMIUM is None:
+        skip_but_not_in_ci(
+            "chromium is not installed: apt-get install --no-install-recommends chromium"
+        )
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def options() -> dict[str, object]:
+    """What the page's context is made with; ``parametrize`` it to change that."""
+    return {}
+
+
+@pytest.fixture
+def page(browser: Browser, options: dict[str, object]) -> Iterator[Page]:
+    """A page that must neither complain nor ask for anything that is not on this disk."""
+    context = browser.new_context(**options)  # type: ignore[arg-type]
+    page = context.new_page()
+    problems: list[str] = []
+
+    def note(request: Request) -> None:
+        if not request.url.startswith(("file:", "data:", "blob:")):
+            problems.append(f"asks for {request.url}")
+
+    page.on("request", note)
+    if options.get("java_script_enabled", True):  # else the scripts, which it leaves, "fail"
+        page.on("requestfailed", lambda request: problems.append(f"cannot load {request.url}"))
+    page.on("pageerror", lambda error: problems.append(f"script: {error}"))
+    page.on(
+        "console", lambda m: problems.append(m.text) if m.type in {"error", "warning"} else None
+    )
+    yield page
+    context.close()
+    assert problems == []

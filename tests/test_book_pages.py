@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import pytest
-from playwright.sync_api import expect, sync_playwright
+from conftest import skip_but_not_in_ci
+from playwright.sync_api import expect
 
 from pgstudies.build import build, studies_in_book
 from pgstudies.errors import StudyError
 from pgstudies.paths import HTML, ROOT, STUDIES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-    from playwright.sync_api import Browser, Locator, Page, Request
+    from playwright.sync_api import Locator, Page
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 STUDY = HTML / "book" / "studies" / "cluster_order.html"
 PAGES = [
     "index.html",
     "search.html",
     *(f"book/{name}.html" for name in
-      ("intro", "method", "environment", "references", "your-server", "hosts", "add-a-study")),
+      ("intro", "method", "environment", "references", "your-server", "compare", "hosts", "add-a-study")),
     *(f"book/studies/{study}.html" for study in studies_in_book(ROOT)),
 ]  # fmt: skip
 PHONE = {"width": 390, "height": 844}
@@ -35,55 +32,9 @@ PHONE = {"width": 390, "height": 844}
 
 @pytest.fixture(scope="module", autouse=True)
 def _needs() -> None:
-    """Skip, with the reason, where there is nothing to test or nothing to test with."""
-    missing = []
-    if CHROMIUM is None:
-        missing.append(
-            "chromium is not installed: apt-get install --no-install-recommends chromium"
-        )
+    """Skip, with the reason, where there is nothing to test."""
     if not STUDY.exists():
-        missing.append("the book is not built: make book")
-    for reason in missing:
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture
-def options() -> dict[str, object]:
-    """What the page's context is made with; ``parametrize`` it to change that."""
-    return {}
-
-
-@pytest.fixture
-def page(browser: Browser, options: dict[str, object]) -> Iterator[Page]:
-    """A page that must neither complain nor ask for anything that is not on this disk."""
-    context = browser.new_context(**options)  # type: ignore[arg-type]
-    page = context.new_page()
-    problems: list[str] = []
-
-    def note(request: Request) -> None:
-        if not request.url.startswith(("file:", "data:", "blob:")):
-            problems.append(f"asks for {request.url}")
-
-    page.on("request", note)
-    if options.get("java_script_enabled", True):  # else the scripts, which it leaves, "fail"
-        page.on("requestfailed", lambda request: problems.append(f"cannot load {request.url}"))
-    page.on("pageerror", lambda error: problems.append(f"script: {error}"))
-    page.on(
-        "console", lambda m: problems.append(m.text) if m.type in {"error", "warning"} else None
-    )
-    yield page
-    context.close()
-    assert problems == []
+        skip_but_not_in_ci("the book is not built: make book")
 
 
 def open_page(page: Page, path: Path) -> None:
