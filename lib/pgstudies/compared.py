@@ -83,7 +83,8 @@ def read_measured(study: str, mark: str, since: str = "") -> Measured:
 
 def _sides(info: dict[str, Any]) -> pl.DataFrame:
     columns = ["arm", "of", "side"]
-    rows = [(arm["name"], arm["plays"], arm["side"]) for arm in info["arms"]]
+    # What has failed on one side is no part of the comparison, whatever the other side measured.
+    rows = [(a["name"], a["plays"], a["side"]) for a in info["arms"] if not a["not_run"]]
     return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String()), orient="row")
 
 
