@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .agreement import Claim, judge
     from .charts import block_chart, effect_chart, save, series_chart
+    from .claims import claims
     from .cold import cache_state
     from .concurrent import concurrently
     from .diagnostics import diagnose
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "agreement": ["Claim", "judge"],
     "charts": ["block_chart", "effect_chart", "save", "series_chart"],
+    "claims": ["claims"],
     "cold": ["cache_state"],
     "concurrent": ["concurrently"],
     "diagnostics": ["diagnose"],
@@ -96,6 +98,7 @@ __all__ = [
     "block_of",
     "block_values",
     "cache_state",
+    "claims",
     "concurrently",
     "conninfo",
     "describe",

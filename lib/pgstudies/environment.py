@@ -11,6 +11,7 @@ import polars as pl
 from .errors import StudyError
 from .paths import STUDIES
 from .records import Record, read_record
+from .runner import SUMMARIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,8 +29,9 @@ class Run:
 
 
 def book_runs(directory: Path = STUDIES) -> list[Run]:
-    """The executed notebooks in ``directory``, by name, each with the record it rests on."""
-    return [_run(notebook) for notebook in sorted(directory.glob("[!._]*.ipynb"))]
+    """The executed studies in ``directory``, by name, each with the record it rests on."""
+    notebooks = sorted(directory.glob("[!._]*.ipynb"))
+    return [_run(notebook) for notebook in notebooks if notebook.stem not in SUMMARIES]
 
 
 def _run(notebook: Path) -> Run:
