@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .agreement import Claim, judge
     from .charts import block_chart, effect_chart, save, series_chart
-    from .claims import claims
+    from .claimfile import claims
     from .cold import cache_state
     from .concurrent import concurrently
     from .diagnostics import diagnose
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from .records import Record, find_record, list_records, read_record
     from .releases import reason_not_available
     from .scanchart import scan_chart
+    from .scorecards import scorecard
+    from .scorechart import history_chart, score_chart
+    from .scoretable import history_table, score_table
+    from .scoretext import in_sentence
     from .servers import serve
     from .sessions import (
         conninfo,
@@ -50,7 +54,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "agreement": ["Claim", "judge"],
     "charts": ["block_chart", "effect_chart", "save", "series_chart"],
-    "claims": ["claims"],
+    "claimfile": ["claims"],
     "cold": ["cache_state"],
     "concurrent": ["concurrently"],
     "diagnostics": ["diagnose"],
@@ -70,6 +74,10 @@ _HOMES = {
     "records": ["Record", "find_record", "list_records", "read_record"],
     "releases": ["reason_not_available"],
     "scanchart": ["scan_chart"],
+    "scorecards": ["scorecard"],
+    "scorechart": ["history_chart", "score_chart"],
+    "scoretable": ["history_table", "score_table"],
+    "scoretext": ["in_sentence"],
     "servers": ["serve"],
     "sessions": [
         "conninfo",
@@ -110,7 +118,10 @@ __all__ = [
     "effect_map",
     "extension",
     "find_record",
+    "history_chart",
+    "history_table",
     "hold_transactions",
+    "in_sentence",
     "judge",
     "libc_locale",
     "limited",
@@ -130,6 +141,9 @@ __all__ = [
     "save",
     "scan_chart",
     "scheduled",
+    "score_chart",
+    "score_table",
+    "scorecard",
     "series_chart",
     "serve",
     "session_cpu_seconds",

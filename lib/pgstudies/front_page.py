@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.display import HTML
 
 from . import paths
-from .claims import origins
+from .claimfile import origins
 from .outcomes import OUTCOMES, outcome_of, with_outcome
 from .scoretable import row_id
 from .scoretext import holding

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import altair as alt
 import polars as pl
@@ -34,8 +34,7 @@ def score_chart(cards: pl.DataFrame, *, description: str) -> alt.LayerChart:
     menus = [_menu(data, column) for column in ("study", "release", "outcome")]
     rows = data["row"].unique(maintain_order=True).to_list()
     y = alt.Y("row:N").sort(rows).title(None)
-    layers = [_chosen(layer, menus) for layer in _layers(data, y)]
-    layers[0] = layers[0].add_params(*(menu for _, menu in menus))
+    layers = _layers(data, y, menus)
     chart = alt.LayerChart(layer=layers).properties(width=_PLOT, height=alt.Step(_ROW))
     return described(chart, description)
 
@@ -52,13 +51,15 @@ def history_chart(cards: pl.DataFrame, *, description: str) -> alt.LayerChart:
     data = data.with_columns(nth=pl.int_range(pl.len()).over("row"))
     rows = data["row"].unique(maintain_order=True).to_list()
     y = alt.Y("row:N").sort(rows).title(None).scale(paddingInner=0.25)
-    layers = [
-        _chosen(layer.encode(yOffset="nth:O"), menus) for layer in _layers(data, y, faded=True)
-    ]
-    layers[0] = layers[0].add_params(*(menu for _, menu in menus))
-    chart = alt.LayerChart(layer=layers).properties(
-        width=_PLOT, height=alt.Step(13, **{"for": "offset"})
+    layers = _layers(
+        data,
+        y,
+        menus,
+        yOffset=alt.YOffset("nth:O"),
+        opacity=alt.when(alt.datum.current).then(alt.value(1)).otherwise(alt.value(0.55)),
     )
+    height: Any = alt.Step(13, **{"for": "offset"})
+    chart = alt.LayerChart(layer=layers).properties(width=_PLOT, height=height)
     return described(chart, description)
 
 
@@ -72,24 +73,28 @@ def _drawn(cards: pl.DataFrame) -> pl.DataFrame:
     return data.drop("source", "holds_when", "link", "profile", strict=False)
 
 
-def _layers(data: pl.DataFrame, y: alt.Y, *, faded: bool = False) -> list[alt.Chart]:
+def _layers(
+    data: pl.DataFrame, y: alt.Y, menus: Sequence[tuple[str, alt.Parameter]], **more: Any
+) -> list[alt.Chart]:
+    """The line at 1, intervals, published ratios and ours, with ``more`` channels."""
     shown = [o for word, o in OUTCOMES.items() if word in data["outcome"].to_list()]
     words = [o.word for o in shown]
     colour = alt.Color("outcome:N").scale(domain=words, range=[o.colour for o in shown])
     shape = alt.Shape("outcome:N").scale(domain=words, range=[o.shape for o in shown])
     scale = alt.Scale(type="log", nice=False, padding=14)
     x = alt.X("ratio:Q").scale(scale).title(_TITLE).axis(format="~r", tickCount=8)
-    base = alt.Chart(data).encode(y=y, tooltip=_tooltip())
-    if faded:  # older records stand back
-        base = base.encode(
-            opacity=alt.when(alt.datum.current).then(alt.value(1)).otherwise(alt.value(0.55))
-        )
+    low, published = (alt.X(f"{name}:Q").scale(scale) for name in ("low", "published_ratio"))
+    base = alt.Chart(data).encode(y=y, tooltip=_tooltip(), **more)
+    for column, menu in menus:
+        base = base.transform_filter((menu == ALL) | (alt.datum[column] == menu))
+    one = alt.Chart().mark_rule(color=NEUTRAL).encode(x=alt.XDatum(1, scale=scale))
     return [
-        base.mark_rule(strokeWidth=2).encode(x=x.copy(), x2="high:Q", color=colour)
-        .transform_filter("isValid(datum.low)").encode(x=alt.X("low:Q").scale(scale).title(_TITLE)),
-        base.mark_rule(color=NEUTRAL).encode(x=alt.XDatum(1, scale=scale), y=alt.value("height")),
+        one.add_params(*(menu for _, menu in menus)),
+        base.transform_filter("isValid(datum.low)")
+        .mark_rule(strokeWidth=2)
+        .encode(x=low, x2="high:Q", color=colour),
         base.mark_point(filled=False, shape="diamond", size=90, strokeWidth=1.5, color=NEUTRAL)
-        .encode(x=alt.X("published_ratio:Q").scale(scale)),
+        .encode(x=published),
         base.mark_point(size=65).encode(x=x, color=colour, shape=shape),
     ]  # fmt: skip
 
@@ -115,9 +120,3 @@ def _menu(data: pl.DataFrame, column: str) -> tuple[str, alt.Parameter]:
     name = "verdict" if column == "outcome" else column
     bind = alt.binding_select(options=options, name=f"{name} ")
     return column, alt.param(name=f"chosen_{name}", value=ALL, bind=bind)
-
-
-def _chosen(layer: alt.Chart, menus: Sequence[tuple[str, alt.Parameter]]) -> alt.Chart:
-    for column, menu in menus:
-        layer = layer.transform_filter((menu == ALL) | (alt.datum[column] == menu))
-    return layer

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.display import HTML
 
-from .claims import origins
+from .claimfile import origins
 from .outcomes import outcome_of
 from .scoretext import interval_text, ratio_text
 

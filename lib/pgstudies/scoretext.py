@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from .claims import origins
+from .claimfile import origins
 from .hosts import HOLDS
 from .outcomes import OUTCOMES, in_sum, outcome_of, with_outcome
 
@@ -26,13 +26,18 @@ def in_text(cards: pl.DataFrame) -> str:
     lines: list[str] = []
     for (study,), part in current.group_by("study", maintain_order=True):
         lines += [*_study(str(study), part), ""]
-    claims = "claim" if current.height == 1 else "claims"
-    lines += _wrapped(f"{current.height} {claims}: {in_sum(current)}.")
+    lines += _wrapped(in_sentence(current))
     lines += _wrapped(
         "Ratios are candidate / baseline: ours with its 95 % interval, then the published one. "
         "Weaker: less than half as large on a logarithmic scale."
     )
     return "\n".join(lines)
+
+
+def in_sentence(cards: pl.DataFrame) -> str:
+    """The sum of the current rows of a ``scorecard`` in one sentence."""
+    current = cards.filter("current")
+    return f"{current.height} {'claim' if current.height == 1 else 'claims'}: {in_sum(current)}."
 
 
 def ratio_text(value: float | None) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from . import paths
-from .claims import all_claims, origins
+from .claimfile import all_claims, origins
 from .environment import book_runs
 from .errors import StudyError
 from .intervals import fewest_blocks
