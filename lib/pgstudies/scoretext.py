@@ -42,7 +42,9 @@ def in_sentence(cards: pl.DataFrame) -> str:
 
 def ratio_text(value: float | None) -> str:
     """A ratio to three digits; a dash for none."""
-    return "–" if value is None else f"{value:#.3g}".rstrip(".")
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:#.3g}".rstrip(".")
 
 
 def interval_text(row: Mapping[str, Any]) -> str:
@@ -69,7 +71,7 @@ def _study(study: str, part: pl.DataFrame) -> Iterator[str]:
     yield "=" * WIDTH
     usual = _usual(part)
     if usual["record"] is not None:
-        yield (
+        yield from _wrapped(
             f"{usual['host']}, PostgreSQL {usual['server']}, {usual['date']} UTC, "
             f"{usual['blocks']} blocks, {usual['profile'] or 'unknown'} size"
         )
