@@ -271,7 +271,7 @@ def test_the_text_fits_79_columns_and_says_every_verdict(cards: pl.DataFrame) ->
     assert "0.00123 (0.000900 to 0.00210)" in text
     words = " ".join(text.split())
     assert "12 more blocks" in words
-    assert "A study of nothing: 2 of 6 hold (Nobody, 2026)" in words
+    assert "A study of nothing: 2 of 6 hold, 2 open (Nobody, 2026)" in words
     assert "6 claims: 1 hold, 1 weaker, 1 gone, 1 reversed, 1 inconclusive, 1 not tested." in words
 
 

@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     import polars as pl
 
 _COLUMNS = {
-    "claim": "text", "published": "number", "here (95 % interval)": "number", "verdict": "text",
-    "blocks": "number", "server": "text",
-}  # fmt: skip
+    "claim": "text",
+    "verdict": "text",
+    "here, 95 %": "number",
+    "published": "number",
+    "server": "text",
+}
 
 
 def score_table(cards: pl.DataFrame) -> HTML:
@@ -87,16 +90,24 @@ def _row(row: Mapping[str, Any]) -> str:
     cells = [
         f'<a href="{escape(row["link"])}" title="Holds when: {escape(row["holds_when"])}">'
         f"{escape(row['text'])}</a>",
-        ratio_text(row["published_ratio"]),
-        "–" if row["ratio"] is None else interval_text(row),
         verdict_html(row["verdict"]),
-        "–" if row["blocks"] is None else str(row["blocks"]),
-        escape(row["server"] or "–"),
+        _figures(row),
+        ratio_text(row["published_ratio"]),
+        escape(row["server"] or "–")
+        + ("" if row["blocks"] is None else f" <small>{row['blocks']} blocks</small>"),
     ]
     told = "".join(
         f'<td class="{css}">{cell}</td>' for cell, css in zip(cells, _COLUMNS.values(), strict=True)
     )
     return f'<tr id="{row_id(row)}">{told}</tr>'
+
+
+def _figures(row: Mapping[str, Any]) -> str:
+    """Our ratio, and below it the interval; a dash where there is none."""
+    if row["ratio"] is None:
+        return "–"
+    ratio, _, interval = interval_text(row).partition(" ")
+    return f"{ratio} <small>{interval}</small>"
 
 
 def _side_by_side(claim: pl.DataFrame, records: list[str]) -> str:
@@ -105,8 +116,7 @@ def _side_by_side(claim: pl.DataFrame, records: list[str]) -> str:
     cells = [f'<td class="text"><a href="{escape(first["link"])}">{escape(first["text"])}</a></td>']
     for record in records:
         row = by_record.get(record)
-        figures = "" if row is None or row["ratio"] is None else f"{interval_text(row)}<br>"
-        told = "–" if row is None else f"{figures}{verdict_html(row['verdict'])}"
+        told = "–" if row is None else f"{_figures(row)}{verdict_html(row['verdict'])}"
         cells.append(f'<td class="text">{told}</td>')
     return f"<tr>{''.join(cells)}</tr>"
 

@@ -59,9 +59,11 @@ def interval_text(row: Mapping[str, Any]) -> str:
 
 
 def holding(cards: pl.DataFrame) -> str:
-    """How many of these claims hold: "3 of 4 hold"."""
-    count = with_outcome(cards)["outcome"].is_in(HOLDS).sum()
-    return f"{count} of {cards.height} {'holds' if cards.height == 1 else 'hold'}"
+    """How many of these claims hold and how many are open: "4 of 9 hold, 4 open"."""
+    outcomes = with_outcome(cards)["outcome"]
+    count = f"{outcomes.is_in(HOLDS).sum()} of {cards.height} hold"
+    still_open = outcomes.is_in(["inconclusive", "not tested"]).sum()
+    return f"{count}, {still_open} open" if still_open else count
 
 
 def _study(study: str, part: pl.DataFrame) -> Iterator[str]:
