@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import quote
 
+import polars as pl
 import psutil
 import pytest
 from playwright.sync_api import sync_playwright
@@ -20,6 +21,8 @@ from pgstudies.binaries import find_binaries
 from pgstudies.errors import CannotRun
 from pgstudies.extensions import build
 from pgstudies.owned import OwnedServer
+from pgstudies.recording import write_whole
+from pgstudies.records import SAMPLES_SCHEMA
 from pgstudies.servers import serve
 from pgstudies.trial import Trial
 
@@ -34,6 +37,8 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 BUILDER = "dba"
 LESSER = "lesser"
 PASSWORD = "a password: p@ss/w0rd"
+SWEPT = {"server": "embedded", "pause_s": 0.0, "twice": True, "sizes": [1, 2], "seed": 1}
+"""The parameters of the study ``swept``, but for its blocks."""
 
 
 def pytest_report_header() -> str:
@@ -62,6 +67,51 @@ def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGSTUDIES_RECORDS", str(tmp_path / "records"))
     for name in ("PGSTUDIES_SERVER", "PGSTUDIES_REPLAY", "PGSTUDIES_FRESH"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pgstudies.paths.JUDGED", tmp_path / "judged")
+
+
+def swept_record(
+    base: Path,
+    host: str,
+    *,
+    two: float | Sequence[float] = 2.0,
+    blocks: int = 6,
+    name: str = "",
+    **info: Any,
+) -> Path:
+    """Write a record of the study ``swept``, in which arm one counts 1 and arm two ``two``.
+
+    ``two`` is one number for all blocks or one for each; ``name`` is the directory below ``base``.
+    """
+    counts = [float(two)] * blocks if isinstance(two, float | int) else list(two)
+    rows = [
+        (block, position, arm, "", "count", None, "rows", value, "rows", None)
+        for block, count in enumerate(counts, start=1)
+        for position, (arm, value) in enumerate([("one", 1.0), ("two", count)], start=1)
+    ]
+    arms = [
+        {"name": arm, "description": "", "baseline": arm == "one", "repeats": None}
+        | {"server": None, "not_run": None}
+        for arm in ("one", "two")
+    ]
+    known = {
+        "format_version": 1,
+        "study": "swept",
+        "status": "complete",
+        "started_at": "2026-11-21T12:00:00+00:00",
+        "parameters": SWEPT | {"blocks": len(counts)},
+        "arms": arms,
+        "blocks": len(counts),
+        "gate": [],
+        "left_out": [],
+        "timeline": [],
+        "server": {"version_text": "18.6"},
+        "host": {"hostname": host},
+    }
+    path = base / (name or host)
+    samples = pl.DataFrame(rows, schema=SAMPLES_SCHEMA, orient="row")
+    write_whole(path, known | info, samples)
+    return path
 
 
 def embedded(settings: dict[str, str]) -> OwnedServer:

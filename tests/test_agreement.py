@@ -117,12 +117,14 @@ def test_a_verdict_is_only_given_for_an_interval_that_supports_it(
 def effects(**changes: Any) -> pl.DataFrame:
     row = {
         "step": "insert",
+        "baseline": "heap",
         "candidate": "tree",
         "ratio": 1.5,
         "low": 1.4,
         "high": 1.6,
         "margin": MARGIN,
         "blocks": 10,
+        "blocks_needed": None,
         "verdict": "slower",
     }
     return pl.DataFrame([row | changes])
@@ -138,10 +140,12 @@ def test_a_claim_is_judged_by_the_row_it_names() -> None:
     assert found.columns == [
         *("claim", "text", "source", "published_ratio"),
         *("ratio", "low", "high", "blocks", "margin", "verdict"),
+        *("blocks_needed", "baseline", "candidate"),
     ]
     assert found.row(0) == (
         *("insert", "Inserting gets slower.", "table 2", 1.5),
         *(1.5, 1.4, 1.6, 10, 0.02, "holds"),
+        *(None, "heap", "tree"),
     )
 
 

@@ -11,7 +11,9 @@ from conftest import skip_but_not_in_ci
 from playwright.sync_api import expect
 
 from pgstudies.build import build, studies_in_book
+from pgstudies.claimfile import all_claims, origins
 from pgstudies.errors import StudyError
+from pgstudies.outcomes import OUTCOMES
 from pgstudies.paths import HTML, ROOT, STUDIES
 
 if TYPE_CHECKING:
@@ -196,6 +198,45 @@ def test_a_change_of_theme_reaches_the_charts(page: Page) -> None:
         page.evaluate(f"document.documentElement.dataset.theme = '{theme}'")
         colours.add(label.evaluate("e => getComputedStyle(e).fill"))
     assert len(colours) == 2
+
+
+def test_the_front_page_opens_with_a_tile_for_every_claim(page: Page) -> None:
+    open_page(page, HTML / "book" / "intro.html")
+    assert page.locator(".score-study").count() == len(origins())
+    tiles = page.locator(".score-study a.verdict")
+    assert tiles.count() == all_claims().height
+    signs = {outcome.sign for outcome in OUTCOMES.values()}
+    assert {text.split()[0] for text in tiles.all_inner_texts()} <= signs
+    box = page.locator(".score-front").bounding_box()
+    assert box is not None
+    assert box["y"] < page.viewport_size["height"] / 2  # type: ignore[index]
+
+
+@pytest.mark.parametrize("name", ["intro", "studies/scorecard"])
+def test_links_of_the_scorecard_lead_to_places_that_exist(page: Page, name: str) -> None:
+    path = HTML / "book" / f"{name}.html"
+    open_page(page, path)
+    links = page.locator(":is(.score-front, .score) a").evaluate_all(
+        "links => links.map(link => link.getAttribute('href'))"
+    )
+    assert len(links) >= all_claims().height
+    for target in {unquote(link) for link in links}:
+        file, _, anchor = target.partition("#")
+        text = (path.parent / file).read_text(encoding="utf-8")
+        assert not anchor or f'id="{anchor}"' in text, target
+
+
+def test_the_forest_plot_shows_one_study_when_it_is_chosen(page: Page) -> None:
+    open_page(page, HTML / "book" / "studies" / "scorecard.html")
+    chart = page.locator(".vega-chart").first
+    chart.scroll_into_view_if_needed()
+    expect(chart).to_have_attribute("data-live", "")
+    labels = chart.locator(".role-axis-label text", has_text=":")
+    everything = labels.count()
+    assert chart.get_by_role("combobox").count() == 3
+    chart.get_by_role("combobox").first.select_option("dead_tuples")
+    expect(labels).not_to_have_count(everything)
+    assert all(text.startswith("dead_tuples: ") for text in labels.all_inner_texts())
 
 
 def test_a_study_that_has_not_been_run_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

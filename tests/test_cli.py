@@ -19,6 +19,7 @@ from pgstudies.listing import parameters
 from pgstudies.releases import find_release
 
 NOTEBOOKS = Path(__file__).parent / "notebooks"
+COMMANDS = ["run", "studies", "book", "records", "scorecard", "doctor", "servers"]
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +105,7 @@ def test_help_names_the_usual_course_and_the_exit_codes(pgstudies: Command) -> N
     assert max(map(len, shown.out.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("command", ["run", "studies", "book", "records", "doctor", "servers"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself_within_80_columns(command: str, pgstudies: Command) -> None:
     shown = pgstudies(command, "--help")
     assert shown.code == 0

@@ -4,70 +4,38 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 import pytest
+from conftest import SWEPT, swept_record
 
 from pgstudies import effect_chart, paths, save
 from pgstudies.errors import StudyError
 from pgstudies.hosts import by_host, host_records, in_words, judged_by_host, pooled
-from pgstudies.recording import write_whole
-from pgstudies.records import SAMPLES_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 NOTEBOOKS = Path(__file__).parent / "notebooks"
-PARAMETERS = {"server": "embedded", "pause_s": 0.0, "twice": True, "sizes": [1, 2], "seed": 1}
 
 
 @pytest.fixture
 def records(tmp_path: Path) -> Callable[..., Path]:
-    """Write a record of the study swept for a host; ``two`` is what its second arm counts."""
-
-    def write(host: str, *, two: float = 2.0, blocks: int = 6, name: str = "", **info: Any) -> Path:
-        rows = [
-            (block, position, arm, "", "count", None, "rows", value, "rows", None)
-            for block in range(1, blocks + 1)
-            for position, (arm, value) in enumerate([("one", 1.0), ("two", two)], start=1)
-        ]
-        arms = [
-            {"name": arm, "description": "", "baseline": arm == "one", "repeats": None}
-            | {"server": None, "not_run": None}
-            for arm in ("one", "two")
-        ]
-        known = {
-            "format_version": 1,
-            "study": "swept",
-            "status": "complete",
-            "started_at": "2026-11-21T12:00:00+00:00",
-            "parameters": PARAMETERS | {"blocks": blocks},
-            "arms": arms,
-            "blocks": blocks,
-            "gate": [],
-            "left_out": [],
-            "timeline": [],
-            "server": {"version_text": "18.6"},
-            "host": {"hostname": host},
-        }
-        path = tmp_path / (name or host)
-        samples = pl.DataFrame(rows, schema=SAMPLES_SCHEMA, orient="row")
-        write_whole(path, known | info, samples)
-        return path
-
-    return write
+    """Write a record of a host; see ``swept_record``."""
+    return partial(swept_record, tmp_path)
 
 
 def test_which_records_count(records: Callable[..., Path], tmp_path: Path) -> None:
     newest = records("b", name="b-2026-02", gate=[gate("busy")] * 2)
     older = records("b", name="b-2026-01")
-    short = records("c", name="a-short", blocks=3, parameters=PARAMETERS | {"blocks": 6})
+    short = records("c", name="a-short", blocks=3, parameters=SWEPT | {"blocks": 6})
     edit(short, blocks=6)
     future = records("d", name="a-future", format_version=99)
-    other = records("e", name="a-other", parameters=PARAMETERS | {"pause_s": 1.0})
+    other = records("e", name="a-other", parameters=SWEPT | {"pause_s": 1.0})
     damaged = records("f", name="a-damaged")
     (damaged / "samples.parquet").write_bytes(b"PAR1, as it were")
     given = [newest, older, short, future, other, damaged, tmp_path / "a-nothing"]

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .agreement import Claim, judge
     from .arms import Arm
     from .charts import block_chart, effect_chart, save, series_chart
+    from .claimfile import claims
     from .cold import cache_state
     from .concurrent import concurrently
     from .diagnostics import diagnose
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from .records import Record, find_record, list_records, read_record
     from .releases import reason_not_available
     from .scanchart import scan_chart
+    from .scorecards import scorecard
+    from .scorechart import history_chart, score_chart
+    from .scoretable import history_table, score_table
+    from .scoretext import in_sentence
     from .servers import serve
     from .sessions import (
         conninfo,
@@ -51,6 +56,7 @@ _HOMES = {
     "agreement": ["Claim", "judge"],
     "arms": ["Arm"],
     "charts": ["block_chart", "effect_chart", "save", "series_chart"],
+    "claimfile": ["claims"],
     "cold": ["cache_state"],
     "concurrent": ["concurrently"],
     "diagnostics": ["diagnose"],
@@ -70,6 +76,10 @@ _HOMES = {
     "records": ["Record", "find_record", "list_records", "read_record"],
     "releases": ["reason_not_available"],
     "scanchart": ["scan_chart"],
+    "scorecards": ["scorecard"],
+    "scorechart": ["history_chart", "score_chart"],
+    "scoretable": ["history_table", "score_table"],
+    "scoretext": ["in_sentence"],
     "servers": ["serve"],
     "sessions": [
         "conninfo",
@@ -98,6 +108,7 @@ __all__ = [
     "block_of",
     "block_values",
     "cache_state",
+    "claims",
     "concurrently",
     "conninfo",
     "describe",
@@ -109,7 +120,10 @@ __all__ = [
     "effect_map",
     "extension",
     "find_record",
+    "history_chart",
+    "history_table",
     "hold_transactions",
+    "in_sentence",
     "judge",
     "libc_locale",
     "limited",
@@ -129,6 +143,9 @@ __all__ = [
     "save",
     "scan_chart",
     "scheduled",
+    "score_chart",
+    "score_table",
+    "scorecard",
     "series_chart",
     "serve",
     "session_cpu_seconds",

@@ -105,17 +105,20 @@ def judge(
 
     ``effects`` is a table of ``paired_effects``; ``not_run`` gives the reason for each arm that did
     not run. Columns: claim, text, source, published_ratio, ratio, low, high, blocks, margin,
-    verdict; margin is that of the effect, and the verdict is one of ``agreement`` or "not tested:
-    reason". It never says more than the effect's own verdict: what is inconclusive there, Holm's
-    correction included, is so here.
+    verdict, blocks_needed, baseline, candidate; the last three and margin are those of the effect,
+    and the verdict is one of ``agreement`` or "not tested: reason". It never says more than the
+    effect's own verdict: what is inconclusive there, Holm's correction included, is so here.
     Raises StudyError for a claim that fits several rows.
     """
-    schema = {
+    schema: dict[str, pl.DataType] = {
         **dict.fromkeys(["claim", "text", "source"], pl.String()),
         **dict.fromkeys(["published_ratio", "ratio", "low", "high"], pl.Float64()),
         "blocks": pl.Int64(),
         "margin": pl.Float64(),
         "verdict": pl.String(),
+        "blocks_needed": pl.Int64(),
+        "baseline": pl.String(),
+        "candidate": pl.String(),
     }
     rows = [_judged(claim, effects, not_run or {}) for claim in claims]
     judged = pl.DataFrame(rows, schema=schema)
@@ -147,8 +150,10 @@ def _judged(claim: Claim, effects: pl.DataFrame, not_run: Mapping[str, str]) -> 
         reason = reasons[0] if reasons else "this run has no such comparison"
         return row | {"verdict": f"not tested: {reason}"}
     effect = found.row(0, named=True)
+    row |= {name: effect[name] for name in ("ratio", "low", "high", "blocks", "margin")}
+    row |= {side: str(effect[side]) for side in ("baseline", "candidate") if side in effect}
     return row | {
-        **{name: effect[name] for name in ("ratio", "low", "high", "blocks", "margin")},
+        "blocks_needed": effect.get("blocks_needed"),
         "verdict": _verdict(claim, effect),
     }
 

@@ -99,8 +99,8 @@ def light_without_scripts(app: Sphinx, exception: Exception | None) -> None:
 
 
 def executed_pages(app: Sphinx, *_others: object) -> list[str]:
-    """The pages to read anew at each build: the executed one shows what the studies left."""
-    return [page for page in ("book/environment",) if page in app.env.found_docs]
+    """The pages to read anew at each build: the executed ones show what the studies left."""
+    return [page for page in ("book/intro", "book/environment") if page in app.env.found_docs]
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

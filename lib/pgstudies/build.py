@@ -13,6 +13,7 @@ import yaml
 
 from .errors import NotebookError, StudyError
 from .paths import HTML, ROOT
+from .runner import SUMMARIES, run_study
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,12 +27,15 @@ def build(html: Path = HTML) -> Path:
     """Build the book into the directory ``html`` and return its front page.
 
     ``html`` must end in ``_build/html``, because Jupyter Book will have it so; what it prints is
-    kept in ``_build/book.log``.  Raises StudyError when a study has not been run or Jupyter Book is
-    not installed, NotebookError when a page has a mistake.
+    kept in ``_build/book.log``.  The summaries, which measure nothing, are executed first.  Raises
+    StudyError when a study has not been run or Jupyter Book is not installed, NotebookError when a
+    page has a mistake.
     """
     if html.parts[-2:] != ("_build", "html"):
         raise StudyError(f"The book goes to a directory that ends in _build/html, not to {html}.")
-    missing = [study for study in studies_in_book(ROOT) if not _executed(ROOT, study).exists()]
+    shown = studies_in_book(ROOT)
+    measured = [study for study in shown if study not in SUMMARIES]
+    missing = [study for study in measured if not _executed(ROOT, study).exists()]
     if missing:
         raise StudyError(
             f"The book shows {missing[0]}, which has not been run: "
@@ -39,6 +43,9 @@ def build(html: Path = HTML) -> Path:
         )
     if importlib.util.find_spec("jupyter_book") is None:
         raise StudyError("Jupyter Book is not installed: run `pip install --editable '.[book]'`.")
+    for summary in SUMMARIES:
+        if summary in shown:
+            run_study(summary)  # anew each time: it rests on whatever was run last
     arguments = ["build", ROOT, "--path-output", html.parents[1], "-W", "-n", "--keep-going", "-q"]
     done = subprocess.run(
         [sys.executable, "-c", COMMAND, *map(str, arguments)],
@@ -58,7 +65,7 @@ def build(html: Path = HTML) -> Path:
 
 
 def studies_in_book(root: Path) -> list[str]:
-    """The studies that ``_toc.yml`` names, in its order."""
+    """The studies and summaries that ``_toc.yml`` names, in its order."""
     toc = yaml.safe_load((root / "_toc.yml").read_text(encoding="utf-8"))
     prefix = "book/studies/"
     return [file.removeprefix(prefix) for file in _files(toc) if file.startswith(prefix)]

@@ -31,6 +31,7 @@ The usual course:
   pgstudies doctor     what this machine and the server can do
   pgstudies run all    measure every study at quick size
   pgstudies book       draw the report, _build/html/index.html
+  pgstudies scorecard  which of the old claims still hold
 """
 
 _EXIT_CODES = """\
@@ -194,6 +195,27 @@ def records(
     from . import listing  # noqa: PLC0415
 
     typer.echo(listing.records(study))
+
+
+@app.command(short_help="Say which of the posts' claims still hold.")
+def scorecard(
+    study: Annotated[
+        str | None, typer.Option(metavar="STUDY", help="Only the claims of this study.")
+    ] = None,
+) -> None:
+    """Say what has become of every claim of the posts, as plain text that can be mailed.
+
+    Each is judged by the record that its study's page rests on, or else by the
+    newest one.  A record that was never judged is replayed first, in ten seconds.
+
+    \b
+    Examples:
+      pgstudies scorecard
+      pgstudies scorecard --study cluster_order
+    """  # noqa: D301
+    from . import scorecards, scoretext  # noqa: PLC0415
+
+    typer.echo(scoretext.in_text(scorecards.scorecard(study, history=False)))
 
 
 @app.command(short_help="Say what this machine and a server can do.")

@@ -12,7 +12,7 @@ from .errors import StudyError
 from .parameters import spelled
 from .paths import REFERENCE_RECORDS, ROOT, STUDIES
 from .records import Record, read_record
-from .runner import plan
+from .runner import SUMMARIES, plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,8 +30,9 @@ class Run:
 
 
 def book_runs(directory: Path = STUDIES) -> list[Run]:
-    """The executed notebooks in ``directory``, by name, each with the record it rests on."""
-    return [_run(notebook) for notebook in sorted(directory.glob("[!._]*.ipynb"))]
+    """The executed studies in ``directory``, by name, each with the record it rests on."""
+    notebooks = sorted(directory.glob("[!._]*.ipynb"))
+    return [_run(notebook) for notebook in notebooks if notebook.stem not in SUMMARIES]
 
 
 def _run(notebook: Path) -> Run:

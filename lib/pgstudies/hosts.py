@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,11 +11,12 @@ from scipy.stats import norm, t
 from statsmodels.stats.meta_analysis import combine_effects
 
 from .errors import StudyError
+from .judged import judged
 from .records import read_record
-from .runner import run_study
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     from .records import Record
 
@@ -78,15 +77,10 @@ def judged_by_host(records: pl.DataFrame) -> pl.DataFrame:
 
     ``records`` is a table of ``host_records``.  Columns: host, then those of ``judge``.
     """
-    frames = []
-    for host, path in records.filter(pl.col("left_out").is_null()).select("host", "path").rows():
-        study = read_record(path).info["study"]
-        with tempfile.TemporaryDirectory(prefix="pgstudies-") as scratch:
-            told = Path(scratch) / "judged.parquet"
-            run_study(study, replay=path, output=Path(scratch) / f"{study}.ipynb", judged=told)
-            if not told.exists():
-                raise StudyError(f"{study} judges no claim.")
-            frames.append(pl.read_parquet(told).insert_column(0, pl.lit(host).alias("host")))
+    counted = records.filter(pl.col("left_out").is_null()).select("host", "path")
+    frames = [
+        judged(path).insert_column(0, pl.lit(host).alias("host")) for host, path in counted.rows()
+    ]
     return pl.concat(frames)
 
 

@@ -25,6 +25,9 @@ STUDIES = BOOK / "studies"
 PUBLISHED = ROOT / "data" / "published"
 """The posts' numbers and their descriptor."""
 
+CLAIMS = ROOT / "data" / "claims.toml"
+"""What the posts claim, and what would count as holding."""
+
 RELEASES = ROOT / "data" / "releases.toml"
 """Where the programs of other PostgreSQL releases come from."""
 
@@ -36,6 +39,9 @@ REFERENCE_RECORDS = ROOT / "data" / "records"
 
 HTML = ROOT / "_build" / "html"
 """The built book."""
+
+JUDGED = ROOT / "_build" / "judged"
+"""Verdicts on claims, one file for each record that a notebook has judged; can be made again."""
 
 
 def records_dir() -> Path:

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 PROFILES = ("quick", "standard", "published")
 """Sizes of a run; the defaults in a notebook are those of quick."""
 
+SUMMARIES = ("scorecard",)
+"""Notebooks that measure nothing: they draw together what the studies have found."""
+
 _AMBIGUOUS = re.compile(r"[a-z]+://(?:[^/]*@[^/]*@|[^/@]*/[^?]*@)")  # an @ of a password, unescaped
 
 
@@ -54,7 +57,8 @@ class Plan:
 
 def studies() -> list[str]:
     """The names of all studies, which are those of their notebooks."""
-    return sorted(p.stem for p in paths.NOTEBOOKS.glob("[!._]*.ipynb"))
+    names = {p.stem for p in paths.NOTEBOOKS.glob("[!._]*.ipynb")}
+    return sorted(names.difference(SUMMARIES))
 
 
 def plan(
@@ -69,7 +73,7 @@ def plan(
     Raises StudyError for an unknown study, profile or parameter, and for a value that is of the
     wrong type or out of its limits.
     """
-    if study not in studies():
+    if study not in (*studies(), *SUMMARIES):
         known = ", ".join(studies()) or f"none in {paths.NOTEBOOKS}"
         raise StudyError(f"There is no study {study}; the studies are: {known}.")
     notebook = paths.NOTEBOOKS / f"{study}.ipynb"
@@ -102,16 +106,15 @@ def run_study(
     fresh: bool = False,
     replay: str | Path | None = None,
     output: Path | None = None,
-    judged: Path | None = None,
     terminal: TextIO | None = None,
 ) -> Path:
     """Execute a study's notebook and return where it is: ``output``, or its place in the book.
 
     With ``fresh`` an unfinished record is not continued; with ``replay`` a record (or the newest
-    complete one below a directory) is analysed instead of measuring.  ``judged`` is a Parquet file
-    to be written with the verdicts on the study's claims, as ``judge`` returns them.  Progress and
-    warnings go to ``terminal``, by default stderr.  The notebook's metadata ``pgstudies`` tell
-    study, profile, parameters, record and, without its password, the server.
+    complete one below a directory) is analysed instead of measuring.  Progress and warnings go to
+    ``terminal``, by default stderr.  The notebook's metadata ``pgstudies`` tell study, profile,
+    parameters, record and, without its password, the server; the verdicts on the study's claims
+    are kept for ``judged``.
 
     Raises StudyError as ``plan`` does, or as the notebook did; NotebookError when the notebook
     failed otherwise; KeyboardInterrupt after Ctrl-C, SIGTERM or SIGHUP, with the server stopped.
@@ -126,14 +129,13 @@ def run_study(
         from .records import find_record  # noqa: PLC0415  (imports polars)
 
         environment["PGSTUDIES_REPLAY"] = str(find_record(study, replay))
-    if judged is not None:
-        environment["PGSTUDIES_JUDGED_FILE"] = str(judged)
     target = output or paths.STUDIES / f"{study}.ipynb"
     target.parent.mkdir(parents=True, exist_ok=True)
     # In the same directory, because a file is moved in one step only within a file system.
     with tempfile.TemporaryDirectory(prefix=f".{study}-", dir=target.parent) as scratch:
         executed = Path(scratch) / f"{study}.ipynb"
         environment["PGSTUDIES_RECORD_FILE"] = str(Path(scratch) / "record")
+        environment["PGSTUDIES_JUDGED_FILE"] = str(Path(scratch) / "judged.parquet")
         try:
             document, failure = _execute(chosen, executed, environment, terminal or sys.stderr)
         except OSError as error:
@@ -148,9 +150,8 @@ def run_study(
         failed = paths.HTML.parent / "failed" / f"{study}.ipynb"
         kept = target if failure is None else failed
         kept.parent.mkdir(parents=True, exist_ok=True)
-        document["metadata"]["pgstudies"] = _about(
-            chosen, Path(environment["PGSTUDIES_RECORD_FILE"])
-        )
+        about = _about(chosen, Path(environment["PGSTUDIES_RECORD_FILE"]))
+        document["metadata"]["pgstudies"] = about
         document["metadata"]["papermill"] |= {
             "input_path": _in_checkout(chosen.notebook),
             "output_path": _in_checkout(kept),
@@ -158,6 +159,11 @@ def run_study(
         text = json.dumps(document, indent=1, ensure_ascii=False, sort_keys=True)
         executed.write_text(f"{text}\n", encoding="utf-8")
         executed.replace(kept)
+        verdicts = Path(environment["PGSTUDIES_JUDGED_FILE"])
+        if failure is None and "record" in about and verdicts.exists():
+            from .judged import keep  # noqa: PLC0415  (imports polars)
+
+            keep(verdicts, Path(about["record"]))
     if failure is not None:
         raise NotebookError(
             f"{study} stopped in {failure}; the notebook as far as it came is {shown(kept)}."

@@ -1,0 +1,81 @@
+"""What the front page opens with: a tile for every claim, and the state of the instrument."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from IPython.display import HTML
+
+from . import paths
+from .claimfile import origins
+from .outcomes import OUTCOMES, outcome_of, with_outcome
+from .scoretable import row_id
+from .scoretext import holding
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import polars as pl
+
+_STUDIES = "studies/"  # from the front page
+
+
+def score_tiles(cards: pl.DataFrame) -> HTML:
+    """The current rows of a ``scorecard``: a row of tiles for each study, and how many hold.
+
+    A tile bears the sign and the name of a claim, its title the claim's words and verdict; it links
+    to the claim's row in the scorecard.  The last line says what the signs mean.
+    """
+    rows = [
+        _study(str(study), part)
+        for (study,), part in cards.filter("current").group_by("study", maintain_order=True)
+    ]
+    legend = _legend(cards.filter("current"))
+    return _html(f'<div class="score-front">\n{"".join(rows)}{legend}</div>')
+
+
+def instrument_line() -> HTML:
+    """One sentence on whether this machine's measuring was checked against known truth."""
+    if not (paths.STUDIES / "instrument.ipynb").exists():
+        return _html(
+            '<p class="score-instrument">The instrument has not been checked on this machine.</p>'
+        )
+    return _html(
+        f'<p class="score-instrument">How the instrument was checked on this machine: '
+        f'<a href="{_STUDIES}instrument.html">the instrument</a>.</p>'
+    )
+
+
+def _study(study: str, part: pl.DataFrame) -> str:
+    tiles = "".join(map(_tile, part.iter_rows(named=True)))
+    origin = origins()[study]
+    return (
+        f'<section class="score-study"><p><a href="{_STUDIES}{escape(study)}.html">'
+        f"{escape(origin.title)}</a> <small>{escape(origin.post)}</small>"
+        f"<strong>{holding(part)}</strong></p>\n<ul>{tiles}</ul></section>\n"
+    )
+
+
+def _tile(row: Mapping[str, Any]) -> str:
+    found = outcome_of(row["verdict"])
+    told = escape(f"{row['text']} {row['verdict'].capitalize()}.")
+    link = f"{_STUDIES}scorecard.html#{row_id(row)}"
+    return (
+        f'<li><a class="verdict {found.css}" href="{link}" title="{told}" aria-label="{told}">'
+        f'<span aria-hidden="true">{found.sign}</span> {escape(row["claim"])}</a></li>'
+    )
+
+
+def _legend(cards: pl.DataFrame) -> str:
+    counts = dict(with_outcome(cards)["outcome"].value_counts().iter_rows())
+    items = "".join(
+        f'<li title="{escape(o.meaning)}"><span class="verdict {o.css}">{o.sign} {o.word}</span> '
+        f"{counts.get(word, 0)}</li>"
+        for word, o in OUTCOMES.items()
+    )
+    return f'<ul class="score-legend" aria-label="Verdicts">{items}</ul>\n'
+
+
+def _html(text: str) -> HTML:
+    return HTML(text)  # type: ignore[no-untyped-call]
