@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
 STUDY = HTML / "book" / "studies" / "cluster_order.html"
+PROSE = "intro method environment references your-server compare hosts add-a-study".split()
 PAGES = [
     "index.html",
     "search.html",
-    *(f"book/{name}.html" for name in
-      ("intro", "method", "environment", "references", "your-server", "compare", "hosts", "add-a-study")),
+    *(f"book/{name}.html" for name in PROSE),
     *(f"book/studies/{study}.html" for study in studies_in_book(ROOT)),
-]  # fmt: skip
+]
 PHONE = {"width": 390, "height": 844}
 
 
