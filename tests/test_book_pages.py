@@ -22,11 +22,12 @@ if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
 STUDY = HTML / "book" / "studies" / "cluster_order.html"
-PROSE = "intro method environment references your-server compare hosts add-a-study".split()
+PROSE = ["intro", "method", "environment", "references"]
+HOW_TO = ["your-server", "compare", "hosts", "add-a-study"]
 PAGES = [
     "index.html",
     "search.html",
-    *(f"book/{name}.html" for name in PROSE),
+    *(f"book/{name}.html" for name in (*PROSE, *HOW_TO)),
     *(f"book/studies/{study}.html" for study in studies_in_book(ROOT)),
 ]
 PHONE = {"width": 390, "height": 844}
