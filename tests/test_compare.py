@@ -103,6 +103,7 @@ def info_of(**changed: Any) -> dict[str, Any]:
         },
         "gate": [],
         "started_at": "2026-11-21T20:00:00+00:00",
+        "pinned_to_core": 1,
         "host": {"hostname": "bench1", "cpu_model": "A processor", "kernel": "6.12"},
         "server": {"version_text": "PostgreSQL 18.6"},
         "servers": {"/home/me/patched": {"version_text": "PostgreSQL 19devel"}},
@@ -192,7 +193,7 @@ def test_another_default_is_a_part_of_the_candidate() -> None:
         ({"assertions": "on"}, "the candidate is built with assertions"),
         ({"cflags": "-g -O0"}, "the candidate is built with -O0"),
         ({"cflags": "-g"}, "the candidate is built with no -O"),
-        ({"cflags": "-O3"}, "built differently: -O2 and -O3"),
+        ({"cflags": "-O3"}, "built differently: the baseline with -O2 and the candidate with -O3"),
     ],
 )
 def test_a_build_that_is_not_to_be_measured_is_named(facts: dict[str, str], words: str) -> None:
@@ -202,6 +203,18 @@ def test_a_build_that_is_not_to_be_measured_is_named(facts: dict[str, str], word
     passed, sentence = guards_of(made_up(well().samples, info))["builds"]
     assert passed is False
     assert words in sentence
+
+
+def test_workers_of_one_side_alone_on_one_core_are_named() -> None:
+    info = info_of()
+    sides = info["comparison"]["facts"]["heap"]
+    for name, method in {"baseline": "sync", "candidate": "worker"}.items():
+        more = {"io_method": [method, "default"]}
+        sides[name] = sides[name] | {"settings": sides[name]["settings"] | more}
+    passed, sentence = guards_of(made_up(well().samples, info))["cores"]
+    assert passed is False
+    assert "the I/O workers of the candidate take turns with its session" in sentence
+    assert guards_of(made_up(well().samples, info | {"pinned_to_core": None}))["cores"][0] is True
 
 
 def test_different_results_are_named_with_their_step() -> None:

@@ -77,7 +77,7 @@ def test_what_it_is_made_of_is_named(planted: Result) -> None:
 
 
 def test_the_guards_that_count_pass(planted: Result) -> None:
-    counted = ["settings", "builds", "results", "plans", "both sides", "blocks"]
+    counted = ["settings", "builds", "cores", "results", "plans", "both sides", "blocks"]
     assert {name: guards(planted)[name] for name in counted} == dict.fromkeys(counted, True)
 
 
@@ -176,7 +176,7 @@ def test_the_report_opens_without_a_network(page: Page, reported: tuple[Path, in
         chart.scroll_into_view_if_needed()
         expect(chart).to_have_attribute("data-live", "")
     assert page.locator("h1").inner_text()
-    assert page.locator(".guards dt").count() == 10
+    assert page.locator(".guards dt").count() == 11
     with page.expect_download() as download:
         page.get_by_role("link", name="two_sides-samples.parquet").click()
     samples = pl.read_parquet(download.value.path())

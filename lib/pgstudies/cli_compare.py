@@ -95,6 +95,13 @@ def compare(  # noqa: D103  (its help is above)
     copies: Annotated[
         bool, typer.Option("--aa/--no-aa", help="Run a second copy of the baseline, or not.")
     ] = True,
+    pin: Annotated[
+        bool,
+        typer.Option(
+            "--pin/--no-pin",
+            help="Keep server and client on one core where the study does, or not.",
+        ),
+    ] = True,
     plan: Annotated[
         bool, typer.Option("--plan", help="Show the plan and measure nothing.")
     ] = False,
@@ -121,6 +128,7 @@ def compare(  # noqa: D103  (its help is above)
             arms=tuple(arm or ()),
             case=case,
             copies=copies,
+            pin=pin,
             margin=margin,
             blocks=blocks,
             minutes=minutes,

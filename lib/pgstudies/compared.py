@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import polars as pl
 
 from .comparison import AGAIN, BASELINE, CANDIDATE, COMPARED, records_of
@@ -26,6 +25,9 @@ PLACE = ("study", "of", "case", "step")
 TIME = "duration_s"
 
 _NO_COUNTER = (TIME, "result", "median_s", "p99_s", "drift", "longest_s", "makespan_s")
+
+LEAST = 0.1
+"""What moved less than a tenth as much as the time does not explain it."""
 
 REASONS_SCHEMA: dict[str, pl.DataType] = {
     **dict.fromkeys([*PLACE, "metric", "unit"], pl.String()),
@@ -186,6 +188,8 @@ def _seconds(m: Measured, differing: pl.DataFrame) -> pl.DataFrame:
             continue
         of_step = hodges_lehmann((both[CANDIDATE] - both[BASELINE]).to_numpy())
         share = hodges_lehmann(d) / of_step if of_step else float("nan")
+        if abs(share) < LEAST:
+            continue
         medians = [both[f"{s}_part"].median() for s in (BASELINE, CANDIDATE)]
         rows.append((*place, name, "s", *medians, *interval, share, abs(share)))
     return pl.DataFrame(rows, schema=REASONS_SCHEMA | {"weight": pl.Float64()}, orient="row")
@@ -211,7 +215,7 @@ def _counters(m: Measured, differing: pl.DataFrame) -> pl.DataFrame:
     log_time = differing.select(*PLACE, log_time=pl.col("ratio").log().abs())
     appeared = pl.col("verdict") == "not comparable"
     moved = (pl.col("low") > 1) | (pl.col("high") < 1)
-    weight = np.float64(1)
+    moved_as_much = pl.col("ratio").log().abs() / pl.col("log_time")
     return (
         found.filter(moved | (appeared & (pl.col("baseline_median") != pl.col("candidate_median"))))
         .join(log_time, on=PLACE)
@@ -220,10 +224,9 @@ def _counters(m: Measured, differing: pl.DataFrame) -> pl.DataFrame:
             baseline="baseline_median",
             candidate="candidate_median",
             share=pl.lit(None, pl.Float64()),
-            weight=pl.min_horizontal(
-                pl.lit(weight), (pl.col("ratio").log().abs() / pl.col("log_time")).fill_null(weight)
-            ),
+            weight=pl.min_horizontal(pl.lit(1.0), moved_as_much.fill_null(1.0)),
         )
+        .filter(pl.col("weight") >= LEAST)
     )  # fmt: skip
 
 

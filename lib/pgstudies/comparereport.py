@@ -19,6 +19,7 @@ from .charts import block_chart
 from .compared import TIME, values_of
 from .comparetext import headline, reason
 from .comparing import Request
+from .comparison import SIDES
 from .errors import SpaceError, StudyError
 from .forest import effect_chart
 from .paths import BOOK
@@ -135,6 +136,7 @@ def _study(result: Result, m: Measured) -> dict[str, Any]:
             y="value",
             y_title="seconds",
             step="what",
+            arms=SIDES,
             description=f"{m.study}: the time of a step in every block, on both sides.",
         )
     )
@@ -186,6 +188,7 @@ def _asked(request: Request) -> pl.DataFrame:
         "only": request.case or "every step and case",
         "margin": f"{100 * request.margin:g} %",
         "A/A copy": "yes" if request.copies else "no",
+        "kept on one core": "where the study does" if request.pin else "no",
     }
     return pl.DataFrame({"": list(rows), "asked for": list(rows.values())})
 

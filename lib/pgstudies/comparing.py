@@ -38,6 +38,7 @@ class Request:
     arms: tuple[str, ...] = ()
     case: str | None = None
     copies: bool = True
+    pin: bool = True
     margin: float = 0.02
     blocks: int | None = None
     minutes: float | None = None
@@ -46,7 +47,7 @@ class Request:
     def comparison(self) -> Comparison:
         """The part that the notebooks need."""
         seconds = 60 * self.minutes / len(self.studies) if self.minutes else 0.0
-        return Comparison(self.baseline, self.candidate, self.arms, self.copies, seconds)
+        return Comparison(self.baseline, self.candidate, self.arms, self.copies, self.pin, seconds)
 
     def as_dict(self) -> dict[str, Any]:
         """The request in the types of JSON."""

@@ -54,6 +54,7 @@ class Comparison:
         candidate: The other one.
         arms: The names of the study's arms; empty for all that run on the study's own server.
         copies: Whether a second copy of the baseline runs as well (A/A).
+        pin: Whether studies may keep client and server on one core.
         seconds: No block but the first begins that would probably end later than this; 0 for no
             limit.
         since: Blocks measured before this time (UTC) do not count; empty for all.
@@ -65,6 +66,7 @@ class Comparison:
     candidate: Side
     arms: tuple[str, ...] = ()
     copies: bool = True
+    pin: bool = True
     seconds: float = 0.0
     since: str = ""
     told: str = ""

@@ -42,6 +42,7 @@ def check(measured: Sequence[Measured], effects: pl.DataFrame) -> pl.DataFrame:
     rows = [
         ("settings", True, *_settings(measured)),
         ("builds", True, *_builds(measured)),
+        ("cores", True, *_cores(measured)),
         ("results", True, *_results(measured)),
         ("plans", False, *_plans(measured, plans)),
         ("both sides", True, *_both_sides(measured, effects)),
@@ -120,27 +121,42 @@ def _settings(measured: Sequence[Measured]) -> Verdict:
 
 
 def _builds(measured: Sequence[Measured]) -> Verdict:
-    wrong: list[str] = []
-    unknown = True
-    flags = set()
+    wrong: dict[str, None] = {}
+    levels: dict[str, str] = {}
     for _, baseline, candidate in _facts(measured):
         for name, side in ((BASELINE, baseline), (CANDIDATE, candidate)):
             if side["assertions"] == "on":
-                wrong.append(f"the {name} is built with assertions")
+                wrong[f"the {name} is built with assertions"] = None
             if side["cflags"] is None:
                 continue
-            unknown = False
-            levels = [word for word in side["cflags"].split() if word.startswith("-O")]
-            flags.add(levels[-1] if levels else "no -O")
-            if not levels or levels[-1] in {"-O0", "-O", "-Og"}:
-                wrong.append(f"the {name} is built with {levels[-1] if levels else 'no -O'}")
+            found = [word for word in side["cflags"].split() if word.startswith("-O")]
+            levels[name] = found[-1] if found else "no -O"
+            if levels[name] in {"no -O", "-O0", "-O", "-Og"}:
+                wrong[f"the {name} is built with {levels[name]}"] = None
     if wrong:
-        return False, f"Not a build to measure: {_named(list(dict.fromkeys(wrong)))}."
-    if len(flags) > 1:
-        return False, f"The two are built differently: {' and '.join(sorted(flags))}."
-    if unknown:
+        return False, f"Not a build to measure: {_named(list(wrong))}."
+    if len(set(levels.values())) > 1:
+        flags = " and ".join(f"the {name} with {level}" for name, level in levels.items())
+        return False, f"The two are built differently: {flags}."
+    if not levels:
         return None, "No assertions; with what the servers were compiled cannot be seen."
-    return True, f"Both are built without assertions, with {' '.join(flags)}."
+    return True, f"Both are built without assertions, with {' '.join(set(levels.values()))}."
+
+
+def _cores(measured: Sequence[Measured]) -> Verdict:
+    """On one core, I/O workers of one side alone would take turns with its session."""
+    for m in measured:
+        if all(info["pinned_to_core"] is None for info in m.infos):
+            continue
+        for _, *both in _facts([m]):
+            methods = [side["settings"].get("io_method", ["none"])[0] for side in both]
+            if methods.count("worker") == 1:
+                name = (BASELINE, CANDIDATE)[methods.index("worker")]
+                return False, (
+                    f"{m.study} keeps each server on one core, where the I/O workers of the {name} "
+                    f"take turns with its session: measure with --no-pin."
+                )
+    return True, "Neither side has I/O workers alone to share one core with."
 
 
 def _results(measured: Sequence[Measured]) -> Verdict:

@@ -65,6 +65,7 @@ def measure(
     if replay:
         return _announce(read_record(find_record(study, replay)))
     comparison = asked()
+    pin = pin and (comparison is None or comparison.pin)
     core = max(os.sched_getaffinity(0)) if pin and hasattr(os, "sched_getaffinity") else None
     only = int(os.environ.get("PGSTUDIES_BLOCK") or 0)
     with ExitStack() as stack:
@@ -79,7 +80,7 @@ def measure(
         servers, arms = _servers_of(arms, own, settings, core, stack)
         if comparison is None:
             arms = with_repeat(arms)
-        same = {
+        same: dict[str, Any] = {
             "study": study,
             "parameters": {k: v for k, v in parameters.items() if k not in {"blocks", "server"}},
             "arms": [_describe(arm, baseline_of(arms)) for arm in arms],
@@ -91,6 +92,7 @@ def measure(
         }
         if comparison is not None:
             same["programs"] = [identity(server) for server in servers.values()]
+            same["pinned"] = core is not None
         mark = fingerprint(same)
         blocks = [only] if only else range(1, parameters["blocks"] + 1)
         if comparison is not None:

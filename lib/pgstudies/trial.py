@@ -225,10 +225,9 @@ class Trial:
         """Keep several metrics of one measurement, each with its usual unit."""
         for metric, value in measured.items():
             self.record(step, metric, value, UNITS[metric], **where)
-        waits = self._waits.take() if self._waits is not None else {}
-        for event, count in waits.items():
-            seconds = measured["duration_s"] * count / sum(waits.values())
-            self.record(step, f"{WAIT}{event}", seconds, "s", **where)
+        if self._waits is not None and "duration_s" in measured:
+            for event, seconds in self._waits.take(measured["duration_s"]).items():
+                self.record(step, f"{WAIT}{event}", seconds, "s", **where)
 
     def counts(self) -> Counts:
         """The server's running totals, for what is measured between two looks at them."""
