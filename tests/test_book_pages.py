@@ -237,7 +237,7 @@ def test_the_forest_plot_shows_one_study_when_it_is_chosen(page: Page) -> None:
     assert chart.get_by_role("combobox").count() == 3
     chart.get_by_role("combobox").first.select_option("dead_tuples")
     expect(labels).not_to_have_count(everything)
-    assert all(text.startswith("dead_tuples: ") for text in labels.all_inner_texts())
+    assert all(text.startswith("dead_tuples: ") for text in labels.all_text_contents())
 
 
 def test_a_study_that_has_not_been_run_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

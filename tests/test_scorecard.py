@@ -367,7 +367,10 @@ def test_a_run_leaves_its_verdicts_for_the_scorecard(
 def test_the_scorecard_is_no_study_and_yet_can_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paths, "NOTEBOOKS", paths.ROOT / "notebooks")
     assert "scorecard" not in studies()
-    assert plan("scorecard").injected == {"study": "", "release": "", "history": True}
+    assert plan("scorecard").parameters == {"study": "", "release": "", "history": True}
+    assert plan("scorecard").injected == {}
+    asked = plan("scorecard", server="16", parameters={"release": "16"})
+    assert asked.injected == {"release": "16"}
 
 
 def page(place: Path, name: str, record: Path | None) -> None:

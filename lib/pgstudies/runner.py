@@ -91,7 +91,8 @@ def plan(
         asked = str(directory.resolve())
     # An address with a password reaches the kernel by its environment only: whatever is injected
     # stays in the notebook, and the notebook goes into the book.
-    injected = dict(values)
+    # Of a summary only what was asked for: its page is not to begin with a cell of parameters.
+    injected = dict(values) if study not in SUMMARIES else {n: values[n] for n in given}
     if any(p.name == "server" for p in known_parameters):
         injected["server"] = "" if holds_password(asked) else asked
     return Plan(study, notebook, profile, values, asked, injected)

@@ -49,13 +49,14 @@ def history_chart(cards: pl.DataFrame, *, description: str) -> alt.LayerChart:
     require(data, _NEEDED, "history_chart")
     menus = [_menu(data, "study")]
     data = data.with_columns(nth=pl.int_range(pl.len()).over("row"))
+    nth = data["nth"].unique().sort().to_list()
     rows = data["row"].unique(maintain_order=True).to_list()
     y = alt.Y("row:N").sort(rows).title(None).scale(paddingInner=0.25)
     layers = _layers(
         data,
         y,
         menus,
-        yOffset=alt.YOffset("nth:O"),
+        yOffset=alt.YOffset("nth:O").sort(nth),
         opacity=alt.when(alt.datum.current).then(alt.value(1)).otherwise(alt.value(0.55)),
     )
     height: Any = alt.Step(13, **{"for": "offset"})
@@ -70,7 +71,7 @@ def _drawn(cards: pl.DataFrame) -> pl.DataFrame:
         row=pl.format("{}: {}", "study", "claim")
     )
     require(data, _NEEDED, "score_chart")
-    return data.drop("source", "holds_when", "link", "profile", strict=False)
+    return data.drop("source", "holds_when", "link")
 
 
 def _layers(
@@ -88,15 +89,20 @@ def _layers(
     for column, menu in menus:
         base = base.transform_filter((menu == ALL) | (alt.datum[column] == menu))
     one = alt.Chart().mark_rule(color=NEUTRAL).encode(x=alt.XDatum(1, scale=scale))
+    diamond: dict[str, Any] = {
+        "shape": "diamond",
+        "filled": False,
+        "strokeWidth": 1.5,
+        "color": NEUTRAL,
+    }
     return [
         one.add_params(*(menu for _, menu in menus)),
         base.transform_filter("isValid(datum.low)")
         .mark_rule(strokeWidth=2)
         .encode(x=low, x2="high:Q", color=colour),
-        base.mark_point(filled=False, shape="diamond", size=90, strokeWidth=1.5, color=NEUTRAL)
-        .encode(x=published),
-        base.mark_point(size=65).encode(x=x, color=colour, shape=shape),
-    ]  # fmt: skip
+        base.mark_point(size=90, opacity=1, **diamond).encode(x=published),
+        base.mark_point(size=65, opacity=1).encode(x=x, color=colour, shape=shape),
+    ]
 
 
 def _tooltip() -> list[alt.Tooltip]:
@@ -110,6 +116,7 @@ def _tooltip() -> list[alt.Tooltip]:
         alt.Tooltip("server:N").title("PostgreSQL"),
         alt.Tooltip("host:N"),
         alt.Tooltip("date:N").title("date (UTC)"),
+        alt.Tooltip("profile:N").title("size"),
         alt.Tooltip("blocks:Q"),
     ]
 
