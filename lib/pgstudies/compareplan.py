@@ -159,7 +159,7 @@ def _of_study(plan: Plan, minutes: float | None, margin: float) -> Iterator[str]
         yield f"as many blocks as fit into {minutes:g} minutes"
         return
     took = f", {about(blocks * plan.block_s)} where that record was made" if plan.block_s else ""
-    yield f"{blocks} blocks will be measured{took}"
+    yield f"{blocks} block{'s' if blocks > 1 else ''} will be measured{took}"
 
 
 def about(seconds: float) -> str:

@@ -60,7 +60,9 @@ def _who(result: Result) -> list[str]:
         "Candidate:": f"{result.comparison.candidate} ({result.versions[1]})",
         "Host:": f"{host.get('hostname')}, {host.get('cpu_model')}, {host.get('kernel')}",
         "Measured:": f"{result.started_at[:16].replace('T', ' ')} UTC, size {result.profile}; "
-        + ", ".join(f"{m.study} {m.blocks} blocks" for m in result.measured),
+        + ", ".join(
+            f"{m.study} {m.blocks} block{'s' if m.blocks > 1 else ''}" for m in result.measured
+        ),
     }
     return [line for name, value in rows.items() for line in _wrapped(f"{name:11}{value}", 11)]
 

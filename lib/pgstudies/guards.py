@@ -224,10 +224,11 @@ def _blocks(effects: pl.DataFrame) -> Verdict:
     count = effects.height
     fewest = blocks_for_family(count)
     have = int(effects["blocks"].min() or 0)  # type: ignore[arg-type]
+    blocks = "1 block" if have == 1 else f"{have} blocks"
     if have >= fewest:
-        return True, f"{have} blocks, enough for {count} comparisons."
+        return True, f"{blocks}, enough for {count} comparisons."
     return False, (
-        f"{have} blocks: with {count} comparisons no difference can be told from chance before "
+        f"{blocks}: with {count} comparisons no difference can be told from chance before "
         f"block {fewest}; the same command with --blocks {fewest} adds them."
     )
 
