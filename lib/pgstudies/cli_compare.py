@@ -114,7 +114,7 @@ def compare(  # noqa: D103  (its help is above)
         from .cli import assignments  # noqa: PLC0415
         from .comparing import Request  # noqa: PLC0415
         from .comparison import side  # noqa: PLC0415
-        from .runner import studies  # noqa: PLC0415
+        from .runner import INSTRUMENT, studies  # noqa: PLC0415
 
         before = side(
             baseline or os.environ.get("PGSTUDIES_SERVER") or "embedded", otherwise="embedded"
@@ -122,7 +122,7 @@ def compare(  # noqa: D103  (its help is above)
         request = Request(
             baseline=before,
             candidate=side(candidate, otherwise=before.server),
-            studies=tuple(study or studies()),
+            studies=tuple(study or (s for s in studies() if s != INSTRUMENT)),
             profile=profile,
             parameters=assignments(parameter or []),
             arms=tuple(arm or ()),

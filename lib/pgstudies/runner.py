@@ -30,6 +30,9 @@ PROFILES = ("quick", "standard", "published")
 SUMMARIES = ("scorecard",)
 """Notebooks that measure nothing: they draw together what the studies have found."""
 
+INSTRUMENT = "instrument"
+"""The notebook that tests the measuring itself: it runs as the studies do, and reruns no post."""
+
 _AMBIGUOUS = re.compile(r"[a-z]+://(?:[^/]*@[^/]*@|[^/@]*/[^?]*@)")  # an @ of a password, unescaped
 
 
