@@ -117,8 +117,8 @@ def _recovery(found: pl.DataFrame) -> Judged:
     centre, low, high = (100 * x for x in bias)
     passed = low <= 100 * LARGEST_BIAS and high >= -100 * LARGEST_BIAS
     return passed, (
-        f"what is found is {centre:+.2f} percentage points off what was planted "
-        f"({low:+.2f} to {high:+.2f}), and {100 * LARGEST_BIAS:g} are allowed"
+        f"what is found is {_signed(centre)} percentage points off what was planted "
+        f"({_signed(low)} to {_signed(high)}), and {100 * LARGEST_BIAS:g} are allowed"
     )
 
 
@@ -153,7 +153,9 @@ def _speed(machine: pl.DataFrame) -> Judged:
     spread = float(slow / fast) - 1
     blocks = values.group_by("block").agg(pl.col("value").median().log())
     change, p_value = drift(blocks["value"].to_numpy(), blocks["block"].to_numpy().astype(float))
-    trend = f"with a drift of {100 * math.expm1(change):+.1f} %" if p_value <= 0.05 else "no drift"
+    trend = (
+        f"with a drift of {_signed(100 * math.expm1(change))} %" if p_value <= 0.05 else "no drift"
+    )
     return spread <= LARGEST_SPREAD, (
         f"of a loop that is always the same nine trials in ten lie within {_percent(spread)} "
         f"({trend} from the first block to the last), and {_percent(LARGEST_SPREAD)} are allowed"
@@ -180,6 +182,10 @@ def _interval(row: dict[str, Any]) -> str:
 
 def _percent(fraction: float) -> str:
     return f"{100 * fraction:.1f} %"
+
+
+def _signed(number: float) -> str:
+    return f"{number:+.2f}".replace("-", "−")
 
 
 def in_words(checks: Iterable[dict[str, Any]]) -> list[str]:

@@ -64,7 +64,8 @@ def _mean_squared_correlation(d: NDArray[np.float64]) -> float:
     if comparisons == 1:
         return 1.0
     with np.errstate(invalid="ignore", divide="ignore"):
-        r = np.nan_to_num(np.corrcoef(d, rowvar=False), nan=1.0)  # a column without any spread
+        r = np.asarray(np.corrcoef(d, rowvar=False))
+    r = np.nan_to_num(r, nan=1.0)  # columns without any spread
     squared = r[np.triu_indices(comparisons, 1)] ** 2
     adjusted = float(np.mean(squared - (1 - squared) / (blocks - 2)))
     return min(max(adjusted, 0.0), 1.0)
