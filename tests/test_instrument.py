@@ -22,7 +22,6 @@ from pgstudies.effects import paired_effects
 from pgstudies.executed import without_secrets
 from pgstudies.instrument import instrument_checks, mean_bias
 from pgstudies.instrumentpage import (
-    MIME,
     ShownChecks,
     display_checks,
     instrument_markup,
@@ -298,9 +297,9 @@ def shown(checks: pl.DataFrame) -> ShownChecks:
     return display_checks(checks, record())
 
 
-def notebook(data: dict[str, Any]) -> dict[str, Any]:
+def notebook(data: dict[str, str], metadata: dict[str, Any]) -> dict[str, Any]:
     output = {
-        "output_type": "execute_result", "data": data, "execution_count": 1, "metadata": {},
+        "output_type": "execute_result", "data": data, "execution_count": 1, "metadata": metadata,
     }  # fmt: skip
     code = {"cell_type": "code", "execution_count": 1, "metadata": {}, "source": "x"}
     cells: list[dict[str, Any]] = [
@@ -313,8 +312,7 @@ def notebook(data: dict[str, Any]) -> dict[str, Any]:
 
 def test_checks_are_read_back_from_the_executed_notebook(tmp_path: Path) -> None:
     checks = replace(honest(blocks=EACH), stolen=0.5).checks()
-    data, _ = DisplayFormatter().format(shown(checks))  # type: ignore[no-untyped-call]
-    executed = notebook(data)
+    executed = notebook(*DisplayFormatter().format(shown(checks)))  # type: ignore[no-untyped-call]
     nbformat.validate(executed)
     kept = without_secrets(executed, "postgresql://me:s3cret99@h/d")
     path = tmp_path / "instrument.ipynb"
@@ -328,7 +326,7 @@ def test_checks_are_read_back_from_the_executed_notebook(tmp_path: Path) -> None
 def test_a_notebook_that_is_not_there_or_has_no_checks_gives_none(tmp_path: Path) -> None:
     path = tmp_path / "instrument.ipynb"
     assert read_checks(path).is_empty()
-    path.write_text(json.dumps(notebook({"text/plain": "1"})))
+    path.write_text(json.dumps(notebook({"text/plain": "1"}, {})))
     assert read_checks(path).columns == ["check", "passed", "sentence", "host", "date"]
     assert read_checks(path).is_empty()
 
@@ -342,7 +340,7 @@ def test_checks_are_left_where_a_program_asks_for_them(
 
 
 def test_readers_without_html_get_sentences() -> None:
-    text = shown(replace(honest(), repeated=2.0).checks())._repr_mimebundle_()["text/plain"]
+    text = shown(replace(honest(), repeated=2.0).checks())._repr_mimebundle_()[0]["text/plain"]
     assert "\nFAILED: cost: a short statement runs at 0.50" in text
     assert text.startswith("passed: false alarms: ")
 
@@ -380,6 +378,4 @@ def test_an_instrument_that_was_not_tested_says_so(tmp_path: Path) -> None:
 
 def test_sentences_are_text_and_never_markup() -> None:
     checks = honest().checks().with_columns(passed=False, sentence=pl.lit("<script>x</script>"))
-    bundle = shown(checks)._repr_mimebundle_()
-    assert "<script>" not in bundle["text/html"]
-    assert MIME in bundle
+    assert "<script>" not in shown(checks)._repr_mimebundle_()[0]["text/html"]

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
     from .records import Record
 
-MIME = "application/vnd.pgstudies.checks+json"
-"""Where the executed notebook keeps the checks, beside the table that is shown."""
+KEY = "pgstudies_checks"
+"""Where the executed notebook keeps the checks: in the metadata of the output that shows them,
+because MyST-NB warns of every MIME type that it does not know."""
 
 NOTEBOOK = STUDIES / "instrument.ipynb"
 
@@ -34,15 +35,15 @@ class ShownChecks:
     def __init__(self, checks: pl.DataFrame) -> None:
         self.checks = checks
 
-    def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
+    def _repr_mimebundle_(self, **_: object) -> tuple[dict[str, str], dict[str, Any]]:
         words = pl.col("passed").replace_strict(_WORDS, default="not judged")
         table = self.checks.select("check", "sentence", result=words)
-        return {
-            MIME: {"checks": self.checks.to_dicts()},
+        shown = {
             "text/html": instrument_markup(self.checks)
             + table_html(table.select("check", "result", "sentence")),
             "text/plain": "\n".join(in_words(self.checks.to_dicts())),
         }
+        return shown, {KEY: self.checks.to_dicts()}
 
 
 def display_checks(checks: pl.DataFrame, record: Record) -> ShownChecks:
@@ -67,8 +68,8 @@ def read_checks(notebook: Path = NOTEBOOK) -> pl.DataFrame:
         return pl.DataFrame(schema=SHOWN)
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     outputs = (output for cell in cells for output in cell.get("outputs", []))
-    kept = (output["data"][MIME] for output in outputs if MIME in output.get("data", {}))
-    return pl.DataFrame(next(kept, {"checks": []})["checks"], schema=SHOWN)
+    kept = (output["metadata"][KEY] for output in outputs if KEY in output.get("metadata", {}))
+    return pl.DataFrame(next(kept, []), schema=SHOWN)
 
 
 def instrument_markup(checks: pl.DataFrame) -> str:
