@@ -136,7 +136,7 @@ def _loss(machine: pl.DataFrame, metric: str, what: str) -> Judged:
     values = machine.filter(pl.col("metric") == metric)
     if values.is_empty():
         return None, "this system does not tell"
-    of_trial = _by_trial(values)
+    of_trial = _by_trial(values, pl.col("value").mean())
     share, most = float(of_trial.mean()), float(of_trial.max())
     return share <= LARGEST_LOSS, (
         f"{_percent(share)} of the core's time {what} (in the worst trial {_percent(most)}), "
@@ -148,7 +148,7 @@ def _speed(machine: pl.DataFrame) -> Judged:
     values = machine.filter(pl.col("metric") == "spin_s")
     if values["block"].n_unique() < MINIMUM_BLOCKS:
         return None, f"the speed is judged from {MINIMUM_BLOCKS} blocks on"
-    of_trial = _by_trial(values)
+    of_trial = _by_trial(values, pl.col("value").median())
     slow, fast = np.quantile(of_trial, 0.95), np.quantile(of_trial, 0.05)
     spread = float(slow / fast) - 1
     blocks = values.group_by("block").agg(pl.col("value").median().log())
@@ -162,8 +162,8 @@ def _speed(machine: pl.DataFrame) -> Judged:
     )
 
 
-def _by_trial(values: pl.DataFrame) -> Any:
-    return values.group_by("block", "arm").agg(pl.col("value").median())["value"].to_numpy()
+def _by_trial(values: pl.DataFrame, statistic: pl.Expr) -> Any:
+    return values.group_by("block", "arm").agg(statistic)["value"].to_numpy()
 
 
 def _too_few(row: dict[str, Any]) -> str:
