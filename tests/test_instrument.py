@@ -210,6 +210,13 @@ def test_too_little_is_not_judged_which_is_not_passed(blocks: int) -> None:
     ]  # fmt: skip
 
 
+def test_what_noise_hides_is_not_judged() -> None:
+    checks = honest(blocks=EACH, noise=0.3).checks()
+    recovery = checks.row(by_predicate=pl.col("check") == "recovery", named=True)
+    assert recovery["passed"] is None
+    assert recovery["sentence"].endswith("too uncertain to judge")
+
+
 def test_related_comparisons_are_not_judged_as_if_they_were_many() -> None:
     checks = honest(blocks=EACH, noise=1e-6).checks()
     told = sentence(checks, "false alarms")

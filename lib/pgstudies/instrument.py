@@ -30,8 +30,15 @@ alarms raises three, and the interval of 3 in 10 ends above 5 %."""
 LARGEST_BIAS = 0.005
 """A fourth of the margin of 2 % that studies declare: a larger one would decide verdicts."""
 
+WIDEST_BIAS = 0.02
+"""An instrument that finds half of the planted 1, 2, 5 and 10 % is off by more than that, in the
+mean: where noise leaves room for it, nobody knows whether the instrument is any better."""
+
 LEAST_SPEED = 0.9
 """Of a bare loop over libpq. What is slower than that measures itself on a statement of 10 µs."""
+
+UNKNOWN_SPEED = 0.5
+"""Where noise leaves room for a loop that costs double, its speed is not known."""
 
 LARGEST_LOSS = 0.02
 """Of the core's time, to other machines or processes: the margin that studies declare."""
@@ -114,22 +121,31 @@ def _recovery(found: pl.DataFrame) -> Judged:
     bias = mean_bias(found)
     if bias is None:
         return None, f"a bias is judged from {MINIMUM_BLOCKS} blocks on"
-    centre, low, high = (100 * x for x in bias)
-    passed = low <= 100 * LARGEST_BIAS and high >= -100 * LARGEST_BIAS
-    return passed, (
-        f"what is found is {_signed(centre)} percentage points off what was planted "
-        f"({_signed(low)} to {_signed(high)}), and {100 * LARGEST_BIAS:g} are allowed"
+    centre, low, high = bias
+    said = (
+        f"what is found is {_points(centre)} percentage points off what was planted "
+        f"({_points(low)} to {_points(high)})"
     )
+    if low > LARGEST_BIAS or high < -LARGEST_BIAS:
+        return False, f"{said}, and {100 * LARGEST_BIAS:g} are allowed"
+    if max(-low, high) > WIDEST_BIAS:
+        return None, f"{said}, too uncertain to judge"
+    return True, f"{said}, and {100 * LARGEST_BIAS:g} are allowed"
 
 
 def _cost(costs: pl.DataFrame) -> Judged:
     row = next(costs.filter(pl.col("candidate") == "repeated").iter_rows(named=True), None)
     if row is None or row["low"] is None:
         return None, f"the cost is judged from {MINIMUM_BLOCKS} blocks on"
-    return row["low"] <= 1 / LEAST_SPEED, (
+    said = (
         f"a short statement runs at {1 / row['ratio']:.2f} of the speed of a bare loop "
-        f"({1 / row['high']:.2f} to {1 / row['low']:.2f}), and {LEAST_SPEED:g} is the least"
+        f"({1 / row['high']:.2f} to {1 / row['low']:.2f})"
     )
+    if 1 / row["low"] < LEAST_SPEED:
+        return False, f"{said}, and {LEAST_SPEED:g} is the least"
+    if 1 / row["high"] < UNKNOWN_SPEED:
+        return None, f"{said}, too uncertain to judge"
+    return True, f"{said}, and {LEAST_SPEED:g} is the least"
 
 
 def _loss(machine: pl.DataFrame, metric: str, what: str) -> Judged:
@@ -153,9 +169,7 @@ def _speed(machine: pl.DataFrame) -> Judged:
     spread = float(slow / fast) - 1
     blocks = values.group_by("block").agg(pl.col("value").median().log())
     change, p_value = drift(blocks["value"].to_numpy(), blocks["block"].to_numpy().astype(float))
-    trend = (
-        f"with a drift of {_signed(100 * math.expm1(change))} %" if p_value <= 0.05 else "no drift"
-    )
+    trend = f"with a drift of {_points(math.expm1(change))} %" if p_value <= 0.05 else "no drift"
     return spread <= LARGEST_SPREAD, (
         f"of a loop that is always the same nine trials in ten lie within {_percent(spread)} "
         f"({trend} from the first block to the last), and {_percent(LARGEST_SPREAD)} are allowed"
@@ -184,8 +198,8 @@ def _percent(fraction: float) -> str:
     return f"{100 * fraction:.1f} %"
 
 
-def _signed(number: float) -> str:
-    return f"{number:+.2f}".replace("-", "−")
+def _points(fraction: float) -> str:
+    return f"{100 * fraction:+.2f}".replace("-", "−")
 
 
 def in_words(checks: Iterable[dict[str, Any]]) -> list[str]:
