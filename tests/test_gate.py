@@ -133,9 +133,9 @@ def test_stolen_time_is_a_share_of_all_time() -> None:
 
     before = Times(user=10.0, idle=10.0, steal=0.0, guest=5.0)
     after = Times(user=14.0, idle=15.0, steal=1.0, guest=9.0)
-    assert situation._stolen(before, after) == pytest.approx(0.1)
-    assert situation._stolen(before, before) is None
-    assert situation._stolen(SimpleNamespace(), SimpleNamespace()) is None
+    assert situation.stolen_share(before, after) == pytest.approx(0.1)
+    assert situation.stolen_share(before, before) is None
+    assert situation.stolen_share(SimpleNamespace(), SimpleNamespace()) is None
 
 
 def test_throttling_is_counted_over_all_cores(tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ LEFT_OUT = {
     "dead_tuples": "the server is not ours, so nothing can be built for it",
     "sync_scans": "its cache cannot be made cold",
     "mvcc_catalog": "only a superuser can remove the cache files of this server",
+    "instrument": "its cache cannot be made cold",
 }
 """What each page must say of what cannot be had there."""
 

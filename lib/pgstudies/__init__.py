@@ -24,12 +24,15 @@ if TYPE_CHECKING:
     from .effects import paired_effects
     from .errors import CannotRun, StudyError
     from .extensions import Extension, extension
+    from .instrument import instrument_checks
+    from .instrumentpage import display_checks, instrument_markup, read_checks
     from .limits import limited, reason_no_limits
     from .links import downloads
     from .locales import libc_locale
     from .measuring import measure
     from .pairing import block_values
     from .parameters import study_parameters
+    from .planning import smallest_detectable
     from .posts import published, published_source
     from .records import Record, find_record, list_records, read_record
     from .releases import reason_not_available
@@ -46,7 +49,9 @@ if TYPE_CHECKING:
         session_cpu_seconds,
         unpinned,
     )
+    from .shares import deviations, share_table
     from .snapshots import require_space
+    from .steadiness import watched
     from .syncscan import block_of, reason_not_in_step
     from .transactions import pgbench, require_pgbench
     from .trial import Trial
@@ -66,12 +71,15 @@ _HOMES = {
     "effects": ["paired_effects"],
     "errors": ["CannotRun", "StudyError"],
     "extensions": ["Extension", "extension"],
+    "instrument": ["instrument_checks"],
+    "instrumentpage": ["display_checks", "instrument_markup", "read_checks"],
     "limits": ["limited", "reason_no_limits"],
     "links": ["downloads"],
     "locales": ["libc_locale"],
     "measuring": ["measure"],
     "pairing": ["block_values"],
     "parameters": ["study_parameters"],
+    "planning": ["smallest_detectable"],
     "posts": ["published", "published_source"],
     "records": ["Record", "find_record", "list_records", "read_record"],
     "releases": ["reason_not_available"],
@@ -88,7 +96,9 @@ _HOMES = {
         "session_cpu_seconds",
         "unpinned",
     ],
+    "shares": ["deviations", "share_table"],
     "snapshots": ["require_space"],
+    "steadiness": ["watched"],
     "syncscan": ["block_of", "reason_not_in_step"],
     "transactions": ["pgbench", "require_pgbench"],
     "trial": ["Trial"],
@@ -112,8 +122,10 @@ __all__ = [
     "concurrently",
     "conninfo",
     "describe",
+    "deviations",
     "diagnose",
     "disk_read_bytes",
+    "display_checks",
     "dot_chart",
     "downloads",
     "effect_chart",
@@ -124,6 +136,8 @@ __all__ = [
     "history_table",
     "hold_transactions",
     "in_sentence",
+    "instrument_checks",
+    "instrument_markup",
     "judge",
     "libc_locale",
     "limited",
@@ -133,6 +147,7 @@ __all__ = [
     "pgbench",
     "published",
     "published_source",
+    "read_checks",
     "read_record",
     "reason_no_limits",
     "reason_not_available",
@@ -149,8 +164,11 @@ __all__ = [
     "series_chart",
     "serve",
     "session_cpu_seconds",
+    "share_table",
+    "smallest_detectable",
     "study_parameters",
     "unpinned",
+    "watched",
 ]
 
 

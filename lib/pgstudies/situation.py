@@ -108,7 +108,7 @@ def _busy(sample_s: float) -> tuple[tuple[Process, ...], float | None]:
                 used_s[process] = _cpu_seconds(process)
     ticks, begin = psutil.cpu_times(), time.monotonic()
     time.sleep(sample_s)
-    elapsed_s, steal_share = time.monotonic() - begin, _stolen(ticks, psutil.cpu_times())
+    elapsed_s, steal_share = time.monotonic() - begin, stolen_share(ticks, psutil.cpu_times())
     processes = []
     for process, before_s in used_s.items():
         with contextlib.suppress(psutil.Error):  # it ended meanwhile, or is hidden from us
@@ -137,7 +137,8 @@ def _is_postmaster(process: psutil.Process) -> bool:
     return bool(words) and not words[0].startswith("postgres: ")
 
 
-def _stolen(before: Any, after: Any) -> float | None:
+def stolen_share(before: Any, after: Any) -> float | None:
+    """The share of the time between two of psutil's readings that the host took; None if untold."""
     if not hasattr(after, "steal"):
         return None
     # Guest time is counted a second time in user and nice time.
