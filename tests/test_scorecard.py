@@ -19,6 +19,7 @@ from pgstudies.claimfile import claims
 from pgstudies.environment import book_runs
 from pgstudies.errors import NotebookError, StudyError
 from pgstudies.front_page import instrument_line, score_tiles
+from pgstudies.instrumentpage import KEY
 from pgstudies.judged import judged
 from pgstudies.outcomes import OUTCOMES
 from pgstudies.records import read_record
@@ -321,9 +322,29 @@ def test_a_chart_offers_every_study_release_and_verdict(cards: pl.DataFrame) -> 
 
 
 def test_the_state_of_the_instrument_is_told(place: Path) -> None:
-    assert "has not been checked on this machine" in instrument_line().data
-    page(place, "instrument", None)
+    assert "The instrument was not tested" in instrument_line().data
+    page(place, "instrument", None, checks=[check("speed", passed=True)])
+    assert "1 of 1 checks passed on db1" in instrument_line().data
     assert 'href="studies/instrument.html"' in instrument_line().data
+
+
+def test_what_a_failed_instrument_measured_is_marked(
+    place: Path, records: Callable[..., Path]
+) -> None:
+    records("db1")
+    page(place, "instrument", None, checks=[check("speed", passed=False)])
+    assert "The instrument FAILED" in instrument_line().data
+    assert "measured by an instrument that FAILED" in score_tiles(scorecard()).data
+    assert "MARKED: the instrument of this host failed a check" in in_text(scorecard())
+
+
+def test_what_another_host_measured_is_not_marked(
+    place: Path, records: Callable[..., Path]
+) -> None:
+    records("db2")
+    page(place, "instrument", None, checks=[check("speed", passed=False)])
+    assert "measured by an instrument" not in score_tiles(scorecard()).data
+    assert "MARKED" not in in_text(scorecard())
 
 
 # ---- the cache
@@ -373,13 +394,21 @@ def test_the_scorecard_is_no_study_and_yet_can_be_run(monkeypatch: pytest.Monkey
     assert asked.injected == {"release": "16"}
 
 
-def page(place: Path, name: str, record: Path | None) -> None:
+def page(
+    place: Path, name: str, record: Path | None, checks: list[dict[str, Any]] | None = None
+) -> None:
     """An executed notebook of the book, as far as the scorecard looks at it."""
     studies = place / "book" / "studies"
     studies.mkdir(parents=True, exist_ok=True)
     about = {} if record is None else {"record": str(record), "profile": "quick"}
-    text = json.dumps({"cells": [], "metadata": {"pgstudies": about}})
+    cells = [{"outputs": [{"metadata": {KEY: checks}}]}] if checks else []
+    text = json.dumps({"cells": cells, "metadata": {"pgstudies": about}})
     (studies / f"{name}.ipynb").write_text(text)
+
+
+def check(name: str, *, passed: bool) -> dict[str, Any]:
+    said = {"check": name, "passed": passed, "sentence": "as it was made"}
+    return said | {"host": "db1", "date": "2026-11-21"}
 
 
 def _anonymous(spec: str) -> str:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.display import HTML
 
-from . import paths
 from .claimfile import origins
+from .instrumentpage import doubtful_hosts, executed, instrument_markup, read_checks
 from .outcomes import OUTCOMES, outcome_of, with_outcome
 from .scoretable import row_id
 from .scoretext import holding
@@ -27,8 +27,9 @@ def score_tiles(cards: pl.DataFrame) -> HTML:
     A tile bears the sign and the name of a claim, its title the claim's words and verdict; it links
     to the claim's row in the scorecard.  The last line says what the signs mean.
     """
+    doubtful = doubtful_hosts(read_checks())
     rows = [
-        _study(str(study), part)
+        _study(str(study), part, doubtful)
         for (study,), part in cards.filter("current").group_by("study", maintain_order=True)
     ]
     legend = _legend(cards.filter("current"))
@@ -36,24 +37,25 @@ def score_tiles(cards: pl.DataFrame) -> HTML:
 
 
 def instrument_line() -> HTML:
-    """One sentence on whether this machine's measuring was checked against known truth."""
-    if not (paths.STUDIES / "instrument.ipynb").exists():
-        return _html(
-            '<p class="score-instrument">The instrument has not been checked on this machine.</p>'
-        )
-    return _html(
-        f'<p class="score-instrument">How the instrument was checked on this machine: '
-        f'<a href="{_STUDIES}instrument.html">the instrument</a>.</p>'
+    """Whether this machine's measuring passed its checks, with those that failed in a red box."""
+    link = (
+        f'<a href="{_STUDIES}instrument.html">How it was tested.</a>' if executed().exists() else ""
     )
+    return _html(f"{instrument_markup(read_checks())}{link}")
 
 
-def _study(study: str, part: pl.DataFrame) -> str:
+def _study(study: str, part: pl.DataFrame, doubtful: set[str]) -> str:
     tiles = "".join(map(_tile, part.iter_rows(named=True)))
     origin = origins()[study]
+    mark = (
+        '<small class="doubtful">⚠ measured by an instrument that FAILED</small>'
+        if doubtful & set(part["host"])
+        else ""
+    )
     return (
         f'<section class="score-study"><p><a href="{_STUDIES}{escape(study)}.html">'
         f"{escape(origin.title)}</a> <small>{escape(origin.post)}</small>"
-        f"<strong>{holding(part)}</strong></p>\n<ul>{tiles}</ul></section>\n"
+        f"{mark}<strong>{holding(part)}</strong></p>\n<ul>{tiles}</ul></section>\n"
     )
 
 

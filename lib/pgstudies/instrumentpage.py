@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from . import paths
 from .instrument import SCHEMA, in_words
-from .paths import STUDIES
 from .tables import table_html
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 KEY = "pgstudies_checks"
 """Where the executed notebook keeps the checks: in the metadata of the output that shows them,
 because MyST-NB warns of every MIME type that it does not know."""
-
-NOTEBOOK = STUDIES / "instrument.ipynb"
 
 SHOWN = {**SCHEMA, "host": pl.String(), "date": pl.String()}
 """The checks, and where and when (UTC) they were made."""
@@ -59,17 +57,29 @@ def display_checks(checks: pl.DataFrame, record: Record) -> ShownChecks:
     return ShownChecks(shown)
 
 
-def read_checks(notebook: Path = NOTEBOOK) -> pl.DataFrame:
+def executed() -> Path:
+    """The executed notebook in the book, whether or not it is there."""
+    return paths.STUDIES / "instrument.ipynb"
+
+
+def read_checks(notebook: Path | None = None) -> pl.DataFrame:
     """The checks that an executed notebook shows: check, passed, sentence, host, date.
 
-    No rows where there is no such notebook, or it has not got so far.
+    By default that of the book.  No rows where there is no such notebook, or it has not got so far.
     """
+    notebook = notebook or executed()
     if not notebook.exists():
         return pl.DataFrame(schema=SHOWN)
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     outputs = (output for cell in cells for output in cell.get("outputs", []))
     kept = (output["metadata"][KEY] for output in outputs if KEY in output.get("metadata", {}))
     return pl.DataFrame(next(kept, []), schema=SHOWN)
+
+
+def doubtful_hosts(checks: pl.DataFrame) -> set[str]:
+    """The hosts whose instrument failed a check: what was measured there is marked."""
+    failed = checks.filter(pl.col("passed").not_())
+    return set(failed["host"].drop_nulls())
 
 
 def instrument_markup(checks: pl.DataFrame) -> str:

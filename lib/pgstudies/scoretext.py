@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .claimfile import origins
 from .hosts import HOLDS
+from .instrumentpage import doubtful_hosts, read_checks
 from .outcomes import OUTCOMES, in_sum, outcome_of, with_outcome
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ def _study(study: str, part: pl.DataFrame) -> Iterator[str]:
             f"{usual['host']}, PostgreSQL {usual['server']}, {usual['date']} UTC, "
             f"{usual['blocks']} blocks, {usual['profile'] or 'unknown'} size"
         )
+    if doubtful_hosts(read_checks()) & set(part["host"]):
+        yield "MARKED: the instrument of this host failed a check (its page says which)."
     yield ""
     for row in part.iter_rows(named=True):
         yield from _claim(row, usual)
