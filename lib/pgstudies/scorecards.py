@@ -32,6 +32,7 @@ SCHEMA: dict[str, pl.DataType] = {
 """The columns, in order."""
 
 NO_RECORD = "not tested: no record"
+NOT_JUDGED = "not tested: the study's page does not judge it"
 
 _RELEASE = re.compile(r"\d\d+|\d\.\d+")
 
@@ -58,7 +59,7 @@ def scorecard(study: str | None = None, *, history: bool = True) -> pl.DataFrame
         cards = [_cards(record) for record in (found if history else found[:1])]
         for claim in all_claims().filter(pl.col("study") == name).iter_rows(named=True):
             link = {"link": f"{name}.html#{known[name].anchor}"}
-            told = [card.get(claim["claim"], {}) for card in cards] or [{"verdict": NO_RECORD}]
+            told = [card.get(claim["claim"], {"verdict": NOT_JUDGED}) for card in cards] or [{"verdict": NO_RECORD}]
             rows += [
                 claim | link | {k: v for k, v in card.items() if v is not None} | {"current": not n}
                 for n, card in enumerate(told)
