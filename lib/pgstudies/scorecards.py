@@ -59,7 +59,8 @@ def scorecard(study: str | None = None, *, history: bool = True) -> pl.DataFrame
         cards = [_cards(record) for record in (found if history else found[:1])]
         for claim in all_claims().filter(pl.col("study") == name).iter_rows(named=True):
             link = {"link": f"{name}.html#{known[name].anchor}"}
-            told = [card.get(claim["claim"], {"verdict": NOT_JUDGED}) for card in cards] or [{"verdict": NO_RECORD}]
+            told = [card.get(claim["claim"], {"verdict": NOT_JUDGED}) for card in cards]
+            told = told or [{"verdict": NO_RECORD}]
             rows += [
                 claim | link | {k: v for k, v in card.items() if v is not None} | {"current": not n}
                 for n, card in enumerate(told)
