@@ -208,6 +208,17 @@ def test_after_ctrl_c_what_is_finished_is_in_the_report(place: Path) -> None:
     assert (place / "cut.html").exists()
 
 
+def test_a_study_that_cannot_be_compared_leaves_the_others(place: Path) -> None:
+    arguments = ["--candidate", "embedded", "--study", "swept", "--study", STUDY]
+    arguments += ["--arm", "other", "--blocks", "1", "--report", "some.html"]
+    process = command(place, "compare", *arguments)
+    said, complained = process.communicate(timeout=100)
+    assert process.returncode == 2
+    assert "swept: The study has no arm 'other' to compare; there is one, two." in complained
+    assert "not compared: swept, for the reasons above." in complained
+    assert "two_sides 1 block" in said
+
+
 def test_what_cannot_be_run_ends_with_3_and_a_sentence(place: Path) -> None:
     for arguments, sentence in (
         (["--candidate", "embedded", "--study", "nothing"], "There is no study nothing"),

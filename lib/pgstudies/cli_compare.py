@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .compared import Measured
     from .comparing import Request
 
+UNDECIDED = 2
 CANNOT_RUN = 3
 
 HELP = """\
@@ -205,9 +206,15 @@ def _carry_out(
     most = request.blocks or MOST_BLOCKS
     blocks = {p.study: most if request.minutes else p.blocks for p in plans}
     measured: list[Measured] = []
+    failures: list[str] = []
+
+    def failed(study: str, error: StudyError) -> None:
+        say(f"{study}: {error}")
+        failures.append(study)
+
     interrupted = False
     try:
-        for found in measured_blocks(request, blocks, fresh=fresh):
+        for found in measured_blocks(request, blocks, fresh=fresh, failed=failed):
             measured.append(found)
     except KeyboardInterrupt:
         interrupted = True
@@ -215,7 +222,10 @@ def _carry_out(
         say("interrupted; what is finished is kept: run it again to continue.")
         if not any(m.samples.height for m in measured):
             return 130
-    return _reported(request, measured, target, interrupted=interrupted)
+    code = _reported(request, measured, target, interrupted=interrupted)
+    if failures:
+        say(f"not compared: {', '.join(failures)}, for the reasons above.")
+    return code or (UNDECIDED if failures else 0)
 
 
 def _reported(

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from .compared import read_measured
 from .comparison import REQUEST, Comparison, Side
-from .errors import BlocksCompared, StudyError
+from .errors import BlocksCompared, NotebookError, StudyError
 from .runner import run_study
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from .compared import Measured
 
@@ -65,12 +65,18 @@ class Request:
 
 
 def measured_blocks(
-    request: Request, blocks: Mapping[str, int], *, fresh: bool = False
+    request: Request,
+    blocks: Mapping[str, int],
+    *,
+    fresh: bool = False,
+    failed: Callable[[str, StudyError], None] | None = None,
 ) -> Iterator[Measured]:
     """Measure every study in turn and give its blocks, those of earlier runs included.
 
     ``blocks`` gives the number of each study in all; with ``fresh`` earlier ones do not count.
     After Ctrl-C the blocks that are finished are given as well, and then KeyboardInterrupt raised.
+    A study that cannot be compared is told to ``failed``, and the others go on; without it, and
+    where the others would meet the same (a server, a disk), the error is raised.
     """
     since = datetime.now(UTC).isoformat() if fresh else ""
     for study in request.studies:
@@ -92,6 +98,11 @@ def measured_blocks(
                     raise StudyError(f"The notebook of {study} measures nothing to compare.")
             except KeyboardInterrupt:
                 interrupted = True
+            except StudyError as error:
+                if failed is None or type(error) not in {StudyError, NotebookError}:
+                    raise
+                failed(study, error)
+                continue
             finally:
                 del os.environ[REQUEST]
             if told.exists():
