@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from . import cli_compare, cli_sweep
+from .assignments import assignments
 from .cli_servers import servers_app
 from .errors import NotebookError, SpaceError, StudyError
 from .terminal import say
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from types import FrameType
 
 # Everything else is imported where it is used: --help must not wait for polars and papermill.
@@ -255,19 +255,6 @@ app.command(short_help="Measure a comparison again from its report.")(cli_compar
 app.command(short_help="Measure over several hosts, or a grid of parameters.")(cli_sweep.sweep)
 app.command(short_help="Be the worker of this host in a sweep.")(cli_sweep.worker)
 app.command(short_help="Say on how many hosts a study's claims hold.")(cli_sweep.hosts)
-
-
-def assignments(texts: list[str]) -> Mapping[str, str]:
-    """The parameters of ``-p name=value``, by name; raises StudyError for another form."""
-    values = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip():
-            raise StudyError(
-                f'A parameter is set by -p name=value, and "{text}" is not of that form.'
-            )
-        values[name.strip()] = value
-    return values
 
 
 def _stop(_number: int, _frame: FrameType | None) -> NoReturn:

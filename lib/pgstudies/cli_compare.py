@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .assignments import assignments
 from .errors import SpaceError, StudyError
 from .terminal import say
 
@@ -112,7 +113,6 @@ def compare(  # noqa: D103  (its help is above)
     ] = None,
 ) -> None:
     try:
-        from .cli import assignments  # noqa: PLC0415
         from .comparing import Request  # noqa: PLC0415
         from .comparison import side  # noqa: PLC0415
         from .runner import INSTRUMENT, studies  # noqa: PLC0415

@@ -10,14 +10,14 @@ from .compared import PLACE, TIME, values_of
 from .comparison import AGAIN, BASELINE, CANDIDATE
 from .diagnostics import diagnose
 from .planning import blocks_for_family
+from .serverguards import builds, cores, named, settings
 from .verdicts import OPEN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from .compared import Measured
-
-    Verdict = tuple[bool | None, str]
+    from .serverguards import Verdict
 
 SCHEMA: dict[str, pl.DataType] = {
     "guard": pl.String(),
@@ -26,11 +26,6 @@ SCHEMA: dict[str, pl.DataType] = {
     "sentence": pl.String(),
 }
 
-_MOST_NAMED = 5
-
-# They belong to the server's version, or to where it is.
-_OF_THE_BUILD = {"server_version", "server_version_num", "lc_messages", "cluster_name"}
-
 
 def check(measured: Sequence[Measured], effects: pl.DataFrame) -> pl.DataFrame:
     """Every guard with what it found, one row each.
@@ -38,13 +33,12 @@ def check(measured: Sequence[Measured], effects: pl.DataFrame) -> pl.DataFrame:
     Columns: guard, passed (null where it could not be looked at), decisive (a comparison that
     fails it decides nothing), sentence.  ``effects`` are those of ``compared_effects``.
     """
-    plans = sum(1 for _ in differing_plans(measured).iter_rows())
     rows = [
-        ("settings", True, *_settings(measured)),
-        ("builds", True, *_builds(measured)),
-        ("cores", True, *_cores(measured)),
+        ("settings", True, *settings(measured)),
+        ("builds", True, *builds(measured)),
+        ("cores", True, *cores(measured)),
         ("results", True, *_results(measured)),
-        ("plans", False, *_plans(measured, plans)),
+        ("plans", False, *_plans(measured)),
         ("both sides", True, *_both_sides(measured, effects)),
         ("blocks", True, *_blocks(effects)),
         *_diagnosed(measured, effects),
@@ -82,83 +76,6 @@ def differing_plans(measured: Sequence[Measured]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String()))
 
 
-def _facts(measured: Sequence[Measured]) -> Iterator[tuple[Any, dict[str, Any], dict[str, Any]]]:
-    """For each record, the comparison and what both servers are, with the first arm on both."""
-    for m in measured:
-        for info in m.infos:
-            for sides in info["comparison"]["facts"].values():
-                if BASELINE in sides and CANDIDATE in sides:
-                    yield info["comparison"], sides[BASELINE], sides[CANDIDATE]
-                    break
-
-
-def _settings(measured: Sequence[Measured]) -> Verdict:
-    undeclared: dict[str, str] = {}
-    defaults: dict[str, str] = {}
-    looked = False
-    for comparison, baseline, candidate in _facts(measured):
-        looked = True
-        declared = {*comparison[BASELINE]["settings"], *comparison[CANDIDATE]["settings"]}
-        before, after = baseline["settings"], candidate["settings"]
-        for name in sorted(before.keys() & after.keys() - _OF_THE_BUILD - declared):
-            if before[name][0] == after[name][0]:
-                continue
-            # A build may have other defaults: that is a part of what is compared.
-            built_in = {before[name][1], after[name][1]} <= {"default", "override"}
-            place = defaults if built_in else undeclared
-            place[name] = f"{name} ({before[name][0]} and {after[name][0]})"
-        for name in sorted(before.keys() ^ after.keys()):
-            defaults[name] = f"{name} (on one only)"
-    if not looked:
-        return None, "No server could be asked for its settings."
-    also = f" Differing defaults: {_named(list(defaults.values()))}." if defaults else ""
-    if undeclared:
-        return (
-            False,
-            f"Set differently without being declared: {_named(list(undeclared.values()))}.",
-        )
-    return True, f"The same settings but for what is declared.{also}"
-
-
-def _builds(measured: Sequence[Measured]) -> Verdict:
-    wrong: dict[str, None] = {}
-    levels: dict[str, str] = {}
-    for _, baseline, candidate in _facts(measured):
-        for name, side in ((BASELINE, baseline), (CANDIDATE, candidate)):
-            if side["assertions"] == "on":
-                wrong[f"the {name} is built with assertions"] = None
-            if side["cflags"] is None:
-                continue
-            found = [word for word in side["cflags"].split() if word.startswith("-O")]
-            levels[name] = found[-1] if found else "no -O"
-            if levels[name] in {"no -O", "-O0", "-O", "-Og"}:
-                wrong[f"the {name} is built with {levels[name]}"] = None
-    if wrong:
-        return False, f"Not a build to measure: {_named(list(wrong))}."
-    if len(set(levels.values())) > 1:
-        flags = " and ".join(f"the {name} with {level}" for name, level in levels.items())
-        return False, f"The two are built differently: {flags}."
-    if not levels:
-        return None, "No assertions; with what the servers were compiled cannot be seen."
-    return True, f"Both are built without assertions, with {' '.join(set(levels.values()))}."
-
-
-def _cores(measured: Sequence[Measured]) -> Verdict:
-    """On one core, I/O workers of one side alone would take turns with its session."""
-    for m in measured:
-        if all(info["pinned_to_core"] is None for info in m.infos):
-            continue
-        for _, *both in _facts([m]):
-            methods = [side["settings"].get("io_method", ["none"])[0] for side in both]
-            if methods.count("worker") == 1:
-                name = (BASELINE, CANDIDATE)[methods.index("worker")]
-                return False, (
-                    f"{m.study} keeps each server on one core, where the I/O workers of the {name} "
-                    f"take turns with its session: measure with --no-pin."
-                )
-    return True, "Neither side has I/O workers alone to share one core with."
-
-
 def _results(measured: Sequence[Measured]) -> Verdict:
     different, random, alike = [], [], 0
     for m in measured:
@@ -178,20 +95,21 @@ def _results(measured: Sequence[Measured]) -> Verdict:
                 different.append(_place(place[:4]))
             else:
                 alike += whole.height
-    drawn = f" Drawn at random, so not compared: {_named(random)}." if random else ""
+    drawn = f" Drawn at random, so not compared: {named(random)}." if random else ""
     if different:
-        return False, f"The two answer differently: {_named(list(dict.fromkeys(different)))}."
+        return False, f"The two answer differently: {named(list(dict.fromkeys(different)))}."
     if not alike:
         return None, f"No result could be compared.{drawn}"
     return True, f"{alike:,} results are the same on both.{drawn}"
 
 
-def _plans(measured: Sequence[Measured], differing: int) -> Verdict:
+def _plans(measured: Sequence[Measured]) -> Verdict:
     known = sum(
         len(plans) for m in measured for info in m.infos for plans in info["plans"].values()
     )
     if not known:
         return None, "No plan could be had."
+    differing = differing_plans(measured).height
     if differing:
         plans = "1 plan is" if differing == 1 else f"{differing} plans are"
         return False, f"{plans} not the same on both; the report shows them."
@@ -214,9 +132,9 @@ def _both_sides(measured: Sequence[Measured], effects: pl.DataFrame) -> Verdict:
         for place, part in timed.group_by(*PLACE, maintain_order=True):
             if set(part["side"]) != sides:
                 one_sided.append(_place(place))
-    left_out = f" Not compared: {_named(sorted(not_run))}." if not_run else ""
+    left_out = f" Not compared: {named(sorted(not_run))}." if not_run else ""
     if one_sided:
-        return False, f"Run on one side only: {_named(list(dict.fromkeys(one_sided)))}.{left_out}"
+        return False, f"Run on one side only: {named(list(dict.fromkeys(one_sided)))}.{left_out}"
     return True, f"Every step ran on both.{left_out}"
 
 
@@ -263,7 +181,7 @@ def _diagnosed(
                 f"{_place(tuple(row[c] for c in PLACE))}: {row['sentence']}"
                 for row in rows_found.iter_rows(named=True)
             ]
-            rows.append((guard, True, False, f"{_named(said, '; ')}."))
+            rows.append((guard, True, False, f"{named(said, '; ')}."))
     return rows
 
 
@@ -278,8 +196,3 @@ def _machine(measured: Sequence[Measured]) -> Verdict:
 
 def _place(place: Sequence[Any]) -> str:
     return ", ".join(str(part) for part in place if part)
-
-
-def _named(things: Sequence[str], between: str = ", ") -> str:
-    more = f" and {len(things) - _MOST_NAMED} more" if len(things) > _MOST_NAMED else ""
-    return between.join(things[:_MOST_NAMED]) + more
