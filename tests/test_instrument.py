@@ -365,7 +365,7 @@ def test_a_failed_check_is_named_with_its_sentence() -> None:
     markup = instrument_markup(shown(checks).checks)
     assert '<div class="instrument failed" role="alert">' in markup
     assert "FAILED" in markup
-    assert "Results measured by this instrument are marked" in markup
+    assert "What was measured there is marked" in markup
     told = escape(sentence(checks, "stolen time"))
     assert f"<li><strong>stolen time</strong>: {told}</li>" in markup
     assert markup.count("<li>") == 1

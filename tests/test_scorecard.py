@@ -334,7 +334,7 @@ def test_what_a_failed_instrument_measured_is_marked(
     records("db1")
     page(place, "instrument", None, checks=[check("speed", passed=False)])
     assert "The instrument FAILED" in instrument_line().data
-    assert "measured by an instrument that FAILED" in score_tiles(scorecard()).data
+    assert "measured where the instrument FAILED a check" in score_tiles(scorecard()).data
     assert "MARKED: the instrument of this host failed a check" in in_text(scorecard())
 
 
@@ -343,7 +343,7 @@ def test_what_another_host_measured_is_not_marked(
 ) -> None:
     records("db2")
     page(place, "instrument", None, checks=[check("speed", passed=False)])
-    assert "measured by an instrument" not in score_tiles(scorecard()).data
+    assert "measured where the instrument" not in score_tiles(scorecard()).data
     assert "MARKED" not in in_text(scorecard())
 
 

@@ -47,7 +47,10 @@ def _run(notebook: Path) -> Run:
 
 
 def summary(runs: Sequence[Run]) -> pl.DataFrame:
-    """One row per run: study, profile, record, started (UTC), took, blocks, server, status."""
+    """One row per run: study, profile, record, started (UTC), took, blocks, server, status.
+
+    ``server`` is the version of the study's own.
+    """
     columns = ["study", "profile", "record", "started (UTC)", "took", "blocks", "server", "status"]
     rows = [
         {
@@ -57,7 +60,7 @@ def summary(runs: Sequence[Run]) -> pl.DataFrame:
             "started (UTC)": str(run.record.info["started_at"])[:16].replace("T", " "),
             "took": _took(run.record),
             "blocks": str(run.record.blocks),
-            "server": run.record.info["server"].get("version_text", ""),
+            "server": run.record.info["server"].get("version_text", "").partition(" ")[2],
             "status": run.record.info["status"],
         }
         if run.record is not None

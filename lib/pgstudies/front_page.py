@@ -48,7 +48,7 @@ def _study(study: str, part: pl.DataFrame, doubtful: set[str]) -> str:
     tiles = "".join(map(_tile, part.iter_rows(named=True)))
     origin = origins()[study]
     mark = (
-        '<small class="doubtful">⚠ measured by an instrument that FAILED</small>'
+        ' <small class="doubtful">⚠ measured where the instrument FAILED a check</small>'
         if doubtful & set(part["host"])
         else ""
     )

@@ -105,7 +105,7 @@ def instrument_markup(checks: pl.DataFrame) -> str:
     return _box(
         "failed",
         f"<strong>The instrument FAILED</strong> {len(failed)} of {len(rows)} checks {where}. "
-        f"Results measured by this instrument are marked.<ul>{items}</ul>",
+        f"What was measured there is marked.<ul>{items}</ul>",
     )
 
 
