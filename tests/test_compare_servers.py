@@ -107,6 +107,12 @@ def test_blocks_are_added_to_those_that_there_are(planted: Result) -> None:
     assert compared(TWENTYFOLD, blocks=9).measured[0].paths == more.measured[0].paths
 
 
+def test_a_time_that_is_too_short_for_two_blocks_measures_one() -> None:
+    result = compared(Side("embedded", {"work_mem": "8MB"}), arms=("plain",), minutes=0.0001)
+    assert result.measured[0].blocks == 1
+    assert result.measured[0].infos[0]["status"] == "complete"
+
+
 def test_the_records_are_not_those_of_the_study(planted: Result) -> None:
     assert planted.measured[0].blocks >= 8
     assert list_records(STUDY).is_empty()

@@ -83,7 +83,8 @@ class Run:
             missing = [number for number in blocks if number not in done]
             began = time.monotonic()
             for count, number in enumerate(missing):
-                if self.seconds and (time.monotonic() - began) * (count + 1) > self.seconds * count:
+                so_far = time.monotonic() - began
+                if self.seconds and count and so_far / count * (count + 1) > self.seconds:
                     info["blocks"] = len(blocks) - len(missing) + count
                     progress.note(f"Time is up after {info['blocks']} blocks.")
                     break
