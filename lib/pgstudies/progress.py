@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 class Progress:
     """A bar over the trials of a run; the same text in a terminal, a notebook and a log.
 
+    ``total`` is None where a run ends by the clock: ``expect`` tells once there is an estimate.
+
     It is plain text on stderr and not a widget: a widget needs JavaScript from elsewhere in the
     book, and papermill would not show it.
     """
 
     def __init__(
-        self, study: str, total: int, done: int = 0, stream: TextIO | Relay | None = None
+        self, study: str, total: int | None, done: int = 0, stream: TextIO | Relay | None = None
     ) -> None:
         self._stream = stream or sys.stderr
         self._bar = tqdm(
@@ -50,6 +52,10 @@ class Progress:
     def advance(self) -> None:
         """One trial is done."""
         self._bar.update(1)
+
+    def expect(self, total: int) -> None:
+        """So many trials there will be in all."""
+        self._bar.total = total
 
     def note(self, sentence: str) -> None:
         """Print a sentence of its own above the bar."""

@@ -76,7 +76,7 @@ class Run:
         orders = info["order"] = block_orders(list(self.arms), max(blocks), seed)
         info["status"] = "running"
         done = self.writer.finished_blocks
-        total = len(blocks) * len(self.arms)
+        total = None if self.seconds else len(blocks) * len(self.arms)
         with Progress(info["study"], total, done=len(done) * len(self.arms)) as progress:
             self.progress = progress
             self._prepare_states(session)
@@ -88,6 +88,9 @@ class Run:
                     info["blocks"] = len(blocks) - len(missing) + count
                     progress.note(f"Time is up after {info['blocks']} blocks.")
                     break
+                if self.seconds and count:
+                    more = int(self.seconds * count / so_far) - count
+                    progress.expect((len(done) + count + more) * len(self.arms))
                 self._block(number, orders[number - 1])
 
     def _prepare_states(self, session: int) -> None:
