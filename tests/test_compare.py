@@ -18,9 +18,10 @@ from pgstudies.comparereport import request_in, write_report
 from pgstudies.compareresult import Result, result_of
 from pgstudies.comparetext import COLUMNS, as_text
 from pgstudies.comparing import Request
-from pgstudies.comparison import Comparison, Side, both_sides, played, read_settings, side
+from pgstudies.comparison import Comparison, both_sides, played
 from pgstudies.errors import StudyError
 from pgstudies.guards import check
+from pgstudies.sides import Side, read_settings, side
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

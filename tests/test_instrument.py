@@ -338,14 +338,6 @@ def test_a_notebook_that_is_not_there_or_has_no_checks_gives_none(tmp_path: Path
     assert read_checks(path).is_empty()
 
 
-def test_checks_are_left_where_a_program_asks_for_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PGSTUDIES_CHECKS_FILE", str(tmp_path / "checks.parquet"))
-    checks = shown(honest().checks()).checks
-    assert pl.read_parquet(tmp_path / "checks.parquet").equals(checks)
-
-
 def test_readers_without_html_get_sentences() -> None:
     text = shown(replace(honest(), repeated=2.0).checks())._repr_mimebundle_()[0]["text/plain"]
     assert "\nFAILED: cost: a short statement runs at 0.50" in text

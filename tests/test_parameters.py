@@ -10,7 +10,8 @@ import pytest
 
 from pgstudies import paths
 from pgstudies.errors import StudyError
-from pgstudies.parameters import checked, declared, holds_password, study_parameters
+from pgstudies.parameters import checked, declared, study_parameters
+from pgstudies.passwords import holds_password
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from .assignments import assignments
-from .errors import SpaceError, StudyError
+from .errors import StudyError
 from .terminal import say
 
 if TYPE_CHECKING:
@@ -114,8 +114,8 @@ def compare(  # noqa: D103  (its help is above)
 ) -> None:
     try:
         from .comparing import Request  # noqa: PLC0415
-        from .comparison import side  # noqa: PLC0415
         from .runner import INSTRUMENT, studies  # noqa: PLC0415
+        from .sides import side  # noqa: PLC0415
 
         before = side(
             baseline or os.environ.get("PGSTUDIES_SERVER") or "embedded", otherwise="embedded"
@@ -135,11 +135,8 @@ def compare(  # noqa: D103  (its help is above)
             minutes=minutes,
         )
         code = _carry_out(request, report, only_plan=plan)
-    except SpaceError:
-        raise
     except StudyError as error:
-        say(str(error))
-        code = CANNOT_RUN
+        _cannot_run(error)
     raise typer.Exit(code)
 
 
@@ -165,19 +162,23 @@ def rerun(
         from .comparereport import request_in  # noqa: PLC0415
 
         code = _carry_out(request_in(report), output, fresh=True)
-    except SpaceError:
-        raise
     except StudyError as error:
-        say(str(error))
-        code = CANNOT_RUN
+        _cannot_run(error)
     raise typer.Exit(code)
+
+
+def _cannot_run(error: StudyError) -> NoReturn:
+    """End with the code that this command has for every such error, a full disk included."""
+    say(str(error))
+    raise typer.Exit(CANNOT_RUN) from None
 
 
 def _carry_out(
     request: Request, report: Path | None, *, only_plan: bool = False, fresh: bool = False
 ) -> int:
     from .compareplan import in_words, plan_of  # noqa: PLC0415
-    from .comparing import MOST_BLOCKS, measured_blocks  # noqa: PLC0415
+    from .comparing import measured_blocks  # noqa: PLC0415
+    from .planning import MOST_BLOCKS  # noqa: PLC0415
     from .runner import plan as checked  # noqa: PLC0415
 
     target = _target(report)

@@ -230,13 +230,18 @@ def _counters(m: Measured, differing: pl.DataFrame) -> pl.DataFrame:
     )  # fmt: skip
 
 
+def decisive_failures(guards: pl.DataFrame) -> list[str]:
+    """The guards that failed and without which nothing is decided; one not looked at is none."""
+    return guards.filter("decisive", pl.col("passed").not_())["guard"].to_list()
+
+
 def exit_code(effects: pl.DataFrame, guards: pl.DataFrame) -> int:
     """0: nothing is slower; 1: something is; 2: it could not be decided.
 
     ``guards`` are those of ``guards.check``: when one fails that the result depends on, nothing is
     decided.
     """
-    if guards.filter(pl.col("decisive") & ~pl.col("passed").fill_null(value=True)).height:
+    if decisive_failures(guards):
         return 2
     verdicts = set(effects["verdict"])
     if "slower" in verdicts:

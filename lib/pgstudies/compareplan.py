@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from .comparison import BASELINE, COMPARED
+from .intervals import MINIMUM_BLOCKS
 from .pairing import block_values, log_ratios
 from .planning import blocks_for_family, blocks_to_detect, smallest_detectable
 from .records import list_records, read_record
@@ -90,7 +91,9 @@ def plan_of(
 def _newest(study: str, profile: str) -> Record | None:
     records = pl.concat([list_records(study), list_records(f"{COMPARED}{study}")])
     usable = records.filter(
-        pl.col("profile") == profile, pl.col("blocks_done") > 0, pl.col("status") == "complete"
+        pl.col("profile") == profile,
+        pl.col("blocks_done") >= MINIMUM_BLOCKS,
+        pl.col("status") == "complete",
     )
     return read_record(usable.sort("started_at")["path"][-1]) if usable.height else None
 
@@ -159,7 +162,7 @@ def _of_study(plan: Plan, minutes: float | None, margin: float) -> Iterator[str]
         yield f"as many blocks as fit into {minutes:g} minutes"
         return
     took = f", {about(blocks * plan.block_s)} where that record was made" if plan.block_s else ""
-    yield f"{blocks} block{'s' if blocks > 1 else ''} will be measured{took}"
+    yield f"{blocks} block{'s' if blocks > 1 else ''} in all{took}"
 
 
 def about(seconds: float) -> str:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import re
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +14,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from .book import chart_markup
 from .charts import block_chart
-from .compared import TIME, values_of
+from .compared import PLACE, TIME, values_of
 from .comparetext import headline, reason
 from .comparing import Request
 from .comparison import SIDES
 from .errors import SpaceError, StudyError
 from .forest import effect_chart
 from .paths import BOOK
+from .recording import parquet_bytes
 from .tables import table_html
 
 if TYPE_CHECKING:
@@ -42,14 +41,12 @@ def write_report(result: Result, request: Request, text: str, target: Path) -> P
     Raises SpaceError where it cannot be written.
     """
     page = _environment().get_template("comparison.html").render(_parts(result, request, text))
+    aside = target.with_name(f".{target.name}.tmp")
     try:
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=target.parent, suffix=".tmp", delete=False
-        ) as file:
-            file.write(page)
-        Path(file.name).chmod(0o666 & ~_umask())
-        Path(file.name).replace(target)
+        aside.write_text(page, encoding="utf-8")
+        aside.replace(target)
     except OSError as error:
+        aside.unlink(missing_ok=True)
         raise SpaceError(f"Cannot write {target}: {error.strerror}.") from error
     return target
 
@@ -89,9 +86,7 @@ def _parts(result: Result, request: Request, text: str) -> dict[str, Any]:
                 "place": ", ".join(str(p) for p in place if p),
                 "rows": [reason(row) for row in part.iter_rows(named=True)],
             }
-            for place, part in result.reasons.group_by(
-                "study", "of", "case", "step", maintain_order=True
-            )
+            for place, part in result.reasons.group_by(*PLACE, maintain_order=True)
         ],
         "plans": result.plans.to_dicts(),
         "throughput": table_html(_throughput(result)),
@@ -115,8 +110,8 @@ def _study(result: Result, m: Measured) -> dict[str, Any]:
     times = (
         values_of([m], pl.col("metric") == TIME)
         .join(
-            result.effects.select("study", "of", "case", "step"),
-            on=["study", "of", "case", "step"],
+            result.effects.select(*PLACE),
+            on=PLACE,
             how="semi",
         )
         .with_columns(what=pl.format("{}: {}", "of", _step()))
@@ -144,7 +139,7 @@ def _study(result: Result, m: Measured) -> dict[str, Any]:
         "name": m.study,
         "blocks": m.blocks,
         "charts": [_drawn(chart) for chart in charts],
-        "files": [_download(f"{m.study}-samples.parquet", _samples(m))]
+        "files": [_download(f"{m.study}-samples.parquet", parquet_bytes(m.samples))]
         + [
             _download(f"{m.study}-{number}-record.json", (path / "record.json").read_bytes())
             for number, path in enumerate(m.paths, start=1)
@@ -198,13 +193,6 @@ def _facts(host: dict[str, Any]) -> pl.DataFrame:
     return pl.DataFrame({"": list(shown), "machine": list(shown.values())})
 
 
-def _samples(m: Measured) -> bytes:
-    with tempfile.TemporaryDirectory(prefix="pgstudies-") as scratch:
-        file = Path(scratch) / "samples.parquet"
-        m.samples.write_parquet(file, compression="zstd")
-        return file.read_bytes()
-
-
 def _download(name: str, content: bytes) -> dict[str, Any]:
     data = base64.b64encode(content).decode("ascii")
     return {
@@ -216,9 +204,3 @@ def _download(name: str, content: bytes) -> dict[str, Any]:
 
 def _json(values: dict[str, Any]) -> str:
     return json.dumps(values, indent=1, ensure_ascii=False).replace("</", "<\\/")
-
-
-def _umask() -> int:
-    current = os.umask(0o022)
-    os.umask(current)
-    return current

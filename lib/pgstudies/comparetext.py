@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from .compared import PLACE, exit_code
+from .compared import PLACE, decisive_failures, exit_code
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,9 +46,9 @@ def headline(result: Result) -> str:
         return f"REGRESSION: {said}."
     if code == 0:
         return f"No regression: {said}, the others equivalent within {100 * result.margin:g} %."
-    failed = result.guards.filter(pl.col("decisive") & ~pl.col("passed").fill_null(value=True))
-    if failed.height:
-        return f"Not decided, because a guard failed ({', '.join(failed['guard'])}); {said}."
+    failed = decisive_failures(result.guards)
+    if failed:
+        return f"Not decided, because a guard failed ({', '.join(failed)}); {said}."
     left = effects.filter(~pl.col("verdict").is_in(["slower", "faster", "equivalent"])).height
     return f"Not decided: {left} of {steps} open, {faster} faster, none slower."
 
@@ -136,14 +136,13 @@ def reason(row: Mapping[str, Any]) -> str:
 
 def _guards(guards: pl.DataFrame) -> list[str]:
     passed = guards.filter(pl.col("passed"))
-    lines = [f"Guards: {passed.height} of {guards.height} passed ({', '.join(passed['guard'])})."]
+    names = ", ".join(passed["guard"])
+    lines = _wrapped(f"Guards: {passed.height} of {guards.height} passed ({names}).", 2)
     for row in guards.filter(~pl.col("passed")).iter_rows(named=True):
         lines += _wrapped(f"  FAILED {row['guard']}: {row['sentence']}", 4)
     for row in guards.filter(pl.col("passed").is_null()).iter_rows(named=True):
         lines += _wrapped(f"  not looked at, {row['guard']}: {row['sentence']}", 4)
-    return [
-        line for n, part in enumerate(lines) for line in (_wrapped(part, 2) if n == 0 else [part])
-    ]
+    return lines
 
 
 def _how(result: Result) -> list[str]:

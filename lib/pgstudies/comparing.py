@@ -11,16 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .compared import read_measured
-from .comparison import REQUEST, Comparison, Side
+from .comparison import REQUEST, Comparison
 from .errors import BlocksCompared, NotebookError, StudyError
 from .runner import run_study
+from .sides import Side
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from .compared import Measured
-
-MOST_BLOCKS = 1000
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from . import errors
 from .addresses import parse_dsn
-from .parameters import SECRETS, holds_password
+from .passwords import SECRETS, holds_password
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

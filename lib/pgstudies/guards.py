@@ -27,6 +27,9 @@ SCHEMA: dict[str, pl.DataType] = {
 }
 
 
+_CHANCE = " Without a second copy of the baseline, what is drawn at random counts as different."
+
+
 def check(measured: Sequence[Measured], effects: pl.DataFrame) -> pl.DataFrame:
     """Every guard with what it found, one row each.
 
@@ -97,7 +100,9 @@ def _results(measured: Sequence[Measured]) -> Verdict:
                 alike += whole.height
     drawn = f" Drawn at random, so not compared: {named(random)}." if random else ""
     if different:
-        return False, f"The two answer differently: {named(list(dict.fromkeys(different)))}."
+        chance = "" if any(AGAIN in m.samples["side"] for m in measured) else _CHANCE
+        names = named(list(dict.fromkeys(different)))
+        return False, f"The two answer differently: {names}.{chance}"
     if not alike:
         return None, f"No result could be compared.{drawn}"
     return True, f"{alike:,} results are the same on both.{drawn}"

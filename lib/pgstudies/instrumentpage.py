@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-import os
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -45,15 +44,9 @@ class ShownChecks:
 
 
 def display_checks(checks: pl.DataFrame, record: Record) -> ShownChecks:
-    """Show the checks that rest on ``record``, so that the front page can read them.
-
-    Also written as Parquet to ``$PGSTUDIES_CHECKS_FILE``, where that is set.
-    """
+    """Show the checks that rest on ``record``, so that the front page can read them."""
     host, date = record.info["host"].get("hostname"), record.info["started_at"][:10]
     shown = checks.with_columns(host=pl.lit(host, pl.String()), date=pl.lit(date, pl.String()))
-    told = os.environ.get("PGSTUDIES_CHECKS_FILE")
-    if told:
-        shown.write_parquet(told)
     return ShownChecks(shown)
 
 

@@ -6,7 +6,6 @@ import atexit
 import os
 from typing import TYPE_CHECKING, Any, Literal
 
-import psutil
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
@@ -94,32 +93,11 @@ class OwnedServer(ServerBase):
 
     def pids(self) -> list[int]:
         """The postmaster and its living children; empty when the server is not running."""
-        if self._postmaster is None:
-            return []
-        try:
-            postmaster = psutil.Process(self._postmaster.pid)
-            return [postmaster.pid, *(child.pid for child in postmaster.children())]
-        except psutil.NoSuchProcess:
-            return []
+        return self._postmaster.pids() if self._postmaster is not None else []
 
     def session_pids(self) -> list[int]:
-        """The children that serve a session, and those that have ended and are not buried yet.
-
-        The others come when they like: some are started a moment after the server is ready.
-        """
-        pids = []
-        for pid in self.pids()[1:]:
-            try:
-                title = " ".join(psutil.Process(pid).cmdline())
-            except psutil.ZombieProcess:
-                pids.append(pid)
-            except psutil.NoSuchProcess:
-                continue
-            else:
-                # A process that is ending has no title any more, a moment before it is a zombie.
-                if not title or (title.startswith("postgres: ") and "[local]" in title):
-                    pids.append(pid)
-        return pids
+        """The children that serve a session, and those that have ended and are not buried yet."""
+        return self._postmaster.session_pids() if self._postmaster is not None else []
 
     def start(self, settings: Mapping[str, str] = {}) -> None:
         """Start the server with the study's settings and these, and wait until it is ready.

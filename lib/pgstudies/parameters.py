@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from . import paths
-from .errors import ServerError, StudyError
+from .errors import StudyError
+from .passwords import holds_password
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,9 +30,6 @@ _KINDS = {
     "list[str]": "words with commas between, such as a,b",
 }
 """The types a parameter may be annotated with, and what to call their values."""
-
-SECRETS = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
-"""What must not get into a notebook, by libpq's names."""
 
 _LIMITS = re.compile(
     r"^(?P<help>.*?)\s*\[(?:(?P<low>[-+.\d_e]*?)\.\.(?P<high>[-+.\d_e]*)(?: (?P<unit>[^\]]+))?"
@@ -206,18 +204,6 @@ def spelled(value: object) -> str:
     if isinstance(value, int) and abs(value) >= 10_000:
         return f"{value:_}"
     return ",".join(map(spelled, value)) if isinstance(value, (list, tuple)) else str(value)
-
-
-def holds_password(server: str) -> bool:
-    """Whether the address of a server holds a secret, or may hold one for all we can tell."""
-    if "=" not in server and "://" not in server:
-        return False
-    from .addresses import is_dsn, parse_dsn  # noqa: PLC0415  (imports psycopg)
-
-    try:
-        return is_dsn(server) and any(parse_dsn(server).get(name) for name in SECRETS)
-    except ServerError:
-        return True
 
 
 def _unknown(study: str, name: str, names: list[str]) -> str:

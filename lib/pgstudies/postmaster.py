@@ -127,6 +127,33 @@ class Postmaster:
                     return f"{said} ({_SEMAPHORES})" if "create semaphores" in said else said
         return lines[-1].strip() if lines else "it said nothing"
 
+    def pids(self) -> list[int]:
+        """Its process number and those of its living children; empty when it has ended."""
+        try:
+            postmaster = psutil.Process(self.pid)
+            return [postmaster.pid, *(child.pid for child in postmaster.children())]
+        except psutil.NoSuchProcess:
+            return []
+
+    def session_pids(self) -> list[int]:
+        """The children that serve a session, and those that have ended and are not buried yet.
+
+        The others come when they like: some are started a moment after the server is ready.
+        """
+        pids = []
+        for pid in self.pids()[1:]:
+            try:
+                title = " ".join(psutil.Process(pid).cmdline())
+            except psutil.ZombieProcess:
+                pids.append(pid)
+            except psutil.NoSuchProcess:
+                continue
+            else:
+                # A process that is ending has no title any more, a moment before it is a zombie.
+                if not title or (title.startswith("postgres: ") and "[local]" in title):
+                    pids.append(pid)
+        return pids
+
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not self._is_ready():

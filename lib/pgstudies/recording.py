@@ -118,7 +118,7 @@ class RecordWriter:
         when the disk is full; the blocks before stay as they are.
         """
         frame = pl.DataFrame(rows, schema=SAMPLES_SCHEMA, orient="row")
-        self._write(self.path / "blocks" / f"{name}.parquet", _parquet(frame))
+        self._write(self.path / "blocks" / f"{name}.parquet", parquet_bytes(frame))
         self.save()
 
     def save(self) -> None:
@@ -130,7 +130,7 @@ class RecordWriter:
         """Join the blocks into samples.parquet, mark the record complete and return it."""
         record = read_record(self.path)
         samples = record.samples.sort("block", "position", "started_at", maintain_order=True)
-        self._write(self.path / "samples.parquet", _parquet(samples))
+        self._write(self.path / "samples.parquet", parquet_bytes(samples))
         self.info |= {"status": "complete", "finished_at": datetime.now(UTC).isoformat()}
         self.save()
         for part in (self.path / "blocks").glob("*"):
@@ -177,7 +177,7 @@ def write_whole(path: Path, info: dict[str, Any], samples: pl.DataFrame) -> None
     text = json.dumps(info, indent=1, ensure_ascii=False, default=str)
     try:
         aside.mkdir(parents=True)
-        (aside / "samples.parquet").write_bytes(_parquet(samples))
+        (aside / "samples.parquet").write_bytes(parquet_bytes(samples))
         (aside / "record.json").write_text(text, encoding="utf-8")
         aside.rename(path)
     except OSError as error:
@@ -185,7 +185,8 @@ def write_whole(path: Path, info: dict[str, Any], samples: pl.DataFrame) -> None
         raise space_error(error, path) from error
 
 
-def _parquet(frame: pl.DataFrame) -> bytes:
+def parquet_bytes(frame: pl.DataFrame) -> bytes:
+    """The frame as the contents of a Parquet file."""
     buffer = io.BytesIO()
     frame.write_parquet(buffer, compression="zstd")
     return buffer.getvalue()

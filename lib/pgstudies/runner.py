@@ -18,7 +18,8 @@ from . import paths
 from .addresses import is_dsn, parse_dsn, without_password
 from .errors import NotebookError, ServerError, SpaceError, StudyError
 from .executed import error_of, last_place, without_secrets
-from .parameters import checked, declared, holds_password
+from .parameters import checked, declared
+from .passwords import holds_password
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,7 +15,8 @@ import polars as pl
 
 from .errors import StudyError
 from .ledger import Unit
-from .parameters import declared, holds_password
+from .parameters import declared
+from .passwords import holds_password
 from .records import list_records, read_record
 from .runner import plan
 

@@ -126,7 +126,7 @@ def identity(server: Server) -> str:
     bindir = server.binaries.bindir
     whole = hashlib.sha256((bindir / "postgres").read_bytes())
     for library in sorted(_libraries(bindir.parent)):
-        whole.update(f"{library.name} {library.stat().st_size}".encode())
+        whole.update(library.read_bytes())
     return whole.hexdigest()[:16]
 
 
