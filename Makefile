@@ -55,14 +55,14 @@ test: export PGSTUDIES_RECORDS = $(CURDIR)/_build/records-of-tests
 test: export PGSTUDIES_FRESH = 1
 test: export PGSTUDIES_REPLAY =
 test: install tools lint  ## check style and types, run every test, build the book
-	$(BIN)/python -m pytest --ignore=tests/test_book_pages.py
+	$(BIN)/python -m pytest --ignore=tests/book/test_pages.py
 	$(BIN)/python -m pytest --nbval-lax --nbval-current-env notebooks/_template.ipynb
 	$(BIN)/pgstudies run all --profile quick -p blocks=2
 	PGSTUDIES_REPLAY=$(PGSTUDIES_RECORDS) $(BIN)/python -m pytest --nbval-lax --nbval-current-env \
 	  --ignore=notebooks/_template.ipynb notebooks
 	$(BIN)/pgstudies run all --replay data/records
 	$(BIN)/pgstudies book
-	$(BIN)/python -m pytest tests/test_book_pages.py
+	$(BIN)/python -m pytest tests/book/test_pages.py
 
 lint: install  ## check style and types
 	$(BIN)/ruff check
@@ -73,7 +73,7 @@ lab: .venv/lab  ## open JupyterLab on the notebooks
 	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks
 
 bench: install  ## measure the harness itself
-	$(BIN)/python tests/bench.py
+	$(BIN)/python tests/bench/bench.py
 
 # The tests of the pages need a browser, those of older releases Maven, those of collations the source
 # of a locale, those of our extensions a C compiler. In CI the absence of any is an error, elsewhere they are skipped.

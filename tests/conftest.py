@@ -16,15 +16,15 @@ import psutil
 import pytest
 from playwright.sync_api import sync_playwright
 
-from pgstudies.arms import Arm
-from pgstudies.binaries import find_binaries
 from pgstudies.errors import CannotRun
-from pgstudies.extensions import build
-from pgstudies.owned import OwnedServer
-from pgstudies.recording import write_whole
-from pgstudies.records import SAMPLES_SCHEMA
-from pgstudies.servers import serve
-from pgstudies.trial import Trial
+from pgstudies.measuring.arms import Arm
+from pgstudies.measuring.trial import Trial
+from pgstudies.programs.extensions import build
+from pgstudies.programs.installations import find_binaries
+from pgstudies.records.reading import SAMPLES_SCHEMA
+from pgstudies.records.writing import write_whole
+from pgstudies.servers.owned import OwnedServer
+from pgstudies.servers.serve import serve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -11,98 +11,95 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .agreement import Claim, judge
-    from .arms import Arm
-    from .charts import block_chart, effect_chart, save, series_chart
-    from .claimfile import claims
-    from .cold import cache_state
-    from .concurrent import concurrently
-    from .diagnostics import diagnose
-    from .disks import disk_read_bytes, scheduled
-    from .dots import dot_chart
-    from .effectmap import effect_map
-    from .effects import paired_effects
+    from .analysis.agreement import Claim, judge
+    from .analysis.claims import claims
+    from .analysis.diagnostics import diagnose
+    from .analysis.effects import paired_effects
+    from .analysis.instrument import instrument_checks
+    from .analysis.intervals import smallest_detectable
+    from .analysis.pairing import block_values
+    from .analysis.published import published, published_source
+    from .analysis.shares import deviations, share_table
+    from .analysis.verdicts import describe
+    from .book.instrument_page import display_checks, instrument_markup, read_checks
+    from .book.score_chart import history_chart, score_chart
+    from .book.score_table import history_table, score_table
+    from .book.score_text import in_sentence
+    from .book.scorecard import scorecard
+    from .charts.effects import effect_chart, effect_map
+    from .charts.scans import scan_chart
+    from .charts.series import block_chart, dot_chart, save, series_chart
+    from .charts.tables import downloads
     from .errors import CannotRun, StudyError
-    from .extensions import Extension, extension
-    from .instrument import instrument_checks
-    from .instrumentpage import display_checks, instrument_markup, read_checks
-    from .limits import limited, reason_no_limits
-    from .links import downloads
-    from .locales import libc_locale
-    from .measuring import measure
-    from .pairing import block_values
-    from .parameters import study_parameters
-    from .planning import smallest_detectable
-    from .posts import published, published_source
-    from .records import Record, find_record, list_records, read_record
-    from .releases import reason_not_available
-    from .scanchart import scan_chart
-    from .scorecards import scorecard
-    from .scorechart import history_chart, score_chart
-    from .scoretable import history_table, score_table
-    from .scoretext import in_sentence
-    from .servers import serve
-    from .sessions import (
+    from .host.disks import disk_read_bytes
+    from .measuring.arms import Arm
+    from .measuring.cold import cache_state
+    from .measuring.concurrent import block_of, concurrently, reason_not_in_step
+    from .measuring.measure import measure
+    from .measuring.pgbench import pgbench, require_pgbench
+    from .measuring.sessions import (
         conninfo,
         hold_transactions,
         room_for_sessions,
         session_cpu_seconds,
         unpinned,
     )
-    from .shares import deviations, share_table
-    from .snapshots import require_space
-    from .steadiness import watched
-    from .syncscan import block_of, reason_not_in_step
-    from .transactions import pgbench, require_pgbench
-    from .trial import Trial
-    from .verdicts import describe
+    from .measuring.steadiness import watched
+    from .measuring.trial import Trial
+    from .programs.extensions import Extension, extension
+    from .programs.locales import libc_locale
+    from .programs.releases import reason_not_available
+    from .records.reading import Record, find_record, list_records, read_record
+    from .servers.limits import limited, reason_no_limits, scheduled
+    from .servers.serve import serve
+    from .servers.snapshots import require_space
+    from .studies.parameters import study_parameters
+
 
 _HOMES = {
-    "agreement": ["Claim", "judge"],
-    "arms": ["Arm"],
-    "charts": ["block_chart", "effect_chart", "save", "series_chart"],
-    "claimfile": ["claims"],
-    "cold": ["cache_state"],
-    "concurrent": ["concurrently"],
-    "diagnostics": ["diagnose"],
-    "disks": ["disk_read_bytes", "scheduled"],
-    "dots": ["dot_chart"],
-    "effectmap": ["effect_map"],
-    "effects": ["paired_effects"],
+    "analysis.agreement": ["Claim", "judge"],
+    "analysis.claims": ["claims"],
+    "analysis.diagnostics": ["diagnose"],
+    "analysis.effects": ["paired_effects"],
+    "analysis.instrument": ["instrument_checks"],
+    "analysis.intervals": ["smallest_detectable"],
+    "analysis.pairing": ["block_values"],
+    "analysis.published": ["published", "published_source"],
+    "analysis.shares": ["deviations", "share_table"],
+    "analysis.verdicts": ["describe"],
+    "book.instrument_page": ["display_checks", "instrument_markup", "read_checks"],
+    "book.score_chart": ["history_chart", "score_chart"],
+    "book.score_table": ["history_table", "score_table"],
+    "book.score_text": ["in_sentence"],
+    "book.scorecard": ["scorecard"],
+    "charts.effects": ["effect_chart", "effect_map"],
+    "charts.scans": ["scan_chart"],
+    "charts.series": ["block_chart", "dot_chart", "save", "series_chart"],
+    "charts.tables": ["downloads"],
     "errors": ["CannotRun", "StudyError"],
-    "extensions": ["Extension", "extension"],
-    "instrument": ["instrument_checks"],
-    "instrumentpage": ["display_checks", "instrument_markup", "read_checks"],
-    "limits": ["limited", "reason_no_limits"],
-    "links": ["downloads"],
-    "locales": ["libc_locale"],
-    "measuring": ["measure"],
-    "pairing": ["block_values"],
-    "parameters": ["study_parameters"],
-    "planning": ["smallest_detectable"],
-    "posts": ["published", "published_source"],
-    "records": ["Record", "find_record", "list_records", "read_record"],
-    "releases": ["reason_not_available"],
-    "scanchart": ["scan_chart"],
-    "scorecards": ["scorecard"],
-    "scorechart": ["history_chart", "score_chart"],
-    "scoretable": ["history_table", "score_table"],
-    "scoretext": ["in_sentence"],
-    "servers": ["serve"],
-    "sessions": [
+    "host.disks": ["disk_read_bytes"],
+    "measuring.arms": ["Arm"],
+    "measuring.cold": ["cache_state"],
+    "measuring.concurrent": ["block_of", "concurrently", "reason_not_in_step"],
+    "measuring.measure": ["measure"],
+    "measuring.pgbench": ["pgbench", "require_pgbench"],
+    "measuring.sessions": [
         "conninfo",
         "hold_transactions",
         "room_for_sessions",
         "session_cpu_seconds",
         "unpinned",
     ],
-    "shares": ["deviations", "share_table"],
-    "snapshots": ["require_space"],
-    "steadiness": ["watched"],
-    "syncscan": ["block_of", "reason_not_in_step"],
-    "transactions": ["pgbench", "require_pgbench"],
-    "trial": ["Trial"],
-    "verdicts": ["describe"],
+    "measuring.steadiness": ["watched"],
+    "measuring.trial": ["Trial"],
+    "programs.extensions": ["Extension", "extension"],
+    "programs.locales": ["libc_locale"],
+    "programs.releases": ["reason_not_available"],
+    "records.reading": ["Record", "find_record", "list_records", "read_record"],
+    "servers.limits": ["limited", "reason_no_limits", "scheduled"],
+    "servers.serve": ["serve"],
+    "servers.snapshots": ["require_space"],
+    "studies.parameters": ["study_parameters"],
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -173,7 +170,7 @@ __all__ = [
 
 
 if "ipykernel" in sys.modules:  # in a notebook, tables are drawn in the book's style from the start
-    from . import chartstyle as _style  # noqa: F401
+    from .charts import style as _style  # noqa: F401
 
 
 def __getattr__(name: str) -> Any:

@@ -20,6 +20,7 @@ _SECRET = {
 }
 _SECRET |= {"scram_server_key"}
 
+
 # What libpq and the server say, and what we say; the first that fits is used.
 _COMPLAINTS = [
     (r"no password supplied", "it asks for a password: give one in PGPASSWORD or in ~/.pgpass"),
@@ -106,3 +107,18 @@ def explain(error: psycopg.Error, spec: str) -> ServerError:
             return ServerError(f"No connection to {spec}: {sentence}.")
     last = said.strip().splitlines()[-1] if said.strip() else type(error).__name__
     return ServerError(f"No connection to {spec}: {last}")
+
+
+SECRETS = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
+"""What must not get into a notebook, by libpq's names."""
+
+
+def holds_password(server: str) -> bool:
+    """Whether the address of a server holds a secret, or may hold one for all we can tell."""
+    if "=" not in server and "://" not in server:
+        return False
+
+    try:
+        return is_dsn(server) and any(parse_dsn(server).get(name) for name in SECRETS)
+    except ServerError:
+        return True

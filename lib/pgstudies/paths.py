@@ -10,35 +10,46 @@ import platformdirs
 ROOT = Path(__file__).resolve().parents[2]
 """The checkout. The package is always installed editable: its notebooks lie beside it."""
 
+
 NOTEBOOKS = Path(os.environ.get("PGSTUDIES_NOTEBOOKS") or ROOT / "notebooks").resolve()
 """Source notebooks, one per study, without outputs; ``$PGSTUDIES_NOTEBOOKS`` is another place."""
+
 
 PARAMETERS = NOTEBOOKS / "parameters"
 """``quick/``, ``standard/`` and ``published/``: one YAML file per study."""
 
+
 BOOK = ROOT / "book"
 """The prose of the book."""
+
 
 STUDIES = BOOK / "studies"
 """Executed notebooks, made by a run and never committed."""
 
+
 PUBLISHED = ROOT / "data" / "published"
 """The posts' numbers and their descriptor."""
+
 
 CLAIMS = ROOT / "data" / "claims.toml"
 """What the posts claim, and what would count as holding."""
 
+
 RELEASES = ROOT / "data" / "releases.toml"
 """Where the programs of other PostgreSQL releases come from."""
+
 
 EXTENSIONS = ROOT / "lib" / "extensions"
 """The source of our C extensions, one directory each."""
 
+
 REFERENCE_RECORDS = ROOT / "data" / "records"
 """Dated reference runs of this project."""
 
+
 HTML = ROOT / "_build" / "html"
 """The built book."""
+
 
 JUDGED = ROOT / "_build" / "judged"
 """Verdicts on claims, one file for each record that a notebook has judged; can be made again."""
@@ -79,3 +90,12 @@ def run_dir() -> Path:
     if os.geteuid() == 0:
         return Path("/var/tmp/pgstudies-root")  # noqa: S108  (created with mode 0711, owner checked)
     return cache_dir() / "servers"
+
+
+def shown(path: Path) -> str:
+    """The path as short as the user can still use it."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def _in_checkout(path: Path) -> str:
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name

@@ -1,0 +1,1 @@
+"""From samples to a verdict, published beside reproduced."""

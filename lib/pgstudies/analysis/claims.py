@@ -1,0 +1,172 @@
+"""The claims of the posts, as ``data/claims.toml`` has them, for notebooks and the scorecard."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from .. import paths
+from ..errors import StudyError
+from .agreement import Claim
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+WAYS = ("slower", "faster", "fewer", "more", "alike")
+"""What a claim may say of its candidate, compared with its baseline."""
+
+
+_TEXTS = ("study", "id", "text", "source", "direction", "holds_when")
+
+
+_KEYS = {*_TEXTS, "published_ratio", "comparison"}
+
+
+_COMPARED = ("step", "case", "metric", "baseline", "candidate")
+
+
+_WHOLE = re.compile(r"\{(\w+)\}")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the claims of a study come from.
+
+    Attributes:
+        title: The study's name in words.
+        post: Who published, and when.
+        anchor: The place on the study's page that judges the claims.
+        places: What goes into the placeholders at the post's own size.
+
+    """
+
+    title: str
+    post: str
+    anchor: str
+    places: Mapping[str, object]
+
+
+def claims(
+    study: str,
+    *,
+    places: Mapping[str, object] | None = None,
+    published: Mapping[str, float | None] | None = None,
+    not_tested: str | None = None,
+) -> list[Claim]:
+    """The claims of a study for one run, in the file's order.
+
+    ``places`` fills the placeholders; ``published`` has, by id, the published ratios at the size of
+    this run where that is not the post's, None where the post gives none; ``not_tested`` says why
+    this run tests no claim.  Raises StudyError for an unknown study, an id of ``published`` that is
+    not one of its claims, a placeholder without a value, and a file that is not as it should be.
+    """
+    origins, entries = _read()
+    if study not in origins:
+        raise StudyError(
+            f"{paths.CLAIMS.name} has no claims of {study}, but of {', '.join(origins)}."
+        )
+    own = [entry for entry in entries if entry["study"] == study]
+    ratios = dict(published or {})
+    unknown = ratios.keys() - {entry["id"] for entry in own}
+    if unknown:
+        raise StudyError(
+            f"{study} has no claim {min(unknown)!r}; its claims are: "
+            f"{', '.join(entry['id'] for entry in own)}."
+        )
+    return [
+        Claim(
+            entry["id"],
+            entry["text"],
+            _filled(entry["source"], entry, places or {}),
+            ratios.get(entry["id"], entry["published_ratio"]),
+            _comparison(entry, places or {}),
+            no_difference=entry["direction"] == "alike",
+            not_tested=not_tested,
+        )
+        for entry in own
+    ]
+
+
+def all_claims() -> pl.DataFrame:
+    """Every claim at the post's own size, in the file's order.
+
+    Columns: study, claim, text, source, direction, published_ratio, holds_when; then as text, and
+    null where the claim does not name it: step, case, metric, baseline, candidate.
+    """
+    origins, entries = _read()
+    rows = []
+    for entry in entries:
+        places = origins[entry["study"]].places
+        row = {name: entry[name] for name in (*_TEXTS, "published_ratio")}
+        row |= {"claim": entry["id"], "source": _filled(entry["source"], entry, places)}
+        named = _comparison(entry, places)
+        rows.append(row | {name: str(named[name]) for name in _COMPARED if name in named})
+    texts = ["study", "claim", "text", "source", "direction", "holds_when", *_COMPARED]
+    schema: dict[str, pl.DataType] = dict.fromkeys(texts, pl.String())
+    order = [*texts[:5], "published_ratio", *texts[5:]]
+    return pl.DataFrame(rows, schema=schema | {"published_ratio": pl.Float64()}).select(order)
+
+
+def origins() -> dict[str, Origin]:
+    """The studies that have claims, in the file's order."""
+    return _read()[0]
+
+
+def _read() -> tuple[dict[str, Origin], list[dict[str, Any]]]:
+    """What the file says, checked."""
+    try:
+        found = tomllib.loads(paths.CLAIMS.read_text(encoding="utf-8"))
+        origins = {name: Origin(**about) for name, about in found["study"].items()}
+        entries: list[dict[str, Any]] = found["claim"]
+        problem = next(filter(None, (_problem(entry, origins) for entry in entries)), None)
+    except (OSError, KeyError, TypeError, AttributeError, tomllib.TOMLDecodeError) as error:
+        raise StudyError(f"{paths.CLAIMS} cannot be read as claims: {error}.") from None
+    keys = [(entry.get("study"), entry.get("id")) for entry in entries]
+    twice = next((key for key in keys if keys.count(key) > 1), None)
+    if twice and not problem:
+        problem = f"{twice[0]} has the claim {twice[1]!r} twice"
+    if problem:
+        raise StudyError(f"{paths.CLAIMS} is not as it should be: {problem}.")
+    return origins, entries
+
+
+def _problem(entry: Mapping[str, Any], origins: Mapping[str, Origin]) -> str | None:
+    who = f"the claim {entry.get('id')!r}"
+    if entry.keys() != _KEYS:
+        return f"{who} has not the keys {', '.join(sorted(_KEYS))}"
+    ratio = entry["published_ratio"]
+    wrong = {
+        f"{who} has a number where a text should be": not all(
+            isinstance(entry[name], str) for name in _TEXTS
+        ),
+        f"{who} is of {entry['study']}, which is no [study]": entry["study"] not in origins,
+        f"the direction of {who} is none of {', '.join(WAYS)}": entry["direction"] not in WAYS,
+        f"the published_ratio of {who} is not a number above 0, with a decimal point": (
+            not isinstance(ratio, float) or ratio <= 0
+        ),
+        f"the comparison of {who} is not a table": not isinstance(entry["comparison"], dict),
+    }
+    return next((problem for problem, is_so in wrong.items() if is_so), None)
+
+
+def _comparison(entry: Mapping[str, Any], places: Mapping[str, object]) -> dict[str, object]:
+    return {name: _filled(value, entry, places) for name, value in entry["comparison"].items()}
+
+
+def _filled(value: Any, entry: Mapping[str, Any], places: Mapping[str, object]) -> Any:
+    """A text with its placeholders filled; one that is all placeholder becomes the value itself."""
+    if not isinstance(value, str):
+        return value
+    whole = _WHOLE.fullmatch(value)
+    try:
+        return places[whole[1]] if whole else value.format_map(places)
+    except KeyError as missing:
+        raise StudyError(
+            f"The claim {entry['id']!r} of {entry['study']} has a place for {missing.args[0]}, "
+            f"and the notebook gives no such value."
+        ) from None

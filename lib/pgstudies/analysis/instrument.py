@@ -1,0 +1,223 @@
+"""The checks on the instrument: what its own test runs must show before a study is believed.
+
+A statistical check fails only when its interval is on the wrong side: one comparison too many in
+twenty is what chance brings.  One with too little to go on is *not judged*, which is not passed.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from .diagnostics import drift
+from .intervals import MINIMUM_BLOCKS, hodges_lehmann, signed_rank_interval
+from .shares import share_table
+from .verdicts import DIRECTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+PROMISED_ALARMS = 0.05
+"""What a 95 % interval allows itself: so often it may miss the truth."""
+
+
+ENOUGH = 10.0
+"""Independent comparisons that it takes to judge a share: of ten, an instrument with 30 % of false
+alarms raises three, and the interval of 3 in 10 ends above 5 %."""
+
+
+LARGEST_BIAS = 0.005
+"""A fourth of the margin of 2 % that studies declare: a larger one would decide verdicts."""
+
+
+WIDEST_BIAS = 0.02
+"""An instrument that finds half of the planted 1, 2, 5 and 10 % is off by more than that, in the
+mean: where noise leaves room for it, nobody knows whether the instrument is any better."""
+
+
+LEAST_SPEED = 0.9
+"""Of a bare loop over libpq. What is slower than that measures itself on a statement of 10 µs."""
+
+
+UNKNOWN_SPEED = 0.5
+"""Where noise leaves room for a loop that costs double, its speed is not known."""
+
+
+LARGEST_LOSS = 0.02
+"""Of the core's time, to other machines or processes: the margin that studies declare."""
+
+
+LARGEST_SPREAD = 0.05
+"""Between the slow and the fast trials of a loop that is always the same: past that, two blocks are
+hardly the same machine."""
+
+
+SCHEMA = {"check": pl.String(), "passed": pl.Boolean(), "sentence": pl.String()}
+
+
+EXCLUDES_ONE = (pl.col("low") > 1) | (pl.col("high") < 1)
+
+
+IS_CLAIM = pl.col("verdict").is_in(DIRECTIONS)
+
+
+HOLDS_TRUTH = pl.col("truth").is_between("low", "high")
+
+
+Judged = tuple[bool | None, str]
+
+
+def instrument_checks(
+    equal: pl.DataFrame,
+    planted: pl.DataFrame,
+    found: pl.DataFrame,
+    costs: pl.DataFrame,
+    machine: pl.DataFrame,
+) -> pl.DataFrame:
+    """The table of checks: check, passed (null: not judged), sentence.
+
+    ``equal`` are effects of the A/A pair and ``planted`` of known ones, with the column truth, both
+    by ``shares.BY``; ``found`` the ``deviations`` of both.  ``costs`` are effects of ways to run a
+    statement, against the bare loop, with candidate *repeated* among them.  ``machine`` are samples
+    that ``watched`` recorded.
+    """
+    keys = ["step", "metric", "experiment", "iteration", "candidate"]
+    of_equal = found.join(equal, on=keys, how="semi")
+    of_planted = found.join(planted, on=keys, how="semi")
+    checks = {
+        "false alarms": _alarms(equal, of_equal, EXCLUDES_ONE, "came out different"),
+        "false verdicts": _alarms(equal, of_equal, IS_CLAIM, "were called faster or slower"),
+        "coverage": _coverage(planted, of_planted),
+        "recovery": _recovery(of_planted),
+        "cost": _cost(costs),
+        "stolen time": _loss(machine, "stolen", "went to other guests of the host"),
+        "neighbours": _loss(machine, "waited", "went to other processes"),
+        "speed": _speed(machine),
+    }
+    rows = [(name, *judged) for name, judged in checks.items()]
+    return pl.DataFrame(rows, schema=SCHEMA, orient="row")
+
+
+def mean_bias(found: pl.DataFrame) -> tuple[float, float, float] | None:
+    """The bias of the estimates and its 95 % interval, as fractions; None below 6 blocks.
+
+    One number per block, the mean of all its deviations, treated like any other effect.
+    """
+    of_block = found.group_by("block", maintain_order=True).agg(pl.col("deviation").mean())
+    d = of_block["deviation"].to_numpy()
+    interval = signed_rank_interval(d) if len(d) >= MINIMUM_BLOCKS else None
+    if interval is None:
+        return None
+    centre, low, high = (math.expm1(x) for x in (hodges_lehmann(d), *interval))
+    return centre, low, high
+
+
+def _alarms(equal: pl.DataFrame, found: pl.DataFrame, hit: pl.Expr, what: str) -> Judged:
+    row = share_table(equal, found, hit).row(0, named=True)
+    if row["effective"] < ENOUGH:
+        return None, _too_few(row)
+    said = f"{row['hits']} of {row['comparisons']} comparisons of two equal arms {what}"
+    return row["low"] <= PROMISED_ALARMS, f"{said}: {_interval(row)}, and 5 % are allowed"
+
+
+def _coverage(planted: pl.DataFrame, found: pl.DataFrame) -> Judged:
+    row = share_table(planted, found, HOLDS_TRUTH).row(0, named=True)
+    if row["effective"] < ENOUGH:
+        return None, _too_few(row)
+    said = f"{row['hits']} of {row['comparisons']} intervals hold the planted effect"
+    return row["high"] >= 1 - PROMISED_ALARMS, f"{said}: {_interval(row)}, and 95 % are promised"
+
+
+def _recovery(found: pl.DataFrame) -> Judged:
+    bias = mean_bias(found)
+    if bias is None:
+        return None, f"a bias is judged from {MINIMUM_BLOCKS} blocks on"
+    centre, low, high = bias
+    said = (
+        f"what is found is {_points(centre)} percentage points off what was planted "
+        f"({_points(low)} to {_points(high)})"
+    )
+    if low > LARGEST_BIAS or high < -LARGEST_BIAS:
+        return False, f"{said}, and {100 * LARGEST_BIAS:g} are allowed"
+    if max(-low, high) > WIDEST_BIAS:
+        return None, f"{said}, too uncertain to judge"
+    return True, f"{said}, and {100 * LARGEST_BIAS:g} are allowed"
+
+
+def _cost(costs: pl.DataFrame) -> Judged:
+    row = next(costs.filter(pl.col("candidate") == "repeated").iter_rows(named=True), None)
+    if row is None or row["low"] is None:
+        return None, f"the cost is judged from {MINIMUM_BLOCKS} blocks on"
+    said = (
+        f"a short statement runs at {1 / row['ratio']:.2f} of the speed of a bare loop "
+        f"({1 / row['high']:.2f} to {1 / row['low']:.2f})"
+    )
+    if 1 / row["low"] < LEAST_SPEED:
+        return False, f"{said}, and {LEAST_SPEED:g} is the least"
+    if 1 / row["high"] < UNKNOWN_SPEED:
+        return None, f"{said}, too uncertain to judge"
+    return True, f"{said}, and {LEAST_SPEED:g} is the least"
+
+
+def _loss(machine: pl.DataFrame, metric: str, what: str) -> Judged:
+    values = machine.filter(pl.col("metric") == metric)
+    if values.is_empty():
+        return None, "this system does not tell"
+    of_trial = _by_trial(values, pl.col("value").mean())
+    share, most = float(of_trial.mean()), float(of_trial.max())
+    return share <= LARGEST_LOSS, (
+        f"{_percent(share)} of the core's time {what} (in the worst trial {_percent(most)}), "
+        f"and {_percent(LARGEST_LOSS)} are allowed"
+    )
+
+
+def _speed(machine: pl.DataFrame) -> Judged:
+    values = machine.filter(pl.col("metric") == "spin_s")
+    if values["block"].n_unique() < MINIMUM_BLOCKS:
+        return None, f"the speed is judged from {MINIMUM_BLOCKS} blocks on"
+    of_trial = _by_trial(values, pl.col("value").median())
+    slow, fast = np.quantile(of_trial, 0.95), np.quantile(of_trial, 0.05)
+    spread = float(slow / fast) - 1
+    blocks = values.group_by("block").agg(pl.col("value").median().log())
+    change, p_value = drift(blocks["value"].to_numpy(), blocks["block"].to_numpy().astype(float))
+    trend = f"with a drift of {_points(math.expm1(change))} %" if p_value <= 0.05 else "no drift"
+    return spread <= LARGEST_SPREAD, (
+        f"of a loop that is always the same nine trials in ten lie within {_percent(spread)} "
+        f"({trend} from the first block to the last), and {_percent(LARGEST_SPREAD)} are allowed"
+    )
+
+
+def _by_trial(values: pl.DataFrame, statistic: pl.Expr) -> Any:
+    return values.group_by("block", "arm").agg(statistic)["value"].to_numpy()
+
+
+def _too_few(row: dict[str, Any]) -> str:
+    return (
+        f"{row['comparisons']} comparisons count as {row['effective']:.1f} independent ones, "
+        f"and it takes {ENOUGH:g} to judge"
+    )
+
+
+def _interval(row: dict[str, Any]) -> str:
+    counted = f"counted as {row['effective']:.0f} independent ones"
+    return (
+        f"{_percent(row['share'])} ({_percent(row['low'])} to {_percent(row['high'])}, {counted})"
+    )
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.1f} %"
+
+
+def _points(fraction: float) -> str:
+    return f"{100 * fraction:+.2f}".replace("-", "−")
+
+
+def in_words(checks: Iterable[dict[str, Any]]) -> list[str]:
+    """One line for each check: passed, FAILED or not judged, and why."""
+    words = {True: "passed", False: "FAILED", None: "not judged"}
+    return [f"{words[c['passed']]}: {c['check']}: {c['sentence']}" for c in checks]

@@ -1,0 +1,197 @@
+"""Verdicts: what an effect's ratio, interval and margin say together, and the sentence for it.
+
+The first that matches:
+
+- *not comparable*: no block has both values, or in some block a zero stands against something
+  else. Two zeros are alike: ratio 1.
+- *too few blocks*: fewer than 6, or too few for the level asked for.
+- *equivalent*: the whole interval lies inside the declared margin (two one-sided tests, each at
+  2.5 % for a 95 % interval). It may exclude 1 all the same: small but real. The margin that noise
+  has widened does not count here: a noisier machine must not find more things alike.
+- *faster* or *slower* for seconds, *fewer* or *more* for everything else: the interval excludes 1
+  and the estimate is past the margin. A primary comparison needs more, a p-value that remains
+  below 1 − level after Holm's correction; as the interval of one comparison knows nothing of the
+  others, it can exclude 1 without that being enough. With k primary comparisons no claim is
+  possible until 2k ≤ 0.05 · 2ⁿ: 7 blocks for 2 or 3, 8 up to 6, 9 up to 12, 10 up to 25.
+- *inconclusive*: anything else.
+
+``detectable`` is the change this number of blocks shows four times in five, as a fraction;
+``blocks_needed`` the blocks in all that would probably end an open verdict if estimate and
+spread stayed as they are, null when the verdict is settled or when no reasonable number would.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+from scipy.stats import norm
+
+from .intervals import MOST_BLOCKS, blocks_to_detect, fewest_blocks
+from .pairing import DECIMALS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+OPEN = ("inconclusive", "too few blocks")
+
+
+DIRECTIONS = ("faster", "slower", "fewer", "more")
+
+
+_LESS = pl.when(pl.col("unit") == "s").then(pl.lit("faster")).otherwise(pl.lit("fewer"))
+
+
+_MORE = pl.when(pl.col("unit") == "s").then(pl.lit("slower")).otherwise(pl.lit("more"))
+
+
+def with_verdicts(table: pl.DataFrame) -> pl.DataFrame:
+    """Add ratio, low, high, noise, margin, verdict and blocks_needed.
+
+    ``table`` has log_ratio, log_low, log_high, log_declared, log_margin, log_noise, sd, p_value,
+    p_holm, blocks, level, unit and row, a number for each.
+    """
+    estimate, low, high = pl.col("log_ratio"), pl.col("log_low"), pl.col("log_high")
+    declared, margin = (pl.col(f"log_{name}").round(DECIMALS) for name in ("declared", "margin"))
+    is_evident = pl.col("p_holm").is_null() | (pl.col("p_holm") <= 1 - pl.col("level"))
+    verdict = (
+        pl.when(estimate.is_null())
+        .then(pl.lit("not comparable"))
+        .when(low.is_null())
+        .then(pl.lit("too few blocks"))
+        .when((low >= -declared) & (high <= declared))
+        .then(pl.lit("equivalent"))
+        .when((high < 0) & (estimate < -margin) & is_evident)
+        .then(_LESS)
+        .when((low > 0) & (estimate > margin) & is_evident)
+        .then(_MORE)
+        .otherwise(pl.lit("inconclusive"))
+    )
+    table = table.with_columns(
+        estimate.exp().alias("ratio"),
+        low.exp().alias("low"),
+        high.exp().alias("high"),
+        (pl.col("log_noise").exp() - 1).alias("noise"),
+        (declared.exp() - 1).alias("declared"),
+        (margin.exp() - 1).alias("margin"),
+        verdict.alias("verdict"),
+    )
+    unsettled = table.filter(pl.col("verdict").is_in(OPEN))
+    needed = [_blocks_needed(row) for row in unsettled.iter_rows(named=True)]
+    return table.join(
+        unsettled.select("row", pl.Series("blocks_needed", needed, dtype=pl.Int64)),
+        on="row",
+        how="left",
+        maintain_order="left",
+    )
+
+
+def _blocks_needed(row: Mapping[str, Any]) -> int | None:
+    """Blocks in all that would probably settle one open comparison; None beyond MOST_BLOCKS."""
+    if row["sd"] is None:
+        return fewest_blocks(row["level"])
+    planned = blocks_to_detect(row["margin"], row["sd"], level=row["level"])
+    if planned is None:
+        return None
+    if row["log_low"] is None:
+        return planned
+    estimate, declared, margin = abs(row["log_ratio"]), row["log_declared"], row["log_margin"]
+    half_width = (row["log_high"] - row["log_low"]) / 2
+    # The interval shrinks as 1/√blocks, until it fits between the estimate and what it must miss:
+    # the margin's edge for an estimate inside, 1 for one outside.  So does the noise that has
+    # widened the margin, until the estimate is past it.
+    gap = declared - estimate if estimate <= declared else estimate
+    growth = (half_width / gap) ** 2 if gap > 0 else math.inf
+    if declared < estimate <= margin:
+        growth = max(growth, (margin / estimate) ** 2)
+    alpha = 1 - row["level"]
+    if estimate > margin and row["p_holm"] is not None and row["p_value"] < row["p_holm"]:
+        wanted = alpha * row["p_value"] / row["p_holm"]
+        growth = max(growth, float(norm.isf(wanted / 2) / norm.isf(row["p_value"] / 2)) ** 2)
+    blocks: int = row["blocks"]
+    extrapolated = blocks * growth
+    if extrapolated > MOST_BLOCKS:
+        return None
+    return max(math.ceil(extrapolated), planned, blocks + 1)
+
+
+def describe(row: Mapping[str, Any]) -> str:
+    """One plain sentence for one row of ``paired_effects``, without a full stop at its end."""
+    verdict, blocks = row["verdict"], _counted(row["blocks"])
+    if row["dropped"]:
+        blocks += f", {row['dropped']} incomplete"
+    if verdict == "not comparable":
+        if not row["blocks"]:
+            return "not comparable: no block holds both"
+        medians = f"{row['baseline_median']:g} against {row['candidate_median']:g}"
+        return f"not comparable: a ratio needs two values above 0 (medians {medians}, {blocks})"
+    if verdict == "too few blocks":
+        return f"too few blocks: {blocks}, and an interval needs {fewest_blocks(row['level'])}"
+    if row["low"] == row["high"]:
+        interval = f"the same in all {blocks}"
+    else:
+        interval = f"{100 * row['level']:g} % interval {_interval(row)}, {blocks}"
+    if verdict in DIRECTIONS:
+        return f"{_change(row)} ({interval})"
+    if verdict == "equivalent":
+        real = ", small but real" if _excludes_one(row) else ""
+        within = f"equivalent within {_percent(row['declared'])} %{real}"
+        return f"{within}: {_signed(row['ratio'])} ({interval})"
+    return f"inconclusive: {_signed(row['ratio'])} ({interval}); {_prospect(row)}"
+
+
+def _prospect(row: Mapping[str, Any]) -> str:
+    """Why it is open, and what would settle it."""
+    log_margin = math.log1p(row["margin"])
+    if _excludes_one(row) and abs(math.log(row["ratio"])) > log_margin:
+        why = "evident on its own, not among all primary comparisons"
+    elif _excludes_one(row):
+        why = f"a difference, but not clearly one of more than {_percent(row['margin'])} %"
+    else:
+        why = f"this run could have seen {_percent(row['detectable'])} %"
+    if row["blocks_needed"] is None:
+        return f"{why}, and no reasonable number of blocks would settle it"
+    more = row["blocks_needed"] - row["blocks"]
+    return f"{why}, and about {_counted(more, 'more ')} would settle it"
+
+
+def _excludes_one(row: Mapping[str, Any]) -> bool:
+    return bool(row["low"] > 1 or row["high"] < 1)
+
+
+def _change(row: Mapping[str, Any]) -> str:
+    if _is_manifold(row):
+        return f"{row['verdict']}: {row['ratio']:.3g} times the baseline"
+    return f"{_percent(abs(row['ratio'] - 1))} % {row['verdict']}"
+
+
+def _interval(row: Mapping[str, Any]) -> str:
+    low, high = row["low"], row["high"]
+    if _is_manifold(row):
+        return f"{low:.3g} to {high:.3g} times"
+    if row["verdict"] not in DIRECTIONS:
+        return f"{_signed(low)} to {_signed(high)}"
+    near, far = sorted((abs(low - 1), abs(high - 1)))
+    return f"{_percent(near)} to {_percent(far)} %"
+
+
+def _is_manifold(row: Mapping[str, Any]) -> bool:
+    """Whether percentages would be harder to read than multiples."""
+    return row["verdict"] in DIRECTIONS and not 0.5 < row["ratio"] < 2
+
+
+def _signed(ratio: float) -> str:
+    sign = "+" if ratio > 1 else "−" if ratio < 1 else ""
+    return f"{sign}{_percent(abs(ratio - 1))} %"
+
+
+def _percent(fraction: float) -> str:
+    """Per cent to one decimal, or to the first digit that is not 0."""
+    percent = 100 * fraction
+    return f"{percent:.1f}" if percent >= 0.05 or percent == 0 else f"{percent:.1g}"
+
+
+def _counted(blocks: int, which: str = "") -> str:
+    return f"{blocks} {which}block{'s' if blocks != 1 else ''}"

@@ -1,0 +1,116 @@
+"""The checks on the instrument where readers meet them: its page, and the front page."""
+
+from __future__ import annotations
+
+import html
+import json
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from .. import paths
+from ..analysis.instrument import SCHEMA, in_words
+from ..charts.tables import table_html
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from ..records.reading import Record
+
+
+KEY = "pgstudies_checks"
+"""Where the executed notebook keeps the checks: in the metadata of the output that shows them,
+because MyST-NB warns of every MIME type that it does not know."""
+
+
+SHOWN = {**SCHEMA, "host": pl.String(), "date": pl.String()}
+"""The checks, and where and when (UTC) they were made."""
+
+
+class ShownChecks:
+    """A table of checks as a notebook's output: for readers, and for ``read_checks``."""
+
+    def __init__(self, checks: pl.DataFrame) -> None:
+        self.checks = checks
+
+    def _repr_mimebundle_(self, **_: object) -> tuple[dict[str, str], dict[str, Any]]:
+        words = pl.col("passed").replace_strict(_WORDS, default="not judged")
+        table = self.checks.select("check", "sentence", result=words)
+        shown = {
+            "text/html": instrument_markup(self.checks)
+            + table_html(table.select("check", "result", "sentence")),
+            "text/plain": "\n".join(in_words(self.checks.to_dicts())),
+        }
+        return shown, {KEY: self.checks.to_dicts()}
+
+
+def display_checks(checks: pl.DataFrame, record: Record) -> ShownChecks:
+    """Show the checks that rest on ``record``, so that the front page can read them."""
+    host, date = record.info["host"].get("hostname"), record.info["started_at"][:10]
+    shown = checks.with_columns(host=pl.lit(host, pl.String()), date=pl.lit(date, pl.String()))
+    return ShownChecks(shown)
+
+
+def executed() -> Path:
+    """The executed notebook in the book, whether or not it is there."""
+    return paths.STUDIES / "instrument.ipynb"
+
+
+def read_checks(notebook: Path | None = None) -> pl.DataFrame:
+    """The checks that an executed notebook shows: check, passed, sentence, host, date.
+
+    By default that of the book.  No rows where there is no such notebook, or it has not got so far.
+    """
+    notebook = notebook or executed()
+    if not notebook.exists():
+        return pl.DataFrame(schema=SHOWN)
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    outputs = (output for cell in cells for output in cell.get("outputs", []))
+    kept = (output["metadata"][KEY] for output in outputs if KEY in output.get("metadata", {}))
+    return pl.DataFrame(next(kept, []), schema=SHOWN)
+
+
+def doubtful_hosts(checks: pl.DataFrame) -> set[str]:
+    """The hosts whose instrument failed a check: what was measured there is marked."""
+    failed = checks.filter(pl.col("passed").not_())
+    return set(failed["host"].drop_nulls())
+
+
+def instrument_markup(checks: pl.DataFrame) -> str:
+    """The notice for the front page, as HTML: a line when all is well, a box of what failed."""
+    rows = checks.to_dicts()
+    if not rows:
+        return _box(
+            "unknown", "The instrument was not tested: <code>pgstudies run instrument</code>."
+        )
+    failed = [row for row in rows if row["passed"] is False]
+    passed = sum(row["passed"] is True for row in rows)
+    where = f"on {_escaped(rows[0], 'host')}, {_escaped(rows[0], 'date')}"
+    counted = f"{passed} of {len(rows)} checks passed {where}"
+    open_ones = len(rows) - passed - len(failed)
+    if open_ones:
+        counted += f", {open_ones} not judged"
+    if not failed:
+        return _box("passed", f"The instrument: {counted}.")
+    items = "".join(
+        f"<li><strong>{_escaped(row, 'check')}</strong>: {_escaped(row, 'sentence')}</li>"
+        for row in failed
+    )
+    return _box(
+        "failed",
+        f"<strong>The instrument FAILED</strong> {len(failed)} of {len(rows)} checks {where}. "
+        f"What was measured there is marked.<ul>{items}</ul>",
+    )
+
+
+def _box(state: str, text: str) -> str:
+    role = ' role="alert"' if state == "failed" else ""
+    return f'<div class="instrument {state}"{role}>{text}</div>\n'
+
+
+def _escaped(row: Mapping[str, Any], column: str) -> str:
+    return html.escape(str(row[column]))
+
+
+_WORDS = {True: "passed", False: "FAILED"}

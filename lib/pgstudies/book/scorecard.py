@@ -1,0 +1,194 @@
+"""The scorecard: what has become of every published claim, record by record."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from .. import paths
+from ..analysis.claims import all_claims, origins
+from ..analysis.intervals import fewest_blocks
+from ..charts.style import BASELINE, CANDIDATES, NEUTRAL, PATCHED
+from ..errors import StudyError
+from ..records.reading import list_records, read_record
+from ..studies.executed import book_runs
+from .judging import judged
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..records.reading import Record
+
+
+SCHEMA: dict[str, pl.DataType] = {
+    **dict.fromkeys(["study", "claim", "text", "source", "holds_when"], pl.String()),
+    **dict.fromkeys(["published_ratio", "ratio", "low", "high"], pl.Float64()),
+    "blocks": pl.Int64(),
+    **dict.fromkeys(["verdict", "server", "release", "host", "date"], pl.String()),
+    **dict.fromkeys(["profile", "record", "link"], pl.String()),
+    "current": pl.Boolean(),
+}
+"""The columns, in order."""
+
+
+NO_RECORD = "not tested: no record"
+
+
+NOT_JUDGED = "not tested: the study's page does not judge it"
+
+
+_RELEASE = re.compile(r"\d\d+|\d\.\d+")
+
+
+def scorecard(study: str | None = None, *, history: bool = True) -> pl.DataFrame:
+    """Every claim (of ``study``) by the record its page rests on, and with ``history`` by others.
+
+    Columns, those of ``SCHEMA``: published_ratio at the size of the run; ratio with its 95 %
+    interval from low to high; verdict, one of ``agreement``, "inconclusive: n more blocks" or "not
+    tested: reason"; server, the version that the claim was judged on, and release, such as 9.6 or
+    18; date (UTC) when the record was begun; link, the place on the study's page, from the
+    directory of the studies; current, whether this is the record of the page, or without a page
+    the newest one, if possible with enough blocks for intervals.  Rows are in the order of the
+    claims, each by its current record first, then by the others from the newest on.  A record
+    never judged before is replayed.  Raises StudyError for a study without claims.
+    """
+    known = origins()
+    if study is not None and study not in known:
+        raise StudyError(f"There are no claims of {study}; the studies are: {', '.join(known)}.")
+    in_book = {run.study: run.record for run in book_runs(paths.STUDIES) if run.record}
+    rows = []
+    for name in [study] if study else known:
+        found = _records(name, in_book.get(name))
+        cards = [_cards(record) for record in (found if history else found[:1])]
+        for claim in all_claims().filter(pl.col("study") == name).iter_rows(named=True):
+            link = {"link": f"{name}.html#{known[name].anchor}"}
+            told = [card.get(claim["claim"], {"verdict": NOT_JUDGED}) for card in cards]
+            told = told or [{"verdict": NO_RECORD}]
+            rows += [
+                claim | link | {k: v for k, v in card.items() if v is not None} | {"current": not n}
+                for n, card in enumerate(told)
+            ]
+    return pl.DataFrame(
+        [{column: row.get(column) for column in SCHEMA} for row in rows], schema=SCHEMA
+    )
+
+
+def _records(study: str, in_book: Record | None) -> list[Record]:
+    """The records that count: the current one, then those with enough blocks from the newest on."""
+    complete = list_records(study).filter(pl.col("status") == "complete").reverse()
+    enough = complete.filter(pl.col("blocks_done") >= fewest_blocks())["path"].to_list()
+    own = [str(in_book.path)] if in_book else [] if enough else complete["path"].to_list()[:1]
+    once = {Path(path).name: path for path in reversed([*own, *enough])}  # a copy is the same
+    return [read_record(path) for path in reversed(once.values())]
+
+
+def _cards(record: Record) -> dict[str, dict[str, Any]]:
+    """What one record says, by claim; columns it says nothing of are left out."""
+    about = {
+        "host": record.info["host"].get("hostname") or "unknown",
+        "date": str(record.info["started_at"])[:16].replace("T", " "),
+        "profile": record.info.get("profile"),
+        "record": record.path.name,
+    }
+    try:
+        table = judged(record.path)
+    except StudyError as error:
+        reason = f"not tested: {str(error).rstrip('.')}"
+        claims = all_claims().filter(pl.col("study") == record.info["study"])["claim"]
+        table = pl.DataFrame({"claim": claims}).with_columns(verdict=pl.lit(reason))
+    return {
+        row["claim"]: {k: v for k, v in row.items() if k not in {"text", "baseline"}}
+        | about
+        | _server(record, row.get("candidate"))
+        | {"verdict": in_full(row)}
+        for row in table.iter_rows(named=True)
+    }
+
+
+def in_full(row: Mapping[str, Any]) -> str:
+    """A verdict of ``judge`` with the number of blocks that an open one lacks."""
+    more = (row.get("blocks_needed") or 0) - (row.get("blocks") or 0)
+    if row["verdict"] != "inconclusive" or more <= 0:
+        return str(row["verdict"])
+    return f"inconclusive: {more} more {'block' if more == 1 else 'blocks'}"
+
+
+def _server(record: Record, candidate: str | None) -> dict[str, str | None]:
+    """The version of the candidate, which may be another release than the record's own server."""
+    arms = dict(record.arms.select("name", "server").drop_nulls().iter_rows())
+    numbers = {_number(version): version for version in arms.values()}
+    named = (candidate or "").split()[:1]
+    version = arms.get(candidate or "") or next((numbers[n] for n in named if n in numbers), None)
+    number = _number(version or record.info["server"].get("version_text") or "unknown")
+    release = _RELEASE.match(number)
+    return {"server": number, "release": release[0] if release else number}
+
+
+def _number(version: str) -> str:
+    return version.removeprefix("PostgreSQL ").split()[0]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One outcome, and how it is shown; never by its colour alone.
+
+    Attributes:
+        word: As verdicts begin.
+        several: How a sentence goes on after a number of claims.
+        sign: One character, for tiles and tables.
+        css: The class that book.css colours.
+        colour: In charts, as in book.css.
+        shape: In charts, as Vega calls it.
+        meaning: One line for legends.
+
+    """
+
+    word: str
+    several: str
+    sign: str
+    css: str
+    colour: str
+    shape: str
+    meaning: str
+
+
+OUTCOMES = {
+    outcome.word: outcome
+    for outcome in (
+        Outcome("holds", "hold", "✓", "holds", CANDIDATES[0], "circle",
+                "the same direction, at least half as large"),
+        Outcome("holds, weaker", "weaker", "◐", "weaker", BASELINE, "triangle-down",
+                "the same direction, but smaller"),
+        Outcome("gone", "gone", "○", "gone", NEUTRAL, "square",
+                "no difference here that matters, or one where the post has none"),
+        Outcome("reversed", "reversed", "⇄", "reversed", PATCHED, "triangle-up",
+                "the opposite"),
+        Outcome("inconclusive", "inconclusive", "?", "inconclusive", CANDIDATES[2], "cross",
+                "this run cannot tell"),
+        Outcome("not tested", "not tested", "–", "untested", NEUTRAL, "stroke",
+                "with the reason"),
+    )
+}  # fmt: skip
+"""Best first, by the word a verdict begins with."""
+
+
+def outcome_of(verdict: str) -> Outcome:
+    """The outcome a verdict such as "inconclusive: 3 more blocks" begins with."""
+    return OUTCOMES[verdict.partition(":")[0]]
+
+
+def with_outcome(cards: pl.DataFrame) -> pl.DataFrame:
+    """Add the column outcome, the word that the verdict begins with."""
+    return cards.with_columns(outcome=pl.col("verdict").str.split(":").list.first())
+
+
+def in_sum(cards: pl.DataFrame) -> str:
+    """How many claims came to what, best first: "2 hold, 1 gone"; outcomes of none are left out."""
+    counts = dict(with_outcome(cards)["outcome"].value_counts().iter_rows())
+    return ", ".join(
+        f"{counts[word]} {o.several}" for word, o in OUTCOMES.items() if word in counts
+    )

@@ -1,0 +1,88 @@
+"""Sphinx extension and MyST-NB plug-in that draw the book's Vega-Lite charts without a network.
+
+The page carries the specification and a static SVG made from it.  A script in ``_static`` replaces
+the SVG by the live chart; without JavaScript the SVG stays.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import vl_convert
+from docutils import nodes
+
+from ..charts.markup import chart_markup
+from ..charts.style import MIME
+from ..errors import StudyError
+
+if TYPE_CHECKING:
+    from myst_nb.core.render import MimeData, NbElementRenderer
+    from sphinx.application import Sphinx
+
+
+class VegaLiteRenderer:
+    """Turn a Vega-Lite output into the markup that ``charts.js`` looks for."""
+
+    mime_priority_overrides = [("html", MIME, 5)]  # noqa: RUF012  (MyST-NB reads it as it is)
+
+    @staticmethod
+    def handle_mime(
+        renderer: NbElementRenderer,
+        data: MimeData,
+        inline: bool,
+    ) -> list[nodes.Element] | None:
+        """Return the chart's markup, or None for what is not a chart."""
+        if inline or data.mime_type != MIME:
+            return None
+        try:
+            markup = chart_markup(data.content)
+        except StudyError as error:
+            renderer.logger.warning(str(error), subtype="chart", line=data.line)
+            return []
+        return [nodes.raw(text=markup, format="html", classes=["output", "vega"])]
+
+
+def write_vega_bundle(app: Sphinx, exception: Exception | None) -> None:
+    """Write the Vega runtime of the installed vl-convert beside the book's other scripts."""
+    if exception is not None or app.builder.format != "html":
+        return
+    target = Path(app.outdir, "_static", "vega-bundle.js")
+    head = f"// Vega, Vega-Lite and Vega-Embed of vl-convert {version('vl-convert-python')}\n"
+    if target.exists():
+        with target.open(encoding="utf-8") as bundle:
+            if bundle.readline() == head:
+                return
+    script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    # The bundle declares names such as ``_`` at top level; Sphinx's doctools.js does too.
+    target.write_text(f"{head}(function () {{\n{script}\n}})();\n", encoding="utf-8")
+
+
+def light_without_scripts(app: Sphinx, exception: Exception | None) -> None:
+    """Give every page the light theme to begin with.
+
+    The theme's script replaces it at once; without scripts "auto" has no colours at all.
+    """
+    if exception is not None or app.builder.format != "html":
+        return
+    for page in Path(app.outdir).rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        begun = text.replace(' data-theme="auto">', ' data-theme="light">', 1)
+        if begun != text:
+            page.write_text(begun, encoding="utf-8")
+
+
+def executed_pages(app: Sphinx, *_others: object) -> list[str]:
+    """The pages to read anew at each build: the executed ones show what the studies left."""
+    return [page for page in ("book/intro", "book/environment") if page in app.env.found_docs]
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register the scripts, the style sheet and the events (Sphinx calls this)."""
+    app.add_js_file("charts.js", defer="defer")
+    app.add_css_file("book.css")
+    app.connect("env-get-outdated", executed_pages)
+    app.connect("build-finished", write_vega_bundle)
+    app.connect("build-finished", light_without_scripts)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

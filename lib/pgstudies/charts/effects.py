@@ -1,0 +1,204 @@
+"""Ratios with their intervals: forest plot and map."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import altair as alt
+import polars as pl
+
+from ..analysis.verdicts import OPEN
+from .style import NEUTRAL, WIDTH, arm_channels, choosable, described, faded, present, require
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+
+VERDICTS = {
+    "faster": "triangle-left",
+    "fewer": "triangle-left",
+    "slower": "triangle-right",
+    "more": "triangle-right",
+    "equivalent": "circle",
+    "inconclusive": "cross",
+    "too few blocks": "square",
+}
+"""The shape of each verdict; any other is a stroke."""
+
+
+def effect_chart(
+    effects: pl.DataFrame,
+    *,
+    description: str,
+    published: pl.DataFrame | None = None,
+    arms: Sequence[str] | None = None,
+) -> alt.LayerChart:
+    """Ratio of every candidate to the baseline with its interval, one group of rows per step.
+
+    Columns of ``effects``: candidate, step, ratio, low, high (both null where there are too few
+    blocks for an interval), margin (a fraction: 0.02) and verdict; optionally blocks, and
+    published_ratio, drawn as a hollow diamond.  ``published`` has candidate, step and
+    published_ratio, of candidates that need not be among ours.  The grey band is the margin.
+    Raises StudyError when a column is missing, there are no rows or the description is empty.
+    """
+    needed = ["candidate", "step", "ratio", "low", "high", "margin", "verdict"]
+    require(effects, needed, "effect_chart")
+    data = effects.select(*needed, *present(effects, "blocks", "published_ratio"))
+    if published is not None:
+        keys = ["candidate", "step"]
+        require(published, [*keys, "published_ratio"], "published")
+        ours = data.drop("published_ratio", strict=False)
+        data = ours.join(
+            published.select(*keys, "published_ratio"),
+            on=keys, how="full", coalesce=True, maintain_order="left_right",
+        )  # fmt: skip
+    # Of a step, all candidates have the same margin.
+    bands = data.drop_nulls("margin").unique("step", maintain_order=True)
+    bands = bands.select(
+        "step", margin_low=1 / (1 + pl.col("margin")), margin_high=1 + pl.col("margin")
+    )
+    shown = data["candidate"].unique(maintain_order=True).to_list()
+    steps = data["step"].unique(maintain_order=True).to_list()
+    verdicts = data["verdict"].drop_nulls().unique(maintain_order=True).to_list()
+    legend = ["candidate / baseline (logarithmic)", "line: 95 % interval; grey: the margin"]
+    if "published_ratio" in data.columns:
+        legend[1] += "; hollow diamond: published, one run"
+
+    scale = alt.Scale(type="log", nice=False, padding=14)
+    picked = alt.selection_point(fields=["candidate"], bind="legend")
+    group = alt.Y("step:N").sort(steps).title(None).scale(paddingInner=0.2)
+    base = alt.Chart(data).encode(y=group)
+    ours_only = base.transform_filter("isValid(datum.ratio)")
+    place = {
+        "yOffset": alt.YOffset("candidate:N").sort(shown),
+        "color": arm_channels("candidate", arms, shown)[0],
+        "opacity": faded(picked),
+    }
+    tooltip = [
+        alt.Tooltip("candidate:N"),
+        alt.Tooltip("step:N"),
+        alt.Tooltip("verdict:N"),
+        *(
+            alt.Tooltip(f"{column}:Q").format(".3f").title(title)
+            for column, title in _RATIO_TITLES.items()
+            if column in data.columns
+        ),
+        alt.Tooltip("margin:Q").format(".1%").title("margin (±)"),
+        *(alt.Tooltip(f"{c}:Q") for c in present(data, "blocks")),
+    ]
+    shape = alt.Shape("verdict:N").scale(
+        domain=verdicts, range=[VERDICTS.get(v, "stroke") for v in verdicts]
+    ).legend(orient="bottom", symbolFillColor=NEUTRAL, symbolStrokeColor=NEUTRAL)  # fmt: skip
+    x = alt.X("ratio:Q").scale(scale).title(legend).axis(format="~r", tickCount=8)
+    layers = [
+        alt.Chart(bands)
+        .mark_bar(color=NEUTRAL, opacity=0.18)
+        .encode(y=group, x=alt.X("margin_low:Q").scale(scale).title(legend), x2="margin_high:Q"),
+        alt.Chart().mark_rule(color=NEUTRAL).encode(x=alt.XDatum(1, scale=scale)),
+        ours_only.mark_rule(strokeWidth=2).encode(
+            x=alt.X("low:Q").scale(scale), x2="high:Q", **place
+        ),
+        ours_only.mark_point(size=70).encode(x=x, shape=shape, tooltip=tooltip, **place),
+    ]
+    if "published_ratio" in data.columns:
+        layers.append(
+            base.transform_filter("isValid(datum.published_ratio)")
+            .mark_point(filled=False, shape="diamond", size=110, strokeWidth=1.5)
+            .encode(x=alt.X("published_ratio:Q").scale(scale), tooltip=tooltip, **place)
+        )
+    height = len(steps) * max(30, 18 * len(shown))
+    chart = (
+        alt.LayerChart(layer=layers).properties(width=WIDTH - 90, height=height).add_params(picked)
+    )
+    return described(chart, description)
+
+
+_RATIO_TITLES = {
+    "ratio": "ratio (candidate / baseline)",
+    "low": "95 % interval from",
+    "high": "95 % interval to",
+    "published_ratio": "published ratio (one run)",
+}
+
+
+LESS, NONE, MORE = "#6db3e3", "#f4f4f2", "#eb9a6c"
+"""Colours of a ratio below 1, of 1 and above; black text can be read on all of them."""
+
+
+_INK = "#1a1a1a"
+
+
+_LEAST_SPAN, _MOST_SPAN = 1.25, 4.0
+
+
+_CELL_HEIGHT = 34
+
+
+def effect_map(
+    effects: pl.DataFrame,
+    *,
+    x: str,
+    y: str,
+    description: str,
+    step: str | None = None,
+    better: str = "faster",
+    worse: str = "slower",
+) -> alt.LayerChart:
+    """The ratio of each effect in a cell, its colour saying which side is better.
+
+    Columns of ``effects``: ``x`` and ``y``, names in the order to be drawn, ratio, low, high,
+    verdict, and where given ``step``, of which the reader chooses one value at a time.  A ratio
+    whose verdict is open stands in brackets.  ``better`` and ``worse`` say in the legend what
+    ratios below and above 1 mean.  Raises StudyError when a column is missing, there are no rows or
+    the description is empty.
+    """
+    needed = [x, y, "ratio", "low", "high", "verdict", *([step] if step else [])]
+    require(effects, needed, "effect_map")
+    data = effects.select(*needed, *present(effects, "blocks")).filter(
+        pl.col("ratio").is_not_null()
+    )
+    require(data, needed, "effect_map")
+    text = [
+        f"({row['ratio']:.2f})" if row["verdict"] in OPEN else f"{row['ratio']:.2f}"
+        for row in data.iter_rows(named=True)
+    ]
+    data = data.with_columns(pl.Series("text", text))
+    ratios = data["ratio"].to_numpy()
+    span = float(min(max(ratios.max(), 1 / ratios.min(), _LEAST_SPAN), _MOST_SPAN))
+    scale: Any = alt.Scale(
+        type="log",
+        domain=[1 / span, 1, span],
+        range=[LESS, NONE, MORE],
+        clamp=True,
+        interpolate="rgb",
+    )
+    legend: Any = alt.Legend(
+        title=f"{better} < 1 < {worse}", format="~r", gradientLength=220, titleFontSize=12,
+        titleLimit=WIDTH,
+        values=[round(1 / span, 2), 1, round(span, 2)],
+    )  # fmt: skip
+    rows = data[y].unique(maintain_order=True).to_list()
+    columns = data[x].unique(maintain_order=True).to_list()
+    base = alt.Chart(data).encode(
+        x=alt.X(x, type="nominal").sort(columns).title(None).axis(orient="top", labelAngle=0),
+        y=alt.Y(y, type="nominal").sort(rows).title(None),
+    )
+    cells = base.mark_rect(stroke="white", strokeWidth=2).encode(
+        color=alt.Color("ratio:Q").scale(scale).legend(legend),
+        tooltip=[
+            alt.Tooltip(y, type="nominal"),
+            alt.Tooltip(x, type="nominal"),
+            alt.Tooltip("ratio:Q").format(".3f"),
+            alt.Tooltip("low:Q").format(".3f").title("95 % interval from"),
+            alt.Tooltip("high:Q").format(".3f").title("95 % interval to"),
+            alt.Tooltip("verdict:N"),
+            *(alt.Tooltip(f"{c}:Q") for c in present(data, "blocks")),
+        ],
+    )
+    words = base.mark_text(color=_INK, fontSize=12).encode(text="text:N")
+    layers = choosable([cells, words], data, step)
+    chart = alt.LayerChart(layer=layers).properties(
+        width=WIDTH - 150, height=_CELL_HEIGHT * len(rows)
+    )
+    return described(chart, description)

@@ -1,0 +1,65 @@
+"""The picture of scans: where each of them is in its table, over time."""
+
+from __future__ import annotations
+
+import altair as alt
+import polars as pl
+
+from .style import BASELINE, CANDIDATES, PATCHED, WIDTH, choosable, described, faded, require
+
+MOST_PLACES = 4000
+"""That are drawn; of more, every other one, or every third: Altair refuses more than 5,000."""
+
+
+def scan_chart(
+    positions: pl.DataFrame,
+    *,
+    blocks: int,
+    description: str,
+    step: str | None = None,
+    until: float | None = None,
+) -> alt.LayerChart:
+    """One line per scan, block number against seconds; a scan that wraps goes on at block 0.
+
+    Columns of ``positions``: scan (a number from 1), seconds, block, and where given ``step``, of
+    which the reader chooses one value at a time.  ``blocks`` is the size of the table, ``until``
+    the end of the time axis (s), so that two charts can be compared.  Where two lines lie on each
+    other, the later one thinner, the scans share what is read.  Raises StudyError when a column is
+    missing, there are no rows or the description is empty.
+    """
+    keys = [step] if step else []
+    require(positions, ["scan", "seconds", "block", *keys], "scan_chart")
+    data = positions.sort("scan", "seconds")
+    # A line must not run back through the whole table where its scan wraps.
+    lap = (pl.col("block").diff().fill_null(0) < 0).cum_sum().over(*keys, "scan")
+    place = pl.int_range(pl.len()).over(*keys, "scan")
+    data = data.with_columns(lap=lap).filter(place % (1 + data.height // MOST_PLACES) == 0)
+    seconds = alt.Scale(nice=False) if until is None else alt.Scale(domain=[0, until], nice=False)
+    scans = sorted(data["scan"].unique())
+    palette = [BASELINE, PATCHED, *CANDIDATES]
+    picked = alt.selection_point(fields=["scan"], bind="legend")
+    base = alt.Chart(data.select(*keys, "scan", "seconds", "block", "lap")).encode(
+        x=alt.X("seconds:Q").title("seconds since the first scan began").scale(seconds),
+        y=alt.Y("block:Q").title("block of the table").scale(domain=[0, blocks], nice=False),
+        color=alt.Color("scan:O")
+        .scale(domain=scans, range=[palette[i % len(palette)] for i in range(len(scans))])
+        .legend(title="scan", columns=12),
+        detail="lap:N",
+        opacity=faded(picked),
+    )
+    # Scans that share lie on each other: the first is the widest, so that all can be seen.
+    lines = [
+        base.transform_filter(alt.datum["scan"] == scan).mark_line(strokeWidth=2 + 2 * behind)
+        for behind, scan in zip(reversed(range(len(scans))), scans, strict=True)
+    ]
+    points = base.mark_point(size=60).encode(
+        opacity=alt.value(0),
+        tooltip=[
+            alt.Tooltip("scan:O"),
+            alt.Tooltip("seconds:Q").format(".3f"),
+            alt.Tooltip("block:Q").format(",d"),
+        ],
+    )
+    layers = choosable([*lines, points], positions, step)
+    chart = alt.LayerChart(layer=layers).properties(width=WIDTH, height=320).add_params(picked)
+    return described(chart, description)

@@ -1,0 +1,255 @@
+"""Values by arm: series, blocks, dots."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+import polars as pl
+
+from ..errors import SpaceError, StudyError
+from .style import (
+    LABELLED_ONLY,
+    NEUTRAL,
+    WIDTH,
+    arm_channels,
+    choosable,
+    described,
+    description_of,
+    faded,
+    number,
+    present,
+    require,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def series_chart(
+    frame: pl.DataFrame,
+    *,
+    y: str,
+    y_title: str,
+    description: str,
+    x: str = "iteration",
+    color: str = "arm",
+    arms: Sequence[str] | None = None,
+    step: str | None = None,
+    low: str | None = None,
+    high: str | None = None,
+    log: bool = False,
+    expectation: pl.DataFrame | None = None,
+) -> alt.LayerChart:
+    """Points joined by lines, one line per value of ``color``.
+
+    ``x`` holds numbers, or names in the order to be drawn.  ``y_title`` names the unit: it stands
+    at the axis and in the tooltip.  ``arms`` is the study's whole list of arms, so that colours
+    stay the same from chart to chart.  ``step`` names a column
+    of which the reader chooses one value at a time.  ``low`` and ``high`` name the columns of an
+    interval, drawn as a band.  ``expectation`` has the columns ``x`` and ``y`` (and may have
+    ``step``): a dashed line.  Raises StudyError when a column is missing, there are no rows or the
+    description is empty.
+    """
+    band = [low, high] if low and high else []
+    steps = [step] if step else []
+    require(frame, [x, y, color, *band, *steps], "series_chart")
+    shown = frame[color].unique(maintain_order=True).to_list()
+    scale = alt.Scale(type="log") if log else alt.Scale(zero=True)
+    value = alt.Y(y, type="quantitative").title(y_title).scale(scale)
+    if log:
+        value = value.axis(gridOpacity=LABELLED_ONLY)
+    picked = alt.selection_point(fields=[color], bind="legend")
+    is_number = frame.schema[x].is_numeric()
+    if is_number:
+        where = alt.X(x, type="quantitative").axis(format="d", tickMinStep=1, tickCount=10)
+        where = where.scale(nice=False, padding=10)
+    else:
+        where = alt.X(x, type="ordinal").sort(None).axis(labelAngle=0)
+    if expectation is not None:
+        where = where.title([x, "dashed: expected"])
+    colour, shape = arm_channels(color, arms, shown)
+    base = alt.Chart(frame.select(x, y, color, *band, *steps)).encode(x=where, color=colour)
+    layers: list[alt.Chart] = []
+    if band:
+        shade = alt.when(picked).then(alt.value(0.18)).otherwise(alt.value(0.03))
+        edge = alt.Y(band[0], type="quantitative").title(y_title).scale(scale)
+        layers.append(base.mark_area().encode(y=edge, y2=alt.Y2(band[1]), opacity=shade))
+    layers.append(base.mark_line().encode(y=value, opacity=faded(picked)))
+    layers.append(
+        base.mark_point().encode(
+            y=value,
+            shape=shape,
+            opacity=faded(picked),
+            tooltip=[
+                alt.Tooltip(color, type="nominal"),
+                *(alt.Tooltip(s, type="nominal") for s in steps),
+                alt.Tooltip(x, type="quantitative" if is_number else "nominal"),
+                number(y, y_title),
+                *(number(c, f"{c}, {y_title}") for c in band),
+            ],
+        )
+    )
+    if expectation is not None:
+        require(expectation, [x, y], "the expectation")
+        layers.append(_dashed(expectation, where, value, y_title, step))
+    layers = choosable(layers, frame, step)
+    chart = alt.LayerChart(layer=layers).properties(width=WIDTH, height=260)
+    chart = chart.add_params(picked, _zoom())
+    return described(chart, description)
+
+
+def block_chart(
+    values: pl.DataFrame,
+    *,
+    y_title: str,
+    description: str,
+    y: str = "value",
+    arms: Sequence[str] | None = None,
+    step: str | None = None,
+) -> alt.LayerChart:
+    """One value per arm and block, in the order of blocks: a machine that drifts shows here.
+
+    Columns of ``values``: block, arm, ``y`` and, where given, ``step``, of which the reader
+    chooses one at a time; position (place within the block) is shown where it is there.
+    Raises StudyError when a column is missing, there are no rows or the description is empty.
+    """
+    steps = [step] if step else []
+    columns = ["block", "arm", y, *steps, *present(values, "position")]
+    require(values, columns, "block_chart")
+    shown = values["arm"].unique(maintain_order=True).to_list()
+    colour, shape = arm_channels("arm", arms, shown)
+    picked = alt.selection_point(fields=["arm"], bind="legend")
+    base = alt.Chart(values.select(columns)).encode(
+        x=alt.X("block:Q").axis(format="d", tickMinStep=1).scale(nice=False, padding=10),
+        y=alt.Y(y, type="quantitative").scale(zero=False).title(y_title),
+        color=colour,
+    )
+    lines = base.mark_line(strokeWidth=1).encode(
+        opacity=alt.when(picked).then(alt.value(0.4)).otherwise(alt.value(0.05))
+    )
+    points = base.mark_point().encode(
+        shape=shape,
+        opacity=faded(picked),
+        tooltip=[
+            alt.Tooltip("arm:N"),
+            *(alt.Tooltip(s, type="nominal") for s in steps),
+            alt.Tooltip("block:Q"),
+            *(alt.Tooltip(f"{c}:Q").title("place in block") for c in present(values, "position")),
+            number(y, y_title),
+        ],
+    )
+    layers = choosable([lines, points], values, step)
+    chart = (
+        alt.LayerChart(layer=layers).properties(width=WIDTH, height=240).add_params(picked, _zoom())
+    )
+    return described(chart, description)
+
+
+def save(chart: alt.TopLevelMixin, path: str | Path) -> Path:
+    """Write the chart to ``path`` as .svg, .png or .json and return the absolute path.
+
+    Raises StudyError for another suffix, a missing directory or a chart without a description, and
+    SpaceError where it cannot be written.
+    """
+    target = Path(path).expanduser().resolve()
+    if target.suffix not in {".svg", ".png", ".json"}:
+        raise StudyError(f"A chart is saved as .svg, .png or .json, not as {target.name!r}.")
+    if not target.parent.is_dir():
+        raise StudyError(f"There is no directory {target.parent}: make it, or save elsewhere.")
+    description_of(chart.to_dict())
+    options: dict[str, Any] = {"scale_factor": 2} if target.suffix == ".png" else {}
+    try:
+        chart.save(target, **options)
+    except OSError as error:
+        raise SpaceError(f"Cannot write {target}: {error.strerror}.") from error
+    return target
+
+
+def _dashed(
+    expectation: pl.DataFrame, x: alt.X, y: alt.Y, y_title: str, step: str | None
+) -> alt.Chart:
+    steps = present(expectation, step) if step else []
+    columns = [str(x.shorthand), str(y.shorthand)]
+    dashed: alt.Chart = (
+        alt.Chart(expectation.select(*columns, *steps))
+        .mark_line(color=NEUTRAL, strokeDash=[6, 4], strokeWidth=2)
+        .encode(
+            x=x,
+            y=y,
+            tooltip=[
+                alt.Tooltip(columns[0], type="quantitative"),
+                number(columns[1], f"expected (dashed): {y_title}"),
+            ],
+        )
+    )
+    return dashed
+
+
+def _zoom() -> alt.Parameter:
+    # A finger's drag must scroll the page, and so must the wheel alone.
+    drag = "[pointerdown[event.pointerType === 'mouse'], window:pointerup] > window:pointermove!"
+    return alt.selection_interval(
+        bind="scales", encodings=["y"], translate=drag, zoom="wheel![event.shiftKey]"
+    )
+
+
+def dot_chart(
+    frame: pl.DataFrame,
+    *,
+    x: str,
+    y: str,
+    y_title: str,
+    description: str,
+    color: str = "arm",
+    arms: Sequence[str] | None = None,
+    step: str | None = None,
+    low: str | None = None,
+    high: str | None = None,
+    log: bool = False,
+) -> alt.LayerChart:
+    """A dot for every value of ``color`` in every group ``x``, the groups in the order given.
+
+    ``y_title`` names the unit.  ``arms``, ``step``, ``low``, ``high`` and ``log`` are those of
+    ``series_chart``; the interval is a line through the dot.  Raises StudyError when a column is
+    missing, there are no rows or the description is empty.
+    """
+    band = [low, high] if low and high else []
+    steps = [step] if step else []
+    require(frame, [x, y, color, *band, *steps], "dot_chart")
+    shown = frame[color].unique(maintain_order=True).to_list()
+    groups = frame[x].unique(maintain_order=True).to_list()
+    scale = alt.Scale(type="log") if log else alt.Scale(zero=True)
+    value = alt.Y(y, type="quantitative").title(y_title).scale(scale)
+    if log:
+        value = value.axis(gridOpacity=LABELLED_ONLY)
+    colour, shape = arm_channels(color, arms, shown)
+    picked = alt.selection_point(fields=[color], bind="legend")
+    base = alt.Chart(frame.select(x, y, color, *band, *steps)).encode(
+        x=alt.X(x, type="nominal").sort(groups).title(None).axis(labelAngle=0, labelLimit=110),
+        color=colour,
+        opacity=faded(picked),
+    )
+    # A dot that is alone in its group stands above the group's name.
+    if frame.select(pl.struct(x, *steps).is_duplicated().any()).item():
+        base = base.encode(xOffset=alt.XOffset(color, type="nominal").sort(shown))
+    layers = []
+    if band:
+        edge = alt.Y(band[0], type="quantitative").title(y_title).scale(scale)
+        layers.append(base.mark_rule(strokeWidth=2).encode(y=edge, y2=alt.Y2(band[1])))
+    layers.append(
+        base.mark_point().encode(
+            y=value,
+            shape=shape,
+            tooltip=[
+                alt.Tooltip(color, type="nominal"),
+                *(alt.Tooltip(s, type="nominal") for s in [*steps, x]),
+                number(y, y_title),
+                *(number(c, f"{c}, {y_title}") for c in band),
+            ],
+        )
+    )
+    layers = choosable(layers, frame, step)
+    chart = alt.LayerChart(layer=layers).properties(width=WIDTH, height=240).add_params(picked)
+    return described(chart, description)

@@ -1,0 +1,235 @@
+"""The look of every chart and table: renderer, theme, and the colours and shapes of the arms."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+import polars as pl
+import vl_convert
+
+from ..errors import StudyError
+from . import tables
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+# JupyterLab 4.6 draws Vega-Lite natively, but registers MIME types only up to v5.
+MIME = "application/vnd.vegalite.v5+json"
+
+
+# Every colour stands out 3:1 from white and from the book's dark background (WCAG 1.4.11).
+# Okabe and Ito's palette, its two lightest colours darkened for that; the shapes carry the
+# distinction for readers to whom two of them look alike.
+BASELINE = "#0072b2"
+
+
+REPEAT = "#3d9bd4"
+
+
+PATCHED = "#d55e00"
+
+
+FURTHER_PATCHED = ("#e0568a", "#c8322a", "#bb6d14")
+
+
+CANDIDATES = ("#009e73", "#cc79a7", "#a67c00", "#7f6cd0", "#7a7a7a")
+
+
+NEUTRAL = "#7a7a7a"
+
+
+SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right")
+
+
+# The column of the page is 690 px wide on a desktop; wider charts would scroll.
+WIDTH = 600
+
+
+FONT = "Helvetica, Arial, sans-serif"
+
+
+def book_renderer(spec: dict[str, Any], **_options: object) -> dict[str, Any]:
+    """The specification for JupyterLab and the book, a PNG and a sentence for every other reader.
+
+    Raises StudyError for a chart without a description.
+    """
+    png = vl_convert.vegalite_to_png(spec, scale=2)
+    return {
+        MIME: spec,
+        "image/png": base64.b64encode(png).decode("ascii"),
+        "text/plain": description_of(spec),
+    }
+
+
+def description_of(spec: dict[str, Any]) -> str:
+    """The sentence that stands for the chart where it cannot be seen."""
+    sentence = str(spec.get("description") or "").strip()
+    if not sentence:
+        raise StudyError(
+            "This chart has no description: give it one sentence that says what it shows, "
+            "with chart.properties(description=...)."
+        )
+    return sentence
+
+
+def _theme() -> Any:
+    """Colours of text and axes are those of paper: the page's style sheet adapts them."""
+    text: dict[str, Any] = {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal"}
+    return {
+        "config": {
+            "background": "white",
+            "font": FONT,
+            "padding": {"left": 12, "top": 4, "right": 8, "bottom": 4},
+            "view": {"continuousWidth": WIDTH, "continuousHeight": 260, "stroke": None},
+            "axis": {**text, "gridOpacity": 0.6, "titlePadding": 8, "labelLimit": 220},
+            "axisY": {"domain": False, "ticks": False, "labelPadding": 6},
+            "axisX": {"grid": False, "labelFlush": False},
+            "header": {**text, "labelFontWeight": "bold", "labelAnchor": "start", "title": None},
+            "legend": {**text, "orient": "top", "direction": "horizontal", "title": None,
+                       "symbolSize": 80, "labelLimit": 300, "symbolOpacity": 1,
+                       "columnPadding": 16},
+            "title": {"anchor": "start", "fontSize": 13, "subtitleFontSize": 12, "offset": 8},
+            "line": {"strokeWidth": 1.5},
+            "point": {"size": 45, "filled": True},
+            "range": {"category": [BASELINE, PATCHED, *CANDIDATES]},
+        }
+    }  # fmt: skip
+
+
+def arm_colours(arms: Sequence[str]) -> dict[str, str]:
+    """The colour of each arm, in the order given; a study passes the same list to every chart.
+
+    ``heap`` and the posts' ``head`` are baselines and have one blue in every study; without them
+    the first arm has it.  A baseline's second copy, ``heap (again)``, has a lighter one.  Arms with
+    ``patch`` in their name are vermilion and, where there are several, of other warm colours; the
+    others take the palette's colours in order.
+    """
+    baselines = {arm for arm in arms if arm.lower() in {"heap", "head"}} or set(arms[:1])
+    patched, rest = iter((PATCHED, *FURTHER_PATCHED)), iter(CANDIDATES)
+    colours: dict[str, str] = {}
+    for arm in arms:
+        if arm in baselines:
+            colours[arm] = BASELINE
+        elif arm.removesuffix(" (again)") in baselines:
+            colours[arm] = REPEAT
+        elif "patch" in arm.lower():
+            colours[arm] = next(patched, PATCHED)
+        else:
+            colours[arm] = next(rest, NEUTRAL)
+    return colours
+
+
+def arm_scale(arms: Sequence[str], shown: Sequence[str] | None = None) -> alt.Scale:
+    """The colour scale of ``arms``; with ``shown`` it lists only those, in unchanged colours."""
+    colours = arm_colours(arms)
+    domain = [arm for arm in arms if shown is None or arm in shown]
+    return alt.Scale(domain=domain, range=[colours[arm] for arm in domain])
+
+
+def arm_shapes(arms: Sequence[str], shown: Sequence[str] | None = None) -> alt.Scale:
+    """The scale of point shapes that goes with ``arm_scale``."""
+    shapes = {arm: SHAPES[i % len(SHAPES)] for i, arm in enumerate(arms)}
+    domain = [arm for arm in arms if shown is None or arm in shown]
+    return alt.Scale(domain=domain, range=[shapes[arm] for arm in domain])
+
+
+def legend_columns(names: Sequence[str]) -> int:
+    """The number of columns in which a legend of these names is no wider than the page."""
+    # 7 px is the mean width of a letter, 38 px a symbol and the gap; columns are aligned.
+    widths = [38 + 7 * len(name) for name in names]
+    for columns in range(len(names), 1, -1):
+        if sum(max(widths[i::columns]) for i in range(columns)) <= WIDTH:
+            return columns
+    return 1
+
+
+def enable() -> None:
+    """Make this the style of all charts and tables of the session; importing the module does."""
+    alt.renderers.register("book", book_renderer)
+    alt.renderers.enable("book")
+    alt.theme.register("pgstudies", enable=True)(_theme)
+    pl.Config.set_tbl_hide_dataframe_shape(True).set_tbl_hide_column_data_types(True)
+    tables.enable()
+    pl.Config.set_tbl_rows(60).set_tbl_cols(20).set_fmt_str_lengths(200)
+
+
+enable()
+
+
+ROUNDED = ",.4~r"
+
+
+# Vega marks every 2, 3, … 9 on a logarithmic axis, and labels a few.
+LABELLED_ONLY: Any = {"condition": {"test": "datum.label === ''", "value": 0}, "value": 0.6}
+
+
+def faded(picked: alt.Parameter) -> Any:
+    """Full strength for the arms picked in the legend, a tenth for the others."""
+    return alt.when(picked).then(alt.value(1)).otherwise(alt.value(0.1))
+
+
+def number(column: str, title: str) -> alt.Tooltip:
+    """A tooltip's line for a quantity; ``title`` names its unit."""
+    return alt.Tooltip(column, type="quantitative").format(ROUNDED).title(title)
+
+
+def described(chart: alt.LayerChart, description: str) -> alt.LayerChart:
+    """The chart with its sentence for readers who cannot see it; StudyError if it is empty."""
+    sentence = description_of({"description": description})
+    described: alt.LayerChart = chart.properties(description=sentence)
+    return described
+
+
+def arm_channels(
+    column: str, arms: Sequence[str] | None, shown: list[str]
+) -> tuple[alt.Color, alt.Shape]:
+    """Colour and shape by arm, the same on every chart, in a legend that fits the page."""
+    known = complete(arms, shown)
+    columns = legend_columns(shown)
+    return (
+        alt.Color(column, type="nominal").scale(arm_scale(known, shown)).legend(columns=columns),
+        alt.Shape(column, type="nominal").scale(arm_shapes(known, shown)).legend(columns=columns),
+    )
+
+
+def complete(arms: Sequence[str] | None, shown: list[str]) -> list[str]:
+    """The study's arms, and after them those that are shown without being listed."""
+    known = list(arms) if arms is not None else []
+    return known + [arm for arm in shown if arm not in known]
+
+
+def present(frame: pl.DataFrame, *columns: str) -> list[str]:
+    """Which of these columns the frame has."""
+    return [c for c in columns if c in frame.columns]
+
+
+def require(frame: pl.DataFrame, columns: Sequence[str], who: str) -> None:
+    """Raise StudyError unless the frame has rows and these columns."""
+    missing = [c for c in columns if c not in frame.columns]
+    if missing:
+        raise StudyError(
+            f"{who} needs the column {missing[0]!r}, and this frame has only "
+            f"{', '.join(frame.columns)}."
+        )
+    if frame.is_empty():
+        raise StudyError(f"{who} was given a frame without rows, so there is nothing to draw.")
+
+
+def choosable(layers: list[alt.Chart], frame: pl.DataFrame, step: str | None) -> list[alt.Chart]:
+    """The layers, with a menu of the steps, of which one is shown at a time."""
+    if step is None:
+        return layers
+    options = frame[step].unique(maintain_order=True).to_list()
+    chosen = alt.param(
+        name="chosen_step",
+        value=options[0],
+        bind=alt.binding_select(options=options, name=f"{step} "),
+    )
+    filtered = [
+        layer.transform_filter(alt.datum[step] == chosen) if step in layer.data.columns else layer
+        for layer in layers
+    ]
+    return [filtered[0].add_params(chosen), *filtered[1:]]

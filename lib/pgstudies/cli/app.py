@@ -1,0 +1,326 @@
+"""The command ``pgstudies``: measure the studies, draw the book, list records, examine a server."""
+
+from __future__ import annotations
+
+import errno
+import signal
+import sys
+import traceback
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from ..errors import NotebookError, SpaceError, StudyError
+from ..terminal import say
+from . import compare as cli_compare
+from . import sweep as cli_sweep
+from .options import assignments
+from .servers import servers_app
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import FrameType
+
+
+_ALL = "all"
+
+
+_HELP = """\
+Rerun published PostgreSQL performance studies on a server of your choice.
+
+\b
+The usual course:
+  pgstudies doctor     what this machine and the server can do
+  pgstudies run all    measure every study at quick size
+  pgstudies book       draw the report, _build/html/index.html
+  pgstudies scorecard  which of the old claims still hold
+"""
+
+
+_EXIT_CODES = """\
+\b
+Exit codes:
+  0    done
+  1    an error in pgstudies itself; please report it
+  2    the request cannot be carried out as it was made
+  3    the server cannot be found, started, reached or used
+  4    a notebook stopped with an error
+  5    no space left on a disk, or no permission to write
+  130  interrupted; the same command continues
+"""
+
+
+_RUN = """\
+Measure a study, and put its executed notebook into the book.
+
+STUDY is one of those that `pgstudies studies` lists, or all.  A run that was
+interrupted is continued by the same command.
+
+\b
+Examples:
+  pgstudies run cluster_order
+  pgstudies run all --profile standard
+  pgstudies run cluster_order --server 16
+  pgstudies run cluster_order --server ~/build/postgresql-master
+  pgstudies run cluster_order --server postgresql://me@db.example/postgres
+  pgstudies run cluster_order -p rows=1_000_000 -p blocks=10
+  pgstudies run cluster_order --replay data/records
+
+Keep passwords out of the command line, where every user of the machine can read
+them: set PGSTUDIES_SERVER, or write them into ~/.pgpass.
+"""
+
+
+_SERVER = (
+    "Where to measure: embedded, a release such as 16 (`pgstudies servers` lists them), a "
+    "directory of PostgreSQL programs, or a postgresql:// address.  "
+    "[default: $PGSTUDIES_SERVER, else embedded]"
+)
+
+
+app = typer.Typer(
+    name="pgstudies",
+    help=_HELP,
+    epilog=_EXIT_CODES,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"pgstudies {version('pgstudies')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None: ...
+
+
+@app.command(help=_RUN)
+def run(
+    study: Annotated[str, typer.Argument(metavar="STUDY|all", show_default=False)],
+    *,
+    profile: Annotated[
+        str, typer.Option(metavar="NAME", help="Size of the run: quick, standard or published.")
+    ] = "quick",
+    server: Annotated[str | None, typer.Option(metavar="SERVER", help=_SERVER)] = None,
+    parameter: Annotated[
+        list[str] | None,
+        typer.Option("-p", metavar="NAME=VALUE", help="Set a parameter; may be repeated."),
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start anew where a run could be continued.")
+    ] = False,
+    replay: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RECORD",
+            envvar="PGSTUDIES_REPLAY",
+            help="Analyse this record instead of measuring.",
+        ),
+    ] = None,
+) -> None:
+    """Run one study or all."""
+    from ..paths import shown
+    from ..studies.plan import plan, studies
+    from ..studies.run import run_study
+
+    def keep(verdicts: Path, record: Path) -> None:
+        from ..book import judging  # imports polars
+
+        judging.keep(verdicts, record)
+
+    given = assignments(parameter or [])
+    names = studies() if study == _ALL else [study]
+    for name in names:  # before the first one starts, an hour perhaps before the last
+        plan(name, profile=profile, server=server, parameters=given)
+    failures = []
+    for name in names:
+        try:
+            notebook = run_study(
+                name,
+                profile=profile,
+                server=server,
+                parameters=given,
+                fresh=fresh,
+                replay=replay,
+                keep=keep,
+            )
+        except KeyboardInterrupt:
+            again = "run the command again without --fresh" if fresh else "run it again"
+            say(f"interrupted; what is finished is kept: {again} to continue.")
+            raise typer.Exit(130) from None
+        except (NotebookError, StudyError) as error:
+            # The other studies would meet the same server and the same disk.
+            if type(error) not in {NotebookError, StudyError} or len(names) == 1:
+                raise
+            say(str(error))
+            failures.append(error)
+        else:
+            typer.echo(f"{name}: {shown(notebook)}")
+    if failures:
+        say(f"{len(failures)} of {len(names)} studies failed.")
+        raise typer.Exit(failures[0].exit_code)
+
+
+@app.command(short_help="List the studies, or the parameters of one.")
+def studies(
+    study: Annotated[str | None, typer.Argument(metavar="[STUDY]", show_default=False)] = None,
+) -> None:
+    """List the studies, or the parameters of one, with their values in each profile.
+
+    \b
+    Examples:
+      pgstudies studies
+      pgstudies studies cluster_order
+    """  # noqa: D301  (a backspace tells the help not to rewrap)
+    from . import listing
+
+    typer.echo(listing.studies() if study is None else listing.parameters(study))
+
+
+@app.command(short_help="Draw the report from the executed notebooks.")
+def book() -> None:
+    """Draw the report from the executed notebooks: _build/html/index.html."""
+    from ..book.build import build
+
+    typer.echo(build())
+
+
+@app.command(short_help="List the records that there are.")
+def records(
+    study: Annotated[
+        str | None, typer.Option(metavar="STUDY", help="Only records of this study.")
+    ] = None,
+) -> None:
+    """List the records of this user and those that come with the project, oldest first.
+
+    \b
+    Examples:
+      pgstudies records
+      pgstudies records --study cluster_order
+    A record's directory, the second line of each entry, is what --replay takes.
+    """  # noqa: D301
+    from . import listing
+
+    typer.echo(listing.records(study))
+
+
+@app.command(short_help="Say which of the posts' claims still hold.")
+def scorecard(
+    study: Annotated[
+        str | None, typer.Option(metavar="STUDY", help="Only the claims of this study.")
+    ] = None,
+) -> None:
+    """Say what has become of every claim of the posts, as plain text that can be mailed.
+
+    Each is judged by the record that its study's page rests on, or else by the
+    newest one.  A record that was never judged is replayed first, in ten seconds.
+
+    \b
+    Examples:
+      pgstudies scorecard
+      pgstudies scorecard --study cluster_order
+    """  # noqa: D301
+    from ..book import score_text as scoretext
+    from ..book import scorecard as scorecards
+
+    typer.echo(scoretext.in_text(scorecards.scorecard(study, history=False)))
+
+
+@app.command(short_help="Say what this machine and a server can do.")
+def doctor(
+    server: Annotated[str | None, typer.Option(metavar="SERVER", help=_SERVER)] = None,
+) -> None:
+    """Examine this machine and a server: what will run, what will not, and why.
+
+    \b
+    Examples:
+      pgstudies doctor
+      pgstudies doctor --server postgresql://me@db.example/postgres
+    Each line begins with "ok", with "--" for what will be left out, or with
+    "NO" for what keeps the studies from running; then the exit code is not 0.
+    """  # noqa: D301
+    from .doctor import examine, exit_code
+
+    checks = []
+    for check in examine(server):
+        checks.append(check)
+        typer.echo(check.line)
+    raise typer.Exit(exit_code(checks))
+
+
+app.add_typer(
+    servers_app,
+    name="servers",
+    short_help="List the PostgreSQL releases to run on, or fetch them.",
+    invoke_without_command=True,
+)
+
+
+app.command(help=cli_compare.HELP, short_help="Compare two builds, releases or settings.")(
+    cli_compare.compare
+)
+
+
+app.command(short_help="Measure a comparison again from its report.")(cli_compare.rerun)
+
+
+app.command(short_help="Measure over several hosts, or a grid of parameters.")(cli_sweep.sweep)
+
+
+app.command(short_help="Be the worker of this host in a sweep.")(cli_sweep.worker)
+
+
+app.command(short_help="Say on how many hosts a study's claims hold.")(cli_sweep.hosts)
+
+
+def _stop(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+
+
+_FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
+
+
+def _space_error(error: OSError) -> SpaceError | None:
+    where = error.filename or "the disk"
+    if error.errno in _FULL:
+        return SpaceError(f"No space left while writing to {where}: free some and try again.")
+    if error.errno in _FORBIDDEN:
+        return SpaceError(
+            f"No permission to write to {where} ({error.strerror}): "
+            f"work in a clone of the project that is yours."
+        )
+    return None
+
+
+def main() -> NoReturn:
+    """Run the command line; every error ends in a sentence and an exit code of its own."""
+    signal.signal(signal.SIGTERM, _stop)
+    try:
+        app()
+    except StudyError as error:
+        say(str(error))
+        sys.exit(error.exit_code)
+    except Exception as error:
+        known = _space_error(error) if isinstance(error, OSError) else None
+        if known is not None:
+            say(str(known))
+            sys.exit(known.exit_code)
+        traceback.print_exc()
+        say("this is an error in pgstudies itself; please report it with the lines above.")
+        sys.exit(1)
+    sys.exit(0)

@@ -1,0 +1,114 @@
+"""What the doctor says of one thing: a line."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg import sql
+
+from ..errors import CannotRun, ServerError
+from ..programs.compilers import compiler_version, find_compiler, find_make, server_headers
+from ..programs.extensions import NAMES, build, self_test
+from ..servers.owned import OwnedServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ..servers.serve import Server
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing examined.
+
+    Attributes:
+        name: What was examined.
+        ok: True if it is as wished, None if something will be left out, False if no study can run.
+        sentence: What was found, and what follows from it.
+        exit_code: For scripts, when ``ok`` is False.
+
+    """
+
+    name: str
+    ok: bool | None
+    sentence: str
+    exit_code: int = 0
+
+    @property
+    def line(self) -> str:
+        """The check as ``pgstudies doctor`` prints it."""
+        mark = {True: "ok", None: "--", False: "NO"}[self.ok]
+        return f"{mark}  {self.name:15} {self.sentence}"
+
+
+def examine_extensions(server: Server) -> Iterator[Check]:
+    """The links one by one, up to the first that is broken; an owned server is restarted."""
+    if not isinstance(server, OwnedServer):
+        yield _broken("extensions", "the server is not ours, so nothing can be built for it")
+        return
+    links: list[tuple[str, Callable[[OwnedServer], str]]] = [
+        ("pg_config", _pg_config),
+        ("headers", _headers),
+        ("compiler", _compiler),
+        ("build", _build),
+        ("create", _create),
+        ("self-test", _self_tests),
+    ]
+    for name, link in links:
+        try:
+            yield Check(name, True, link(server))
+        except (CannotRun, ServerError, psycopg.Error) as error:
+            yield _broken(name, str(error).partition("\n")[0])
+            return
+
+
+def _broken(name: str, reason: str) -> Check:
+    return Check(name, None, f"arms that need a C extension: not run: {reason}")
+
+
+def _pg_config(server: OwnedServer) -> str:
+    pg_config = server.binaries.program("pg_config")
+    if pg_config is None:
+        raise CannotRun("there is no pg_config with the server")
+    return str(pg_config)
+
+
+def _headers(server: OwnedServer) -> str:
+    server_headers(server.binaries)
+    return f"those of {server.version_text} are installed"
+
+
+def _compiler(_: OwnedServer) -> str:
+    compiler = find_compiler()
+    return f"{shlex.join(compiler)}: {compiler_version(compiler)}; {find_make()}"
+
+
+def _build(server: OwnedServer) -> str:
+    for name in NAMES:
+        build(name, server.binaries)
+    return f"{' and '.join(NAMES)} are in the cache"
+
+
+def _create(server: OwnedServer) -> str:
+    for name in NAMES:
+        _with_extension(server, name)
+    return f"{' and '.join(NAMES)} are accepted by the server"
+
+
+def _self_tests(server: OwnedServer) -> str:
+    seen = []
+    for name in NAMES:
+        _with_extension(server, name)
+        with server.connect() as connection:
+            seen.append(f"{name}: {self_test(name, connection)}")
+    return "; ".join(seen)
+
+
+def _with_extension(server: OwnedServer, name: str) -> None:
+    server.restart(build(name, server.binaries).settings)
+    with server.connect() as connection:
+        create = sql.SQL("CREATE EXTENSION IF NOT EXISTS {}").format(sql.Identifier(name))
+        connection.execute(create)

@@ -1,0 +1,269 @@
+"""The commands ``compare`` and ``rerun``: two servers, one question, an answer with guards."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from ..errors import StudyError
+from ..terminal import say
+from .options import assignments
+
+if TYPE_CHECKING:
+    from ..compare.measured import Measured
+    from ..compare.request import Request
+
+
+UNDECIDED = 2
+
+
+CANNOT_RUN = 3
+
+
+HELP = """\
+Compare two builds, releases or files of settings: is the candidate slower?
+
+Every block runs the arms of a study on both servers, and a second copy of the
+baseline, in random order.  First the plan is shown: how many blocks it takes to
+see the margin, and how long.  The same command continues after Ctrl-C, and adds
+blocks to those that there are.
+
+A side is embedded, a release such as 17, a directory of programs, an address, a
+file of settings as in postgresql.conf, or a server with such a file: 17+my.conf.
+
+\b
+Examples:
+  pgstudies compare --candidate ~/build/patched --baseline ~/build/master
+  pgstudies compare --candidate my.conf --study cluster_order --blocks 20
+  pgstudies compare --baseline 17 --candidate embedded --minutes 60
+  pgstudies compare --candidate DIR --study hash_index --arm hash --case warm
+
+\b
+Exit codes:
+  0    no step is slower
+  1    a step is slower: a regression
+  2    it could not be decided, or a guard failed
+  3    the comparison could not be run
+  130  interrupted; the blocks that are finished are in the report
+"""
+
+
+def compare(  # noqa: D103  (its help is above)
+    *,
+    candidate: Annotated[
+        str, typer.Option(metavar="SIDE", help="What is judged.", show_default=False)
+    ],
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIDE",
+            help="What it is judged by.  [default: $PGSTUDIES_SERVER, else embedded]",
+        ),
+    ] = None,
+    study: Annotated[
+        list[str] | None,
+        typer.Option(metavar="STUDY", help="A study to run; may be repeated.  [default: all]"),
+    ] = None,
+    arm: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ARM",
+            help="An arm of the study to run; may be repeated.  [default: all that need no "
+            "server of their own]",
+        ),
+    ] = None,
+    case: Annotated[
+        str | None, typer.Option(metavar="CASE", help="Judge only this step or case.")
+    ] = None,
+    profile: Annotated[
+        str, typer.Option(metavar="NAME", help="Size of the run: quick, standard or published.")
+    ] = "quick",
+    parameter: Annotated[
+        list[str] | None,
+        typer.Option("-p", metavar="NAME=VALUE", help="Set a parameter; may be repeated."),
+    ] = None,
+    blocks: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Blocks in all, those of earlier runs included."),
+    ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(min=0.01, metavar="M", help="Measure as many blocks as fit into this time."),
+    ] = None,
+    margin: Annotated[
+        float,
+        typer.Option(min=0.001, max=1.0, metavar="FRACTION", help="What is worth to be called so."),
+    ] = 0.02,
+    copies: Annotated[
+        bool, typer.Option("--aa/--no-aa", help="Run a second copy of the baseline, or not.")
+    ] = True,
+    pin: Annotated[
+        bool,
+        typer.Option(
+            "--pin/--no-pin",
+            help="Keep server and client on one core where the study does, or not.",
+        ),
+    ] = True,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Show the plan and measure nothing.")
+    ] = False,
+    report: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The report.  [default: comparison-<time>.html]"),
+    ] = None,
+) -> None:
+    try:
+        from ..compare.request import (
+            Request,
+            side,
+        )
+        from ..studies.plan import INSTRUMENT, studies
+
+        before = side(
+            baseline or os.environ.get("PGSTUDIES_SERVER") or "embedded", otherwise="embedded"
+        )
+        request = Request(
+            baseline=before,
+            candidate=side(candidate, otherwise=before.server),
+            studies=tuple(study or (s for s in studies() if s != INSTRUMENT)),
+            profile=profile,
+            parameters=assignments(parameter or []),
+            arms=tuple(arm or ()),
+            case=case,
+            copies=copies,
+            pin=pin,
+            margin=margin,
+            blocks=blocks,
+            minutes=minutes,
+        )
+        code = _carry_out(request, report, only_plan=plan)
+    except StudyError as error:
+        _cannot_run(error)
+    raise typer.Exit(code)
+
+
+def rerun(
+    report: Annotated[Path, typer.Argument(metavar="REPORT", show_default=False)],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--report", metavar="FILE", help="The new report.  [default: comparison-<time>.html]"
+        ),
+    ] = None,
+) -> None:
+    """Measure a comparison again, from nothing but its report.
+
+    The report holds what was asked for; nothing that was measured then counts.
+
+    \b
+    Example:
+      pgstudies rerun comparison-20261121T204500Z.html
+    Exit codes are those of `pgstudies compare`.
+    """  # noqa: D301
+    try:
+        from ..compare.report import request_in
+
+        code = _carry_out(request_in(report), output, fresh=True)
+    except StudyError as error:
+        _cannot_run(error)
+    raise typer.Exit(code)
+
+
+def _cannot_run(error: StudyError) -> NoReturn:
+    """End with the code that this command has for every such error, a full disk included."""
+    say(str(error))
+    raise typer.Exit(CANNOT_RUN) from None
+
+
+def _carry_out(
+    request: Request, report: Path | None, *, only_plan: bool = False, fresh: bool = False
+) -> int:
+    from ..analysis.intervals import MOST_BLOCKS
+    from ..compare.plan import in_words, plan_of
+    from ..compare.run import measured_blocks
+    from ..studies.plan import plan as checked
+
+    target = _target(report)
+    for study in request.studies:
+        checked(
+            study,
+            profile=request.profile,
+            server=request.baseline.server,
+            parameters=request.parameters,
+        )
+    plans = [
+        plan_of(
+            study,
+            request.comparison,
+            profile=request.profile,
+            blocks=request.blocks,
+            case=request.case,
+        )
+        for study in request.studies
+    ]
+    for line in in_words(request.comparison, plans, minutes=request.minutes, margin=request.margin):
+        typer.echo(line)
+    if only_plan:
+        return 0
+    typer.echo("")
+    most = request.blocks or MOST_BLOCKS
+    blocks = {p.study: most if request.minutes else p.blocks for p in plans}
+    measured: list[Measured] = []
+    failures: list[str] = []
+
+    def failed(study: str, error: StudyError) -> None:
+        say(f"{study}: {error}")
+        failures.append(study)
+
+    interrupted = False
+    try:
+        for found in measured_blocks(request, blocks, fresh=fresh, failed=failed):
+            measured.append(found)
+    except KeyboardInterrupt:
+        interrupted = True
+    if interrupted:
+        say("interrupted; what is finished is kept: run it again to continue.")
+        if not any(m.samples.height for m in measured):
+            return 130
+    code = _reported(request, measured, target, interrupted=interrupted)
+    if failures:
+        say(f"not compared: {', '.join(failures)}, for the reasons above.")
+    return code or (UNDECIDED if failures else 0)
+
+
+def _reported(
+    request: Request, measured: list[Measured], target: Path, *, interrupted: bool
+) -> int:
+    from ..compare.report import write_report
+    from ..compare.result import (
+        exit_code,
+        result_of,
+    )
+    from ..compare.text import as_text
+
+    result = result_of(
+        request.comparison,
+        measured,
+        case=request.case,
+        margin=request.margin,
+        profile=request.profile,
+    )
+    text = as_text(result)
+    typer.echo(text)
+    typer.echo(f"\nReport: {write_report(result, request, text, target)}")
+    return 130 if interrupted else exit_code(result.effects, result.guards)
+
+
+def _target(report: Path | None) -> Path:
+    """Where the report goes; found out before an hour of measuring, not after it."""
+    target = report or Path(f"comparison-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.html")
+    target = target.expanduser().resolve()
+    if target.is_dir() or target.suffix != ".html":
+        raise StudyError(f"The report must be a file named *.html, and {target} is not.")
+    if not target.parent.is_dir() or not os.access(target.parent, os.W_OK):
+        raise StudyError(f"The report cannot be written into {target.parent}: name another file.")
+    return target

@@ -1,0 +1,235 @@
+"""What this machine and a server can do, and what will be left out on them, one line each."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import platform
+import shutil
+import tempfile
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+import psutil
+
+from ..errors import SpaceError, StudyError
+from ..host.facts import git_revision, mount_of, nearest_existing
+from ..host.gate import gate
+from ..measuring.cold import can_evict, reason_not_cold
+from ..measuring.counters import StatementCounters, device_bytes
+from ..paths import records_dir, run_dir
+from ..programs.accounts import server_account
+from ..programs.releases import reason_not_available, releases
+from ..programs.versions import counts_wal
+from ..servers.limits import reason_no_limits
+from ..servers.owned import OwnedServer
+from ..servers.serve import serve
+from .checks import Check, examine_extensions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from ..servers.serve import Server
+
+
+_FICLONE = 0x40049409  # ioctl of Linux: make one file share the blocks of another
+
+
+_CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+
+
+def examine(spec: str | None = None) -> Iterator[Check]:
+    """Examine the machine, then the server ``spec`` (as for ``serve``), which is left as it was."""
+    yield from _software()
+    yield from _machine()
+    try:
+        with serve(spec) as server:
+            yield from _server(server)
+    except StudyError as error:
+        yield Check("server", False, str(error), error.exit_code)
+
+
+def exit_code(checks: Sequence[Check]) -> int:
+    """0, or the exit code of the first check that failed."""
+    return next((check.exit_code for check in checks if check.ok is False), 0)
+
+
+def _software() -> Iterator[Check]:
+    names = ["pgstudies", "polars", "psycopg", "altair", "papermill"]
+    packages = ", ".join(f"{name} {version(name)}" for name in names)
+    yield Check("software", True, f"Python {platform.python_version()}, {packages}")
+    git = git_revision()
+    if git is None:
+        yield Check("git", None, "records will not tell the revision: this is no checkout of git")
+    else:
+        changed = ", with changes that are not committed" if git["dirty"] else ""
+        yield Check("git", True, f"revision {str(git['revision'])[:10]}{changed}")
+    browser = next(filter(None, map(shutil.which, _CHROMIUM)), None)
+    yield _able(
+        "browser",
+        browser is not None,
+        f"the book's pages can be tested in {browser}",
+        "tests of the book's pages: not run: there is no Chromium (apt-get install chromium)",
+    )
+    yield _releases()
+
+
+def _releases() -> Check:
+    known = releases()
+    cached = sum(release.cached for release in known)
+    reasons = [r for release in known if (r := reason_not_available(release.name)) is not None]
+    found = f"{len(known)} of PostgreSQL, {known[0].name} to {known[-1].name}, {cached} cached"
+    return _able(
+        "releases",
+        not reasons,
+        found if cached == len(known) else f"{found}; mvn fetches another when it is asked for",
+        f"{found}; arms on another: not run: {reasons[-1] if reasons else ''}",
+    )
+
+
+def _machine() -> Iterator[Check]:
+    memory = psutil.virtual_memory()
+    yield Check(
+        "machine",
+        True,
+        f"{platform.system()} {platform.release()}, {_usable_cores()} cores, "
+        f"{_size(memory.total)} of memory, {_size(memory.available)} available",
+    )
+    yield _space("records", records_dir(), "PGSTUDIES_RECORDS")
+    yield _space("server data", run_dir(), "PGSTUDIES_RUN_DIR")
+    findings = gate(run_dir())
+    if not findings:
+        yield Check("quiet", True, "nothing was found that would disturb a measurement now")
+    for finding in findings:
+        yield Check(finding.name, None, finding.sentence)
+
+
+def _server(server: Server) -> Iterator[Check]:
+    can = server.capabilities
+    whose = "started, restarted and stopped by each run" if server.owned else "somebody else's"
+    release = f"PostgreSQL {server.version_text.removeprefix('PostgreSQL ')}"
+    yield Check("server", True, f"{release} ({server.spec}), {whose}")
+    if server.owned and os.geteuid() == 0:
+        yield Check("account", True, f"you are root, so servers run as {server_account().name}")
+    yield _able(
+        "superuser",
+        can.superuser,
+        "the session is a superuser's",
+        "steps that need a superuser: not run",
+    )
+    yield _able(
+        "settings",
+        can.restart,
+        "arms may change any setting",
+        "arms that change a setting of the whole server: not run: it is not ours to restart",
+    )
+    yield _able(
+        "states",
+        can.owned or can.create_database,
+        "prepared tables are copied for every block",
+        "prepared tables are made anew for every block, which takes longer: "
+        "ALTER ROLE ... CREATEDB would allow copies",
+    )
+    if server.owned:
+        yield _able(
+            "copies",
+            _can_reflink(nearest_existing(run_dir())),
+            "they share their blocks with the original (reflink)",
+            "they are made byte by byte: this file system has no reflink, as XFS and Btrfs have",
+        )
+    yield _able(
+        "checkpoints",
+        can.checkpoint,
+        "they are placed on purpose",
+        "they come when the server likes: GRANT pg_checkpoint (PostgreSQL 15) would place them",
+    )
+    reason = reason_not_cold(server)
+    way = "emptying buffers" if can_evict(server) else "a restart"
+    yield _able(
+        "cold cache",
+        reason is None,
+        f"by {way} and dropping our own files from the page cache",
+        f"steps with a cold cache: not run: {reason}",
+    )
+    reason = reason_no_limits(server)
+    yield _able(
+        "limits",
+        reason is None,
+        "the kernel can give the server a slow disk and a small memory",
+        f"steps with a slow disk or a small memory: not run: {reason}",
+    )
+    yield from _counters(server)
+    yield _able(
+        "pgbench",
+        can.pgbench is not None,
+        f"{can.pgbench}",
+        "steps that need pgbench: not run: it is neither with the server nor on PATH",
+    )
+    yield from examine_extensions(server)
+
+
+def _counters(server: Server) -> Iterator[Check]:
+    with server.connect() as connection:
+        counted = StatementCounters(connection).available
+    yield _able(
+        "counters",
+        counted,
+        f"{'buffers and WAL' if counts_wal(server.version) else 'buffers'} are counted for every "
+        f"statement",
+        "buffers and WAL: not recorded: pg_stat_statements is not in shared_preload_libraries, "
+        "or CREATE EXTENSION is not allowed",
+    )
+    hidden = "the server is not ours"
+    bytes_read = None
+    if isinstance(server, OwnedServer):
+        bytes_read = device_bytes(server.pids())
+        hidden = "this system hides them (/proc/<pid>/io)"
+    yield _able(
+        "cpu and device",
+        bytes_read is not None,
+        "CPU time and bytes read from the device are recorded",
+        f"CPU time and bytes read from the device: not recorded: {hidden}",
+    )
+
+
+def _able(name: str, able: bool, then: str, otherwise: str) -> Check:
+    return Check(name, True, then) if able else Check(name, None, otherwise)
+
+
+def _space(name: str, directory: Path, variable: str) -> Check:
+    """Whether ``directory``, or the nearest one above that exists, can be written to."""
+    place = nearest_existing(directory)
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        sentence = f"{directory} cannot be written to: set {variable} to a directory that can"
+        return Check(name, False, sentence, SpaceError.exit_code)
+    mount = mount_of(place)
+    kind = mount.fstype if mount else "unknown file system"
+    free = _size(shutil.disk_usage(place).free)
+    return Check(name, True, f"{directory} ({kind}, {free} free); {variable} would choose another")
+
+
+def _can_reflink(directory: Path) -> bool:
+    with (
+        tempfile.TemporaryFile(dir=directory) as source,
+        tempfile.TemporaryFile(dir=directory) as copy,
+    ):
+        source.write(b"\0" * 8192)
+        source.flush()
+        try:
+            fcntl.ioctl(copy.fileno(), _FICLONE, source.fileno())
+        except OSError as error:
+            if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+                raise
+            return False
+    return True
+
+
+def _usable_cores() -> int:
+    known = hasattr(os, "sched_getaffinity")
+    return len(os.sched_getaffinity(0)) if known else psutil.cpu_count() or 1
+
+
+def _size(size_bytes: float) -> str:
+    return f"{size_bytes / 2**30:.1f} GB"

@@ -1,0 +1,1 @@
+"""Two servers, one question: measured block by block, with guards."""

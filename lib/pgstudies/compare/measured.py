@@ -1,0 +1,234 @@
+"""What a comparison of two servers measured, and what it says: effects, reasons, exit code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from ..analysis.effects import paired_effects
+from ..analysis.intervals import hodges_lehmann, signed_rank_interval
+from ..analysis.pairing import block_values, listed
+from ..errors import StudyError
+from ..measuring.comparison import AGAIN, BASELINE, CANDIDATE, COMPARED, records_of
+from ..records.reading import read_record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+
+PLACE = ("study", "of", "case", "step")
+"""What is compared: ``of`` is the study's arm."""
+
+
+TIME = "duration_s"
+
+
+_NO_COUNTER = (TIME, "result", "median_s", "p99_s", "drift", "longest_s", "makespan_s")
+
+
+LEAST = 0.1
+"""What moved less than a tenth as much as the time does not explain it."""
+
+
+REASONS_SCHEMA: dict[str, pl.DataType] = {
+    **dict.fromkeys([*PLACE, "metric", "unit"], pl.String()),
+    **dict.fromkeys(["baseline", "candidate", "low", "high", "share"], pl.Float64()),
+}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """All blocks of a comparison in one study, from one record or several.
+
+    Attributes:
+        study: The study's name.
+        infos: The contents of every record.json, oldest first.
+        paths: The records' directories.
+        samples: As in a record, with the columns study, of (the study's arm) and side.
+
+    """
+
+    study: str
+    infos: tuple[dict[str, Any], ...]
+    paths: tuple[Path, ...]
+    samples: pl.DataFrame
+
+    @property
+    def blocks(self) -> int:
+        """The number of finished blocks."""
+        return self.samples["block"].n_unique()
+
+
+def read_measured(study: str, mark: str, since: str = "") -> Measured:
+    """The comparison of ``study`` whose records have this fingerprint; it may have no block yet.
+
+    A block that two records have counts as the newer one has it.
+    """
+    paths = records_of(f"{COMPARED}{study}", mark, since)
+    records = [read_record(path) for path in paths]
+    frames = [
+        record.samples.filter(pl.col("block") > 0).join(
+            _sides(record.info), on="arm", maintain_order="left"
+        )
+        for record in records
+    ]
+    later: set[int] = set()
+    kept = []
+    for frame in reversed(frames):
+        kept.append(frame.filter(~pl.col("block").is_in(list(later))))
+        later |= set(frame["block"].to_list())
+    samples = pl.concat(kept[::-1]) if kept else pl.DataFrame(schema={"block": pl.Int32})
+    infos = tuple(record.info for record in records)
+    return Measured(
+        study, infos, tuple(paths), samples.with_columns(study=pl.lit(study)).sort("block")
+    )
+
+
+def _sides(info: dict[str, Any]) -> pl.DataFrame:
+    columns = ["arm", "of", "side"]
+    # What has failed on one side is no part of the comparison, whatever the other side measured.
+    rows = [(a["name"], a["plays"], a["side"]) for a in info["arms"] if not a["not_run"]]
+    return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String()), orient="row")
+
+
+def values_of(measured: Iterable[Measured], metric: pl.Expr) -> pl.DataFrame:
+    """One value per block and side: columns block, arm (the side), ``PLACE``, metric, unit, value.
+
+    ``metric`` chooses, as an expression over the samples.
+    """
+    frames = [
+        block_values(m.samples.filter(metric).with_columns(arm="side"), by=[*PLACE, "metric"])
+        for m in measured
+        if not m.samples.is_empty()
+    ]
+    return pl.concat(frames) if frames else pl.DataFrame()
+
+
+def compared_effects(
+    measured: Sequence[Measured], *, case: str | None = None, margin: float = 0.02
+) -> pl.DataFrame:
+    """The time of every step on the candidate relative to the baseline: one row per step.
+
+    ``case`` is that of the only steps, or cases, to judge.  Columns: ``PLACE``, then those of
+    ``paired_effects`` with the A/A copy left out, and throughput, which is 1 / ratio.  All
+    comparisons are primary: Holm's correction is over all rows.  Raises StudyError when nothing
+    was timed, or nothing of that case.
+    """
+    times = values_of(measured, pl.col("metric") == TIME)
+    if times.is_empty() or CANDIDATE not in times["arm"]:
+        raise StudyError("No block was finished on both servers, so there is nothing to compare.")
+    if case is not None:
+        known = sorted({*times["case"], *times["step"]} - {""})
+        times = times.filter((pl.col("case") == case) | (pl.col("step") == case))
+        if times.is_empty():
+            raise StudyError(f"No step or case is called {case!r}; there is {listed(known)}.")
+    effects = paired_effects(
+        times,
+        baseline=BASELINE,
+        by=[*PLACE, "metric"],
+        aa=AGAIN if AGAIN in times["arm"] else None,
+        margin=margin,
+        primary=pl.col("candidate") == CANDIDATE,
+    )
+    return effects.filter(pl.col("candidate") == CANDIDATE).with_columns(
+        throughput=1 / pl.col("ratio")
+    )
+
+
+def reasons(measured: Sequence[Measured], effects: pl.DataFrame) -> pl.DataFrame:
+    """What moved with the time of the steps that differ, most telling first.
+
+    Columns: ``PLACE``, metric, unit, baseline and candidate (medians of the blocks), low and high
+    (95 % interval: of the difference for seconds, of the ratio for what is counted) and share: the
+    part of the step's own difference that these seconds are, null for counters.  Only what
+    certainly moved: the interval excludes 0, or 1.
+    """
+    differing = effects.filter(pl.col("verdict").is_in(["faster", "slower"]))
+    found = [
+        frame
+        for m in measured
+        for frame in (_seconds(m, differing), _counters(m, differing))
+        if not frame.is_empty()
+    ]
+    schema = REASONS_SCHEMA | {"weight": pl.Float64()}
+    if not found:
+        return pl.DataFrame(schema=REASONS_SCHEMA)
+    order = differing.select(*PLACE).with_row_index("row")
+    return (
+        pl.concat([frame.select(list(schema)) for frame in found])
+        .join(order, on=PLACE)
+        .sort("row", "weight", "metric", descending=[False, True, False])
+        .select(list(REASONS_SCHEMA))
+    )
+
+
+def _seconds(m: Measured, differing: pl.DataFrame) -> pl.DataFrame:
+    """Waits and CPU time, as differences: an event may not occur at all on one side."""
+    metric = pl.col("metric").str.starts_with("wait, ") | (pl.col("metric") == "cpu_s")
+    wanted = differing.select(*PLACE)
+    times = values_of([m], (pl.col("metric") == TIME) & pl.col("side").is_in([BASELINE, CANDIDATE]))
+    parts = values_of([m], metric & pl.col("side").is_in([BASELINE, CANDIDATE]))
+    rows = []
+    if parts.is_empty():
+        return pl.DataFrame()
+    whole = _by_block(times.join(wanted, on=PLACE, how="semi"))
+    for (*place, name), part in parts.join(wanted, on=PLACE, how="semi").group_by(
+        *PLACE, "metric", maintain_order=True
+    ):
+        blocks = whole.filter(
+            pl.all_horizontal(pl.col(c) == v for c, v in zip(PLACE, place, strict=True))
+        )
+        both = (
+            blocks.join(_by_block(part), on=[*PLACE, "block"], how="left", suffix="_part")
+            .with_columns(pl.col(f"{BASELINE}_part", f"{CANDIDATE}_part").fill_null(0.0))
+            .drop_nulls([BASELINE, CANDIDATE])
+        )
+        d = (both[f"{CANDIDATE}_part"] - both[f"{BASELINE}_part"]).to_numpy()
+        interval = signed_rank_interval(d) if d.size else None
+        if interval is None or interval[0] <= 0 <= interval[1]:
+            continue
+        of_step = hodges_lehmann((both[CANDIDATE] - both[BASELINE]).to_numpy())
+        share = hodges_lehmann(d) / of_step if of_step else float("nan")
+        if abs(share) < LEAST:
+            continue
+        medians = [both[f"{s}_part"].median() for s in (BASELINE, CANDIDATE)]
+        rows.append((*place, name, "s", *medians, *interval, share, abs(share)))
+    return pl.DataFrame(rows, schema=REASONS_SCHEMA | {"weight": pl.Float64()}, orient="row")
+
+
+def _by_block(values: pl.DataFrame) -> pl.DataFrame:
+    wide = values.pivot(
+        "arm", on_columns=[BASELINE, CANDIDATE], index=[*PLACE, "block"], values="value"
+    )
+    return wide.with_columns(pl.col(BASELINE, CANDIDATE).cast(pl.Float64))
+
+
+def _counters(m: Measured, differing: pl.DataFrame) -> pl.DataFrame:
+    """Counters, as ratios; one that is 0 on one side only is told by its medians alone."""
+    metric = ~pl.col("metric").is_in(_NO_COUNTER) & (pl.col("unit") != "s")
+    counted = values_of([m], metric & pl.col("side").is_in([BASELINE, CANDIDATE]))
+    counted = (
+        counted.join(differing.select(*PLACE), on=PLACE, how="semi") if counted.height else counted
+    )
+    if counted.is_empty() or counted["arm"].n_unique() < 2:
+        return pl.DataFrame()
+    found = paired_effects(counted, baseline=BASELINE, by=[*PLACE, "metric"])
+    log_time = differing.select(*PLACE, log_time=pl.col("ratio").log().abs())
+    appeared = pl.col("verdict") == "not comparable"
+    moved = (pl.col("low") > 1) | (pl.col("high") < 1)
+    moved_as_much = pl.col("ratio").log().abs() / pl.col("log_time")
+    return (
+        found.filter(moved | (appeared & (pl.col("baseline_median") != pl.col("candidate_median"))))
+        .join(log_time, on=PLACE)
+        .select(
+            *PLACE, "metric", "unit", "low", "high",
+            baseline="baseline_median",
+            candidate="candidate_median",
+            share=pl.lit(None, pl.Float64()),
+            weight=pl.min_horizontal(pl.lit(1.0), moved_as_much.fill_null(1.0)),
+        )
+        .filter(pl.col("weight") >= LEAST)
+    )  # fmt: skip

@@ -1,0 +1,185 @@
+"""What a comparison will take and show, as far as an earlier record of the study tells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from ..analysis.intervals import (
+    MINIMUM_BLOCKS,
+    blocks_for_family,
+    blocks_to_detect,
+    smallest_detectable,
+)
+from ..analysis.pairing import block_values, log_ratios
+from ..measuring.comparison import BASELINE, COMPARED
+from ..records.reading import list_records, read_record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ..measuring.comparison import Comparison
+    from ..records.reading import Record
+
+
+DEFAULT_BLOCKS = 10
+
+
+_MOST_SHOWN = 6
+
+
+_BY = ["case", "step", "metric"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is known beforehand of one study; ``noise`` is empty where no record tells.
+
+    Attributes:
+        study: The study's name.
+        record: The directory of the record it is taken from, or None.
+        block_s: How long a block will take (s), or None.
+        comparisons: How many steps will be judged, or None.
+        noise: step, case, sd (of the log-ratio of two equal arms), one row per step.
+        blocks: The blocks to measure.
+
+    """
+
+    study: str
+    record: str | None
+    block_s: float | None
+    comparisons: int | None
+    noise: pl.DataFrame
+    blocks: int
+
+
+_NOISE = {"step": pl.String(), "case": pl.String(), "sd": pl.Float64()}
+
+
+def plan_of(
+    study: str, comparison: Comparison, *, profile: str, blocks: int | None, case: str | None
+) -> Plan:
+    """The plan for one study, from the newest record of it at this profile.
+
+    Without ``blocks``, ten, or as many as the number of comparisons asks for.
+    """
+    record = _newest(study, profile)
+    if record is None:
+        empty = pl.DataFrame(schema=_NOISE)
+        return Plan(study, None, None, None, empty, blocks or DEFAULT_BLOCKS)
+    is_comparison = "comparison" in record.info
+    own = {
+        arm["name"]: arm.get("plays") or arm["name"]
+        for arm in record.info["arms"]
+        if (is_comparison or arm.get("server") is None) and not arm["not_run"]
+    }
+    own = {name: of for name, of in own.items() if of in (comparison.arms or own.values())}
+    once = [
+        name
+        for name, of in own.items()
+        if name == (f"{of}, {BASELINE}" if is_comparison else of) and not name.endswith("(again)")
+    ]
+    timed = record.samples.filter(
+        pl.col("metric") == "duration_s", pl.col("block") > 0, pl.col("arm").is_in(once)
+    )
+    if case is not None:
+        timed = timed.filter((pl.col("case") == case) | (pl.col("step") == case))
+    comparisons = timed.select("arm", "case", "step").n_unique() or None
+    per_arm = record.timeline.filter(pl.col("arm").is_in(once)).select(
+        "arm", took=(pl.col("finished_at") - pl.col("started_at")).dt.total_milliseconds() / 1000
+    )
+    each_s = float(per_arm.group_by("arm").agg(pl.col("took").mean())["took"].sum())
+    noise = _noise(record, case)
+    chosen = blocks or max(DEFAULT_BLOCKS, blocks_for_family(comparisons or 1))
+    sides = 3 if comparison.copies else 2
+    return Plan(study, str(record.path), sides * each_s, comparisons, noise, chosen)
+
+
+def _newest(study: str, profile: str) -> Record | None:
+    records = pl.concat([list_records(study), list_records(f"{COMPARED}{study}")])
+    usable = records.filter(
+        pl.col("profile") == profile,
+        pl.col("blocks_done") >= MINIMUM_BLOCKS,
+        pl.col("status") == "complete",
+    )
+    return read_record(usable.sort("started_at")["path"][-1]) if usable.height else None
+
+
+def _noise(record: Record, case: str | None) -> pl.DataFrame:
+    """How far two equal arms differ from block to block, by step: the median over the arms."""
+    pairs = [(arm["repeats"], arm["name"]) for arm in record.info["arms"] if arm["repeats"]]
+    values = block_values(record.samples.filter(pl.col("metric") == "duration_s"))
+    found = []
+    for baseline, copy in pairs:
+        both = values.filter(pl.col("arm").is_in([baseline, copy]))
+        if both["arm"].n_unique() == 2:
+            found.append(log_ratios(both, baseline=baseline, by=_BY))
+    if not found:
+        return pl.DataFrame(schema=_NOISE)
+    noise = (
+        pl.concat(found)
+        .drop_nulls("log_ratio")
+        .group_by("candidate", "step", "case", maintain_order=True)
+        .agg(sd=pl.col("log_ratio").std())
+        .group_by("step", "case", maintain_order=True)
+        .agg(pl.col("sd").median())
+        .drop_nulls("sd")
+    )
+    if case is not None:
+        noise = noise.filter((pl.col("case") == case) | (pl.col("step") == case))
+    return noise.select(list(_NOISE)).sort("sd")
+
+
+def in_words(
+    comparison: Comparison, plans: Sequence[Plan], *, minutes: float | None, margin: float
+) -> Iterator[str]:
+    """The plan as lines for a terminal; ``minutes`` are for all studies together."""
+    each = minutes / len(plans) if minutes is not None else None
+    yield f"Baseline:  {comparison.baseline}"
+    yield f"Candidate: {comparison.candidate}"
+    for plan in plans:
+        yield f"{plan.study}:"
+        yield from (f"  {line}" for line in _of_study(plan, each, margin))
+
+
+def _of_study(plan: Plan, minutes: float | None, margin: float) -> Iterator[str]:
+    blocks = plan.blocks
+    if minutes is not None and plan.block_s:
+        blocks = max(1, int(60 * minutes / plan.block_s))
+    for step, case, sd in plan.noise.head(_MOST_SHOWN).iter_rows():
+        shown = smallest_detectable(sd, blocks)
+        place = f"{step}, {case}" if case else step
+        so_many = "too few for an interval" if shown is None else f"show {100 * shown:.1f} %"
+        needed = blocks_to_detect(margin, sd)
+        wanted = f"{100 * margin:g} % takes "
+        wanted += "more than is reasonable" if needed is None else f"{needed} blocks"
+        took = f", {about(needed * plan.block_s)}" if needed and plan.block_s else ""
+        yield f"{place}: {blocks} blocks {so_many}; {wanted}{took}"
+    more = plan.noise.height - _MOST_SHOWN
+    if more > 0:
+        yield f"and {more} noisier step{'s' if more > 1 else ''}"
+    if plan.comparisons:
+        yield (
+            f"{plan.comparisons} comparisons: no difference can be told from chance before block "
+            f"{blocks_for_family(plan.comparisons)}"
+        )
+    if plan.record is None:
+        yield "no record of this size tells how long a block takes, or how noisy it is"
+    if minutes is not None:
+        yield f"as many blocks as fit into {minutes:g} minutes"
+        return
+    took = f", {about(blocks * plan.block_s)} where that record was made" if plan.block_s else ""
+    yield f"{blocks} block{'s' if blocks > 1 else ''} in all{took}"
+
+
+def about(seconds: float) -> str:
+    """A duration in words that do not pretend to be exact."""
+    if seconds < 90:
+        return f"about {seconds:.0f} seconds"
+    minutes = seconds / 60
+    if minutes < 100:
+        return f"about {minutes:.0f} minutes"
+    hours = minutes / 60
+    return f"about {hours:.1f} hours" if hours < 10 else f"about {hours:.0f} hours"

@@ -1,0 +1,207 @@
+"""The report of a comparison: one HTML file with its charts, its samples and its request in it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import vl_convert
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from ..charts.effects import effect_chart
+from ..charts.markup import chart_markup
+from ..charts.series import block_chart
+from ..charts.tables import table_html
+from ..errors import SpaceError, StudyError
+from ..measuring.comparison import SIDES
+from ..paths import BOOK
+from ..records.writing import parquet_bytes
+from .measured import PLACE, TIME, values_of
+from .request import Request
+from .text import headline, reason
+
+if TYPE_CHECKING:
+    import altair as alt
+
+    from .measured import Measured
+    from .result import Result
+
+
+_REQUEST = re.compile(
+    r'<script type="application/json" id="pgstudies-comparison">(.*?)</script>', re.DOTALL
+)
+
+
+def write_report(result: Result, request: Request, text: str, target: Path) -> Path:
+    """Write the report to ``target``, whole or not at all, and return its path.
+
+    Raises SpaceError where it cannot be written.
+    """
+    page = _environment().get_template("comparison.html").render(_parts(result, request, text))
+    aside = target.with_name(f".{target.name}.tmp")
+    try:
+        aside.write_text(page, encoding="utf-8")
+        aside.replace(target)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise SpaceError(f"Cannot write {target}: {error.strerror}.") from error
+    return target
+
+
+def request_in(report: Path) -> Request:
+    """The request that a report was made for; raises StudyError for a file that is no report."""
+    try:
+        found = _REQUEST.search(report.expanduser().read_text(encoding="utf-8"))
+        values = json.loads(found[1]) if found else None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise StudyError(f"{report} cannot be read: {error}.") from None
+    if values is None:
+        raise StudyError(f"{report} is no report of `pgstudies compare`.")
+    return Request.from_dict(values)
+
+
+def _environment() -> Environment:
+    return Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _parts(result: Result, request: Request, text: str) -> dict[str, Any]:
+    return {
+        "headline": headline(result),
+        "text": text,
+        "baseline": f"{result.comparison.baseline} ({result.versions[0]})",
+        "candidate": f"{result.comparison.candidate} ({result.versions[1]})",
+        "studies": [_study(result, m) for m in result.measured],
+        "guards": result.guards.to_dicts(),
+        "reasons": [
+            {
+                "place": ", ".join(str(p) for p in place if p),
+                "rows": [reason(row) for row in part.iter_rows(named=True)],
+            }
+            for place, part in result.reasons.group_by(*PLACE, maintain_order=True)
+        ],
+        "plans": result.plans.to_dicts(),
+        "throughput": table_html(_throughput(result)),
+        "request": _json(request.as_dict()),
+        "asked": table_html(_asked(request)),
+        "host": table_html(_facts(dict(result.host))),
+        "style": (BOOK / "_static" / "book.css").read_text(encoding="utf-8"),
+        "charts": (BOOK / "_static" / "charts.js").read_text(encoding="utf-8"),
+        "vega": vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace(
+            "</script", "<\\/script"
+        ),
+    }
+
+
+def _study(result: Result, m: Measured) -> dict[str, Any]:
+    effects = result.effects.filter(pl.col("study") == m.study).select(
+        "ratio", "low", "high", "margin", "verdict", "blocks",
+        candidate="of", step=_step(),
+    )  # fmt: skip
+    drawn = effects.drop_nulls("ratio")
+    times = (
+        values_of([m], pl.col("metric") == TIME)
+        .join(
+            result.effects.select(*PLACE),
+            on=PLACE,
+            how="semi",
+        )
+        .with_columns(what=pl.format("{}: {}", "of", _step()))
+        .sort("what", "block", "position")
+    )
+    charts = []
+    if drawn.height:
+        charts.append(
+            effect_chart(
+                drawn,
+                description=f"{m.study}: time on the candidate relative to the baseline, by step.",
+            )
+        )
+    charts.append(
+        block_chart(
+            times,
+            y="value",
+            y_title="seconds",
+            step="what",
+            arms=SIDES,
+            description=f"{m.study}: the time of a step in every block, on both sides.",
+        )
+    )
+    return {
+        "name": m.study,
+        "blocks": m.blocks,
+        "charts": [_drawn(chart) for chart in charts],
+        "files": [_download(f"{m.study}-samples.parquet", parquet_bytes(m.samples))]
+        + [
+            _download(f"{m.study}-{number}-record.json", (path / "record.json").read_bytes())
+            for number, path in enumerate(m.paths, start=1)
+        ],
+    }
+
+
+def _step() -> pl.Expr:
+    return pl.when(pl.col("case") == "").then("step").otherwise(pl.format("{}, {}", "step", "case"))
+
+
+def _drawn(chart: alt.LayerChart) -> str:
+    return chart_markup(chart.to_dict())
+
+
+def _throughput(result: Result) -> pl.DataFrame:
+    study = ["study"] if len(result.measured) > 1 else []
+    return result.effects.select(
+        *study,
+        "verdict",
+        "blocks",
+        arm="of",
+        step=_step(),
+        **{
+            "throughput, %": (100 * pl.col("throughput")).round(1),
+            "from": (100 / pl.col("high")).round(1),
+            "to": (100 / pl.col("low")).round(1),
+            "baseline, s": pl.col("baseline_median"),
+            "candidate, s": pl.col("candidate_median"),
+            "noise, %": (100 * pl.col("noise")).round(1),
+        },
+    ).select(*study, "arm", "step", "verdict", pl.exclude(*study, "arm", "step", "verdict"))
+
+
+def _asked(request: Request) -> pl.DataFrame:
+    rows = {
+        "studies": ", ".join(request.studies),
+        "size": request.profile,
+        "parameters": ", ".join(f"{k} = {v}" for k, v in request.parameters.items()),
+        "arms": ", ".join(request.arms) or "all of the study's own server",
+        "only": request.case or "every step and case",
+        "margin": f"{100 * request.margin:g} %",
+        "A/A copy": "yes" if request.copies else "no",
+        "kept on one core": "where the study does" if request.pin else "no",
+    }
+    return pl.DataFrame({"": list(rows), "asked for": list(rows.values())})
+
+
+def _facts(host: dict[str, Any]) -> pl.DataFrame:
+    shown = {k: str(v) for k, v in host.items() if isinstance(v, (str, int, float))}
+    return pl.DataFrame({"": list(shown), "machine": list(shown.values())})
+
+
+def _download(name: str, content: bytes) -> dict[str, Any]:
+    data = base64.b64encode(content).decode("ascii")
+    return {
+        "name": name,
+        "href": f"data:application/octet-stream;base64,{data}",
+        "kb": len(content) / 1e3,
+    }
+
+
+def _json(values: dict[str, Any]) -> str:
+    return json.dumps(values, indent=1, ensure_ascii=False).replace("</", "<\\/")

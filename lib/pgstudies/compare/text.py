@@ -1,0 +1,168 @@
+"""A comparison as plain text of at most 72 ASCII columns, fit for a mailing list."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from .measured import PLACE
+from .result import decisive_failures, exit_code
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .result import Result
+
+
+COLUMNS = 72
+
+
+_ASCII = str.maketrans({"−": "-", "–": "-", "×": "x", "µ": "u", "…": "...", "±": "+/-"})
+
+
+_MOST_REASONS = 4
+
+
+def as_text(result: Result) -> str:
+    """The whole summary: who, verdict, throughput per step, why, guards, how."""
+    parts = [
+        _who(result),
+        [headline(result)],
+        _throughput(result),
+        _why(result),
+        _guards(result.guards),
+        _how(result),
+    ]
+    text = "\n\n".join("\n".join(part) for part in parts if part).translate(_ASCII)
+    return text.encode("ascii", "replace").decode()
+
+
+def headline(result: Result) -> str:
+    """The answer in one sentence."""
+    effects = result.effects
+    count = effects.height
+    slower, faster = (effects.filter(pl.col("verdict") == v).height for v in ("slower", "faster"))
+    steps = f"{count} step{'s' if count != 1 else ''}"
+    said = f"{slower} of {steps} slower, {faster} faster"
+    code = exit_code(effects, result.guards)
+    if code == 1:
+        return f"REGRESSION: {said}."
+    if code == 0:
+        return f"No regression: {said}, the others equivalent within {100 * result.margin:g} %."
+    failed = decisive_failures(result.guards)
+    if failed:
+        return f"Not decided, because a guard failed ({', '.join(failed)}); {said}."
+    left = effects.filter(~pl.col("verdict").is_in(["slower", "faster", "equivalent"])).height
+    return f"Not decided: {left} of {steps} open, {faster} faster, none slower."
+
+
+def _who(result: Result) -> list[str]:
+    host = result.host
+    rows = {
+        "Baseline:": f"{result.comparison.baseline} ({result.versions[0]})",
+        "Candidate:": f"{result.comparison.candidate} ({result.versions[1]})",
+        "Host:": f"{host.get('hostname')}, {host.get('cpu_model')}, {host.get('kernel')}",
+        "Measured:": f"{result.started_at[:16].replace('T', ' ')} UTC, size {result.profile}; "
+        + ", ".join(
+            f"{m.study} {m.blocks} block{'s' if m.blocks > 1 else ''}" for m in result.measured
+        ),
+    }
+    return [line for name, value in rows.items() for line in _wrapped(f"{name:11}{value}", 11)]
+
+
+def _throughput(result: Result) -> list[str]:
+    lines = ["Throughput of the candidate, baseline = 100 %, 95 % interval:"]
+    place: tuple[Any, ...] = ()
+    for row in result.effects.iter_rows(named=True):
+        if (row["study"], row["of"]) != place:
+            place = row["study"], row["of"]
+            lines += ["", *_wrapped(f"{row['study']}, {row['of']}", 2)]
+        step = f"{row['step']}, {row['case']}" if row["case"] else row["step"]
+        figures = f"{_figures(row)}  {_verdict(row)}"
+        name = f"  {step}"
+        if len(name) + len(figures) >= COLUMNS:
+            lines += _wrapped(name, 4)
+            name = ""
+        lines.append(f"{name:{COLUMNS - len(figures)}}{figures}".rstrip())
+    return lines
+
+
+def _figures(row: Mapping[str, Any]) -> str:
+    if row["ratio"] is None:
+        return f"{'':24}"
+    ratio = f"{100 / row['ratio']:6.1f} %"
+    if row["low"] is None:
+        return f"{ratio}{'':16}"
+    interval = f"({100 / row['high']:.1f} to {100 / row['low']:.1f})"
+    return f"{ratio} {interval:>15}"
+
+
+def _verdict(row: Mapping[str, Any]) -> str:
+    if row["verdict"] != "inconclusive":
+        return f"{row['verdict']:15}"
+    more = f", +{row['blocks_needed'] - row['blocks']}" if row["blocks_needed"] else ""
+    return f"{'open' + more:15}"
+
+
+def _why(result: Result) -> list[str]:
+    if result.reasons.is_empty() and result.plans.is_empty():
+        return []
+    lines = ["What moved with it, most telling first:"]
+    for place, part in result.reasons.group_by(*PLACE, maintain_order=True):
+        lines += ["", *_wrapped(", ".join(str(p) for p in place if p), 2)]
+        shown = part.head(_MOST_REASONS)
+        for row in shown.iter_rows(named=True):
+            lines += _wrapped(f"  {reason(row)}", 6)
+        if part.height > shown.height:
+            lines.append(f"  and {part.height - shown.height} more in the report")
+    if result.plans.height:
+        names = (
+            f"{r['study']}, {r['of']}, {r['step']}" for r in result.plans.iter_rows(named=True)
+        )
+        lines += ["", *_wrapped(f"Plans that differ: {'; '.join(names)}.", 2)]
+    return lines
+
+
+def reason(row: Mapping[str, Any]) -> str:
+    """One line on what moved: seconds with their part of the difference, counters as a factor."""
+    before, after = f"{row['baseline']:.4g}", f"{row['candidate']:.4g}"
+    if row["share"] is not None:
+        return (
+            f"{row['metric']}: {before} -> {after} s, {100 * row['share']:.0f} % of the difference"
+        )
+    told = f"{row['metric']}: {before} -> {after} {row['unit']}"
+    if row["low"] is None:
+        return told
+    low, high = f"{row['low']:.3g}", f"{row['high']:.3g}"
+    return f"{told}, {low} times" if low == high else f"{told}, {low} to {high} times"
+
+
+def _guards(guards: pl.DataFrame) -> list[str]:
+    passed = guards.filter(pl.col("passed"))
+    names = ", ".join(passed["guard"])
+    lines = _wrapped(f"Guards: {passed.height} of {guards.height} passed ({names}).", 2)
+    for row in guards.filter(~pl.col("passed")).iter_rows(named=True):
+        lines += _wrapped(f"  FAILED {row['guard']}: {row['sentence']}", 4)
+    for row in guards.filter(pl.col("passed").is_null()).iter_rows(named=True):
+        lines += _wrapped(f"  not looked at, {row['guard']}: {row['sentence']}", 4)
+    return lines
+
+
+def _how(result: Result) -> list[str]:
+    copies = "a second copy of the baseline beside, " if result.comparison.copies else ""
+    return _wrapped(
+        f"Each block runs every arm on both servers from restored state, in random order, {copies}"
+        f"and gives one ratio of times per step. Estimates are Hodges-Lehmann, intervals exact "
+        f"(signed-rank), Holm over {result.effects.height} comparisons; slower or faster is past "
+        f"{100 * result.margin:g} % and three times the noise of the copies. 'open, +n' would "
+        f"probably be settled by n more blocks.",
+        0,
+    )
+
+
+def _wrapped(text: str, indent: int) -> list[str]:
+    return textwrap.wrap(
+        text.translate(_ASCII), COLUMNS, subsequent_indent=" " * indent, break_on_hyphens=False
+    )

@@ -1,0 +1,1 @@
+"""Several hosts: blocks handed out, kept in a ledger, joined into records."""

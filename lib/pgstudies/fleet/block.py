@@ -1,0 +1,161 @@
+"""One block, measured in a process of its own, and put into the ledger; what a worker starts.
+
+The process reads what to do from its standard input, one line of JSON, and takes the end of that
+input for the death of its worker: then it stops its server and ends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import signal
+import sys
+import threading
+import time
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from ..errors import BlockMeasured, SpaceError, StudyError
+from ..files import space_error, try_lock
+from ..paths import records_dir
+from ..records.reading import read_record, record_directories
+from ..servers.leftovers import directory_lock, remove, sweep
+from ..studies.run import run_study
+from .ledger import Ledger, Unit, packed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+PATIENCE_S = 600.0
+"""How long a ledger that does not answer is tried again; ``$PGSTUDIES_PATIENCE_S`` is another."""
+
+
+DEATH_S = 90.0
+"""How long this process may take to end itself after its worker's death."""
+
+
+def carry_out(request: dict[str, Any]) -> None:
+    """Measure a unit unless it is done, and put it into the ledger.
+
+    ``request`` has unit (study, cell, host, block), profile, server, parameters and ledger.  What
+    was measured and could not be put is kept below ``records_dir()`` and put the next time.
+    Raises StudyError as ``run_study`` does, SpaceError when the ledger does not take the block.
+    """
+    unit = Unit(**request["unit"])
+    ledger = Ledger(request["ledger"])
+    mark = hashlib.sha256(ledger.url.encode()).hexdigest()[:12]  # another ledger wants its own
+    kept = records_dir() / ".sweep" / "unsent" / mark / unit.path
+    if not kept.exists():
+        if _patiently(lambda: unit in ledger, ledger):
+            return
+        with _scratch() as scratch:
+            content = _measured(unit, request, scratch)
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            aside = kept.with_suffix(".tmp")
+            aside.write_bytes(content)
+            aside.replace(kept)
+    content = kept.read_bytes()
+    _patiently(lambda: ledger.put(unit, content), ledger)
+    kept.unlink()
+
+
+def _measured(unit: Unit, request: dict[str, Any], scratch: Path) -> bytes:
+    os.environ |= {"PGSTUDIES_RECORDS": str(scratch), "PGSTUDIES_BLOCK": str(unit.block)}
+    os.environ.pop("PGSTUDIES_REPLAY", None)
+    with suppress(BlockMeasured):
+        run_study(
+            unit.study,
+            profile=request["profile"],
+            server=request["server"] or None,
+            parameters=request["parameters"],
+            output=scratch / "executed.ipynb",
+        )
+    found = list(record_directories(scratch, unit.study))
+    if not found:
+        raise StudyError(f"The notebook of {unit.study} measures nothing.")
+    record = read_record(found[0])
+    return packed(record.info, record.samples)
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """A directory that the next block removes if this process does not come to it."""
+    base = records_dir() / ".sweep"
+    base.mkdir(parents=True, exist_ok=True)
+    sweep(base)
+    with directory_lock(base):
+        path = base / f"s-{secrets.token_hex(4)}"
+        path.mkdir()
+        lock = try_lock(path / "owner.lock")
+    try:
+        yield path
+    finally:
+        remove(path)
+        if lock is not None:
+            os.close(lock)
+
+
+def _patiently(ask: Callable[[], bool], ledger: Ledger) -> bool:
+    """The ledger's answer, waiting for one that does not come; its own errors come at once."""
+    until = time.monotonic() + float(os.environ.get("PGSTUDIES_PATIENCE_S", PATIENCE_S))
+    pause = 0.5
+    while True:
+        try:
+            return ask()
+        except StudyError:
+            raise
+        except Exception as error:  # whatever the client of a store raises
+            if time.monotonic() > until:
+                raise SpaceError(
+                    f"The ledger {ledger.url} does not answer ({type(error).__name__}: {error}); "
+                    f"what was measured is kept on this host and put there the next time."
+                ) from error
+            print(f"Waiting: the ledger {ledger.url} does not answer.", file=sys.stderr)
+        time.sleep(pause)
+        pause = min(2 * pause, 30.0)
+
+
+def _end_with_worker(source: int) -> None:
+    # Not through sys.stdin: a thread that waits in it keeps the interpreter from ending.
+    while os.read(source, 4096):
+        pass
+    for _ in range(2):  # the second does not wait for the server to stop
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(DEATH_S)
+    os._exit(1)
+
+
+def _stop(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    """Read a request, carry it out; the exit code is that of an error, its sentence on stdout."""
+    line = bytearray()
+    source = sys.stdin.fileno()
+    while not line.endswith(b"\n"):
+        line += os.read(source, 1) or b"\n"
+    signal.signal(signal.SIGTERM, _stop)
+    threading.Thread(target=_end_with_worker, args=[source], daemon=True).start()
+    try:
+        carry_out(json.loads(line))
+    except StudyError as error:
+        print(error)
+        return error.exit_code
+    except OSError as error:
+        found = space_error(error, records_dir())
+        if not isinstance(found, StudyError):
+            raise
+        print(found)
+        return found.exit_code
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

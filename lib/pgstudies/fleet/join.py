@@ -1,0 +1,93 @@
+"""Blocks of a ledger joined into ordinary records, one for every cell and host."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from ..errors import StudyError
+from ..records.writing import write_whole
+from .ledger import Ledger, Unit
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .plan import Cell, Sweep
+
+
+def join(sweep: Sweep, into: Path) -> tuple[list[Path], list[str]]:
+    """Write a record for every cell and host whose blocks are all done, unless it is there.
+
+    Returns the records' directories below ``into``, and a sentence for every cell and host that
+    still lacks blocks.  Raises StudyError when blocks that are to be compared were measured by
+    different code or on a different server, SpaceError where nothing can be written.
+    """
+    ledger = Ledger(sweep.ledger)
+    done = ledger.done()
+    records, lacking = [], []
+    for cell in sweep.cells:
+        for host in sweep.hosts:
+            units = [Unit(cell.study, cell.id, host, n + 1) for n in range(cell.blocks)]
+            count = sum(unit in done for unit in units)
+            if count < cell.blocks:
+                lacking.append(f"{cell.study} on {host}: {count} of {cell.blocks} blocks.")
+                continue
+            target = into / cell.study / _name(cell, host, ledger.read(units[0])[0])
+            if not (target / "record.json").exists():
+                info, samples = _joined(cell, host, [ledger.read(unit) for unit in units])
+                write_whole(target, info, samples)
+            records.append(target)
+    return records, lacking
+
+
+def _name(cell: Cell, host: str, first: dict[str, Any]) -> str:
+    """As records are named, by their start; the same for the same blocks of the same ledger."""
+    started_at = datetime.fromisoformat(first["started_at"])
+    return f"{started_at:%Y%m%dT%H%M%SZ}-{host}-{cell.id[:6]}-{cell.blocks}"
+
+
+def _joined(
+    cell: Cell, host: str, blocks: list[tuple[dict[str, Any], pl.DataFrame]]
+) -> tuple[dict[str, Any], pl.DataFrame]:
+    infos = [info for info, _ in blocks]
+    marks = [info["fingerprint"] for info in infos]
+    if len(set(marks)) > 1:
+        other = next(n for n, mark in enumerate(marks, start=1) if mark != marks[0])
+        raise StudyError(
+            f"Block {other} of {cell.study} on {host} was not measured as block 1 was: the code, "
+            f"the packages, the kernel or the server changed.  Remove the older ones from the "
+            f"ledger, below {cell.study}/{cell.id}/{host}, and continue the sweep."
+        )
+    first = infos[0]
+    info = first | {
+        "blocks": len(blocks),
+        "parameters": first["parameters"] | {"blocks": len(blocks)},
+        "host": first["host"] | {"hostname": host},
+        "order": max((i["order"] for i in infos), key=len),
+        "started_at": min(i["started_at"] for i in infos),
+        "finished_at": max(i["finished_at"] for i in infos),
+        "sweep": {"cell": cell.id, "host": host},
+    }
+    for name in ("sessions", "timeline"):
+        info[name] = [entry for i in infos for entry in i[name]]
+    for name in ("gate", "left_out"):  # the same of several blocks is one
+        info[name] = list({str(e): e for i in infos for e in i[name]}.values())
+    info["arms"] = [
+        arm
+        | {
+            "not_run": next(
+                (i["arms"][n]["not_run"] for i in infos if i["arms"][n]["not_run"]), None
+            )
+        }
+        for n, arm in enumerate(first["arms"])
+    ]
+    # Every block prepared its states anew, which a record numbers by session.
+    prepared = pl.col("block") == 0
+    return info, pl.concat(
+        samples.with_columns(
+            position=pl.when(prepared).then(pl.lit(n, pl.Int32())).otherwise("position")
+        )
+        for n, (_, samples) in enumerate(blocks, start=1)
+    )

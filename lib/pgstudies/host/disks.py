@@ -1,0 +1,51 @@
+"""The disk that holds a file: what it is, how much is read from it, and its I/O scheduler."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+DEVICES = Path("/sys/dev/block")
+
+
+_SECTOR_BYTES = 512
+
+
+_SECTORS_READ = 2
+
+
+def find_disk(path: Path, source: str | None = None) -> Path | None:
+    """The directory in /sys of the whole disk behind ``path``; None where no disk is seen.
+
+    ``source`` is the mounted device, for file systems that number their parts themselves.
+    """
+    number = path.stat().st_dev
+    if os.major(number) == 0 and source and Path(source).is_block_device():
+        number = Path(source).stat().st_rdev  # btrfs
+    entry = DEVICES / f"{os.major(number)}:{os.minor(number)}"
+    return _whole_disk(entry.resolve()) if entry.exists() else None
+
+
+def disk_read_bytes(path: Path) -> int | None:
+    """Bytes read so far from the disk behind ``path``, by anybody; None where no disk is seen."""
+    disk = find_disk(path)
+    if disk is None:
+        return None
+    return int((disk / "stat").read_text().split()[_SECTORS_READ]) * _SECTOR_BYTES
+
+
+def scheduler_of(disk: Path) -> str | None:
+    """The I/O scheduler in use there, such as "mq-deadline"; None where the kernel has none."""
+    try:
+        choices = (disk / "queue/scheduler").read_text().strip()
+    except OSError:
+        return None
+    return choices.partition("[")[2].partition("]")[0] or choices
+
+
+def _whole_disk(device: Path) -> Path:
+    """The disk that a partition, or a mapping onto a single device such as LVM's, lies on."""
+    if (device / "partition").exists():
+        return _whole_disk(device.parent)
+    below = list((device / "slaves").glob("*"))
+    return _whole_disk(below[0].resolve()) if len(below) == 1 else device

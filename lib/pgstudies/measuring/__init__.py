@@ -1,0 +1,1 @@
+"""Measuring: arms in blocks, each trial from restored state."""

@@ -1,0 +1,111 @@
+"""A cold cache for our own relations, and what was really achieved."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from ..programs.versions import EVICTS_BUFFERS, EVICTS_RELATIONS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import psycopg
+    from psycopg.rows import TupleRow
+
+    from ..servers.serve import Server
+
+
+BLOCK_BYTES = 8192
+
+
+_FILES = """
+    WITH tables AS (
+        SELECT c.oid, c.reltoastrelid FROM pg_class c WHERE c.oid = ANY(%s::regclass[])
+    ), heaps AS (
+        SELECT oid FROM tables UNION SELECT reltoastrelid FROM tables WHERE reltoastrelid <> 0
+    ), relations AS (
+        SELECT oid FROM heaps
+        UNION SELECT indexrelid FROM pg_index WHERE indrelid IN (SELECT oid FROM heaps)
+    )
+    SELECT oid, pg_relation_filepath(oid) FROM relations
+"""
+
+
+def reason_not_cold(server: Server) -> str | None:
+    """Why relations cannot be made cold on this server, or None if they can."""
+    if not server.capabilities.local_files:
+        return "the server's files cannot be reached from here, so its cache cannot be made cold"
+    if not hasattr(os, "posix_fadvise"):
+        return "this system has no posix_fadvise, so the page cache cannot be emptied"
+    return None
+
+
+def can_evict(server: Server) -> bool:
+    """Whether shared buffers can be emptied without a restart (PostgreSQL 17, pg_buffercache)."""
+    return server.version >= EVICTS_BUFFERS and "pg_buffercache" in server.capabilities.contrib
+
+
+def evict(connection: psycopg.Connection[TupleRow], tables: list[str]) -> None:
+    """Empty shared buffers of the tables, their indexes and TOAST tables."""
+    relations = [row[0] for row in connection.execute(_FILES, [tables])]
+    if connection.info.server_version >= EVICTS_RELATIONS:
+        connection.execute(
+            "SELECT pg_buffercache_evict_relation(r) FROM unnest(%s::regclass[]) r", [relations]
+        )
+    else:
+        connection.execute(
+            """
+            SELECT pg_buffercache_evict(bufferid)
+            FROM pg_buffercache
+            WHERE reldatabase = (SELECT oid FROM pg_database WHERE datname = current_database())
+              AND relfilenode IN (SELECT pg_relation_filenode(r) FROM unnest(%s::regclass[]) r)
+            """,
+            [relations],
+        )
+
+
+def drop_from_page_cache(
+    connection: psycopg.Connection[TupleRow], tables: list[str], data_directory: Path
+) -> None:
+    """Write the relations' files to disk and have the kernel forget them, and nothing else.
+
+    Call it after the buffers were evicted or the server was restarted.
+    """
+    for _, path in connection.execute(_FILES, [tables]):
+        main = data_directory / path
+        for part in main.parent.glob(f"{main.name}*"):
+            if part.name[len(main.name) :][:1] not in {"", ".", "_"}:
+                continue  # another relation, whose number begins with ours
+            descriptor = os.open(part, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)  # DONTNEED spares dirty pages
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
+
+
+def cache_state(samples: pl.DataFrame) -> pl.DataFrame:
+    """What state of the cache each statement really met, judged by the bytes its device reads.
+
+    Takes samples with the metrics ``read_bytes`` and ``buffers_read``.  Returns block, arm, case,
+    step, iteration, buffers_read, read_bytes and state: *warm* (nothing came from the device),
+    *cold* (at least nine tenths of the bytes of all buffers read did), *lukewarm* (between).
+    """
+    keys = ["block", "arm", "case", "step", "iteration"]
+    metrics = ["buffers_read", "read_bytes"]
+    wide = (
+        samples.filter(pl.col("metric").is_in(metrics))
+        .pivot("metric", on_columns=metrics, index=keys, values="value", aggregate_function="sum")
+        .drop_nulls(metrics)
+    )
+    state = (
+        pl.when(pl.col("read_bytes") == 0)
+        .then(pl.lit("warm"))
+        .when(pl.col("read_bytes") >= 0.9 * pl.col("buffers_read") * BLOCK_BYTES)
+        .then(pl.lit("cold"))
+        .otherwise(pl.lit("lukewarm"))
+    )
+    return wide.with_columns(state=state)

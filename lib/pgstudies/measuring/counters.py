@@ -1,0 +1,135 @@
+"""Counted quantities of one timed statement: buffers and WAL, CPU time, bytes from the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from psycopg import sql
+
+from ..programs.versions import counts_wal, marks_toplevel
+
+if TYPE_CHECKING:
+    import psycopg
+    from psycopg.rows import TupleRow
+
+
+UNITS = {
+    "duration_s": "s",
+    "cpu_s": "s",
+    "buffers_hit": "blocks",
+    "buffers_read": "blocks",
+    "buffers_dirtied": "blocks",
+    "wal_bytes": "bytes",
+    "wal_fpi": "images",
+    "read_bytes": "bytes",
+}
+"""The unit of every quantity that a timed statement yields by itself."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Running totals; a field is None where the server does not tell."""
+
+    cpu_s: float | None = None
+    buffers_hit: float | None = None
+    buffers_read: float | None = None
+    buffers_dirtied: float | None = None
+    wal_bytes: float | None = None
+    wal_fpi: float | None = None
+    read_bytes: float | None = None
+
+    def since(self, earlier: Counts) -> dict[str, float]:
+        """What was added since ``earlier``, by metric, without the unknown ones."""
+        pairs = {f.name: (getattr(earlier, f.name), getattr(self, f.name)) for f in fields(self)}
+        return {
+            name: after - before
+            for name, (before, after) in pairs.items()
+            if before is not None and after is not None
+        }
+
+
+# pg_stat_statements and not EXPLAIN, because it counts utility statements too and leaves the
+# statement as it is; and not pg_stat_io, which does not know which statement dirtied a buffer.
+_STATEMENTS = sql.SQL(
+    """
+    SELECT sum(shared_blks_hit), sum(shared_blks_read), sum(shared_blks_dirtied),
+           {wal}
+    FROM {view}
+    WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())
+      AND userid = (SELECT oid FROM pg_roles WHERE rolname = current_user)
+      AND query NOT LIKE '%shared_blks_dirtied%'
+      {toplevel}
+    """
+)
+
+
+class StatementCounters:
+    """Reads the totals of our own statements over a connection kept for that purpose.
+
+    ``available`` is false where pg_stat_statements is not loaded or not installed.
+    """
+
+    def __init__(self, observer: psycopg.Connection[TupleRow]) -> None:
+        self._observer = observer
+        self._query = _find_view(observer)
+        self._counts_wal = counts_wal(observer.info.server_version)
+
+    @property
+    def available(self) -> bool:
+        """Whether the server counts buffers and WAL by statement."""
+        return self._query is not None
+
+    def read(self) -> tuple[float | None, ...]:
+        """Buffers hit, read and dirtied, WAL bytes and full-page images, each a total or None."""
+        if self._query is None:
+            return (None,) * 5
+        row = self._observer.execute(self._query, prepare=True).fetchone()
+        found = [0.0 if value is None else float(value) for value in row or ()]
+        return tuple(found if self._counts_wal else [*found[:3], None, None])
+
+
+def _find_view(observer: psycopg.Connection[TupleRow]) -> sql.Composed | None:
+    row = observer.execute(
+        """
+        SELECT n.nspname
+        FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace
+        WHERE e.extname = 'pg_stat_statements'
+          -- there only when the library is loaded, and visible to every role
+          AND EXISTS (SELECT 1 FROM pg_settings WHERE name = 'pg_stat_statements.track')
+        """
+    ).fetchone()
+    if row is None:
+        return None
+    version = observer.info.server_version
+    return _STATEMENTS.format(
+        view=sql.Identifier(row[0], "pg_stat_statements"),
+        wal=sql.SQL("sum(wal_bytes), sum(wal_fpi)" if counts_wal(version) else "NULL, NULL"),
+        toplevel=sql.SQL("AND toplevel" if marks_toplevel(version) else ""),
+    )
+
+
+def cpu_seconds(pid: int) -> float | None:
+    """CPU time of a process so far (s), exact once it sleeps; None where the system hides it."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+    except (OSError, IndexError):
+        return None
+
+
+def device_bytes(pids: list[int]) -> float | None:
+    """Bytes that these processes had the device read so far; None where the system hides it.
+
+    Counted by the kernel (Linux's /proc/<pid>/io, read_bytes): the page cache's hits are not in it.
+    """
+    total = 0
+    for pid in pids:
+        try:
+            lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+        except FileNotFoundError:
+            continue  # a worker that has ended
+        except OSError:
+            return None
+        total += next(int(x.split()[1]) for x in lines if x.startswith("read_bytes"))
+    return float(total)

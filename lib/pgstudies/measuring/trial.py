@@ -1,0 +1,277 @@
+"""One arm in one block: runs statements, times them and keeps what they cost."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import pq
+
+from ..errors import StudyError
+from .cold import can_evict, drop_from_page_cache, evict, reason_not_cold
+from .counters import UNITS, Counts, StatementCounters, cpu_seconds, device_bytes
+from .witness import WAIT, digest, waits_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Self
+
+    from psycopg.abc import Params
+    from psycopg.pq.abc import PGresult
+    from psycopg.rows import TupleRow
+
+    from ..servers.serve import Server
+    from .arms import Arm
+    from .witness import Query, Waits, Witness
+
+
+class Trial:
+    """Where an arm of a block is run: ``timed`` for what is measured, ``execute`` for the rest.
+
+    Attributes:
+        block: Number of the block, from 1; 0 while a state is being prepared.
+        rows: The samples so far, in the order of ``SAMPLES_SCHEMA``.
+        left_out: What could not be run, as (step, case, reason).
+
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        arm: Arm,
+        *,
+        block: int,
+        position: int,
+        show: Callable[[str], None] = lambda _: None,
+        restore: Callable[[], None] = lambda: None,
+        witness: Witness | None = None,
+    ) -> None:
+        self.server = server
+        self.arm = arm
+        self.block = block
+        self.position = position
+        self.rows: list[tuple[Any, ...]] = []
+        self.left_out: list[tuple[str, str, str]] = []
+        self._show = show
+        self._restore = restore
+        self.witness = witness
+        self._waits: Waits | None = None
+        self._open()
+
+    def _open(self) -> None:
+        self.connection: psycopg.Connection[TupleRow] = self.server.connect()
+        # A second session reads the counters, so that reading them is not counted as the arm's.
+        self._observer: psycopg.Connection[TupleRow] = self.server.connect()
+        self._counters = StatementCounters(self._observer)
+        self._backend = self.connection.info.backend_pid
+        # Once: looking for a server's processes reads all of /proc, and that alone, just before it,
+        # made a statement of a millisecond take a tenth longer.
+        self._processes = self.server.pids() if self.server.owned else []
+        if self.witness is not None:
+            self._waits = waits_of(self.server)
+
+    def _close(self) -> None:
+        if self._waits is not None:
+            self._waits.close()
+            self._waits = None
+        self.connection.close()
+        self._observer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def restore(self) -> None:
+        """Go back to the state the trial started from; ``connection`` is a new one."""
+        self._close()
+        self._restore()
+        self._open()
+
+    def show(self, what: str) -> None:
+        """Say in the progress bar what is being done."""
+        self._show(f"block {self.block}, {self.arm.name}: {what}")
+
+    def execute(self, query: Query, params: Params | None = None) -> psycopg.Cursor[TupleRow]:
+        """Run a statement that is not measured."""
+        return self.connection.execute(query, params)
+
+    def value(self, query: Query, params: Params | None = None) -> Any:
+        """Run a statement that is not measured and return the one value of its first row."""
+        row = self.connection.execute(query, params).fetchone()
+        return None if row is None else row[0]
+
+    def timed(
+        self,
+        step: str,
+        query: Query,
+        params: Params | None = None,
+        *,
+        iteration: int = 0,
+        case: str = "",
+    ) -> psycopg.Cursor[TupleRow]:
+        """Run a statement once and record what it took; returns its cursor, rows fetched.
+
+        Records ``duration_s`` (wall time of psycopg's execute: sent, answered, all rows received),
+        and, where the server lets us see them, ``cpu_s`` of the backend, buffers, WAL and
+        ``read_bytes`` of the whole server, each with its unit.
+        """
+        self.show(f"{step} {iteration or ''}")
+        before = self.counts()
+        execute = self.connection.execute
+        started_at = datetime.now(UTC)
+        start = time.perf_counter_ns()
+        cursor = execute(query, params)
+        duration_ns = time.perf_counter_ns() - start
+        measured = {"duration_s": duration_ns / 1e9} | self.counts().since(before)
+        self.keep(step, measured, iteration=iteration, case=case, at=started_at)
+        if self.witness is not None:
+            found = digest(cursor)
+            self.record(step, "result", found, "digest", iteration=iteration, case=case)
+            self.witness.saw(self.connection, step, case, query, params)
+        return cursor
+
+    def repeated(
+        self, step: str, query: str, times: int, *, iteration: int = 0, case: str = ""
+    ) -> None:
+        """Run a short statement many times, prepared, and record what one run took in the mean.
+
+        Through psycopg's libpq layer: for a statement of a few microseconds a cursor costs as much
+        as the statement.  Rows are received and thrown away.  Raises psycopg.Error.
+        """
+        self.show(f"{step} × {times} {iteration or ''}")
+        pgconn, name = self.connection.pgconn, b"pgstudies"
+        _check(pgconn.prepare(name, query.encode()))
+        before = self.counts()
+        started_at = datetime.now(UTC)
+        start = time.perf_counter_ns()
+        for _ in range(times):
+            result = pgconn.exec_prepared(name, None)
+        duration_ns = time.perf_counter_ns() - start
+        _check(result)
+        self.execute("DEALLOCATE pgstudies")
+        measured = {"duration_s": duration_ns / 1e9} | self.counts().since(before)
+        each = {metric: value / times for metric, value in measured.items()}
+        self.keep(step, each, iteration=iteration, case=case, at=started_at)
+        if self.witness is not None:
+            self.witness.saw(self.connection, step, case, query)
+
+    def each(
+        self,
+        step: str,
+        statements: Sequence[str],
+        *,
+        iteration: int = 0,
+        case: str = "",
+        between: Callable[[], object] | None = None,
+    ) -> None:
+        """Run statements one after the other and record what one of them took in the mean.
+
+        Records ``duration_s`` (wall time from sending to answer) and ``cpu_s`` of the backend where
+        it can be seen.  ``between`` is called after every statement; its time does not count.
+        Through psycopg's libpq layer, rows thrown away.  Raises psycopg.Error, and StudyError when
+        there is no statement.
+        """
+        if not statements:
+            raise StudyError(f"There is no statement to run for {step}.")
+        self.show(f"{step} × {len(statements)} {iteration or ''}")
+        execute, now = self.connection.pgconn.exec_, time.perf_counter_ns
+        encoded = [statement.encode() for statement in statements]
+        before = cpu_seconds(self._backend) if self.server.owned else None
+        self._turn()
+        started_at = datetime.now(UTC)
+        duration_ns = 0
+        for statement in encoded:
+            start = now()
+            result = execute(statement)
+            duration_ns += now() - start
+            _check(result)
+            if between is not None:
+                between()
+        self._turn()
+        measured = {"duration_s": duration_ns / 1e9}
+        after = cpu_seconds(self._backend) if self.server.owned else None
+        if before is not None and after is not None:
+            measured["cpu_s"] = after - before
+        each = {metric: value / len(encoded) for metric, value in measured.items()}
+        self.keep(step, each, iteration=iteration, case=case, at=started_at)
+        if self.witness is not None:
+            self.witness.saw(self.connection, step, case, statements[0])
+
+    def record(
+        self,
+        step: str,
+        metric: str,
+        value: float,
+        unit: str,
+        *,
+        iteration: int = 0,
+        case: str = "",
+        at: datetime | None = None,
+    ) -> None:
+        """Keep one value that the procedure found out by itself."""
+        where = (self.block, self.position, self.arm.name, case, step, iteration)
+        self.rows.append((*where, metric, float(value), unit, at or datetime.now(UTC)))
+
+    def keep(self, step: str, measured: Mapping[str, float], **where: Any) -> None:
+        """Keep several metrics of one measurement, each with its usual unit."""
+        for metric, value in measured.items():
+            self.record(step, metric, value, UNITS[metric], **where)
+        if self._waits is not None and "duration_s" in measured:
+            for event, seconds in self._waits.take(measured["duration_s"]).items():
+                self.record(step, f"{WAIT}{event}", seconds, "s", **where)
+
+    def counts(self) -> Counts:
+        """The server's running totals, for what is measured between two looks at them."""
+        self._turn()
+        hit, read, dirtied, wal, images = self._counters.read()
+        if not self.server.owned:
+            return Counts(None, hit, read, dirtied, wal, images, None)
+        cpu = cpu_seconds(self._backend)
+        return Counts(cpu, hit, read, dirtied, wal, images, device_bytes(self._processes))
+
+    def _turn(self) -> None:
+        if self._waits is not None:
+            self._waits.turn()
+
+    def checkpoint(self) -> None:
+        """CHECKPOINT now, so that none falls into a measured statement; noted where forbidden."""
+        if self.server.capabilities.checkpoint:
+            self.execute("CHECKPOINT")
+        else:
+            self.leave_out("checkpoint", "", "this role may not run CHECKPOINT")
+
+    def make_cold(self, *tables: str, step: str, case: str = "cold") -> bool:
+        """Take tables, with indexes and TOAST, out of shared buffers and the page cache.
+
+        Returns false, and notes that ``step`` was left out in ``case``, where that cannot be done.
+        What was achieved is told afterwards by ``cold.cache_state`` from the bytes really read.
+        Before PostgreSQL 17 the server is restarted, and ``connection`` is a new one.
+        """
+        reason = reason_not_cold(self.server)
+        if reason is not None or not self.server.owned:
+            self.leave_out(step, case, reason or "the server is not ours")
+            return False
+        names = list(tables)
+        if can_evict(self.server):
+            evict(self._observer, names)
+        else:
+            self._close()
+            self.server.restart(self.arm.settings)
+            self._open()
+        drop_from_page_cache(self._observer, names, self.server.data_directory)
+        return True
+
+    def leave_out(self, step: str, case: str, reason: str) -> None:
+        """Note, once, that a step cannot be run on this server."""
+        entry = (step, case, reason)
+        if entry not in self.left_out:
+            self.left_out.append(entry)
+
+
+def _check(result: PGresult) -> None:
+    if result.status not in {pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK}:
+        raise psycopg.errors.error_from_result(result)

@@ -1,0 +1,181 @@
+"""Results, plans and waits, seen beside the times."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import sql
+
+if TYPE_CHECKING:
+    Query = str | bytes | sql.SQL | sql.Composed
+    from collections.abc import Mapping
+
+    from psycopg.abc import Params
+    from psycopg.rows import TupleRow
+
+    from ..servers.serve import Server
+
+
+_EXPLAINABLE = re.compile(
+    r"\s*(SELECT|WITH|INSERT|UPDATE|DELETE|MERGE|VALUES|TABLE)\b", re.IGNORECASE
+)
+
+
+_VARIABLE = re.compile(r"(?<![:\w]):(\w+)")
+
+
+class Witness:
+    """The plans of an arm's statements, by step and case; the first of each is kept.
+
+    ``plans`` maps a step and case to the text of EXPLAIN (COSTS OFF).
+    """
+
+    def __init__(self) -> None:
+        self.plans: dict[str, str] = {}
+
+    def saw(
+        self,
+        connection: psycopg.Connection[TupleRow],
+        step: str,
+        case: str,
+        query: Query,
+        params: Params | None = None,
+    ) -> None:
+        """Keep the plan of a statement, unless there is one for this step or none can be had."""
+        place = f"{step}, {case}" if case else step
+        if place in self.plans:
+            return
+        composed = query if isinstance(query, sql.Composable) else sql.SQL(_text(query))
+        if not _EXPLAINABLE.match(composed.as_string(connection)):
+            return
+        try:
+            rows = connection.execute(
+                sql.SQL("EXPLAIN (COSTS OFF) {}").format(composed), params
+            ).fetchall()
+        except psycopg.Error:
+            return
+        self.plans[place] = "\n".join(row[0] for row in rows)
+
+    def saw_script(
+        self,
+        connection: psycopg.Connection[TupleRow],
+        step: str,
+        case: str,
+        script: str,
+        variables: Mapping[str, int],
+    ) -> None:
+        """Keep the plan of a pgbench script's first statement, its random numbers taken as 1."""
+        lines = [line for line in script.splitlines() if not line.lstrip().startswith("\\")]
+        first = "\n".join(lines).split(";")[0]
+        self.saw(
+            connection,
+            step,
+            case,
+            _VARIABLE.sub(lambda found: str(variables.get(found[1], 1)), first),
+        )
+
+
+def digest(cursor: psycopg.Cursor[TupleRow]) -> int:
+    """A number for the rows of a result, whatever their order, or for how many were changed.
+
+    The cursor can be read from the beginning afterwards.
+    """
+    if cursor.description is None:
+        return cursor.rowcount
+    rows = sorted(map(repr, cursor.fetchall()))
+    cursor.scroll(0, mode="absolute")
+    whole = hashlib.sha256("\n".join(rows).encode())
+    return int.from_bytes(whole.digest()[:6], "big")  # exact as a float
+
+
+def _text(query: str | bytes) -> Any:
+    return query.decode() if isinstance(query, bytes) else query
+
+
+INTERVAL_S = 0.05
+"""A sample takes a tenth of a millisecond: a fifth of a per cent of the time, on both sides."""
+
+
+ENOUGH = 20
+"""Samples of a step from which on its own length is divided among them."""
+
+
+WAIT = "wait, "
+"""How the metrics begin: seconds of a step spent so, as far as the samples tell."""
+
+
+FIRST_VERSION = 90600
+"""From here on a server tells wait events."""
+
+
+# The name of the column keeps the statement out of what StatementCounters counts.
+_SAMPLE = b"""
+    SELECT coalesce(wait_event_type || ': ' || wait_event, 'CPU') AS not_shared_blks_dirtied
+    FROM pg_stat_activity
+    WHERE state = 'active' AND datname = current_database() AND pid <> pg_backend_pid()
+"""
+
+
+class Waits:
+    """Samples the sessions of our database until it is closed, over a connection of its own.
+
+    ``turn`` ends what was sampled so far; ``take`` tells it, once.
+    """
+
+    def __init__(self, connection: psycopg.Connection[TupleRow]) -> None:
+        self._connection = connection
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._now: Counter[str] = Counter()
+        self._before: Counter[str] = Counter()
+        self._rounds = [0, 0]  # before the last turn, and since
+        self._turned = [0.0, 0.0]  # when the last two turns were
+        self._thread = threading.Thread(target=self._sample, name="waits", daemon=True)
+        self._thread.start()
+
+    def turn(self) -> None:
+        """Begin to count anew."""
+        with self._lock:
+            self._before, self._now = self._now, Counter()
+            self._rounds = [self._rounds[1], 0]
+            self._turned = [self._turned[1], time.perf_counter()]
+
+    def take(self, duration_s: float) -> dict[str, float]:
+        """Seconds by event of what took ``duration_s``, or ran so long in the mean, between turns.
+
+        All sessions together; what is shorter than a few samples is right in the mean only.
+        """
+        with self._lock:
+            taken, self._before = self._before, Counter()
+            rounds, (began, ended) = self._rounds[0], self._turned
+        each_s = duration_s / (rounds if rounds >= ENOUGH else (ended - began) / INTERVAL_S)
+        return {event: count * each_s for event, count in taken.items()}
+
+    def close(self) -> None:
+        """End sampling and close the connection."""
+        self._ended.set()
+        self._thread.join()
+        self._connection.close()
+
+    def _sample(self) -> None:
+        while not self._ended.wait(INTERVAL_S):
+            try:
+                rows = self._connection.execute(_SAMPLE, prepare=True).fetchall()
+            except psycopg.Error:
+                return  # the server has ended, and whoever measures will say so
+            with self._lock:
+                self._now.update(row[0] for row in rows)
+                self._rounds[1] += 1
+
+
+def waits_of(server: Server) -> Waits | None:
+    """A sampler of this server's waits; None where it tells none, or is not ours."""
+    if not server.owned or server.version < FIRST_VERSION:
+        return None
+    return Waits(server.connect())

@@ -1,0 +1,1 @@
+"""PostgreSQL's programs on this machine: found, fetched, built, and run as whom."""

@@ -1,0 +1,157 @@
+"""The account that owned servers run as, and running programs as that account."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ServerError, SpaceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+
+_KEPT_VARIABLES = ("PATH", "TZ", "LD_LIBRARY_PATH", "LD_PRELOAD")
+
+
+_environment_lock = Lock()
+
+
+@dataclass(frozen=True)
+class Account:
+    """An account on this machine; ``switch`` says whether we must change to it, being root."""
+
+    name: str
+    uid: int
+    gid: int
+    switch: bool
+
+    def give(self, path: Path) -> None:
+        """Make the account the owner of ``path``, which we have just made."""
+        if self.switch:
+            os.chown(path, self.uid, self.gid, follow_symlinks=False)
+
+    def popen_arguments(self) -> dict[str, Any]:
+        """Arguments for ``subprocess`` that run a program as this account and out of any home."""
+        arguments: dict[str, Any] = {"cwd": "/", "stdin": subprocess.DEVNULL}
+        if self.switch:
+            arguments |= {"user": self.uid, "group": self.gid, "extra_groups": []}
+        return arguments
+
+
+def server_account() -> Account:
+    """Our own account; for root, which PostgreSQL refuses, an unprivileged one.
+
+    That is ``$PGSTUDIES_ACCOUNT``, else ``postgres`` where there is one, else ``nobody``.  Raises
+    ServerError when it does not exist or is root itself.
+    """
+    if os.geteuid() != 0:
+        return Account(str(os.geteuid()), os.geteuid(), os.getegid(), switch=False)
+    configured = os.environ.get("PGSTUDIES_ACCOUNT")
+    for name in [configured] if configured else ["postgres", "nobody"]:
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        if entry.pw_uid == 0:
+            raise ServerError(
+                "PostgreSQL does not run as root: set PGSTUDIES_ACCOUNT to another account."
+            )
+        return Account(name, entry.pw_uid, entry.pw_gid, switch=True)
+    raise ServerError(
+        f"PostgreSQL does not run as root, and there is no account {configured or 'nobody'} on "
+        f"this machine: set PGSTUDIES_ACCOUNT to one that exists."
+    )
+
+
+def server_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What a server sees of our environment: no PG* variable, no locale, no secrets."""
+    kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+    return {"PATH": os.defpath, **kept, "LC_ALL": "C", **(extra or {})}
+
+
+def run_as(
+    account: Account, command: Sequence[str | Path], extra: Mapping[str, str] | None = None
+) -> str:
+    """Run a program to its end as ``account`` and return what it wrote.
+
+    Raises SpaceError when it found the disk full, ServerError when it failed otherwise.
+    """
+    try:
+        done: subprocess.CompletedProcess[str] = subprocess.run(
+            command,
+            check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env=server_environment(extra),
+            **account.popen_arguments(),
+        )
+    except OSError as error:
+        raise ServerError(
+            f"{command[0]} cannot be run as {account.name}: {error.strerror}."
+        ) from error
+    if done.returncode == 0:
+        return done.stdout
+    said = done.stdout.strip().splitlines()
+    trouble = next((x for x in said if "error" in x.lower() or "fatal" in x.lower()), "")
+    sentence = f"{command[0]} failed: {trouble or (said[-1] if said else 'it said nothing')}"
+    if "No space left" in done.stdout or "quota exceeded" in done.stdout:
+        raise SpaceError(
+            f"{sentence}; free some space, or set PGSTUDIES_RUN_DIR to a directory on another disk."
+        )
+    raise ServerError(sentence)
+
+
+def can_execute(account: Account, path: Path) -> bool:
+    """Whether the account may run the program, or enter the directory, at ``path``."""
+    if not account.switch:
+        return os.access(path, os.X_OK)
+    command = ["/usr/bin/env", "test", "-x", str(path)]
+    arguments = account.popen_arguments()
+    return (
+        subprocess.run(command, check=False, env=server_environment(), **arguments).returncode == 0
+    )
+
+
+@contextmanager
+def without_pg_variables() -> Iterator[None]:
+    """Hide PGOPTIONS, PGSERVICE and the like: they are meant for the user's own servers."""
+    with _environment_lock:
+        hidden = {name: value for name, value in os.environ.items() if name.startswith("PG")}
+        hidden = {n: v for n, v in hidden.items() if not n.startswith("PGSTUDIES_")}
+        for name in hidden:
+            del os.environ[name]
+        try:
+            yield
+        finally:
+            os.environ.update(hidden)
+
+
+def open_to_all(tree: Path) -> None:
+    """Let every account read what is below ``tree``, and run what its owner may run."""
+    for path in [tree, *tree.rglob("*")]:
+        if not path.is_symlink():
+            mode = path.stat().st_mode
+            path.chmod(mode | (0o555 if path.is_dir() or mode & 0o100 else 0o444))
+
+
+def make_open_directory(directory: Path) -> None:
+    """Make a directory and its parent, where they are missing, readable by every account."""
+    for path in (directory.parent, directory):
+        if not path.exists():
+            path.mkdir(parents=True, exist_ok=True)
+            path.chmod(0o755)  # for the account that root's servers run as
+
+
+def others_can_change(directory: Path) -> bool:
+    """Whether another account than ours and root could put programs there for us to run."""
+    status = directory.stat()
+    return status.st_uid not in {0, os.geteuid()} or bool(status.st_mode & 0o022)

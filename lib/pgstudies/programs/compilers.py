@@ -1,0 +1,76 @@
+"""The tools that extensions in C are built with: a compiler, make, the server's headers."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from ..errors import CannotRun
+from .installations import has_server_headers
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .installations import Binaries
+
+
+def server_headers(binaries: Binaries) -> Path:
+    """The ``pg_config`` of an installation that has the server's headers; raises CannotRun."""
+    pg_config = binaries.program("pg_config")
+    if pg_config is None or not has_server_headers(pg_config):
+        raise CannotRun("the server's headers are not installed")
+    return pg_config
+
+
+def find_make() -> str:
+    """The path of GNU make, which PostgreSQL's rules for extensions are written for.
+
+    Raises CannotRun.
+    """
+    for name in ("gmake", "make"):  # where make is another, as on BSD, GNU's is called gmake
+        found = shutil.which(name)
+        if found:
+            return found
+    raise CannotRun("there is no make (apt-get install make)")
+
+
+def find_compiler() -> list[str]:
+    """The command of a C compiler: $CC, cc, gcc, clang, or that of the package ziglang.
+
+    Raises CannotRun, also when $CC names one that is not there.
+    """
+    configured = shlex.split(os.environ.get("CC", ""))
+    if configured:
+        if shutil.which(configured[0]):
+            return configured
+        raise CannotRun(f"there is no {configured[0]}, which the variable CC names")
+    for command in ("cc", "gcc", "clang"):
+        if shutil.which(command):
+            return [command]
+    if find_spec("ziglang"):
+        return [sys.executable, "-m", "ziglang", "cc"]
+    raise CannotRun("there is no C compiler (apt-get install gcc)")
+
+
+def compiler_version(compiler: list[str]) -> str:
+    """What the compiler says of itself in its first line; raises CannotRun when it cannot be run.
+
+    Without the C library's headers it can compile nothing, and that is a reason of its own.
+    """
+    try:
+        done = subprocess.run([*compiler, "--version"], check=False, capture_output=True, text=True)
+        program = "#include <stdio.h>\n"
+        command = [*compiler, "-E", "-x", "c", "-"]
+        trial = subprocess.run(command, check=False, capture_output=True, text=True, input=program)
+    except OSError as error:
+        raise CannotRun(f"{shlex.join(compiler)} cannot be run: {error.strerror}") from error
+    if done.returncode != 0:
+        raise CannotRun(f"{shlex.join(compiler)} --version fails")
+    if trial.returncode != 0:
+        raise CannotRun("the C library's headers are not installed (apt-get install libc6-dev)")
+    return (done.stdout.strip().splitlines() or ["unknown"])[0]

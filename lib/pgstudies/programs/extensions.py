@@ -1,0 +1,221 @@
+"""The C extensions of this project, built on demand for the server in use."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from psycopg import sql
+
+from ..addresses import is_dsn
+from ..errors import CannotRun, ServerError
+from ..paths import EXTENSIONS, cache_dir
+from .accounts import (
+    can_execute,
+    make_open_directory,
+    open_to_all,
+    others_can_change,
+    server_account,
+)
+from .compilers import compiler_version, find_compiler, find_make, server_headers
+from .installations import EMBEDDED, find_binaries
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import psycopg
+
+    from .installations import Binaries
+
+    Connection = psycopg.Connection[Any]
+
+
+FINDS_EXTENSIONS = 180000
+"""From here on a server is told by settings where to look for extensions."""
+
+
+@dataclass(frozen=True)
+class Extension:
+    """An extension that has been built, or the reason why it could not be.
+
+    Attributes:
+        name: As in CREATE EXTENSION.
+        settings: Those that let a server find it, for ``measure``; empty if it could not be built.
+        reason: Why it cannot be used, as for ``Arm.not_run``; None if all is well.
+
+    """
+
+    name: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+    reason: str | None = None
+
+
+def extension(name: str, server: str | None = None) -> Extension:
+    """Build an extension for the server that ``server`` names, as for ``serve``.
+
+    What has been built is kept in the user's cache, by the server's version, the source and the
+    compiler, and nothing is written anywhere else.  Nothing is built where a record is analysed
+    anew: its arms are known.
+    """
+    if os.environ.get("PGSTUDIES_REPLAY"):
+        return Extension(name)
+    wanted = server or os.environ.get("PGSTUDIES_SERVER") or EMBEDDED
+    try:
+        if is_dsn(wanted):
+            raise CannotRun("the server is not ours, so nothing can be built for it")
+        return build(name, find_binaries(wanted))
+    except (CannotRun, ServerError) as reason:
+        return Extension(name, reason=str(reason).rstrip("."))
+
+
+def build(name: str, binaries: Binaries) -> Extension:
+    """Build an extension for an installation, unless it is in the cache.
+
+    Raises CannotRun with the first thing that is missing.
+    """
+    source = EXTENSIONS / name
+    if not source.is_dir():
+        raise CannotRun(f"there is no extension {name}")
+    pg_config = server_headers(binaries)
+    if binaries.version < FINDS_EXTENSIONS:
+        raise CannotRun(
+            f"{binaries.version_text} cannot be told where to find an extension: that began with 18"
+        )
+    make, compiler = find_make(), find_compiler()
+    key = [name, binaries.version_text, _digest(source), f"{compiler}{compiler_version(compiler)}"]
+    mark = hashlib.sha256("\0".join(key).encode()).hexdigest()[:12]
+    home = cache_dir() / "extensions"
+    built = home / f"{name}-{binaries.version}-{mark}"
+    try:
+        if not built.is_dir():
+            make_open_directory(home)
+            _require_own(home)
+            _build(source, [make, f"PG_CONFIG={pg_config}", f"CC={shlex.join(compiler)}"], built)
+        _require_own(built)
+    except OSError as error:
+        raise CannotRun(
+            f"{home} cannot be written to ({error.strerror}): set PGSTUDIES_CACHE to a directory "
+            f"on a disk with space that you may write to"
+        ) from error
+    account = server_account()
+    if not can_execute(account, built):
+        raise CannotRun(
+            f"the servers' account {account.name} cannot read {home}: set PGSTUDIES_CACHE to a "
+            f"directory that others may enter"
+        )
+    return Extension(
+        name,
+        {
+            "extension_control_path": f"{built}:$system",
+            "dynamic_library_path": f"{built}:$libdir",
+        },
+    )
+
+
+def _build(source: Path, make: list[str], built: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=built.parent) as aside:
+        work, result = Path(aside) / "source", Path(aside) / "built"
+        shutil.copytree(source, work)
+        # Only what has been made: make install would choose directories by the words in their path.
+        done = subprocess.run(
+            [*make, "-s", "with_llvm=no", "all"],
+            cwd=work,
+            env={name: value for name, value in os.environ.items() if not name.startswith("MAKE")},
+            check=False,
+            capture_output=True,
+            text=True,
+            errors="replace",
+        )
+        libraries = [work / f"{source.name}{suffix}" for suffix in (".so", ".dylib")]
+        libraries = [library for library in libraries if library.is_file()]
+        if done.returncode != 0 or not libraries:
+            said = (done.stderr or done.stdout).strip().splitlines() or ["it said nothing"]
+            trouble = next((line for line in said if "error" in line.lower()), said[-1])
+            raise CannotRun(f"{source.name} cannot be built: {trouble.strip()}")
+        (result / "extension").mkdir(parents=True)  # the server adds this word to its path
+        shutil.copy(libraries[0], result)
+        for file in [work / f"{source.name}.control", *work.glob(f"{source.name}--*.sql")]:
+            shutil.copy(file, result / "extension")
+        open_to_all(result)
+        with suppress(OSError):  # another process was faster
+            result.rename(built)
+    if not built.is_dir():
+        raise CannotRun(f"{source.name} cannot be put into {built.parent}")
+
+
+def _require_own(directory: Path) -> None:
+    """Raise CannotRun where others could put programs of theirs for our servers to load."""
+    if others_can_change(directory):
+        raise CannotRun(
+            f"other accounts can change {directory}, which servers load programs from: remove it, "
+            f"or set PGSTUDIES_CACHE to a directory of your own"
+        )
+
+
+def _digest(source: Path) -> str:
+    """A checksum of the files that an extension is built from."""
+    digest = hashlib.sha256()
+    for file in sorted(source.iterdir()):
+        if file.is_file():
+            content = file.read_bytes()
+            digest.update(f"{file.name}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()
+
+
+def self_test(name: str, connection: Connection) -> str:
+    """Try an extension that has been created; returns what was seen.
+
+    What it makes goes with the session.  Raises CannotRun, saying what was seen instead, and
+    psycopg.Error.
+    """
+    return _TESTS[name](connection)
+
+
+def _cluster_order(connection: Connection) -> str:
+    """Delete one row of every page, and insert them again from the last to the first."""
+    table = sql.Identifier("cluster_order_self_test")
+    for statement in (
+        "CREATE TEMP TABLE {} (k int, d text) USING cluster_heap",
+        "INSERT INTO {} SELECT k, repeat('x', 350) FROM generate_series(1, 420) k",
+        "CREATE INDEX ON {} (k)",
+        "ALTER TABLE {} CLUSTER ON cluster_order_self_test_k_idx",
+        "DELETE FROM {} WHERE k % 21 = 10",
+        "VACUUM {}",
+        "INSERT INTO {} SELECT k, repeat('x', 350) FROM generate_series(399 + 10, 1, -21) k",
+    ):
+        connection.execute(sql.SQL(statement).format(table))
+    query = """
+        SELECT count(*)
+        FROM {0} a JOIN {0} b ON b.k = a.k - 1
+        WHERE a.k % 21 = 10 AND (a.ctid::text::point)[0] = (b.ctid::text::point)[0]
+    """
+    row = connection.execute(sql.SQL(query).format(table)).fetchone()
+    beside = row[0] if row else 0
+    if beside != 20:
+        raise CannotRun(f"cluster_order put {beside} of 20 rows beside their neighbours")
+    return "20 of 20 rows were put beside their neighbours"
+
+
+def _tidbench(connection: Connection) -> str:
+    """Have every structure look a small table up; the extension checks how much is found."""
+    connection.execute("SELECT tidbench_prepare(1000, 10, 5, 10, 30)")
+    rows = connection.execute("SELECT unnest(tidbench_structures())").fetchall()
+    for (structure,) in rows:
+        connection.execute("SELECT tidbench_run(%s)", [structure])
+    connection.execute("SELECT tidbench_release()")
+    return f"{len(rows) - 1} structures found every dead row and no other"
+
+
+_TESTS = {"cluster_order": _cluster_order, "tidbench": _tidbench}
+
+
+NAMES = tuple(_TESTS)
+"""The extensions there are."""

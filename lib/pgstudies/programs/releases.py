@@ -1,0 +1,107 @@
+"""The releases of PostgreSQL that can be asked for by name, from ``data/releases.toml``."""
+
+from __future__ import annotations
+
+import functools
+import platform
+import shutil
+import tomllib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..errors import StudyError
+from ..paths import RELEASES, cache_dir
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+_MAVEN = "mvn"
+
+
+@dataclass(frozen=True)
+class Release:
+    """One release, and where its programs come from.
+
+    Attributes:
+        name: What a study calls it: ``9.6``, ``16``.
+        version: Its exact version.
+        artifact: Maven coordinate of the jar: group, name and version.
+        member: The archive in the jar that holds bin, lib and share.
+        system: The system it was built for, as ``platform.system`` names it.
+        machine: The processor it was built for, as ``platform.machine`` names it.
+        size_bytes: Size of the jar.
+        sha256: Checksum of the jar.
+        built: Compiler and flags, as far as known.
+
+    """
+
+    name: str
+    version: str
+    artifact: str
+    member: str
+    system: str
+    machine: str
+    size_bytes: int
+    sha256: str
+    built: str
+
+    @property
+    def directory(self) -> Path:
+        """Where it is in the cache, or would be; another jar would be in another directory."""
+        return releases_dir() / f"{self.version}-{self.sha256[:12]}"
+
+    @property
+    def cached(self) -> bool:
+        """Whether it has been fetched."""
+        return (self.directory / "bin" / "postgres").is_file()
+
+
+@functools.cache
+def releases() -> list[Release]:
+    """All of them, oldest first."""
+    tables = tomllib.loads(RELEASES.read_text(encoding="utf-8"))
+    return [Release(name=name, **table) for name, table in tables.items()]
+
+
+def is_release(spec: str) -> bool:
+    """Whether the word is a release's name (``16``) or its exact version (``16.11``)."""
+    return any(spec in {release.name, release.version} for release in releases())
+
+
+def find_release(spec: str) -> Release:
+    """The release of this name or exact version; raises StudyError, which lists the known."""
+    for release in releases():
+        if spec in {release.name, release.version}:
+            return release
+    raise StudyError(f"There is no release {spec!r}; there are {listed()}.")
+
+
+def listed() -> str:
+    """The names of all releases, for a sentence."""
+    return ", ".join(release.name for release in releases())
+
+
+def reason_not_available(spec: str) -> str | None:
+    """Why this release cannot be had here, or None where it is cached or can be fetched.
+
+    Raises StudyError when there is no such release.
+    """
+    release = find_release(spec)
+    here = (platform.system(), platform.machine())
+    if here != (release.system, release.machine):
+        return (
+            f"PostgreSQL {release.version} is built for {release.system} {release.machine}, "
+            f"and this is {' '.join(here)}"
+        )
+    if not release.cached and shutil.which(_MAVEN) is None:
+        return (
+            f"PostgreSQL {release.version} cannot be fetched: there is no mvn on PATH "
+            f"(apt-get install maven)"
+        )
+    return None
+
+
+def releases_dir() -> Path:
+    """The directory in the cache that holds the fetched releases."""
+    return cache_dir() / "releases"

@@ -1,0 +1,1 @@
+"""Records of runs, written block by block and read back as frames."""

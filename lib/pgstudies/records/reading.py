@@ -1,0 +1,199 @@
+"""Records of finished and unfinished runs, read back as polars frames."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from ..errors import StudyError
+from ..files import is_locked
+from ..paths import REFERENCE_RECORDS, records_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+FORMAT_VERSION = 1
+
+
+LOCK = ".lock"
+"""A writer holds this file of the record's directory locked for as long as it lives."""
+
+
+SAMPLES_SCHEMA: dict[str, pl.DataType] = {
+    "block": pl.Int32(),  # from 1; 0 is the preparation of a state, done once
+    "position": pl.Int32(),  # place within the block, from 1
+    "arm": pl.String(),
+    "case": pl.String(),
+    "step": pl.String(),
+    "iteration": pl.Int32(),
+    "metric": pl.String(),
+    "value": pl.Float64(),
+    "unit": pl.String(),
+    "started_at": pl.Datetime("us", "UTC"),
+}
+"""One row per measured value."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run: ``info`` is record.json, ``samples`` has the columns of ``SAMPLES_SCHEMA``."""
+
+    path: Path
+    info: dict[str, Any]
+    samples: pl.DataFrame
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters the run was made with, which need not be the reader's."""
+        return dict(self.info["parameters"])
+
+    @property
+    def arms(self) -> pl.DataFrame:
+        """The arms in declared order: name, description, baseline, repeats, server, not_run.
+
+        ``server`` is the version, such as PostgreSQL 18.6; null where there was no server.
+        """
+        columns = ["name", "description", "baseline", "repeats", "not_run"]
+        schema = dict.fromkeys(columns, pl.String()) | {"baseline": pl.Boolean()}
+        rows = [{c: arm[c] for c in columns} for arm in self.info["arms"]]
+        servers = {None: self.info["server"]} | self.info.get("servers", {})
+        versions = [
+            servers.get(arm.get("server"), {}).get("version_text") for arm in self.info["arms"]
+        ]
+        arms = pl.DataFrame(rows, schema=schema)
+        return arms.insert_column(4, pl.Series("server", versions, dtype=pl.String()))
+
+    @property
+    def blocks(self) -> int:
+        """Number of finished blocks."""
+        return self.samples.filter(pl.col("block") > 0)["block"].n_unique()
+
+    @property
+    def gate(self) -> pl.DataFrame:
+        """What the gate found before measuring: name, level, sentence."""
+        return pl.DataFrame(
+            self.info["gate"], schema=dict.fromkeys(["name", "level", "sentence"], pl.String())
+        )
+
+    @property
+    def left_out(self) -> pl.DataFrame:
+        """What was not run and why: arm, step, case, reason."""
+        return pl.DataFrame(
+            self.info["left_out"],
+            schema=dict.fromkeys(["arm", "step", "case", "reason"], pl.String()),
+        )
+
+    @property
+    def timeline(self) -> pl.DataFrame:
+        """When each arm ran in each block: block, position, arm, started_at, finished_at."""
+        times = pl.col("started_at", "finished_at").str.to_datetime(time_unit="us", time_zone="UTC")
+        schema = {
+            "block": pl.Int32(),
+            "position": pl.Int32(),
+            **dict.fromkeys(["arm", "started_at", "finished_at"], pl.String()),
+        }
+        return pl.DataFrame(self.info["timeline"], schema=schema).with_columns(times)
+
+
+def read_record(path: str | Path) -> Record:
+    """Read the record in directory ``path``, also one whose run has not finished.
+
+    Raises StudyError when there is no record, or one of a newer format.
+    """
+    directory = Path(path).expanduser().resolve()
+    info = read_info(directory)
+    whole = directory / "samples.parquet"
+    parts = [whole] if whole.exists() else sorted((directory / "blocks").glob("*.parquet"))
+    frames = [pl.read_parquet(part) for part in parts]
+    samples = pl.concat(frames) if frames else pl.DataFrame(schema=SAMPLES_SCHEMA)
+    return Record(directory, info, samples)
+
+
+def find_record(study: str, path: str | Path) -> Path:
+    """The record at ``path``, or the newest complete one of ``study`` below that directory."""
+    directory = Path(path).expanduser().resolve()
+    if (directory / "record.json").exists():
+        found = read_info(directory)["study"]
+        if found != study:
+            raise StudyError(f"{directory} is a record of {found}, not of {study}.")
+        return directory
+    complete = [d for d in record_directories(directory, study) if (d / "samples.parquet").exists()]
+    if not complete:
+        raise StudyError(
+            f"There is no complete record of {study} at {directory}; "
+            f"`pgstudies records` lists the records of this machine."
+        )
+    return complete[-1]
+
+
+def list_records(study: str | None = None) -> pl.DataFrame:
+    """All records of this user and of the project, oldest first.
+
+    Columns: study, started_at (UTC), host, server, profile, blocks_done, blocks, status
+    (complete, interrupted, running or unfinished), path.
+    """
+    schema = {
+        "study": pl.String(),
+        "started_at": pl.Datetime("us", "UTC"),
+        "host": pl.String(),
+        "server": pl.String(),
+        "profile": pl.String(),
+        "blocks_done": pl.Int64(),
+        "blocks": pl.Int64(),
+        "status": pl.String(),
+        "path": pl.String(),
+    }
+    rows = [
+        _summary(directory)
+        for base in (REFERENCE_RECORDS, records_dir())
+        for directory in record_directories(base, study)
+    ]
+    return pl.DataFrame(rows, schema=schema).sort("started_at")
+
+
+def _summary(directory: Path) -> dict[str, Any]:
+    info = read_info(directory)
+    status = info["status"]
+    if status == "running" and not is_locked(directory / LOCK):
+        status = "unfinished"
+    return {
+        "study": info["study"],
+        "started_at": datetime.fromisoformat(info["started_at"]),
+        "host": info["host"].get("hostname"),
+        "server": info["server"].get("version_text"),
+        "profile": info.get("profile"),
+        "blocks_done": len({entry["block"] for entry in info["timeline"]}),
+        "blocks": info["blocks"],
+        "status": status,
+        "path": str(directory),
+    }
+
+
+def record_directories(base: Path, study: str | None) -> Iterator[Path]:
+    """Directories below ``base`` that hold a record (of ``study``), oldest first."""
+    pattern = f"{study or '*'}/*/record.json"
+    return (found.parent for found in sorted(base.glob(pattern), key=lambda f: f.parent.name))
+
+
+def read_info(directory: Path) -> dict[str, Any]:
+    """The contents of record.json; raises StudyError where it is missing, damaged or too new."""
+    try:
+        info: dict[str, Any] = json.loads((directory / "record.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise StudyError(
+            f"There is no record at {directory}: a record is a directory holding record.json."
+        ) from None
+    except json.JSONDecodeError as error:
+        raise StudyError(f"{directory}/record.json is damaged: {error}.") from None
+    if info.get("format_version") != FORMAT_VERSION:
+        raise StudyError(
+            f"{directory} has record format {info.get('format_version')}, "
+            f"and this version of pgstudies reads format {FORMAT_VERSION}; update pgstudies."
+        )
+    return info

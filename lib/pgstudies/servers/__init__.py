@@ -1,0 +1,1 @@
+"""Servers that studies run on: ours, or somebody else's."""

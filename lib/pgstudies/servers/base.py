@@ -1,0 +1,115 @@
+"""What every server has in common: its connections, its settings, its end."""
+
+from __future__ import annotations
+
+import weakref
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import polars as pl
+
+from .settings import NOT_RECORDED, merged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    import psycopg
+    from psycopg.rows import TupleRow
+
+
+class ServerBase(ABC):
+    """A server that studies run on, to be used as ``with serve(...) as server``.
+
+    ``spec`` names it without its password, ``version`` is 180006 for 18.6, ``unmet_settings`` gives
+    for each setting that could not be had what was wanted and what it is.
+    """
+
+    spec: str
+    version: int
+    version_text: str
+    capabilities: Capabilities
+    unmet_settings: dict[str, tuple[str, str]]
+    _settings: dict[str, str]
+    _more: dict[str, str]
+
+    def __init__(self) -> None:
+        self._connections: weakref.WeakSet[psycopg.Connection[Any]] = weakref.WeakSet()
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The settings in force now: the study's, and those of the last start or restore."""
+        return merged(self._settings, self._more)
+
+    @abstractmethod
+    def connect(self, **kwargs: Any) -> psycopg.Connection[TupleRow]:
+        """A new connection to our own database or schema, in autocommit mode.
+
+        ``kwargs`` go to ``psycopg.connect``.  Raises ServerError when the server does not answer.
+        """
+
+    @abstractmethod
+    def restore(
+        self, state: str, build: Callable[[], None], settings: Mapping[str, str] = {}
+    ) -> None:
+        """Put the server into the state of that name, with its own and these settings in force.
+
+        The first time, ``build()`` makes the state, starting from an empty database with the
+        study's settings alone; it connects for itself.  From then on a copy is restored, where one
+        can be kept.  All connections made before are closed.  Raises CannotRun when the settings
+        cannot be had here, SpaceError when the disk cannot take the copy.
+        """
+
+    @abstractmethod
+    def environment(self) -> dict[str, str]:
+        """The PG* variables by which a client program such as pgbench reaches our database."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Remove everything that was made and release the server; more than once is no error."""
+
+    def nondefault_settings(self) -> pl.DataFrame:
+        """Every setting that is not at its default: name, value, unit, source, context.
+
+        Left out are those that say where files are or how to reach the server.
+        """
+        query = """
+            SELECT name, setting, unit, source, context
+            FROM pg_settings
+            WHERE (source NOT IN ('default', 'override') OR setting IS DISTINCT FROM boot_val)
+              AND name <> ALL (%s)
+            ORDER BY name
+        """
+        with self.connect() as connection:
+            rows = connection.execute(query, [NOT_RECORDED]).fetchall()
+        columns = ["name", "value", "unit", "source", "context"]
+        return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String()), orient="row")
+
+    def close_connections(self) -> None:
+        """Close every connection that was given out and is still open."""
+        for connection in list(self._connections):
+            connection.close()
+        self._connections.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a study may ask of a server; ``contrib`` are the extensions it can use there."""
+
+    owned: bool
+    superuser: bool
+    restart: bool
+    local_files: bool
+    create_database: bool
+    checkpoint: bool
+    contrib: frozenset[str]
+    pg_config: Path | None
+    headers: bool
+    pgbench: Path | None

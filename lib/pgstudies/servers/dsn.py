@@ -1,0 +1,274 @@
+"""Servers that run already: work in a place of our own there, nothing else touched."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+from typing import TYPE_CHECKING, Any, Literal
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from ..addresses import explain, parse_dsn, write_uri
+from ..errors import CannotRun, ServerError
+from ..programs.installations import find_pgbench
+from .base import Capabilities, ServerBase
+from .places import DatabasePlace, SchemaPlace
+from .settings import merged, sort_settings, startup_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from psycopg.rows import TupleRow
+
+
+_log = logging.getLogger(__name__)
+
+
+OLDEST_RUNNING = 130000
+"""The oldest server of somebody else's: our own place there is made in the SQL of 13."""
+
+
+_CONNECT_TIMEOUT_S = 10
+
+
+_EXTENSIONS = ["pg_stat_statements", "pg_buffercache"]
+
+
+class DsnServer(ServerBase):
+    """A server reached by a DSN, with libpq's own variables and ~/.pgpass behind it.
+
+    Work is done in a database of our own where the role may create one, else in our own schema.
+    No setting of the server is changed: ``settings`` are set for our sessions where the role may,
+    and are listed in ``unmet_settings`` where it may not.
+
+    Raises ServerError when the server does not answer, is too old, read-only, or grants neither.
+    """
+
+    owned: Literal[False] = False
+
+    def __init__(self, dsn: str, *, settings: Mapping[str, str] = {}) -> None:
+        super().__init__()
+        self._parts = parse_dsn(dsn)
+        self.spec = write_uri(self._parts)
+        self._creator = os.getpid()
+        self._closed = False
+        self._more: dict[str, str] = {}
+        self._states: dict[str, str] = {}
+        self._place: DatabasePlace | SchemaPlace | None = None
+        self._keeper = self._connect({})
+        try:
+            self._look_at_server()
+            self._settings, self.unmet_settings = self._base_settings(settings)
+            DatabasePlace.sweep(self._keeper)
+            SchemaPlace.sweep(self._keeper)
+            atexit.register(self.close)
+            self._place = self._make_place()
+            self.capabilities = self._find_capabilities()
+        except psycopg.Error as error:
+            lost = self._keeper.closed
+            self.close()
+            if lost:
+                raise explain(error, self.spec) from error
+            raise ServerError(f"{self.spec} does not let us work there: {error}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def place(self) -> str:
+        """The name of our own database or schema."""
+        return self._our_place().name
+
+    def connect(self, **kwargs: Any) -> psycopg.Connection[TupleRow]:
+        """A new connection to our own database, or with our schema as its search path."""
+        place = self._our_place()
+        ours = {"search_path": place.name}
+        database = {}
+        if isinstance(place, DatabasePlace):
+            ours["search_path"] = "public"
+            database = {"dbname": place.name}
+        # Last, so that an object of the user's is never found under a name of ours.
+        connection = self._connect(merged(self.settings, ours), **(database | kwargs))
+        self._connections.add(connection)
+        return connection
+
+    def restore(
+        self, state: str, build: Callable[[], None], settings: Mapping[str, str] = {}
+    ) -> None:
+        """Put the server into the state of that name; see ``ServerBase.restore``.
+
+        In a schema no copy can be kept, and ``build()`` is called every time.
+        """
+        place = self._our_place()
+        settable, out_of_reach = sort_settings(self._keeper, settings)
+        if out_of_reach:
+            raise CannotRun(next(iter(out_of_reach.values()))[1])
+        self.close_connections()
+        self._more = {}
+        try:
+            if state not in self._states or isinstance(place, SchemaPlace):
+                place.make_empty()
+                self._make_extensions()
+                build()
+                self.close_connections()
+                if isinstance(place, DatabasePlace):
+                    self._states[state] = place.keep()
+            if isinstance(place, DatabasePlace):
+                place.copy(self._states[state])
+        except psycopg.OperationalError as error:
+            if self._keeper.closed or self._keeper.broken:
+                raise explain(error, self.spec) from error
+            raise
+        self._more = settable
+
+    def environment(self) -> dict[str, str]:
+        """The PG* variables by which a client program such as pgbench reaches our database."""
+        names = {"host": "PGHOST", "port": "PGPORT", "user": "PGUSER", "dbname": "PGDATABASE"}
+        with self.connect() as connection:
+            parts = connection.info.get_parameters()
+            password = connection.info.password
+        variables = {names[part]: parts[part] for part in names if part in parts}
+        variables |= {"PGOPTIONS": parts["options"]}
+        variables |= {
+            f"PG{part.upper()}": parts[part]
+            for part in ("sslmode", "sslrootcert", "sslcert", "sslkey")
+            if part in parts
+        }
+        return variables | ({"PGPASSWORD": password} if password else {})
+
+    def close(self) -> None:
+        """Drop our database or schema and disconnect; more than once is no error."""
+        if self._closed or os.getpid() != self._creator:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        self.close_connections()
+        try:
+            if self._place is not None:
+                self._place.remove()
+        except psycopg.Error as error:
+            name = self._place.name if self._place is not None else ""
+            if self._keeper.closed:
+                # The server has gone, which the run is just ending of: that is the error to see.
+                _log.warning("%s stays on %s until the next run there", name, self.spec)
+                return
+            raise ServerError(
+                f"{name} could not be dropped on {self.spec} ({error}); "
+                f"the next run there will do it."
+            ) from error
+        finally:
+            self._keeper.close()
+
+    def _connect(self, settings: Mapping[str, str], **kwargs: Any) -> psycopg.Connection[TupleRow]:
+        options = [self._parts.get("options") or os.environ.get("PGOPTIONS", "")]
+        options.append(startup_options(settings))
+        arguments: dict[str, Any] = {
+            "autocommit": True,
+            "application_name": "pgstudies",
+            "options": " ".join(filter(None, options)),
+        }
+        if "connect_timeout" not in self._parts and "PGCONNECT_TIMEOUT" not in os.environ:
+            arguments["connect_timeout"] = _CONNECT_TIMEOUT_S
+        try:
+            return psycopg.connect(make_conninfo(**self._parts), **(arguments | kwargs))
+        except psycopg.Error as error:
+            raise explain(error, self.spec) from error
+
+    def _look_at_server(self) -> None:
+        """Note what the server is; raises ServerError for one that cannot be used."""
+        info = self._keeper.info
+        self.spec = write_uri(
+            self._parts
+            | {"host": info.host, "port": str(info.port), "user": info.user, "dbname": info.dbname}
+        )
+        self.version = info.server_version
+        self.version_text = f"PostgreSQL {info.parameter_status('server_version')}"
+        if self.version < OLDEST_RUNNING:
+            raise ServerError(
+                f"{self.spec} is {self.version_text}, which is too old: a running server must be "
+                f"PostgreSQL {OLDEST_RUNNING // 10000} or newer."
+            )
+        if self._ask("SELECT current_setting('transaction_read_only') = 'on'"):
+            raise ServerError(f"{self.spec} is read-only: give a server that can be written to.")
+        # An idle connection holds the lock of the run.
+        self._keeper.execute(
+            """
+            SELECT set_config(name, '0', false) FROM pg_settings
+            WHERE name IN ('idle_session_timeout', 'statement_timeout', 'lock_timeout')
+            """
+        )
+
+    def _make_place(self) -> DatabasePlace | SchemaPlace:
+        if self._may_create_databases():
+            return DatabasePlace(self._keeper, self.spec)
+        if self._ask("SELECT has_database_privilege(current_database(), 'CREATE')"):
+            return SchemaPlace(self._keeper, self.spec)
+        raise ServerError(
+            f"The role {self._keeper.info.user} may create neither databases nor a schema on "
+            f"{self.spec}: grant it CREATEDB, or CREATE on that database."
+        )
+
+    def _may_create_databases(self) -> bool:
+        query = "SELECT rolcreatedb OR rolsuper FROM pg_roles WHERE rolname = current_user"
+        return bool(self._ask(query))
+
+    def _is_superuser(self) -> bool:
+        return bool(self._ask("SELECT rolsuper FROM pg_roles WHERE rolname = current_user"))
+
+    def _find_capabilities(self) -> Capabilities:
+        superuser = self._is_superuser()
+        checkpoint = superuser or (
+            self.version >= 150000
+            and bool(self._ask("SELECT pg_has_role(current_user, 'pg_checkpoint', 'USAGE')"))
+        )
+        self._make_extensions()
+        with self.connect() as connection:
+            # Those that are there, and in a database of our own those that we may install.
+            found = connection.execute(
+                """
+                SELECT DISTINCT name FROM pg_available_extension_versions
+                WHERE installed OR %s AND (%s OR trusted)
+                """,
+                [isinstance(self._place, DatabasePlace), superuser],
+            ).fetchall()
+        return Capabilities(
+            owned=False,
+            superuser=superuser,
+            restart=False,
+            local_files=False,
+            create_database=isinstance(self._place, DatabasePlace),
+            checkpoint=checkpoint,
+            contrib=frozenset(name for (name,) in found),
+            pg_config=None,
+            headers=False,
+            pgbench=find_pgbench(),
+        )
+
+    def _make_extensions(self) -> None:
+        """Install what counts buffers, where we may: in a database of our own, as superuser."""
+        if not isinstance(self._place, DatabasePlace) or not self._is_superuser():
+            return
+        query = "SELECT name FROM pg_available_extensions WHERE name = ANY (%s)"
+        with self.connect() as connection:
+            for (name,) in connection.execute(query, [_EXTENSIONS]).fetchall():
+                statement = sql.SQL("CREATE EXTENSION IF NOT EXISTS {}")
+                connection.execute(statement.format(sql.Identifier(name)))
+
+    def _base_settings(
+        self, settings: Mapping[str, str]
+    ) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
+        settable, out_of_reach = sort_settings(self._keeper, settings)
+        wanted = merged({}, settings)
+        return settable, {n: (wanted[n], actual) for n, (actual, _) in out_of_reach.items()}
+
+    def _our_place(self) -> DatabasePlace | SchemaPlace:
+        if self._place is None or self._closed:
+            raise ServerError("The connection to the server has been closed.")
+        return self._place
+
+    def _ask(self, query: str, *parameters: str) -> Any:
+        row = self._keeper.execute(query.encode(), parameters).fetchone()
+        return row[0] if row else None

@@ -1,0 +1,76 @@
+"""What a record and a comparison keep of a server that runs."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from .settings import NOT_RECORDED
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .serve import Server
+
+
+def server_facts(server: Server) -> dict[str, Any]:
+    """What a record tells of a server that runs: version, build, settings, what it can do."""
+    capabilities = server.capabilities
+    with server.connect() as connection:
+        build = connection.execute("SELECT version()").fetchone()
+    return {
+        "spec": server.spec,
+        "version": server.version,
+        "version_text": server.version_text,
+        "build": build[0] if build else None,
+        "owned": server.owned,
+        "superuser": capabilities.superuser,
+        "contrib": sorted(capabilities.contrib),
+        "nondefault_settings": server.nondefault_settings().to_dicts(),
+        "unmet_settings": {k: list(v) for k, v in server.unmet_settings.items()},
+    }
+
+
+def examined(server: Server) -> dict[str, Any]:
+    """What is to be alike on two servers, as the one that runs now has it.
+
+    ``settings`` maps every name to value and source, ``assertions`` is on or off, ``cflags`` what
+    the server was compiled with, or None where this role may not see it.
+    """
+    with server.connect() as connection:
+        settings = connection.execute(
+            "SELECT name, setting, source FROM pg_settings WHERE name <> ALL (%s)", [NOT_RECORDED]
+        ).fetchall()
+        try:
+            found = connection.execute(
+                "SELECT setting FROM pg_config WHERE name = 'CFLAGS'"
+            ).fetchone()
+        except psycopg.Error:  # before 9.6 there is no such view
+            found = None
+    known = {name: [value, source] for name, value, source in settings}
+    return {
+        "version_text": server.version_text,
+        "settings": known,
+        "assertions": known.get("debug_assertions", [None])[0],
+        "cflags": found[0] if found else None,
+    }
+
+
+def identity(server: Server) -> str:
+    """A digest of an installation's programs and libraries; the version of one that is not ours.
+
+    A build that was made anew in the same directory is another one.
+    """
+    if not server.owned:
+        return server.version_text
+    bindir = server.binaries.bindir
+    whole = hashlib.sha256((bindir / "postgres").read_bytes())
+    for library in sorted(_libraries(bindir.parent)):
+        whole.update(library.read_bytes())
+    return whole.hexdigest()[:16]
+
+
+def _libraries(prefix: Path) -> list[Path]:
+    return [file for name in ("lib", "lib64") for file in (prefix / name).rglob("*.so")]

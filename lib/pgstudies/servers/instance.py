@@ -1,0 +1,174 @@
+"""The directory of one owned server in the run directory, locked by its process and watched."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from ..errors import ServerError, SpaceError
+from ..files import try_lock
+from ..paths import run_dir
+from ..programs.accounts import can_execute
+from .leftovers import directory_lock, remove, short_socket_directory, sweep
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..programs.accounts import Account
+
+
+PORT = 5432
+"""Part of the name of the socket; nothing listens on a network."""
+
+
+# sun_path of <sys/un.h> is 108 bytes on Linux and 104 elsewhere, with the final zero.
+_LONGEST_SOCKET_PATH = 103
+
+
+# Runs when our end of its standard input is closed, by whatever death.  $1 is the instance's
+# directory, $2 that of its socket.  The server is stopped only if it is the one of that directory.
+_WATCHDOG = """
+cat >/dev/null
+pid=$(head -n 1 "$1/data/postmaster.pid" 2>/dev/null)
+if [ -n "$pid" ]; then
+    case $(readlink "/proc/$pid/cwd" 2>/dev/null || ps -o args= -p "$pid") in
+    *"$1/data"*)
+        kill -QUIT "$pid"
+        for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+            kill -0 "$pid" 2>/dev/null || break
+            sleep 0.25
+        done
+        kill -KILL "$pid" 2>/dev/null
+    esac
+fi
+# More than once, as a copy may be under way; the lock goes last.
+for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+    rm -rf -- "$1/data" "$1/snapshots" "$2" 2>/dev/null && rm -rf -- "$1" 2>/dev/null && break
+    sleep 0.25
+done
+"""
+
+
+class Instance:
+    """``s-<random>`` in the run directory: ``data``, ``snapshots``, ``socket``, ``log``, the owner.
+
+    Held by the lock on ``owner.lock``, and by a small process that outlives us, stops the server
+    and removes the directory when we die.  Raises SpaceError where the directory cannot be made and
+    ServerError where the server's account could not reach it.
+    """
+
+    def __init__(self, account: Account, about: str) -> None:
+        base = prepare_run_dir(account)
+        sweep(base)
+        try:
+            with directory_lock(base):
+                self.path = base / f"s-{secrets.token_hex(4)}"
+                self.path.mkdir(mode=0o711)
+                lock = try_lock(self.path / "owner.lock")
+        except OSError as error:
+            raise _cannot_write(base, error) from error
+        if lock is None:  # pragma: no cover  (the name is new and random)
+            raise ServerError(f"{self.path} is in use by another run.")
+        self._lock = lock
+        self._watchdog: subprocess.Popen[bytes] | None = None
+        self.path.chmod(0o711)
+        self.data = self.path / "data"
+        self.snapshots = self.path / "snapshots"
+        self.log = self.path / "log"
+        try:
+            self.socket = self._make_socket_directory(account)
+            self._watchdog = subprocess.Popen(
+                ["/bin/sh", "-c", _WATCHDOG, "pgstudies-watchdog", self.path, self.socket],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                start_new_session=True,
+            )
+            self.snapshots.mkdir(mode=0o711)
+            self.snapshots.chmod(0o711)
+            self._write_owner(about)
+        except OSError as error:
+            self.remove()
+            raise _cannot_write(base, error) from error
+        except BaseException:
+            self.remove()
+            raise
+
+    def empty_data(self, account: Account) -> None:
+        """Remove the stopped server's data, if there is any, and make its directory anew."""
+        if self.data.exists():
+            shutil.rmtree(self.data)
+        self.make_directory(self.data, account)
+
+    def make_directory(self, path: Path, account: Account) -> None:
+        """Make an empty directory that belongs to the server's account alone."""
+        path.mkdir(mode=0o700)
+        account.give(path)
+
+    def remove(self) -> None:
+        """Stop what runs here, remove the directory, let the watchdog go."""
+        remove(self.path)
+        if self._watchdog is not None:
+            self._watchdog.communicate()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _make_socket_directory(self, account: Account) -> Path:
+        directory = self.path / "socket"
+        if len(os.fsencode(directory / f".s.PGSQL.{PORT}")) > _LONGEST_SOCKET_PATH:
+            directory = short_socket_directory(self.path)
+        self.make_directory(directory, account)
+        return directory
+
+    def _write_owner(self, about: str) -> None:
+        owner = {
+            "pgstudies": 1,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "server": about,
+        }
+        (self.path / "owner.json").write_text(json.dumps(owner, indent=1), encoding="utf-8")
+
+
+def prepare_run_dir(account: Account) -> Path:
+    """The run directory, made if need be, safe to use and within reach of the server's account.
+
+    Raises SpaceError where it cannot be made, ServerError where it is not safe or out of reach.
+    """
+    directory = run_dir()
+    try:
+        if not directory.exists():
+            directory.mkdir(mode=0o711, parents=True, exist_ok=True)
+            directory.chmod(0o711)
+    except OSError as error:
+        raise _cannot_write(directory, error) from error
+    status = directory.lstat()
+    shared = status.st_mode & 0o022 and not status.st_mode & 0o1000
+    if directory.is_symlink() or status.st_uid not in {0, os.geteuid()} or shared:
+        raise ServerError(
+            f"Other accounts can change {directory}, which is to hold the servers' data: "
+            f"remove it, or set PGSTUDIES_RUN_DIR to a directory of your own."
+        )
+    directory = directory.resolve()
+    if not can_execute(account, directory):
+        raise ServerError(
+            f"{directory} is out of reach of the account {account.name}, which the server runs as: "
+            f"set PGSTUDIES_RUN_DIR to a directory outside private homes."
+        )
+    return directory
+
+
+def _cannot_write(directory: Path, error: OSError) -> SpaceError:
+    return SpaceError(
+        f"Cannot write to {directory} ({error.strerror}): "
+        f"set PGSTUDIES_RUN_DIR to a directory on a disk with space that you may write to."
+    )

@@ -1,0 +1,132 @@
+"""What killed runs left behind in the run directory: servers still running, and their files."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import signal
+import stat
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from ..errors import ServerError
+from ..files import try_lock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+NAME = re.compile(r"s-[0-9a-f]{8}")
+"""Names of our own directories in the run directory."""
+
+
+_TIMEOUT_S = 10.0
+
+
+@contextmanager
+def directory_lock(directory: Path) -> Iterator[None]:
+    """Hold the run directory against our other processes, waiting for them; for moments only."""
+    # By account, as several may share a run directory like /scratch.
+    descriptor = os.open(directory / f".lock-{os.geteuid()}", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def sweep(directory: Path) -> list[Path]:
+    """Stop the servers and remove the files of runs that have died; returns what was removed.
+
+    A run is dead when nobody holds its ``owner.lock``.  Only directories that we own, that have one
+    of our names and that hold an ``owner.lock`` are looked at.
+    """
+    with directory_lock(directory):
+        claimed = [(path, _claim(path)) for path in sorted(directory.glob("s-*"))]
+    removed = []
+    for path, lock in claimed:
+        if lock is not None:
+            try:
+                remove(path)
+            finally:
+                os.close(lock)
+            removed.append(path)
+    return removed
+
+
+def remove(instance: Path) -> None:
+    """Stop the server of this directory, if one runs, and remove the directory.
+
+    Raises ServerError when the files resist.
+    """
+    postmaster = find_postmaster(instance / "data")
+    if postmaster is not None:
+        _stop(postmaster)
+    # The lock goes last: a directory without one would never be swept.
+    trees = [instance / "data", instance / "snapshots", short_socket_directory(instance), instance]
+    for tree in trees:
+        _remove_tree(tree)
+
+
+def short_socket_directory(instance: Path) -> Path:
+    """Where the socket is when the run directory's own path is too long for one."""
+    return Path(tempfile.gettempdir()) / f"pgstudies-{instance.name}"
+
+
+def find_postmaster(data: Path) -> psutil.Process | None:
+    """The server that runs in this data directory.
+
+    The number in postmaster.pid may since belong to another process, so the process must also have
+    the data directory as its working directory, as every postmaster has.
+    """
+    try:
+        number = int((data / "postmaster.pid").read_text().split()[0])
+        process = psutil.Process(number)
+        is_ours = process.cwd() == str(data.resolve())
+    except (OSError, ValueError, IndexError, psutil.Error):
+        return None
+    return process if is_ours else None
+
+
+def _claim(path: Path) -> int | None:
+    lock = path / "owner.lock"
+    try:
+        ours = path.lstat().st_uid == os.geteuid() and lock.lstat().st_uid == os.geteuid()
+        plain = stat.S_ISDIR(path.lstat().st_mode) and stat.S_ISREG(lock.lstat().st_mode)
+    except FileNotFoundError:
+        return None
+    return try_lock(lock) if ours and plain and NAME.fullmatch(path.name) else None
+
+
+def _stop(postmaster: psutil.Process) -> None:
+    try:
+        children = postmaster.children()
+        # The data is thrown away, so the server need not write any of it.
+        postmaster.send_signal(signal.SIGQUIT)
+        psutil.wait_procs([postmaster, *children], timeout=_TIMEOUT_S)
+        postmaster.kill()
+        postmaster.wait(_TIMEOUT_S)
+    except (psutil.NoSuchProcess, psutil.TimeoutExpired):
+        return
+
+
+def _remove_tree(path: Path) -> None:
+    # More than once: a copy that outlived its run may be writing here, a watchdog removing.
+    deadline = time.monotonic() + _TIMEOUT_S
+    while path.exists():
+        try:
+            shutil.rmtree(path)
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError) and time.monotonic() > deadline:
+                raise ServerError(
+                    f"{path} was left by an earlier run and cannot be removed "
+                    f"({error.strerror}): remove it by hand."
+                ) from error
+            time.sleep(0.01)

@@ -1,0 +1,199 @@
+"""A slow disk and a small memory on a fast machine: the kernel's limits on a server of ours."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import CannotRun
+from ..host.disks import find_disk, scheduler_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .serve import Server
+
+
+_ROOT = Path("/sys/fs/cgroup")
+
+
+_PREFIX = "pgstudies-"
+
+
+_PATIENCE_S = 5.0
+
+
+@dataclass(frozen=True)
+class _Group:
+    """A group to be made: where the server's processes are now, and what to write into it."""
+
+    home: Path
+    path: Path
+    limits: dict[str, str]
+
+
+def reason_no_limits(server: Server, root: Path = _ROOT) -> str | None:
+    """Why this server's reads and memory cannot be limited, or None if they can."""
+    try:
+        _groups(server, root, 1, 1, 1)
+    except CannotRun as reason:
+        return str(reason)
+    return None
+
+
+@contextlib.contextmanager
+def limited(
+    server: Server,
+    *,
+    reads_per_second: int | None = None,
+    bytes_per_second: int | None = None,
+    memory_bytes: int | None = None,
+    root: Path = _ROOT,
+) -> Iterator[None]:
+    """Let all processes of an owned server together have so much of the machine, and no more.
+
+    Reads are the requests that reach the device, and ``bytes_per_second`` is what they fetch; what
+    a cache answers is not slowed.  Memory counts what is first touched from now on, the kernel's
+    cache of files included: empty that first.  Sessions that are opened meanwhile are bound as
+    well.  Through cgroups, version 1 or 2, which takes root.  Raises CannotRun where that cannot
+    be had.
+    """
+    groups = _groups(server, root, reads_per_second, bytes_per_second, memory_bytes)
+    pids = server.pids() if server.owned else []
+    with contextlib.ExitStack() as made:
+        try:
+            for group in groups:
+                _remove_leftovers(group.home)
+                group.path.mkdir()
+                made.callback(_remove, group)
+                for file, limit in group.limits.items():
+                    (group.path / file).write_text(limit)
+                _move(pids, group.path)
+        except OSError as error:
+            raise CannotRun(f"the kernel refuses a limit: {error.strerror}") from error
+        yield
+
+
+def _groups(
+    server: Server, root: Path, reads: int | None, size: int | None, memory: int | None
+) -> list[_Group]:
+    if not server.owned:
+        raise CannotRun("the server is not ours, so it cannot be limited")
+    device = _device_of(server.data_directory)
+    homes = _homes(server.postmaster_pid)
+    name = f"{_PREFIX}{os.getpid()}"
+    disk, ram = root / "blkio", root / "memory"
+    if (disk / "blkio.throttle.read_iops_device").exists() and ram.is_dir():
+        pace = {"read_iops_device": reads, "read_bps_device": size}
+        slow = {f"blkio.throttle.{k}": f"{device} {n}" for k, n in pace.items() if n}
+        small = {"memory.limit_in_bytes": str(memory)} if memory else {}
+        parts = [(disk / homes.get("blkio", ""), slow), (ram / homes.get("memory", ""), small)]
+    elif {"io", "memory"} <= set(_words(root / "cgroup.controllers")):
+        pace = {"riops": reads, "rbps": size}
+        words = " ".join(f"{k}={n}" for k, n in pace.items() if n)
+        limits = {"io.max": f"{device} {words}"} if words else {}
+        parts = [(root, limits | ({"memory.max": str(memory)} if memory else {}))]
+        _delegate(root)
+    else:
+        raise CannotRun("this system has no cgroups that limit reads and memory")
+    for home, _ in parts:
+        if not os.access(home, os.W_OK):
+            raise CannotRun("only root may limit a server's reads and memory")
+    return [_Group(home, home / name, limits) for home, limits in parts if limits]
+
+
+def _delegate(root: Path) -> None:
+    """Version 2 has limits only in groups whose parent hands the controllers down."""
+    control = root / "cgroup.subtree_control"
+    if not {"io", "memory"} <= set(_words(control)):
+        try:
+            control.write_text("+io +memory")
+        except OSError as error:
+            raise CannotRun(f"the kernel refuses limits: {error.strerror}") from error
+
+
+def _device_of(path: Path) -> str:
+    """Number (major:minor) of the whole disk that holds ``path``; limits are for those only."""
+    disk = find_disk(path)
+    if disk is None:
+        raise CannotRun("the server's files are not on a disk of this machine's own")
+    return (disk / "dev").read_text().strip()
+
+
+def _homes(pid: int) -> dict[str, str]:
+    """The group that a process is in now, by controller; version 1."""
+    homes: dict[str, str] = {}
+    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        homes |= dict.fromkeys(controllers.split(","), path.lstrip("/"))
+    return homes
+
+
+def _move(pids: list[int], group: Path) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            (group / "cgroup.procs").write_text(str(pid))
+
+
+def _remove(group: _Group) -> None:
+    """Bring what is left in a group back, and remove it; a process just ended holds it a moment."""
+    end = time.monotonic() + _PATIENCE_S
+    while group.path.exists():
+        with contextlib.suppress(OSError):
+            _move([int(pid) for pid in _words(group.path / "cgroup.procs")], group.home)
+        try:
+            group.path.rmdir()
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.01)
+
+
+def _remove_leftovers(parent: Path) -> None:
+    """Remove groups of runs that were killed; one that still holds processes stays."""
+    for group in parent.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            group.rmdir()
+
+
+def _words(file: Path) -> list[str]:
+    try:
+        return file.read_text().split()
+    except OSError:
+        return []
+
+
+@contextlib.contextmanager
+def scheduled(server: Server, scheduler: str) -> Iterator[None]:
+    """Let the disk of an owned server have this I/O scheduler; the one before returns at the end.
+
+    The disk is everybody's, so this is for those who ask for it.  Raises CannotRun for a server
+    that is not ours, a disk that is not seen, a scheduler this kernel does not have, and without
+    the rights of root.
+    """
+    if not server.owned:
+        raise CannotRun("the server is not ours, so its disk is not either")
+    disk = find_disk(server.data_directory)
+    before = scheduler_of(disk) if disk else None
+    if disk is None or before is None:
+        raise CannotRun("the server's files are not on a disk whose I/O scheduler can be chosen")
+    file = disk / "queue/scheduler"
+    # A scheduler that is a module is loaded when its name is written, and is not listed before.
+    if not re.fullmatch(r"[a-z0-9-]+", scheduler):
+        raise CannotRun(f"{scheduler!r} is no name of an I/O scheduler")
+    try:
+        file.write_text(scheduler)
+    except PermissionError as error:
+        raise CannotRun("only root may choose a disk's I/O scheduler") from error
+    except OSError as error:
+        listed = file.read_text().strip().replace("[", "").replace("]", "")
+        raise CannotRun(f"this kernel has no I/O scheduler {scheduler}, but {listed}") from error
+    try:
+        yield
+    finally:
+        file.write_text(before)

@@ -1,0 +1,295 @@
+"""Servers that are ours: made, started, restarted and removed here, from a set of binaries."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from typing import TYPE_CHECKING, Any, Literal
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from ..errors import CannotRun, ServerError
+from ..programs.accounts import can_execute, run_as, server_account, without_pg_variables
+from ..programs.installations import copy_installation, find_pgbench, has_server_headers
+from ..programs.locales import locale_environment
+from ..programs.versions import wal_directory
+from .base import Capabilities, ServerBase
+from .instance import PORT, Instance
+from .postmaster import Postmaster, StartError
+from .settings import merged
+from .snapshots import drop_recycled_wal, mirror, require_space, size_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from psycopg.rows import TupleRow
+
+    from ..programs.installations import Binaries
+
+
+DATABASE = "pgstudies"
+
+
+SUPERUSER = "postgres"
+
+
+_PRELOADED = "pg_stat_statements"
+
+
+_EXTENSIONS = (_PRELOADED, "pg_buffercache")
+
+
+class OwnedServer(ServerBase):
+    """A server of our own, on a Unix socket, in a directory that goes when this object is closed.
+
+    ``settings`` stand on its command line; those that the release does not know are listed in
+    ``unmet_settings``.  ``cpu`` is the core that the server and all its processes are kept on.
+    Raises ServerError when it does not start, SpaceError when its directory cannot be written.
+    """
+
+    owned: Literal[True] = True
+
+    def __init__(
+        self,
+        binaries: Binaries,
+        *,
+        spec: str,
+        settings: Mapping[str, str] = {},
+        cpu: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.spec = spec
+        self.binaries = binaries
+        self.version = binaries.version
+        self.version_text = binaries.version_text
+        self._cpu = cpu
+        self._creator = os.getpid()
+        self._closed = False
+        self._more: dict[str, str] = {}
+        self._postmaster: Postmaster | None = None
+        self._states: dict[str, tuple[Path, int]] = {}
+        self._account = server_account()
+        self._instance = Instance(self._account, spec)
+        atexit.register(self.close)
+        try:
+            self._programs, self._environment = self._programs_in_reach()
+            known, contrib = self._make_empty_state()
+            self._settings, self.unmet_settings = self._base_settings(settings, known, contrib)
+            self._known = known
+            self.capabilities = self._find_capabilities(contrib)
+            self._unpack(*self._empty)
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def data_directory(self) -> Path:
+        """Where the server's files are; on Linux we may read them, also when it runs as another."""
+        return self._instance.data
+
+    @property
+    def postmaster_pid(self) -> int:
+        """Process number of the postmaster; raises ServerError when the server is not running."""
+        return self._running().pid
+
+    def pids(self) -> list[int]:
+        """The postmaster and its living children; empty when the server is not running."""
+        return self._postmaster.pids() if self._postmaster is not None else []
+
+    def session_pids(self) -> list[int]:
+        """The children that serve a session, and those that have ended and are not buried yet."""
+        return self._postmaster.session_pids() if self._postmaster is not None else []
+
+    def start(self, settings: Mapping[str, str] = {}) -> None:
+        """Start the server with the study's settings and these, and wait until it is ready.
+
+        Raises CannotRun when it does not start with ``settings``, ServerError when it does not
+        start at all or runs already.
+        """
+        if self._postmaster is not None and self._postmaster.alive:
+            raise ServerError("The server is already running.")
+        unknown = [n for n in settings if "." not in n and n.lower() not in self._known]
+        if unknown:
+            raise CannotRun(f"{self.version_text} has no setting {unknown[0]}")
+        self._more = merged({}, settings)
+        try:
+            self._postmaster = self._launch(self.settings)
+        except StartError as error:
+            self._postmaster = None
+            if settings:
+                wanted = ", ".join(f"{name}={value}" for name, value in settings.items())
+                raise CannotRun(f"the server does not start with {wanted}: {error}") from error
+            raise ServerError(f"{self.version_text} does not start: {error}") from error
+
+    def stop(self, mode: str = "fast") -> None:
+        """Close our connections and stop the server; modes as in pg_ctl.
+
+        One that has stopped by itself is no error.
+        """
+        self.close_connections()
+        if self._postmaster is not None:
+            self._postmaster.stop(mode)
+            self._postmaster = None
+
+    def restart(self, settings: Mapping[str, str] = {}) -> None:
+        """Stop, then start with the study's settings and these."""
+        self.stop()
+        self.start(settings)
+
+    def connect(self, **kwargs: Any) -> psycopg.Connection[TupleRow]:
+        """A new connection as superuser to our own database, in autocommit mode."""
+        postmaster = self._running()
+        arguments: dict[str, Any] = {"autocommit": True, "application_name": "pgstudies"}
+        with without_pg_variables():
+            try:
+                connection = psycopg.connect(**(arguments | self._address(DATABASE) | kwargs))
+            except psycopg.OperationalError as error:
+                if not postmaster.alive:
+                    self._running()
+                raise ServerError(f"The server does not let us in: {error}") from error
+        self._connections.add(connection)
+        return connection
+
+    def restore(
+        self, state: str, build: Callable[[], None], settings: Mapping[str, str] = {}
+    ) -> None:
+        """Put the server into the state of that name; see ``ServerBase.restore``."""
+        if state not in self._states:
+            self.stop("immediate")
+            self._unpack(*self._empty)
+            self.start()
+            build()
+            self._states[state] = self._pack(f"{len(self._states) + 1}")
+        self.stop("immediate")
+        self._unpack(*self._states[state])
+        self.start(settings)
+
+    def environment(self) -> dict[str, str]:
+        """The PG* variables by which a client program such as pgbench reaches our database."""
+        return {
+            "PGHOST": str(self._instance.socket),
+            "PGPORT": str(PORT),
+            "PGUSER": SUPERUSER,
+            "PGDATABASE": DATABASE,
+        }
+
+    def close(self) -> None:
+        """Stop the server and remove all its files; more than once is no error."""
+        if self._closed or os.getpid() != self._creator:
+            return
+        self.stop("immediate")
+        self._instance.remove()
+        atexit.unregister(self.close)
+        self._closed = True
+
+    def _programs_in_reach(self) -> tuple[Binaries, dict[str, str]]:
+        environment = locale_environment()
+        if can_execute(self._account, self.binaries.bindir / "postgres"):
+            return self.binaries, environment
+        copy = copy_installation(self.binaries, self._instance.path / "binaries")
+        # Programs built from source look for libpq where they were installed.
+        return copy, environment | {"LD_LIBRARY_PATH": str(copy.bindir.parent / "lib")}
+
+    def _make_empty_state(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Make a cluster with our database; returns names of all settings and of all extensions."""
+        data = self._instance.data
+        self._instance.empty_data(self._account)
+        initdb = self._programs.bindir / "initdb"
+        command: list[str | Path] = [initdb, "-D", data, "-U", SUPERUSER, "-A", "trust"]
+        command += ["-E", "UTF8", "--locale=C", "-N"]  # --nosync; since 10 spelled --no-sync
+        run_as(self._account, command, self._environment)
+        try:
+            self._postmaster = self._launch({"fsync": "off"})
+        except StartError as error:
+            raise ServerError(f"{self.version_text} does not start: {error}") from error
+        with self.connect(dbname="postgres") as connection:
+            known = connection.execute("SELECT lower(name) FROM pg_settings").fetchall()
+            found = connection.execute("SELECT name FROM pg_available_extensions").fetchall()
+            connection.execute("CREATE DATABASE pgstudies")
+        contrib = frozenset(name for (name,) in found)
+        with self.connect() as connection:
+            for extension in contrib.intersection(_EXTENSIONS):
+                name = sql.Identifier(extension)
+                connection.execute(sql.SQL("CREATE EXTENSION IF NOT EXISTS {}").format(name))
+        self._empty = self._pack("empty")
+        return frozenset(name for (name,) in known), contrib
+
+    def _base_settings(
+        self, settings: Mapping[str, str], known: frozenset[str], contrib: frozenset[str]
+    ) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
+        wanted = merged({}, settings)
+        unmet = {n: v for n, v in wanted.items() if "." not in n and n not in known}
+        if _PRELOADED in contrib:
+            preload = {
+                "shared_preload_libraries": _PRELOADED,
+                "pg_stat_statements.track_utility": "on",
+            }
+            wanted = preload | wanted
+        met = {name: value for name, value in wanted.items() if name not in unmet}
+        absent = f"not in {self.version_text}"
+        return met, {name: (value, absent) for name, value in unmet.items()}
+
+    def _find_capabilities(self, contrib: frozenset[str]) -> Capabilities:
+        pg_config = self.binaries.program("pg_config")
+        return Capabilities(
+            owned=True,
+            superuser=True,
+            restart=True,
+            local_files=True,
+            create_database=True,
+            checkpoint=True,
+            contrib=contrib,
+            pg_config=pg_config,
+            headers=has_server_headers(pg_config),
+            pgbench=find_pgbench(self.binaries),
+        )
+
+    def _launch(self, settings: Mapping[str, str]) -> Postmaster:
+        ours = {
+            "listen_addresses": "",
+            "port": str(PORT),
+            # In quotes, as a comma would separate two directories.
+            "unix_socket_directories": f'"{self._instance.socket}"',
+        }
+        return Postmaster(
+            self._programs.bindir / "postgres",
+            self._instance.data,
+            self._instance.log,
+            ours | dict(settings),
+            version=self.version,
+            address=make_conninfo(**self._address("postgres")),
+            account=self._account,
+            environment=self._environment,
+            cpu=self._cpu,
+        )
+
+    def _pack(self, name: str) -> tuple[Path, int]:
+        """Stop the server and put its data aside; returns where it is and its size (bytes)."""
+        self.stop()
+        drop_recycled_wal(self._instance.data / wal_directory(self.version))
+        kept = self._instance.snapshots / name
+        self._instance.data.rename(kept)
+        return kept, size_bytes(kept)
+
+    def _unpack(self, kept: Path, size: int) -> None:
+        """Make the stopped server's data a copy of what was put aside."""
+        if not self._instance.data.exists():
+            require_space(kept, size)
+        mirror(kept, self._instance.data)
+
+    def _running(self) -> Postmaster:
+        if self._postmaster is None:
+            raise ServerError("The server is not running.")
+        if not self._postmaster.alive:
+            raise ServerError(
+                f"The server has stopped by itself; its log says: {self._postmaster.complaint()}"
+            )
+        return self._postmaster
+
+    def _address(self, database: str) -> dict[str, Any]:
+        address = {"host": str(self._instance.socket), "port": PORT}
+        return address | {"user": SUPERUSER, "dbname": database}

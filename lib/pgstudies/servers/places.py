@@ -1,0 +1,241 @@
+"""Our own place on somebody's server: a database or a schema, marked, locked and swept."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import secrets
+import socket
+from abc import ABC, abstractmethod
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, ClassVar, LiteralString
+
+import psycopg
+from psycopg import sql
+
+from ..errors import ServerError
+
+if TYPE_CHECKING:
+    from psycopg.rows import TupleRow
+
+
+_FORMAT = 1
+
+
+_LOCK_CLASS = 0x70677374  # "pgst"
+
+
+_NAME = re.compile(r"pgstudies_([0-9a-f]{8})(_[0-9]+)?")
+
+
+_log = logging.getLogger(__name__)
+
+
+class Place(ABC):
+    """A database or a schema called ``pgstudies_<8 hex digits>``, made by this run.
+
+    ``keeper`` is a connection to the database of the DSN; for as long as it lives it holds an
+    advisory lock that tells other runs that the place is in use.
+    """
+
+    kind: ClassVar[LiteralString]
+    # Name, comment and owner's rights of everything that may be ours.
+    _list_ours: ClassVar[LiteralString]
+    _find: ClassVar[LiteralString]
+
+    def __init__(self, keeper: psycopg.Connection[TupleRow], spec: str) -> None:
+        self._keeper = keeper
+        self._spec = spec
+        self._token = secrets.token_hex(4)
+        self.name = f"pgstudies_{self._token}"
+        if not _try_lock(keeper, self._token):  # pragma: no cover  (the name is new and random)
+            raise ServerError(f"{self.name} on {spec} is in use by another run.")
+        self.make_empty()
+
+    @abstractmethod
+    def make_empty(self) -> None:
+        """Make the place anew, with nothing in it."""
+
+    @abstractmethod
+    def remove(self) -> None:
+        """Remove everything of this run."""
+
+    @classmethod
+    def sweep(cls, keeper: psycopg.Connection[TupleRow]) -> list[str]:
+        """Remove what dead runs of this user left; returns the names.
+
+        That is what has one of our names, our mark and our role as its owner, and is not locked.
+        """
+        removed = []
+        for name, comment in keeper.execute(cls._list_ours).fetchall():
+            match = _NAME.fullmatch(name)
+            if match is None or not _is_mark(comment):
+                continue
+            token = match[1]
+            if _is_locked(keeper, token) or not _try_lock(keeper, token):
+                continue
+            try:
+                cls._drop(keeper, name)
+                removed.append(name)
+            except psycopg.Error as error:
+                _log.warning("%s %s, left by a dead run, stays: %s", cls.kind, name, error)
+            finally:
+                keeper.execute("SELECT pg_advisory_unlock(%s, %s)", [_LOCK_CLASS, _key(token)])
+        return removed
+
+    @classmethod
+    @abstractmethod
+    def _drop(cls, keeper: psycopg.Connection[TupleRow], name: str) -> None:
+        """Drop the object, which has been found to be ours."""
+
+    def _mark(self, name: str) -> None:
+        mark = {
+            "pgstudies": _FORMAT,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        self._keeper.execute(
+            sql.SQL("COMMENT ON {} {} IS {}").format(
+                sql.SQL(self.kind.upper()), sql.Identifier(name), sql.Literal(json.dumps(mark))
+            )
+        )
+
+    def _drop_if_ours(self, name: str) -> None:
+        """Drop ``name`` if it is there; raises ServerError when it is not marked as ours."""
+        found = self._keeper.execute(self._find, [name]).fetchone()
+        if found is None:
+            return
+        if not _is_mark(found[0]):
+            raise ServerError(
+                f"There is a {self.kind} {name} on {self._spec} that pgstudies did not make: "
+                f"rename it, then run again."
+            )
+        self._drop(self._keeper, name)
+
+
+class DatabasePlace(Place):
+    """A database of our own, whose states are kept as template databases."""
+
+    kind = "database"
+    _list_ours = """
+        SELECT datname, shobj_description(oid, 'pg_database')
+        FROM pg_database
+        WHERE datname LIKE 'pgstudies%' AND pg_get_userbyid(datdba) = current_user
+    """
+    _find = "SELECT shobj_description(oid, 'pg_database') FROM pg_database WHERE datname = %s"
+
+    def __init__(self, keeper: psycopg.Connection[TupleRow], spec: str) -> None:
+        self._kept = 0
+        _clone_files(keeper)
+        super().__init__(keeper, spec)
+
+    def make_empty(self) -> None:
+        """Make the database anew, in UTF-8 and with the C locale, as on an owned server."""
+        provider = " LOCALE_PROVIDER libc" if self._keeper.info.server_version >= 150000 else ""
+        self._create(f"TEMPLATE template0 ENCODING 'UTF8' LOCALE 'C'{provider}")
+
+    def keep(self) -> str:
+        """Put the database aside, to be copied from; returns its new name.  No one may use it."""
+        self._kept += 1
+        kept = f"{self.name}_{self._kept}"
+        self._drop_if_ours(kept)
+        names = {"kept": sql.Identifier(kept), "name": sql.Identifier(self.name)}
+        self._keeper.execute(sql.SQL("ALTER DATABASE {name} RENAME TO {kept}").format(**names))
+        # Autovacuum would change it.
+        self._keeper.execute(
+            sql.SQL("ALTER DATABASE {kept} ALLOW_CONNECTIONS false").format(**names)
+        )
+        return kept
+
+    def copy(self, kept: str) -> None:
+        """Make the database anew, as a copy of one that was put aside."""
+        # The other strategy writes every block to the WAL.
+        strategy = " STRATEGY file_copy" if self._keeper.info.server_version >= 150000 else ""
+        self._create("TEMPLATE {kept}" + strategy, kept)
+
+    def remove(self) -> None:
+        """Drop the database and those put aside."""
+        for number in range(self._kept + 1):
+            self._drop_if_ours(f"{self.name}_{number}" if number else self.name)
+
+    @classmethod
+    def _drop(cls, keeper: psycopg.Connection[TupleRow], name: str) -> None:
+        statement = "DROP DATABASE IF EXISTS {} WITH (FORCE)"
+        keeper.execute(sql.SQL(statement).format(sql.Identifier(name)))
+
+    def _create(self, options: LiteralString, kept: str = "") -> None:
+        self._drop_if_ours(self.name)
+        names = {"name": sql.Identifier(self.name), "kept": sql.Identifier(kept or "template0")}
+        self._keeper.execute(sql.SQL("CREATE DATABASE {name} " + options).format(**names))
+        self._mark(self.name)
+
+
+class SchemaPlace(Place):
+    """A schema of our own in the database of the DSN; no copy of it can be kept."""
+
+    kind = "schema"
+    _list_ours = """
+        SELECT nspname, obj_description(oid, 'pg_namespace')
+        FROM pg_namespace
+        WHERE nspname LIKE 'pgstudies%' AND pg_get_userbyid(nspowner) = current_user
+    """
+    _find = "SELECT obj_description(oid, 'pg_namespace') FROM pg_namespace WHERE nspname = %s"
+
+    def make_empty(self) -> None:
+        """Make the schema anew."""
+        self._drop_if_ours(self.name)
+        with self._keeper.transaction():
+            self._keeper.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(self.name)))
+            self._mark(self.name)
+
+    def remove(self) -> None:
+        """Drop the schema with everything in it."""
+        self._drop_if_ours(self.name)
+
+    @classmethod
+    def _drop(cls, keeper: psycopg.Connection[TupleRow], name: str) -> None:
+        with keeper.transaction():
+            # A dead run's last statement may still be at work, and is not to be waited for.
+            keeper.execute("SET LOCAL lock_timeout = '10s'")
+            keeper.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(name)))
+
+
+def _is_mark(comment: str | None) -> bool:
+    try:
+        mark = json.loads(comment or "")
+    except json.JSONDecodeError:
+        return False
+    return isinstance(mark, dict) and "pgstudies" in mark
+
+
+def _key(token: str) -> int:
+    number = int(token, 16)
+    return number - 2**32 if number >= 2**31 else number
+
+
+def _try_lock(keeper: psycopg.Connection[TupleRow], token: str) -> bool:
+    query = "SELECT pg_try_advisory_lock(%s::int, %s::int)"
+    row = keeper.execute(query, [_LOCK_CLASS, _key(token)]).fetchone()
+    return row is not None and bool(row[0])
+
+
+def _is_locked(keeper: psycopg.Connection[TupleRow], token: str) -> bool:
+    # The lock of another run may have been taken in another database of the server.
+    query = """
+        SELECT FROM pg_locks
+        WHERE locktype = 'advisory' AND classid = %s::oid AND objid = %s::oid AND objsubid = 2
+    """
+    return keeper.execute(query, [_LOCK_CLASS, int(token, 16)]).fetchone() is not None
+
+
+def _clone_files(keeper: psycopg.Connection[TupleRow]) -> None:
+    """Let CREATE DATABASE share blocks where server (18) and file system can."""
+    query = """
+        SELECT set_config(name, 'clone', false)
+        FROM pg_settings
+        WHERE name = 'file_copy_method' AND 'clone' = ANY (enumvals)
+    """
+    keeper.execute(query)

@@ -1,0 +1,204 @@
+"""Starting and stopping the server process of a data directory."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import psutil
+from psycopg.pq import PGconn, Ping
+
+from ..errors import ServerError
+from ..host.exclusive import _on_core
+from ..programs.accounts import server_environment, without_pg_variables
+from ..programs.versions import says_ready, waits_for_children
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from ..programs.accounts import Account
+
+
+_SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
+
+
+_START_TIMEOUT_S = 120.0
+
+
+_STOP_TIMEOUT_S = 600.0
+
+
+_KILL_TIMEOUT_S = 20.0
+
+
+_POLL_S = 0.005
+
+
+_ANSWER_TO_PING = "the database system is starting up"
+
+
+_SEMAPHORES = (
+    "before 10 every connection needs a System V semaphore: lower max_connections, or raise "
+    "kernel.sem"
+)
+
+
+class StartError(ServerError):
+    """The server did not start; the message is what its log says."""
+
+
+class Postmaster:
+    """A running server process; raises StartError when it does not become ready.
+
+    Started by itself and not through pg_ctl, which looks ten times a second whether it is done.
+    Leads a session of its own, so that Ctrl-C in the terminal does not reach it.
+    """
+
+    def __init__(
+        self,
+        program: Path,
+        data: Path,
+        log: Path,
+        settings: Mapping[str, str],
+        *,
+        version: int,
+        address: str,
+        account: Account,
+        environment: Mapping[str, str],
+        cpu: int | None,
+    ) -> None:
+        self._data = data
+        self._version = version
+        self._address = address.encode()
+        self._log = log
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        with log.open("ab") as output, _on_core(cpu):
+            self._log_start = output.tell()
+            try:
+                self._process = subprocess.Popen(
+                    [program, "-D", data, *options],
+                    stdout=output,
+                    stderr=output,
+                    env=server_environment(environment),
+                    start_new_session=True,
+                    **account.popen_arguments(),
+                )
+            except OSError as error:
+                raise StartError(f"{program} cannot be run: {error.strerror}") from error
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self.stop("immediate")
+            raise
+
+    @property
+    def pid(self) -> int:
+        """Its process number."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self._process.poll() is None
+
+    def stop(self, mode: str = "fast") -> None:
+        """Shut down and wait for the end; one that is dead already is no error.
+
+        Modes as in pg_ctl: smart, fast, and immediate, which writes nothing.
+        """
+        if self._process.poll() is not None:
+            return
+        children = [] if waits_for_children(self._version) else self._children()
+        self._process.send_signal(_SIGNALS[mode])
+        try:
+            self._process.wait(_KILL_TIMEOUT_S if mode == "immediate" else _STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            if mode != "immediate":
+                raise ServerError(
+                    f"The server did not stop within {_STOP_TIMEOUT_S:.0f} s and was killed."
+                ) from None
+        finally:
+            # Else the next start would find the shared memory in use.
+            _wait_until_dead(children)
+
+    def complaint(self) -> str:
+        """The first fatal line that it wrote to its log, else the last line."""
+        with self._log.open("rb") as file:
+            file.seek(self._log_start)
+            lines = file.read().decode("utf-8", "replace").splitlines()
+        lines = [line for line in lines if _ANSWER_TO_PING not in line]
+        for word in ("PANIC:", "FATAL:", "ERROR:"):
+            for line in lines:
+                if word in line:
+                    said = line.partition(word)[2].strip()
+                    return f"{said} ({_SEMAPHORES})" if "create semaphores" in said else said
+        return lines[-1].strip() if lines else "it said nothing"
+
+    def pids(self) -> list[int]:
+        """Its process number and those of its living children; empty when it has ended."""
+        try:
+            postmaster = psutil.Process(self.pid)
+            return [postmaster.pid, *(child.pid for child in postmaster.children())]
+        except psutil.NoSuchProcess:
+            return []
+
+    def session_pids(self) -> list[int]:
+        """The children that serve a session, and those that have ended and are not buried yet.
+
+        The others come when they like: some are started a moment after the server is ready.
+        """
+        pids = []
+        for pid in self.pids()[1:]:
+            try:
+                title = " ".join(psutil.Process(pid).cmdline())
+            except psutil.ZombieProcess:
+                pids.append(pid)
+            except psutil.NoSuchProcess:
+                continue
+            else:
+                # A process that is ending has no title any more, a moment before it is a zombie.
+                if not title or (title.startswith("postgres: ") and "[local]" in title):
+                    pids.append(pid)
+        return pids
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while not self._is_ready():
+            if self._process.poll() is not None:
+                raise StartError(self.complaint())
+            if time.monotonic() > deadline:
+                raise StartError(f"it was not ready after {_START_TIMEOUT_S:.0f} s")
+            time.sleep(_POLL_S)
+
+    def _is_ready(self) -> bool:
+        try:
+            lines = (self._data / "postmaster.pid").read_text().split("\n")
+        except FileNotFoundError:
+            return False
+        if lines[0] != str(self.pid):
+            return False
+        if says_ready(self._version):
+            return len(lines) > 7 and lines[7].strip() == "ready"
+        with without_pg_variables():
+            return PGconn.ping(self._address) == Ping.OK
+
+    def _children(self) -> list[psutil.Process]:
+        try:
+            return psutil.Process(self.pid).children()
+        except psutil.NoSuchProcess:
+            return []
+
+
+def _wait_until_dead(processes: Sequence[psutil.Process]) -> None:
+    """Wait for processes whose parent has ended; a zombie is dead, whoever buries it and when."""
+    deadline = time.monotonic() + _KILL_TIMEOUT_S
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            while process.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
+                time.sleep(_POLL_S)

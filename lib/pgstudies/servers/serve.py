@@ -1,0 +1,47 @@
+"""The server that a study runs on, by the reader's choice."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..addresses import is_dsn
+from ..errors import StudyError
+from ..programs.installations import EMBEDDED, find_binaries
+from ..programs.releases import find_release, is_release, listed
+from .dsn import DsnServer
+from .owned import OwnedServer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+Server = OwnedServer | DsnServer
+"""Either kind; ``owned`` tells them apart."""
+
+
+def serve(
+    spec: str | None = None, *, settings: Mapping[str, str] = {}, cpu: int | None = None
+) -> Server:
+    """The server that ``spec`` names, ready for use, as a context manager.
+
+    ``spec`` is ``embedded``, a release such as ``9.6``, which is fetched if need be, a directory of
+    binaries or a ``postgresql://`` DSN; the default is ``$PGSTUDIES_SERVER``, else ``embedded``.
+    ``settings`` are the study's, in every state.  ``cpu`` is the core to keep an owned server on;
+    a running server stays where it is.
+
+    Raises StudyError for any other word, and ServerError for a server that cannot be used.
+    """
+    wanted = spec or os.environ.get("PGSTUDIES_SERVER") or EMBEDDED
+    if is_dsn(wanted):
+        return DsnServer(wanted, settings=settings)
+    if is_release(wanted):
+        wanted = find_release(wanted).name
+    elif wanted != EMBEDDED and os.sep not in wanted and not Path(wanted).is_dir():
+        raise StudyError(
+            f"{wanted!r} names no server: give `embedded`, one of the releases {listed()}, a "
+            f"directory that holds initdb and postgres, or a DSN like "
+            f"postgresql://user@host:5432/database."
+        )
+    return OwnedServer(find_binaries(wanted), spec=wanted, settings=settings, cpu=cpu)

@@ -1,0 +1,166 @@
+"""Server settings: whether two spellings of a value mean the same, and who may set them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from ..errors import CannotRun
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from psycopg.rows import TupleRow
+
+
+_MEMORY = {"B": 1, "kB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
+
+
+_TIME = {"us": 1, "ms": 10**3, "s": 10**6, "min": 6 * 10**7, "h": 36 * 10**8, "d": 864 * 10**8}
+
+
+_FACTORS = _MEMORY | _TIME
+
+
+_NUMBER = re.compile(r"\s*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*([A-Za-z]*)\s*")
+
+
+_GRANTS_SETTINGS = 150000
+"""From here on a superuser's settings can be granted to others."""
+
+
+# Where a server's files are and how to reach it says nothing about its speed; some hold secrets.
+NOT_RECORDED = [
+    "application_name",
+    "archive_cleanup_command",
+    "archive_command",
+    "client_encoding",
+    "config_file",
+    "data_directory",
+    "dynamic_library_path",
+    "extension_control_path",
+    "external_pid_file",
+    "hba_file",
+    "ident_file",
+    "krb_server_keyfile",
+    "listen_addresses",
+    "log_directory",
+    "port",
+    "primary_conninfo",
+    "recovery_end_command",
+    "restore_command",
+    "search_path",
+    "ssl_ca_file",
+    "ssl_cert_file",
+    "ssl_crl_dir",
+    "ssl_crl_file",
+    "ssl_key_file",
+    "ssl_passphrase_command",
+    "unix_socket_directories",
+]
+"""Settings that are left out of the list of non-default ones."""
+
+
+def same_value(wanted: str, actual: str, vartype: str, unit: str | None) -> bool:
+    """Whether ``wanted``, as a user writes it, is ``actual``, as pg_settings.setting gives it.
+
+    ``vartype`` and ``unit`` are the columns of pg_settings.
+    """
+    if vartype == "bool":
+        return _boolean(wanted) == _boolean(actual)
+    if vartype in {"integer", "real"}:
+        return _in_base_units(wanted, unit) == _in_base_units(actual, unit)
+    if vartype == "enum":
+        return wanted.strip().lower() == actual.lower()
+    return wanted == actual
+
+
+def merged(base: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
+    """Both, with lower-case names; ``more`` wins."""
+    return {name.lower(): str(value) for name, value in [*base.items(), *more.items()]}
+
+
+def startup_options(settings: Mapping[str, str]) -> str:
+    """The settings as libpq's ``options``, with spaces and backslashes escaped."""
+    escaped = ((name, re.sub(r"([\\\s])", r"\\\1", str(value))) for name, value in settings.items())
+    return " ".join(f"-c {name}={value}" for name, value in escaped)
+
+
+def sort_settings(
+    connection: psycopg.Connection[TupleRow], settings: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
+    """Those that this role's sessions can set; of the others actual value and reason, by name.
+
+    One that has the wanted value already is in neither.  Raises CannotRun for a value that the
+    server refuses.
+    """
+    version = f"PostgreSQL {connection.info.parameter_status('server_version')}"
+    rows = connection.execute(
+        """
+        SELECT lower(name), setting, current_setting(name), vartype, unit, context
+        FROM pg_settings WHERE lower(name) = ANY (%s)
+        """,
+        [list(merged({}, settings))],
+    ).fetchall()
+    known = {row[0]: row[1:] for row in rows}
+    settable, out_of_reach = {}, {}
+    for name, wanted in merged({}, settings).items():
+        if name not in known:
+            out_of_reach[name] = (f"not in {version}", f"{version} has no setting {name}")
+            continue
+        setting, shown, vartype, unit, context = known[name]
+        reason = _reason_not_settable(connection, name, context)
+        if reason is None:
+            _check_value(connection, name, wanted, context)
+            settable[name] = wanted
+        elif not same_value(wanted, setting, vartype, unit):
+            out_of_reach[name] = (shown, reason)
+    return settable, out_of_reach
+
+
+def _reason_not_settable(
+    connection: psycopg.Connection[TupleRow], name: str, context: str
+) -> str | None:
+    if context in {"user", "backend"}:
+        return None
+    if context in {"superuser", "superuser-backend"}:
+        query = "SELECT rolsuper FROM pg_roles WHERE rolname = current_user"
+        if connection.info.server_version >= _GRANTS_SETTINGS:
+            query = f"SELECT has_parameter_privilege(%(name)s, 'SET') OR ({query})"
+        row = connection.execute(query.encode(), {"name": name}).fetchone()
+        return None if row and row[0] else f"setting {name} needs a superuser"
+    if context == "postmaster":
+        return f"setting {name} needs a restart of the server"
+    return f"setting {name} needs a change of the server's configuration"
+
+
+def _check_value(
+    connection: psycopg.Connection[TupleRow], name: str, value: str, context: str
+) -> None:
+    if context not in {"user", "superuser"}:
+        return
+    try:
+        connection.execute("SELECT set_config(%s, %s, true)", [name, value])
+    except psycopg.DataError as error:
+        raise CannotRun(str(error.diag.message_primary)) from error
+
+
+def _boolean(text: str) -> bool | str:
+    word = text.strip().lower()
+    if word in {"1", "on"} or (word and ("true".startswith(word) or "yes".startswith(word))):
+        return True
+    if word in {"0", "of", "off"} or (word and ("false".startswith(word) or "no".startswith(word))):
+        return False
+    return word
+
+
+def _in_base_units(text: str, unit: str | None) -> float | str:
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        return text
+    number, own_unit = float(match[1]), match[2]
+    size = re.fullmatch(r"([0-9]*)([A-Za-z]*)", unit or "")
+    base = int(size[1] or 1) * _FACTORS.get(size[2], 1) if size else 1
+    return number * _FACTORS[own_unit] if own_unit in _FACTORS else number * base

@@ -1,0 +1,185 @@
+"""Copies of a stopped server's data directory, kept small and made fast."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import stat
+import struct
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from ..errors import SpaceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+
+
+_WAL_PAGE_HEADER = struct.Struct("=HHIQ")  # xlp_magic, xlp_info, xlp_tli, xlp_pageaddr
+
+
+def mirror(source: Path, target: Path) -> int:
+    """Make ``target`` like ``source``, owners and times included, and have it written to disk.
+
+    A file of the same size and modification time is taken for unchanged: every copy carries the
+    time of its original, and every write sets a new one.  Where the file system can share blocks
+    between files (XFS, Btrfs), copying does.  Returns the number of bytes copied.  Raises
+    SpaceError when the disk is full.
+    """
+    try:
+        target.mkdir(exist_ok=True)
+        with _opened(str(source)) as original, _opened(str(target)) as copy:
+            copied = _mirror(original, copy)
+            _make_alike(copy, source.stat())
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise SpaceError(
+            f"No space left while restoring the prepared state to {target}: free some space, or "
+            f"set PGSTUDIES_RUN_DIR to a directory on another disk."
+        ) from error
+    # Else the disk would still be busy with the copy while the first steps are timed.
+    here = ["-f", str(target)] if sys.platform == "linux" else []
+    subprocess.run(["sync", *here], check=False, stderr=subprocess.DEVNULL)
+    return copied
+
+
+def _mirror(source: int, target: int) -> int:
+    """The same for two open directories.
+
+    Everything is named relative to them and no link is followed: root works here in directories of
+    an account that could put links to other files there.
+    """
+    copied = 0
+    wanted, present = _entries(source), _entries(target)
+    for name, there in list(present.items()):
+        if not _can_stay(there, wanted.get(name)):
+            if stat.S_ISDIR(there.st_mode):
+                shutil.rmtree(name, dir_fd=target)
+            else:
+                os.unlink(name, dir_fd=target)
+            del present[name]
+    for name, like in wanted.items():
+        if stat.S_ISDIR(like.st_mode):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, dir_fd=target)
+            with _opened(name, source) as inner, _opened(name, target) as copy:
+                copied += _mirror(inner, copy)
+                _make_alike(copy, like)
+        elif stat.S_ISLNK(like.st_mode):
+            os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
+        elif name not in present or not _same(like, present[name]):
+            copied += _copy_file(name, source, target, like)
+    return copied
+
+
+@contextlib.contextmanager
+def _opened(name: str, parent: int | None = None) -> Iterator[int]:
+    descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _entries(directory: int) -> dict[str, os.stat_result]:
+    with os.scandir(directory) as entries:
+        return {entry.name: entry.stat(follow_symlinks=False) for entry in entries}
+
+
+def _can_stay(there: os.stat_result, wanted: os.stat_result | None) -> bool:
+    """Whether what is there can be made into what is wanted without being removed first."""
+    if wanted is None or stat.S_IFMT(wanted.st_mode) != stat.S_IFMT(there.st_mode):
+        return False
+    return stat.S_ISDIR(there.st_mode) or (stat.S_ISREG(there.st_mode) and there.st_nlink == 1)
+
+
+def _same(a: os.stat_result, b: os.stat_result) -> bool:
+    return a.st_size == b.st_size and a.st_mtime_ns == b.st_mtime_ns
+
+
+def _make_alike(descriptor: int, like: os.stat_result) -> None:
+    os.chmod(descriptor, stat.S_IMODE(like.st_mode))
+    if os.geteuid() == 0:
+        os.chown(descriptor, like.st_uid, like.st_gid)
+    os.utime(descriptor, ns=(like.st_atime_ns, like.st_mtime_ns))
+
+
+def _copy_file(name: str, source: int, target: int, like: os.stat_result) -> int:
+    """Copy the contents and return their size.
+
+    A file that is there is written over, which is twice as fast as giving its blocks back first.
+    """
+    reading = os.open(name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=source)
+    with open(reading, "rb") as original:  # noqa: PTH123  (an open file)
+        writing = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=target)
+        with open(writing, "wb") as copy:  # noqa: PTH123
+            try:
+                left = like.st_size
+                while left > 0:
+                    moved = os.copy_file_range(reading, writing, left)
+                    if moved == 0:
+                        break
+                    left -= moved
+            except (AttributeError, OSError) as error:  # not on this system, or not between these
+                if getattr(error, "errno", None) in _FULL:
+                    raise
+                original.seek(0)
+                copy.seek(0)
+                shutil.copyfileobj(original, copy)
+                copy.flush()
+            os.ftruncate(writing, like.st_size)
+            _make_alike(writing, like)
+    return like.st_size
+
+
+def require_space(
+    directory: Path, size: float, purpose: str = "a copy of the prepared state"
+) -> None:
+    """Raise SpaceError unless ``size`` bytes are free where ``directory`` is."""
+    free = shutil.disk_usage(directory).free
+    if free < size:
+        raise SpaceError(
+            f"{directory} needs {size / 1e6:,.0f} MB for {purpose} and has "
+            f"{free / 1e6:,.0f} MB free: free some space, or set PGSTUDIES_RUN_DIR to a directory "
+            f"on another disk."
+        )
+
+
+def size_bytes(directory: Path) -> int:
+    """Bytes that the files below ``directory`` occupy on disk."""
+    files = (
+        os.path.join(root, name)  # noqa: PTH118  (thousands of them, for every restore)
+        for root, _, names in os.walk(directory)
+        for name in names
+    )
+    return sum(os.lstat(file).st_blocks * 512 for file in files)
+
+
+def drop_recycled_wal(wal: Path) -> int:
+    """Remove the segments that a stopped server keeps only to write over; returns their number.
+
+    After a bulk load they are many times the size of the data.  Such a segment does not begin with
+    a page of its own address.
+    """
+    dropped = 0
+    for segment in sorted(wal.iterdir()):
+        if len(segment.name) != 24 or not segment.is_file():
+            continue
+        size = segment.stat().st_size
+        with segment.open("rb") as file:
+            header = file.read(_WAL_PAGE_HEADER.size)
+        address = _WAL_PAGE_HEADER.unpack(header)[3]
+        # The name is timeline, then the number of the segment as two parts of 32 bits.
+        first = int(segment.name[8:16], 16) * 2**32 + int(segment.name[16:24], 16) * size
+        if address != first:
+            segment.unlink()
+            dropped += 1
+    return dropped

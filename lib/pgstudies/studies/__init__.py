@@ -1,0 +1,1 @@
+"""Running a study's notebook: parameters, kernel, what is kept of it."""

@@ -1,0 +1,175 @@
+"""Executed notebooks: where one stopped and why, and what is taken out before it is kept."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from .. import errors
+from ..addresses import SECRETS, holds_password, parse_dsn
+from ..errors import StudyError
+from ..paths import STUDIES
+from ..records.reading import Record, read_record
+from .plan import SUMMARIES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+Document = dict[str, Any]
+"""A notebook as its JSON has it."""
+
+
+HIDDEN = "********"
+
+
+_COMMON = {"password", "postgres", "pgstudies"}
+
+
+_MARKERS = "papermill-error-cell-tag"  # cells that papermill adds to a failed notebook
+
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def last_place(document: Document) -> str:
+    """The cell that was being executed when the kernel ended, in words."""
+    started = [
+        index
+        for index, cell in enumerate(document["cells"])
+        if cell["cell_type"] == "code" and cell["metadata"].get("papermill", {}).get("start_time")
+    ]
+    return _place(document, started[-1]) if started else "its first cell"
+
+
+def error_of(document: Document) -> BaseException | None:
+    """The error a notebook stopped with, as an exception of this process, or None.
+
+    One of ``pgstudies.errors`` keeps its class, and so does KeyboardInterrupt; any other is a
+    NotebookError that begins with the cell.
+    """
+    found = next(
+        (
+            (index, output)
+            for index, cell in enumerate(document["cells"])
+            for output in cell.get("outputs", [])
+            if output["output_type"] == "error"
+        ),
+        None,
+    )
+    if found is None:
+        return None
+    index, output = found
+    name, sentence = output["ename"], " ".join(output["evalue"].split())
+    if name == "KeyboardInterrupt":
+        return KeyboardInterrupt()
+    known = getattr(errors, name, None)
+    if isinstance(known, type) and issubclass(known, errors.StudyError):
+        return known(sentence)
+    said = f"{name}: {sentence or _failing_line(output)}".rstrip(":. ")
+    return errors.NotebookError(f"{_place(document, index)}: {said}")
+
+
+def _place(document: Document, index: int) -> str:
+    """A cell in words: its number, as Jupyter writes it beside the cell, and its heading."""
+    number, heading = 0, ""
+    for cell in document["cells"][: index + 1]:
+        if _MARKERS in cell["metadata"].get("tags", []):
+            continue
+        lines = _text(cell["source"]).strip().splitlines()
+        if cell["cell_type"] == "code":
+            number += bool(lines)
+        else:
+            heading = next((x.strip("# ") for x in reversed(lines) if x.startswith("#")), heading)
+    if heading:
+        return f'cell {number}, under "{heading}"'
+    first = _text(document["cells"][index]["source"]).strip().splitlines()[0]
+    return f"cell {number}, `{first}`"
+
+
+def _failing_line(output: Mapping[str, Any]) -> str:
+    """The line an error without a message came from: a failed assertion says what it expected."""
+    marked = re.findall(r"^-+> \d+ (.*)$", _COLOURS.sub("", _text(output["traceback"], "\n")), re.M)
+    return str(marked[0]).strip() if marked else ""
+
+
+def without_secrets(document: Document, server: str, password: str = "") -> Document:
+    """The notebook, with the server's password and its address unreadable in every output.
+
+    Nothing of ours writes them there; but what a study's own cell prints, or an error of somebody's
+    library quotes, would go into the book.
+    """
+    hidden = _hidden(server, password)
+    cells = [
+        cell | {"outputs": _changed(cell["outputs"], hidden)} if "outputs" in cell else cell
+        for cell in document["cells"]
+    ]
+    return document | {"cells": cells}
+
+
+def _hidden(server: str, password: str) -> re.Pattern[str]:
+    """A pattern of everything to hide; it may match nothing."""
+    passwords = {password}
+    addresses = set()
+    if holds_password(server):
+        addresses.add(server)
+        found = parse_dsn(server)
+        passwords |= {found.get(name, "") for name in SECRETS}
+    passwords.discard("")
+    spelled = {
+        spelling
+        for secret in passwords
+        for spelling in (secret, quote(secret, safe=""), repr(secret)[1:-1], escape(secret))
+    }
+    # A short password, or a word of every page, is hidden only where it stands as a password.
+    words = {secret for secret in spelled if len(secret) < 8 or secret in _COMMON}
+    patterns = [re.escape(secret) for secret in sorted(addresses | spelled - words, key=len)[::-1]]
+    for word in map(re.escape, sorted(words)):
+        patterns += [rf"(?<=:){word}(?=@)", rf"(?<=password=){word}", rf"(?<=password='){word}"]
+    return re.compile("|".join(patterns) or r"(?!)")
+
+
+def _changed(value: Any, hidden: re.Pattern[str]) -> Any:
+    if isinstance(value, str):
+        return hidden.sub(HIDDEN, value)
+    if isinstance(value, list):
+        return [_changed(item, hidden) for item in value]
+    if isinstance(value, dict):
+        return {key: _changed(item, hidden) for key, item in value.items()}
+    return value
+
+
+def _text(source: str | list[str], between: str = "") -> str:
+    return source if isinstance(source, str) else between.join(source)
+
+
+@dataclass(frozen=True)
+class Run:
+    """An executed notebook of the book; ``record`` is None, with the reason, where none is left."""
+
+    study: str
+    profile: str
+    record: Record | None
+    reason: str = ""
+
+
+def book_runs(directory: Path = STUDIES) -> list[Run]:
+    """The executed studies in ``directory``, by name, each with the record it rests on."""
+    notebooks = sorted(directory.glob("[!._]*.ipynb"))
+    return [_run(notebook) for notebook in notebooks if notebook.stem not in SUMMARIES]
+
+
+def _run(notebook: Path) -> Run:
+    about = json.loads(notebook.read_text(encoding="utf-8"))["metadata"].get("pgstudies", {})
+    profile = about.get("profile", "")
+    if "record" not in about:
+        return Run(notebook.stem, profile, None, "made without `pgstudies run`")
+    try:
+        return Run(notebook.stem, profile, read_record(about["record"]))
+    except StudyError:
+        return Run(notebook.stem, profile, None, "its record is not on this machine")

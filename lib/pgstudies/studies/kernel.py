@@ -1,0 +1,198 @@
+"""The kernel that executes a study's notebook: how it is started, interrupted and found dead."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import tempfile
+import threading
+import warnings
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Any
+
+import papermill
+from ipykernel.kernelspec import make_ipkernel_cmd
+from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.manager import AsyncKernelManager
+from nbclient.exceptions import DeadKernelError
+
+from ..terminal import Relay
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+    from types import FrameType
+    from typing import TextIO
+
+
+GRACE_S = 60
+"""How long an interrupted notebook may take to stop its server."""
+
+
+def execute(
+    notebook: Path,
+    executed: Path,
+    parameters: Mapping[str, Any],
+    environment: Mapping[str, str],
+    terminal: TextIO,
+) -> str | None:
+    """Execute ``notebook`` into ``executed``; a cell that fails ends it, and is found there.
+
+    The kernel has ``environment`` beside this process's own; what it writes to stderr goes to
+    ``terminal`` at once.  Returns how the kernel died, in words, or None if it lived.  Raises
+    KeyboardInterrupt when a signal ended the run.
+    """
+    with tempfile.TemporaryFile() as log:
+        kernel = _Kernel(environment, log, terminal)
+        try:
+            with _quiet(), kernel.interruptible():
+                papermill.execute_notebook(
+                    _unformatted(notebook),
+                    _unformatted(executed),
+                    dict(parameters),
+                    kernel_name="python3",
+                    language="python",
+                    progress_bar=False,
+                    stderr_file=Relay(terminal),
+                    **kernel.options(),
+                )
+        except papermill.PapermillExecutionError:
+            pass  # the error is in the outputs of its cell
+        except (DeadKernelError, RuntimeError, TimeoutError) as error:
+            log.seek(0)
+            words = log.read().decode(errors="replace").strip().splitlines() or [str(error)]
+            return _death(kernel.exit_status, words[-1])
+        if kernel.interrupted:
+            raise KeyboardInterrupt
+    return None
+
+
+def _death(status: int | None, last_words: str) -> str:
+    if status is None:
+        return f"did not answer: {last_words}"
+    if status >= 0:
+        return f"ended with status {status}: {last_words}"
+    name = signal.Signals(-status).name
+    why = ", as Linux does when memory runs out" if name == "SIGKILL" else ""
+    return f"was killed by {name}{why}"
+
+
+def _unformatted(path: Path) -> str:
+    """Papermill fills in a path's braces as ``str.format`` does."""
+    return str(path).replace("{", "{{").replace("}", "}}")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep to themselves what papermill and Jupyter log and warn of: it is about them."""
+    loggers = [logging.getLogger(name) for name in ("papermill", "traitlets", "asyncio")]
+    before = [(logger, logger.disabled) for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        for logger, disabled in before:
+            logger.disabled = disabled
+
+
+class _Kernel:
+    """One kernel and its interruption.
+
+    Ctrl-C, SIGTERM and SIGHUP reach this process and not the kernel, which has a process group of
+    its own.  The first is passed on to the cell being executed, so that the study stops its server
+    and closes its record.  The second, or the end of ``GRACE_S``, ends the kernel itself.
+    """
+
+    def __init__(self, environment: Mapping[str, str], log: IO[bytes], terminal: TextIO) -> None:
+        self.interrupted = False
+        self._environment = environment
+        self._log = log
+        self._terminal = terminal
+        self._process: subprocess.Popen[bytes] | None = None
+        self._executing = False
+
+    def options(self) -> dict[str, Any]:
+        """What papermill hands on to its notebook client."""
+        return {
+            "kernel_manager_class": self._manager(),
+            "on_cell_start": self._before_cell,
+            "on_cell_execute": self._begin_cell,
+            "on_cell_executed": self._end_cell,
+            "coalesce_streams": True,  # of a progress bar, keep the last state only
+            "iopub_timeout": 120,  # a kernel sharing a core with a busy server answers late
+            "start_timeout": 120,
+        }
+
+    @property
+    def exit_status(self) -> int | None:
+        """How the kernel's process ended: minus the signal's number, if a signal ended it."""
+        return self._process.poll() if self._process else None
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Pass signals on to the kernel meanwhile (in the main thread; no other has them)."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        wanted = {signal.SIGINT: self._interrupt, signal.SIGTERM: self._interrupt}
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup sets it
+            wanted[signal.SIGHUP] = self._interrupt
+        wanted[signal.SIGALRM] = self._give_up
+        before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
+        try:
+            yield
+        finally:
+            signal.alarm(0)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _manager(self) -> type[AsyncKernelManager]:
+        kernel = self
+
+        class Manager(AsyncKernelManager):
+            """Starts the kernel of this interpreter, whatever kernels the user has installed."""
+
+            @property
+            def kernel_spec(self) -> KernelSpec:
+                return KernelSpec(
+                    argv=make_ipkernel_cmd(),
+                    display_name="Python 3",
+                    language="python",
+                    env={"PYDEVD_DISABLE_FILE_VALIDATION": "1"},  # no debugger comes here
+                )
+
+            async def _async_launch_kernel(self, kernel_cmd: list[str], **kw: Any) -> None:
+                kw["env"] = kw.get("env", os.environ) | kernel._environment
+                await super()._async_launch_kernel(kernel_cmd, stderr=kernel._log, **kw)
+                kernel._process = getattr(self.provisioner, "process", None)
+
+        return Manager
+
+    def _before_cell(self, **_: object) -> None:
+        if self.interrupted:  # the kernel ignores a signal that comes between two cells
+            raise KeyboardInterrupt
+
+    def _begin_cell(self, **_: object) -> None:
+        self._executing = True
+
+    def _end_cell(self, **_: object) -> None:
+        self._executing = False
+
+    def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
+        if self.interrupted or not self._executing or self._process is None:
+            self.interrupted = True
+            raise KeyboardInterrupt
+        self.interrupted = True
+        self._process.send_signal(signal.SIGINT)
+        signal.alarm(GRACE_S)
+        self._terminal.write(
+            "\nStopping the server and closing the record; Ctrl-C again stops at once.\n"
+        )
+        self._terminal.flush()
+
+    def _give_up(self, _number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt

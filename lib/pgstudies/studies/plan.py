@@ -1,0 +1,135 @@
+"""A run checked before it starts."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from .. import paths
+from ..addresses import holds_password, is_dsn, parse_dsn, without_password
+from ..errors import ServerError, StudyError
+from ..paths import shown
+from .parameters import checked, declared
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+PROFILES = ("quick", "standard", "published")
+"""Sizes of a run; the defaults in a notebook are those of quick."""
+
+
+SUMMARIES = ("scorecard",)
+"""Notebooks that measure nothing: they draw together what the studies have found."""
+
+
+INSTRUMENT = "instrument"
+"""The notebook that tests the measuring itself: it runs as the studies do, and reruns no post."""
+
+
+_AMBIGUOUS = re.compile(r"[a-z]+://(?:[^/]*@[^/]*@|[^/@]*/[^?]*@)")  # an @ of a password, unescaped
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run with everything checked that can be checked before it starts.
+
+    Attributes:
+        study: The study's name.
+        notebook: Its source notebook.
+        profile: One of ``PROFILES``.
+        parameters: Name and value of every parameter but ``server``.
+        server: The server asked for, with its password; empty for ``$PGSTUDIES_SERVER``.
+        injected: What papermill writes into the notebook: no password is in it.
+
+    """
+
+    study: str
+    notebook: Path
+    profile: str
+    parameters: dict[str, Any]
+    server: str
+    injected: dict[str, Any]
+
+
+def studies() -> list[str]:
+    """The names of all studies, which are those of their notebooks."""
+    names = {p.stem for p in paths.NOTEBOOKS.glob("[!._]*.ipynb")}
+    return sorted(names.difference(SUMMARIES))
+
+
+def plan(
+    study: str,
+    *,
+    profile: str = "quick",
+    server: str | None = None,
+    parameters: Mapping[str, object] | None = None,
+) -> Plan:
+    """Check a run: ``parameters`` go before the profile's, which go before the notebook's.
+
+    Raises StudyError for an unknown study, profile or parameter, and for a value that is of the
+    wrong type or out of its limits.
+    """
+    if study not in (*studies(), *SUMMARIES):
+        known = ", ".join(studies()) or f"none in {paths.NOTEBOOKS}"
+        raise StudyError(f"There is no study {study}; the studies are: {known}.")
+    notebook = paths.NOTEBOOKS / f"{study}.ipynb"
+    given = dict(parameters or {})
+    if server and given.setdefault("server", server) != server:
+        raise StudyError("Two servers are given: leave out --server or -p server=...")
+    known_parameters = declared(notebook)
+    if server and all(p.name != "server" for p in known_parameters):
+        del given["server"]  # a study that needs none still runs with the others
+    values = checked(study, known_parameters, _profile(study, profile) | given)
+    asked = str(values.pop("server", ""))
+    public(asked or os.environ.get("PGSTUDIES_SERVER", ""))  # is refused here if it is unreadable
+    directory = Path(asked).expanduser()
+    if asked not in {"", "embedded"} and not is_dsn(asked) and directory.is_dir():
+        asked = str(directory.resolve())
+    # An address with a password reaches the kernel by its environment only: whatever is injected
+    # stays in the notebook, and the notebook goes into the book.
+    # Of a summary only what was asked for: its page is not to begin with a cell of parameters.
+    injected = dict(values) if study not in SUMMARIES else {n: values[n] for n in given}
+    if any(p.name == "server" for p in known_parameters):
+        injected["server"] = "" if holds_password(asked) else asked
+    return Plan(study, notebook, profile, values, asked, injected)
+
+
+def public(server: str) -> str:
+    """The server as a page may show it: an address without its password.
+
+    Raises ServerError when the address cannot be read, or only by cutting a password in two.
+    """
+    if is_dsn(server) and (
+        _AMBIGUOUS.match(server) or not re.fullmatch(r"[\d,]*", parse_dsn(server).get("port", ""))
+    ):
+        raise ServerError(
+            "The address of the server cannot be read: write %40 for an @, %3A for a : and %2F for "
+            "a / within a password; better give it in PGPASSWORD or in ~/.pgpass."
+        )
+    return without_password(server)
+
+
+def _profile(study: str, profile: str) -> dict[str, object]:
+    """The values of a profile; quick needs no file, because it is what the notebook says."""
+    if profile not in PROFILES:
+        raise StudyError(f"There is no profile {profile}; the profiles are: {', '.join(PROFILES)}.")
+    file = paths.PARAMETERS / profile / f"{study}.yaml"
+    try:
+        values = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    except FileNotFoundError:
+        if profile == PROFILES[0]:
+            return {}
+        raise StudyError(f"{study} has no {profile} profile: there is no {shown(file)}.") from None
+    except yaml.YAMLError as error:
+        raise StudyError(
+            f"{shown(file)} is not valid YAML: {' '.join(str(error).split())}."
+        ) from None
+    if not isinstance(values, dict):
+        raise StudyError(f"{shown(file)} must hold lines of the form `name: value`.")
+    return values

@@ -1,0 +1,250 @@
+"""The file of claims agrees with the posts' numbers, and is what the notebooks judge by."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import re
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+
+import pgstudies as pg
+from pgstudies import paths
+from pgstudies.analysis.agreement import Claim
+from pgstudies.analysis.claims import all_claims, claims, origins
+from pgstudies.analysis.published import published
+from pgstudies.book.judging import judged
+from pgstudies.errors import StudyError
+from pgstudies.paths import NOTEBOOKS
+from pgstudies.records.reading import find_record
+from pgstudies.studies.plan import studies
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ONE = """
+[study.swept]
+title = "Swept"
+post = "Nobody, 2026"
+anchor = "claims"
+places = { arm = "two", last = 10 }
+
+[[claim]]
+study = "swept"
+id = "twice"
+text = "Two are twice as many as one."
+source = "arithmetic, at iteration {last}"
+direction = "more"
+published_ratio = 2.0
+holds_when = "It counts at least 1.41 times as many."
+comparison = { candidate = "{arm}", iteration = "{last}", baseline = "{last!s}" }
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file of one claim that a test may spoil."""
+    path = tmp_path / "claims.toml"
+    path.write_text(ONE)
+    monkeypatch.setattr(paths, "CLAIMS", path)
+    return path
+
+
+# ---- reading
+
+
+@pytest.mark.usefixtures("file")
+def test_what_depends_on_the_run_is_filled_in_and_keeps_its_type() -> None:
+    (claim,) = claims("swept", places={"arm": "2", "last": 7}, published={"twice": 3.0})
+    assert claim == Claim(
+        "twice",
+        "Two are twice as many as one.",
+        "arithmetic, at iteration 7",
+        3.0,
+        {"candidate": "2", "iteration": 7, "baseline": "7"},
+    )
+
+
+@pytest.mark.usefixtures("file")
+def test_the_frame_of_all_claims_is_that_of_the_posts_own_size() -> None:
+    row = all_claims().row(0, named=True)
+    assert row["source"] == "arithmetic, at iteration 10"
+    assert (row["study"], row["claim"], row["published_ratio"]) == ("swept", "twice", 2.0)
+    assert (row["baseline"], row["candidate"], row["step"]) == ("10", "two", None)
+
+
+@pytest.mark.usefixtures("file")
+def test_unknown_studies_ids_and_places_are_named() -> None:
+    with pytest.raises(StudyError, match="no claims of absent, but of swept"):
+        claims("absent")
+    with pytest.raises(StudyError, match="no claim 'thrice'; its claims are: twice"):
+        claims("swept", places={"arm": "two", "last": 1}, published={"thrice": 3.0})
+    with pytest.raises(StudyError, match="'twice' of swept has a place for last"):
+        claims("swept", places={"arm": "two"})
+
+
+@pytest.mark.usefixtures("file")
+def test_a_published_ratio_may_be_missing_and_a_claim_not_tested() -> None:
+    (claim,) = claims(
+        "swept", places={"arm": "two", "last": 1}, published={"twice": None}, not_tested="no arm"
+    )
+    assert (claim.published_ratio, claim.not_tested) == (None, "no arm")
+
+
+@pytest.mark.parametrize(
+    ("said", "instead", "problem"),
+    [
+        ("[study.swept]", "[study.swept", "cannot be read as claims"),
+        ('title = "Swept"\n', "", "cannot be read as claims"),
+        ('direction = "more"', 'direction = "bigger"', "none of slower, faster"),
+        ('direction = "more"\n', "", "has not the keys"),
+        ("published_ratio = 2.0", "published_ratio = -2.0", "not a number above 0"),
+        ('study = "swept"', 'study = "other"', "is of other, which is no"),
+        ('id = "twice"', "id = 2", "a number where a text should be"),
+        ("comparison = {", "comparison = 1 # {", "is not a table"),
+    ],
+)
+def test_a_mistake_in_the_file_is_told_in_a_sentence(
+    file: Path, said: str, instead: str, problem: str
+) -> None:
+    file.write_text(ONE.replace(said, instead, 1))
+    with pytest.raises(StudyError, match=problem):
+        all_claims()
+
+
+def test_two_claims_of_one_name_are_refused(file: Path) -> None:
+    file.write_text(ONE + ONE[ONE.index("[[claim]]") :])
+    with pytest.raises(StudyError, match="swept has the claim 'twice' twice"):
+        all_claims()
+
+
+# ---- the file
+
+
+def test_every_study_that_judges_has_claims_and_no_other_has() -> None:
+    judging = {
+        study for study in studies() if "pg.judge(" in (NOTEBOOKS / f"{study}.ipynb").read_text()
+    }
+    assert set(origins()) == judging == set(all_claims()["study"])
+
+
+def test_the_direction_is_that_of_the_ratio() -> None:
+    for row in all_claims().iter_rows(named=True):
+        if row["direction"] != "alike":
+            above = row["direction"] in ("slower", "more")
+            assert (row["published_ratio"] > 1) == above, row["claim"]
+
+
+def test_what_counts_as_holding_follows_from_the_rule() -> None:
+    """Half as large on a logarithmic scale, or an interval that reaches the published ratio."""
+    for row in all_claims().iter_rows(named=True):
+        if row["direction"] == "alike":
+            assert re.search(r"within \d+ % of 1\.$", row["holds_when"]), row["claim"]
+            continue
+        for ratio in (math.sqrt(row["published_ratio"]), row["published_ratio"]):
+            assert f"{ratio:.3g}" in re.findall(r"\d+(?:\.\d+)?", row["holds_when"]), row["claim"]
+
+
+def test_published_ratios_are_those_of_the_posts_numbers() -> None:
+    expected = {**of_cluster_order(), **of_hash_index(), **of_dead_tuples(), **of_mvcc_catalog()}
+    found = {
+        (s, c): r for s, c, r in all_claims().select("study", "claim", "published_ratio").rows()
+    }
+    assert {key: found[key] for key in expected} == pytest.approx(expected, rel=5e-4)
+
+
+def of_cluster_order() -> dict[tuple[str, str], float]:
+    seconds = {
+        (r["arm"], r["step"], r["iteration"]): r["seconds"]
+        for r in published("cluster_order").iter_rows(named=True)
+    }
+    insert = {a: sum(seconds[a, "insert", i] for i in range(2, 11)) for a in ("head", "patched")}
+    last = seconds["head", "select range", 10]
+    return {
+        ("cluster_order", "decay"): last / seconds["head", "select range", 2],
+        ("cluster_order", "patched decay"): seconds["patched", "select range", 10] / last,
+        ("cluster_order", "patched insert"): insert["patched"] / insert["head"],
+    }
+
+
+def of_hash_index() -> dict[tuple[str, str], float]:
+    value = {
+        (r["case"], r["cache"], r["arm"]): r["value"]
+        for r in published("hash_index").iter_rows(named=True)
+    }
+    cases = [(c, s, cache) for c in ("wide", "narrow", "collision")
+             for s, cache in (("slow disk", "cold"), ("warm", "warm"))]  # fmt: skip
+    return {
+        ("hash_index", f"{case} {step}"): value[case, cache, "hash_head"]
+        / value[case, cache, "hash_patched"]
+        for case, step, cache in cases
+    } | {
+        ("hash_index", name): value["wide", cache, "btree"] / value["wide", cache, "hash_patched"]
+        for name, cache in (("hash beats btree", "cold"), ("hash as btree", "warm"))
+    }
+
+
+def of_dead_tuples() -> dict[tuple[str, str], float]:
+    of = {(r["case"], r["structure"]): r for r in published("dead_tuples").iter_rows(named=True)}
+    told = all_claims().filter(pl.col("study") == "dead_tuples", pl.col("claim") != "vacuum")
+    ratios = {}
+    for row in told.iter_rows(named=True):
+        case, field = (
+            row["case"].split(",")[0],
+            {"cpu_s": "lookup_ms", "size": "size_bytes"}[row["metric"]],
+        )
+        ratio = of[case, row["candidate"]][field] / of[case, "array"][field]
+        ratios["dead_tuples", row["claim"]] = ratio
+    return ratios
+
+
+def of_mvcc_catalog() -> dict[tuple[str, str], float]:
+    value = {
+        (r["test"], r["connections"], r["arm"]): r["value"]
+        for r in published("mvcc_catalog").iter_rows(named=True)
+        if r["battery"] == 2
+    }
+    tests = {"drop": ("drop", 2000), "create": ("create", 2000)}
+    tests |= {"start": ("startup", 2000), "few": ("create", 250)}
+    return {
+        ("mvcc_catalog", claim): value[*test, "mvcc"] / value[*test, "snapshot_now"]
+        for claim, test in tests.items()
+    }
+
+
+# ---- the notebooks
+
+
+@pytest.mark.parametrize("study", origins())
+def test_a_notebook_takes_its_claims_from_the_file_and_fills_every_place(study: str) -> None:
+    cells = json.loads((NOTEBOOKS / f"{study}.ipynb").read_text(encoding="utf-8"))["cells"]
+    sources = ["".join(c["source"]) for c in cells if c["cell_type"] == "code"]
+    assert not any("pg.Claim(" in source for source in sources)
+    (call,) = [
+        node
+        for source in sources
+        if "pg.claims(" in source
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "pg.claims"
+    ]
+    assert ast.literal_eval(call.args[0]) == study
+    (given,) = [keyword.value for keyword in call.keywords if keyword.arg == "places"]
+    assert isinstance(given, ast.Dict)
+    names = {ast.literal_eval(key) for key in given.keys if key is not None}
+    assert names == set(origins()[study].places)
+    assert pg.claims(study, places=dict.fromkeys(names, 1))
+
+
+@pytest.mark.parametrize("study", origins())
+def test_the_reference_record_is_judged_by_every_claim_of_the_file(study: str) -> None:
+    table = judged(find_record(study, paths.REFERENCE_RECORDS))
+    own = all_claims().filter(pl.col("study") == study)
+    assert table["claim"].to_list() == own["claim"].to_list()
+    assert table["text"].to_list() == own["text"].to_list()
+    assert not table["verdict"].str.starts_with("not tested").any()
+    assert table["published_ratio"].to_list() == pytest.approx(
+        own["published_ratio"].to_list(), rel=5e-4
+    )

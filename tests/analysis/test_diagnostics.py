@@ -1,0 +1,96 @@
+"""Diagnostics on blocks with a planted fault, and on blocks without one."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import polars as pl
+import pytest
+
+from pgstudies.analysis.diagnostics import diagnose, drift, order_effect
+
+BLOCKS = 10
+# A candidate that runs second as often as first, in no regular order.
+AFTER = np.array([1, -1, -1, 1, -1, 1, 1, -1, 1, -1])
+BLOCK = np.arange(1, BLOCKS + 1)
+NOISE = np.random.default_rng(5).normal(0, 0.003, BLOCKS)
+
+
+def run(d: np.ndarray, **arms: np.ndarray) -> pl.DataFrame:
+    """Block values of a baseline of 1 s and candidates with these log-ratios."""
+    frames = [
+        pl.DataFrame(
+            {
+                "block": BLOCK[: d.size],
+                "arm": arm,
+                "unit": "s",
+                "position": position[: d.size],
+                "value": np.exp(log_ratio),
+            }
+        )
+        for arm, position, log_ratio in [
+            ("heap", np.full(BLOCKS, 2), np.zeros(d.size)),
+            ("tree", 2 + AFTER, d),
+            *((arm, 2 - AFTER, other) for arm, other in arms.items()),
+        ]
+    ]
+    return pl.concat(frames)
+
+
+def test_nothing_is_said_of_a_run_in_order() -> None:
+    found = diagnose(run(0.05 + NOISE, again=NOISE[::-1]), baseline="heap", by=(), aa="again")
+    assert found.is_empty()
+    assert found.columns == ["candidate", "check", "blocks", "change", "p_holm", "sentence"]
+
+
+def test_an_arm_that_leaves_something_behind_is_seen() -> None:
+    found = diagnose(run(0.05 + 0.02 * AFTER + NOISE), baseline="heap", by=())
+    assert found["check"].to_list() == ["order"]
+    assert found["change"].item() == pytest.approx(math.expm1(0.02), abs=0.003)
+    assert "runs later in a block reads" in found["sentence"].item()
+    assert "% higher" in found["sentence"].item()
+
+
+def test_an_arm_that_drifts_away_is_seen() -> None:
+    found = diagnose(run(0.05 - 0.01 * BLOCK + NOISE), baseline="heap", by=())
+    assert found["check"].to_list() == ["drift"]
+    assert found["change"].item() == pytest.approx(math.expm1(-0.09), abs=0.005)
+    assert "% lower than it began" in found["sentence"].item()
+
+
+def test_copies_of_the_baseline_that_differ_are_seen() -> None:
+    values = run(0.05 + NOISE, again=0.03 + NOISE[::-1])
+    found = diagnose(values, baseline="heap", by=(), aa="again")
+    assert found.select("candidate", "check").rows() == [("again", "A/A")]
+    assert found["change"].item() == pytest.approx(0.03, abs=0.003)
+    assert diagnose(values, baseline="heap", by=()).is_empty()
+
+
+def test_many_comparisons_are_corrected_for() -> None:
+    faulty = run(0.05 + 0.02 * AFTER + NOISE).with_columns(step=pl.lit("faulty"))
+    rng = np.random.default_rng(6)
+    others = [
+        run(rng.normal(0, 0.01, BLOCKS)).with_columns(step=pl.lit(f"step {i}")) for i in range(40)
+    ]
+    found = diagnose(pl.concat([faulty, *others]), baseline="heap", by=("step",))
+    assert found.is_empty()
+
+
+def test_few_blocks_and_missing_ratios_are_not_checked() -> None:
+    d = 0.05 - 0.1 * BLOCK
+    assert diagnose(run(d[:5]), baseline="heap", by=()).is_empty()
+    zero = run(d).with_columns(
+        value=pl.when(pl.col("block") == 3, pl.col("arm") == "tree").then(0.0).otherwise("value")
+    )
+    assert diagnose(zero, baseline="heap", by=()).is_empty()
+    steps = [zero.with_columns(step=pl.lit("zero")), run(d).with_columns(step=pl.lit("faulty"))]
+    found = diagnose(pl.concat(steps), baseline="heap", by=("step",))
+    assert found["step"].to_list() == ["faulty"]
+
+
+def test_counts_that_never_vary_show_nothing() -> None:
+    assert drift(np.zeros(10), BLOCK.astype(float)) == (0.0, 1.0)
+    assert order_effect(np.full(10, 0.3), AFTER.astype(float)) == (0.0, 1.0)
+    assert order_effect(NOISE, np.ones(10)) == (0.0, 1.0)
+    assert diagnose(run(np.full(10, 0.3)), baseline="heap", by=()).is_empty()

@@ -1,0 +1,500 @@
+"""Effects, verdicts and their sentences on small tables whose answer is known."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
+from scipy.stats import wilcoxon
+
+from pgstudies.analysis.effects import paired_effects
+from pgstudies.analysis.pairing import block_values, log_ratios
+from pgstudies.analysis.verdicts import describe
+from pgstudies.errors import StudyError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+BASELINE = [1.00, 1.02, 0.99, 1.01, 1.03, 0.98, 1.00, 1.01, 0.99, 1.02]
+# Noise of about 0.5 % on each block's ratio, no two alike, none of them 1.
+WOBBLE = [0.994, 1.006, 1.001, 0.997, 1.004, 0.999, 1.003, 0.995, 1.005, 0.998]
+
+
+def values(arms: Mapping[str, Sequence[float | None]], unit: str = "s", **by: str) -> pl.DataFrame:
+    """One value per arm and block, from block 1 on; None where the block lacks it."""
+    rows = [
+        {"block": block, "arm": arm, **by, "unit": unit, "value": value}
+        for arm, column in arms.items()
+        for block, value in enumerate(column, start=1)
+        if value is not None
+    ]
+    return pl.DataFrame(rows, schema_overrides={"value": pl.Float64})
+
+
+def slowed(factor: float, wobble: Sequence[float] = WOBBLE) -> list[float]:
+    return [b * w * factor for b, w in zip(BASELINE, wobble, strict=False)]
+
+
+def effect(candidate: Sequence[float | None], unit: str = "s", **options: Any) -> dict[str, Any]:
+    table = values({"heap": BASELINE, "tree": candidate}, unit)
+    return paired_effects(table, baseline="heap", by=(), **options).row(0, named=True)
+
+
+pairs = st.lists(
+    st.tuples(st.floats(0.01, 100), st.floats(0.5, 2)).map(lambda p: (p[0], p[0] * p[1])),
+    min_size=1,
+    max_size=14,
+)
+
+
+def effect_of(drawn: list[tuple[float, float]], **options: Any) -> dict[str, Any]:
+    table = values({"a": [a for a, _ in drawn], "b": [b for _, b in drawn]})
+    return paired_effects(table, baseline="a", by=(), **options).row(0, named=True)
+
+
+# Nothing here may depend on how busy the machine is.
+relaxed = settings(deadline=None, max_examples=50)
+
+NUMBERS = ("ratio", "low", "high", "p_value", "detectable")
+
+
+# ---- properties
+
+
+@relaxed
+@given(pairs)
+def test_swapped_arms_give_the_reciprocal(drawn: list[tuple[float, float]]) -> None:
+    here, there = effect_of(drawn), effect_of([(b, a) for a, b in drawn])
+    assert here["ratio"] == pytest.approx(1 / there["ratio"])
+    if here["low"] is not None:
+        assert here["low"] == pytest.approx(1 / there["high"])
+        assert here["high"] == pytest.approx(1 / there["low"])
+        assert here["p_value"] == there["p_value"]
+    opposite = {"faster": "slower", "slower": "faster"}
+    assert here["verdict"] == opposite.get(there["verdict"], there["verdict"])
+
+
+@relaxed
+@given(pairs, st.sampled_from([1e-6, 1 / 3, 60.0, 1e3, 8192.0]))
+def test_units_do_not_matter(drawn: list[tuple[float, float]], factor: float) -> None:
+    here = effect_of(drawn)
+    there = effect_of([(a * factor, b * factor) for a, b in drawn])
+    for name in NUMBERS:
+        assert here[name] == pytest.approx(there[name], abs=1e-9)
+    assert here["verdict"] == there["verdict"]
+
+
+@relaxed
+@given(pairs, st.randoms(use_true_random=False))
+def test_order_of_blocks_does_not_matter(drawn: list[tuple[float, float]], random: Any) -> None:
+    other = list(drawn)
+    random.shuffle(other)
+    assert effect_of(drawn) == effect_of(other)
+
+
+@settings(max_examples=30, deadline=None)
+@given(pairs, st.integers(0, 1000))
+def test_order_of_rows_does_not_matter(drawn: list[tuple[float, float]], seed: int) -> None:
+    table = pl.concat(
+        values({"a": [a for a, _ in drawn], "b": [b for _, b in drawn]}, step=step)
+        for step in ("insert", "vacuum")
+    )
+    shuffled = table.sample(fraction=1, shuffle=True, seed=seed)
+    found = [paired_effects(t, baseline="a", by=("step",)) for t in (table, shuffled)]
+    assert_frame_equal(*found, check_exact=True)
+
+
+@relaxed
+@given(pairs)
+def test_the_interval_contains_the_estimate(drawn: list[tuple[float, float]]) -> None:
+    found = effect_of(drawn)
+    if len(drawn) < 6:
+        assert found["low"] is None
+        assert found["high"] is None
+        assert found["p_value"] is None
+        assert found["verdict"] == "too few blocks"
+    else:
+        assert found["low"] <= found["ratio"] <= found["high"]
+
+
+@relaxed
+@given(pairs)
+def test_every_row_has_a_sentence_without_holes(drawn: list[tuple[float, float]]) -> None:
+    sentence = describe(effect_of(drawn))
+    assert "None" not in sentence
+    assert "nan" not in sentence
+    assert "inf" not in sentence
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 5, 6, 7, 60, 400])
+def test_any_number_of_blocks_works(blocks: int) -> None:
+    found = effect_of([(1, 1 + 0.001 * (i % 7)) for i in range(blocks)])
+    assert found["blocks"] == blocks
+    assert (found["low"] is None) == (blocks < 6)
+
+
+# ---- the table
+
+
+def test_ratio_interval_and_p_value_are_the_paired_ones() -> None:
+    found = effect(slowed(1.10))
+    assert found["ratio"] == pytest.approx(1.10, abs=0.003)
+    assert 1.09 < found["low"] < found["ratio"] < found["high"] < 1.11
+    d = [math.log(c / b) for b, c in zip(BASELINE, slowed(1.10), strict=True)]
+    assert found["p_value"] == pytest.approx(wilcoxon(d, method="exact").pvalue)
+    assert found["baseline_median"] == 1.005
+    assert (found["blocks"], found["dropped"]) == (10, 0)
+
+
+def test_an_effect_hidden_by_the_machine_is_seen_in_pairs() -> None:
+    drift = [1.5**i for i in range(10)]
+    table = values({"a": drift, "b": [d * f for d, f in zip(drift, slowed(1.05), strict=True)]})
+    found = paired_effects(table, baseline="a", by=()).row(0, named=True)
+    assert found["verdict"] == "slower"
+    assert found["high"] < 1.10
+
+
+def test_block_zero_is_not_a_block() -> None:
+    table = values({"heap": BASELINE, "tree": slowed(1.1)})
+    preparation = table.filter(pl.col("block") == 1).with_columns(
+        block=pl.lit(0, pl.Int64), value=pl.lit(99.0)
+    )
+    expected = paired_effects(table, baseline="heap", by=())
+    both = pl.concat([preparation, table])
+    assert_frame_equal(paired_effects(both, baseline="heap", by=()), expected)
+
+
+def test_blocks_that_lack_one_of_the_pair_are_dropped_and_counted() -> None:
+    candidate: list[float | None] = [*slowed(1.1)]
+    candidate[2] = candidate[5] = None
+    found = effect([*candidate, 1.1])  # an eleventh block, without a baseline
+    assert (found["blocks"], found["dropped"]) == (8, 3)
+    assert describe(found).endswith("8 blocks, 3 incomplete)")
+
+
+def test_a_step_of_one_arm_only_is_not_comparable() -> None:
+    table = pl.concat(
+        [
+            values({"heap": BASELINE, "tree": slowed(1.1)}, step="insert"),
+            values({"tree": BASELINE}, step="cluster"),
+            values({"heap": BASELINE}, step="reindex"),
+        ]
+    )
+    found = paired_effects(table, baseline="heap", by=("step",))
+    assert found["step"].to_list() == ["cluster", "insert"]
+    alone = found.row(0, named=True)
+    assert (alone["verdict"], alone["blocks"], alone["dropped"]) == ("not comparable", 0, 10)
+    assert alone["ratio"] is None
+    assert describe(alone) == "not comparable: no block holds both"
+
+
+def test_zeros_in_both_are_alike_and_a_single_zero_is_not_comparable() -> None:
+    none = [0.0] * 10
+    table = pl.concat(
+        [
+            values({"heap": none, "tree": none}, "blocks", metric="both"),
+            values({"heap": [0, *BASELINE[1:]], "tree": BASELINE}, "blocks", metric="one"),
+            values({"heap": BASELINE, "tree": [*BASELINE[1:], -1]}, "blocks", metric="negative"),
+        ]
+    )
+    found = {
+        r["metric"]: r for r in paired_effects(table, baseline="heap", by=("metric",)).to_dicts()
+    }
+    both = found["both"]
+    assert (both["ratio"], both["low"], both["high"]) == (1, 1, 1)
+    assert both["verdict"] == "equivalent"
+    assert describe(both) == "equivalent within 2.0 %: 0.0 % (the same in all 10 blocks)"
+    for metric in ("one", "negative"):
+        row = found[metric]
+        assert row["verdict"] == "not comparable"
+        assert [row[c] for c in ("ratio", "low", "high", "p_value", "detectable")] == [None] * 5
+        assert "above 0 (medians 1.005 against" in describe(row)
+
+
+def test_counts_that_never_vary_have_an_interval_of_one_point() -> None:
+    table = values({"heap": [48.0] * 6, "tree": [67.0] * 6}, "pages")
+    found = paired_effects(table, baseline="heap", by=()).row(0, named=True)
+    assert found["low"] == found["high"] == pytest.approx(67 / 48)
+    assert found["detectable"] == 0
+    assert describe(found) == "39.6 % more (the same in all 6 blocks)"
+
+
+def test_each_combination_is_compared_by_itself_also_where_a_column_is_null() -> None:
+    table = pl.concat(
+        [
+            values({"heap": BASELINE, "tree": slowed(1.1)}, case="wide"),
+            values({"heap": BASELINE, "tree": slowed(0.9)})
+            .with_columns(case=pl.lit(None, pl.String))
+            .select("block", "arm", "case", "unit", "value"),
+        ]
+    )
+    found = paired_effects(table, baseline="heap", by=("case",))
+    assert dict(found.select("case", "verdict").rows()) == {None: "faster", "wide": "slower"}
+
+
+def test_another_column_than_the_arm_can_be_compared() -> None:
+    later = pl.concat(
+        [
+            values({"heap": BASELINE, "tree": BASELINE}).with_columns(iteration=pl.lit(2)),
+            values({"heap": slowed(1.5), "tree": slowed(1.0)}).with_columns(iteration=pl.lit(10)),
+        ]
+    )
+    found = paired_effects(later, baseline=2, key="iteration", by=("arm",))
+    assert found.select("arm", "baseline", "candidate", "verdict").rows() == [
+        ("heap", 2, 10, "slower"),
+        ("tree", 2, 10, "equivalent"),
+    ]
+
+
+def test_a_table_of_the_baseline_alone_has_no_effects() -> None:
+    found = paired_effects(values({"heap": BASELINE}), baseline="heap", by=())
+    assert found.is_empty()
+    assert found.schema["blocks_needed"] == pl.Int64
+
+
+# ---- verdicts
+
+
+@pytest.mark.parametrize(
+    ("factor", "unit", "verdict"),
+    [
+        (1.10, "s", "slower"),
+        (0.90, "s", "faster"),
+        (1.10, "blocks", "more"),
+        (0.90, "bytes", "fewer"),
+        (1.00, "s", "equivalent"),
+        (1.01, "s", "equivalent"),
+        (1.021, "s", "slower"),
+        (1.018, "s", "inconclusive"),
+        (0.982, "s", "inconclusive"),
+    ],
+)
+def test_verdict(factor: float, unit: str, verdict: str) -> None:
+    assert effect(slowed(factor), unit)["verdict"] == verdict
+
+
+def test_noise_larger_than_the_margin_is_inconclusive() -> None:
+    noisy = slowed(1.0, [w**15 for w in WOBBLE])
+    assert effect(noisy)["verdict"] == "inconclusive"
+    assert effect(noisy, margin=0.2)["verdict"] == "equivalent"
+
+
+def test_the_margin_reaches_as_far_down_as_up() -> None:
+    up = effect([b * 1.02 for b in BASELINE])
+    down = effect([b / 1.02 for b in BASELINE])
+    assert up["verdict"] == down["verdict"] == "equivalent"
+    assert effect([b * 1.0201 for b in BASELINE])["verdict"] == "slower"
+    assert effect([b / 1.0201 for b in BASELINE])["verdict"] == "faster"
+
+
+def test_the_margin_grows_with_the_noise_of_the_same_combination() -> None:
+    table = pl.concat(
+        [
+            values(
+                {
+                    "heap": BASELINE,
+                    "again": slowed(1, [w**6 for w in WOBBLE]),
+                    "tree": slowed(1.05),
+                },
+                step="noisy",
+            ),
+            values({"heap": BASELINE, "again": slowed(1), "tree": slowed(1.05)}, step="quiet"),
+        ]
+    )
+    found = paired_effects(table, baseline="heap", by=("step",), aa="again")
+    rows = {(r["step"], r["candidate"]): r for r in found.to_dicts()}
+    noisy, quiet = rows["noisy", "tree"], rows["quiet", "tree"]
+    assert quiet["margin"] == pytest.approx(0.02)
+    assert quiet["verdict"] == "slower"
+    again = rows["noisy", "again"]
+    half_width = (math.log(again["high"]) - math.log(again["low"])) / 2
+    assert noisy["noise"] == pytest.approx(math.expm1(half_width))
+    assert noisy["margin"] == pytest.approx(math.expm1(3 * half_width))
+    assert noisy["margin"] > 0.05
+    # Neither: what noise hides is not slower, and noise makes nothing alike.
+    assert noisy["verdict"] == "inconclusive"
+    assert noisy["declared"] == pytest.approx(0.02)
+    assert again["margin"] == noisy["margin"]
+
+
+def test_holm_corrects_over_the_primary_comparisons_only() -> None:
+    arms = {"heap": BASELINE, "again": slowed(1), "b": slowed(1.1), "c": slowed(1.03)}
+    table = pl.concat(
+        [values(arms, metric="duration_s"), values(arms, "blocks", metric="buffers_read")]
+    )
+    found = paired_effects(
+        table,
+        baseline="heap",
+        by=("metric",),
+        aa="again",
+        primary=pl.col("metric") == "duration_s",
+    )
+    rows = {(r["metric"], r["candidate"]): r for r in found.to_dicts()}
+    assert {k for k, r in rows.items() if r["primary"]} == {
+        ("duration_s", "b"),
+        ("duration_s", "c"),
+    }
+    assert {k for k, r in rows.items() if r["p_holm"] is not None} == {
+        ("duration_s", "b"),
+        ("duration_s", "c"),
+    }
+    assert rows["duration_s", "b"]["p_holm"] == pytest.approx(2 * 2 / 2**10)
+
+
+def test_p_holm_is_that_of_holm() -> None:
+    # As many of the 2^10 sign patterns are as extreme when no block disagrees, when the block of
+    # the smallest difference does, and when the two smallest do.
+    tiny, small = 1 - 1e-6, 1 - 2e-6
+    candidates = {
+        "one": [1.1 * b for b in BASELINE[:9]] + [BASELINE[9] * tiny],
+        "two": [1.1 * b for b in BASELINE[:8]] + [BASELINE[8] * tiny, BASELINE[9] * small],
+        "none": slowed(1.1),
+    }
+    table = values({"heap": BASELINE} | candidates)
+    found = paired_effects(table, baseline="heap", by=(), primary=pl.lit(value=True))
+    p = {r["candidate"]: (r["p_value"] * 2**10, r["p_holm"] * 2**10) for r in found.to_dicts()}
+    assert p["none"] == (2, pytest.approx(3 * 2))
+    assert p["one"] == (4, pytest.approx(2 * 4))
+    assert p["two"] == (10, pytest.approx(10))
+
+
+def test_six_blocks_cannot_carry_two_primary_claims() -> None:
+    arms = {"heap": BASELINE[:6], "b": slowed(1.1)[:6], "c": slowed(0.8)[:6]}
+    alone = paired_effects(values(arms), baseline="heap", by=())
+    assert alone["verdict"].to_list() == ["slower", "faster"]
+    together = paired_effects(values(arms), baseline="heap", by=(), primary=pl.lit(value=True))
+    assert together["verdict"].to_list() == ["inconclusive", "inconclusive"]
+    assert together["p_holm"].to_list() == [4 / 2**6] * 2
+    first = together.row(0, named=True)
+    assert first["blocks_needed"] in (7, 8)
+    assert "evident on its own, not among all primary comparisons" in describe(first)
+    dozen = {"heap": BASELINE[:6]} | {f"arm {i}": slowed(1.1)[:6] for i in range(12)}
+    many = paired_effects(values(dozen), baseline="heap", by=(), primary=pl.lit(value=True))
+    assert 9 <= many["blocks_needed"][0] <= 12  # 9 suffice if every block agrees
+    seven = {"heap": BASELINE[:7], "b": slowed(1.1)[:7], "c": slowed(0.8)[:7]}
+    found = paired_effects(values(seven), baseline="heap", by=(), primary=pl.lit(value=True))
+    assert found["verdict"].to_list() == ["slower", "faster"]
+
+
+def test_primary_comparisons_that_could_not_be_tested_stay_in_the_family() -> None:
+    missing: list[float | None] = [*slowed(1.1)[:4], *[None] * 6]
+    table = values({"heap": BASELINE, "b": slowed(1.1), "c": missing})
+    found = paired_effects(table, baseline="heap", by=(), primary=pl.lit(value=True))
+    assert found["p_holm"].to_list() == [pytest.approx(2 * 2 / 2**10), None]
+
+
+# ---- sentences
+
+
+def test_sentences() -> None:
+    assert describe(effect(slowed(1.1))) == (
+        "10.0 % slower (95 % interval 9.7 to 10.4 %, 10 blocks)"
+    )
+    assert describe(effect(slowed(0.8), "blocks")) == (
+        "20.0 % fewer (95 % interval 19.7 to 20.2 %, 10 blocks)"
+    )
+    assert describe(effect(slowed(4.6))) == (
+        "slower: 4.6 times the baseline (95 % interval 4.59 to 4.62 times, 10 blocks)"
+    )
+    assert describe(effect(slowed(1.01))).startswith(
+        "equivalent within 2.0 %, small but real: +1.0 % (95 % interval +0.7 % to"
+    )
+    assert describe(effect(slowed(1)[:4])) == (
+        "too few blocks: 4 blocks, 6 incomplete, and an interval needs 6"
+    )
+
+
+def test_the_open_sentence_says_what_could_be_seen_and_what_would_settle_it() -> None:
+    found = effect(slowed(1.0, [w**15 for w in WOBBLE]))
+    more = found["blocks_needed"] - 10
+    assert more > 0
+    assert describe(found).endswith(
+        f"; this run could have seen {100 * found['detectable']:.1f} %, "
+        f"and about {more} more blocks would settle it"
+    )
+    near = effect(slowed(1.0199))
+    assert near["verdict"] == "inconclusive"
+    assert describe(near).endswith("and no reasonable number of blocks would settle it")
+
+
+# ---- values from samples
+
+
+def samples(rows: list[tuple[int, str, int, float]], unit: str = "s") -> pl.DataFrame:
+    return pl.DataFrame(
+        rows, schema=["block", "arm", "iteration", "value"], orient="row"
+    ).with_columns(
+        pl.lit(1).alias("position"),
+        pl.lit("wide").alias("case"),
+        pl.lit("insert").alias("step"),
+        pl.lit("duration_s").alias("metric"),
+        pl.lit(unit).alias("unit"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("statistic", "value"), [("mean", 3.0), ("sum", 9.0), ("median", 2.0), ("min", 1.0)]
+)
+def test_block_values_are_one_per_block_and_arm(statistic: Any, value: float) -> None:
+    measured = samples(
+        [
+            (0, "a", 1, 99.0),
+            *[(1, "a", i, v) for i, v in enumerate([1.0, 6.0, 2.0])],
+            (1, "b", 1, 5.0),
+        ]
+    )
+    found = block_values(measured, statistic=statistic)
+    assert found.columns == ["block", "arm", "case", "step", "metric", "unit", "position", "value"]
+    assert found.select("block", "arm", "value").rows() == [(1, "a", value), (1, "b", 5.0)]
+
+
+def test_block_values_keep_the_iterations_apart_when_asked() -> None:
+    measured = samples([(1, "a", i, float(i)) for i in (1, 2, 3)])
+    found = block_values(measured, by=("step", "iteration"))
+    assert found["value"].to_list() == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, None])
+def test_a_sample_that_is_no_number_is_refused(bad: float | None) -> None:
+    measured = samples([(1, "a", 1, 1.0), (1, "a", 2, bad)])  # type: ignore[list-item]
+    with pytest.raises(StudyError, match=r"block 1, arm a, .* is not a finite number"):
+        block_values(measured)
+    with pytest.raises(StudyError, match="is not a finite number"):
+        log_ratios(measured, baseline="a", by=("iteration",))
+
+
+def test_mixed_units_are_refused() -> None:
+    mixed = pl.concat([samples([(1, "a", 1, 1.0)]), samples([(1, "a", 1, 1.0)], "blocks")])
+    with pytest.raises(StudyError, match="mixes units; add 'metric'"):
+        block_values(mixed)
+    across = pl.concat([samples([(1, "a", 1, 1.0)]), samples([(1, "b", 1, 1.0)], "blocks")])
+    with pytest.raises(StudyError, match=r"block 1, candidate b, .* another unit"):
+        paired_effects(block_values(across), baseline="a")
+
+
+def test_two_values_in_a_block_are_refused() -> None:
+    table = values({"heap": BASELINE, "tree": BASELINE})
+    with pytest.raises(StudyError, match="block 1, arm heap has more than one value"):
+        paired_effects(pl.concat([table, table]), baseline="heap", by=())
+
+
+def test_unknown_names_are_refused_with_what_there_is() -> None:
+    table = values({"heap": BASELINE, "tree": BASELINE})
+    with pytest.raises(StudyError, match="No arm 'head' was measured; there is 'heap', 'tree'"):
+        paired_effects(table, baseline="head", by=())
+    with pytest.raises(StudyError, match="A/A copy 'again' was not measured; there is 'tree'"):
+        paired_effects(table, baseline="heap", by=(), aa="again")
+    with pytest.raises(StudyError, match="drop it from by"):
+        paired_effects(table, baseline="heap", by=("arm",))
+
+
+def test_log_ratios_are_given_block_by_block() -> None:
+    table = values({"heap": [1.0, 2.0, 0.0], "tree": [1.0, 4.0]})
+    found = log_ratios(table, baseline="heap", by=())
+    assert found["block"].to_list() == [1, 2, 3]
+    assert found["log_ratio"].to_list() == [0.0, pytest.approx(math.log(2)), None]

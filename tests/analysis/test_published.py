@@ -1,0 +1,95 @@
+"""Published numbers: files and descriptor hold together, and what notebooks ask for is there."""
+
+import csv
+import hashlib
+import re
+
+import polars as pl
+import pytest
+
+from pgstudies.analysis.published import TYPES, Table, published, published_source
+from pgstudies.errors import StudyError
+from pgstudies.paths import PUBLISHED
+
+STUDIES = ["cluster_order", "hash_index", "sync_scans", "dead_tuples", "mvcc_catalog"]
+TABLES = [
+    pytest.param(study, table, id=f"{study}-{name}")
+    for study in STUDIES
+    for name, table in published_source(study).tables.items()
+]
+
+
+@pytest.mark.parametrize(("study", "table"), TABLES)
+class TestEachTable:
+    def test_file_is_the_one_that_was_described(self, study: str, table: Table) -> None:
+        assert hashlib.sha256(table.path.read_bytes()).hexdigest() == table.sha256, study
+
+    def test_columns_are_those_of_the_file(self, study: str, table: Table) -> None:
+        with table.path.open(encoding="utf-8", newline="") as file:
+            header = next(csv.reader(file))
+        assert header == [column.name for column in table.columns], study
+
+    def test_every_value_has_the_type_described(self, study: str, table: Table) -> None:
+        frame = published(study, table.name)
+        assert frame.schema == table.schema
+        as_text = pl.read_csv(table.path, infer_schema=False)
+        assert frame.null_count().row(0) == as_text.null_count().row(0)
+
+    def test_every_column_is_explained(self, study: str, table: Table) -> None:
+        assert all(column.meaning for column in table.columns), study
+        assert {column.type for column in table.columns} <= TYPES.keys()
+
+    def test_every_measured_number_has_a_unit(self, study: str, table: Table) -> None:
+        assert all(column.unit for column in table.columns if column.type == "number"), study
+
+
+def test_every_file_is_described_once() -> None:
+    described = [
+        table.path for study in STUDIES for table in published_source(study).tables.values()
+    ]
+    assert sorted(described) == sorted(PUBLISHED.glob("*.csv"))
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_every_study_names_its_source(study: str) -> None:
+    source = published_source(study)
+    assert source.study == study
+    assert source.author
+    assert source.title
+    assert source.licence
+    assert re.fullmatch(r"\d{4}(-\d\d(-\d\d)?)?", source.date)
+    assert source.url is None or re.match(r"https?://", source.url)
+
+
+def test_cluster_order_has_every_timing_of_the_post() -> None:
+    timings = published("cluster_order")
+    assert timings.height == 110
+    assert timings.group_by("arm").len().sort("arm").rows() == [("head", 55), ("patched", 55)]
+    first_range = pl.col("iteration").eq(1) & pl.col("step").eq("select range")
+    assert timings.filter(first_range).height == 2
+
+
+def test_range_starts_follow_from_the_generator_of_the_c_library() -> None:
+    assert published("cluster_order", "range_starts")["range_start"].to_list() == _range_starts(10)
+
+
+def test_unknown_study_is_answered_with_those_known() -> None:
+    with pytest.raises(StudyError, match="cluster_order, hash_index"):
+        published("cluster")
+
+
+def test_unknown_table_is_answered_with_those_known() -> None:
+    with pytest.raises(StudyError, match="timings, range_starts"):
+        published("cluster_order", "starts")
+
+
+def _range_starts(count: int) -> list[int]:
+    """The post's formula on what random() of glibc draws without a seed."""
+    state = [1]
+    for i in range(1, 31):
+        state.append(16807 * state[i - 1] % 2147483647)
+    state += [state[i - 31] for i in range(31, 34)]
+    for i in range(34, 344 + count):
+        state.append((state[i - 31] + state[i - 3]) % 2**32)
+    draws = [value >> 1 for value in state[344:]]
+    return [int(draw * (1_000_000 - 1000) / 0x7FFFFFFF) for draw in draws]

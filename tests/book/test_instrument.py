@@ -1,0 +1,380 @@
+"""The checks on the instrument: an honest one passes, and each fault fails the check meant for it.
+
+The machine is simulated: every trial has luck that all its measurements share, every measurement
+noise of its own.  What is planted is known.  All seeds are fixed.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import nbformat
+import numpy as np
+import polars as pl
+import pytest
+from IPython.core.formatters import DisplayFormatter
+
+from pgstudies.analysis.effects import paired_effects
+from pgstudies.analysis.instrument import instrument_checks, mean_bias
+from pgstudies.analysis.shares import BY, clopper_pearson, deviations, effective_number, share_table
+from pgstudies.book.instrument_page import (
+    ShownChecks,
+    display_checks,
+    instrument_markup,
+    read_checks,
+)
+from pgstudies.records.reading import Record
+from pgstudies.studies.executed import without_secrets
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ARMS = {"baseline": 0, "again": 0, "1 % more": 1, "2 % more": 2, "5 % more": 5, "10 % more": 10}
+STEPS = ("timed", "repeated", "pgbench")
+BLOCKS = 48
+EACH = 6
+ITERATIONS = 4
+
+
+def values(
+    rng: np.random.Generator,
+    *,
+    blocks: int = BLOCKS,
+    luck: float = 0.003,
+    noise: float = 0.005,
+    recovered: float = 1.0,
+    offset: float = 0.0,
+) -> pl.DataFrame:
+    """What the arms took: log-normal noise of measurements, and luck that a trial shares.
+
+    ``recovered`` of the planted work shows; ``offset`` is the spread of a difference between the
+    equal arms that stays for a whole experiment.
+    """
+    shape = (blocks, len(ARMS), len(STEPS), ITERATIONS)
+    block, arm, step, iteration = np.indices(shape)
+    log = rng.normal(0, luck, shape[:2])[..., np.newaxis, np.newaxis] + rng.normal(0, noise, shape)
+    log += np.log1p(recovered * np.array([*ARMS.values()]) / 100)[:, np.newaxis, np.newaxis]
+    stays = rng.normal(0, offset, (blocks // EACH + 1, len(STEPS), ITERATIONS))
+    log[:, 1] += stays[np.arange(blocks) // EACH]
+    return pl.DataFrame(
+        {
+            "block": block.ravel() + 1,
+            "arm": np.array([*ARMS])[arm.ravel()],
+            "step": np.array(STEPS)[step.ravel()],
+            "iteration": iteration.ravel() + 1,
+            "experiment": block.ravel() // EACH + 1,
+            "value": np.exp(log.ravel()),
+        }
+    ).with_columns(metric=pl.lit("duration_s"), unit=pl.lit("s"), position=pl.lit(1))
+
+
+TRUTHS = pl.DataFrame(
+    [
+        {"step": s, "metric": "duration_s", "candidate": a, "truth": 1 + p / 100}
+        for s in STEPS
+        for a, p in ARMS.items()
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Instrument:
+    """What one test of the instrument has measured; the defaults are those of an honest one."""
+
+    measured: pl.DataFrame
+    narrowed: float = 1.0
+    repeated: float = 1.01
+    stolen: float = 0.001
+    waited: float = 0.001
+    spread: float = 0.005
+
+    def checks(self) -> pl.DataFrame:
+        rng = np.random.default_rng(9)
+        effects = paired_effects(self.measured, baseline="baseline", by=BY, aa="again").join(
+            TRUTHS, on=["step", "metric", "candidate"]
+        )
+        is_equal = pl.col("candidate") == "again"
+        ratio = pl.col("ratio")
+        planted = effects.filter(~is_equal).with_columns(
+            low=ratio * (pl.col("low") / ratio) ** self.narrowed,
+            high=ratio * (pl.col("high") / ratio) ** self.narrowed,
+        )
+        blocks = self.measured["block"].unique().sort().to_list()
+        return instrument_checks(
+            effects.filter(is_equal),
+            planted,
+            deviations(self.measured, TRUTHS, baseline="baseline"),
+            self._costs(rng, blocks),
+            self._machine(rng, blocks),
+        )
+
+    def _costs(self, rng: np.random.Generator, blocks: Sequence[int]) -> pl.DataFrame:
+        ways = {"libpq loop": 1.0, "repeated": self.repeated}
+        rows = [
+            {"block": b, "step": way, "value": 1e-5 * cost * np.exp(rng.normal(0, 0.01))}
+            for b in blocks
+            for way, cost in ways.items()
+        ]
+        costs = pl.DataFrame(rows).with_columns(unit=pl.lit("s"))
+        return paired_effects(costs, baseline="libpq loop", key="step", by=())
+
+    def _machine(self, rng: np.random.Generator, blocks: Sequence[int]) -> pl.DataFrame:
+        rows = [
+            {"block": b, "arm": arm, "metric": metric, "value": value}
+            for b in blocks
+            for arm in ARMS
+            for metric, value in {
+                "spin_s": 0.006 * np.exp(rng.normal(0, self.spread)),
+                "stolen": self.stolen,
+                "waited": self.waited,
+            }.items()
+        ]
+        return pl.DataFrame(rows)
+
+
+def honest(seed: int = 1, **how: Any) -> Instrument:
+    return Instrument(values(np.random.default_rng(seed), **how))
+
+
+def failed(checks: pl.DataFrame) -> set[str]:
+    return set(checks.filter(~pl.col("passed"))["check"])
+
+
+def sentence(checks: pl.DataFrame, check: str) -> str:
+    found = checks.filter(pl.col("check") == check)["sentence"].item()
+    assert isinstance(found, str)
+    return found
+
+
+def test_an_honest_instrument_passes_every_check() -> None:
+    checks = honest().checks()
+    assert checks["passed"].to_list() == [True] * 8
+
+
+@pytest.mark.parametrize("luck", [0.0, 0.01])
+def test_an_honest_instrument_is_seldom_accused(luck: float) -> None:
+    # Also where all measurements of a trial share its luck, and so fail together.
+    accused = [failed(honest(seed, luck=luck).checks()) for seed in range(25)]
+    assert sum(map(bool, accused)) <= 2
+
+
+def test_false_alarms_are_noticed() -> None:
+    checks = honest(offset=0.009).checks()  # about three comparisons in ten
+    assert failed(checks) == {"false alarms"}
+    assert "of 96 comparisons of two equal arms came out different" in sentence(
+        checks, "false alarms"
+    )
+
+
+def test_false_verdicts_are_noticed_as_well() -> None:
+    assert failed(honest(offset=0.05).checks()) == {"false alarms", "false verdicts"}
+
+
+def test_half_of_the_planted_work_is_not_enough() -> None:
+    # An interval around the wrong centre does not hold the truth either.
+    checks = honest(recovered=0.5).checks()
+    assert failed(checks) == {"recovery", "coverage"}
+    assert "−" in sentence(checks, "recovery")
+
+
+def test_intervals_that_are_too_narrow_are_noticed() -> None:
+    checks = replace(honest(), narrowed=0.5).checks()
+    assert failed(checks) == {"coverage"}
+    assert "of 384 intervals hold the planted effect" in sentence(checks, "coverage")
+
+
+def test_a_loop_that_costs_double_is_noticed() -> None:
+    checks = replace(honest(), repeated=2.0).checks()
+    assert failed(checks) == {"cost"}
+    assert "at 0.50 of the speed of a bare loop" in sentence(checks, "cost")
+
+
+@pytest.mark.parametrize(
+    ("fault", "check"),
+    [("stolen", "stolen time"), ("waited", "neighbours"), ("spread", "speed")],
+)
+def test_an_unsteady_machine_is_noticed(fault: str, check: str) -> None:
+    assert failed(replace(honest(), **{fault: 0.05}).checks()) == {check}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 5])
+def test_too_little_is_not_judged_which_is_not_passed(blocks: int) -> None:
+    checks = honest(blocks=blocks).checks()
+    unjudged = checks.filter(pl.col("passed").is_null())["check"].to_list()
+    assert unjudged == [
+        "false alarms", "false verdicts", "coverage", "recovery", "cost", "speed",
+    ]  # fmt: skip
+
+
+def test_what_noise_hides_is_not_judged() -> None:
+    checks = honest(blocks=EACH, noise=0.3).checks()
+    recovery = checks.row(by_predicate=pl.col("check") == "recovery", named=True)
+    assert recovery["passed"] is None
+    assert recovery["sentence"].endswith("too uncertain to judge")
+
+
+def test_related_comparisons_are_not_judged_as_if_they_were_many() -> None:
+    checks = honest(blocks=EACH, noise=1e-6).checks()
+    told = sentence(checks, "false alarms")
+    assert "12 comparisons count as 1.0 independent ones, and it takes 10" in told
+
+
+def test_what_a_system_does_not_tell_is_not_judged() -> None:
+    instrument = honest()
+    machine = pl.DataFrame(
+        schema={"block": pl.Int64, "arm": pl.String, "metric": pl.String, "value": pl.Float64}
+    )
+    effects = paired_effects(instrument.measured, baseline="baseline", by=BY).join(
+        TRUTHS, on=["step", "metric", "candidate"]
+    )
+    found = deviations(instrument.measured, TRUTHS, baseline="baseline")
+    costs = pl.DataFrame(schema={"candidate": pl.String, "low": pl.Float64})
+    checks = instrument_checks(effects.clear(), effects.clear(), found, costs, machine)
+    assert checks["passed"].to_list() == [None] * 8
+    assert sentence(checks, "stolen time") == "this system does not tell"
+
+
+# How much comparisons count
+
+
+def test_unrelated_comparisons_all_count() -> None:
+    found = deviations(
+        values(np.random.default_rng(2), luck=0.0), TRUTHS, baseline="baseline"
+    ).filter(pl.col("candidate") == "again")
+    most = len(STEPS) * ITERATIONS * BLOCKS // EACH
+    assert 0.8 * most <= effective_number(found) <= most
+
+
+def test_comparisons_that_repeat_each_other_count_once_for_each_experiment() -> None:
+    measured = values(np.random.default_rng(3), noise=1e-7)
+    found = deviations(measured, TRUTHS, baseline="baseline").filter(pl.col("candidate") == "again")
+    assert effective_number(found) == pytest.approx(BLOCKS // EACH, rel=0.01)
+
+
+def test_the_effective_number_tells_how_much_a_share_varies() -> None:
+    rng, observed, promised = np.random.default_rng(4), [], []
+    for _ in range(60):
+        measured = values(rng, blocks=2 * EACH, luck=0.005)
+        effects = paired_effects(measured, baseline="baseline", by=BY).filter(
+            pl.col("candidate") == "again"
+        )
+        found = deviations(measured, TRUTHS, baseline="baseline").filter(
+            pl.col("candidate") == "again"
+        )
+        row = share_table(effects, found, (pl.col("low") > 1) | (pl.col("high") < 1)).row(
+            0, named=True
+        )
+        observed.append(row["share"])
+        promised.append(row["effective"])
+    share = np.mean(observed)
+    assert np.var(observed) <= share * (1 - share) / np.mean(promised)
+
+
+def test_the_interval_of_a_share_is_that_of_clopper_and_pearson() -> None:
+    assert clopper_pearson(3, 10) == pytest.approx((0.0667, 0.6525), abs=1e-4)
+    assert clopper_pearson(0, 20) == pytest.approx((0, 0.1684), abs=1e-4)
+    assert clopper_pearson(20, 20) == pytest.approx((0.8316, 1), abs=1e-4)
+
+
+def test_the_bias_has_an_interval_of_its_own() -> None:
+    measured = values(np.random.default_rng(5), recovered=0.9)
+    found = deviations(measured, TRUTHS, baseline="baseline")
+    ten = found.filter(pl.col("candidate") == "10 % more")
+    bias = mean_bias(ten)
+    assert bias is not None
+    centre, low, high = bias
+    assert low < centre < high
+    assert centre == pytest.approx(1.09 / 1.10 - 1, abs=0.001)
+    assert mean_bias(ten.filter(pl.col("block") <= 5)) is None
+
+
+# The page, and the notice on the front page
+
+
+def record() -> Record:
+    info = {"host": {"hostname": "quiet<1>"}, "started_at": "2026-11-21T20:15:00+00:00"}
+    return Record(Path(), info, pl.DataFrame())
+
+
+def shown(checks: pl.DataFrame) -> ShownChecks:
+    return display_checks(checks, record())
+
+
+def notebook(data: dict[str, str], metadata: dict[str, Any]) -> dict[str, Any]:
+    output = {
+        "output_type": "execute_result", "data": data, "execution_count": 1, "metadata": metadata,
+    }  # fmt: skip
+    code = {"cell_type": "code", "execution_count": 1, "metadata": {}, "source": "x"}
+    cells: list[dict[str, Any]] = [
+        {"cell_type": "markdown", "metadata": {}, "source": "# Title", "id": "a"},
+        code | {"outputs": [], "id": "b"},
+        code | {"outputs": [output], "id": "c"},
+    ]
+    return {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": cells}
+
+
+def test_checks_are_read_back_from_the_executed_notebook(tmp_path: Path) -> None:
+    checks = replace(honest(blocks=EACH), stolen=0.5).checks()
+    executed = notebook(*DisplayFormatter().format(shown(checks)))  # type: ignore[no-untyped-call]
+    nbformat.validate(executed)
+    kept = without_secrets(executed, "postgresql://me:s3cret99@h/d")
+    path = tmp_path / "instrument.ipynb"
+    path.write_text(json.dumps(kept))
+    found = read_checks(path)
+    assert found.select("check", "passed", "sentence").equals(checks)
+    assert found["host"].unique().to_list() == ["quiet<1>"]
+    assert found["date"].unique().to_list() == ["2026-11-21"]
+
+
+def test_a_notebook_that_is_not_there_or_has_no_checks_gives_none(tmp_path: Path) -> None:
+    path = tmp_path / "instrument.ipynb"
+    assert read_checks(path).is_empty()
+    path.write_text(json.dumps(notebook({"text/plain": "1"}, {})))
+    assert read_checks(path).columns == ["check", "passed", "sentence", "host", "date"]
+    assert read_checks(path).is_empty()
+
+
+def test_readers_without_html_get_sentences() -> None:
+    text = shown(replace(honest(), repeated=2.0).checks())._repr_mimebundle_()[0]["text/plain"]
+    assert "\nFAILED: cost: a short statement runs at 0.50" in text
+    assert text.startswith("passed: false alarms: ")
+
+
+def test_a_sound_instrument_is_one_calm_line() -> None:
+    markup = instrument_markup(shown(honest().checks()).checks)
+    assert markup == (
+        '<div class="instrument passed">The instrument: 8 of 8 checks passed on '
+        "quiet&lt;1&gt;, 2026-11-21.</div>\n"
+    )
+
+
+def test_a_failed_check_is_named_with_its_sentence() -> None:
+    checks = replace(honest(), stolen=0.05).checks()
+    markup = instrument_markup(shown(checks).checks)
+    assert '<div class="instrument failed" role="alert">' in markup
+    assert "FAILED" in markup
+    assert "What was measured there is marked" in markup
+    told = escape(sentence(checks, "stolen time"))
+    assert f"<li><strong>stolen time</strong>: {told}</li>" in markup
+    assert markup.count("<li>") == 1
+
+
+def test_what_was_not_judged_is_not_counted_as_passed() -> None:
+    markup = instrument_markup(shown(honest(blocks=2).checks()).checks)
+    assert "2 of 8 checks passed" in markup
+    assert "6 not judged" in markup
+
+
+def test_an_instrument_that_was_not_tested_says_so(tmp_path: Path) -> None:
+    markup = instrument_markup(read_checks(tmp_path / "instrument.ipynb"))
+    assert "was not tested" in markup
+    assert "pgstudies run instrument" in markup
+
+
+def test_sentences_are_text_and_never_markup() -> None:
+    checks = honest().checks().with_columns(passed=False, sentence=pl.lit("<script>x</script>"))
+    assert "<script>" not in shown(checks)._repr_mimebundle_()[0]["text/html"]

@@ -1,0 +1,252 @@
+"""The built book works from disk and without a network, and its charts respond."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+import pytest
+from playwright.sync_api import expect
+
+from pgstudies.analysis.claims import all_claims, origins
+from pgstudies.book.build import build, studies_in_book
+from pgstudies.book.scorecard import OUTCOMES
+from pgstudies.errors import StudyError
+from pgstudies.paths import HTML, ROOT, STUDIES
+from tests.conftest import skip_but_not_in_ci
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from playwright.sync_api import Locator, Page
+
+STUDY = HTML / "book" / "studies" / "cluster_order.html"
+PROSE = ["intro", "method", "environment", "references"]
+HOW_TO = ["your-server", "compare", "hosts", "add-a-study"]
+PAGES = [
+    "index.html",
+    "search.html",
+    *(f"book/{name}.html" for name in (*PROSE, *HOW_TO)),
+    *(f"book/studies/{study}.html" for study in studies_in_book(ROOT)),
+]
+PHONE = {"width": 390, "height": 844}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _needs() -> None:
+    """Skip, with the reason, where there is nothing to test."""
+    if not STUDY.exists():
+        skip_but_not_in_ci("the book is not built: make book")
+
+
+def open_page(page: Page, path: Path) -> None:
+    page.goto(path.as_uri())
+    page.wait_for_load_state("networkidle")
+
+
+def live_chart(page: Page) -> Locator:
+    """The study's first chart, with its script running."""
+    open_page(page, STUDY)
+    chart = page.locator(".vega-chart").first
+    chart.scroll_into_view_if_needed()
+    expect(chart).to_have_attribute("data-live", "")
+    return chart
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_page_opens_from_disk_without_network(page: Page, name: str) -> None:
+    open_page(page, HTML / name)
+    for chart in page.locator(".vega-chart").all():
+        chart.scroll_into_view_if_needed()
+        expect(chart).to_have_attribute("data-live", "")
+
+
+@pytest.mark.parametrize("options", [{"viewport": PHONE}], ids=["phone"])
+@pytest.mark.parametrize("name", PAGES)
+def test_no_page_scrolls_sideways_on_a_phone(page: Page, name: str) -> None:
+    open_page(page, HTML / name)
+    for chart in page.locator(".vega-chart").all():
+        chart.scroll_into_view_if_needed()
+        expect(chart).to_have_attribute("data-live", "")
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+@pytest.mark.parametrize("options", [{"viewport": PHONE}], ids=["phone"])
+def test_a_wide_chart_scrolls_in_its_own_box(page: Page) -> None:
+    figure = live_chart(page).locator("figure")
+    assert figure.evaluate("f => f.scrollWidth") > figure.evaluate("f => f.clientWidth")
+    figure.evaluate("f => f.scrollTo(100, 0)")
+    assert figure.evaluate("f => f.scrollLeft") == 100
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"java_script_enabled": False, "color_scheme": s} for s in ("light", "dark")],
+    ids=["light", "dark"],
+)
+def test_charts_and_text_are_readable_without_scripts(page: Page) -> None:
+    open_page(page, STUDY)
+    charts = page.locator(".vega-chart svg.marks").all()
+    assert charts
+    for chart in charts:
+        box = chart.bounding_box()
+        assert box is not None
+        assert min(box["width"], box["height"]) > 100
+    assert page.locator("html").get_attribute("data-theme") == "light"
+
+
+@pytest.mark.parametrize(
+    "options", [{"color_scheme": s} for s in ("light", "dark")], ids=["light", "dark"]
+)
+@pytest.mark.parametrize(
+    "selector", [".vega-chart svg .role-axis-label text", ".table-box td", "article p", "pre"]
+)
+def test_text_stands_out_from_the_page(page: Page, selector: str) -> None:
+    live_chart(page)
+    found = page.locator(selector).first
+    if selector == ".table-box td" and not found.count():
+        pytest.skip("this study's page has no table")
+    ink = found.evaluate(
+        "e => { const s = getComputedStyle(e); return e.tagName === 'text' ? s.fill : s.color; }"
+    )
+    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert abs(_brightness(ink) - _brightness(paper)) > 100
+
+
+@pytest.mark.parametrize("options", [{"color_scheme": "dark"}], ids=["dark"])
+def test_a_live_chart_has_the_background_of_the_page(page: Page) -> None:
+    svg = live_chart(page).locator("svg.marks")
+    assert svg.evaluate("s => getComputedStyle(s).backgroundColor") == "rgba(0, 0, 0, 0)"
+    backgrounds = svg.locator(":scope > rect")
+    for i in range(backgrounds.count()):
+        fill = backgrounds.nth(i).evaluate("r => getComputedStyle(r).fill")
+        assert fill in {"rgba(0, 0, 0, 0)", "none"}
+
+
+def test_a_click_in_the_legend_fades_the_others_and_a_second_brings_them_back(page: Page) -> None:
+    chart = live_chart(page)
+    marks = chart.locator(".mark-symbol.role-mark path")
+    faded = chart.locator(".mark-symbol.role-mark path[opacity='0.1']")
+    arms = chart.locator(".role-legend-label text")
+    everything, number_of_arms = marks.count(), arms.count()
+    assert number_of_arms >= 2
+    arms.first.click(force=True)
+    expect(faded).not_to_have_count(0)
+    assert 0 < faded.count() < everything
+    arms.first.click(force=True, modifiers=["Shift"])
+    expect(faded).to_have_count(0)
+
+
+def test_pointing_at_a_mark_tells_its_values(page: Page) -> None:
+    chart = live_chart(page)
+    chart.locator(".mark-symbol.role-mark path").first.hover(force=True)
+    tooltip = page.locator("#vg-tooltip-element")
+    expect(tooltip).to_be_visible()
+    assert re.search(r"\b(s|ms|seconds|pages|blocks)\b", tooltip.inner_text()), (
+        "no unit in the tooltip"
+    )
+
+
+def test_a_chart_can_be_saved(page: Page) -> None:
+    chart = live_chart(page)
+    chart.get_by_text("Save chart").click()
+    with page.expect_download() as download:
+        chart.get_by_role("button", name="SVG").click()
+    assert download.value.suggested_filename == "chart.svg"
+
+
+def test_every_chart_has_a_description(page: Page) -> None:
+    open_page(page, STUDY)
+    figures = page.locator(".vega-chart figure[role=img]")
+    assert figures.count() == page.locator(".vega-chart").count() > 0
+    for figure in figures.all():
+        label = figure.get_attribute("aria-label") or ""
+        assert len(label.split()) >= 4, label
+
+
+def test_what_can_be_chosen_lies_outside_the_image(page: Page) -> None:
+    chart = live_chart(page)
+    assert chart.locator("figure :is(select, input, button, a)").count() == 0
+    choice = chart.get_by_role("combobox")
+    if choice.count():
+        before = chart.locator("svg.marks").inner_html()
+        choice.select_option(index=1)
+        expect(chart.locator("svg.marks")).to_be_visible()
+        page.wait_for_function(
+            "([svg, before]) => svg.innerHTML !== before",
+            arg=[chart.locator("svg.marks").element_handle(), before],
+        )
+
+
+def test_the_executed_notebook_can_be_downloaded(page: Page) -> None:
+    open_page(page, STUDY)
+    link = page.locator("a.btn-download-source-button").first.get_attribute("href")
+    assert link is not None
+    assert link.endswith(".ipynb")
+    assert (STUDY.parent / unquote(link)).resolve().is_file()
+
+
+def test_search_works_from_disk(page: Page) -> None:
+    page.goto(f"{(HTML / 'search.html').as_uri()}?q=Lehmann")
+    expect(page.locator("#search-results li a", has_text="Method").first).to_be_visible()
+
+
+def test_a_change_of_theme_reaches_the_charts(page: Page) -> None:
+    label = live_chart(page).locator(".role-axis-label text").first
+    colours = set()
+    for theme in ("light", "dark"):
+        page.evaluate(f"document.documentElement.dataset.theme = '{theme}'")
+        colours.add(label.evaluate("e => getComputedStyle(e).fill"))
+    assert len(colours) == 2
+
+
+def test_the_front_page_opens_with_a_tile_for_every_claim(page: Page) -> None:
+    open_page(page, HTML / "book" / "intro.html")
+    assert page.locator(".score-study").count() == len(origins())
+    tiles = page.locator(".score-study a.verdict")
+    assert tiles.count() == all_claims().height
+    signs = {outcome.sign for outcome in OUTCOMES.values()}
+    assert {text.split()[0] for text in tiles.all_inner_texts()} <= signs
+    box = page.locator(".score-front").bounding_box()
+    assert box is not None
+    assert box["y"] < page.viewport_size["height"] / 2  # type: ignore[index]
+
+
+@pytest.mark.parametrize("name", ["intro", "studies/scorecard"])
+def test_links_of_the_scorecard_lead_to_places_that_exist(page: Page, name: str) -> None:
+    path = HTML / "book" / f"{name}.html"
+    open_page(page, path)
+    links = page.locator(":is(.score-front, .score) a").evaluate_all(
+        "links => links.map(link => link.getAttribute('href'))"
+    )
+    assert len(links) >= all_claims().height
+    for target in {unquote(link) for link in links}:
+        file, _, anchor = target.partition("#")
+        text = (path.parent / file).read_text(encoding="utf-8")
+        assert not anchor or f'id="{anchor}"' in text, target
+
+
+def test_the_forest_plot_shows_one_study_when_it_is_chosen(page: Page) -> None:
+    open_page(page, HTML / "book" / "studies" / "scorecard.html")
+    chart = page.locator(".vega-chart").first
+    chart.scroll_into_view_if_needed()
+    expect(chart).to_have_attribute("data-live", "")
+    labels = chart.locator(".role-axis-label text", has_text=":")
+    everything = labels.count()
+    assert chart.get_by_role("combobox").count() == 3
+    chart.get_by_role("combobox").first.select_option("dead_tuples")
+    expect(labels).not_to_have_count(everything)
+    assert all(text.startswith("dead_tuples: ") for text in labels.all_text_contents())
+
+
+def test_a_study_that_has_not_been_run_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgstudies.book.build.studies_in_book", lambda _: ["absent_study"])
+    assert not (STUDIES / "absent_study.ipynb").exists()
+    with pytest.raises(StudyError, match="`pgstudies run absent_study`"):
+        build()
+
+
+def _brightness(colour: str) -> float:
+    parts = [float(x) for x in re.findall(r"[\d.]+", colour)[:3]]
+    return 0.299 * parts[0] + 0.587 * parts[1] + 0.114 * parts[2]

@@ -1,0 +1,422 @@
+"""The scorecard: each verdict from records of known truth, its text, tables, charts and cache."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pytest
+
+import pgstudies as pg
+from pgstudies import paths
+from pgstudies.analysis.agreement import judge
+from pgstudies.analysis.claims import claims
+from pgstudies.book import scorecard as scorecards
+from pgstudies.book.instrument_page import KEY
+from pgstudies.book.judging import judged, keep
+from pgstudies.book.score_chart import history_chart, score_chart
+from pgstudies.book.score_table import (
+    history_table,
+    instrument_line,
+    row_id,
+    score_table,
+    score_tiles,
+)
+from pgstudies.book.score_text import in_text
+from pgstudies.book.scorecard import OUTCOMES, SCHEMA, scorecard
+from pgstudies.errors import NotebookError, StudyError
+from pgstudies.records.reading import read_record
+from pgstudies.studies.executed import book_runs
+from pgstudies.studies.plan import plan, studies
+from pgstudies.studies.run import run_study
+from tests.conftest import swept_record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+CLAIMS = """
+[study.swept]
+title = "A study of nothing"
+post = "Nobody, 2026"
+anchor = "claims"
+places = {}
+
+[[claim]]
+study = "swept"
+id = "twice"
+text = "Two are twice as many as one."
+source = "arithmetic"
+direction = "more"
+published_ratio = 2.0
+holds_when = "It counts at least 1.41 times as many, or the interval reaches 2."
+comparison = { candidate = "two" }
+
+[[claim]]
+study = "swept"
+id = "alike"
+text = "Two are as many as one, <nearly>."
+source = "arithmetic"
+direction = "alike"
+published_ratio = 1.0
+holds_when = "The interval lies within 2 % of 1."
+comparison = { candidate = "two" }
+"""
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, private: None) -> Path:
+    """A project with one study, two claims, and neither a book nor records."""
+    assert private is None
+    (tmp_path / "claims.toml").write_text(CLAIMS)
+    monkeypatch.setattr(paths, "CLAIMS", tmp_path / "claims.toml")
+    monkeypatch.setattr(paths, "STUDIES", tmp_path / "book" / "studies")
+    monkeypatch.setattr(paths, "NOTEBOOKS", NOTEBOOKS)
+    monkeypatch.setenv("PGSTUDIES_NOTEBOOKS", str(NOTEBOOKS))
+    monkeypatch.setattr("pgstudies.records.reading.REFERENCE_RECORDS", tmp_path / "reference")
+    return tmp_path
+
+
+@pytest.fixture
+def records(place: Path) -> Callable[..., Path]:
+    """Write a record of this user; see ``swept_record``."""
+
+    def write(host: str = "db1", **options: Any) -> Path:
+        blocks = len(options["two"]) if isinstance(options.get("two"), list) else 6
+        done = [{"block": n} for n in range(1, options.get("blocks", blocks) + 1)]
+        return swept_record(place / "records" / "swept", host, **{"timeline": done} | options)
+
+    return write
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Judge as the notebook does, without a kernel."""
+
+    def judged_here(path: Path) -> pl.DataFrame:
+        samples = read_record(path).samples
+        by = ["case", "step", "metric"]
+        effects = pg.paired_effects(pg.block_values(samples, by=by), baseline="one", by=by)
+        return judge(claims("swept"), effects)
+
+    monkeypatch.setattr(scorecards, "judged", judged_here)
+
+
+# ---- what the records say
+
+UNSURE = [0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6]
+TRUTHS = {
+    "holds": 2.0,
+    "holds, weaker": 1.2,
+    "gone": 1.001,
+    "reversed": 0.5,
+    "inconclusive: 2 more blocks": [2.0] * 4,
+}
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("verdict", TRUTHS)
+def test_a_record_of_known_truth_gets_its_verdict(
+    verdict: str, records: Callable[..., Path]
+) -> None:
+    path = records(two=TRUTHS[verdict])
+    cards = scorecard()
+    assert cards.schema == SCHEMA
+    row = cards.row(0, named=True)
+    assert (row["claim"], row["verdict"], row["record"]) == ("twice", verdict, path.name)
+    assert (row["published_ratio"], row["current"]) == (2.0, True)
+    assert row["link"] == "swept.html#claims"
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize(("two", "verdict"), [(1.001, "holds"), (1.2, "gone"), (0.8, "gone")])
+def test_a_claim_that_two_are_alike_gets_its_verdict(
+    two: float, verdict: str, records: Callable[..., Path]
+) -> None:
+    records(two=two)
+    assert scorecard().filter(pl.col("claim") == "alike")["verdict"].item() == verdict
+
+
+@pytest.mark.usefixtures("in_process")
+def test_an_open_verdict_says_how_many_blocks_it_lacks(records: Callable[..., Path]) -> None:
+    path = records(two=UNSURE)
+    row = scorecard().row(0, named=True)
+    effects = pg.paired_effects(
+        pg.block_values(read_record(path).samples, by=["step"]), baseline="one", by=["step"]
+    )
+    more = effects["blocks_needed"].item() - len(UNSURE)
+    assert more > 1
+    assert row["verdict"] == f"inconclusive: {more} more blocks"
+
+
+def test_one_more_block_is_singular_and_none_is_not_told() -> None:
+    told: dict[str, Any] = {"verdict": "inconclusive", "blocks": 6}
+    assert scorecards.in_full(told | {"blocks_needed": 7}) == "inconclusive: 1 more block"
+    assert scorecards.in_full(told | {"blocks_needed": None}) == "inconclusive"
+    assert scorecards.in_full(told | {"blocks_needed": 9, "verdict": "holds"}) == "holds"
+
+
+@pytest.mark.usefixtures("in_process")
+def test_what_was_not_tested_says_why(
+    records: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert scorecard()["verdict"].to_list() == ["not tested: no record"] * 2
+    assert scorecard()["record"].to_list() == [None, None]
+    records()
+
+    def failing(_: Path) -> pl.DataFrame:
+        raise NotebookError("swept stopped in cell 3.")
+
+    monkeypatch.setattr(scorecards, "judged", failing)
+    assert scorecard()["verdict"].to_list() == ["not tested: swept stopped in cell 3"] * 2
+
+
+@pytest.mark.usefixtures("in_process")
+def test_without_a_page_the_newest_record_with_intervals_is_current(
+    records: Callable[..., Path],
+) -> None:
+    records(name="1", started_at="2026-11-21T12:00:00+00:00")
+    records(name="2", started_at="2026-11-22T12:00:00+00:00", two=1.2)
+    records(name="3", started_at="2026-11-23T12:00:00+00:00", two=[2.0])
+    records(name="4", started_at="2026-11-24T12:00:00+00:00", status="interrupted")
+    cards = scorecard().filter(pl.col("claim") == "twice")
+    assert cards.select("record", "current").rows() == [("2", True), ("1", False)]
+    assert scorecard(history=False).filter(pl.col("claim") == "twice")["record"].item() == "2"
+
+
+@pytest.mark.usefixtures("in_process")
+def test_the_record_of_the_page_is_current_however_short(
+    records: Callable[..., Path], place: Path
+) -> None:
+    records(name="old", started_at="2026-11-21T12:00:00+00:00")
+    short = records(name="short", started_at="2026-11-20T12:00:00+00:00", two=[2.0])
+    page(place, "swept", short)
+    page(place, "scorecard", None)
+    cards = scorecard().filter(pl.col("claim") == "twice")
+    assert cards.select("record", "current").rows() == [("short", True), ("old", False)]
+    assert [run.study for run in book_runs(paths.STUDIES)] == ["swept"]
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_copy_of_a_record_counts_once(records: Callable[..., Path], place: Path) -> None:
+    path = records(name="one")
+    shutil.copytree(path, place / "reference" / "swept" / "one")
+    assert scorecard()["record"].to_list() == ["one", "one"]  # two claims
+
+
+@pytest.mark.usefixtures("in_process")
+def test_hosts_releases_and_dates_stand_side_by_side(records: Callable[..., Path]) -> None:
+    servers = {"9.6": {"version_text": "PostgreSQL 9.6.24"}}
+    info = {"servers": servers, "server": {"version_text": "PostgreSQL 18.6 (Debian 18.6-1)"}}
+    arms = [
+        {"name": arm, "description": "", "baseline": arm == "one", "repeats": None}
+        | {"server": server, "not_run": None}
+        for arm, server in (("one", None), ("two", "9.6"))
+    ]
+    records("db1", name="1", **info)
+    records("db2", name="2", started_at="2026-11-22T12:00:00+00:00", arms=arms, **info)
+    cards = scorecard().filter(pl.col("claim") == "twice")
+    assert cards.select("host", "server", "release", "date").rows() == [
+        ("db2", "9.6.24", "9.6", "2026-11-22 12:00"),
+        ("db1", "18.6", "18", "2026-11-21 12:00"),
+    ]
+    chart = json.dumps(history_chart(cards, description="By record.").to_dict())
+    assert all(host in chart for host in ("db1", "db2"))
+    told = history_table(cards).data
+    assert told.count('<th scope="col"') == 3
+    assert told.count('<span class="verdict holds">') == 2
+
+
+def test_an_unknown_study_is_named() -> None:
+    with pytest.raises(StudyError, match="no claims of absent; the studies are: swept"):
+        scorecard("absent")
+
+
+# ---- how it is shown
+
+
+@pytest.fixture
+def cards() -> pl.DataFrame:
+    """One row for each outcome, with words that are long and letters that HTML needs escaped."""
+    verdicts = [*list(OUTCOMES)[:4], "inconclusive: 12 more blocks", "not tested: <no> compiler"]
+    rows: list[dict[str, Any]] = [
+        {
+            "study": "swept",
+            "claim": f"claim {n}",
+            "text": "A claim of <many> words & more, as long as claims are said to become. " * 2,
+            "source": "",
+            "holds_when": 'It "holds".',
+            "published_ratio": 12345.678,
+            "ratio": 0.00123456,
+            "low": 0.0009,
+            "high": 0.0021,
+            "blocks": 6 + n,
+            "verdict": verdict,
+            "server": "9.6.24" if n else "18.6",
+            "release": "9.6" if n else "18",
+            "host": "a-host-with-a-long-name.example.org",
+            "date": "2026-11-21 12:00",
+            "profile": "standard",
+            "record": "r",
+            "link": "swept.html#claims",
+            "current": True,
+        }
+        for n, verdict in enumerate(verdicts)
+    ]
+    rows[-1] |= dict.fromkeys(["ratio", "low", "high", "blocks"])
+    return pl.DataFrame(rows, schema=SCHEMA)
+
+
+def test_the_text_fits_79_columns_and_says_every_verdict(cards: pl.DataFrame) -> None:
+    text = in_text(cards)
+    assert max(map(len, text.splitlines())) <= 79
+    assert all(f"  {word} " in text for word in OUTCOMES)
+    assert "0.00123 (0.000900 to 0.00210)" in text
+    words = " ".join(text.split())
+    assert "12 more blocks" in words
+    assert "A study of nothing: 2 of 6 hold, 2 open (Nobody, 2026)" in words
+    assert "6 claims: 1 hold, 1 weaker, 1 gone, 1 reversed, 1 inconclusive, 1 not tested." in words
+
+
+def test_the_text_without_any_record_says_so(cards: pl.DataFrame) -> None:
+    empty = scorecard()
+    assert "not tested     no record" in in_text(empty)
+    assert "2 claims: 2 not tested." in in_text(empty)
+    assert in_text(cards.head(1)).count("1 claim: 1 hold") == 1
+
+
+def test_tables_and_tiles_escape_what_they_show_and_lead_to_each_other(cards: pl.DataFrame) -> None:
+    table, tiles = score_table(cards).data, score_tiles(cards).data
+    for text in (table, tiles):
+        assert "<many>" not in text
+        assert "&lt;no&gt; compiler" in text
+        assert all(f'class="verdict {o.css}"' in text for o in OUTCOMES.values())
+        assert all(o.sign in text for o in OUTCOMES.values())
+    ids = re.findall(r'<tr id="([^"]+)"', table)
+    assert ids == [row_id(row) for row in cards.iter_rows(named=True)]
+    assert re.findall(r'href="studies/scorecard.html#([^"]+)"', tiles) == ids
+    assert table.count('href="swept.html#claims"') == 6
+
+
+@pytest.mark.usefixtures("in_process")
+def test_two_builds_give_the_same_bytes(records: Callable[..., Path]) -> None:
+    records("db1", name="1")
+    records("db2", name="2", two=UNSURE, started_at="2026-11-22T12:00:00+00:00")
+    first, second = scorecard(), scorecard()
+    assert first.equals(second)
+    for show in (in_text, lambda c: score_table(c).data, lambda c: history_table(c).data,
+                 lambda c: score_tiles(c).data):  # fmt: skip
+        assert show(first) == show(second)
+    for draw in (score_chart, history_chart):
+        said = [json.dumps(draw(c, description="Two.").to_dict()) for c in (first, second)]
+        assert _anonymous(said[0]) == _anonymous(said[1])
+
+
+def test_a_chart_offers_every_study_release_and_verdict(cards: pl.DataFrame) -> None:
+    spec = score_chart(cards, description="Claims.").to_dict()
+    menus = {p["name"]: p["bind"]["options"] for p in spec["params"] if "bind" in p}
+    assert menus["chosen_study"] == ["all", "swept"]
+    assert menus["chosen_release"] == ["all", "18", "9.6"]
+    assert menus["chosen_verdict"] == [
+        "all",
+        *list(OUTCOMES)[:5],
+    ]  # what is not tested has no ratio
+
+
+def test_the_state_of_the_instrument_is_told(place: Path) -> None:
+    assert "The instrument was not tested" in instrument_line().data
+    page(place, "instrument", None, checks=[check("speed", passed=True)])
+    assert "1 of 1 checks passed on db1" in instrument_line().data
+    assert 'href="studies/instrument.html"' in instrument_line().data
+
+
+def test_what_a_failed_instrument_measured_is_marked(
+    place: Path, records: Callable[..., Path]
+) -> None:
+    records("db1")
+    page(place, "instrument", None, checks=[check("speed", passed=False)])
+    assert "The instrument FAILED" in instrument_line().data
+    assert "measured where the instrument FAILED a check" in score_tiles(scorecard()).data
+    assert "MARKED: the instrument of this host failed a check" in in_text(scorecard())
+
+
+def test_what_another_host_measured_is_not_marked(
+    place: Path, records: Callable[..., Path]
+) -> None:
+    records("db2")
+    page(place, "instrument", None, checks=[check("speed", passed=False)])
+    assert "measured where the instrument" not in score_tiles(scorecard()).data
+    assert "MARKED" not in in_text(scorecard())
+
+
+# ---- the cache
+
+
+def test_a_record_is_replayed_once(
+    records: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = records(two=2.0)
+    replayed: list[str] = []
+
+    def counted(study: str, **options: Any) -> Path:
+        replayed.append(study)
+        return run_study(study, **options)
+
+    monkeypatch.setattr("pgstudies.book.judging.run_study", counted)
+    first = judged(path)
+    assert first.select("claim", "verdict").rows() == [("twice", "holds")]
+    assert judged(path).equals(first)
+    assert replayed == ["swept"]
+    # Other claims may change the verdict.
+    paths.CLAIMS.write_text(CLAIMS.replace("1.41", "1.42"))
+    assert judged(path).equals(first)
+    assert replayed == ["swept", "swept"]
+
+
+def test_a_run_leaves_its_verdicts_for_the_scorecard(
+    records: Callable[..., Path], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = records(two=2.0)
+    run_study("swept", replay=path, output=place / "out.ipynb", keep=keep)
+
+    def never(*_: object, **__: object) -> Path:
+        raise AssertionError("replayed again")
+
+    monkeypatch.setattr("pgstudies.book.judging.run_study", never)
+    assert judged(path)["verdict"].to_list() == ["holds"]
+    assert not [p for p in paths.JUDGED.rglob("*") if p.is_file() and p.suffix != ".parquet"]
+
+
+def test_the_scorecard_is_no_study_and_yet_can_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "NOTEBOOKS", paths.ROOT / "notebooks")
+    assert "scorecard" not in studies()
+    assert plan("scorecard").parameters == {"study": "", "release": "", "history": True}
+    assert plan("scorecard").injected == {}
+    asked = plan("scorecard", server="16", parameters={"release": "16"})
+    assert asked.injected == {"release": "16"}
+
+
+def page(
+    place: Path, name: str, record: Path | None, checks: list[dict[str, Any]] | None = None
+) -> None:
+    """An executed notebook of the book, as far as the scorecard looks at it."""
+    studies = place / "book" / "studies"
+    studies.mkdir(parents=True, exist_ok=True)
+    about = {} if record is None else {"record": str(record), "profile": "quick"}
+    cells = [{"outputs": [{"metadata": {KEY: checks}}]}] if checks else []
+    text = json.dumps({"cells": cells, "metadata": {"pgstudies": about}})
+    (studies / f"{name}.ipynb").write_text(text)
+
+
+def check(name: str, *, passed: bool) -> dict[str, Any]:
+    said = {"check": name, "passed": passed, "sentence": "as it was made"}
+    return said | {"host": "db1", "date": "2026-11-21"}
+
+
+def _anonymous(spec: str) -> str:
+    """Without the names that Altair numbers through a session."""
+    return re.sub(r"(view|param)_\d+", r"\1", spec)

@@ -1,0 +1,258 @@
+"""Charts say what they show, keep an arm's colour everywhere and fit the page."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+import polars as pl
+import pytest
+
+from pgstudies.charts.effects import effect_chart
+from pgstudies.charts.markup import chart_markup
+from pgstudies.charts.series import block_chart, dot_chart, save, series_chart
+from pgstudies.charts.style import MIME, arm_colours, arm_scale, book_renderer
+from pgstudies.charts.tables import table_html
+from pgstudies.errors import StudyError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+ARMS = ["heap", "heap (again)", "heap, fillfactor 90", "heap, CLUSTER every 5th iteration"]
+SENTENCE = "Durations rise with each iteration."
+COLUMN_PX = 704  # of the page's column on a screen 1300 px wide
+
+
+@pytest.fixture
+def series() -> pl.DataFrame:
+    rows = [
+        {"arm": arm, "iteration": i, "step": step, "seconds": i * 0.5, "low": i * 0.4, "high": i}
+        for arm in ARMS
+        for i in range(1, 5)
+        for step in ("insert", "vacuum")
+    ]
+    return pl.DataFrame(rows)
+
+
+@pytest.fixture
+def effects() -> pl.DataFrame:
+    rows = [
+        {"candidate": arm, "step": step, "ratio": 0.9, "low": low, "high": high}
+        | {"margin": 0.02, "verdict": verdict, "blocks": 6}
+        for step in ("insert", "vacuum")
+        for arm, low, high, verdict in [
+            (ARMS[1], 0.99, 1.01, "equivalent"),
+            (ARMS[2], None, None, "too few blocks"),
+        ]
+    ]
+    return pl.DataFrame(rows)
+
+
+@pytest.fixture
+def blocks() -> pl.DataFrame:
+    rows = [
+        {"block": b, "position": p, "arm": arm, "value": 1.0 + b}
+        for b in range(1, 7)
+        for p, arm in enumerate(ARMS, start=1)
+    ]
+    return pl.DataFrame(rows)
+
+
+@pytest.fixture
+def charts(series: pl.DataFrame, effects: pl.DataFrame, blocks: pl.DataFrame) -> list[Any]:
+    return [
+        series_chart(
+            series, y="seconds", y_title="duration (s)", step="step", description=SENTENCE
+        ),
+        series_chart(
+            series.filter(pl.col("step") == "insert"),
+            y="seconds",
+            y_title="duration (s)",
+            low="low",
+            high="high",
+            log=True,
+            expectation=pl.DataFrame({"iteration": [1, 4], "seconds": [0.5, 2.0]}),
+            description=SENTENCE,
+        ),
+        effect_chart(effects, description=SENTENCE),
+        block_chart(blocks, y_title="duration (s)", description=SENTENCE),
+    ]
+
+
+def test_every_chart_is_drawn_in_the_width_of_the_page(charts: list[Any]) -> None:
+    for chart in charts:
+        found = re.search(r'<svg[^>]* width="([\d.]+)"', chart_markup(chart.to_dict()))
+        assert found is not None
+        assert float(found[1]) <= COLUMN_PX
+
+
+def test_a_chart_is_announced_by_its_description(charts: list[Any]) -> None:
+    for chart in charts:
+        spec = chart.to_dict()
+        assert f'<figure role="img" aria-label="{SENTENCE}"' in chart_markup(spec)
+        bundle = book_renderer(spec)
+        assert bundle["text/plain"] == SENTENCE
+        assert bundle[MIME] == spec
+        assert base64.b64decode(bundle["image/png"]).startswith(b"\x89PNG")
+
+
+def test_a_chart_without_description_is_refused(series: pl.DataFrame) -> None:
+    with pytest.raises(StudyError, match="no description"):
+        series_chart(series, y="seconds", y_title="s", description=" ")
+    with pytest.raises(StudyError, match="no description"):
+        book_renderer(alt.Chart(series).mark_point().to_dict())
+
+
+def test_a_description_cannot_end_its_attribute(series: pl.DataFrame) -> None:
+    chart = series_chart(series, y="seconds", y_title="s", description='a "b" <c>')
+    assert 'aria-label="a &quot;b&quot; &lt;c&gt;"' in chart_markup(chart.to_dict())
+
+
+def test_a_name_cannot_end_the_script_of_its_chart() -> None:
+    frame = pl.DataFrame({"arm": ["</script>"], "iteration": [1], "s": [1.0]})
+    chart = series_chart(frame, y="s", y_title="s", description=SENTENCE)
+    assert chart_markup(chart.to_dict()).count("</script>") == 1
+
+
+@pytest.mark.parametrize(
+    ("draw", "needed"),
+    [
+        (lambda f: series_chart(f, y="absent", y_title="s", description=SENTENCE), "absent"),
+        (lambda f: effect_chart(f, description=SENTENCE), "candidate"),
+        (lambda f: block_chart(f, y_title="s", description=SENTENCE), "block"),
+    ],
+)
+def test_a_missing_column_is_named(
+    series: pl.DataFrame, draw: Callable[[pl.DataFrame], object], needed: str
+) -> None:
+    with pytest.raises(StudyError, match=f"'{needed}'"):
+        draw(series)
+
+
+def test_a_frame_without_rows_is_refused(series: pl.DataFrame) -> None:
+    with pytest.raises(StudyError, match="without rows"):
+        series_chart(series.clear(), y="seconds", y_title="s", description=SENTENCE)
+
+
+def test_baselines_published_and_our_own_have_one_colour() -> None:
+    ours, theirs = arm_colours(ARMS), arm_colours(["head", "v8_patch"])
+    both = arm_colours(["head", "v8_patch", *ARMS])
+    assert ours["heap"] == theirs["head"] == both["heap"] == both["head"]
+    assert theirs["v8_patch"] == both["v8_patch"] == arm_colours(["heap", "patched"])["patched"]
+    assert len(set(ours.values())) == len(ARMS)
+    assert {arm: both[arm] for arm in ARMS} == ours
+
+
+def test_a_chart_of_some_arms_keeps_the_colours_of_all() -> None:
+    some = arm_scale(ARMS, [ARMS[3]]).to_dict()
+    assert some == {"domain": [ARMS[3]], "range": [arm_colours(ARMS)[ARMS[3]]]}
+
+
+@pytest.mark.parametrize("background", ["#ffffff", "#121212"])
+def test_every_colour_stands_out_from_the_page(background: str) -> None:
+    arms = [*ARMS, *(f"patched {i}" for i in range(5)), *(f"other {i}" for i in range(6))]
+    for colour in arm_colours(arms).values():
+        assert _contrast(colour, background) >= 3, (colour, background)  # WCAG 1.4.11
+
+
+def test_a_published_ratio_of_an_arm_we_have_not_is_shown(effects: pl.DataFrame) -> None:
+    published = pl.DataFrame(
+        {"candidate": ["v8_patch"], "step": ["insert"], "published_ratio": [2.3]}
+    )
+    spec = effect_chart(effects, published=published, description=SENTENCE).to_dict()
+    rows = [row for rows in spec["datasets"].values() for row in rows]
+    assert [row["published_ratio"] for row in rows if row.get("candidate") == "v8_patch"] == [2.3]
+    assert len([row for row in rows if row.get("ratio") is not None]) == effects.height
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png", "json"])
+def test_a_chart_is_saved(tmp_path: Path, charts: list[Any], suffix: str) -> None:
+    written = save(charts[0], tmp_path / f"chart.{suffix}")
+    assert written.stat().st_size > 1000
+    if suffix == "json":
+        assert json.loads(written.read_text())["description"] == SENTENCE
+
+
+def test_saving_elsewhere_or_otherwise_is_refused(tmp_path: Path, charts: list[Any]) -> None:
+    with pytest.raises(StudyError, match=r"not as 'chart\.gif'"):
+        save(charts[0], tmp_path / "chart.gif")
+    with pytest.raises(StudyError, match="no directory"):
+        save(charts[0], tmp_path / "absent" / "chart.svg")
+
+
+def test_tables_show_rounded_numbers_and_plain_text() -> None:
+    frame = pl.DataFrame(
+        {
+            "arm": ["a <b>", None],
+            "seconds": [0.00313912, 1234.5678],
+            "rows": [1_000_000, 7],
+            "baseline": [True, False],
+        }
+    )
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", table_html(frame))
+    assert cells == ["a &lt;b&gt;", "0.003139", "1,000,000", "yes", "–", "1,235", "7", "no"]
+
+
+def test_long_tables_say_what_they_leave_out() -> None:
+    assert "and 50 more rows" in table_html(pl.DataFrame({"i": range(250)}))
+
+
+def _contrast(first: str, second: str) -> float:
+    def luminance(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(first), luminance(second)))
+    return (high + 0.05) / (low + 0.05)
+
+
+READS = pl.DataFrame(
+    {
+        "case": ["wide", "wide", "narrow"],
+        "arm": ["hash", "btree", "hash"],
+        "cache": ["cold", "cold", "warm"],
+        "reads": [2.9, 3.2, 2.9],
+        "low": [2.8, 3.1, 2.8],
+        "high": [3.0, 3.3, 3.0],
+    }
+)
+
+
+def spec(**more: object) -> Any:
+    options: Any = {"x": "case", "y": "reads", "y_title": "pages", "description": "Reads."} | more
+    return dot_chart(READS, **options).to_dict()
+
+
+def test_groups_and_arms_keep_their_order_and_nothing_is_joined() -> None:
+    (layer,) = spec()["layer"]
+    assert layer["mark"]["type"] == "point"
+    assert layer["encoding"]["x"]["sort"] == ["wide", "narrow"]
+    assert layer["encoding"]["xOffset"]["sort"] == ["hash", "btree"]
+
+
+def test_a_dot_that_is_alone_stands_above_its_name() -> None:
+    alone = dot_chart(READS[1:], x="case", y="reads", y_title="pages", description="Reads.")
+    assert "xOffset" not in alone.to_dict()["layer"][0]["encoding"]
+
+
+def test_an_interval_is_a_line_through_the_dot() -> None:
+    line, dot = spec(low="low", high="high")["layer"]
+    assert line["mark"]["type"] == "rule"
+    assert (line["encoding"]["y"]["field"], line["encoding"]["y2"]["field"]) == ("low", "high")
+    assert dot["mark"]["type"] == "point"
+
+
+def test_the_reader_chooses_a_step() -> None:
+    names = [p["name"] for p in spec(step="cache")["params"]]
+    assert "chosen_step" in names
+
+
+def test_a_column_that_dots_miss_is_named() -> None:
+    with pytest.raises(StudyError, match="dot_chart needs the column 'absent'"):
+        spec(y="absent")

@@ -1,0 +1,397 @@
+"""The command line: its help, its lists, its sentences and its exit codes."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from pgstudies import paths
+from pgstudies.cli import app as cli
+from pgstudies.cli.listing import parameters
+from pgstudies.errors import ServerError
+from pgstudies.programs.releases import find_release
+
+NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+COMMANDS = ["run", "studies", "book", "records", "scorecard", "doctor", "servers"]
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout with copies of two notebooks, and a home without records."""
+    notebooks = tmp_path / "notebooks"
+    notebooks.mkdir()
+    for name in ("no_parameters", "well"):
+        shutil.copy(NOTEBOOKS / f"{name}.ipynb", notebooks)
+    monkeypatch.setattr(paths, "NOTEBOOKS", notebooks)
+    monkeypatch.setattr(paths, "PARAMETERS", notebooks / "parameters")
+    monkeypatch.setattr(paths, "STUDIES", tmp_path / "studies")
+    monkeypatch.setattr(paths, "HTML", tmp_path / "_build" / "html")
+    monkeypatch.setenv("PGSTUDIES_RECORDS", str(tmp_path / "records"))
+    monkeypatch.setattr("pgstudies.records.reading.REFERENCE_RECORDS", tmp_path / "reference")
+    for name in ("SERVER", "REPLAY", "FRESH"):
+        monkeypatch.delenv(f"PGSTUDIES_{name}", raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+class Outcome:
+    """What a command printed, and its exit code."""
+
+    def __init__(self, code: int, capture: pytest.CaptureFixture[str]) -> None:
+        self.code = code
+        self.out, self.err = capture.readouterr()
+
+
+class Command:
+    """The command line, run in this process by its own ``main``."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]
+    ) -> None:
+        self._monkeypatch = monkeypatch
+        self._capture = capture
+
+    def __call__(self, *arguments: str) -> Outcome:
+        self._monkeypatch.setattr(sys, "argv", ["pgstudies", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert isinstance(ended.value.code, int)
+        return Outcome(ended.value.code, self._capture)
+
+
+@pytest.fixture
+def pgstudies(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    monkeypatch.setattr("signal.signal", lambda *_: None)  # of the tests' own process
+    return Command(monkeypatch, capsys)
+
+
+def record(base: Path, study: str, second: int, **changes: object) -> Path:
+    started = datetime(2026, 11, 21, 4, 31, second, tzinfo=UTC)
+    path = base / study / f"{started:%Y%m%dT%H%M%SZ}-host-abcdef"
+    path.mkdir(parents=True)
+    info = {
+        "format_version": 1,
+        "study": study,
+        "started_at": started.isoformat(),
+        "host": {"hostname": "db7.example"},
+        "server": {"version_text": "18.6 (Debian 18.6-1)"},
+        "profile": "quick",
+        "timeline": [{"block": 1}, {"block": 1}, {"block": 2}],
+        "blocks": 6,
+        "status": "complete",
+    }
+    (path / "record.json").write_text(json.dumps(info | changes))
+    return path
+
+
+# Help
+
+
+def test_help_names_the_usual_course_and_the_exit_codes(pgstudies: Command) -> None:
+    shown = pgstudies("--help")
+    assert shown.code == 0
+    lines = [line.strip() for line in shown.out.splitlines()]
+    assert "pgstudies run all    measure every study at quick size" in lines
+    assert "3    the server cannot be found, started, reached or used" in lines
+    assert "130  interrupted; the same command continues" in lines
+    assert max(map(len, shown.out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself_within_80_columns(command: str, pgstudies: Command) -> None:
+    shown = pgstudies(command, "--help")
+    assert shown.code == 0
+    assert max(map(len, shown.out.splitlines())) <= 80
+    if command != "book":
+        assert f"Examples:\n    pgstudies {command}" in shown.out
+
+
+def test_help_is_shown_without_loading_what_it_does_not_need() -> None:
+    code = """
+import sys
+from pgstudies.cli.app import app
+try:
+    app(["--help"])
+finally:
+    print(*sys.modules)
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"FORCE_COLOR": "1"},
+    )
+    loaded = set(run.stdout.splitlines()[-1].split())
+    assert "typer" in loaded
+    assert loaded.isdisjoint({"polars", "papermill", "altair", "psycopg", "scipy", "nbformat"})
+    assert "\x1b" not in run.stdout
+
+
+def test_version(pgstudies: Command) -> None:
+    assert pgstudies("--version").out == "pgstudies 0.1.0\n"
+
+
+def test_an_unknown_option_is_a_wrong_request(pgstudies: Command) -> None:
+    shown = pgstudies("run", "well", "--profil", "quick")
+    assert shown.code == 2
+    assert "No such option" in shown.err
+
+
+# Running
+
+
+def test_a_run_says_where_the_notebook_is(place: Path, pgstudies: Command) -> None:
+    shown = pgstudies("run", "well", "-p", "rows=3_000", "-p", "starts=1,2")
+    assert (shown.code, shown.out) == (0, "well: studies/well.ipynb\n")
+    assert shown.err == "well: 3/3\n"
+    metadata = json.loads((place / "studies" / "well.ipynb").read_text())["metadata"]
+    assert metadata["pgstudies"]["parameters"]["rows"] == 3000
+    assert metadata["pgstudies"]["parameters"]["starts"] == [1, 2]
+
+
+def test_all_means_every_study(pgstudies: Command) -> None:
+    shown = pgstudies("run", "all", "--server", "embedded")
+    assert shown.code == 0
+    assert shown.out == "no_parameters: studies/no_parameters.ipynb\nwell: studies/well.ipynb\n"
+
+
+def test_all_goes_on_after_a_notebook_that_fails(place: Path, pgstudies: Command) -> None:
+    shutil.copy(NOTEBOOKS / "broken.ipynb", place / "notebooks")
+    shown = pgstudies("run", "all")
+    assert shown.code == 4
+    assert shown.out == "no_parameters: studies/no_parameters.ipynb\nwell: studies/well.ipynb\n"
+    assert shown.err.splitlines()[0] == (
+        'pgstudies: broken stopped in cell 3, under "Verdict": ZeroDivisionError: division by '
+        "zero; the notebook as far as it came is _build/failed/broken.ipynb."
+    )
+    assert shown.err.splitlines()[-1] == "pgstudies: 1 of 3 studies failed."
+
+
+def test_all_stops_at_a_server_that_is_not_there(place: Path, pgstudies: Command) -> None:
+    shutil.copy(NOTEBOOKS / "refused.ipynb", place / "notebooks" / "a.ipynb")
+    shown = pgstudies("run", "all")
+    assert (shown.code, shown.out) == (3, "")
+    assert shown.err == "pgstudies: The server at nowhere does not answer.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["wel"], "There is no study wel; the studies are: no_parameters, well."),
+        (
+            ["well", "-p", "rows"],
+            'A parameter is set by -p name=value, and "rows" is not of that form.',
+        ),
+        (
+            ["well", "-p", "rows=many"],
+            'well: rows must be a whole number, such as 50_000, and "many" is not.',
+        ),
+        (["all", "-p", "rows=3000"], "no_parameters has no parameters, so rows cannot be set."),
+        (
+            ["well", "--profile", "huge"],
+            "There is no profile huge; the profiles are: quick, standard, published.",
+        ),
+    ],
+)
+def test_a_wrong_request_is_refused_in_one_sentence(
+    arguments: list[str], sentence: str, place: Path, pgstudies: Command
+) -> None:
+    shown = pgstudies("run", *arguments)
+    assert (shown.code, shown.out, shown.err) == (2, "", f"pgstudies: {sentence}\n")
+    assert not (place / "studies").exists()
+
+
+# Errors that no command expects
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "sentence"),
+    [
+        (ServerError("It does not answer."), 3, "It does not answer."),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "/book/x.ipynb"),
+            5,
+            "No space left while writing to /book/x.ipynb: free some and try again.",
+        ),
+        (
+            OSError(errno.EROFS, "Read-only file system", "/book"),
+            5,
+            "No permission to write to /book (Read-only file system): "
+            "work in a clone of the project that is yours.",
+        ),
+        (
+            PermissionError(errno.EACCES, "Permission denied", "/book"),
+            5,
+            "No permission to write to /book (Permission denied): "
+            "work in a clone of the project that is yours.",
+        ),
+    ],
+)
+def test_each_kind_of_error_has_its_exit_code(
+    error: Exception,
+    code: int,
+    sentence: str,
+    pgstudies: Command,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail() -> Path:
+        raise error
+
+    monkeypatch.setattr("pgstudies.book.build.build", fail)
+    shown = pgstudies("book")
+    assert (shown.code, shown.err) == (code, f"pgstudies: {sentence}\n")
+
+
+def test_an_error_of_the_project_itself_is_said_to_be_one(
+    pgstudies: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> Path:
+        raise LookupError("nothing there")
+
+    monkeypatch.setattr("pgstudies.book.build.build", fail)
+    shown = pgstudies("book")
+    assert shown.code == 1
+    assert shown.err.splitlines()[0] == "Traceback (most recent call last):"
+    assert shown.err.splitlines()[-2:] == [
+        "LookupError: nothing there",
+        "pgstudies: this is an error in pgstudies itself; please report it with the lines above.",
+    ]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_directory_that_is_read_only_is_named(place: Path, pgstudies: Command) -> None:
+    (place / "studies").mkdir(mode=0o500)
+    shown = pgstudies("run", "no_parameters")
+    assert shown.code == 5
+    assert shown.err.startswith("pgstudies: No permission to write to ")
+
+
+# Lists
+
+
+def test_studies_are_listed_with_their_titles(pgstudies: Command) -> None:
+    assert pgstudies("studies").out.splitlines() == [
+        "no_parameters  A study without parameters",
+        "well           A study that works",
+    ]
+
+
+def test_the_parameters_of_a_study_are_listed_with_their_limits(
+    place: Path, pgstudies: Command
+) -> None:
+    file = place / "notebooks" / "parameters" / "standard" / "well.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text("rows: 1_000_000\nstarts: [4, 5]\nmemory: 80\n")
+    lines = pgstudies("studies", "well").out.splitlines()
+    assert lines[0] == "well: A study that works"
+    assert lines[2:4] == [
+        "-p rows=50_000  (standard 1_000_000)",
+        "    rows in the table; at least 2000",
+    ]
+    assert "-p starts=1,2,3  (standard 4,5)" in lines
+    assert "-p memory=80" in lines
+    assert "-p cold=true" in lines
+    assert "    shared_buffers; between 16 and 1024 MB" in lines
+    assert "-p server=" in lines
+    assert parameters("no_parameters") == "no_parameters: A study without parameters"
+
+
+def test_servers_are_listed_with_what_is_here(
+    place: Path, pgstudies: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cached = find_release("9.6")
+    monkeypatch.setenv("PGSTUDIES_CACHE", str(place / "cache"))
+    monkeypatch.setenv("HOME", str(place))
+    monkeypatch.setattr("shutil.which", lambda _: "/usr/bin/mvn")
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    (cached.directory / "bin").mkdir(parents=True)
+    (cached.directory / "bin" / "postgres").touch()
+    lines = pgstudies("servers").out.splitlines()
+    assert lines[0].startswith("embedded  ")
+    assert "9.3       9.3.5    would be fetched (23 MB)" in lines
+    assert "9.6       9.6.24   cached" in lines
+    assert lines[-2].startswith("`pgstudies servers fetch all` would fetch 1")
+    assert lines[-1] == "Releases are kept in ~/cache/releases."
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    lines = pgstudies("servers").out.splitlines()
+    assert "9.6       9.6.24   cached" in lines
+    assert "16        16.11    cannot be fetched: there is no mvn on PATH " in "\n".join(lines)
+    fetched = pgstudies("servers", "fetch", "9.6")
+    assert (fetched.code, fetched.out) == (0, f"9.6: {cached.directory}\n")
+    refused = pgstudies("servers", "fetch", "9.6", "16")
+    assert refused.code == 3
+    assert refused.err == (
+        "pgstudies: PostgreSQL 16.11 cannot be fetched: there is no mvn on PATH "
+        "(apt-get install maven).\n"
+    )
+
+
+def test_an_unknown_release_is_refused_before_any_is_fetched(pgstudies: Command) -> None:
+    refused = pgstudies("servers", "fetch", "16", "8.4")
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err.startswith("pgstudies: There is no release '8.4'; there are 9.3, 9.6, ")
+
+
+def test_an_interrupted_fetch_says_so(pgstudies: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pgstudies.programs.fetching.fetch", interrupt)
+    stopped = pgstudies("servers", "fetch", "all")
+    assert stopped.code == 130
+    assert stopped.err == "pgstudies: interrupted; 9.3 was not fetched: run it again.\n"
+
+
+def test_no_records_says_how_to_make_one(pgstudies: Command) -> None:
+    assert pgstudies("records").out == ("There is no record yet: `pgstudies run all` makes one.\n")
+    assert pgstudies("records", "--study", "well").out == (
+        "There is no record of well yet: `pgstudies run well` makes one.\n"
+    )
+
+
+def test_records_are_listed_in_80_columns_with_their_directories(
+    place: Path, pgstudies: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(place))
+    first = record(place / "records", "well", 1)
+    (first / "samples.parquet").write_bytes(b"\0" * 1_234_567)
+    record(place / "records", "a_study_with_a_long_name", 3, status="interrupted", timeline=[])
+    record(place / "reference", "well", 2, host={}, server={}, status="running")
+    assert pgstudies("records").out.splitlines() == [
+        "study           started (UTC)    host        server blocks status      size",
+        "well            2026-11-21 04:31 db7.example 18.6   2/6    complete    1.2 MB",
+        "  ~/records/well/20261121T043101Z-host-abcdef",
+        "well            2026-11-21 04:31 ?           ?      2/6    unfinished  217 B",
+        "  ~/reference/well/20261121T043102Z-host-abcdef",
+        "a_study_with_a~ 2026-11-21 04:31 db7.example 18.6   0/6    interrupted 264 B",
+        "  ~/records/a_study_with_a_long_name/20261121T043103Z-host-abcdef",
+    ]
+    only = pgstudies("records", "--study", "a_study_with_a_long_name").out.splitlines()
+    assert len(only) == 3
+
+
+def test_a_wide_record_still_fits_80_columns(place: Path, pgstudies: Command) -> None:
+    path = record(
+        place / "records",
+        "a_study_with_a_long_name",
+        1,
+        status="interrupted",
+        host={"hostname": "a-host-with-a-long-name"},
+        server={"version_text": "19devel-with-a-suffix"},
+        timeline=[{"block": number} for number in range(1000)],
+        blocks=1000,
+    )
+    (path / "samples.parquet").write_bytes(b"\0" * 123_456)
+    for line in pgstudies("records").out.splitlines()[:2]:
+        assert len(line) <= 80

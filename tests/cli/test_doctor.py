@@ -1,0 +1,130 @@
+"""What the doctor says of this machine, of a server of ours and of somebody else's."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pgstudies.cli import doctor
+from pgstudies.cli.checks import Check
+from pgstudies.cli.doctor import examine, exit_code
+from pgstudies.host.gate import Finding
+from tests.conftest import BUILDER, LESSER, dsn_of
+
+if TYPE_CHECKING:
+    from pgstudies.servers.owned import OwnedServer
+
+pytestmark = pytest.mark.usefixtures("private")
+
+
+def by_name(spec: str | None = None) -> dict[str, Check]:
+    return {check.name: check for check in examine(spec)}
+
+
+def test_lines_begin_with_their_verdict() -> None:
+    lines = [Check("cold cache", ok, "sentence").line for ok in (True, None, False)]
+    assert lines == [
+        "ok  cold cache      sentence",
+        "--  cold cache      sentence",
+        "NO  cold cache      sentence",
+    ]
+
+
+def test_only_what_keeps_the_studies_from_running_has_an_exit_code() -> None:
+    assert exit_code([Check("a", True, ""), Check("b", None, "")]) == 0
+    assert (
+        exit_code([Check("a", None, ""), Check("b", False, "", 5), Check("c", False, "", 3)]) == 5
+    )
+
+
+def test_an_embedded_server_can_do_everything(
+    run_base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGSTUDIES_CACHE", str(run_base / "cache"))
+    before = set(run_base.glob("s-*"))
+    checks = by_name("embedded")
+    assert exit_code(list(checks.values())) == 0
+    able = {"server", "superuser", "settings", "states", "checkpoints", "counters", "pgbench"}
+    assert {name for name in able if checks[name].ok} == able
+    assert checks["server"].sentence == (
+        "PostgreSQL 18.6 (embedded), started, restarted and stopped by each run"
+    )
+    assert checks["cold cache"].sentence == (
+        "by emptying buffers and dropping our own files from the page cache"
+    )
+    assert ("account" in checks) is (os.geteuid() == 0)
+    assert str(run_base) in checks["server data"].sentence
+    assert set(run_base.glob("s-*")) == before
+
+
+@pytest.mark.parametrize("role", [BUILDER, LESSER])
+def test_a_server_that_is_not_ours_has_its_limits_named(role: str, stranger: OwnedServer) -> None:
+    checks = by_name(dsn_of(stranger, role))
+    assert exit_code(list(checks.values())) == 0
+    assert checks["server"].ok
+    assert "p@ss" not in checks["server"].sentence
+    assert checks["settings"].sentence == (
+        "arms that change a setting of the whole server: not run: it is not ours to restart"
+    )
+    assert checks["cold cache"].sentence == (
+        "steps with a cold cache: not run: the server's files cannot be reached from here, so its "
+        "cache cannot be made cold"
+    )
+    assert checks["cpu and device"].sentence == (
+        "CPU time and bytes read from the device: not recorded: the server is not ours"
+    )
+    assert checks["states"].ok is (True if role == BUILDER else None)
+    assert checks["checkpoints"].ok is None
+    assert checks["superuser"].ok is None
+    assert checks["extensions"].sentence == (
+        "arms that need a C extension: not run: the server is not ours, so nothing can be built "
+        "for it"
+    )
+
+
+def test_a_server_that_does_not_let_us_in_is_the_last_line(stranger: OwnedServer) -> None:
+    *_, last = examine(dsn_of(stranger, LESSER, "wrong"))
+    assert (last.name, last.ok, last.exit_code) == ("server", False, 3)
+    assert last.sentence.endswith(": it refuses the password: check the user and the password.")
+
+
+def test_releases_that_are_out_of_reach_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGSTUDIES_CACHE", str(tmp_path))
+    monkeypatch.setattr("pgstudies.programs.releases.shutil.which", lambda _: None)
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    known = "11 of PostgreSQL, 9.3 to 18, 0 cached"
+    assert doctor._releases().ok is None
+    assert doctor._releases().sentence == (
+        f"{known}; arms on another: not run: PostgreSQL 18.1 cannot be fetched: there is no mvn on "
+        f"PATH (apt-get install maven)"
+    )
+    monkeypatch.setattr("pgstudies.programs.releases.shutil.which", lambda _: "/usr/bin/mvn")
+    assert doctor._releases() == Check(
+        "releases", True, f"{known}; mvn fetches another when it is asked for"
+    )
+
+
+def test_a_directory_that_cannot_be_written_to_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGSTUDIES_RECORDS", "/proc/records")
+    monkeypatch.setattr("os.access", lambda path, _mode: Path(path) != Path("/proc"))
+    (check,) = (c for c in doctor._machine() if c.name == "records")
+    assert check.sentence == (
+        "/proc/records cannot be written to: set PGSTUDIES_RECORDS to a directory that can"
+    )
+    assert exit_code([check]) == 5
+
+
+def test_what_the_gate_finds_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "gate", lambda _: [])
+    assert Check("quiet", True, "nothing was found that would disturb a measurement now") in list(
+        doctor._machine()
+    )
+    finding = Finding("load", "warn", "The load average is 9.0 on 2 cores.")
+    monkeypatch.setattr(doctor, "gate", lambda _: [finding])
+    assert Check("load", None, "The load average is 9.0 on 2 cores.") in list(doctor._machine())

@@ -1,0 +1,468 @@
+"""Comparing two servers: verdict, guards, text and report, on blocks whose truth is known."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pytest
+
+from pgstudies.compare.guards import check
+from pgstudies.compare.measured import Measured, compared_effects, read_measured, reasons
+from pgstudies.compare.plan import in_words, plan_of
+from pgstudies.compare.report import request_in, write_report
+from pgstudies.compare.request import Request, read_settings, side
+from pgstudies.compare.result import Result, exit_code, result_of
+from pgstudies.compare.text import COLUMNS, as_text
+from pgstudies.errors import StudyError
+from pgstudies.measuring.arms import Arm
+from pgstudies.measuring.comparison import Comparison, Side, both_sides, played
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "comparison.txt"
+
+COMPARISON = Comparison(
+    Side("embedded"), Side("/home/me/patched", {"work_mem": "64MB"}), copies=True
+)
+NOISE = (0.0, 0.004, -0.003, 0.002, -0.004, 0.003, -0.002, 0.001)
+"""Log-ratios of two equal arms: no effect, no order, no drift."""
+
+FACTS = {
+    "settings": {"work_mem": ["4096", "default"], "jit": ["off", "command line"]},
+    "assertions": "off",
+    "cflags": "-Wall -O2 -g",
+    "version_text": "PostgreSQL 18.6",
+}
+
+
+def logs(effect: float) -> list[float]:
+    return [math.log(effect) + noise for noise in NOISE]
+
+
+def samples_of(
+    steps: Mapping[str, Sequence[float]],
+    metrics: Mapping[tuple[str, str], tuple[float, float, str]] | None = None,
+    *,
+    again: Sequence[float] | None = None,
+) -> pl.DataFrame:
+    """Steps by name, each with its log-ratio in every block; further metrics by step and name."""
+    copies = NOISE[1:] + NOISE[:1] if again is None else again
+    rows = []
+    for step, ratios in steps.items():
+        for block, log_ratio in enumerate(ratios, start=1):
+            positions = (1, 2, 3) if block % 2 else (3, 2, 1)
+            seconds = {
+                "baseline": 0.5,
+                "baseline again": 0.5 * math.exp(copies[block - 1]),
+                "candidate": 0.5 * math.exp(log_ratio),
+            }
+            for position, (name, value) in zip(positions, seconds.items(), strict=True):
+                rows.append((block, position, name, step, "duration_s", value, "s"))
+                rows.append((block, position, name, step, "result", 42.0, "digest"))
+            for (of, metric), (before, after, unit) in (metrics or {}).items():
+                if of == step:
+                    rows.append((block, 1, "baseline", step, metric, before, unit))
+                    rows.append((block, 2, "candidate", step, metric, after, unit))
+    columns = ["block", "position", "side", "step", "metric", "value", "unit"]
+    frame = pl.DataFrame(rows, schema=columns, orient="row")
+    return frame.with_columns(
+        arm=pl.format("heap, {}", "side"),
+        of=pl.lit("heap"),
+        study=pl.lit("made_up"),
+        case=pl.lit(""),
+        iteration=pl.lit(0, pl.Int32),
+    )
+
+
+def info_of(**changed: Any) -> dict[str, Any]:
+    arms = [
+        {"name": f"heap, {s}", "plays": "heap", "side": s, "not_run": None}
+        for s in ("baseline", "baseline again", "candidate")
+    ]
+    info = {
+        "arms": arms,
+        "comparison": {
+            "baseline": {"server": "embedded", "settings": {}},
+            "candidate": {"server": "/home/me/patched", "settings": {"work_mem": "64MB"}},
+            "facts": {
+                "heap": {
+                    "baseline": FACTS,
+                    "candidate": FACTS
+                    | {"settings": FACTS["settings"] | {"work_mem": ["65536", "command line"]}},  # type: ignore[operator]
+                }
+            },
+        },
+        "plans": {
+            arm["name"]: {"insert": "Insert on t", "select": "Seq Scan on t"} for arm in arms
+        },
+        "gate": [],
+        "started_at": "2026-11-21T20:00:00+00:00",
+        "pinned_to_core": 1,
+        "host": {"hostname": "bench1", "cpu_model": "A processor", "kernel": "6.12"},
+        "server": {"version_text": "PostgreSQL 18.6"},
+        "servers": {"/home/me/patched": {"version_text": "PostgreSQL 19devel"}},
+    }
+    return info | changed
+
+
+def made_up(samples: pl.DataFrame, info: dict[str, Any] | None = None) -> Measured:
+    return Measured("made_up", (info or info_of(),), (), samples)
+
+
+def well() -> Measured:
+    return made_up(samples_of({"insert": logs(1.0), "select": logs(1.0)}))
+
+
+def guards_of(measured: Measured) -> dict[str, tuple[bool | None, str]]:
+    found = check([measured], compared_effects([measured]))
+    return {row["guard"]: (row["passed"], row["sentence"]) for row in found.iter_rows(named=True)}
+
+
+def verdict_of(measured: Measured) -> int:
+    effects = compared_effects([measured])
+    return exit_code(effects, check([measured], effects))
+
+
+def result(measured: Measured) -> Result:
+    return result_of(COMPARISON, [measured], case=None, margin=0.02, profile="quick")
+
+
+def test_two_equal_servers_are_no_regression() -> None:
+    assert verdict_of(well()) == 0
+    assert {passed for passed, _ in guards_of(well()).values()} == {True}
+
+
+def test_a_step_that_takes_a_tenth_more_is_a_regression() -> None:
+    measured = made_up(samples_of({"insert": logs(1.1), "select": logs(1.0)}))
+    effects = compared_effects([measured])
+    assert dict(effects.select("step", "verdict").rows()) == {
+        "insert": "slower",
+        "select": "equivalent",
+    }
+    assert effects["throughput"].round(2).to_list() == [0.91, 1.0]
+    assert verdict_of(measured) == 1
+
+
+def test_a_faster_candidate_is_no_regression() -> None:
+    assert verdict_of(made_up(samples_of({"insert": logs(0.8), "select": logs(1.0)}))) == 0
+
+
+def test_what_is_open_is_not_decided() -> None:
+    wide = [8 * noise + 0.02 for noise in NOISE]
+    assert verdict_of(made_up(samples_of({"insert": wide, "select": logs(1.0)}))) == 2
+
+
+def test_a_failed_guard_decides_nothing_even_where_a_step_is_slower() -> None:
+    samples = samples_of({"insert": logs(1.1), "select": logs(1.0)}).with_columns(
+        value=pl.when(pl.col("metric") == "result", pl.col("side") == "candidate")
+        .then(43.0)
+        .otherwise("value")
+    )
+    assert verdict_of(made_up(samples)) == 2
+
+
+def test_an_undeclared_setting_is_named() -> None:
+    info = info_of()
+    other = {"work_mem": ["65536", "command line"], "jit": ["on", "configuration file"]}
+    info["comparison"]["facts"]["heap"]["candidate"] = FACTS | {"settings": other}
+    passed, sentence = guards_of(made_up(well().samples, info))["settings"]
+    assert passed is False
+    assert sentence == "Set differently without being declared: jit (off and on)."
+
+
+def test_another_default_is_a_part_of_the_candidate() -> None:
+    info = info_of()
+    sides = info["comparison"]["facts"]["heap"]
+    for name, value in {"baseline": "1", "candidate": "16"}.items():
+        more = {"effective_io_concurrency": [value, "default"]}
+        sides[name] = sides[name] | {"settings": sides[name]["settings"] | more}
+    passed, sentence = guards_of(made_up(well().samples, info))["settings"]
+    assert passed is True
+    assert "Differing defaults: effective_io_concurrency (1 and 16)." in sentence
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"assertions": "on"}, "the candidate is built with assertions"),
+        ({"cflags": "-g -O0"}, "the candidate is built with -O0"),
+        ({"cflags": "-g"}, "the candidate is built with no -O"),
+        ({"cflags": "-O3"}, "built differently: the baseline with -O2 and the candidate with -O3"),
+    ],
+)
+def test_a_build_that_is_not_to_be_measured_is_named(facts: dict[str, str], words: str) -> None:
+    info = info_of()
+    sides = info["comparison"]["facts"]["heap"]
+    sides["candidate"] = sides["candidate"] | facts
+    passed, sentence = guards_of(made_up(well().samples, info))["builds"]
+    assert passed is False
+    assert words in sentence
+
+
+def test_workers_of_one_side_alone_on_one_core_are_named() -> None:
+    info = info_of()
+    sides = info["comparison"]["facts"]["heap"]
+    for name, method in {"baseline": "sync", "candidate": "worker"}.items():
+        more = {"io_method": [method, "default"]}
+        sides[name] = sides[name] | {"settings": sides[name]["settings"] | more}
+    passed, sentence = guards_of(made_up(well().samples, info))["cores"]
+    assert passed is False
+    assert "the I/O workers of the candidate take turns with its session" in sentence
+    assert guards_of(made_up(well().samples, info | {"pinned_to_core": None}))["cores"][0] is True
+
+
+def test_different_results_are_named_with_their_step() -> None:
+    samples = well().samples.with_columns(
+        value=pl.when(
+            pl.col("metric") == "result", pl.col("side") == "candidate", pl.col("block") == 3
+        )
+        .then(43.0)
+        .otherwise("value")
+    )
+    passed, sentence = guards_of(made_up(samples))["results"]
+    assert passed is False
+    assert sentence == ("The two answer differently: made_up, heap, insert, made_up, heap, select.")
+
+
+def test_results_that_the_copies_do_not_share_are_drawn_at_random() -> None:
+    drawn = (pl.col("metric") == "result") & (pl.col("step") == "insert")
+    samples = well().samples.with_columns(
+        value=pl.when(drawn).then(pl.col("position") + pl.col("block")).otherwise("value")
+    )
+    passed, sentence = guards_of(made_up(samples))["results"]
+    assert passed is True
+    assert "Drawn at random, so not compared: made_up, heap, insert." in sentence
+
+
+def test_another_plan_is_told_and_shown() -> None:
+    info = info_of()
+    info["plans"]["heap, candidate"]["select"] = "Index Scan using t_i on t"
+    found = result(made_up(well().samples, info))
+    assert found.plans.rows() == [
+        ("made_up", "heap", "select", "Seq Scan on t", "Index Scan using t_i on t")
+    ]
+    assert "FAILED plans: 1 plan is not the same on both" in as_text(found)
+    assert exit_code(found.effects, found.guards) == 0  # an explanation, no fault
+
+
+def test_a_step_of_one_side_only_is_named() -> None:
+    one_sided = (pl.col("step") == "select") & (pl.col("side") == "candidate")
+    passed, sentence = guards_of(made_up(well().samples.filter(~one_sided)))["both sides"]
+    assert passed is False
+    assert sentence == "Run on one side only: made_up, heap, select."
+
+
+def test_too_few_blocks_say_how_many_it_takes() -> None:
+    passed, sentence = guards_of(made_up(well().samples.filter(pl.col("block") <= 6)))["blocks"]
+    assert passed is False
+    assert "before block 7; the same command with --blocks 7 adds them." in sentence
+    assert verdict_of(made_up(well().samples.filter(pl.col("block") <= 6))) == 2
+
+
+def test_an_order_effect_is_named() -> None:
+    later = [0.1 if block % 2 else -0.1 for block in range(1, 17)]
+    ratios = [x + noise for x, noise in zip(later, NOISE + NOISE, strict=True)]
+    steps = {"insert": ratios, "select": [*NOISE, *NOISE]}
+    measured = made_up(samples_of(steps, again=[*NOISE[1:], *NOISE, NOISE[0]]))
+    passed, sentence = guards_of(measured)["order"]
+    assert passed is False
+    assert "made_up, heap, insert: the arm that runs later in a block reads" in sentence
+
+
+def test_a_drift_of_one_side_is_named() -> None:
+    ratios = [0.02 * block for block in range(16)]
+    steps = {"insert": ratios, "select": [*NOISE, *NOISE]}
+    measured = made_up(samples_of(steps, again=[*NOISE[1:], *NOISE, NOISE[0]]))
+    passed, sentence = guards_of(measured)["drift"]
+    assert passed is False
+    assert "made_up, heap, insert: the ratio ends the run" in sentence
+
+
+def test_copies_that_differ_are_named() -> None:
+    measured = made_up(
+        samples_of({"insert": logs(1.0), "select": logs(1.0)}, again=[0.1] * len(NOISE))
+    )
+    passed, sentence = guards_of(measured)["A/A"]
+    assert passed is False
+    assert "the second copy of the baseline reads 10.5 % higher" in sentence
+
+
+def test_a_busy_machine_is_told() -> None:
+    info = info_of(gate=[{"name": "load", "level": "warn", "sentence": "The load average is 9."}])
+    assert guards_of(made_up(well().samples, info))["machine"] == (False, "The load average is 9.")
+    assert verdict_of(made_up(well().samples, info)) == 0
+
+
+METRICS = {
+    ("insert", "wait, IO: WalSync"): (0.1, 0.145, "s"),
+    ("insert", "wait, CPU"): (0.3, 0.3, "s"),
+    ("insert", "wal_bytes"): (1000.0, 1200.0, "bytes"),
+    ("insert", "buffers_read"): (0.0, 5.0, "blocks"),
+    ("insert", "buffers_hit"): (700.0, 700.0, "blocks"),
+    ("select", "buffers_hit"): (10.0, 500.0, "blocks"),
+}
+
+
+def test_reasons_are_what_moved_with_a_step_that_differs() -> None:
+    measured = made_up(samples_of({"insert": logs(1.1), "select": logs(1.0)}, METRICS))
+    found = reasons([measured], compared_effects([measured]))
+    assert set(found["step"]) == {"insert"}
+    assert set(found["metric"]) == {"wal_bytes", "buffers_read", "wait, IO: WalSync"}
+    (share,) = found.filter(pl.col("metric") == "wait, IO: WalSync")["share"]
+    assert share == pytest.approx(0.9, abs=0.05)
+
+
+def test_a_wait_of_one_side_only_counts_as_nothing_on_the_other() -> None:
+    samples = samples_of({"insert": logs(1.1), "select": logs(1.0)}, METRICS)
+    new = (pl.col("metric") == "wait, IO: WalSync") & (pl.col("side") == "baseline")
+    measured = made_up(samples.filter(~new))
+    found = reasons([measured], compared_effects([measured]))
+    row = found.filter(pl.col("metric") == "wait, IO: WalSync").row(0, named=True)
+    assert (row["baseline"], row["candidate"]) == (0, 0.145)
+
+
+def test_a_case_is_judged_alone() -> None:
+    effects = compared_effects([well()], case="insert")
+    assert effects["step"].to_list() == ["insert"]
+    with pytest.raises(StudyError, match="No step or case is called 'update'"):
+        compared_effects([well()], case="update")
+
+
+def test_the_text_for_the_mailing_list_is_the_golden_one() -> None:
+    info = info_of()
+    info["plans"]["heap, candidate"]["insert"] = "Insert on t by the patch"
+    steps = {"insert": logs(1.1), "select": logs(1.0), "vacuum": [8 * n + 0.012 for n in NOISE]}
+    text = as_text(result(made_up(samples_of(steps, METRICS), info)))
+    assert max(map(len, text.splitlines())) <= COLUMNS
+    assert text.isascii()
+    assert text == GOLDEN.read_text(encoding="utf-8").rstrip("\n")
+
+
+def test_the_report_holds_what_it_takes_to_measure_again(tmp_path: Path) -> None:
+    request = Request(
+        Side("embedded"), Side("17", {"jit": "on </script>"}), ("made_up",), blocks=7, case="insert"
+    )
+    path = write_report(result(well()), request, "a text", tmp_path / "r.html")
+    assert request_in(path) == request
+    body = path.read_text(encoding="utf-8").split("<body>")[1].split("<script>")[0]
+    assert re.findall(r'(?:src|href)="(?!data:|#)[^"]*"', body) == []
+
+
+def test_a_file_that_is_no_report_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "other.html").write_text("<html></html>")
+    with pytest.raises(StudyError, match=r"is no report of `pgstudies compare`"):
+        request_in(tmp_path / "other.html")
+    with pytest.raises(StudyError, match="cannot be read"):
+        request_in(tmp_path / "missing.html")
+
+
+def test_every_arm_of_the_own_server_runs_on_both_sides() -> None:
+    arms = [
+        Arm("heap", settings={"jit": "off"}),
+        Arm("heap, 9.6", server="9.6"),
+        Arm("patched", state="patched", options={"a": 1}),
+    ]
+    doubled = both_sides(COMPARISON, arms)
+    assert [(a.name, a.server, dict(a.settings)) for a in doubled] == [
+        ("heap, baseline", None, {"jit": "off"}),
+        ("heap, baseline again", None, {"jit": "off"}),
+        ("heap, candidate", "/home/me/patched", {"jit": "off", "work_mem": "64MB"}),
+        ("patched, baseline", None, {}),
+        ("patched, baseline again", None, {}),
+        ("patched, candidate", "/home/me/patched", {"work_mem": "64MB"}),
+    ]
+    assert [played(arm).name for arm in doubled][:3] == ["heap"] * 3
+    assert played(doubled[5]).options == {"a": 1}
+    assert played(doubled[5]).server is None
+
+
+def test_settings_alone_need_one_server() -> None:
+    comparison = Comparison(Side("embedded"), Side("embedded", {"jit": "on"}), copies=False)
+    assert [arm.server for arm in both_sides(comparison, [Arm("heap")])] == [None, None]
+
+
+def test_an_unknown_arm_is_refused() -> None:
+    with pytest.raises(StudyError, match="has no arm 'haep' to compare; there is heap"):
+        both_sides(Comparison(Side("embedded"), Side("17"), arms=("haep",)), [Arm("heap")])
+
+
+def test_a_file_of_settings_is_read_as_postgresql_conf(tmp_path: Path) -> None:
+    file = tmp_path / "my.conf"
+    file.write_text("# mine\nwork_mem = 64MB  # more\n\nJIT on\nsearch_path = '\"$user\", it''s'\n")
+    assert read_settings(file) == {"work_mem": "64MB", "jit": "on", "search_path": '"$user", it\'s'}
+    file.write_text("work_mem\n")
+    with pytest.raises(StudyError, match=r"my\.conf, line 1: write settings"):
+        read_settings(file)
+
+
+def test_a_side_is_a_server_a_file_or_both(tmp_path: Path) -> None:
+    file = tmp_path / "my.conf"
+    file.write_text("jit = on\n")
+    assert side("17", otherwise="embedded") == Side("17")
+    assert side(str(file), otherwise="17") == Side("17", {"jit": "on"})
+    assert side(f"16+{file}", otherwise="17") == Side("16", {"jit": "on"})
+    assert side(str(tmp_path), otherwise="17") == Side(str(tmp_path))
+    with pytest.raises(StudyError, match=r"There is no file of settings other\.conf"):
+        side("16+other.conf", otherwise="17")
+    with pytest.raises(StudyError, match="there must be no password"):
+        side("postgresql://me:secret@host/db", otherwise="17")
+
+
+def test_a_comparison_survives_its_way_to_the_notebook() -> None:
+    assert Comparison.from_json(COMPARISON.to_json()) == COMPARISON
+
+
+@pytest.mark.usefixtures("private")
+def test_the_plan_tells_blocks_and_minutes_from_a_record() -> None:
+    plan = plan_of("cluster_order", COMPARISON, profile="standard", blocks=None, case=None)
+    assert plan.record is not None
+    assert plan.comparisons is not None
+    assert plan.blocks >= 10
+    lines = list(in_words(COMPARISON, [plan], minutes=None, margin=0.02))
+    assert lines[:2] == [
+        "Baseline:  embedded",
+        "Candidate: /home/me/patched with work_mem = 64MB",
+    ]
+    assert any(re.fullmatch(r"  .+: \d+ blocks show [\d.]+ %; 2 % takes .+", x) for x in lines)
+
+
+@pytest.mark.usefixtures("private")
+def test_without_a_record_the_plan_says_so() -> None:
+    plan = plan_of("unheard_of", COMPARISON, profile="quick", blocks=None, case=None)
+    assert plan.blocks == 10
+    lines = list(in_words(COMPARISON, [plan], minutes=None, margin=0.02))
+    assert "  no record of this size tells how long a block takes, or how noisy it is" in lines
+
+
+def test_a_block_that_two_records_have_counts_as_the_newer_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGSTUDIES_RECORDS", str(tmp_path))
+    whole = samples_of({"insert": logs(1.0)}).drop("study", "of", "side")
+    for number, blocks in enumerate(([1, 2, 3], [3, 4])):
+        place = tmp_path / "compare_made_up" / f"2026112{number}T000000Z-host-abcdef"
+        place.mkdir(parents=True)
+        samples = whole.filter(pl.col("block").is_in(blocks)).with_columns(
+            value=pl.col("value") + number
+        )
+        samples.write_parquet(place / "samples.parquet")
+        about = info_of(
+            format_version=1,
+            fingerprint="mark",
+            status="complete",
+            started_at=f"2026-11-2{number}T00:00:00+00:00",
+        )
+        (place / "record.json").write_text(json.dumps(about))
+    measured = read_measured("made_up", "mark")
+    assert measured.blocks == 4
+    third = measured.samples.filter(
+        pl.col("block") == 3, pl.col("side") == "baseline", pl.col("metric") == "duration_s"
+    )
+    assert third["value"].to_list() == [1.5]
+    assert read_measured("made_up", "mark", since="2026-11-21").blocks == 2

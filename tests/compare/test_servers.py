@@ -1,0 +1,249 @@
+"""Comparing two servers that run: a planted difference is found, and where there is none, none."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pytest
+from playwright.sync_api import expect
+
+from pgstudies import paths
+from pgstudies.compare.request import Request
+from pgstudies.compare.result import Result, result_of
+from pgstudies.compare.run import measured_blocks
+from pgstudies.errors import StudyError
+from pgstudies.measuring.comparison import Side
+from pgstudies.records.reading import list_records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Page
+
+NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+STUDY = "two_sides"
+TWENTYFOLD = Side("embedded", {"planted.work": "400000"})
+"""Whatever else the machine does, twenty times the work takes longer."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The notebooks are those of the tests, and records are kept apart from the user's."""
+    place = tmp_path_factory.mktemp("compared")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(paths, "NOTEBOOKS", NOTEBOOKS)
+        patch.setenv("PGSTUDIES_NOTEBOOKS", str(NOTEBOOKS))
+        patch.setenv("PGSTUDIES_RECORDS", str(place / "records"))
+        for name in ("PGSTUDIES_SERVER", "PGSTUDIES_REPLAY", "PGSTUDIES_FRESH"):
+            patch.delenv(name, raising=False)
+        yield place
+
+
+def compared(candidate: Side, blocks: int = 8, **more: Any) -> Result:
+    request = Request(Side("embedded"), candidate, (STUDY,), blocks=blocks, **more)
+    measured = list(measured_blocks(request, {STUDY: blocks}))
+    return result_of(request.comparison, measured, case=None, margin=1.0, profile="quick")
+
+
+@pytest.fixture(scope="module")
+def planted() -> Result:
+    return compared(TWENTYFOLD)
+
+
+def guards(result: Result) -> dict[str, bool | None]:
+    return dict(result.guards.select("guard", "passed").iter_rows())
+
+
+def verdicts(result: Result, arm: str = "plain") -> dict[str, str]:
+    rows = result.effects.filter(pl.col("of") == arm).select("step", "verdict").iter_rows()
+    return dict(rows)
+
+
+def test_a_planted_difference_is_found_where_it_is(planted: Result) -> None:
+    assert verdicts(planted)["work"] == "slower"
+    assert verdicts(planted, "other")["work"] == "slower"
+    assert "slower" not in {verdicts(planted)["find"], verdicts(planted)["draw"]}
+
+
+def test_what_it_is_made_of_is_named(planted: Result) -> None:
+    of_work = planted.reasons.filter(pl.col("step") == "work", pl.col("of") == "plain")
+    assert "cpu_s" in of_work["metric"].to_list()
+
+
+def test_the_guards_that_count_pass(planted: Result) -> None:
+    counted = ["settings", "builds", "cores", "results", "plans", "both sides", "blocks"]
+    assert {name: guards(planted)[name] for name in counted} == dict.fromkeys(counted, True)
+
+
+def test_random_results_are_not_taken_for_a_difference(planted: Result) -> None:
+    (sentence,) = planted.guards.filter(pl.col("guard") == "results")["sentence"]
+    assert sentence.endswith(
+        "Drawn at random, so not compared: two_sides, other, draw, two_sides, plain, draw."
+    )
+
+
+def test_an_arm_that_fails_on_one_side_is_left_out_with_its_reason(planted: Result) -> None:
+    assert "refusing" not in planted.effects["of"].to_list()
+    (sentence,) = planted.guards.filter(pl.col("guard") == "both sides")["sentence"]
+    assert "two_sides, refusing: it fails on the candidate: division by zero" in sentence
+
+
+def test_blocks_are_added_to_those_that_there_are(planted: Result) -> None:
+    (path,) = planted.measured[0].paths
+    more = compared(TWENTYFOLD, blocks=9)
+    assert more.measured[0].blocks == 9
+    assert more.measured[0].paths[0] == path
+    assert (
+        more.measured[0]
+        .samples.filter(pl.col("block") <= 8)
+        .equals(planted.measured[0].samples.filter(pl.col("block") <= 8))
+    )
+    assert compared(TWENTYFOLD, blocks=9).measured[0].paths == more.measured[0].paths
+
+
+def test_a_time_that_is_too_short_for_two_blocks_measures_one() -> None:
+    result = compared(Side("embedded", {"work_mem": "8MB"}), arms=("plain",), minutes=0.0001)
+    assert result.measured[0].blocks == 1
+    assert result.measured[0].infos[0]["status"] == "complete"
+
+
+def test_the_records_are_not_those_of_the_study(planted: Result) -> None:
+    assert planted.measured[0].blocks >= 8
+    assert list_records(STUDY).is_empty()
+    assert list_records(f"compare_{STUDY}").height >= 1
+
+
+def test_where_there_is_no_difference_none_is_found() -> None:
+    result = compared(Side("embedded"), arms=("plain",))
+    assert not {"slower", "faster"} & set(verdicts(result).values())
+    assert guards(result)["results"] is True
+
+
+def test_another_plan_is_seen() -> None:
+    without = Side("embedded", {"enable_indexscan": "off", "enable_indexonlyscan": "off"})
+    result = compared(without, blocks=1, arms=("plain",))
+    assert guards(result)["plans"] is False
+    (row,) = result.plans.iter_rows(named=True)
+    assert (row["step"], row["baseline"].splitlines()[0]) == (
+        "find",
+        "Index Only Scan using t_i on t",
+    )
+    assert guards(result)["settings"] is True  # it was declared
+
+
+def test_a_server_that_is_not_there_cannot_be_compared_with(tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match="holds no PostgreSQL"):
+        compared(Side(str(tmp_path)))
+
+
+def command(place: Path, *arguments: str) -> subprocess.Popen[str]:
+    environment = os.environ | {"PGSTUDIES_NOTEBOOKS": str(NOTEBOOKS)}
+    return subprocess.Popen(
+        [sys.executable, "-m", "pgstudies", *arguments],
+        cwd=place,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+@pytest.fixture(scope="module")
+def reported(place: Path) -> tuple[Path, int, str]:
+    """The report of a regression, the exit code and what was written to the terminal."""
+    (place / "more.conf").write_text("planted.work = 400000\n")
+    arguments = ["--candidate", "more.conf", "--study", STUDY, "--arm", "plain"]
+    arguments += ["--margin", "1", "--blocks", "8", "--report", "out.html"]
+    process = command(place, "compare", *arguments)
+    said, complained = process.communicate(timeout=200)
+    assert "Traceback" not in complained
+    return place / "out.html", process.returncode, said
+
+
+def test_the_command_says_regression_by_its_exit_code(reported: tuple[Path, int, str]) -> None:
+    _, code, said = reported
+    lines = said.splitlines()
+    assert lines[:2] == ["Baseline:  embedded", "Candidate: embedded with planted.work = 400000"]
+    failed = "because a guard failed" in said  # what noise may do to order, drift and copies
+    assert code == (2 if failed else 1)
+    of_plan = lines.index("")
+    assert max(map(len, lines[of_plan:-1])) <= 72
+
+
+def test_the_report_opens_without_a_network(page: Page, reported: tuple[Path, int, str]) -> None:
+    page.context.set_offline(True)
+    page.goto(reported[0].as_uri())
+    for chart in page.locator(".vega-chart").all():
+        chart.scroll_into_view_if_needed()
+        expect(chart).to_have_attribute("data-live", "")
+    assert page.locator("h1").inner_text()
+    assert page.locator(".guards dt").count() == 11
+    with page.expect_download() as download:
+        page.get_by_role("link", name="two_sides-samples.parquet").click()
+    samples = pl.read_parquet(download.value.path())
+    assert samples["block"].n_unique() == 8
+
+
+def test_a_report_is_measured_again(place: Path, reported: tuple[Path, int, str]) -> None:
+    before = list_records(f"compare_{STUDY}").height
+    process = command(place, "rerun", str(reported[0]), "--report", "again.html")
+    said, complained = process.communicate(timeout=200)
+    assert process.returncode in {1, 2}, complained
+    assert (place / "again.html").exists()
+    assert list_records(f"compare_{STUDY}").height == before + 1
+    assert "two_sides 8 blocks" in said
+
+
+def test_after_ctrl_c_what_is_finished_is_in_the_report(place: Path) -> None:
+    arguments = ["--candidate", "embedded", "--study", STUDY, "--blocks", "200"]
+    process = command(place, "compare", *arguments, "--report", "cut.html")
+    records = place / "records" / f"compare_{STUDY}"
+    end = time.monotonic() + 120
+    while not list(records.glob("*/blocks/0002.parquet")) and time.monotonic() < end:
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    said, complained = process.communicate(timeout=100)
+    assert process.returncode == 130
+    assert "interrupted; what is finished is kept" in complained
+    assert "before block" in said
+    assert (place / "cut.html").exists()
+
+
+def test_a_study_that_cannot_be_compared_leaves_the_others(place: Path) -> None:
+    arguments = ["--candidate", "embedded", "--study", "swept", "--study", STUDY]
+    arguments += ["--arm", "other", "--blocks", "1", "--report", "some.html"]
+    process = command(place, "compare", *arguments)
+    said, complained = process.communicate(timeout=100)
+    assert process.returncode == 2
+    assert "swept: The study has no arm 'other' to compare; there is one, two." in complained
+    assert "not compared: swept, for the reasons above." in complained
+    assert "two_sides 1 block" in said
+
+
+def test_what_cannot_be_run_ends_with_3_and_a_sentence(place: Path) -> None:
+    for arguments, sentence in (
+        (["--candidate", "embedded", "--study", "nothing"], "There is no study nothing"),
+        (["--candidate", "./nowhere", "--study", STUDY], "There is no directory"),
+        (["--candidate", "embedded", "--report", "x.txt"], "must be a file named *.html"),
+    ):
+        process = command(place, "compare", *arguments)
+        _, complained = process.communicate(timeout=100)
+        assert process.returncode == 3
+        assert sentence in complained
+        assert "Traceback" not in complained
+
+
+def test_a_plan_measures_nothing(place: Path) -> None:
+    before = list_records(f"compare_{STUDY}").height
+    process = command(place, "compare", "--candidate", "17", "--study", STUDY, "--plan")
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "blocks in all" in said
+    assert list_records(f"compare_{STUDY}").height == before

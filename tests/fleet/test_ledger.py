@@ -1,0 +1,120 @@
+"""The ledger: a block is in it whole or not at all, in a directory and in an object store."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+import s3fs
+from moto.server import ThreadedMotoServer
+
+from pgstudies.errors import SpaceError, StudyError
+from pgstudies.fleet.ledger import Ledger, Unit, packed
+from pgstudies.records.reading import SAMPLES_SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+UNIT = Unit("swept", "0123456789ab", "bench1", 7)
+SAMPLES = pl.DataFrame(
+    [(7, 1, "one", "", "count", None, "rows", 1.0, "rows", None)],
+    schema=SAMPLES_SCHEMA,
+    orient="row",
+)
+BLOCK = packed({"study": "swept", "fingerprint": "é"}, SAMPLES)
+
+
+@pytest.fixture(scope="session")
+def store() -> Iterator[str]:
+    """An object store on this machine; its address."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    _, port = server.get_host_and_port()
+    yield f"http://127.0.0.1:{port}"
+    server.stop()
+
+
+@pytest.fixture(params=["directory", "store"])
+def ledger(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Ledger:
+    if request.param == "directory":
+        return Ledger(str(tmp_path / "ledger"))
+    return Ledger(bucket(request.getfixturevalue("store"), monkeypatch))
+
+
+def bucket(store: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A new bucket, and the variables by which its clients find it."""
+    for name, value in {
+        "AWS_ENDPOINT_URL": store,
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    s3fs.S3FileSystem.clear_instance_cache()
+    name = f"ledger-{os.urandom(4).hex()}"
+    s3fs.S3FileSystem().mkdir(name)
+    return f"s3://{name}/sweep"
+
+
+def test_a_block_comes_back_as_it_was_put(ledger: Ledger) -> None:
+    assert ledger.done() == set()
+    assert UNIT not in ledger
+    assert ledger.put(UNIT, BLOCK)
+    assert UNIT in ledger
+    assert ledger.done() == {UNIT}
+    info, samples = ledger.read(UNIT)
+    assert info == {"study": "swept", "fingerprint": "é"}
+    assert samples.equals(SAMPLES)
+
+
+def test_of_two_that_measured_the_same_block_the_first_stays(ledger: Ledger) -> None:
+    other = packed({"study": "another"}, SAMPLES)
+    assert ledger.put(UNIT, BLOCK)
+    assert not ledger.put(UNIT, other)
+    assert ledger.read(UNIT)[0]["study"] == "swept"
+
+
+def test_what_is_not_a_block_is_not_counted(tmp_path: Path) -> None:
+    ledger = Ledger(str(tmp_path))
+    ledger.put(UNIT, BLOCK)
+    directory = (tmp_path / UNIT.path).parent
+    for name in ("0001.parquet.tmp", ".0123.tmp", "notes.txt", "1.parquet"):
+        (directory / name).write_text("")
+    assert ledger.done() == {UNIT}
+
+
+def test_a_block_half_written_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    ledger = Ledger(str(tmp_path))
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(SpaceError, match="No space left"):
+        ledger.put(UNIT, BLOCK)
+    assert list((tmp_path / UNIT.path).parent.iterdir()) == []
+
+
+def test_a_file_system_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refused)
+    ledger = Ledger(str(tmp_path))
+    assert ledger.put(UNIT, BLOCK)
+    assert not ledger.put(UNIT, b"another")
+    files = [p for p in tmp_path.rglob("*") if p.is_file()]
+    assert files == [tmp_path / UNIT.path]
+    assert stat.S_ISREG(files[0].stat().st_mode)
+
+
+def test_an_unknown_kind_of_store_is_named() -> None:
+    with pytest.raises(StudyError, match="The ledger unheard-of://a cannot be opened"):
+        Ledger("unheard-of://a")

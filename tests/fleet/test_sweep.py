@@ -1,0 +1,612 @@
+"""Sweeps: two workers stand in for two hosts, and whatever dies, every block is there once."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import psutil
+import pytest
+from distributed import Client
+from moto.server import ThreadedMotoServer
+
+from pgstudies import paths
+from pgstudies.errors import ServerError, SpaceError, StudyError
+from pgstudies.files import is_locked
+from pgstudies.fleet import block as blockrun
+from pgstudies.fleet import sweep as sweeping
+from pgstudies.fleet.join import join
+from pgstudies.fleet.ledger import Ledger, Unit, packed
+from pgstudies.fleet.plan import Sweep, read_sweep
+from pgstudies.fleet.sweep import carry_out, missing
+from pgstudies.records.reading import read_record
+from pgstudies.servers.leftovers import find_postmaster
+from pgstudies.terminal import Progress
+from tests.conftest import wait_until_dead
+from tests.fleet.test_ledger import bucket
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pgstudies.servers.owned import OwnedServer
+
+NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+NAMES = ["bench1", "bench2"]
+pytestmark = pytest.mark.usefixtures("private")
+
+
+class Place:
+    """A directory for one test: sweep.toml, the ledger, records and lock of each host."""
+
+    def __init__(self, base: Path, dsn: str) -> None:
+        self.base = base
+        self.dsn = dsn
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def sweep(self, *, blocks: int = 2, pause_s: float = 0.0, **others: Any) -> Sweep:
+        """A sweep over both hosts, of one cell; ``others`` go to the top of its file."""
+        names = json.dumps(others.pop("hosts", NAMES))
+        server = others.pop("server", self.dsn)
+        top = "".join(f"{name} = {json.dumps(value)}\n" for name, value in others.items())
+        (self.base / "sweep.toml").write_text(
+            f"hosts = {names}\nblocks = {blocks}\n{top}[[run]]\nstudy = 'swept'\n"
+            f"servers = ['{server}']\nparameters = {{ pause_s = {pause_s:.1f} }}\n"
+        )
+        return read_sweep(self.base / "sweep.toml")
+
+    def environment(self, host: str) -> dict[str, str]:
+        """What sets one host apart from the other on this machine."""
+        own = {
+            "PGSTUDIES_NOTEBOOKS": str(NOTEBOOKS),
+            "PGSTUDIES_RECORDS": str(self.base / host / "records"),
+            "PGSTUDIES_HOST_LOCK": str(self.base / f"{host}.lock"),
+            "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "5s",
+        }
+        return dict(os.environ) | own
+
+    def start(
+        self,
+        *arguments: str,
+        host: str = "client",
+        output: int = subprocess.DEVNULL,
+        more: dict[str, str] | None = None,
+        inside: Sequence[str] = (),
+    ) -> subprocess.Popen[str]:
+        """A program of this Python, in a session of its own."""
+        process = subprocess.Popen(
+            [*inside, sys.executable, *arguments],
+            env=self.environment(host) | (more or {}),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT if output == subprocess.PIPE else output,
+            text=True,
+            start_new_session=True,
+            cwd=self.base,
+        )
+        self.processes.append(process)
+        return process
+
+    def scheduler(self, host: str = "127.0.0.1") -> tuple[subprocess.Popen[str], str]:
+        """A scheduler in a process of its own, and its address."""
+        file = self.base / f"scheduler-{len(self.processes)}.json"
+        place = ["--host", host, "--port", "0", "--scheduler-file", str(file)]
+        process = self.start("-m", "distributed.cli.dask_scheduler", "--no-dashboard", *place)
+        wait_for(lambda: file.exists() and file.stat().st_size > 0)
+        time.sleep(0.2)
+        return process, json.loads(file.read_text())["address"]
+
+    def worker(
+        self, address: str, host: str, *, inside: Sequence[str] = (), **more: str
+    ) -> subprocess.Popen[str]:
+        """The worker of a host; ``more`` are variables."""
+        arguments = ["-m", "pgstudies", "worker", address, "--name", host]
+        return self.start(*arguments, host=host, more=more, inside=inside)
+
+    @contextmanager
+    def client(self, *hosts: str) -> Iterator[Client]:
+        """A client of a scheduler with a worker for each of these hosts."""
+        _, address = self.scheduler()
+        for host in hosts:
+            self.worker(address, host)
+        with Client(address, timeout=30, set_as_default=False) as client:
+            client.wait_for_workers(len(hosts), timeout=60)
+            yield client
+
+    def command(self, address: str) -> subprocess.Popen[str]:
+        """The command line's sweep, as a user starts it."""
+        return self.start(
+            *("-m", "pgstudies", "sweep", "sweep.toml", "--scheduler", address),
+            output=subprocess.PIPE,
+        )
+
+
+@contextmanager
+def place_in(base: Path, server: OwnedServer, patch: pytest.MonkeyPatch) -> Iterator[Place]:
+    patch.setattr(paths, "NOTEBOOKS", NOTEBOOKS)
+    patch.setenv("PGSTUDIES_NOTEBOOKS", str(NOTEBOOKS))
+    patch.setenv("PGSTUDIES_HOST_LOCK", str(base / "client.lock"))
+    host = quote(server.environment()["PGHOST"], safe="")
+    place = Place(base, f"postgresql://postgres@{host}:5432/postgres")
+    yield place
+    for process in place.processes:
+        with process:  # which closes its pipe and waits
+            for own in children_of(process):
+                with suppress(psutil.NoSuchProcess):
+                    own.kill()
+            process.kill()
+
+
+@pytest.fixture
+def place(tmp_path: Path, owned: OwnedServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    with place_in(tmp_path, owned, monkeypatch) as place:
+        yield place
+
+
+def children_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    try:
+        return psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def wait_for(holds: Callable[[], object], timeout_s: float = 60) -> None:
+    end = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < end, "it did not come to that in time"
+        time.sleep(0.05)
+
+
+def measuring(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The block that a worker measures: its process, its kernel and what belongs to them."""
+    with suppress(psutil.NoSuchProcess):  # nor is a zombie one
+        for child in children_of(process):
+            if "pgstudies.fleet.block" in " ".join(child.cmdline()):
+                grown = child.children(recursive=True)
+                if any("ipykernel" in " ".join(p.cmdline()) for p in grown):
+                    return [child, *grown]
+    return []
+
+
+def postmasters(directory: Path) -> list[psutil.Process]:
+    """The servers that run in a directory of servers."""
+    found = (find_postmaster(path / "data") for path in directory.glob("s-*"))
+    return [process for process in found if process is not None]
+
+
+def files(place: Place) -> list[str]:
+    return sorted(p.name for p in (place.base / "sweep").rglob("*") if p.is_file())
+
+
+def all_of(sweep: Sweep) -> set[Unit]:
+    return set(sweep.units())
+
+
+@pytest.fixture
+def terminal() -> io.StringIO:
+    """What a user of the sweep would see."""
+    return io.StringIO()
+
+
+@pytest.fixture
+def bar(terminal: io.StringIO) -> Iterator[Progress]:
+    with Progress("sweep", 1, stream=terminal) as progress:
+        yield progress
+
+
+def held(place: Place, host: str) -> bool:
+    return is_locked(place.base / f"{host}.lock")
+
+
+# As it should be
+
+
+@pytest.fixture(scope="module")
+def finished(
+    tmp_path_factory: pytest.TempPathFactory, owned: OwnedServer
+) -> Iterator[tuple[Place, Sweep, list[Any]]]:
+    """A sweep that was carried out twice: its ledger is copied by whoever changes it."""
+    base = tmp_path_factory.mktemp("finished")
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        place_in(base, owned, patch) as place,
+        Progress("sweep", 4) as bar,
+    ):
+        patch.setenv("PGSTUDIES_RECORDS", str(base / "records"))
+        sweep = place.sweep()
+        answers: list[Any] = []
+        with place.client(*NAMES) as client:
+            for _ in range(2):
+                failures = carry_out(sweep, client, bar)
+                written = {p: p.stat().st_mtime_ns for p in (base / "sweep").rglob("*.parquet")}
+                answers.append((failures, written))
+        yield place, sweep, answers
+
+
+def test_every_block_of_every_host_is_there_once(
+    finished: tuple[Place, Sweep, list[Any]],
+) -> None:
+    place, sweep, (first, second) = finished
+    assert first[0] == []
+    assert second == first  # nothing was written again
+    assert Ledger(sweep.ledger).done() == all_of(sweep)
+    assert files(place) == ["0001.parquet"] * 2 + ["0002.parquet"] * 2
+    for host in NAMES:  # nothing of a block is left on its host
+        assert list((place.base / host / "records" / ".sweep").glob("s-*")) == []
+
+
+def test_blocks_of_a_host_become_its_record(
+    finished: tuple[Place, Sweep, list[Any]], tmp_path: Path
+) -> None:
+    _, sweep, _ = finished
+    records, lacking = join(sweep, tmp_path)
+    assert lacking == []
+    assert join(sweep, tmp_path) == (records, [])  # and never anew
+    for path, host in zip(records, NAMES, strict=True):
+        record = read_record(path)
+        assert record.info["host"]["hostname"] == host
+        assert (record.info["status"], record.blocks, record.info["blocks"]) == ("complete", 2, 2)
+        counts = record.samples.filter(record.samples["metric"] == "rows")
+        assert counts.group_by("block").len().sort("block").rows() == [(1, 3), (2, 3)]
+        order = [
+            counts.filter(counts["block"] == block).sort("position")["arm"].to_list()
+            for block in (1, 2)
+        ]
+        assert order == record.info["order"]
+        assert len(record.info["sessions"]) == 2
+    longer = replace(sweep, cells=[replace(sweep.cells[0], blocks=3)])
+    assert join(longer, tmp_path / "others") == (
+        [],
+        [f"swept on {host}: 2 of 3 blocks." for host in NAMES],
+    )
+
+
+def test_blocks_measured_by_different_code_are_not_joined(
+    finished: tuple[Place, Sweep, list[Any]], tmp_path: Path
+) -> None:
+    _, sweep, _ = finished
+    copy = replace(sweep, ledger=str(tmp_path / "ledger"))
+    shutil.copytree(sweep.ledger, copy.ledger)
+    ledger = Ledger(copy.ledger)
+    unit = next(iter(copy.units()))
+    info, samples = ledger.read(unit)
+    (tmp_path / "ledger" / unit.path).unlink()
+    ledger.put(unit, packed(info | {"fingerprint": "another"}, samples))
+    with pytest.raises(StudyError, match="Block 2 of swept on bench1 was not measured as block 1"):
+        join(copy, tmp_path / "records")
+
+
+def test_two_workers_of_one_host_take_turns_and_say_so(
+    place: Place, bar: Progress, terminal: io.StringIO
+) -> None:
+    sweep = place.sweep(pause_s=1.5, blocks=1)
+    _, address = place.scheduler()
+    for host in NAMES:
+        place.worker(address, host, PGSTUDIES_HOST_LOCK=str(place.base / "one.lock"))
+    with Client(address, set_as_default=False) as client:
+        client.wait_for_workers(2, timeout=60)
+        assert carry_out(sweep, client, bar) == []
+    assert "Waiting: the study swept (process" in terminal.getvalue()
+    ledger = Ledger(sweep.ledger)
+    times = sorted(
+        (entry["started_at"], entry["finished_at"])
+        for unit in sweep.units()
+        for entry in ledger.read(unit)[0]["timeline"]
+    )
+    assert all(end <= start for (_, end), (start, _) in pairwise(times))
+
+
+# Whatever dies
+
+
+def test_a_worker_is_killed_in_the_middle_of_a_block(place: Place) -> None:
+    sweep = place.sweep(pause_s=2.0, blocks=1)
+    _, address = place.scheduler()
+    victim, _ = (place.worker(address, host) for host in NAMES)
+    command = place.command(address)
+    wait_for(lambda: measuring(victim) and held(place, "bench1"))
+    block = measuring(victim)
+    worker = next(p for p in children_of(victim) if block[0] in p.children())
+    worker.kill()
+    assert wait_until_dead(block, 60)
+    said, _ = command.communicate(timeout=120)
+    assert command.returncode == 0, said
+    assert "its worker was lost; it will be measured again" in said
+    assert Ledger(sweep.ledger).done() == all_of(sweep)
+    assert len(files(place)) == 2
+
+
+def test_a_worker_is_killed_and_no_server_is_left(place: Place, run_base: Path) -> None:
+    sweep = place.sweep(pause_s=60.0, hosts=["bench1"], server="embedded", blocks=1)
+    servers = run_base / "of-bench1"
+    _, address = place.scheduler()
+    victim = place.worker(address, "bench1", PGSTUDIES_RUN_DIR=str(servers))
+    place.command(address)
+    wait_for(lambda: held(place, "bench1") and postmasters(servers))
+    everything = [*measuring(victim), *postmasters(servers)]
+    os.killpg(victim.pid, signal.SIGKILL)  # the host's worker and its nanny at once
+    assert wait_until_dead(everything, 60)
+    wait_for(lambda: not list(servers.glob("s-*")))
+    wait_for(lambda: not held(place, "bench1"))
+    assert files(place) == []
+    assert len(missing(sweep)) == 1
+
+
+def test_the_client_is_killed_and_started_again(place: Place) -> None:
+    sweep = place.sweep(pause_s=1.0, blocks=1)
+    _, address = place.scheduler()
+    workers = [place.worker(address, host) for host in NAMES]
+    command = place.command(address)
+    wait_for(lambda: all(map(measuring, workers)))
+    command.kill()
+    again = place.command(address)
+    said, _ = again.communicate(timeout=120)
+    assert again.returncode == 0, said
+    assert Ledger(sweep.ledger).done() == all_of(sweep)
+    assert len(files(place)) == 2
+
+
+def test_the_scheduler_is_killed_and_started_again(place: Place) -> None:
+    sweep = place.sweep(pause_s=1.0)
+    scheduler, address = place.scheduler()
+    workers = [place.worker(address, host) for host in NAMES]
+    command = place.command(address)
+    wait_for(lambda: files(place))
+    scheduler.kill()
+    said, _ = command.communicate(timeout=120)
+    assert command.returncode == ServerError.exit_code, said
+    assert "The scheduler is gone: the blocks that are done are kept" in said
+    _, address = place.scheduler()
+    for worker, host in zip(workers, NAMES, strict=True):
+        worker.wait(90)
+        place.worker(address, host)
+    again = place.command(address)
+    said, _ = again.communicate(timeout=120)
+    assert again.returncode == 0, said
+    assert Ledger(sweep.ledger).done() == all_of(sweep)
+    assert len(files(place)) == 4
+
+
+def test_a_host_vanishes(place: Place, bar: Progress) -> None:
+    sweep = place.sweep(pause_s=1.0, blocks=1)
+    _, address = place.scheduler()
+    victim, _ = (place.worker(address, host) for host in NAMES)
+    with Client(address, set_as_default=False) as client:
+        client.wait_for_workers(2, timeout=60)
+        wait_for(lambda: len(children_of(victim)) > 0)
+        frozen: list[psutil.Process] = []
+
+        def freeze() -> None:
+            wait_for(lambda: measuring(victim))
+            frozen.extend([psutil.Process(victim.pid), *children_of(victim)])
+            for process in frozen:
+                process.suspend()
+
+        with in_background(freeze):
+            failures = carry_out(sweep, client, bar, lost_s=3)
+        assert [(f.unit.host, f.reason) for f in failures] == [
+            ("bench1", "no worker has its name for 3 s")
+        ]
+        assert {unit.host for unit in Ledger(sweep.ledger).done()} == {"bench2"}
+        for process in frozen:  # it comes back, and finds that it was given up
+            process.resume()
+        place.worker(address, "bench1")
+        assert carry_out(sweep, client, bar, lost_s=60) == []
+    assert Ledger(sweep.ledger).done() == all_of(sweep)
+    assert len(files(place)) == 2
+
+
+def test_the_network_of_a_host_is_cut(place: Place, bar: Progress) -> None:
+    """Its block is finished all the same, as the ledger is not on that network, and counts once."""
+    sweep = place.sweep(pause_s=3.0, blocks=1, hosts=["bench1"])
+    with namespace() as (inside, device, here):
+        _, address = place.scheduler(host=here)
+        victim = place.worker(address, "bench1", inside=inside)
+        with Client(address, set_as_default=False) as client:
+            client.wait_for_workers(1, timeout=60)
+
+            def cut() -> None:
+                wait_for(lambda: measuring(victim))
+                ip("link", "set", device, "down")
+
+            with in_background(cut):
+                failures = carry_out(sweep, client, bar, lost_s=3)
+            assert [f.reason for f in failures] == ["no worker has its name for 3 s"]
+            wait_for(lambda: files(place) == ["0001.parquet"])
+            before = next((place.base / "sweep").rglob("*.parquet")).stat().st_mtime_ns
+            ip("link", "set", device, "up")
+            place.worker(address, "bench1", inside=inside)
+            assert carry_out(sweep, client, bar, lost_s=60) == []
+    assert Ledger(sweep.ledger).done() == all_of(sweep)
+    assert next((place.base / "sweep").rglob("*.parquet")).stat().st_mtime_ns == before
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
+
+@contextmanager
+def namespace() -> Iterator[tuple[list[str], str, str]]:
+    """A network of its own: what to put before a command, our device to it, our address there."""
+    name = f"pg{os.urandom(3).hex()}"
+    ours, theirs, subnet = f"{name}a", f"{name}b", f"10.197.{os.urandom(1)[0]}"
+    try:
+        ip("netns", "add", name)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("no network namespace can be made here")
+    try:
+        ip("link", "add", ours, "type", "veth", "peer", "name", theirs, "netns", name)
+        ip("addr", "add", f"{subnet}.1/30", "dev", ours)
+        ip("link", "set", ours, "up")
+        ip("-n", name, "addr", "add", f"{subnet}.2/30", "dev", theirs)
+        ip("-n", name, "link", "set", theirs, "up")
+        ip("-n", name, "link", "set", "lo", "up")
+        yield ["ip", "netns", "exec", name], ours, f"{subnet}.1"
+    finally:
+        ip("netns", "del", name)
+
+
+def test_a_disk_is_full_on_one_host(place: Place, bar: Progress) -> None:
+    sweep = place.sweep(blocks=1)
+    small = place.base / "bench2" / "records"
+    small.mkdir(parents=True)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "none", str(small)]
+    if (
+        shutil.which("mount") is None
+        or subprocess.run(mount, check=False, capture_output=True).returncode != 0
+    ):
+        pytest.skip("no small disk can be mounted here")
+    try:
+        with place.client(*NAMES) as client:
+            failures = carry_out(sweep, client, bar)
+        assert [f.unit.host for f in failures] == ["bench2"]
+        assert "No space left" in failures[0].reason
+        assert {unit.host for unit in Ledger(sweep.ledger).done()} == {"bench1"}
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+    with place.client(*NAMES) as client:
+        assert carry_out(sweep, client, bar) == []
+    assert Ledger(sweep.ledger).done() == all_of(sweep)
+
+
+def test_a_study_that_refuses_is_not_tried_again(place: Place, bar: Progress) -> None:
+    sweep = place.sweep(pause_s=99.0, hosts=["bench1"])
+    with place.client("bench1") as client:
+        failures = carry_out(sweep, client, bar)
+    assert [(f.unit.block, f.reason) for f in failures] == [
+        (1, "This study does not like to wait 99 seconds.")
+    ]
+    assert files(place) == []
+
+
+# Ctrl-C
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_lets_blocks_finish_and_a_second_one_aborts_them(place: Place, times: int) -> None:
+    sweep = place.sweep(pause_s=2.0 if times == 1 else 30.0, blocks=3, hosts=["bench1"])
+    _, address = place.scheduler()
+    worker = place.worker(address, "bench1")
+    command = place.command(address)
+    wait_for(lambda: measuring(worker) and held(place, "bench1"))
+    block = measuring(worker)
+    command.send_signal(signal.SIGINT)
+    if times == 2:
+        time.sleep(1)
+        command.send_signal(signal.SIGINT)
+    said, _ = command.communicate(timeout=100)
+    assert command.returncode == 130, said
+    assert "Nothing more is handed out; the blocks that run will finish." in said
+    assert "run it again to continue" in said
+    assert wait_until_dead(block)
+    assert len(missing(sweep)) == 1 + times
+    assert files(place) == ["0001.parquet"] * (2 - times)
+
+
+# The ledger that does not answer, in this process
+
+
+def request_of(sweep: Sweep) -> dict[str, Any]:
+    unit, cell = next(iter(sweep.units())), sweep.cells[0]
+    return {
+        "unit": vars(unit),
+        "profile": cell.profile,
+        "server": cell.server,
+        "parameters": cell.parameters,
+        "ledger": sweep.ledger,
+    }
+
+
+@pytest.fixture
+def at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks are measured in this process, whose variables they change."""
+    monkeypatch.setenv("PGSTUDIES_BLOCK", "")
+    monkeypatch.setenv("PGSTUDIES_RECORDS", str(tmp_path / "records"))
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_store_that_is_down_for_a_while_is_waited_for(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    sweep = place.sweep(hosts=["bench1"], ledger=bucket(f"http://{host}:{port}", monkeypatch))
+    server.stop()
+    again = ThreadedMotoServer(ip_address=host, port=port)
+    waited: list[str] = []
+
+    def said(text: str) -> int:
+        if "does not answer" in text and not waited:
+            waited.append(text)
+            again.start()
+        return len(text)
+
+    monkeypatch.setattr(sys.stderr, "write", said)
+    try:
+        blockrun.carry_out(request_of(sweep))
+        assert waited == [f"Waiting: the ledger {sweep.ledger} does not answer."]
+        assert Ledger(sweep.ledger).done() == {next(iter(sweep.units()))}
+    finally:
+        again.stop()
+
+
+@pytest.mark.usefixtures("at_once")
+def test_what_a_ledger_never_took_is_kept_and_put_the_next_time(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refusing(*_: object) -> bool:
+        raise ConnectionError("reset")
+
+    sweep = place.sweep(hosts=["bench1"])
+    records = str(place.base / "records")
+    with monkeypatch.context() as patch:
+        patch.setenv("PGSTUDIES_PATIENCE_S", "0")
+        patch.setattr(Ledger, "put", refusing)
+        with pytest.raises(SpaceError, match="what was measured is kept on this host"):
+            blockrun.carry_out(request_of(sweep))
+    monkeypatch.setattr(blockrun, "run_study", None)  # nothing is measured again
+    other = request_of(sweep) | {"ledger": str(place.base / "other")}
+    monkeypatch.setenv("PGSTUDIES_RECORDS", records)
+    with pytest.raises(TypeError):  # it is no block of another ledger
+        blockrun.carry_out(other)
+    monkeypatch.setenv("PGSTUDIES_RECORDS", records)
+    blockrun.carry_out(request_of(sweep))
+    assert Ledger(sweep.ledger).done() == {next(iter(sweep.units()))}
+    assert not [p for p in Path(records).rglob("*.parquet") if p.is_file()]
+
+
+# What is refused
+
+
+def test_hosts_with_other_versions_are_refused() -> None:
+    ours = {"host": "here", "polars": "2.0.0", "checkout": "abc"}
+    sweeping._refuse_other_versions("bench1", ours | {"host": "there"}, ours)
+    with pytest.raises(StudyError, match=r"bench1 has polars 1\.9\.0, and here it is 2.0.0: check"):
+        sweeping._refuse_other_versions("bench1", ours | {"polars": "1.9.0"}, ours)
+    with pytest.raises(StudyError, match="bench1 has checkout not at all, and here it is abc"):
+        sweeping._refuse_other_versions("bench1", {"polars": "2.0.0"}, ours)
+
+
+@contextmanager
+def in_background(task: Callable[[], None]) -> Iterator[None]:
+    from threading import Thread  # noqa: PLC0415
+
+    thread = Thread(target=task)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()

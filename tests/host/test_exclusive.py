@@ -1,0 +1,78 @@
+"""The lock of a host: held once, waited for, and gone with its holder."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pgstudies.host.exclusive import host_lock_file, only_one_here
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HOLDER = """
+import time
+from pgstudies.host.exclusive import only_one_here
+with only_one_here("a long study"):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture(autouse=True)
+def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PGSTUDIES_HOST_LOCK", str(tmp_path / "lock"))
+    return tmp_path / "lock"
+
+
+def holder() -> subprocess.Popen[str]:
+    process = subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_one_waits_for_the_other_and_says_for_whom(capsys: pytest.CaptureFixture[str]) -> None:
+    with holder() as process:
+        entered = threading.Event()
+
+        def enter() -> None:
+            with only_one_here("mine"):
+                entered.set()
+
+        thread = threading.Thread(target=enter)
+        thread.start()
+        assert not entered.wait(1.5)
+        process.send_signal(signal.SIGKILL)  # nothing of its own can release the lock
+        assert entered.wait(20)
+        thread.join()
+    said = capsys.readouterr().err
+    assert said == f"Waiting: a long study (process {process.pid}) measures on this host.\n"
+
+
+def test_nobody_waits_for_the_dead(lock: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        with only_one_here("mine"):
+            assert lock.read_text() == f"mine (process {os.getpid()})\n"
+    assert capsys.readouterr().err == ""
+
+
+def test_it_is_one_file_for_all_accounts(lock: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with only_one_here("mine"):
+        assert lock.stat().st_mode & 0o666 == 0o666
+    monkeypatch.delenv("PGSTUDIES_HOST_LOCK")
+    monkeypatch.setenv("TMPDIR", "/elsewhere")
+    assert str(host_lock_file()) == "/tmp/pgstudies-measuring.lock"
+
+
+def test_a_link_is_not_followed(lock: Path, tmp_path: Path) -> None:
+    lock.symlink_to(tmp_path / "somebody's")
+    with pytest.raises(OSError, match="symbolic link"), only_one_here("mine"):
+        pass
+    assert not (tmp_path / "somebody's").exists()

@@ -1,0 +1,433 @@
+"""Measuring: every arm in every block, from the same state, kept block by block, continued."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import psutil
+import psycopg
+import pytest
+
+from pgstudies.errors import BlockMeasured, CannotRun, ServerError, StudyError
+from pgstudies.measuring.arms import Arm
+from pgstudies.measuring.measure import measure
+from pgstudies.paths import ROOT
+from pgstudies.programs.installations import find_binaries
+from pgstudies.records.reading import list_records, read_record
+from tests.conftest import BUILDER, LESSER, dsn_of, wait_until_dead
+
+if TYPE_CHECKING:
+    from pgstudies.measuring.trial import Trial
+    from pgstudies.records.reading import Record
+    from pgstudies.servers.owned import OwnedServer
+
+pytestmark = pytest.mark.usefixtures("private")
+
+ROWS = 2000
+PARAMETERS = {"server": "", "blocks": 2, "seed": 1}
+ARMS = [Arm("plain"), Arm("wide", state="wide", options={"extra": 3})]
+
+
+def prepare(trial: Trial, arm: Arm) -> None:
+    width = 100 if arm.state == "wide" else 1
+    trial.timed("create", "CREATE TABLE t(i int, d text)")
+    trial.timed(
+        "fill", f"INSERT INTO t SELECT i, repeat('x', {width}) FROM generate_series(1, {ROWS}) i"
+    )
+
+
+def procedure(trial: Trial, arm: Arm) -> None:
+    trial.timed("count", "SELECT count(*) FROM t", iteration=1)
+    trial.record("count", "rows", trial.value("SELECT count(*) FROM t"), "rows", iteration=1)
+    for _ in range(arm.options.get("extra", 0)):
+        trial.execute("INSERT INTO t VALUES (0, 'x')")
+    trial.execute("DELETE FROM t")
+
+
+def run(server: str = "", arms: list[Arm] | None = None, blocks: int = 2, **changed: Any) -> Record:
+    parameters = PARAMETERS | {"server": server, "blocks": blocks}
+    options: dict[str, Any] = {"prepare": prepare, "procedure": procedure} | changed
+    return measure("made_up", arms=arms or ARMS, parameters=parameters, settings={}, **options)
+
+
+def value(record: Record, metric: str, step: str = "count") -> list[float]:
+    wanted = (pl.col("metric") == metric) & (pl.col("step") == step) & (pl.col("block") > 0)
+    return record.samples.filter(wanted)["value"].to_list()
+
+
+def test_every_block_runs_every_arm_once_from_the_restored_state() -> None:
+    record = run()
+    trials = record.samples.filter(pl.col("metric") == "rows")
+    assert trials.group_by("block", "arm").len()["len"].to_list() == [1] * 6
+    assert value(record, "rows") == [ROWS] * 6
+    assert sorted(trials["arm"].unique()) == ["plain", "plain (again)", "wide"]
+
+
+def test_blocks_follow_the_recorded_order_and_come_in_mirrored_pairs() -> None:
+    record = run()
+    order = record.info["order"]
+    ran = record.timeline.group_by("block", maintain_order=True).agg("arm")["arm"].to_list()
+    assert ran == order
+    assert order[1] == order[0][::-1]
+
+
+def test_counted_quantities_are_those_of_the_statement() -> None:
+    """A table of known size: every page is touched by the count, and by nothing else."""
+
+    def count(trial: Trial, _: Arm) -> None:
+        size = trial.value("SELECT pg_relation_size('t') / 8192")
+        trial.execute("VACUUM (FREEZE) t")
+        trial.timed("count", "SELECT count(*) FROM t")
+        trial.record("count", "size", size, "blocks")
+        trial.timed("insert", "INSERT INTO t SELECT i, 'x' FROM generate_series(1, 10) i")
+
+    record = run(procedure=count, blocks=1)
+    hit, read = value(record, "buffers_hit"), value(record, "buffers_read")
+    assert [h + r for h, r in zip(hit, read, strict=True)] == value(record, "size")
+    assert value(record, "wal_bytes") == [0] * 3
+    assert all(b > 0 for b in value(record, "wal_bytes", "insert"))
+    assert all(cpu > 0 for cpu in value(record, "cpu_s"))
+
+
+def test_a_short_statement_is_recorded_as_one_run_of_many() -> None:
+    """Beside statements that psycopg prepares by itself, and more than once in a trial."""
+
+    def many(trial: Trial, _: Arm) -> None:
+        for __ in range(10):
+            trial.value("SELECT count(*) FROM t")
+        trial.repeated("count", "SELECT count(*) FROM t", 7, iteration=1)
+        trial.repeated("count", "SELECT count(*) FROM t", 7, iteration=2)
+        trial.record("count", "size", trial.value("SELECT pg_relation_size('t') / 8192"), "blocks")
+
+    record = run(procedure=many, blocks=1)
+    touched = [
+        hit + read
+        for hit, read in zip(
+            value(record, "buffers_hit"), value(record, "buffers_read"), strict=True
+        )
+    ]
+    assert touched == [size for size in value(record, "size") for _ in range(2)]
+
+
+def test_a_cold_table_is_read_from_the_device_and_then_not_again() -> None:
+    def cold(trial: Trial, _: Arm) -> None:
+        assert trial.make_cold("t", step="count")
+        trial.timed("count", "SELECT count(*) FROM t", case="cold")
+        trial.timed("count", "SELECT count(*) FROM t", case="warm")
+        trial.record("count", "size", trial.value("SELECT pg_relation_size('t')"), "bytes")
+
+    def fill(trial: Trial, _: Arm) -> None:
+        trial.execute("CREATE TABLE t(i int, d text)")
+        trial.execute("INSERT INTO t SELECT i, repeat('x', 800) FROM generate_series(1, 20000) i")
+
+    record = run(procedure=cold, prepare=fill, arms=ARMS[:1], blocks=1)
+    by_case = record.samples.filter(pl.col("metric") == "read_bytes", pl.col("block") > 0)
+    size = value(record, "size")[0]
+    assert by_case.filter(pl.col("case") == "cold")["value"].min() >= size  # type: ignore[operator]
+    assert by_case.filter(pl.col("case") == "warm")["value"].to_list() == [0, 0]
+
+
+def test_an_arm_that_cannot_run_is_named_with_its_reason_and_the_others_run() -> None:
+    def refuse(trial: Trial, arm: Arm) -> None:
+        if arm.name == "wide":
+            raise CannotRun("there is no such thing here")
+        procedure(trial, arm)
+
+    record = run(procedure=refuse)
+    reasons = dict(record.arms.select("name", "not_run").iter_rows())
+    assert reasons == {
+        "plain": None,
+        "plain (again)": None,
+        "wide": "there is no such thing here",
+    }
+    assert "wide" not in record.samples.filter(pl.col("block") > 0)["arm"]
+    assert record.blocks == 2
+
+
+def test_a_baseline_that_cannot_run_stops_the_run() -> None:
+    def refuse(trial: Trial, _: Arm) -> None:
+        raise CannotRun(f"not on {trial.server.version_text}")
+
+    with pytest.raises(StudyError, match="The baseline, plain, cannot run here: not on"):
+        run(procedure=refuse)
+
+
+def other_server() -> str:
+    """The embedded programs once more, by their directory: a second server of the same version."""
+    return str(find_binaries("embedded").bindir.parent)
+
+
+def test_arms_run_on_servers_of_their_own_of_which_one_runs_at_a_time() -> None:
+    def servers() -> int:
+        return sum(child.name().startswith("postgres") for child in psutil.Process().children())
+
+    running: set[int] = set()
+    before = servers()
+
+    def watched(trial: Trial, arm: Arm) -> None:
+        running.add(servers())
+        assert trial.server.spec == (arm.server or "embedded")
+        procedure(trial, arm)
+
+    arms = [Arm("here"), Arm("there", server=other_server())]
+    record = run(arms=arms, procedure=watched)
+    assert value(record, "rows") == [ROWS] * 6
+    assert running == {before + 1}
+    assert list(record.info["servers"]) == [other_server()]
+    versions = record.arms["server"].unique().to_list()
+    assert versions == [record.info["server"]["version_text"]]
+    assert "compiled by" in record.info["servers"][other_server()]["build"]
+
+
+def test_an_arm_whose_server_cannot_be_had_is_named_and_the_next_is_the_baseline() -> None:
+    arms = [
+        Arm("known", not_run="it is not for this machine"),
+        Arm("found out", server="/no/such/directory"),
+        Arm("plain"),
+        Arm("wide", state="wide"),
+    ]
+    record = run(arms=arms)
+    table = record.arms
+    assert table["name"].to_list() == ["known", "found out", "plain", "plain (again)", "wide"]
+    assert table.filter("baseline")["name"].to_list() == ["plain"]
+    reasons = table["not_run"].to_list()
+    assert reasons[0] == "it is not for this machine"
+    assert "There is no directory /no/such/directory" in reasons[1]
+    assert reasons[2:] == [None] * 3
+    assert value(record, "rows") == [ROWS] * 6
+
+
+def test_a_trial_can_go_back_to_its_state() -> None:
+    def twice(trial: Trial, arm: Arm) -> None:
+        procedure(trial, arm)
+        assert trial.value("SELECT count(*) FROM t") == 0
+        trial.restore()
+        procedure(trial, arm)
+
+    assert value(run(procedure=twice, blocks=1), "rows") == [ROWS] * 6
+
+
+def test_a_sequence_of_statements_is_recorded_as_one_of_them() -> None:
+    between: list[int] = []
+
+    def sequence(trial: Trial, _: Arm) -> None:
+        inserts = [f"INSERT INTO t VALUES ({-i}, 'x')" for i in range(1, 6)]
+        count = "SELECT count(*) FROM t WHERE i < 0"
+        with trial.server.connect() as other:
+            trial.each(
+                "insert",
+                inserts,
+                iteration=1,
+                between=lambda: between.append(other.execute(count).fetchone()[0]),  # type: ignore[index]
+            )
+        with pytest.raises(psycopg.errors.UndefinedTable):
+            trial.each("wrong", ["SELECT 1", "SELECT * FROM nowhere"])
+        with pytest.raises(StudyError, match="no statement to run for nothing"):
+            trial.each("nothing", [])
+
+    record = run(procedure=sequence, blocks=1, arms=ARMS[:1])
+    assert between == [1, 2, 3, 4, 5] * 2
+    assert len(value(record, "duration_s", "insert")) == 2
+    assert all(v > 0 for v in value(record, "cpu_s", "insert"))
+    assert value(record, "duration_s", "wrong") == []
+
+
+class Stopped(Exception):  # noqa: N818
+    """Stands for whatever ends a run early."""
+
+
+def test_a_run_cut_short_is_continued_with_the_blocks_that_are_missing() -> None:
+    seen: list[tuple[int, str]] = []
+    stop_at = 2
+
+    def watched(trial: Trial, arm: Arm) -> None:
+        if trial.block == stop_at and arm.name == "wide":
+            raise Stopped
+        seen.append((trial.block, arm.name))
+        procedure(trial, arm)
+
+    with pytest.raises(Stopped):
+        run(procedure=watched, blocks=3)
+    half = list_records("made_up").row(0, named=True)
+    assert (half["status"], half["blocks_done"]) == ("interrupted", 1)
+    assert read_record(half["path"]).samples["block"].unique().sort().to_list() == [0, 1]
+
+    stop_at = 0
+    seen.clear()
+    record = run(procedure=watched, blocks=3)
+
+    assert {block for block, _ in seen} == {2, 3}
+    assert str(record.path) == half["path"]
+    assert len(record.info["sessions"]) == 2
+    rows = record.samples.filter(pl.col("metric") == "rows")
+    assert rows.group_by("block", "arm").len().height == 9
+    assert list_records("made_up").height == 1
+
+
+def test_another_procedure_is_not_a_continuation() -> None:
+    def stopped(_: Trial, __: Arm) -> None:
+        raise Stopped
+
+    with pytest.raises(Stopped):
+        run(procedure=stopped)
+    run()
+    assert sorted(list_records("made_up")["status"]) == ["complete", "interrupted"]
+
+
+def test_a_fresh_run_continues_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    once = []
+
+    def stopped(trial: Trial, arm: Arm) -> None:
+        procedure(trial, arm)
+        once.append(arm.name)
+        if len(once) == 1:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        run(procedure=stopped)
+    monkeypatch.setenv("PGSTUDIES_FRESH", "1")
+    run(procedure=stopped)
+    assert sorted(list_records("made_up")["status"]) == ["complete", "interrupted"]
+
+
+def test_one_block_alone_is_as_in_the_whole_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run(blocks=3)
+    monkeypatch.setenv("PGSTUDIES_BLOCK", "3")
+    with pytest.raises(BlockMeasured, match="Block 3 is measured"):
+        run(blocks=3)
+    alone = read_record(list_records()["path"][-1])
+    assert alone.info["fingerprint"] == whole.info["fingerprint"]
+    assert alone.info["status"] == "complete"
+    assert (alone.blocks, alone.info["blocks"]) == (1, 1)
+    counted = pl.col("metric") == "rows"
+    columns = ["block", "position", "arm", "value"]
+    third = whole.samples.filter(counted, pl.col("block") == 3).select(columns)
+    assert alone.samples.filter(counted, pl.col("block") > 0).select(columns).equals(third)
+
+
+def test_a_server_killed_in_mid_block_leaves_a_record_that_continues() -> None:
+    killed: list[list[int]] = []
+
+    def kill(trial: Trial, arm: Arm) -> None:
+        procedure(trial, arm)
+        if trial.block == 2 and not killed:
+            server: Any = trial.server
+            killed.append(server.pids())
+            for pid in killed[0]:
+                os.kill(pid, signal.SIGKILL)
+            trial.execute("SELECT 1")
+
+    with pytest.raises(ServerError, match="The server went away in block 2"):
+        run(procedure=kill)
+    path = list_records("made_up")["path"][0]
+    assert read_record(path).blocks == 1
+    record = run(procedure=kill)
+    assert str(record.path) == path
+    assert record.blocks == 2
+
+
+SUBPROCESS = """
+import os, sys
+sys.path.insert(0, {tests!r})
+from tests.measuring.test_measure import run, procedure
+def slow(trial, arm):
+    if trial.block == 2:
+        print(" ".join(map(str, trial.server.pids())), flush=True)
+        trial.execute("SELECT pg_sleep(600)")
+    procedure(trial, arm)
+run(procedure=slow, blocks=2)
+"""
+
+
+def test_python_killed_in_mid_block_leaves_no_server_and_a_readable_record() -> None:
+    code = SUBPROCESS.format(tests=str(ROOT))
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert process.stdout is not None
+    servers = [psutil.Process(int(pid)) for pid in process.stdout.readline().split()]
+    assert servers
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+    assert wait_until_dead(servers)
+    found = list_records("made_up").row(0, named=True)
+    assert (found["status"], found["blocks_done"]) == ("unfinished", 1)
+    assert read_record(found["path"]).blocks == 1
+
+
+@pytest.mark.parametrize("role", [BUILDER, LESSER])
+def test_on_somebody_elses_server_what_cannot_be_had_is_named(
+    stranger: OwnedServer, role: str
+) -> None:
+    def careful(trial: Trial, arm: Arm) -> None:
+        trial.checkpoint()
+        assert not trial.make_cold("t", step="count")
+        procedure(trial, arm)
+
+    arms = [Arm("plain"), Arm("big buffers", settings={"shared_buffers": "1GB"})]
+    record = run(dsn_of(stranger, role), arms, procedure=careful)
+
+    assert value(record, "rows") == [ROWS] * 4
+    reasons = dict(record.arms.select("name", "not_run").iter_rows())
+    assert "needs a restart of the server" in str(reasons["big buffers"])
+    assert record.left_out.select("step", "case").unique().sort("step").rows() == [
+        ("checkpoint", ""),
+        ("count", "cold"),
+    ]
+    assert "p@ss" not in json.dumps(record.info)
+
+
+def test_a_record_is_replayed_without_a_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = run(blocks=1)
+    monkeypatch.setenv("PGSTUDIES_REPLAY", str(record.path))
+    monkeypatch.setenv("PGSTUDIES_SERVER", "no server at all")
+    monkeypatch.setenv("PGSTUDIES_RECORD_FILE", str(tmp_path / "told"))
+    again = run(blocks=99)
+    assert again.samples.equals(record.samples)
+    assert again.parameters["blocks"] == 1
+    assert (tmp_path / "told").read_text().strip() == str(record.path)
+
+
+def test_the_record_tells_how_it_was_made() -> None:
+    info = run(blocks=1).info
+    assert info["status"] == "complete"
+    assert info["seed"] == 1
+    assert info["server"]["version"] >= 130000
+    names = {setting["name"] for setting in info["server"]["nondefault_settings"]}
+    assert "shared_preload_libraries" in names
+    assert info["host"]["hostname"]
+    assert info["packages"]["psycopg"]
+    assert info["finished_at"] > info["started_at"]
+
+
+def installations() -> list[Path]:
+    """Other releases: Debian's, and those that $PGSTUDIES_TEST_BINARIES lists."""
+    listed = os.environ.get("PGSTUDIES_TEST_BINARIES", "").split(os.pathsep)
+    debian = [
+        found.parents[1] for found in sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    ]
+    return [*debian, *(Path(entry) for entry in listed if entry)]
+
+
+@pytest.mark.parametrize("directory", installations(), ids=str)
+def test_other_releases_are_measured_the_same_way(directory: Path) -> None:
+    def cold(trial: Trial, arm: Arm) -> None:
+        assert trial.make_cold("t", step="count")
+        trial.timed("count", "SELECT count(*) FROM t", case="cold")
+        procedure(trial, arm)
+
+    record = run(str(directory), blocks=1, procedure=cold)
+    assert value(record, "rows") == [ROWS] * 3
+    by_case = record.samples.filter(pl.col("metric") == "read_bytes", pl.col("case") == "cold")
+    assert by_case["value"].min() > 0  # type: ignore[operator]

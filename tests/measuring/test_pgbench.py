@@ -1,0 +1,114 @@
+"""Running pgbench: the same keys with the same seed, one row per transaction, counted reads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+
+from pgstudies.errors import CannotRun, StudyError
+from pgstudies.measuring.arms import Arm
+from pgstudies.measuring.pgbench import drift, pgbench, read_log
+from pgstudies.measuring.trial import Trial
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pgstudies.servers.owned import OwnedServer
+
+ROWS = 20_000
+SCRIPT = "\\set i random(1, :rows)\nINSERT INTO seen VALUES (:i);\n"
+
+
+@pytest.fixture
+def trial(owned: OwnedServer) -> Iterator[Trial]:
+    def build() -> None:
+        with owned.connect() as connection:
+            connection.execute("CREATE TABLE seen(i int)")
+            connection.execute(
+                f"CREATE TABLE wide AS "
+                f"SELECT i, repeat('x', 900) d FROM generate_series(1, {ROWS}) i"
+            )
+            connection.execute("CREATE INDEX wide_i ON wide(i)")
+            connection.execute("VACUUM ANALYZE wide")
+
+    owned.restore("for pgbench", build)
+    with Trial(owned, Arm("plain"), block=1, position=1) as trial:
+        yield trial
+
+
+def metric(trial: Trial, name: str) -> float:
+    (value,) = [row[7] for row in trial.rows if row[6] == name]
+    return float(value)
+
+
+def seen(trial: Trial) -> list[int]:
+    rows = trial.execute("SELECT i FROM seen ORDER BY ctid").fetchall()
+    trial.execute("TRUNCATE seen")
+    return [i for (i,) in rows]
+
+
+def test_there_is_a_row_for_every_transaction(trial: Trial) -> None:
+    log = pgbench(trial, "insert", SCRIPT, transactions=50, seed=1, variables={"rows": 9})
+    assert log["transaction"].to_list() == list(range(1, 51))
+    assert log["latency_s"].min() > 0  # type: ignore[operator]
+    assert metric(trial, "duration_s") == pytest.approx(log["latency_s"].mean())
+    assert {row[4:6] for row in trial.rows} == {("insert", 0)}
+
+
+def test_the_same_seed_draws_the_same_keys_and_another_seed_others(trial: Trial) -> None:
+    drawn = []
+    for seed in (7, 7, 8):
+        pgbench(trial, "insert", SCRIPT, transactions=20, seed=seed, variables={"rows": ROWS})
+        drawn.append(seen(trial))
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert len(drawn[0]) == 20
+
+
+def test_pages_and_bytes_read_are_those_of_pgbenchs_own_session(trial: Trial) -> None:
+    query = "\\set i random(1, :rows)\nSELECT d FROM wide WHERE i = :i;\n"
+    assert trial.make_cold("wide", step="select")
+    pgbench(trial, "select", query, transactions=100, seed=3, variables={"rows": ROWS})
+    read = metric(trial, "buffers_read")
+    # A page of the table for every row, of 8 to a page, and the index of 57 pages.
+    assert 1 < read < 1.6
+    assert metric(trial, "read_bytes") >= 0.9 * read * 8192
+    trial.rows.clear()
+    pgbench(trial, "select", query, transactions=100, seed=3, variables={"rows": ROWS})
+    assert metric(trial, "buffers_read") == 0
+    assert metric(trial, "read_bytes") == 0
+
+
+def test_a_script_that_the_server_refuses_is_told_in_its_words(trial: Trial) -> None:
+    with pytest.raises(StudyError, match=r'pgbench failed: .*relation "nowhere" does not exist'):
+        pgbench(trial, "bad", "SELECT * FROM nowhere;\n", transactions=5, seed=1)
+    assert trial.rows == []
+
+
+def test_without_pgbench_the_step_says_how_to_get_it(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without = replace(trial.server.capabilities, pgbench=None)
+    monkeypatch.setattr(trial.server, "capabilities", without)
+    with pytest.raises(CannotRun, match="no pgbench here: install"):
+        pgbench(trial, "select", "SELECT 1;\n", transactions=5, seed=1)
+
+
+def test_a_server_that_is_not_ours_is_reached_with_its_password(
+    elsewhere: Trial,
+) -> None:
+    assert pgbench(elsewhere, "one", "SELECT 1;\n", transactions=5, seed=1).height == 5
+    assert "read_bytes" not in {row[6] for row in elsewhere.rows}
+
+
+def test_drift_compares_the_last_fourth_with_the_second() -> None:
+    assert drift(pl.Series([9.0] * 4 + [1.0] * 4 + [9.0] * 4 + [2.0] * 4)) == 2
+    assert drift(pl.Series([1.0] * 3)) == 1
+    assert drift(pl.Series([], dtype=pl.Float64)) == 1
+
+
+def test_a_log_that_is_not_there_has_no_rows(tmp_path: Path) -> None:
+    assert read_log(tmp_path).is_empty()

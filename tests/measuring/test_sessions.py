@@ -1,0 +1,140 @@
+"""Many sessions at once: their open transactions are in every snapshot, and then they are gone."""
+
+from __future__ import annotations
+
+import resource
+from typing import TYPE_CHECKING
+
+import psutil
+import psycopg
+import pytest
+
+from pgstudies.errors import CannotRun, ServerError
+from pgstudies.measuring import sessions
+from pgstudies.measuring.sessions import (
+    Room,
+    conninfo,
+    end_sessions,
+    hold_transactions,
+    room_for_sessions,
+    session_cpu_seconds,
+)
+from pgstudies.servers.serve import serve
+from tests.conftest import BUILDER, dsn_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pgstudies.servers.owned import OwnedServer
+
+
+def idle_in_transaction(server: OwnedServer) -> int:
+    query = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction'"
+    with server.connect() as connection:
+        (count,) = connection.execute(query).fetchone() or (0,)
+    return int(count)
+
+
+@pytest.mark.parametrize("count", [0, 1, 70])
+def test_a_snapshot_lists_every_transaction_held_and_none_afterwards(
+    owned: OwnedServer, count: int
+) -> None:
+    processes = len(owned.session_pids())
+    with hold_transactions(owned, count) as held:
+        assert held == count
+        assert idle_in_transaction(owned) == count
+    assert len(owned.session_pids()) <= processes
+    assert idle_in_transaction(owned) == 0
+
+
+def test_an_error_meanwhile_leaves_no_session_behind(owned: OwnedServer) -> None:
+    processes = len(owned.session_pids())
+    with pytest.raises(KeyboardInterrupt), hold_transactions(owned, 5):
+        raise KeyboardInterrupt
+    assert len(owned.session_pids()) <= processes
+
+
+def test_more_than_the_server_takes_is_refused_with_the_number_that_fits(
+    owned: OwnedServer,
+) -> None:
+    room = room_for_sessions(owned)
+    assert 50 < room.connections < 100
+    with (
+        pytest.raises(CannotRun, match=f"200 sessions do not fit.* {room.connections} connections"),
+        hold_transactions(owned, 200),
+    ):
+        pass
+    with hold_transactions(owned, room.connections) as held:
+        assert held == room.connections
+
+
+def test_a_session_refused_while_others_are_opened_is_an_error_and_closes_those(
+    owned: OwnedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "room_for_sessions", lambda _: Room(10_000, ""))
+    processes = len(owned.session_pids())
+    with (
+        pytest.raises(ServerError, match=r"Only \d+ of 150 sessions could be opened: .*clients"),
+        hold_transactions(owned, 150),
+    ):
+        pass
+    assert len(owned.session_pids()) <= processes
+
+
+def test_sessions_of_somebody_elses_server_are_those_of_the_role(stranger: OwnedServer) -> None:
+    with serve(dsn_of(stranger, BUILDER)) as server, hold_transactions(server, 5) as held:
+        assert held == 5
+        with stranger.connect() as connection:
+            query = """
+                SELECT count(*) FROM pg_stat_activity
+                WHERE usename = %s AND backend_xid IS NOT NULL
+            """
+            assert connection.execute(query, [BUILDER]).fetchone() == (5,)
+    assert idle_in_transaction(stranger) == 0
+
+
+def test_open_files_limit_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (500, 500))
+    room = room_for_sessions()
+    assert room.connections < 400
+    assert "ulimit -n" in room.reason
+
+
+def test_semaphores_limit_the_room_for_servers_before_10(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    limits, used = tmp_path / "sem", tmp_path / "used"
+    limits.write_text("32000\t1024000000\t500\t12\n")
+    used.write_text("key semid perms nsems\n 1 0 600 17\n 2 1 600 17\n")
+    monkeypatch.setattr(sessions, "_SEMAPHORE_LIMITS", limits)
+    monkeypatch.setattr(sessions, "_SEMAPHORES_USED", used)
+    room = room_for_sessions(oldest=90300)
+    assert room.connections == (12 - 2) * 16 - 50
+    assert "kernel.sem" in room.reason
+    assert room_for_sessions(oldest=100000).connections > room.connections
+
+
+def test_the_address_is_enough_for_another_client(owned: OwnedServer) -> None:
+    with psycopg.connect(conninfo(owned)) as connection:
+        assert connection.execute("SELECT current_database()").fetchone() == ("pgstudies",)
+
+
+def test_cpu_of_sessions_that_have_ended_is_counted(owned: OwnedServer) -> None:
+    living = len(owned.session_pids())
+    before = session_cpu_seconds(owned, living)
+    work = "SELECT count(*) FROM generate_series(1, 2000000)"
+    with owned.connect() as connection:
+        connection.execute(work)
+    assert session_cpu_seconds(owned, living) > before
+
+
+def test_a_session_that_is_broken_already_does_not_keep_others_from_ending(
+    owned: OwnedServer,
+) -> None:
+    owned.restore("empty", lambda: None)
+    broken, other = owned.connect(), owned.connect()
+    pid = other.info.backend_pid
+    broken.close()
+    end_sessions(owned, [broken, other])
+    assert other.closed
+    assert not psutil.pid_exists(pid)

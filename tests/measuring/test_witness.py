@@ -1,0 +1,101 @@
+"""What sessions wait for, sampled while they do it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pgstudies.measuring.arms import Arm
+from pgstudies.measuring.trial import Trial
+from pgstudies.measuring.witness import WAIT, Waits, Witness, digest, waits_of
+from pgstudies.servers.facts import examined, identity
+
+if TYPE_CHECKING:
+    from pgstudies.servers.owned import OwnedServer
+
+
+def test_a_statement_that_sleeps_waits_for_its_sleep(owned: OwnedServer) -> None:
+    witness = Witness()
+    with Trial(owned, Arm("plain"), block=1, position=1, witness=witness) as trial:
+        trial.timed("sleep", "SELECT pg_sleep(2)")
+    metrics = {row[6]: row[7] for row in trial.rows}
+    assert metrics[f"{WAIT}Timeout: PgSleep"] == pytest.approx(metrics["duration_s"], rel=0.5)
+    assert witness.plans == {"sleep": "Result"}
+
+
+def test_of_a_repeated_statement_one_is_told(owned: OwnedServer) -> None:
+    with Trial(owned, Arm("plain"), block=1, position=1, witness=Witness()) as trial:
+        trial.repeated("sleep", "SELECT pg_sleep(0.01)", 100)
+    metrics = {row[6]: row[7] for row in trial.rows}
+    assert metrics[f"{WAIT}Timeout: PgSleep"] == pytest.approx(metrics["duration_s"], rel=0.8)
+
+
+def test_what_is_taken_once_is_gone(owned: OwnedServer) -> None:
+    waits = waits_of(owned)
+    assert isinstance(waits, Waits)
+    with owned.connect() as connection:
+        waits.turn()
+        connection.execute("SELECT pg_sleep(0.5)")
+        waits.turn()
+    assert waits.take(0.5)
+    assert waits.take(0.5) == {}
+    waits.close()
+    waits.close()
+
+
+def test_a_server_that_ends_ends_the_sampling(owned: OwnedServer) -> None:
+    waits = waits_of(owned)
+    assert waits is not None
+    owned.restart()
+    time.sleep(0.2)
+    waits.close()
+
+
+def test_sampling_is_not_counted_as_the_statement(owned: OwnedServer) -> None:
+    """The view of the sessions reads catalogs; a statement that sleeps reads nothing."""
+    with Trial(owned, Arm("plain"), block=1, position=1, witness=Witness()) as trial:
+        for iteration in range(2):
+            trial.timed("sleep", "SELECT pg_sleep(0.5)", iteration=iteration)
+    hits = [row[7] for row in trial.rows if row[6] == "buffers_hit" and row[5] == 1]
+    assert hits == [0]
+
+
+def test_without_a_comparison_nothing_is_sampled(owned: OwnedServer) -> None:
+    with Trial(owned, Arm("plain"), block=1, position=1) as trial:
+        trial.timed("sleep", "SELECT pg_sleep(0.2)")
+    metrics = {row[6] for row in trial.rows}
+    assert "result" not in metrics
+    assert not any(metric.startswith(WAIT) for metric in metrics)
+
+
+def test_equal_results_have_equal_digests_whatever_their_order(owned: OwnedServer) -> None:
+    with owned.connect() as connection:
+        up, down, other = (
+            connection.execute(f"SELECT i FROM generate_series(1, {last}) i ORDER BY i {order}")
+            for last, order in ((3, "ASC"), (3, "DESC"), (4, "ASC"))
+        )
+        assert digest(up) == digest(down) != digest(other)
+        assert len(up.fetchall()) == 3  # it can still be read
+        assert digest(connection.execute("CREATE TEMP TABLE t AS SELECT 1")) == 1
+
+
+def test_what_cannot_be_explained_has_no_plan(owned: OwnedServer) -> None:
+    witness = Witness()
+    with owned.connect() as connection:
+        witness.saw(connection, "vacuum", "", "VACUUM")
+        witness.saw(connection, "wrong", "", "SELECT nothing")
+        witness.saw(connection, "bound", "", "SELECT %s::int", [1])
+        witness.saw_script(
+            connection, "script", "warm", "\\set k random(1, 9)\nSELECT :k, ':k', 1::text;", {}
+        )
+    assert witness.plans == {"bound": "Result", "script, warm": "Result"}
+
+
+def test_a_server_tells_settings_build_and_assertions(owned: OwnedServer) -> None:
+    found = examined(owned)
+    assert found["settings"]["fsync"] == ["off", "command line"]
+    assert found["assertions"] in {"on", "off"}
+    assert "-O" in found["cflags"]
+    assert len(identity(owned)) == 16

@@ -1,0 +1,267 @@
+"""Building the C extensions: once, for the server in use, or a reason why not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pgstudies.cli.checks import Check, examine_extensions
+from pgstudies.errors import CannotRun
+from pgstudies.paths import EXTENSIONS
+from pgstudies.programs import compilers, extensions
+from pgstudies.programs.compilers import find_compiler
+from pgstudies.programs.extensions import NAMES, build, extension, self_test
+from pgstudies.programs.installations import find_binaries
+from tests.conftest import embedded
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pgstudies.servers.owned import OwnedServer
+
+pytestmark = pytest.mark.usefixtures("private")
+
+SMALL = {
+    "small.c": '#include "postgres.h"\n#include "fmgr.h"\nPG_MODULE_MAGIC;\n'
+    "PG_FUNCTION_INFO_V1(one);\nDatum one(PG_FUNCTION_ARGS) { PG_RETURN_INT32(1); }\n",
+    "small.control": "default_version = '1.0'\nmodule_pathname = 'small'\n",
+    "small--1.0.sql": "CREATE FUNCTION one() RETURNS int LANGUAGE C AS 'MODULE_PATHNAME';\n",
+    "Makefile": "MODULES = small\nEXTENSION = small\nPGXS := $(shell $(PG_CONFIG) --pgxs)\n"
+    "include $(PGXS)\noverride CFLAGS := $(filter-out -W% -fexcess-precision=%,$(CFLAGS))\n",
+}
+
+
+@pytest.fixture
+def cache(run_base: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A cache of the test's own, within reach of the servers' account."""
+    directory = run_base / f"cache-{tmp_path.name}"
+    monkeypatch.setenv("PGSTUDIES_CACHE", str(directory))
+    return directory
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The source of an extension that takes no time to build."""
+    source = tmp_path / "extensions" / "small"
+    source.mkdir(parents=True)
+    for name, content in SMALL.items():
+        (source / name).write_text(content)
+    monkeypatch.setattr(extensions, "EXTENSIONS", source.parent)
+    try:
+        find_compiler()
+    except CannotRun as reason:
+        pytest.skip(str(reason))
+    return source
+
+
+def built_in(cache: Path) -> set[str]:
+    home = cache / "extensions"
+    return {entry.name for entry in home.iterdir()} if home.exists() else set()
+
+
+def test_it_is_built_once_and_found_by_the_server(cache: Path, small: Path) -> None:
+    made = extension("small")
+    assert made.reason is None
+    (name,) = built_in(cache)
+    built = cache / "extensions" / name
+    files = {str(file.relative_to(built)) for file in built.rglob("*")}
+    assert files == {"extension", "extension/small--1.0.sql", "extension/small.control", "small.so"}
+    before = built.stat().st_mtime_ns
+    assert extension("small", "embedded") == made
+    assert built.stat().st_mtime_ns == before
+    with embedded({"fsync": "off", **made.settings}) as server, server.connect() as connection:
+        connection.execute("CREATE EXTENSION small")
+        assert connection.execute("SELECT one()").fetchone() == (1,)
+        recorded = set(server.nondefault_settings()["name"])
+        assert not recorded & set(made.settings)
+    assert small.is_dir()
+
+
+def test_another_source_or_compiler_is_built_apart(
+    cache: Path, small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = extension("small")
+    (small / "small.c").write_text(SMALL["small.c"].replace("INT32(1)", "INT32(2)"))
+    second = extension("small")
+    monkeypatch.setenv("CC", "gcc -DANOTHER" if shutil.which("gcc") else "cc -DANOTHER")
+    third = extension("small")
+    places = [made.settings["dynamic_library_path"] for made in (first, second, third)]
+    assert len(set(places)) == len(built_in(cache)) == 3
+
+
+def test_nothing_is_written_beside_the_server_or_the_source(cache: Path, small: Path) -> None:
+    prefix = find_binaries("embedded").bindir.parent
+
+    def files() -> set[Path]:
+        return {*prefix.rglob("*"), *small.rglob("*")}
+
+    before = files()
+    assert extension("small").reason is None
+    assert built_in(cache)
+    assert files() == before
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_our_own_source_compiles_without_a_warning(name: str, tmp_path: Path) -> None:
+    pg_config = find_binaries("embedded").program("pg_config")
+    shutil.copytree(EXTENSIONS / name, tmp_path / name)
+    command = ["make", "-s", "-C", str(tmp_path / name), f"PG_CONFIG={pg_config}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_the_first_error_of_the_compiler_is_the_reason(cache: Path, small: Path) -> None:
+    (small / "small.c").write_text("#include <stdio.h>\nint one(void) { return nothing; }\n")
+    reason = extension("small").reason or ""
+    assert reason.startswith("small cannot be built: small.c:2:")
+    assert "nothing" in reason
+    assert built_in(cache) == set()
+
+
+def test_a_server_that_is_not_ours_gets_none() -> None:
+    made = extension("cluster_order", "postgresql://somebody@nowhere/db")
+    assert made.reason == "the server is not ours, so nothing can be built for it"
+    assert made.settings == {}
+
+
+def test_a_server_that_is_not_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGSTUDIES_SERVER", "/nowhere")
+    wanted = "There is no directory /nowhere to take PostgreSQL from"
+    assert extension("cluster_order").reason == wanted
+
+
+def test_releases_lack_headers(tmp_path: Path) -> None:
+    binaries = find_binaries("embedded")
+    with pytest.raises(CannotRun, match=r"^the server's headers are not installed$"):
+        build("cluster_order", replace(binaries, bindir=tmp_path))
+    (tmp_path / "pg_config").write_text("#!/bin/sh\necho /nowhere\n")
+    (tmp_path / "pg_config").chmod(0o755)
+    with pytest.raises(CannotRun, match=r"^the server's headers are not installed$"):
+        build("cluster_order", replace(binaries, bindir=tmp_path))
+
+
+def test_older_servers_cannot_be_told_where_to_look() -> None:
+    older = replace(find_binaries("embedded"), version=170007, version_text="PostgreSQL 17.7")
+    with pytest.raises(CannotRun, match=r"^PostgreSQL 17\.7 cannot be told .* began with 18$"):
+        build("cluster_order", older)
+
+
+def test_an_extension_that_we_do_not_have_is_named() -> None:
+    assert extension("pg_repack").reason == "there is no extension pg_repack"
+
+
+def test_without_tools_the_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    monkeypatch.setattr(compilers, "find_spec", lambda _: None)
+    assert extension("cluster_order").reason == "there is no make (apt-get install make)"
+    monkeypatch.setattr(shutil, "which", lambda name: name if "make" in name else None)
+    assert extension("cluster_order").reason == "there is no C compiler (apt-get install gcc)"
+    monkeypatch.setenv("CC", "ccache gcc")
+    assert extension("cluster_order").reason == "there is no ccache, which the variable CC names"
+
+
+def test_the_compiler_of_a_python_package_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    monkeypatch.setattr(compilers, "find_spec", lambda name: name == "ziglang" or None)
+    assert find_compiler() == [sys.executable, "-m", "ziglang", "cc"]
+
+
+def test_a_compiler_without_headers_or_life_is_a_reason(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    compiler = tmp_path / "cc"
+    compiler.write_text('#!/bin/sh\n[ "$1" = --version ] && echo cc 1.0\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CC", str(compiler))
+    wanted = "the C library's headers are not installed (apt-get install libc6-dev)"
+    assert extension("cluster_order").reason == wanted
+    compiler.write_text("#!/bin/sh\nexit 1\n")
+    assert extension("cluster_order").reason == f"{compiler} --version fails"
+
+
+def test_a_cache_that_cannot_be_written_to_is_a_reason(
+    small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGSTUDIES_CACHE", "/proc/cache")
+    reason = extension(small.name).reason or ""
+    assert reason.startswith("/proc/cache/extensions cannot be written to")
+    assert "set PGSTUDIES_CACHE" in reason
+
+
+def test_a_cache_that_others_can_change_is_not_used(cache: Path, small: Path) -> None:
+    assert extension(small.name).reason is None
+    (built,) = (cache / "extensions").iterdir()
+    built.chmod(0o777)
+    assert (extension(small.name).reason or "").startswith(f"other accounts can change {built}")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's servers run as another account")
+def test_a_cache_that_the_servers_account_cannot_read_is_a_reason(cache: Path, small: Path) -> None:
+    cache.mkdir(mode=0o700)
+    reason = extension(small.name).reason or ""
+    assert reason.startswith("the servers' account ")
+    assert f"cannot read {cache}/extensions" in reason
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's servers run as another account")
+def test_what_is_built_is_open_to_the_servers_account(cache: Path, small: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        assert extension(small.name).reason is None
+    finally:
+        os.umask(before)
+    modes = {path.stat().st_mode & 0o044 for path in [cache, *cache.rglob("*")]}
+    assert modes == {0o044}
+
+
+def test_nothing_is_built_to_analyse_a_record(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGSTUDIES_REPLAY", "data/records")
+    assert extension("cluster_order") == extensions.Extension("cluster_order")
+    assert not cache.exists()
+
+
+def test_the_doctor_follows_the_links(run_base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGSTUDIES_CACHE", str(run_base / "cache"))
+    with embedded({"fsync": "off"}) as server:
+        checks = list(examine_extensions(server))
+    if not all(check.ok for check in checks[:4]):
+        pytest.skip(checks[-1].sentence)
+    names = ["pg_config", "headers", "compiler", "build", "create", "self-test"]
+    assert [check.name for check in checks] == names
+    assert checks[-1].sentence == (
+        "cluster_order: 20 of 20 rows were put beside their neighbours; "
+        "tidbench: 7 structures found every dead row and no other"
+    )
+
+
+def test_the_doctor_stops_at_the_first_broken_link(
+    owned: OwnedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", "/nowhere/cc")
+    *_, last = examine_extensions(owned)
+    assert last == Check(
+        "compiler",
+        None,
+        "arms that need a C extension: not run: there is no /nowhere/cc, which the variable CC "
+        "names",
+    )
+
+
+def test_the_self_test_can_fail(owned: OwnedServer) -> None:
+    """With heap under another name, no row is put beside its neighbour on purpose."""
+    access_method = "ACCESS METHOD cluster_heap"
+    with owned.connect() as connection:
+        connection.execute(f"CREATE {access_method} TYPE TABLE HANDLER heap_tableam_handler")
+        try:
+            with pytest.raises(CannotRun, match=r"put \d+ of 20 rows beside their neighbours"):
+                self_test("cluster_order", connection)
+        finally:
+            connection.execute(f"DROP {access_method} CASCADE")

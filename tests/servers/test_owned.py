@@ -1,0 +1,440 @@
+"""Servers of our own: states come back exactly, settings hold, nothing is left behind."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from pgstudies.addresses import without_password
+from pgstudies.errors import CannotRun, ServerError, SpaceError, StudyError
+from pgstudies.programs.accounts import server_account
+from pgstudies.programs.installations import Binaries, find_binaries, require_version
+from pgstudies.programs.versions import parse_version
+from pgstudies.servers.postmaster import Postmaster, StartError
+from pgstudies.servers.serve import serve
+from pgstudies.servers.snapshots import mirror
+from tests.conftest import dsn_of, wait_until_dead
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pgstudies.servers.owned import OwnedServer
+
+pytestmark = pytest.mark.usefixtures("private")
+
+
+def builder(server: OwnedServer, built: list[str], name: str = "t") -> Callable[[], None]:
+    def build() -> None:
+        built.append(name)
+        with server.connect() as connection:
+            connection.execute(f"CREATE TABLE {name} AS SELECT generate_series(1, 1000) AS i")
+
+    return build
+
+
+def test_a_state_is_built_once_and_comes_back_exactly(owned: OwnedServer) -> None:
+    built: list[str] = []
+    for _ in range(3):
+        owned.restore("thousand", builder(owned, built))
+        with owned.connect() as c:
+            assert c.execute("SELECT count(*), sum(i) FROM t").fetchone() == (1000, 500500)
+            c.execute("DELETE FROM t WHERE i % 2 = 0")
+            c.execute("CREATE TABLE intruder (i int)")
+    assert built == ["t"]
+    owned.restore("thousand", builder(owned, built))
+    with owned.connect() as c:
+        assert c.execute("SELECT to_regclass('intruder')").fetchone() == (None,)
+
+
+def test_states_do_not_see_each_other(owned: OwnedServer) -> None:
+    built: list[str] = []
+    owned.restore("first", builder(owned, built, "one"))
+    owned.restore("second", builder(owned, built, "two"))
+    with owned.connect() as c:
+        assert c.execute("SELECT to_regclass('one'), to_regclass('two')").fetchone() == (
+            None,
+            "two",
+        )
+
+
+def test_settings_of_an_arm_hold_for_that_arm_only(owned: OwnedServer) -> None:
+    def shown() -> str:
+        with owned.connect() as c:
+            row = c.execute("SHOW shared_buffers").fetchone()
+            return str(row[0]) if row else ""
+
+    owned.restore("thousand", builder(owned, []), {"shared_buffers": "4MB"})
+    assert shown() == "4MB"
+    owned.restore("thousand", builder(owned, []))
+    assert shown() == "128MB"
+
+
+def test_a_setting_it_does_not_know_is_told_in_its_own_words(owned: OwnedServer) -> None:
+    with pytest.raises(CannotRun, match="has no setting no_such"):
+        owned.restart({"no_such": "1"})
+    owned.start()
+
+
+def test_no_tcp_port_is_open(owned: OwnedServer) -> None:
+    postmaster = psutil.Process(owned.postmaster_pid)
+    assert [c for c in postmaster.net_connections("inet") if c.status == "LISTEN"] == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root needs another account")
+def test_root_runs_the_server_as_another_account(owned: OwnedServer) -> None:
+    account = server_account()
+    assert account is not None
+    assert psutil.Process(owned.postmaster_pid).uids().real == account.uid != 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs servers as another account")
+def test_binaries_in_a_private_home_are_copied_within_reach(tmp_path: Path) -> None:
+    original = find_binaries("embedded")
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    package = original.bindir.parents[1]
+    for part in (package, package.with_name(f"{package.name}.libs")):
+        if part.exists():
+            shutil.copytree(part, home / part.name, symlinks=True)
+    hidden = str(home / package.name / original.bindir.parent.name)
+    with serve(hidden) as server, server.connect() as c:
+        assert c.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_the_environment_of_libpq_does_not_leak_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGDATA", "/nonexistent")
+    monkeypatch.setenv("PGPORT", "1")
+    monkeypatch.setenv("PGOPTIONS", "-c jit=no_such")
+    with serve("embedded") as server, server.connect() as c:
+        assert c.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_two_servers_at_once_do_not_collide(run_base: Path) -> None:
+    with serve("embedded") as one, serve("embedded") as two:
+        with one.connect() as c:
+            c.execute("CREATE TABLE only_in_one ()")
+        with two.connect() as c:
+            assert c.execute("SELECT to_regclass('only_in_one')").fetchone() == (None,)
+        directories = [d for d in run_base.iterdir() if d.name.startswith("s-")]
+        assert len(directories) >= 2
+
+
+def test_closing_leaves_no_process_and_no_file(run_base: Path) -> None:
+    before = set(run_base.iterdir())
+    with serve("embedded") as server:
+        assert server.owned
+        processes = [psutil.Process(pid) for pid in server.pids()]
+        assert len(processes) > 1
+    assert set(run_base.iterdir()) == before
+    assert wait_until_dead(processes)
+
+
+def test_a_directory_of_binaries_serves(run_base: Path) -> None:
+    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
+    if not debian:
+        pytest.skip("Debian's PostgreSQL is not installed")
+    with serve(str(debian[-1].parents[1])) as server, server.connect() as c:
+        assert server.version == c.info.server_version
+        assert server.capabilities.superuser
+    del run_base
+
+
+def test_a_directory_without_programs_says_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "initdb").touch()
+    with pytest.raises(ServerError, match="initdb and postgres must be in it or in its bin"):
+        serve(str(tmp_path))
+
+
+def test_a_word_that_is_no_server_says_what_is_understood() -> None:
+    with pytest.raises(
+        StudyError, match=r"names no server: give `embedded`, one of the releases 9\.3, 9\.6,"
+    ):
+        serve("no_such_thing")
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("18.6", 180006), ("9.6.24", 90624), ("19devel", 190000), ("18beta1", 180000), ("13", 130000)],
+)
+def test_versions_are_numbered_as_the_server_does(text: str, number: int) -> None:
+    assert parse_version(text) == number
+
+
+def test_an_old_server_is_refused() -> None:
+    old = Binaries(Path("/somewhere"), 90200, "PostgreSQL 9.2", "somewhere")
+    with pytest.raises(ServerError, match=r"PostgreSQL 9\.2 is too old: pgstudies starts"):
+        require_version(old)
+
+
+def test_a_server_out_of_semaphores_says_what_they_are_for(run_base: Path) -> None:
+    place = run_base / "out-of-semaphores"
+    place.mkdir(mode=0o755)
+    program = place / "postgres"
+    program.write_text(
+        "#!/bin/sh\n"
+        "echo 'FATAL:  the database system is starting up' >&2\n"
+        "echo 'FATAL:  could not create semaphores: No space left on device' >&2\n"
+        "exit 1\n"
+    )
+    program.chmod(0o755)
+    with pytest.raises(
+        StartError, match=r"^could not create semaphores: .* lower max_connections, or raise kernel"
+    ):
+        Postmaster(
+            program,
+            place,
+            place / "log",
+            {},
+            version=90624,
+            address="",
+            account=server_account(),
+            environment={},
+            cpu=None,
+        )
+
+
+def test_a_full_disk_is_noticed_before_copying(monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil._ntuple_diskusage(100, 99, 1)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
+    with pytest.raises(SpaceError, match="free some space, or set PGSTUDIES_RUN_DIR"):
+        serve("embedded")
+
+
+def test_an_installation_knows_its_programs() -> None:
+    binaries = find_binaries("embedded")
+    assert isinstance(binaries, Binaries)
+    assert binaries.program("postgres") is not None
+    assert binaries.program("no_such_program") is None
+
+
+def test_the_password_of_a_dsn_is_left_out(stranger: OwnedServer) -> None:
+    shown = without_password(dsn_of(stranger, "dba", "hunter2 &"))
+    assert "hunter2" not in shown
+    assert "dba" in shown
+
+
+def test_mirror_copies_only_what_differs(tmp_path: Path) -> None:
+    source, target = tmp_path / "a", tmp_path / "b"
+    (source / "deep").mkdir(parents=True)
+    (source / "same").write_text("12345")
+    (source / "deep" / "changed").write_text("old")
+    (source / "link").symlink_to("same")
+    assert mirror(source, target) == 8
+
+    (target / "deep" / "changed").write_text("new and longer")
+    (target / "deep" / "extra").write_text("extra")
+    (target / "gone").mkdir()
+    assert mirror(source, target) == 3
+
+    shown = subprocess.run(["diff", "-r", source, target], capture_output=True, check=False)
+    assert shown.returncode == 0, shown.stdout
+    assert (target / "link").readlink() == Path("same")
+
+
+def test_mirror_notices_a_change_that_keeps_the_size(tmp_path: Path) -> None:
+    source, target = tmp_path / "a", tmp_path / "b"
+    source.mkdir()
+    (source / "file").write_text("aaa")
+    mirror(source, target)
+    (target / "file").write_text("bbb")
+    assert mirror(source, target) == 3
+    assert (target / "file").read_text() == "aaa"
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_mirror_follows_no_link_that_was_put_there(
+    tmp_path: Path, link: Callable[[Path, Path], None]
+) -> None:
+    """The server's account could put one into its data directory, and root copies there."""
+    source, target, victim = tmp_path / "a", tmp_path / "b", tmp_path / "victim"
+    source.mkdir()
+    (source / "file").write_text("state")
+    victim.write_text("not ours")
+    mirror(source, target)
+    (target / "file").unlink()
+    link(victim, target / "file")
+
+    mirror(source, target)
+    assert (target / "file").read_text() == "state"
+    assert victim.read_text() == "not ours"
+    assert victim.stat().st_ino != (target / "file").stat().st_ino
+
+
+def test_mirror_shortens_a_file_and_trades_files_for_directories(tmp_path: Path) -> None:
+    source, target = tmp_path / "a", tmp_path / "b"
+    (source / "was_file").mkdir(parents=True)
+    (source / "was_file" / "inner").write_text("1")
+    (source / "was_directory").write_text("22")
+    (source / "longer").write_text("333")
+    target.mkdir()
+    (target / "was_file").write_text("x")
+    (target / "was_directory" / "deep").mkdir(parents=True)
+    (target / "longer").write_text("x" * 100_000)
+
+    assert mirror(source, target) == 6
+    shown = subprocess.run(["diff", "-r", source, target], capture_output=True, check=False)
+    assert shown.returncode == 0, shown.stdout
+    assert mirror(source, target) == 0
+
+
+def test_a_disk_that_fills_while_copying_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    source = tmp_path / "a"
+    source.mkdir()
+    (source / "file").write_text("state")
+    monkeypatch.setattr("os.copy_file_range", full)
+    with pytest.raises(SpaceError, match="free some space, or set PGSTUDIES_RUN_DIR"):
+        mirror(source, tmp_path / "b")
+
+
+def test_a_killed_server_is_told_and_the_next_restore_brings_it_back(owned: OwnedServer) -> None:
+    built: list[str] = []
+    owned.restore("thousand", builder(owned, built))
+    postmaster = psutil.Process(owned.postmaster_pid)
+    postmaster.kill()
+    assert wait_until_dead([postmaster])
+    with pytest.raises(ServerError, match="The server has stopped by itself"):
+        owned.connect()
+    owned.restore("thousand", builder(owned, built))
+    with owned.connect() as c:
+        assert c.execute("SELECT count(*) FROM t").fetchone() == (1000,)
+
+
+def test_a_build_that_fails_leaves_no_state(owned: OwnedServer) -> None:
+    def fail() -> None:
+        with owned.connect() as c:
+            c.execute("CREATE TABLE half ()")
+        raise ValueError("halfway")
+
+    with pytest.raises(ValueError, match="halfway"):
+        owned.restore("failing", fail)
+    built: list[str] = []
+    owned.restore("failing", builder(owned, built, "half"))
+    assert built == ["half"]
+
+
+def test_an_arm_that_does_not_start_leaves_the_others_able_to(owned: OwnedServer) -> None:
+    with pytest.raises(CannotRun, match="does not start with work_mem=many: invalid value"):
+        owned.restore("thousand", builder(owned, []), {"work_mem": "many"})
+    owned.restore("thousand", builder(owned, []))
+    with owned.connect() as c:
+        assert c.execute("SELECT count(*) FROM t").fetchone() == (1000,)
+
+
+def test_connections_made_before_a_restore_are_closed(owned: OwnedServer) -> None:
+    before = owned.connect()
+    owned.restore("thousand", builder(owned, []))
+    assert before.closed
+
+
+def test_a_state_carries_no_wal_but_its_last_segment(owned: OwnedServer) -> None:
+    def build() -> None:
+        with owned.connect() as c:
+            c.execute("CREATE TABLE wide AS SELECT repeat('x', 1000) FROM generate_series(1, 9e4)")
+            c.execute("CHECKPOINT")
+
+    def segments() -> int:
+        return len([f for f in (owned.data_directory / "pg_wal").iterdir() if len(f.name) == 24])
+
+    def build_and_count() -> None:
+        build()
+        many.append(segments())
+
+    many: list[int] = []
+    owned.restore("wide", build_and_count)
+    assert many[0] > 1
+    kept = owned._states["wide"][0]
+    assert len([f for f in (kept / "pg_wal").iterdir() if len(f.name) == 24]) == 1
+
+
+def test_settings_that_hold_are_listed_and_no_path_is(owned: OwnedServer) -> None:
+    owned.restore("thousand", builder(owned, []), {"work_mem": "8MB"})
+    settings = owned.nondefault_settings()
+    assert settings.columns == ["name", "value", "unit", "source", "context"]
+    values = dict(settings.select("name", "value").iter_rows())
+    assert (values["fsync"], values["work_mem"]) == ("off", "8192")
+    assert values["shared_preload_libraries"] == "pg_stat_statements"
+    assert not [value for value in values.values() if str(owned.data_directory.parent) in value]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system cannot pin")
+def test_a_pinned_server_keeps_to_its_core_and_we_do_not() -> None:
+    cores = os.sched_getaffinity(0)
+    core = max(cores)
+    settings = {"no_such_setting": "1", "Work_Mem": "7MB"}
+    with serve("embedded", settings=settings, cpu=core) as server:
+        assert server.owned
+        assert os.sched_getaffinity(0) == cores
+        assert {tuple(os.sched_getaffinity(pid)) for pid in server.pids()} == {(core,)}
+        # One that this release does not have is told, as an old server must serve a new study.
+        absent = f"not in {server.version_text}"
+        assert server.unmet_settings == {"no_such_setting": ("1", absent)}
+        assert server.settings["work_mem"] == "7MB"
+
+
+def test_a_run_directory_with_a_long_path_serves(
+    run_base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The path of a socket is limited to about a hundred bytes."""
+    deep = run_base / ("d" * 100)
+    monkeypatch.setenv("PGSTUDIES_RUN_DIR", str(deep))
+    with serve("embedded") as server, server.connect() as c:
+        host = Path(server.environment()["PGHOST"])
+        assert c.execute("SELECT 1").fetchone() == (1,)
+    assert not host.exists()
+    assert [p.name for p in deep.iterdir() if p.name.startswith("s-")] == []
+    shutil.rmtree(deep)
+
+
+def test_client_programs_find_the_database_by_its_environment(owned: OwnedServer) -> None:
+    pgbench = owned.capabilities.pgbench
+    if pgbench is None:
+        pytest.skip("there is no pgbench")
+    owned.restore("thousand", builder(owned, []))
+    done = subprocess.run(
+        [pgbench, "-n", "-t", "3", "-f", "/dev/stdin"],
+        input="SELECT count(*) FROM t;",
+        env={**os.environ, **owned.environment()},
+        text=True,
+        capture_output=True,
+        check=True,
+    )
+    assert "transactions actually processed: 3/3" in done.stdout
+
+
+def test_a_run_directory_that_others_can_change_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o777)
+    monkeypatch.setenv("PGSTUDIES_RUN_DIR", str(tmp_path))
+    with pytest.raises(ServerError, match="Other accounts can change"):
+        serve("embedded")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs servers as another account")
+def test_root_is_told_when_the_account_cannot_get_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "home").mkdir(mode=0o700)
+    monkeypatch.setenv("PGSTUDIES_RUN_DIR", str(tmp_path / "home" / "run"))
+    with pytest.raises(ServerError, match="is out of reach of the account"):
+        serve("embedded")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs servers as another account")
+@pytest.mark.parametrize("name", ["root", "no_such_account"])
+def test_an_account_that_will_not_do_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGSTUDIES_ACCOUNT", name)
+    with pytest.raises(ServerError, match="set PGSTUDIES_ACCOUNT to"):
+        server_account()

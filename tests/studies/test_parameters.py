@@ -1,0 +1,226 @@
+"""Parameters: what a notebook declares, and the sentence for every value that cannot be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pgstudies import paths
+from pgstudies.addresses import holds_password
+from pgstudies.errors import StudyError
+from pgstudies.studies.parameters import checked, declared, study_parameters
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+PARAMETERS = declared(NOTEBOOKS / "well.ipynb")
+DEFAULTS = {
+    "rows": 50_000,
+    "iterations": 4,
+    "share": 0.02,
+    "cold": True,
+    "starts": [1, 2, 3],
+    "memory": 80,
+    "order": "random",
+    "server": "",
+}
+
+
+def values(**given: object) -> dict[str, Any]:
+    return checked("well", PARAMETERS, given)
+
+
+def complaint(given: Mapping[str, object]) -> str:
+    with pytest.raises(StudyError) as caught:
+        checked("well", PARAMETERS, given)
+    return str(caught.value)
+
+
+def notebook(path: Path, cell: str) -> Path:
+    cells = [{"cell_type": "code", "metadata": {"tags": ["parameters"]}, "source": cell}]
+    path.write_text(json.dumps({"cells": cells}))
+    return path
+
+
+def test_a_declaration_is_read_whole() -> None:
+    assert [p.name for p in PARAMETERS] == list(DEFAULTS)
+    rows, iterations, share, cold, starts, memory, order, server = PARAMETERS
+    assert (rows.type, rows.default, rows.help) == ("int", 50_000, "rows in the table")
+    assert (rows.minimum, rows.maximum, rows.limits) == (2000, None, "at least 2000")
+    assert (iterations.minimum, iterations.maximum) == (1, 10)
+    assert (share.type, share.minimum, share.maximum) == ("float", 0.0, 1.0)
+    assert (cold.type, cold.default, cold.limits) == ("bool", True, "")
+    assert (starts.type, starts.default, starts.minimum) == ("list[int]", [1, 2, 3], 1)
+    assert (memory.unit, memory.limits) == ("MB", "between 16 and 1024 MB")
+    assert (order.choices, order.limits) == (("random", "fixed"), "random or fixed")
+    assert server.help == "where to measure; empty: $PGSTUDIES_SERVER or embedded"
+
+
+def test_a_notebook_without_the_cell_has_no_parameters() -> None:
+    assert declared(NOTEBOOKS / "no_parameters.ipynb") == ()
+    with pytest.raises(StudyError) as caught:
+        checked("no_parameters", (), {"rows": 1})
+    assert str(caught.value) == "no_parameters has no parameters, so rows cannot be set."
+
+
+def test_an_assignment_over_several_lines_keeps_its_comment(tmp_path: Path) -> None:
+    cell = 'names: list[str] = [\n    "a",  # first\n    "b",\n]  # names of arms\n'
+    (parameter,) = declared(notebook(tmp_path / "n.ipynb", cell))
+    assert (parameter.default, parameter.help) == (["a", "b"], "names of arms")
+
+
+@pytest.mark.parametrize(
+    ("cell", "problem"),
+    [
+        ("rows = 1", "line 1 is not of the form `name: type = value  # comment`"),
+        ("import os", "line 1 is not of the form `name: type = value  # comment`"),
+        (
+            "rows: dict = {}",
+            "rows is of type dict, and a parameter is one of int, float, str, bool, list[int], "
+            "list[float], list[str]",
+        ),
+        ("rows: int = 2 * n", "rows is not a plain value"),
+        (
+            "rows: int = 1.5",
+            "rows must be a whole number, such as 50_000, and 1.5 is not",
+        ),
+        ("rows: int = 1  # rows [2..]", "rows must be at least 2, and 1 is not"),
+        ('name: str = ""  # name [1..2]', "name is text, which has no range"),
+    ],
+)
+def test_a_wrong_declaration_names_the_notebook(cell: str, problem: str, tmp_path: Path) -> None:
+    path = notebook(tmp_path / "wrong.ipynb", cell)
+    with pytest.raises(StudyError) as caught:
+        declared(path)
+    assert str(caught.value) == f"{path}, the cell of parameters: {problem}."
+
+
+def test_a_file_that_is_no_notebook_is_said_to_be_none(tmp_path: Path) -> None:
+    path = tmp_path / "torn.ipynb"
+    with pytest.raises(StudyError, match=r"^There is no notebook at .*torn\.ipynb\.$"):
+        declared(path)
+    path.write_text("{")
+    with pytest.raises(StudyError, match=r"torn\.ipynb is not a notebook that can be read"):
+        declared(path)
+
+
+def test_defaults_fill_in_what_is_not_given() -> None:
+    assert values() == DEFAULTS
+    assert values(rows=3000) == DEFAULTS | {"rows": 3000}
+    assert list(values(server="16", rows=3000)) == list(DEFAULTS)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "value"),
+    [
+        ("rows", "1_000_000", 1_000_000),
+        ("rows", "1000000", 1_000_000),
+        ("rows", " 1e6 ", 1_000_000),
+        ("rows", 1e6, 1_000_000),
+        ("share", "0.5", 0.5),
+        ("share", 1, 1.0),
+        ("cold", "False", False),
+        ("cold", "true", True),
+        ("cold", False, False),
+        ("starts", "4,5", [4, 5]),
+        ("starts", "[4, 5]", [4, 5]),
+        ("starts", "7", [7]),
+        ("starts", "", []),
+        ("starts", [4, 5], [4, 5]),
+        ("order", "fixed", "fixed"),
+        ("server", "postgresql://me@db/x?a=b", "postgresql://me@db/x?a=b"),
+        ("server", 16, "16"),  # what papermill makes of `-p server 16`
+    ],
+)
+def test_text_and_values_are_read_alike(name: str, given: object, value: object) -> None:
+    found = values(**{name: given})[name]
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "sentence"),
+    [
+        ("rows", "many", 'rows must be a whole number, such as 50_000, and "many" is not'),
+        ("rows", "1.5", 'rows must be a whole number, such as 50_000, and "1.5" is not'),
+        ("rows", "inf", 'rows must be a whole number, such as 50_000, and "inf" is not'),
+        ("rows", "", 'rows must be a whole number, such as 50_000, and "" is not'),
+        ("rows", True, "rows must be a whole number, such as 50_000, and True is not"),
+        ("rows", None, "rows must be a whole number, such as 50_000, and None is not"),
+        ("rows", "10", "rows must be at least 2000, and 10 is not"),
+        ("iterations", "11", "iterations must be between 1 and 10, and 11 is not"),
+        ("share", "much", 'share must be a number, such as 0.5, and "much" is not'),
+        ("share", "nan", "share must be between 0.0 and 1.0, and nan is not"),
+        ("cold", "perhaps", 'cold must be true or false, and "perhaps" is not'),
+        ("cold", 1, "cold must be true or false, and 1 is not"),
+        (
+            "starts",
+            "1,x",
+            'starts must be whole numbers with commas between, such as 1,2,3, and "x" is not',
+        ),
+        ("starts", "1,0", "starts must be at least 1, and 0 is not"),
+        (
+            "starts",
+            7,
+            "starts must be whole numbers with commas between, such as 1,2,3, and 7 is not",
+        ),
+        ("memory", "8", "memory must be between 16 and 1024 MB, and 8 is not"),
+        ("order", "sorted", "order must be random or fixed, and sorted is not"),
+        ("server", True, "server must be text, and True is not"),
+    ],
+)
+def test_a_wrong_value_is_refused_in_one_sentence(name: str, given: object, sentence: str) -> None:
+    assert complaint({name: given}) == f"well: {sentence}."
+
+
+def test_an_unknown_name_is_answered_with_the_nearest_and_all() -> None:
+    everything = "rows, iterations, share, cold, starts, memory, order and server"
+    assert (
+        complaint({"row": 1})
+        == f"well has no parameter row; did you mean rows? It has {everything}."
+    )
+    assert complaint({"zzz": 1}) == f"well has no parameter zzz; it has {everything}."
+
+
+def test_a_notebook_checks_its_own_globals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "NOTEBOOKS", NOTEBOOKS)
+    surroundings: dict[str, object] = {"__name__": "__main__", "pl": object()}
+    namespace = surroundings | DEFAULTS | {"rows": 2500}
+    assert study_parameters("well", namespace) == DEFAULTS | {"rows": 2500}
+    with pytest.raises(StudyError, match=r"^well: rows must be at least 2000, and 1 is not\.$"):
+        study_parameters("well", namespace | {"rows": 1})
+
+
+def test_a_notebook_that_was_given_a_password_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(paths, "NOTEBOOKS", NOTEBOOKS)
+    study_parameters("well", DEFAULTS | {"server": "postgresql://me@db/x"})
+    assert capsys.readouterr().err == ""
+    study_parameters("well", DEFAULTS | {"server": "postgresql://me:hidden@db/x"})
+    assert capsys.readouterr().err == (
+        "This notebook now holds the password of the server: to keep it out, set "
+        "PGSTUDIES_SERVER to the address instead of the parameter server.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("server", "answer"),
+    [
+        ("", False),
+        ("embedded", False),
+        ("/opt/pg19/bin", False),
+        ("postgresql://me@db/x", False),
+        ("postgresql://me:pw@db/x", True),
+        ("postgresql://db/x?user=me&password=pw", True),
+        ("host=db password=pw", True),
+        ("host=db", False),
+        ("postgresql://me:p@ss:word@db:port/x", True),  # cannot be read, so may hold one
+    ],
+)
+def test_an_address_with_a_password_is_known_by_it(server: str, answer: bool) -> None:
+    assert holds_password(server) is answer

@@ -1,0 +1,493 @@
+"""Running a study: what comes into the book, what does not, and how a run ends."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from pgstudies import paths
+from pgstudies.errors import NotebookError, ServerError, SpaceError, StudyError
+from pgstudies.studies.executed import HIDDEN, error_of, without_secrets
+from pgstudies.studies.plan import plan, public, studies
+from pgstudies.studies.run import run_study
+from tests.conftest import wait_until_dead
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+PASSWORD = "kept-from-the-page"
+ADDRESS = f"postgresql://me:{PASSWORD}@db.invalid/postgres"
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout of the test notebooks; all that a run writes goes there."""
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    monkeypatch.setattr(paths, "NOTEBOOKS", NOTEBOOKS)
+    monkeypatch.setattr(paths, "PARAMETERS", tmp_path / "parameters")
+    monkeypatch.setattr(paths, "STUDIES", tmp_path / "studies")
+    monkeypatch.setattr(paths, "HTML", tmp_path / "_build" / "html")
+    monkeypatch.setenv("PGSTUDIES_RECORDS", str(tmp_path / "records"))
+    for name in ("SERVER", "REPLAY", "FRESH", "PROFILE", "RECORD_FILE"):
+        monkeypatch.delenv(f"PGSTUDIES_{name}", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def document(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def outputs(path: Path) -> str:
+    return json.dumps([cell.get("outputs") for cell in document(path)["cells"]])
+
+
+def injected(path: Path) -> str:
+    return next(
+        "".join(cell["source"])
+        for cell in document(path)["cells"]
+        if "injected-parameters" in cell["metadata"]["tags"]
+    )
+
+
+def profile(place: Path, name: str, study: str, text: str) -> None:
+    file = place / "parameters" / name / f"{study}.yaml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+# A run that succeeds
+
+
+def test_studies_are_the_notebooks(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {"well", "broken", "no_parameters"} <= set(studies())
+    monkeypatch.setattr(paths, "NOTEBOOKS", place)
+    for name in ("b.ipynb", "a.ipynb", "_template.ipynb", "notes.md"):
+        (place / name).touch()
+    assert studies() == ["a", "b"]
+
+
+def test_a_run_puts_the_notebook_into_the_book_and_tells_what_it_rests_on(place: Path) -> None:
+    terminal = io.StringIO()
+    path = run_study("well", parameters={"rows": "3_000"}, fresh=True, terminal=terminal)
+    assert path == place / "studies" / "well.ipynb"
+    assert list(path.parent.iterdir()) == [path]
+    metadata = document(path)["metadata"]
+    assert metadata["pgstudies"] == {
+        "study": "well",
+        "profile": "quick",
+        "record": "/records/well/1",
+        "parameters": {
+            "rows": 3000,
+            "iterations": 4,
+            "share": 0.02,
+            "cold": True,
+            "starts": [1, 2, 3],
+            "memory": 80,
+            "order": "random",
+        },
+    }
+    assert metadata["papermill"]["output_path"] == "studies/well.ipynb"
+    assert str(place) not in json.dumps(metadata)
+    assert f"3000 {sys.executable} quick 1" in outputs(path)
+    assert injected(path).splitlines()[:2] == ["# Parameters", "rows = 3000"]
+    assert terminal.getvalue() == "well: 3/3\n"
+
+
+def test_a_progress_bar_leaves_its_last_state_in_the_notebook() -> None:
+    path = run_study("well", terminal=io.StringIO())
+    texts = [o["text"] for c in document(path)["cells"] for o in c.get("outputs", [])]
+    assert texts[0] == ["well: 3/3\n"]
+
+
+def test_a_notebook_without_parameters_runs_with_any_server() -> None:
+    path = run_study("no_parameters", server="embedded", terminal=io.StringIO())
+    assert len(document(path)["cells"]) == 2
+
+
+def test_a_directory_with_braces_in_its_name_is_no_trouble(place: Path) -> None:
+    output = place / "{braces}" / "out.ipynb"
+    assert run_study("no_parameters", output=output, terminal=io.StringIO()) == output
+    assert output.exists()
+
+
+# Parameters
+
+
+def test_the_command_line_goes_before_the_profile_and_that_before_the_notebook(place: Path) -> None:
+    profile(place, "standard", "well", "rows: 9_000\niterations: 9\nserver: embedded\n")
+    chosen = plan("well", profile="standard", parameters={"iterations": "8"})
+    assert chosen.server == "embedded"
+    assert chosen.injected == chosen.parameters | {"server": "embedded"}
+    assert [chosen.parameters[n] for n in ("rows", "iterations", "memory")] == [9000, 8, 80]
+
+
+def test_a_directory_of_binaries_is_named_in_full(place: Path) -> None:
+    (place / "pg19").mkdir()
+    assert plan("well", server="pg19").server == str(place / "pg19")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            {"profile": "huge"},
+            "There is no profile huge; the profiles are: quick, standard, published.",
+        ),
+        (
+            {"profile": "published"},
+            "well has no published profile: there is no parameters/published/well.yaml.",
+        ),
+        (
+            {"parameters": {"iterations": 0}},
+            "well: iterations must be between 1 and 10, and 0 is not.",
+        ),
+        (
+            {"server": "embedded", "parameters": {"server": "16"}},
+            "Two servers are given: leave out --server or -p server=...",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_before_a_kernel_starts(
+    arguments: dict[str, Any], sentence: str, place: Path
+) -> None:
+    with pytest.raises(StudyError) as caught:
+        run_study("well", **arguments)
+    assert str(caught.value) == sentence
+    assert not (place / "studies").exists()
+
+
+def test_an_unknown_study_is_answered_with_the_known_ones(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paths, "NOTEBOOKS", place)
+    (place / "first.ipynb").touch()
+    (place / "second.ipynb").touch()
+    with pytest.raises(StudyError) as caught:
+        run_study("third")
+    assert str(caught.value) == "There is no study third; the studies are: first, second."
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("rows: [", "parameters/quick/well.yaml is not valid YAML: "),
+        ("- 1", "parameters/quick/well.yaml must hold lines of the form `name: value`."),
+        ("row: 1", "well has no parameter row; did you mean rows?"),
+    ],
+)
+def test_a_wrong_profile_is_named(text: str, sentence: str, place: Path) -> None:
+    profile(place, "quick", "well", text)
+    with pytest.raises(StudyError) as caught:
+        plan("well")
+    assert str(caught.value).startswith(sentence)
+
+
+def test_a_replay_without_a_record_is_refused_at_once(place: Path) -> None:
+    with pytest.raises(StudyError, match=r"^There is no complete record of well at .*/empty"):
+        run_study("well", replay=place / "empty")
+    assert not (place / "studies").exists()
+
+
+# A run that fails
+
+
+def test_a_failing_cell_is_named_and_the_book_keeps_what_it_had(place: Path) -> None:
+    before = run_study("no_parameters", terminal=io.StringIO())
+    kept = before.rename(before.with_name("broken.ipynb")).read_bytes()
+    with pytest.raises(NotebookError) as caught:
+        run_study("broken", terminal=io.StringIO())
+    assert str(caught.value) == (
+        'broken stopped in cell 3, under "Verdict": ZeroDivisionError: division by zero; '
+        "the notebook as far as it came is _build/failed/broken.ipynb."
+    )
+    assert (place / "studies" / "broken.ipynb").read_bytes() == kept
+    partial = document(place / "_build" / "failed" / "broken.ipynb")
+    assert partial["metadata"]["papermill"]["exception"] is True
+    assert partial["metadata"]["pgstudies"]["study"] == "broken"
+
+
+def test_what_failed_before_is_removed_by_success(place: Path) -> None:
+    failed = place / "_build" / "failed" / "no_parameters.ipynb"
+    failed.parent.mkdir(parents=True)
+    failed.touch()
+    run_study("no_parameters", terminal=io.StringIO())
+    assert not failed.exists()
+
+
+def test_a_failed_assertion_says_what_it_expected() -> None:
+    with pytest.raises(NotebookError) as caught:
+        run_study("disproved", terminal=io.StringIO())
+    assert str(caught.value) == (
+        "disproved stopped in cell 1, `# assertions are how a notebook checks itself`: "
+        "AssertionError: assert claims == 2; "
+        "the notebook as far as it came is _build/failed/disproved.ipynb."
+    )
+
+
+def test_an_error_of_ours_keeps_its_sentence_and_class(place: Path) -> None:
+    with pytest.raises(ServerError) as caught:
+        run_study("refused", terminal=io.StringIO())
+    assert str(caught.value) == "The server at nowhere does not answer."
+    assert caught.value.exit_code == 3
+    assert list((place / "studies").iterdir()) == []
+    assert not (place / "_build").exists()
+
+
+def test_a_killed_kernel_is_said_to_be_killed(place: Path) -> None:
+    terminal = io.StringIO()
+    with pytest.raises(NotebookError) as caught:
+        run_study("dying", terminal=terminal)
+    assert str(caught.value) == (
+        'dying stopped in cell 3, under "Measure": its kernel was killed by SIGKILL, as Linux does '
+        "when memory runs out; the notebook as far as it came is _build/failed/dying.ipynb."
+    )
+    assert list((place / "studies").iterdir()) == []
+    assert terminal.getvalue() == ""
+
+
+def test_a_kernel_that_does_not_start_is_said_not_to(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "ipykernel_launcher.py").write_text("raise SystemExit('no kernel today')")
+    monkeypatch.setenv("PYTHONPATH", str(place))
+    with pytest.raises(NotebookError) as caught:
+        run_study("no_parameters", terminal=io.StringIO())
+    assert str(caught.value) == (
+        "no_parameters stopped in its first cell: its kernel ended with status 1: no kernel today; "
+        "the notebook as far as it came is _build/failed/no_parameters.ipynb."
+    )
+
+
+def test_kernels_that_the_user_installed_are_not_used(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = place / "jupyter" / "kernels" / "python3" / "kernel.json"
+    spec.parent.mkdir(parents=True)
+    spec.write_text(json.dumps({"argv": ["/nowhere/python", "-f", "{connection_file}"]}))
+    monkeypatch.setenv("JUPYTER_PATH", str(place / "jupyter"))
+    assert sys.executable in outputs(run_study("well", terminal=io.StringIO()))
+
+
+# Passwords
+
+
+@pytest.mark.parametrize("way", ["argument", "parameter", "environment", "profile"])
+def test_no_password_is_in_the_notebook(
+    way: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments: dict[str, Any] = {}
+    if way == "argument":
+        arguments["server"] = ADDRESS
+    elif way == "parameter":
+        arguments["parameters"] = {"server": ADDRESS}
+    elif way == "environment":
+        monkeypatch.setenv("PGSTUDIES_SERVER", ADDRESS)
+    else:
+        profile(place, "quick", "telling", f"server: {ADDRESS}\n")
+    with pytest.raises(NotebookError) as caught:
+        run_study("telling", terminal=io.StringIO(), **arguments)
+    text = (place / "_build" / "failed" / "telling.ipynb").read_text()
+    assert f"connecting to {HIDDEN}" in text
+    assert f"RuntimeError: {HIDDEN}" in str(caught.value)
+    assert PASSWORD not in text
+    assert PASSWORD not in str(caught.value)
+
+
+def test_the_server_is_named_without_its_password() -> None:
+    path = run_study("well", server=ADDRESS, terminal=io.StringIO())
+    assert (
+        document(path)["metadata"]["pgstudies"]["server"] == "postgresql://me@db.invalid/postgres"
+    )
+    assert 'server = ""' in injected(path)
+    assert PASSWORD not in path.read_text()
+
+
+def test_an_address_without_a_password_is_told_as_it_is() -> None:
+    address = "postgresql://me@db.invalid/postgres"
+    path = run_study("well", server=address, terminal=io.StringIO())
+    assert f'server = "{address}"' in injected(path)
+    assert public("embedded") == "embedded"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql://me:pass@word@db/x",
+        "postgresql://me:pass/word@db/x",
+        "postgresql://me:12/word@db/x",
+        "postgresql://me:pass@db:word/x",
+    ],
+)
+def test_an_address_that_would_cut_a_password_in_two_is_refused(address: str) -> None:
+    with pytest.raises(ServerError) as caught:
+        plan("well", server=address)
+    assert str(caught.value) == (
+        "The address of the server cannot be read: write %40 for an @, %3A for a : and %2F for "
+        "a / within a password; better give it in PGPASSWORD or in ~/.pgpass."
+    )
+
+
+@pytest.mark.parametrize("address", ["postgresql://me:word@db/x?colour=red", "colour=red"])
+def test_an_address_that_cannot_be_read_is_not_quoted(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ServerError) as caught:
+        plan("well", server=address)
+    assert "word" not in str(caught.value)
+    monkeypatch.setenv("PGSTUDIES_SERVER", address)
+    with pytest.raises(ServerError):
+        plan("well")
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("postgresql://me:pw@db:5432/x", "postgresql://me@db:5432/x"),
+        ("postgresql://me:p%40w@db/x?sslmode=require", "postgresql://me@db/x?sslmode=require"),
+        ("host=db user=me dbname=x password=pw", "postgresql://me@db/x"),
+        ("~/pg19/bin", "~/pg19/bin"),
+    ],
+)
+def test_an_address_is_shown_without_its_password(address: str, shown: str) -> None:
+    assert public(address) == shown
+
+
+def test_a_full_disk_is_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("pgstudies.studies.run._execute", full)
+    with pytest.raises(SpaceError) as caught:
+        run_study("no_parameters")
+    assert str(caught.value) == (
+        "No space left in studies: free some and run the same command again; "
+        "the blocks that are finished are kept."
+    )
+    assert list((place / "studies").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "password", "shown"),
+    [
+        ("p%40ss%2Fword9 p@ss/word9", "p@ss/word9", f"{HIDDEN} {HIDDEN}"),
+        ('it\'s "secret&9"', "secret&9", f'it\'s "{HIDDEN}"'),
+        ("secret&amp;9", "secret&9", HIDDEN),
+        ("me:me@db and me, password=me", "me", f"me:{HIDDEN}@db and me, password={HIDDEN}"),
+        ("the user postgres", "postgres", "the user postgres"),
+    ],
+)
+def test_passwords_are_hidden_however_they_are_spelled(
+    text: str, password: str, shown: str
+) -> None:
+    cell = {"source": text, "outputs": [{"output_type": "stream", "text": [text]}]}
+    (found,) = without_secrets({"cells": [cell]}, "embedded", password)["cells"]
+    assert found["outputs"][0]["text"] == [shown]
+    assert found["source"] == text
+
+
+def test_nothing_is_hidden_without_a_password() -> None:
+    output = {"output_type": "stream", "text": "postgresql://me@db/x ::"}
+    notebook = {"cells": [{"source": "", "outputs": [output]}, {"source": "text"}]}
+    assert without_secrets(notebook, "postgresql://me@db/x") == notebook
+
+
+def test_an_error_without_words_is_given_by_its_name() -> None:
+    error = {"output_type": "error", "ename": "MemoryError", "evalue": "", "traceback": []}
+    cell = {"cell_type": "code", "metadata": {}, "source": "x = 1\n", "outputs": [error]}
+    assert str(error_of({"cells": [cell]})) == "cell 1, `x = 1`: MemoryError"
+
+
+# Signals
+
+RUN = """
+import sys
+from pathlib import Path
+from pgstudies import paths
+
+paths.NOTEBOOKS, paths.STUDIES = Path(sys.argv[1]), Path(sys.argv[2])
+sys.argv[1:] = ["run", *sys.argv[3:]]
+from pgstudies.cli.app import main
+
+main()
+"""
+
+
+@pytest.fixture
+def start(place: Path) -> Callable[[str], subprocess.Popen[str]]:
+    """Start a run of the study ``endless`` and wait until it is in its cell."""
+
+    def started(notebook: str = "endless", *options: str) -> subprocess.Popen[str]:
+        directory = place / "notebooks"
+        directory.mkdir()
+        shutil.copy(NOTEBOOKS / f"{notebook}.ipynb", directory / "endless.ipynb")
+        run = subprocess.Popen(
+            [sys.executable, "-c", RUN, directory, place / "studies", "endless", *options],
+            env=os.environ | {"BEGAN": str(place / "began"), "ENDED": str(place / "ended")},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        while not (place / "began").exists():
+            assert run.poll() is None
+        return run
+
+    return started
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_cell_in_an_orderly_way(
+    number: int, place: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    run = start()
+    kernels = psutil.Process(run.pid).children(recursive=True)
+    run.send_signal(number)
+    _, said = run.communicate()
+    assert run.returncode == 130
+    assert said == (
+        "\nStopping the server and closing the record; Ctrl-C again stops at once.\n"
+        "pgstudies: interrupted; what is finished is kept: run it again to continue.\n"
+    )
+    assert (place / "ended").exists()
+    assert list((place / "studies").iterdir()) == []
+    assert wait_until_dead(kernels)
+
+
+def test_a_second_signal_does_not_wait(
+    place: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    run = start("stubborn", "--fresh")
+    kernels = psutil.Process(run.pid).children(recursive=True)
+    run.send_signal(signal.SIGINT)
+    assert run.stderr is not None
+    said = run.stderr.readline() + run.stderr.readline()
+    assert said.endswith("Ctrl-C again stops at once.\n")
+    run.send_signal(signal.SIGINT)
+    _, said = run.communicate()
+    assert run.returncode == 130
+    assert said.splitlines()[-1] == (
+        "pgstudies: interrupted; what is finished is kept: "
+        "run the command again without --fresh to continue."
+    )
+    assert not (place / "ended").exists()
+    assert wait_until_dead(kernels)
+
+
+def test_a_killed_run_takes_its_kernel_along(start: Callable[..., subprocess.Popen[str]]) -> None:
+    run = start()
+    kernels = psutil.Process(run.pid).children(recursive=True)
+    run.kill()
+    run.communicate()
+    assert wait_until_dead(kernels)

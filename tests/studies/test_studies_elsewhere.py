@@ -1,0 +1,137 @@
+"""Every study finishes on a server that is not ours, with less than everything to be had there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+
+from pgstudies.errors import SpaceError, StudyError
+from pgstudies.paths import NOTEBOOKS, records_dir
+from pgstudies.records.reading import list_records, read_record
+from pgstudies.servers.owned import SUPERUSER
+from pgstudies.studies.parameters import declared
+from pgstudies.studies.plan import studies
+from pgstudies.studies.run import run_study
+from tests.conftest import BUILDER, LESSER, dsn_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pgstudies.servers.owned import OwnedServer
+
+SMALL = {
+    "blocks": 1,
+    "buffers_mb": 1,
+    "connections": [3, 9],
+    "dead": [2],
+    "iterations": 2,
+    "legs": 2,
+    "memory_kb": [65536],
+    "objects": 20,
+    "offsets": [0.0],
+    "releases": [],
+    "rows": 5000,
+    "scans": [2],
+    "starts": 10,
+    "statements": 10,
+    "table_mb": 40,
+    "transactions": 10,
+    "widths": [7],
+}
+"""What makes a run small, by the parameter's name; a study is given those that it has."""
+
+LEFT_OUT = {
+    "cluster_order": "its cache cannot be made cold",
+    "hash_index": "its cache cannot be made cold",
+    "dead_tuples": "the server is not ours, so nothing can be built for it",
+    "sync_scans": "its cache cannot be made cold",
+    "mvcc_catalog": "only a superuser can remove the cache files of this server",
+    "instrument": "its cache cannot be made cold",
+}
+"""What each page must say of what cannot be had there."""
+
+
+NOT_IN_A_SCHEMA = ["mvcc_catalog"]
+"""Studies that need a database of their own, and say so where they cannot have one."""
+
+pytestmark = pytest.mark.usefixtures("private")
+
+
+def page_of(study: str, dsn: str, directory: Path) -> str:
+    has = {parameter.name for parameter in declared(NOTEBOOKS / f"{study}.ipynb")}
+    small = {name: value for name, value in SMALL.items() if name in has}
+    page = run_study(study, server=dsn, parameters=small, output=directory / "page.ipynb")
+    return page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("study", studies())
+def test_a_role_without_special_rights_gets_a_page(study: str, dsn: str, tmp_path: Path) -> None:
+    if study in NOT_IN_A_SCHEMA and f"//{LESSER}:" in dsn:
+        with pytest.raises(StudyError, match="it takes a database of our own there"):
+            page_of(study, dsn, tmp_path)
+        return
+    text = page_of(study, dsn, tmp_path)
+    assert LEFT_OUT[study] in text
+    assert "p@ss" not in text
+    assert ": NO\\n" not in text
+
+
+def test_a_superuser_has_the_cache_files_removed_by_the_server(
+    stranger: OwnedServer, tmp_path: Path
+) -> None:
+    page_of("mvcc_catalog", dsn_of(stranger, SUPERUSER), tmp_path)
+    record = read_record(list_records("mvcc_catalog")["path"][-1])
+    assert record.left_out.is_empty()
+    steps = record.samples.filter(pl.col("step") == "start")
+    assert sorted(steps["case"].unique()) == ["cache files removed", "the post's path"]
+    assert steps["value"].min() > 0  # type: ignore[operator]
+
+
+def test_more_connections_than_fit_are_refused_with_the_number_that_fits(
+    stranger: OwnedServer,
+) -> None:
+    address = dsn_of(stranger, BUILDER)
+    wanted = {"connections": [5000], "releases": [], "blocks": 1}
+    with pytest.raises(StudyError, match=r"no wanted number of connections fits: .* has \d+"):
+        run_study("mvcc_catalog", server=address, parameters=wanted)
+
+
+def test_tables_that_the_disk_cannot_take_are_refused_before_they_are_loaded() -> None:
+    too_much = {"rows": 100_000_000, "widths": [2_000], "blocks": 1}
+    with pytest.raises(SpaceError, match=r"needs [\d,]+ MB for the study's tables and has"):
+        run_study("hash_index", server="embedded", parameters=too_much)
+    assert list((records_dir() / "hash_index").iterdir()) == []
+
+
+def test_an_unknown_release_is_refused_with_the_known() -> None:
+    with pytest.raises(StudyError, match=r"no release '8\.4'; there are 9\.3, 9\.6"):
+        run_study("mvcc_catalog", parameters={"releases": ["8.4"], "blocks": 1})
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        (
+            {"table_mb": 4, "buffers_mb": 16},
+            "A table of 4 MB is not scanned in step with 16 MB of shared buffers: that begins "
+            "above a quarter of them, so give table_mb more than 4",
+        ),
+        ({"table_mb": 90_000_000}, r"needs [\d,]+ MB for the study's table and has"),
+    ],
+)
+def test_scans_that_cannot_be_had_are_refused(parameters: dict[str, object], said: str) -> None:
+    with pytest.raises(StudyError, match=said):
+        run_study("sync_scans", server="embedded", parameters={"blocks": 1, **parameters})
+
+
+def test_scans_that_a_server_of_others_cannot_have_are_refused_with_what_it_takes(
+    stranger: OwnedServer,
+) -> None:
+    many = {"scans": [500], "table_mb": 40, "buffers_mb": 1, "blocks": 1}
+    with pytest.raises(StudyError, match="500 sessions do not fit: the server has"):
+        run_study("sync_scans", server=dsn_of(stranger, BUILDER), parameters=many)
+    small = {"table_mb": 8, "buffers_mb": 1, "blocks": 1}
+    with pytest.raises(StudyError, match="it takes a table of 33 MB"):
+        run_study("sync_scans", server=dsn_of(stranger, BUILDER), parameters=small)
