@@ -68,6 +68,7 @@ lint: install  ## check style and types
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 
 lab: .venv/lab  ## open JupyterLab on the notebooks
 	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks
@@ -113,5 +114,5 @@ constraints:  ## resolve constraints.txt anew
 	grep -c == constraints.txt | xargs printf '%s packages\n'
 
 clean:  ## remove the book, the caches and .venv; records stay
-	rm -rf _build book/studies .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache lib/*.egg-info
+	rm -rf _build book/studies .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache lib/*.egg-info
 	find lib tests notebooks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -17,14 +17,14 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 from pgstudies.errors import CannotRun
-from pgstudies.measuring.arms import Arm
-from pgstudies.measuring.trial import Trial
+from pgstudies.measuring._arms import Arm
+from pgstudies.measuring._trial import Trial
 from pgstudies.programs.extensions import build
 from pgstudies.programs.installations import find_binaries
 from pgstudies.records.reading import SAMPLES_SCHEMA
 from pgstudies.records.writing import write_whole
+from pgstudies.servers._serve import serve
 from pgstudies.servers.owned import OwnedServer
-from pgstudies.servers.serve import serve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

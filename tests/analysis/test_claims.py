@@ -13,14 +13,14 @@ import pytest
 
 import pgstudies as pg
 from pgstudies import paths
+from pgstudies.analysis._claims import all_claims, claims, origins
+from pgstudies.analysis._published import published
 from pgstudies.analysis.agreement import Claim
-from pgstudies.analysis.claims import all_claims, claims, origins
-from pgstudies.analysis.published import published
 from pgstudies.book.judging import judged
 from pgstudies.errors import StudyError
 from pgstudies.paths import NOTEBOOKS
 from pgstudies.records.reading import find_record
-from pgstudies.studies.plan import studies
+from pgstudies.studies._plan import studies
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,7 @@ import re
 import polars as pl
 import pytest
 
-from pgstudies.analysis.published import TYPES, Table, published, published_source
+from pgstudies.analysis._published import TYPES, Table, published, published_source
 from pgstudies.errors import StudyError
 from pgstudies.paths import PUBLISHED
 

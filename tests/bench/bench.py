@@ -23,15 +23,16 @@ import polars as pl
 from distributed import Client
 from psycopg import sql
 
-from pgstudies import block_values, hold_transactions, paired_effects, room_for_sessions, serve
+from pgstudies import block_values, paired_effects, serve
 from pgstudies.fleet import sweep as sweeping
 from pgstudies.fleet.ledger import Ledger, Unit
 from pgstudies.fleet.plan import Cell, Sweep
 from pgstudies.fleet.workers import local_cluster
-from pgstudies.measuring.arms import Arm
-from pgstudies.measuring.trial import Trial
+from pgstudies.measuring import hold_transactions, room_for_sessions
+from pgstudies.measuring._arms import Arm
+from pgstudies.measuring._trial import Trial
 from pgstudies.paths import HTML, NOTEBOOKS
-from pgstudies.programs.releases import find_release
+from pgstudies.programs._releases import find_release
 from pgstudies.terminal import Progress
 
 if TYPE_CHECKING:

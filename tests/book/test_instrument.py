@@ -18,10 +18,16 @@ import polars as pl
 import pytest
 from IPython.core.formatters import DisplayFormatter
 
+from pgstudies.analysis._shares import (
+    BY,
+    clopper_pearson,
+    deviations,
+    effective_number,
+    share_table,
+)
 from pgstudies.analysis.effects import paired_effects
 from pgstudies.analysis.instrument import instrument_checks, mean_bias
-from pgstudies.analysis.shares import BY, clopper_pearson, deviations, effective_number, share_table
-from pgstudies.book.instrument_page import (
+from pgstudies.book._instrument_page import (
     ShownChecks,
     display_checks,
     instrument_markup,

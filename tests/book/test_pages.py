@@ -9,9 +9,9 @@ from urllib.parse import unquote
 import pytest
 from playwright.sync_api import expect
 
-from pgstudies.analysis.claims import all_claims, origins
-from pgstudies.book.build import build, studies_in_book
-from pgstudies.book.scorecard import OUTCOMES
+from pgstudies.analysis._claims import all_claims, origins
+from pgstudies.book._build import build, studies_in_book
+from pgstudies.book._scorecard import OUTCOMES
 from pgstudies.errors import StudyError
 from pgstudies.paths import HTML, ROOT, STUDIES
 from tests.conftest import skip_but_not_in_ci
@@ -241,7 +241,7 @@ def test_the_forest_plot_shows_one_study_when_it_is_chosen(page: Page) -> None:
 
 
 def test_a_study_that_has_not_been_run_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgstudies.book.build.studies_in_book", lambda _: ["absent_study"])
+    monkeypatch.setattr("pgstudies.book._build.studies_in_book", lambda _: ["absent_study"])
     assert not (STUDIES / "absent_study.ipynb").exists()
     with pytest.raises(StudyError, match="`pgstudies run absent_study`"):
         build()

@@ -13,25 +13,25 @@ import pytest
 
 import pgstudies as pg
 from pgstudies import paths
+from pgstudies.analysis._claims import claims
 from pgstudies.analysis.agreement import judge
-from pgstudies.analysis.claims import claims
-from pgstudies.book import scorecard as scorecards
-from pgstudies.book.instrument_page import KEY
-from pgstudies.book.judging import judged, keep
-from pgstudies.book.score_chart import history_chart, score_chart
-from pgstudies.book.score_table import (
+from pgstudies.book import _scorecard as scorecards
+from pgstudies.book._instrument_page import KEY
+from pgstudies.book._score_chart import history_chart, score_chart
+from pgstudies.book._score_table import (
     history_table,
     instrument_line,
     row_id,
     score_table,
     score_tiles,
 )
+from pgstudies.book._scorecard import OUTCOMES, SCHEMA, scorecard
+from pgstudies.book.judging import judged, keep
 from pgstudies.book.score_text import in_text
-from pgstudies.book.scorecard import OUTCOMES, SCHEMA, scorecard
 from pgstudies.errors import NotebookError, StudyError
 from pgstudies.records.reading import read_record
+from pgstudies.studies._plan import plan, studies
 from pgstudies.studies.executed import book_runs
-from pgstudies.studies.plan import plan, studies
 from pgstudies.studies.run import run_study
 from tests.conftest import swept_record
 

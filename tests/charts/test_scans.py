@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from pgstudies.charts.scans import scan_chart
+from pgstudies.charts._scans import scan_chart
 from pgstudies.errors import StudyError
 
 PATHS = pl.DataFrame(

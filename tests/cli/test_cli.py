@@ -17,7 +17,7 @@ from pgstudies import paths
 from pgstudies.cli import app as cli
 from pgstudies.cli.listing import parameters
 from pgstudies.errors import ServerError
-from pgstudies.programs.releases import find_release
+from pgstudies.programs._releases import find_release
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 COMMANDS = ["run", "studies", "book", "records", "scorecard", "doctor", "servers"]
@@ -247,7 +247,7 @@ def test_each_kind_of_error_has_its_exit_code(
     def fail() -> Path:
         raise error
 
-    monkeypatch.setattr("pgstudies.book.build.build", fail)
+    monkeypatch.setattr("pgstudies.book._build.build", fail)
     shown = pgstudies("book")
     assert (shown.code, shown.err) == (code, f"pgstudies: {sentence}\n")
 
@@ -258,7 +258,7 @@ def test_an_error_of_the_project_itself_is_said_to_be_one(
     def fail() -> Path:
         raise LookupError("nothing there")
 
-    monkeypatch.setattr("pgstudies.book.build.build", fail)
+    monkeypatch.setattr("pgstudies.book._build.build", fail)
     shown = pgstudies("book")
     assert shown.code == 1
     assert shown.err.splitlines()[0] == "Traceback (most recent call last):"

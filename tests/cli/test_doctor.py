@@ -11,7 +11,7 @@ import pytest
 from pgstudies.cli import doctor
 from pgstudies.cli.checks import Check
 from pgstudies.cli.doctor import examine, exit_code
-from pgstudies.host.gate import Finding
+from pgstudies.host._gate import Finding
 from tests.conftest import BUILDER, LESSER, dsn_of
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def test_releases_that_are_out_of_reach_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PGSTUDIES_CACHE", str(tmp_path))
-    monkeypatch.setattr("pgstudies.programs.releases.shutil.which", lambda _: None)
+    monkeypatch.setattr("pgstudies.programs._releases.shutil.which", lambda _: None)
     monkeypatch.setattr("platform.system", lambda: "Linux")
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     known = "11 of PostgreSQL, 9.3 to 18, 0 cached"
@@ -104,7 +104,7 @@ def test_releases_that_are_out_of_reach_are_told(
         f"{known}; arms on another: not run: PostgreSQL 18.1 cannot be fetched: there is no mvn on "
         f"PATH (apt-get install maven)"
     )
-    monkeypatch.setattr("pgstudies.programs.releases.shutil.which", lambda _: "/usr/bin/mvn")
+    monkeypatch.setattr("pgstudies.programs._releases.shutil.which", lambda _: "/usr/bin/mvn")
     assert doctor._releases() == Check(
         "releases", True, f"{known}; mvn fetches another when it is asked for"
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 
-from pgstudies.compare.guards import check
+from pgstudies.compare._guards import check
 from pgstudies.compare.measured import Measured, compared_effects, read_measured, reasons
 from pgstudies.compare.plan import in_words, plan_of
 from pgstudies.compare.report import request_in, write_report
@@ -19,7 +19,7 @@ from pgstudies.compare.request import Request, read_settings, side
 from pgstudies.compare.result import Result, exit_code, result_of
 from pgstudies.compare.text import COLUMNS, as_text
 from pgstudies.errors import StudyError
-from pgstudies.measuring.arms import Arm
+from pgstudies.measuring._arms import Arm
 from pgstudies.measuring.comparison import Comparison, Side, both_sides, played
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pgstudies import effect_chart, paths, save
+from pgstudies import effect_chart, paths
 from pgstudies.analysis.pooling import pooled
+from pgstudies.charts import save
 from pgstudies.errors import StudyError
 from pgstudies.fleet.hosts import by_host, host_records, in_words, judged_by_host
 from tests.conftest import SWEPT, swept_record

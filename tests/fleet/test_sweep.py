@@ -27,7 +27,7 @@ from pgstudies.errors import ServerError, SpaceError, StudyError
 from pgstudies.files import is_locked
 from pgstudies.fleet import block as blockrun
 from pgstudies.fleet import sweep as sweeping
-from pgstudies.fleet.join import join
+from pgstudies.fleet._join import join
 from pgstudies.fleet.ledger import Ledger, Unit, packed
 from pgstudies.fleet.plan import Sweep, read_sweep
 from pgstudies.fleet.sweep import carry_out, missing

@@ -11,8 +11,8 @@ import pytest
 from pgstudies.errors import CannotRun
 from pgstudies.host import disks
 from pgstudies.host.disks import disk_read_bytes, find_disk, scheduler_of
+from pgstudies.servers._serve import serve
 from pgstudies.servers.limits import scheduled
-from pgstudies.servers.serve import serve
 from tests.conftest import BUILDER, dsn_of
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from pgstudies.host import situation
-from pgstudies.host.gate import Finding, gate, judge
+from pgstudies.host._gate import Finding, gate, judge
 from pgstudies.host.situation import Process, Situation, cpu_quota_cores, look, throttle_count
 
 GIB = 1024**3

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgstudies.measuring.arms import block_orders
+from pgstudies.measuring._arms import block_orders
 
 ARMS = st.lists(st.text(min_size=1), min_size=1, max_size=6, unique=True)
 

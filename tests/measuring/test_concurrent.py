@@ -10,9 +10,9 @@ import psycopg
 import pytest
 
 from pgstudies.errors import CannotRun, StudyError
-from pgstudies.measuring.arms import Arm
-from pgstudies.measuring.concurrent import block_of, concurrently, reason_not_in_step
-from pgstudies.measuring.trial import Trial
+from pgstudies.measuring._arms import Arm
+from pgstudies.measuring._concurrent import block_of, concurrently, reason_not_in_step
+from pgstudies.measuring._trial import Trial
 from tests.conftest import make_table
 
 if TYPE_CHECKING:

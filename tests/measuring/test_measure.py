@@ -16,15 +16,15 @@ import psycopg
 import pytest
 
 from pgstudies.errors import BlockMeasured, CannotRun, ServerError, StudyError
-from pgstudies.measuring.arms import Arm
-from pgstudies.measuring.measure import measure
+from pgstudies.measuring._arms import Arm
+from pgstudies.measuring._measure import measure
 from pgstudies.paths import ROOT
 from pgstudies.programs.installations import find_binaries
 from pgstudies.records.reading import list_records, read_record
 from tests.conftest import BUILDER, LESSER, dsn_of, wait_until_dead
 
 if TYPE_CHECKING:
-    from pgstudies.measuring.trial import Trial
+    from pgstudies.measuring._trial import Trial
     from pgstudies.records.reading import Record
     from pgstudies.servers.owned import OwnedServer
 

@@ -9,9 +9,9 @@ import polars as pl
 import pytest
 
 from pgstudies.errors import CannotRun, StudyError
-from pgstudies.measuring.arms import Arm
-from pgstudies.measuring.pgbench import drift, pgbench, read_log
-from pgstudies.measuring.trial import Trial
+from pgstudies.measuring._arms import Arm
+from pgstudies.measuring._pgbench import drift, pgbench, read_log
+from pgstudies.measuring._trial import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

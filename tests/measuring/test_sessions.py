@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from pgstudies.errors import CannotRun, ServerError
-from pgstudies.measuring import sessions
-from pgstudies.measuring.sessions import (
+from pgstudies.measuring import _sessions as sessions
+from pgstudies.measuring._sessions import (
     Room,
     conninfo,
     end_sessions,
@@ -19,7 +19,7 @@ from pgstudies.measuring.sessions import (
     room_for_sessions,
     session_cpu_seconds,
 )
-from pgstudies.servers.serve import serve
+from pgstudies.servers._serve import serve
 from tests.conftest import BUILDER, dsn_of
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pgstudies.measuring.arms import Arm
-from pgstudies.measuring.trial import Trial
-from pgstudies.measuring.witness import WAIT, Waits, Witness, digest, waits_of
+from pgstudies.measuring._arms import Arm
+from pgstudies.measuring._trial import Trial
+from pgstudies.measuring._witness import WAIT, Waits, Witness, digest, waits_of
 from pgstudies.servers.facts import examined, identity
 
 if TYPE_CHECKING:

@@ -19,15 +19,16 @@ import pytest
 
 from pgstudies.errors import ServerError, SpaceError, StudyError
 from pgstudies.files import try_lock
-from pgstudies.measuring.arms import Arm
+from pgstudies.measuring._arms import Arm
+from pgstudies.measuring._trial import Trial
 from pgstudies.measuring.counters import StatementCounters
-from pgstudies.measuring.trial import Trial
-from pgstudies.programs import fetching, releases
+from pgstudies.programs import _releases as releases
+from pgstudies.programs import fetching
+from pgstudies.programs._releases import Release, find_release, reason_not_available
 from pgstudies.programs.fetching import fetch
 from pgstudies.programs.installations import find_binaries
-from pgstudies.programs.releases import Release, find_release, reason_not_available
 from pgstudies.programs.versions import counts_wal, parse_version
-from pgstudies.servers.serve import serve
+from pgstudies.servers._serve import serve
 from tests.conftest import is_alive
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ import pytest
 from psycopg import sql
 
 from pgstudies.errors import CannotRun, ServerError
-from pgstudies.servers.dsn import DsnServer
-from pgstudies.servers.places import DatabasePlace
-from pgstudies.servers.serve import serve
+from pgstudies.servers._dsn import DsnServer
+from pgstudies.servers._places import DatabasePlace
+from pgstudies.servers._serve import serve
 from tests.conftest import BUILDER, LESSER, PASSWORD, dsn_of
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def test_a_role_without_any_right_is_told_what_to_grant(stranger: OwnedServer) -
 def test_something_foreign_under_our_name_is_left_alone(
     dsn: str, stranger: OwnedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgstudies.servers.places.secrets.token_hex", lambda _: "00000000")
+    monkeypatch.setattr("pgstudies.servers._places.secrets.token_hex", lambda _: "00000000")
     with stranger.connect() as c:
         c.execute("CREATE SCHEMA pgstudies_00000000")
         c.execute("CREATE DATABASE pgstudies_00000000")

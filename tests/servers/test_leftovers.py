@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from pgstudies.files import try_lock
+from pgstudies.servers._serve import serve
 from pgstudies.servers.leftovers import find_postmaster, short_socket_directory, sweep
-from pgstudies.servers.serve import serve
 from tests.conftest import is_alive, wait_until_dead
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 HOLDER = """
 import json, sys, time
-from pgstudies.servers.serve import serve
+from pgstudies.servers._serve import serve
 with serve("embedded") as server:
     watchdog = server._instance._watchdog.pid
     print(json.dumps({"pids": server.pids(), "watchdog": watchdog,

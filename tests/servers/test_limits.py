@@ -11,11 +11,11 @@ import pytest
 
 from pgstudies.errors import CannotRun
 from pgstudies.host import disks
-from pgstudies.measuring.arms import Arm
-from pgstudies.measuring.trial import Trial
+from pgstudies.measuring._arms import Arm
+from pgstudies.measuring._trial import Trial
 from pgstudies.servers import limits
+from pgstudies.servers._serve import serve
 from pgstudies.servers.limits import limited, reason_no_limits
-from pgstudies.servers.serve import serve
 from tests.conftest import BUILDER, dsn_of, make_table
 
 if TYPE_CHECKING:

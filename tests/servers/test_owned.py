@@ -17,9 +17,9 @@ from pgstudies.errors import CannotRun, ServerError, SpaceError, StudyError
 from pgstudies.programs.accounts import server_account
 from pgstudies.programs.installations import Binaries, find_binaries, require_version
 from pgstudies.programs.versions import parse_version
-from pgstudies.servers.postmaster import Postmaster, StartError
-from pgstudies.servers.serve import serve
-from pgstudies.servers.snapshots import mirror
+from pgstudies.servers._postmaster import Postmaster, StartError
+from pgstudies.servers._serve import serve
+from pgstudies.servers._snapshots import mirror
 from tests.conftest import dsn_of, wait_until_dead
 
 if TYPE_CHECKING:

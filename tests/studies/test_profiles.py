@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from pgstudies.paths import NOTEBOOKS, PARAMETERS
+from pgstudies.studies._plan import PROFILES, plan, studies
 from pgstudies.studies.parameters import declared
-from pgstudies.studies.plan import PROFILES, plan, studies
 
 
 @pytest.mark.parametrize("study", studies())

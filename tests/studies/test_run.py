@@ -18,8 +18,8 @@ import pytest
 
 from pgstudies import paths
 from pgstudies.errors import NotebookError, ServerError, SpaceError, StudyError
+from pgstudies.studies._plan import plan, public, studies
 from pgstudies.studies.executed import HIDDEN, error_of, without_secrets
-from pgstudies.studies.plan import plan, public, studies
 from pgstudies.studies.run import run_study
 from tests.conftest import wait_until_dead
 

@@ -11,8 +11,8 @@ from pgstudies.errors import SpaceError, StudyError
 from pgstudies.paths import NOTEBOOKS, records_dir
 from pgstudies.records.reading import list_records, read_record
 from pgstudies.servers.owned import SUPERUSER
+from pgstudies.studies._plan import studies
 from pgstudies.studies.parameters import declared
-from pgstudies.studies.plan import studies
 from pgstudies.studies.run import run_study
 from tests.conftest import BUILDER, LESSER, dsn_of
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from ._shares import share_table
 from .diagnostics import drift
 from .intervals import MINIMUM_BLOCKS, hodges_lehmann, signed_rank_interval
-from .shares import share_table
 from .verdicts import DIRECTIONS
 
 if TYPE_CHECKING:

@@ -1,11 +1,8 @@
-"""The book: what its pages show of records and claims, and how it is built."""
+"""The book: what its pages show of records and claims, and how it is built.
 
-from typing import Any
+Fleet, the command line and the notebook of the scorecard may import it.
+"""
 
+import lazy_loader
 
-def __getattr__(name: str) -> Any:
-    if name in {"setup", "VegaLiteRenderer"}:  # Sphinx and MyST-NB ask for these
-        from . import sphinx  # noqa: PLC0415
-
-        return getattr(sphinx, name)
-    raise AttributeError(name)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -8,8 +8,8 @@ import polars as pl
 
 from ..errors import StudyError
 from ..paths import REFERENCE_RECORDS, ROOT
+from ..studies import plan
 from ..studies.parameters import spelled
-from ..studies.plan import plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -5,10 +5,10 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+from ..analysis import origins
 from ..analysis.agreement import HOLDS
-from ..analysis.claims import origins
-from .instrument_page import doubtful_hosts, read_checks
-from .scorecard import OUTCOMES, in_sum, outcome_of, with_outcome
+from ._instrument_page import doubtful_hosts, read_checks
+from ._scorecard import OUTCOMES, in_sum, outcome_of, with_outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

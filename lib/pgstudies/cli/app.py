@@ -132,7 +132,7 @@ def run(
 ) -> None:
     """Run one study or all."""
     from ..paths import shown
-    from ..studies.plan import plan, studies
+    from ..studies import plan, studies
     from ..studies.run import run_study
 
     def keep(verdicts: Path, record: Path) -> None:
@@ -192,7 +192,7 @@ def studies(
 @app.command(short_help="Draw the report from the executed notebooks.")
 def book() -> None:
     """Draw the report from the executed notebooks: _build/html/index.html."""
-    from ..book.build import build
+    from ..book import build
 
     typer.echo(build())
 
@@ -232,8 +232,8 @@ def scorecard(
       pgstudies scorecard
       pgstudies scorecard --study cluster_order
     """  # noqa: D301
+    from ..book import _scorecard as scorecards
     from ..book import score_text as scoretext
-    from ..book import scorecard as scorecards
 
     typer.echo(scoretext.in_text(scorecards.scorecard(study, history=False)))
 

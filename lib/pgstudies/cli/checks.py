@@ -17,7 +17,7 @@ from ..servers.owned import OwnedServer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ..servers.serve import Server
+    from ..servers import Server
 
 
 @dataclass(frozen=True)

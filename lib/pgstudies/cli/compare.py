@@ -121,7 +121,7 @@ def compare(  # noqa: D103  (its help is above)
             Request,
             side,
         )
-        from ..studies.plan import INSTRUMENT, studies
+        from ..studies import INSTRUMENT, studies
 
         before = side(
             baseline or os.environ.get("PGSTUDIES_SERVER") or "embedded", otherwise="embedded"
@@ -185,7 +185,7 @@ def _carry_out(
     from ..analysis.intervals import MOST_BLOCKS
     from ..compare.plan import in_words, plan_of
     from ..compare.run import measured_blocks
-    from ..studies.plan import plan as checked
+    from ..studies import plan as checked
 
     target = _target(report)
     for study in request.studies:

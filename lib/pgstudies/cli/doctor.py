@@ -14,24 +14,24 @@ from typing import TYPE_CHECKING
 import psutil
 
 from ..errors import SpaceError, StudyError
+from ..host import gate
 from ..host.facts import git_revision, mount_of, nearest_existing
-from ..host.gate import gate
 from ..measuring.cold import can_evict, reason_not_cold
 from ..measuring.counters import StatementCounters, device_bytes
 from ..paths import records_dir, run_dir
+from ..programs import reason_not_available, releases
 from ..programs.accounts import server_account
-from ..programs.releases import reason_not_available, releases
 from ..programs.versions import counts_wal
+from ..servers import serve
 from ..servers.limits import reason_no_limits
 from ..servers.owned import OwnedServer
-from ..servers.serve import serve
 from .checks import Check, examine_extensions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from ..servers.serve import Server
+    from ..servers import Server
 
 
 _FICLONE = 0x40049409  # ioctl of Linux: make one file share the blocks of another

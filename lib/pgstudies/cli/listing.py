@@ -10,14 +10,14 @@ import polars as pl
 
 from .. import paths
 from ..errors import ServerError
+from ..programs import reason_not_available, releases, releases_dir
 from ..programs.installations import EMBEDDED, find_binaries
-from ..programs.releases import reason_not_available, releases, releases_dir
 from ..records import reading as recorded
-from ..studies import plan as runner
+from ..studies import _plan as runner
 from ..studies.parameters import declared, spelled
 
 if TYPE_CHECKING:
-    from ..programs.releases import Release
+    from ..programs import Release
     from ..studies.parameters import Parameter
 
 

@@ -46,8 +46,8 @@ def fetch_releases(
       pgstudies servers fetch 9.3 9.6
       pgstudies servers fetch all
     """  # noqa: D301
+    from ..programs import find_release, releases
     from ..programs.fetching import fetch
-    from ..programs.releases import find_release, releases
 
     wanted = releases() if names == ["all"] else [find_release(name) for name in names]
     for release in wanted:

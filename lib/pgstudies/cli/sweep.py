@@ -113,7 +113,7 @@ def _carry_out(plan: Sweep, missing: list[Unit], scheduler: str | None, here: li
 
 
 def _join(plan: Sweep) -> None:
-    from ..fleet.join import join
+    from ..fleet import join
     from ..paths import records_dir
 
     records, lacking = join(plan, records_dir())

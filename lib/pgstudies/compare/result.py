@@ -9,7 +9,7 @@ import polars as pl
 
 from ..analysis.verdicts import OPEN
 from ..errors import StudyError
-from .guards import check, differing_plans
+from ._guards import check, differing_plans
 from .measured import compared_effects, reasons
 
 if TYPE_CHECKING:

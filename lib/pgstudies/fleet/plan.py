@@ -16,8 +16,8 @@ import polars as pl
 from ..addresses import holds_password
 from ..errors import StudyError
 from ..records.reading import list_records, read_record
+from ..studies import plan
 from ..studies.parameters import declared
-from ..studies.plan import plan
 from .ledger import Unit
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import psycopg
     from psycopg.rows import TupleRow
 
-    from ..servers.serve import Server
+    from ..servers import Server
 
 
 BLOCK_BYTES = 8192

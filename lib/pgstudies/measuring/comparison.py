@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from .arms import Arm
+    from ._arms import Arm
 
 
 BASELINE, AGAIN, CANDIDATE = "baseline", "baseline again", "candidate"

@@ -22,13 +22,13 @@ from typing import IO, TYPE_CHECKING
 from ..errors import ServerError, SpaceError
 from ..files import try_lock
 from ..terminal import byte_bar
+from ._releases import find_release, reason_not_available, releases_dir
 from .accounts import make_open_directory, open_to_all, others_can_change
-from .releases import find_release, reason_not_available, releases_dir
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from .releases import Release
+    from ._releases import Release
 
 
 _SILENT_S = 2.0

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import ServerError
+from ._releases import is_release
 from .accounts import open_to_all
 from .fetching import fetch
-from .releases import is_release
 from .versions import parse_version
 
 OLDEST_OWNED = 90300

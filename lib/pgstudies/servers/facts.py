@@ -12,7 +12,7 @@ from .settings import NOT_RECORDED
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .serve import Server
+    from ._serve import Server
 
 
 def server_facts(server: Server) -> dict[str, Any]:

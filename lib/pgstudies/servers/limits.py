@@ -16,7 +16,7 @@ from ..host.disks import find_disk, scheduler_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .serve import Server
+    from ._serve import Server
 
 
 _ROOT = Path("/sys/fs/cgroup")

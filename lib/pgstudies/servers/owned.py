@@ -15,11 +15,11 @@ from ..programs.accounts import can_execute, run_as, server_account, without_pg_
 from ..programs.installations import copy_installation, find_pgbench, has_server_headers
 from ..programs.locales import locale_environment
 from ..programs.versions import wal_directory
-from .base import Capabilities, ServerBase
-from .instance import PORT, Instance
-from .postmaster import Postmaster, StartError
+from ._base import Capabilities, ServerBase
+from ._instance import PORT, Instance
+from ._postmaster import Postmaster, StartError
+from ._snapshots import drop_recycled_wal, mirror, require_space, size_bytes
 from .settings import merged
-from .snapshots import drop_recycled_wal, mirror, require_space, size_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

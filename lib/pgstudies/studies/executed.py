@@ -14,7 +14,7 @@ from ..addresses import SECRETS, holds_password, parse_dsn
 from ..errors import StudyError
 from ..paths import STUDIES
 from ..records.reading import Record, read_record
-from .plan import SUMMARIES
+from ._plan import SUMMARIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 from .. import paths
 from ..errors import NotebookError, SpaceError
 from ..paths import _in_checkout, shown
+from ._plan import plan, public
 from .executed import error_of, last_place, without_secrets
-from .plan import plan, public
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import TextIO
 
-    from .plan import Plan
+    from ._plan import Plan
 
 
 def run_study(
@@ -101,7 +101,7 @@ def _execute(
     chosen: Plan, executed: Path, environment: Mapping[str, str], terminal: TextIO
 ) -> tuple[dict[str, Any], BaseException | None]:
     """The executed notebook, with no password in it, and what it stopped with, if it did."""
-    from .kernel import execute  # noqa: PLC0415  (papermill takes its time)
+    from ._kernel import execute  # noqa: PLC0415  (papermill takes its time)
 
     death = execute(chosen.notebook, executed, chosen.injected, environment, terminal)
     document = without_secrets(

@@ -13,13 +13,13 @@ import numpy as np
 import polars as pl
 
 from ..errors import CannotRun, ServerError, StudyError
-from .sessions import wait_for_end
+from ._sessions import wait_for_end
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..servers.serve import Server
-    from .trial import Trial
+    from ..servers import Server
+    from ._trial import Trial
 
 
 _LOG = ["client", "transaction", "latency_us", "script", "epoch_s", "epoch_us"]

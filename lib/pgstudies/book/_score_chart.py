@@ -8,7 +8,7 @@ import altair as alt
 import polars as pl
 
 from ..charts.style import NEUTRAL, WIDTH, described, require
-from .scorecard import OUTCOMES, with_outcome
+from ._scorecard import OUTCOMES, with_outcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

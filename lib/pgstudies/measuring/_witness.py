@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from psycopg.abc import Params
     from psycopg.rows import TupleRow
 
-    from ..servers.serve import Server
+    from ..servers import Server
 
 
 _EXPLAINABLE = re.compile(

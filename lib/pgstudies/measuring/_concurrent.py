@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CannotRun, StudyError
-from .sessions import end_sessions, room_for_sessions
+from ._sessions import end_sessions, room_for_sessions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import psycopg
     from psycopg.rows import TupleRow
 
-    from .trial import Trial
+    from ._trial import Trial
 
 
 @dataclass(frozen=True)

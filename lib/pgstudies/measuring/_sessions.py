@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from psycopg.rows import TupleRow
 
+    from ..servers import Server
     from ..servers.owned import OwnedServer
-    from ..servers.serve import Server
 
 
 _AT_ONCE = 64

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.display import HTML
 
-from ..analysis.claims import origins
-from .instrument_page import doubtful_hosts, executed, instrument_markup, read_checks
+from ..analysis import origins
+from ._instrument_page import doubtful_hosts, executed, instrument_markup, read_checks
+from ._scorecard import OUTCOMES, outcome_of, with_outcome
 from .score_text import holding, interval_text, ratio_text
-from .scorecard import OUTCOMES, outcome_of, with_outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,27 +11,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BlockMeasured, BlocksCompared, SpaceError, StudyError
+from ..host import gate
 from ..host.exclusive import only_one_here
 from ..host.facts import git_revision, host_facts, packages
-from ..host.gate import gate
 from ..paths import run_dir
 from ..records.reading import Record, find_record, read_record
 from ..records.writing import RecordWriter, fingerprint
+from ..servers import serve
 from ..servers.facts import identity, server_facts
 from ..servers.leftovers import sweep
-from ..servers.serve import serve
-from .arms import baseline_of, with_repeat
+from ._arms import baseline_of, with_repeat
+from ._run import Run
 from .comparison import COMPARED, asked, blocks_compared, both_sides
-from .run import Run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ..host.gate import Finding
-    from ..servers.serve import Server
-    from .arms import Arm
+    from ..host import Finding
+    from ..servers import Server
+    from ._arms import Arm
+    from ._run import Procedure
     from .comparison import Comparison
-    from .run import Procedure
 
 
 def measure(

@@ -10,9 +10,9 @@ import psycopg
 from psycopg import pq
 
 from ..errors import StudyError
+from ._witness import WAIT, digest, waits_of
 from .cold import can_evict, drop_from_page_cache, evict, reason_not_cold
 from .counters import UNITS, Counts, StatementCounters, cpu_seconds, device_bytes
-from .witness import WAIT, digest, waits_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
     from psycopg.rows import TupleRow
 
-    from ..servers.serve import Server
-    from .arms import Arm
-    from .witness import Query, Waits, Witness
+    from ..servers import Server
+    from ._arms import Arm
+    from ._witness import Query, Waits, Witness
 
 
 class Trial:

@@ -13,7 +13,7 @@ import yaml
 
 from ..errors import NotebookError, StudyError
 from ..paths import HTML, ROOT
-from ..studies.plan import SUMMARIES
+from ..studies import SUMMARIES
 from ..studies.run import run_study
 
 if TYPE_CHECKING:

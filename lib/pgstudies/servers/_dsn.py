@@ -14,8 +14,8 @@ from psycopg.conninfo import make_conninfo
 from ..addresses import explain, parse_dsn, write_uri
 from ..errors import CannotRun, ServerError
 from ..programs.installations import find_pgbench
-from .base import Capabilities, ServerBase
-from .places import DatabasePlace, SchemaPlace
+from ._base import Capabilities, ServerBase
+from ._places import DatabasePlace, SchemaPlace
 from .settings import merged, sort_settings, startup_options
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from .trial import Trial
+    from ._trial import Trial
 
 
 SPINS = 3

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from .. import paths
-from ..analysis.claims import all_claims, origins
+from ..analysis import all_claims, origins
 from ..analysis.intervals import fewest_blocks
 from ..charts.style import BASELINE, CANDIDATES, NEUTRAL, PATCHED
 from ..errors import StudyError

@@ -15,16 +15,16 @@ import psycopg
 from ..errors import CannotRun, ServerError, StudyError
 from ..servers.facts import examined, server_facts
 from ..terminal import Progress
-from .arms import Arm, baseline_of, block_orders
+from ._arms import Arm, baseline_of, block_orders
+from ._trial import Trial
+from ._witness import Witness
 from .comparison import played
-from .trial import Trial
-from .witness import Witness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ..records.writing import RecordWriter
-    from ..servers.serve import Server
+    from ..servers import Server
 
     Procedure = Callable[[Trial, Arm], None]
 

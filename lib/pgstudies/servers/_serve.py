@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from ..addresses import is_dsn
 from ..errors import StudyError
+from ..programs import find_release, is_release, listed
 from ..programs.installations import EMBEDDED, find_binaries
-from ..programs.releases import find_release, is_release, listed
-from .dsn import DsnServer
+from ._dsn import DsnServer
 from .owned import OwnedServer
 
 if TYPE_CHECKING:

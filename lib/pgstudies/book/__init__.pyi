@@ -1,0 +1,15 @@
+from ._build import build as build
+from ._instrument_page import display_checks as display_checks
+from ._instrument_page import instrument_markup as instrument_markup
+from ._instrument_page import read_checks as read_checks
+from ._score_chart import history_chart as history_chart
+from ._score_chart import score_chart as score_chart
+from ._score_table import history_table as history_table
+from ._score_table import instrument_line as instrument_line
+from ._score_table import score_table as score_table
+from ._score_table import score_tiles as score_tiles
+from ._scorecard import scorecard as scorecard
+from .judging import judged as judged
+from .score_text import in_sentence as in_sentence
+from .sphinx import VegaLiteRenderer as VegaLiteRenderer
+from .sphinx import setup as setup

@@ -1,0 +1,11 @@
+from .measured import Measured as Measured
+from .plan import in_words as in_words
+from .plan import plan_of as plan_of
+from .report import request_in as request_in
+from .report import write_report as write_report
+from .request import Request as Request
+from .request import side as side
+from .result import exit_code as exit_code
+from .result import result_of as result_of
+from .run import measured_blocks as measured_blocks
+from .text import as_text as as_text

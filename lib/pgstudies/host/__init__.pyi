@@ -1,0 +1,13 @@
+from ._gate import Finding as Finding
+from ._gate import gate as gate
+from .disks import disk_read_bytes as disk_read_bytes
+from .disks import find_disk as find_disk
+from .disks import scheduler_of as scheduler_of
+from .exclusive import only_one_here as only_one_here
+from .facts import CPU as CPU
+from .facts import git_revision as git_revision
+from .facts import host_facts as host_facts
+from .facts import mount_of as mount_of
+from .facts import nearest_existing as nearest_existing
+from .facts import packages as packages
+from .situation import stolen_share as stolen_share

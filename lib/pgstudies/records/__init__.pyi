@@ -1,0 +1,10 @@
+from .reading import Record as Record
+from .reading import find_record as find_record
+from .reading import list_records as list_records
+from .reading import read_info as read_info
+from .reading import read_record as read_record
+from .reading import record_directories as record_directories
+from .writing import RecordWriter as RecordWriter
+from .writing import fingerprint as fingerprint
+from .writing import parquet_bytes as parquet_bytes
+from .writing import write_whole as write_whole

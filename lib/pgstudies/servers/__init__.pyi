@@ -1,0 +1,14 @@
+from ._serve import Server as Server
+from ._serve import serve as serve
+from ._snapshots import require_space as require_space
+from .facts import examined as examined
+from .facts import identity as identity
+from .facts import server_facts as server_facts
+from .leftovers import directory_lock as directory_lock
+from .leftovers import remove as remove
+from .leftovers import sweep as sweep
+from .limits import limited as limited
+from .limits import reason_no_limits as reason_no_limits
+from .limits import scheduled as scheduled
+from .owned import OwnedServer as OwnedServer
+from .settings import merged as merged

@@ -1,0 +1,11 @@
+from ._plan import INSTRUMENT as INSTRUMENT
+from ._plan import SUMMARIES as SUMMARIES
+from ._plan import plan as plan
+from ._plan import studies as studies
+from .executed import Run as Run
+from .executed import book_runs as book_runs
+from .parameters import Parameter as Parameter
+from .parameters import declared as declared
+from .parameters import spelled as spelled
+from .parameters import study_parameters as study_parameters
+from .run import run_study as run_study
