@@ -232,10 +232,10 @@ def scorecard(
       pgstudies scorecard
       pgstudies scorecard --study cluster_order
     """  # noqa: D301
-    from ..book import _scorecard as scorecards
     from ..book import score_text as scoretext
+    from ..book import scorecard as of_study
 
-    typer.echo(scoretext.in_text(scorecards.scorecard(study, history=False)))
+    typer.echo(scoretext.in_text(of_study(study, history=False)))
 
 
 @app.command(short_help="Say what this machine and a server can do.")

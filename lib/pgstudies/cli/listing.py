@@ -13,7 +13,8 @@ from ..errors import ServerError
 from ..programs import reason_not_available, releases, releases_dir
 from ..programs.installations import EMBEDDED, find_binaries
 from ..records import reading as recorded
-from ..studies import _plan as runner
+from ..studies import PROFILES, plan
+from ..studies import studies as names_of_studies
 from ..studies.parameters import declared, spelled
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _PREFIXES = ["B", "kB", "MB", "GB", "TB"]
 
 def studies() -> str:
     """One line for each study: its name and the title of its page."""
-    names = runner.studies()
+    names = names_of_studies()
     width = max(map(len, names), default=0)
     return "\n".join(f"{name:{width}}  {_title(name)}" for name in names)
 
@@ -37,9 +38,9 @@ def parameters(study: str) -> str:
     Raises StudyError for an unknown study.
     """
     profiles: dict[str, dict[str, Any]] = {}
-    for profile in runner.PROFILES:
+    for profile in PROFILES:
         if profile == "quick" or (paths.PARAMETERS / profile / f"{study}.yaml").exists():
-            profiles[profile] = runner.plan(study, profile=profile).parameters
+            profiles[profile] = plan(study, profile=profile).parameters
     entries = [
         _entry(parameter, profiles) for parameter in declared(paths.NOTEBOOKS / f"{study}.ipynb")
     ]

@@ -69,7 +69,7 @@ def _taken(descriptor: int) -> bool:
 
 
 @contextmanager
-def _on_core(cpu: int | None) -> Iterator[None]:
+def on_core(cpu: int | None) -> Iterator[None]:
     """Be on one core for a moment, for the process started meanwhile to inherit that."""
     if cpu is None:
         yield

@@ -12,7 +12,7 @@ import psutil
 from psycopg.pq import PGconn, Ping
 
 from ..errors import ServerError
-from ..host.exclusive import _on_core
+from ..host.exclusive import on_core
 from ..programs.accounts import server_environment, without_pg_variables
 from ..programs.versions import says_ready, waits_for_children
 
@@ -76,7 +76,7 @@ class Postmaster:
         self._address = address.encode()
         self._log = log
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        with log.open("ab") as output, _on_core(cpu):
+        with log.open("ab") as output, on_core(cpu):
             self._log_start = output.tell()
             try:
                 self._process = subprocess.Popen(

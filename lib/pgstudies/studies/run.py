@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import paths
 from ..errors import NotebookError, SpaceError
-from ..paths import _in_checkout, shown
+from ..paths import in_checkout, shown
 from ._plan import plan, public
 from .executed import error_of, last_place, without_secrets
 
@@ -80,8 +80,8 @@ def run_study(
         about = _about(chosen, Path(environment["PGSTUDIES_RECORD_FILE"]))
         document["metadata"]["pgstudies"] = about
         document["metadata"]["papermill"] |= {
-            "input_path": _in_checkout(chosen.notebook),
-            "output_path": _in_checkout(kept),
+            "input_path": in_checkout(chosen.notebook),
+            "output_path": in_checkout(kept),
         }
         text = json.dumps(document, indent=1, ensure_ascii=False, sort_keys=True)
         executed.write_text(f"{text}\n", encoding="utf-8")
