@@ -98,4 +98,5 @@ def shown(path: Path) -> str:
 
 
 def in_checkout(path: Path) -> str:
+    """The path from the checkout; of one that lies elsewhere its name alone."""
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name

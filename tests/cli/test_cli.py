@@ -247,7 +247,7 @@ def test_each_kind_of_error_has_its_exit_code(
     def fail() -> Path:
         raise error
 
-    monkeypatch.setattr("pgstudies.book._build.build", fail)
+    monkeypatch.setattr("pgstudies.book.build", fail)
     shown = pgstudies("book")
     assert (shown.code, shown.err) == (code, f"pgstudies: {sentence}\n")
 
@@ -258,7 +258,7 @@ def test_an_error_of_the_project_itself_is_said_to_be_one(
     def fail() -> Path:
         raise LookupError("nothing there")
 
-    monkeypatch.setattr("pgstudies.book._build.build", fail)
+    monkeypatch.setattr("pgstudies.book.build", fail)
     shown = pgstudies("book")
     assert shown.code == 1
     assert shown.err.splitlines()[0] == "Traceback (most recent call last):"
