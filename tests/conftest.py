@@ -17,7 +17,7 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 from pgstudies.errors import CannotRun
-from pgstudies.measuring._arms import Arm
+from pgstudies.measuring._design import Arm
 from pgstudies.measuring._trial import Trial
 from pgstudies.programs.extensions import build
 from pgstudies.programs.installations import find_binaries
@@ -172,7 +172,7 @@ def elsewhere(stranger: OwnedServer) -> Iterator[Trial]:
     """A trial on a server that is not ours, with the role that may make databases."""
     with (
         serve(dsn_of(stranger, BUILDER)) as server,
-        Trial(server, Arm("plain"), block=1, position=1) as trial,
+        Trial(server, Arm("plain"), block=1) as trial,
     ):
         yield trial
 

@@ -15,6 +15,7 @@ from .measuring import Arm as Arm
 from .measuring import cache_state as cache_state
 from .measuring import measure as measure
 from .measuring import pgbench as pgbench
+from .orders import tell_verdicts as tell_verdicts
 from .programs import extension as extension
 from .programs import reason_not_available as reason_not_available
 from .records import read_record as read_record

@@ -116,9 +116,9 @@ class Progress:
         self._bar.set_postfix_str(what, refresh=False)
         self._bar.update(0)
 
-    def advance(self) -> None:
-        """One trial is done."""
-        self._bar.update(1)
+    def advance(self, trials: int = 1) -> None:
+        """So many trials are done."""
+        self._bar.update(trials)
 
     def expect(self, total: int) -> None:
         """So many trials there will be in all."""

@@ -29,7 +29,7 @@ from pgstudies.fleet.ledger import Ledger, Unit
 from pgstudies.fleet.plan import Cell, Sweep
 from pgstudies.fleet.workers import local_cluster
 from pgstudies.measuring import hold_transactions, room_for_sessions
-from pgstudies.measuring._arms import Arm
+from pgstudies.measuring._design import Arm
 from pgstudies.measuring._trial import Trial
 from pgstudies.paths import HTML, NOTEBOOKS
 from pgstudies.programs._releases import find_release
@@ -55,7 +55,7 @@ def main() -> None:
     )
     with serve("embedded", settings={"autovacuum": "off", "jit": "off"}, cpu=core) as server:
         server.restore("empty", lambda: None)
-        with Trial(server, Arm("bench"), block=1, position=1) as trial:
+        with Trial(server, Arm("bench"), block=1) as trial:
             timed_statement(trial)
             against_pgbench(server, trial)  # type: ignore[arg-type]
     restoring(core)

@@ -32,7 +32,7 @@ from pgstudies.errors import NotebookError, StudyError
 from pgstudies.records.reading import read_record
 from pgstudies.studies._plan import plan, studies
 from pgstudies.studies.executed import book_runs
-from pgstudies.studies.run import run_study
+from pgstudies.studies.run import Executed, run_study
 from tests.conftest import swept_record
 
 if TYPE_CHECKING:
@@ -362,7 +362,7 @@ def test_a_record_is_replayed_once(
     path = records(two=2.0)
     replayed: list[str] = []
 
-    def counted(study: str, **options: Any) -> Path:
+    def counted(study: str, **options: Any) -> Executed:
         replayed.append(study)
         return run_study(study, **options)
 
@@ -381,9 +381,9 @@ def test_a_run_leaves_its_verdicts_for_the_scorecard(
     records: Callable[..., Path], place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = records(two=2.0)
-    run_study("swept", replay=path, output=place / "out.ipynb", keep=keep)
+    keep(run_study("swept", replay=path, output=place / "out.ipynb"))
 
-    def never(*_: object, **__: object) -> Path:
+    def never(*_: object, **__: object) -> Executed:
         raise AssertionError("replayed again")
 
     monkeypatch.setattr("pgstudies.book.judging.run_study", never)

@@ -19,8 +19,9 @@ from pgstudies.compare.request import Request, read_settings, side
 from pgstudies.compare.result import Result, exit_code, result_of
 from pgstudies.compare.text import COLUMNS, as_text
 from pgstudies.errors import StudyError
-from pgstudies.measuring._arms import Arm
-from pgstudies.measuring.comparison import Comparison, Side, both_sides, played
+from pgstudies.measuring._design import Arm
+from pgstudies.measuring._design import _both_sides as both_sides
+from pgstudies.measuring.comparison import Comparison, Side, played
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

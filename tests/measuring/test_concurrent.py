@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from pgstudies.errors import CannotRun, StudyError
-from pgstudies.measuring._arms import Arm
 from pgstudies.measuring._concurrent import block_of, concurrently, reason_not_in_step
+from pgstudies.measuring._design import Arm
 from pgstudies.measuring._trial import Trial
 from tests.conftest import make_table
 
@@ -31,7 +31,7 @@ def trial(owned: OwnedServer) -> Iterator[Trial]:
             make_table(connection, "large", PAGES)
 
     owned.restore("for sessions", build)
-    with Trial(owned, Arm("plain"), block=1, position=1) as trial:
+    with Trial(owned, Arm("plain"), block=1) as trial:
         yield trial
 
 

@@ -15,15 +15,18 @@ import psutil
 import psycopg
 import pytest
 
-from pgstudies.errors import BlockMeasured, CannotRun, ServerError, StudyError
-from pgstudies.measuring._arms import Arm
+from pgstudies.errors import CannotRun, ServerError, StudyError
+from pgstudies.measuring._design import Arm
 from pgstudies.measuring._measure import measure
+from pgstudies.orders import Orders, Replies
 from pgstudies.paths import ROOT
 from pgstudies.programs.installations import find_binaries
 from pgstudies.records.reading import list_records, read_record
 from tests.conftest import BUILDER, LESSER, dsn_of, wait_until_dead
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pgstudies.measuring._trial import Trial
     from pgstudies.records.reading import Record
     from pgstudies.servers.owned import OwnedServer
@@ -70,12 +73,57 @@ def test_every_block_runs_every_arm_once_from_the_restored_state() -> None:
     assert sorted(trials["arm"].unique()) == ["plain", "plain (again)", "wide"]
 
 
-def test_blocks_follow_the_recorded_order_and_come_in_mirrored_pairs() -> None:
-    record = run()
-    order = record.info["order"]
-    ran = record.timeline.group_by("block", maintain_order=True).agg("arm")["arm"].to_list()
-    assert ran == order
-    assert order[1] == order[0][::-1]
+def test_arms_take_turns_in_random_order_until_all_have_done_theirs() -> None:
+    """Each turn stands between two yields; an arm with more of them goes on alone."""
+    taken: list[tuple[str, int]] = []
+
+    def story(trial: Trial, arm: Arm) -> Iterator[None]:
+        for leg in range(3 + arm.options.get("extra", 0)):
+            if leg:
+                yield
+            taken.append((arm.name, leg))
+            trial.record("leg", "number", leg, "turns", iteration=leg)
+
+    record = run(procedure=story, blocks=1)
+    rounds = [{name for name, leg in taken if leg == number} for number in range(6)]
+    everyone = {"plain", "plain (again)", "wide"}
+    assert rounds == [everyone] * 3 + [{"wide"}] * 3
+    assert [leg for _, leg in taken] == sorted(leg for _, leg in taken)
+    samples = record.samples.filter(pl.col("metric") == "number")
+    assert samples.filter(pl.col("turn") != pl.col("iteration") + 1).is_empty()
+    assert sorted(samples.filter(pl.col("turn") == 2)["position"]) == [1, 2, 3]
+    assert set(samples["group"]) == {1}
+
+
+def test_an_arm_that_fails_in_a_turn_leaves_the_block_and_the_others_go_on() -> None:
+    def story(trial: Trial, arm: Arm) -> Iterator[None]:
+        trial.record("leg", "number", 1, "turns")
+        yield
+        if arm.name == "wide":
+            raise CannotRun("there is no second turn")
+        trial.record("leg", "number", 2, "turns")
+
+    record = run(procedure=story, blocks=2)
+    kept = record.samples.filter(pl.col("metric") == "number")
+    assert set(kept["arm"]) == {"plain", "plain (again)"}
+    assert kept["value"].to_list() == [1, 2] * 4
+    assert dict(record.arms.select("name", "not_run").iter_rows())["wide"] is not None
+
+
+def test_where_memory_does_not_hold_all_arms_they_run_in_groups_with_the_baseline() -> None:
+    free = psutil.virtual_memory().available
+    large = int(0.5 * free)
+    arms = [Arm("plain"), *(Arm(name, memory_bytes=large) for name in ("one", "two"))]
+    record = run(arms=arms, blocks=1)
+    assert record.info["groups"] == [
+        ["plain", "plain (again)", "one"],
+        ["plain", "plain (again)", "two"],
+    ]
+    groups = record.samples.filter(pl.col("metric") == "rows").select("group", "arm").rows()
+    assert sorted(groups) == [
+        (1, "one"), (1, "plain"), (1, "plain (again)"),
+        (2, "plain"), (2, "plain (again)"), (2, "two"),
+    ]  # fmt: skip
 
 
 def test_counted_quantities_are_those_of_the_statement() -> None:
@@ -164,22 +212,24 @@ def other_server() -> str:
     return str(find_binaries("embedded").bindir.parent)
 
 
-def test_arms_run_on_servers_of_their_own_of_which_one_runs_at_a_time() -> None:
-    def servers() -> int:
-        return sum(child.name().startswith("postgres") for child in psutil.Process().children())
+def test_every_arm_has_a_server_of_its_own_and_all_run_at_once() -> None:
+    def servers() -> set[int]:
+        children = psutil.Process().children()
+        return {child.pid for child in children if child.name().startswith("postgres")}
 
-    running: set[int] = set()
     before = servers()
+    running: list[int] = []
 
     def watched(trial: Trial, arm: Arm) -> None:
-        running.add(servers())
+        running.append(len(servers() - before))
         assert trial.server.spec == (arm.server or "embedded")
         procedure(trial, arm)
 
     arms = [Arm("here"), Arm("there", server=other_server())]
     record = run(arms=arms, procedure=watched)
     assert value(record, "rows") == [ROWS] * 6
-    assert running == {before + 1}
+    assert running == [3] * 6
+    assert servers() == before
     assert list(record.info["servers"]) == [other_server()]
     versions = record.arms["server"].unique().to_list()
     assert versions == [record.info["server"]["version_text"]]
@@ -299,15 +349,13 @@ def test_a_fresh_run_continues_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_one_block_alone_is_as_in_the_whole_run(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run(blocks=3)
-    monkeypatch.setenv("PGSTUDIES_BLOCK", "3")
-    with pytest.raises(BlockMeasured, match="Block 3 is measured"):
-        run(blocks=3)
-    alone = read_record(list_records()["path"][-1])
+    monkeypatch.setenv("PGSTUDIES_ORDERS", Orders(block=3).environment()["PGSTUDIES_ORDERS"])
+    alone = run(blocks=3)
     assert alone.info["fingerprint"] == whole.info["fingerprint"]
     assert alone.info["status"] == "complete"
     assert (alone.blocks, alone.info["blocks"]) == (1, 1)
     counted = pl.col("metric") == "rows"
-    columns = ["block", "position", "arm", "value"]
+    columns = ["block", "turn", "position", "arm", "value"]
     third = whole.samples.filter(counted, pl.col("block") == 3).select(columns)
     assert alone.samples.filter(counted, pl.col("block") > 0).select(columns).equals(third)
 
@@ -392,11 +440,12 @@ def test_a_record_is_replayed_without_a_server(
     record = run(blocks=1)
     monkeypatch.setenv("PGSTUDIES_REPLAY", str(record.path))
     monkeypatch.setenv("PGSTUDIES_SERVER", "no server at all")
-    monkeypatch.setenv("PGSTUDIES_RECORD_FILE", str(tmp_path / "told"))
+    orders = Orders(replies=str(tmp_path)).environment()["PGSTUDIES_ORDERS"]
+    monkeypatch.setenv("PGSTUDIES_ORDERS", orders)
     again = run(blocks=99)
     assert again.samples.equals(record.samples)
     assert again.parameters["blocks"] == 1
-    assert (tmp_path / "told").read_text().strip() == str(record.path)
+    assert Replies(tmp_path).record == record.path
 
 
 def test_the_record_tells_how_it_was_made() -> None:

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from pgstudies.errors import CannotRun, StudyError
-from pgstudies.measuring._arms import Arm
+from pgstudies.measuring._design import Arm
 from pgstudies.measuring._pgbench import drift, pgbench, read_log
 from pgstudies.measuring._trial import Trial
 
@@ -36,7 +36,7 @@ def trial(owned: OwnedServer) -> Iterator[Trial]:
             connection.execute("VACUUM ANALYZE wide")
 
     owned.restore("for pgbench", build)
-    with Trial(owned, Arm("plain"), block=1, position=1) as trial:
+    with Trial(owned, Arm("plain"), block=1) as trial:
         yield trial
 
 

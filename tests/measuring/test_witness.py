@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pgstudies.measuring._arms import Arm
+from pgstudies.measuring._design import Arm
 from pgstudies.measuring._trial import Trial
 from pgstudies.measuring._witness import WAIT, Waits, Witness, digest, waits_of
 from pgstudies.servers.facts import examined, identity
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def test_a_statement_that_sleeps_waits_for_its_sleep(owned: OwnedServer) -> None:
     witness = Witness()
-    with Trial(owned, Arm("plain"), block=1, position=1, witness=witness) as trial:
+    with Trial(owned, Arm("plain"), block=1, witness=witness) as trial:
         trial.timed("sleep", "SELECT pg_sleep(2)")
     metrics = {row[6]: row[7] for row in trial.rows}
     assert metrics[f"{WAIT}Timeout: PgSleep"] == pytest.approx(metrics["duration_s"], rel=0.5)
@@ -26,7 +26,7 @@ def test_a_statement_that_sleeps_waits_for_its_sleep(owned: OwnedServer) -> None
 
 
 def test_of_a_repeated_statement_one_is_told(owned: OwnedServer) -> None:
-    with Trial(owned, Arm("plain"), block=1, position=1, witness=Witness()) as trial:
+    with Trial(owned, Arm("plain"), block=1, witness=Witness()) as trial:
         trial.repeated("sleep", "SELECT pg_sleep(0.01)", 100)
     metrics = {row[6]: row[7] for row in trial.rows}
     assert metrics[f"{WAIT}Timeout: PgSleep"] == pytest.approx(metrics["duration_s"], rel=0.8)
@@ -55,7 +55,7 @@ def test_a_server_that_ends_ends_the_sampling(owned: OwnedServer) -> None:
 
 def test_sampling_is_not_counted_as_the_statement(owned: OwnedServer) -> None:
     """The view of the sessions reads catalogs; a statement that sleeps reads nothing."""
-    with Trial(owned, Arm("plain"), block=1, position=1, witness=Witness()) as trial:
+    with Trial(owned, Arm("plain"), block=1, witness=Witness()) as trial:
         for iteration in range(2):
             trial.timed("sleep", "SELECT pg_sleep(0.5)", iteration=iteration)
     hits = [row[7] for row in trial.rows if row[6] == "buffers_hit" and row[5] == 1]
@@ -63,7 +63,7 @@ def test_sampling_is_not_counted_as_the_statement(owned: OwnedServer) -> None:
 
 
 def test_without_a_comparison_nothing_is_sampled(owned: OwnedServer) -> None:
-    with Trial(owned, Arm("plain"), block=1, position=1) as trial:
+    with Trial(owned, Arm("plain"), block=1) as trial:
         trial.timed("sleep", "SELECT pg_sleep(0.2)")
     metrics = {row[6] for row in trial.rows}
     assert "result" not in metrics

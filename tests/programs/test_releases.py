@@ -19,7 +19,7 @@ import pytest
 
 from pgstudies.errors import ServerError, SpaceError, StudyError
 from pgstudies.files import try_lock
-from pgstudies.measuring._arms import Arm
+from pgstudies.measuring._design import Arm
 from pgstudies.measuring._trial import Trial
 from pgstudies.measuring.counters import StatementCounters
 from pgstudies.programs import _releases as releases
@@ -360,7 +360,7 @@ def test_all_that_a_study_does_is_possible_on_the_oldest_release() -> None:
         arm = Arm("old", settings={"work_mem": "8MB"})
         for _ in range(2):
             server.restore("built", build, arm.settings)
-            with Trial(server, arm, block=1, position=1) as trial:
+            with Trial(server, arm, block=1) as trial:
                 assert trial.value("SELECT count(*) FROM t") == 20000
                 assert trial.make_cold("t", step="scan")
                 trial.timed("scan", "SELECT sum(i) FROM t")

@@ -11,7 +11,7 @@ import pytest
 
 from pgstudies.errors import CannotRun
 from pgstudies.host import disks
-from pgstudies.measuring._arms import Arm
+from pgstudies.measuring._design import Arm
 from pgstudies.measuring._trial import Trial
 from pgstudies.servers import limits
 from pgstudies.servers._serve import serve
@@ -44,7 +44,7 @@ def test_reads_take_at_least_the_time_they_are_given(owned: OwnedServer) -> None
 
     owned.restore("for the throttle", build)
     query = "SELECT count(d) FROM wide WHERE i IN (SELECT g * 40 FROM generate_series(1, 60) g)"
-    with Trial(owned, Arm("plain"), block=1, position=1) as trial:
+    with Trial(owned, Arm("plain"), block=1) as trial:
         assert trial.make_cold("wide", step="select")
         with limited(owned, reads_per_second=100):
             assert len(groups()) == 1
@@ -124,7 +124,7 @@ def test_a_small_memory_does_not_keep_a_large_table(owned: OwnedServer) -> None:
             make_table(connection, "large", 12000)
 
     owned.restore("for a small memory", build, {"shared_buffers": "2MB"})
-    with Trial(owned, Arm("plain"), block=1, position=1) as trial:
+    with Trial(owned, Arm("plain"), block=1) as trial:
         assert trial.make_cold("large", step="count")
         with limited(owned, memory_bytes=48 * 2**20):
             for iteration in (1, 2):

@@ -82,7 +82,7 @@ def test_studies_are_the_notebooks(place: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_run_puts_the_notebook_into_the_book_and_tells_what_it_rests_on(place: Path) -> None:
     terminal = io.StringIO()
-    path = run_study("well", parameters={"rows": "3_000"}, fresh=True, terminal=terminal)
+    path = run_study("well", parameters={"rows": "3_000"}, fresh=True, terminal=terminal).notebook
     assert path == place / "studies" / "well.ipynb"
     assert list(path.parent.iterdir()) == [path]
     metadata = document(path)["metadata"]
@@ -108,19 +108,20 @@ def test_a_run_puts_the_notebook_into_the_book_and_tells_what_it_rests_on(place:
 
 
 def test_a_progress_bar_leaves_its_last_state_in_the_notebook() -> None:
-    path = run_study("well", terminal=io.StringIO())
+    path = run_study("well", terminal=io.StringIO()).notebook
     texts = [o["text"] for c in document(path)["cells"] for o in c.get("outputs", [])]
     assert texts[0] == ["well: 3/3\n"]
 
 
 def test_a_notebook_without_parameters_runs_with_any_server() -> None:
-    path = run_study("no_parameters", server="embedded", terminal=io.StringIO())
+    path = run_study("no_parameters", server="embedded", terminal=io.StringIO()).notebook
     assert len(document(path)["cells"]) == 2
 
 
 def test_a_directory_with_braces_in_its_name_is_no_trouble(place: Path) -> None:
     output = place / "{braces}" / "out.ipynb"
-    assert run_study("no_parameters", output=output, terminal=io.StringIO()) == output
+    done = run_study("no_parameters", output=output, terminal=io.StringIO())
+    assert done.notebook == output
     assert output.exists()
 
 
@@ -206,7 +207,7 @@ def test_a_replay_without_a_record_is_refused_at_once(place: Path) -> None:
 
 
 def test_a_failing_cell_is_named_and_the_book_keeps_what_it_had(place: Path) -> None:
-    before = run_study("no_parameters", terminal=io.StringIO())
+    before = run_study("no_parameters", terminal=io.StringIO()).notebook
     kept = before.rename(before.with_name("broken.ipynb")).read_bytes()
     with pytest.raises(NotebookError) as caught:
         run_study("broken", terminal=io.StringIO())
@@ -279,7 +280,7 @@ def test_kernels_that_the_user_installed_are_not_used(
     spec.parent.mkdir(parents=True)
     spec.write_text(json.dumps({"argv": ["/nowhere/python", "-f", "{connection_file}"]}))
     monkeypatch.setenv("JUPYTER_PATH", str(place / "jupyter"))
-    assert sys.executable in outputs(run_study("well", terminal=io.StringIO()))
+    assert sys.executable in outputs(run_study("well", terminal=io.StringIO()).notebook)
 
 
 # Passwords
@@ -308,7 +309,7 @@ def test_no_password_is_in_the_notebook(
 
 
 def test_the_server_is_named_without_its_password() -> None:
-    path = run_study("well", server=ADDRESS, terminal=io.StringIO())
+    path = run_study("well", server=ADDRESS, terminal=io.StringIO()).notebook
     assert (
         document(path)["metadata"]["pgstudies"]["server"] == "postgresql://me@db.invalid/postgres"
     )
@@ -318,7 +319,7 @@ def test_the_server_is_named_without_its_password() -> None:
 
 def test_an_address_without_a_password_is_told_as_it_is() -> None:
     address = "postgresql://me@db.invalid/postgres"
-    path = run_study("well", server=address, terminal=io.StringIO())
+    path = run_study("well", server=address, terminal=io.StringIO()).notebook
     assert f'server = "{address}"' in injected(path)
     assert public("embedded") == "embedded"
 

@@ -62,7 +62,7 @@ pytestmark = pytest.mark.usefixtures("private")
 def page_of(study: str, dsn: str, directory: Path) -> str:
     has = {parameter.name for parameter in declared(NOTEBOOKS / f"{study}.ipynb")}
     small = {name: value for name, value in SMALL.items() if name in has}
-    page = run_study(study, server=dsn, parameters=small, output=directory / "page.ipynb")
+    page = run_study(study, server=dsn, parameters=small, output=directory / "page.ipynb").notebook
     return page.read_text(encoding="utf-8")
 
 

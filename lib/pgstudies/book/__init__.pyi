@@ -10,6 +10,7 @@ from ._score_table import score_table as score_table
 from ._score_table import score_tiles as score_tiles
 from ._scorecard import scorecard as scorecard
 from .judging import judged as judged
+from .judging import keep as keep
 from .score_text import in_sentence as in_sentence
 from .sphinx import VegaLiteRenderer as VegaLiteRenderer
 from .sphinx import setup as setup

@@ -18,6 +18,8 @@ from ..terminal import say
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ..studies import Executed
+
 
 def judged(record: str | Path) -> pl.DataFrame:
     """The claims as the notebook of the record's study judges them: the table of ``judge``.
@@ -32,20 +34,23 @@ def judged(record: str | Path) -> pl.DataFrame:
     if not kept.exists():
         say(f"judging {study} by {directory.name}, once")
         with tempfile.TemporaryDirectory(prefix="pgstudies-") as scratch:
-            run_study(study, replay=directory, output=Path(scratch) / f"{study}.ipynb", keep=keep)
+            done = run_study(study, replay=directory, output=Path(scratch) / f"{study}.ipynb")
+        keep(done)
     if not kept.exists():
         raise StudyError(f"{study} judges no claim.")
     return pl.read_parquet(kept)
 
 
-def keep(verdicts: Path, record: Path) -> None:
-    """Keep a table that ``judge`` wrote while this record was analysed."""
-    kept = _place(read_info(record)["study"], record)
+def keep(done: Executed) -> None:
+    """Keep the verdicts of a notebook that was executed, if it judged a record."""
+    if done.record is None or done.verdicts is None:
+        return
+    kept = _place(read_info(done.record)["study"], done.record)
     kept.parent.mkdir(parents=True, exist_ok=True)
     # Beside its place, because a file is moved in one step only within a file system.
     with tempfile.TemporaryDirectory(prefix=".", dir=kept.parent) as scratch:
         copy = Path(scratch) / kept.name
-        copy.write_bytes(verdicts.read_bytes())
+        done.verdicts.write_parquet(copy)
         copy.replace(kept)
 
 

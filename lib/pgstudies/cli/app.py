@@ -18,7 +18,6 @@ from .options import assignments
 from .servers import servers_app
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from types import FrameType
 
 
@@ -131,14 +130,9 @@ def run(
     ] = None,
 ) -> None:
     """Run one study or all."""
+    from ..book import keep
     from ..paths import shown
-    from ..studies import plan, studies
-    from ..studies.run import run_study
-
-    def keep(verdicts: Path, record: Path) -> None:
-        from ..book import judging  # imports polars
-
-        judging.keep(verdicts, record)
+    from ..studies import plan, run_study, studies
 
     given = assignments(parameter or [])
     names = studies() if study == _ALL else [study]
@@ -147,14 +141,13 @@ def run(
     failures = []
     for name in names:
         try:
-            notebook = run_study(
+            done = run_study(
                 name,
                 profile=profile,
                 server=server,
                 parameters=given,
                 fresh=fresh,
                 replay=replay,
-                keep=keep,
             )
         except KeyboardInterrupt:
             again = "run the command again without --fresh" if fresh else "run it again"
@@ -167,7 +160,8 @@ def run(
             say(str(error))
             failures.append(error)
         else:
-            typer.echo(f"{name}: {shown(notebook)}")
+            keep(done)
+            typer.echo(f"{name}: {shown(done.notebook)}")
     if failures:
         say(f"{len(failures)} of {len(names)} studies failed.")
         raise typer.Exit(failures[0].exit_code)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import BlocksCompared, NotebookError, StudyError
-from ..measuring.comparison import REQUEST
+from ..errors import NotebookError, StudyError
+from ..orders import Replies
 from ..studies.run import run_study
 from .measured import read_measured
 
@@ -37,22 +35,23 @@ def measured_blocks(
     where the others would meet the same (a server, a disk), the error is raised.
     """
     since = datetime.now(UTC).isoformat() if fresh else ""
+    comparison = replace(request.comparison, since=since).as_dict()
     for study in request.studies:
+        interrupted = False
         with tempfile.TemporaryDirectory(prefix="pgstudies-") as scratch:
-            told = Path(scratch) / "fingerprint"
-            comparison = replace(request.comparison, told=str(told), since=since)
-            os.environ[REQUEST] = comparison.to_json()
-            os.environ.pop("PGSTUDIES_REPLAY", None)
-            interrupted = False
+            replies = Path(scratch) / "replies"
+            replies.mkdir()
             try:
-                with suppress(BlocksCompared):
-                    run_study(
-                        study,
-                        profile=request.profile,
-                        server=request.baseline.server,
-                        parameters=dict(request.parameters) | {"blocks": blocks[study]},
-                        output=Path(scratch) / f"{study}.ipynb",
-                    )
+                done = run_study(
+                    study,
+                    profile=request.profile,
+                    server=request.baseline.server,
+                    parameters=dict(request.parameters) | {"blocks": blocks[study]},
+                    comparison=comparison,
+                    replies=replies,
+                    output=Path(scratch) / f"{study}.ipynb",
+                )
+                if done.record is None:
                     raise StudyError(f"The notebook of {study} measures nothing to compare.")
             except KeyboardInterrupt:
                 interrupted = True
@@ -61,9 +60,8 @@ def measured_blocks(
                     raise
                 failed(study, error)
                 continue
-            finally:
-                del os.environ[REQUEST]
-            if told.exists():
-                yield read_measured(study, told.read_text(encoding="utf-8"), since)
-            if interrupted:
-                raise KeyboardInterrupt
+            mark = Replies(replies).fingerprint
+        if mark is not None:
+            yield read_measured(study, mark, since)
+        if interrupted:
+            raise KeyboardInterrupt

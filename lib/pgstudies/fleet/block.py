@@ -14,13 +14,13 @@ import signal
 import sys
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BlockMeasured, SpaceError, StudyError
+from ..errors import SpaceError, StudyError
 from ..files import space_error, try_lock
 from ..paths import records_dir
-from ..records.reading import read_record, record_directories
+from ..records.reading import read_record
 from ..servers.leftovers import directory_lock, remove, sweep
 from ..studies.run import run_study
 from .ledger import Ledger, Unit, packed
@@ -64,20 +64,18 @@ def carry_out(request: dict[str, Any]) -> None:
 
 
 def _measured(unit: Unit, request: dict[str, Any], scratch: Path) -> bytes:
-    os.environ |= {"PGSTUDIES_RECORDS": str(scratch), "PGSTUDIES_BLOCK": str(unit.block)}
-    os.environ.pop("PGSTUDIES_REPLAY", None)
-    with suppress(BlockMeasured):
-        run_study(
-            unit.study,
-            profile=request["profile"],
-            server=request["server"] or None,
-            parameters=request["parameters"],
-            output=scratch / "executed.ipynb",
-        )
-    found = list(record_directories(scratch, unit.study))
-    if not found:
+    os.environ["PGSTUDIES_RECORDS"] = str(scratch)
+    done = run_study(
+        unit.study,
+        profile=request["profile"],
+        server=request["server"] or None,
+        parameters=request["parameters"],
+        block=unit.block,
+        output=scratch / "executed.ipynb",
+    )
+    if done.record is None:
         raise StudyError(f"The notebook of {unit.study} measures nothing.")
-    record = read_record(found[0])
+    record = read_record(done.record)
     return packed(record.info, record.samples)
 
 

@@ -1,7 +1,7 @@
-from ._arms import Arm as Arm
 from ._concurrent import block_of as block_of
 from ._concurrent import concurrently as concurrently
 from ._concurrent import reason_not_in_step as reason_not_in_step
+from ._design import Arm as Arm
 from ._measure import measure as measure
 from ._pgbench import pgbench as pgbench
 from ._pgbench import require_pgbench as require_pgbench
@@ -10,8 +10,8 @@ from ._sessions import hold_transactions as hold_transactions
 from ._sessions import room_for_sessions as room_for_sessions
 from ._sessions import session_cpu_seconds as session_cpu_seconds
 from ._sessions import unpinned as unpinned
-from ._steadiness import watched as watched
 from ._trial import Trial as Trial
+from ._witness import watched as watched
 from .cold import cache_state as cache_state
 from .cold import can_evict as can_evict
 from .cold import reason_not_cold as reason_not_cold
@@ -19,7 +19,6 @@ from .comparison import AGAIN as AGAIN
 from .comparison import BASELINE as BASELINE
 from .comparison import CANDIDATE as CANDIDATE
 from .comparison import COMPARED as COMPARED
-from .comparison import REQUEST as REQUEST
 from .comparison import SIDES as SIDES
 from .comparison import Comparison as Comparison
 from .comparison import Side as Side

@@ -6,7 +6,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CannotRun, StudyError
@@ -55,8 +54,23 @@ def concurrently(
     room = room_for_sessions(trial.server)
     if len(delays) > room.connections:
         raise CannotRun(f"{len(delays)} sessions do not fit: {room.reason}")
-    trial.show(f"{step}, {case}: {len(delays)} sessions")
-    before, at = trial.counts(), datetime.now(UTC)
+    where: dict[str, Any] = {"iteration": iteration, "case": case}
+    with trial.measuring(step, other_sessions=True, **where) as took:
+        spans = _spans(trial, work, delays, settings)
+        took.duration_s = sum(span.duration_s for span in spans) / len(spans)
+    longest = max(span.duration_s for span in spans)
+    makespan = max(span.ended_s for span in spans) - min(span.began_s for span in spans)
+    trial.record(step, "longest_s", longest, "s", **where)
+    trial.record(step, "makespan_s", makespan, "s", **where)
+    return spans
+
+
+def _spans(
+    trial: Trial,
+    work: Callable[[psycopg.Connection[TupleRow], int], object],
+    delays: Sequence[float],
+    settings: Mapping[str, str],
+) -> list[Span]:
     with ExitStack() as stack:
         sessions: list[psycopg.Connection[TupleRow]] = []
         stack.callback(end_sessions, trial.server, sessions)
@@ -73,17 +87,7 @@ def concurrently(
             return Span(began - begin, time.perf_counter() - begin)
 
         with ThreadPoolExecutor(len(delays)) as pool:
-            spans = list(pool.map(run, range(len(delays))))
-    counted = trial.counts().since(before)
-    counted.pop("cpu_s", None)  # that of the trial's own session, which has slept
-    where: dict[str, Any] = {"iteration": iteration, "case": case, "at": at}
-    mean = sum(span.duration_s for span in spans) / len(spans)
-    trial.keep(step, {"duration_s": mean} | counted, **where)
-    longest = max(span.duration_s for span in spans)
-    makespan = max(span.ended_s for span in spans) - min(span.began_s for span in spans)
-    trial.record(step, "longest_s", longest, "s", **where)
-    trial.record(step, "makespan_s", makespan, "s", **where)
-    return spans
+            return list(pool.map(run, range(len(delays))))
 
 
 _BLOCKS_PER_MB = 128

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,27 +52,25 @@ def pgbench(
     ServerError when the server goes away, StudyError when pgbench does not take the script.
     """
     program = require_pgbench(trial.server)
-    trial.show(f"{step}, {case}: {transactions} transactions")
     command = [str(program), "-n", "-c", "1", "-M", "prepared", "-t", str(transactions)]
     command += [f"--random-seed={seed}", *(f"-D{name}={v}" for name, v in variables.items())]
     living = len(trial.server.session_pids()) if trial.server.owned else 0
-    before, at = trial.counts(), datetime.now(UTC)
-    with tempfile.TemporaryDirectory(prefix="pgstudies-") as directory:
+    where: dict[str, Any] = {"iteration": iteration, "case": case}
+    with (
+        trial.measuring(step, of=transactions, other_sessions=True, **where) as took,
+        tempfile.TemporaryDirectory(prefix="pgstudies-") as directory,
+    ):
         file = Path(directory) / "script.sql"
         file.write_text(script, encoding="utf-8")
         command += ["-f", str(file), "-l", f"--log-prefix={directory}/log"]
         _run(command, trial.server.environment())
         log = read_log(Path(directory))
-    if trial.server.owned:
-        wait_for_end(trial.server, living)  # only then are its reads among those of the server
-    if log.height != transactions:
-        raise StudyError(f"pgbench ended after {log.height} of {transactions} transactions.")
-    counted = trial.counts().since(before)
-    counted.pop("cpu_s", None)  # that of the trial's own session, which has slept
-    where: dict[str, Any] = {"iteration": iteration, "case": case, "at": at}
-    latency = log["latency_s"]
-    each = {metric: value / transactions for metric, value in counted.items()}
-    trial.keep(step, {"duration_s": latency.to_numpy().mean()} | each, **where)
+        if trial.server.owned:
+            wait_for_end(trial.server, living)  # only then are its reads among the server's
+        if log.height != transactions:
+            raise StudyError(f"pgbench ended after {log.height} of {transactions} transactions.")
+        latency = log["latency_s"]
+        took.duration_s = float(latency.to_numpy().sum())
     for metric, share in {"median_s": 0.5, "p99_s": 0.99}.items():
         trial.record(step, metric, np.quantile(latency, share), "s", **where)
     trial.record(step, "drift", drift(latency), "ratio", **where)

@@ -1,82 +1,89 @@
-"""Carrying out a run: every block, every arm from its state, on its server, what it took kept."""
+"""Carrying out a run: in every block a fresh start of every arm, and then turns."""
 
 from __future__ import annotations
 
 import os
 import time
-from contextlib import contextmanager
-from dataclasses import asdict
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from ..errors import CannotRun, ServerError, StudyError
-from ..servers.facts import examined, server_facts
+from ..errors import CannotRun, ServerError, SpaceError, StudyError
+from ..servers import examined, server_facts
 from ..terminal import Progress
-from ._arms import Arm, baseline_of, block_orders
+from ._design import baseline_of, turn_order
 from ._trial import Trial
 from ._witness import Witness
 from .comparison import played
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from ..records.writing import RecordWriter
-    from ..servers import Server
+    from ..host import Finding
+    from ..records import RecordWriter
+    from ._design import Arm, Design
+    from ._instances import Instances
 
-    Procedure = Callable[[Trial, Arm], None]
+    Procedure = Callable[[Trial, Arm], Iterator[None] | None]
+
+
+@dataclass
+class _Span:
+    """When the turns of an arm in a block began and ended, and how long they took together (s)."""
+
+    started_at: str
+    finished_at: str = ""
+    busy_s: float = 0.0
 
 
 class Run:
     """The state of one run while it lasts: its servers, its record, what cannot run.
 
-    ``servers`` are those of the arms, by the words that these use; ``core`` is the one to keep
-    client and owned servers on, or None.  No block but the first begins that would probably end
-    more than ``seconds`` after the first began; 0 is no limit.
+    ``core`` is the one to keep client and owned servers on, or None.
     """
 
     def __init__(
         self,
-        servers: Mapping[str | None, Server],
+        design: Design,
+        instances: Instances,
         writer: RecordWriter,
-        arms: Sequence[Arm],
-        prepare: Procedure,
+        prepare: Callable[[Trial, Arm], None],
         procedure: Procedure,
         *,
+        seed: int,
         core: int | None,
-        seconds: float = 0.0,
     ) -> None:
-        self.servers = servers
+        self.design = design
+        self.instances = instances
         self.writer = writer
-        self.arms = {arm.name: arm for arm in arms}
-        self.baseline = baseline_of(arms).name
-        self.not_run = {arm.name: arm.not_run for arm in arms if arm.not_run}
+        self.arms = {arm.name: arm for arm in design.arms}
+        self.baseline = baseline_of(design.arms).name
+        self.not_run = {arm.name: arm.not_run for arm in design.arms if arm.not_run}
         self.prepare = prepare
         self.procedure = procedure
+        self.seed = seed
         self.core = core
-        self.seconds = seconds
         # In a comparison every arm has a witness; elsewhere nobody pays for one.
-        self.witnesses = {arm.name: Witness() for arm in arms if arm.plays}
+        self.witnesses = {arm.name: Witness() for arm in design.arms if arm.plays}
 
-    def carry_out(self, blocks: Sequence[int], seed: int, findings: Sequence[Any]) -> None:
+    def carry_out(self, blocks: Sequence[int], findings: Sequence[Finding]) -> None:
         """Prepare the states, then run those of ``blocks`` that are missing.
 
-        ``blocks`` are numbers, from 1; ``findings`` are the gate's.
-
-        Raises ServerError when a server goes away, StudyError when the baseline cannot run.
+        ``blocks`` are numbers, from 1; ``findings`` are the gate's.  Raises ServerError when a
+        server goes away, StudyError when the baseline cannot run.
         """
-        info = self.writer.info
+        info, seconds = self.writer.info, self.design.seconds
         session = len(info["sessions"]) + 1
         info["sessions"].append({"started_at": _now(), "boot_id": _boot_id()})
         info["gate"] += [asdict(finding) for finding in findings]
         info["blocks"] = len(blocks)
-        # All arms are ordered, also those that cannot run: a resumed run keeps its order.
-        orders = info["order"] = block_orders(list(self.arms), max(blocks), seed)
         info["status"] = "running"
         done = self.writer.finished_blocks
-        total = None if self.seconds else len(blocks) * len(self.arms)
+        total = None if seconds else len(blocks) * len(self.arms)
         with Progress(info["study"], total, done=len(done) * len(self.arms)) as progress:
             self.progress = progress
             self._prepare_states(session)
@@ -84,53 +91,63 @@ class Run:
             began = time.monotonic()
             for count, number in enumerate(missing):
                 so_far = time.monotonic() - began
-                if self.seconds and count and so_far / count * (count + 1) > self.seconds:
+                if seconds and count and so_far / count * (count + 1) > seconds:
                     info["blocks"] = len(blocks) - len(missing) + count
                     progress.note(f"Time is up after {info['blocks']} blocks.")
                     break
-                if self.seconds and count:
-                    more = int(self.seconds * count / so_far) - count
+                if seconds and count:
+                    more = int(seconds * count / so_far) - count
                     progress.expect((len(done) + count + more) * len(self.arms))
-                self._block(number, orders[number - 1])
+                self._block(number)
+
+    def _able(self) -> list[Arm]:
+        return [arm for arm in self.arms.values() if arm.name not in self.not_run]
 
     def _prepare_states(self, session: int) -> None:
         """Build every state, and find out which arms cannot run, before anything is measured."""
         rows: list[tuple[Any, ...]] = []
         info = self.writer.info
-        for arm in self.arms.values():
-            if arm.name in self.not_run:
-                continue
+        for arm in self._able():
             self.progress.show(f"preparing {arm.name}: {arm.state}")
+            server = self.instances[arm.name]
             try:
-                with self._pinned(arm), _compared(arm):
+                with self._pinned(arm), _explained(arm, "while preparing"):
                     self._restore(arm, rows, session)
             except CannotRun as reason:
                 self._cannot_run(arm, reason)
-                continue
-            facts = server_facts(self.servers[arm.server])
-            (info["server"] if arm.server is None else info["servers"][arm.server]).update(facts)
-            if arm.plays and arm.side:
-                found = info["comparison"]["facts"].setdefault(arm.plays, {})
-                found[arm.side] = examined(self.servers[arm.server])
+            else:
+                facts = server_facts(server)
+                (info["server"] if arm.server is None else info["servers"][arm.server]).update(
+                    facts
+                )
+                if arm.plays and arm.side:
+                    found = info["comparison"]["facts"].setdefault(arm.plays, {})
+                    found[arm.side] = examined(server)
+            self.instances.stop([arm])
         self.writer.write_block(f"0-{session}", rows)
+        groups = self.instances.groups(self._able())
+        info["groups"] = [[arm.name for arm in group] for group in groups]
+        if len(groups) > 1:
+            self.progress.note(
+                f"Memory or disk do not hold all {len(self._able())} servers at once: they run in "
+                f"{len(groups)} groups, each with the baseline."
+            )
 
     def _restore(self, arm: Arm, rows: list[tuple[Any, ...]], session: int) -> None:
-        server = self.servers[arm.server]
+        server = self.instances[arm.name]
 
         def build() -> None:
-            with Trial(server, arm, block=0, position=session) as trial:
+            with Trial(server, arm, block=0) as trial:
+                trial.position = session
                 self.prepare(trial, played(arm))
                 rows.extend(trial.rows)
 
-        for other in self.servers.values():
-            if other is not server and other.owned:
-                other.stop("immediate")  # nothing of it is kept
         server.restore(arm.state, build, arm.settings)
 
     @contextmanager
     def _pinned(self, arm: Arm) -> Iterator[None]:
         """Be on the server's core; a server that is not ours has none."""
-        if self.core is None or not self.servers[arm.server].owned:
+        if self.core is None or not self.instances[arm.name].owned:
             yield
             return
         before = os.sched_getaffinity(0)
@@ -140,62 +157,96 @@ class Run:
         finally:
             os.sched_setaffinity(0, before)
 
-    def _block(self, number: int, order: Sequence[str]) -> None:
-        info = self.writer.info
+    def _block(self, number: int) -> None:
         rows: list[tuple[Any, ...]] = []
-        times = []
-        for position, name in enumerate(order, start=1):
-            if name not in self.not_run:
-                started_at = _now()
-                with self._pinned(self.arms[name]):
-                    rows += self._trial(self.arms[name], number, position)
-                times.append(
-                    {
-                        "block": number,
-                        "position": position,
-                        "arm": name,
-                        "started_at": started_at,
-                        "finished_at": _now(),
-                    }
-                )
-            self.progress.advance()
-        info["timeline"] += times
+        for group, names in enumerate(self.writer.info["groups"], start=1):
+            arms = [self.arms[name] for name in names if name not in self.not_run]
+            rows += self._group(number, group, arms)
+            self.progress.advance(len(names))
         self.writer.write_block(f"{number:04d}", rows)
 
-    def _trial(self, arm: Arm, block: int, position: int) -> list[tuple[Any, ...]]:
-        self.progress.show(f"block {block}, {arm.name}: restoring")
-        server = self.servers[arm.server]
-        try:
-            self._restore(arm, [], session=0)
-            with (
-                Trial(
-                    server,
-                    arm,
-                    block=block,
-                    position=position,
-                    show=self.progress.show,
-                    restore=lambda: self._restore(arm, [], session=0),
-                    witness=self.witnesses.get(arm.name),
-                ) as trial,
-                _compared(arm),
-            ):
-                self.procedure(trial, played(arm))
-        except CannotRun as reason:
-            self._cannot_run(arm, reason)
-            return []
-        except psycopg.OperationalError as error:
-            raise ServerError(
-                f"The server went away in block {block}, {arm.name} "
-                f"({str(error).strip().splitlines()[0]}): the blocks before are kept; "
-                f"run the same command again to continue."
-            ) from error
+    def _group(self, block: int, group: int, arms: Sequence[Arm]) -> list[tuple[Any, ...]]:
+        """Start every arm anew, let them take turns until all have done, and stop them."""
+        trials: dict[str, Trial] = {}
+        with ExitStack() as stack:
+            stack.callback(lambda: self.instances.stop(arms))
+            for name in turn_order([arm.name for arm in arms], self.seed, block, 0):
+                arm = self.arms[name]
+                self.progress.show(f"block {block}, {name}: restoring")
+                try:
+                    with self._pinned(arm), _explained(arm, f"in block {block}"):
+                        self._restore(arm, [], session=0)
+                        trials[name] = stack.enter_context(self._trial(arm, block, group))
+                except CannotRun as reason:
+                    self._cannot_run(arm, reason)
+            self._take_turns(trials, block)
+        for name, trial in trials.items():
+            self._note(self.arms[name], trial)
+        return [row for name, trial in trials.items() if name not in self.not_run
+                for row in trial.rows]  # fmt: skip
+
+    def _trial(self, arm: Arm, block: int, group: int) -> Trial:
+        return Trial(
+            self.instances[arm.name],
+            arm,
+            block=block,
+            group=group,
+            show=self.progress.show,
+            restore=lambda: self._restore(arm, [], session=0),
+            witness=self.witnesses.get(arm.name),
+        )
+
+    def _take_turns(self, trials: dict[str, Trial], block: int) -> None:
+        """Round by round, every arm does one turn, in random order."""
+        stories = {name: self._story(trial, self.arms[name]) for name, trial in trials.items()}
+        spans = {name: _Span(_now()) for name in trials}
+        turn = 0
+        while stories:
+            turn += 1
+            order = turn_order(list(stories), self.seed, block, turn)
+            for position, name in enumerate(order, start=1):
+                arm, trial = self.arms[name], trials[name]
+                if name in self.not_run:  # what fails on one side is not measured on the other
+                    stories.pop(name, None)
+                    continue
+                trial.turn, trial.position = turn, position
+                began = time.monotonic()
+                try:
+                    with self._pinned(arm), _explained(arm, f"in block {block}"):
+                        next(stories[name])
+                except StopIteration:
+                    del stories[name]
+                except CannotRun as reason:
+                    del stories[name]
+                    self._cannot_run(arm, reason)
+                spans[name].finished_at = _now()
+                spans[name].busy_s += time.monotonic() - began
+        self.writer.info["timeline"] += [
+            {
+                "block": block,
+                "position": position,
+                "arm": name,
+                **asdict(span),
+            }
+            for position, (name, span) in enumerate(spans.items(), start=1)
+            if name not in self.not_run
+        ]
+
+    def _story(self, trial: Trial, arm: Arm) -> Iterator[None]:
+        """The turns of one arm; a procedure that does not yield is one turn."""
+        told = self.procedure(trial, played(arm))
+        if told is not None:
+            yield from told
+
+    def _note(self, arm: Arm, trial: Trial) -> None:
+        """Keep what a trial has beside its samples."""
+        info = self.writer.info
         if arm.plays:
-            self.writer.info["plans"][arm.name] = self.witnesses[arm.name].plans
+            info["plans"][arm.name] = self.witnesses[arm.name].plans
         for step, case, why in trial.left_out:
             entry = {"arm": arm.name, "step": step, "case": case, "reason": why}
-            if entry not in self.writer.info["left_out"]:
-                self.writer.info["left_out"].append(entry)
-        return trial.rows
+            if entry not in info["left_out"]:
+                info["left_out"].append(entry)
 
     def _cannot_run(self, arm: Arm, reason: CannotRun) -> None:
         # What cannot run on one side cannot be compared.
@@ -213,17 +264,31 @@ class Run:
 
 
 @contextmanager
-def _compared(arm: Arm) -> Iterator[None]:
-    """Take a statement that fails on one side for a reason not to compare the arm."""
+def _explained(arm: Arm, when: str) -> Iterator[None]:
+    """Say what a database's error means for the run.
+
+    In a comparison a statement that fails on one side is a reason not to compare the arm.
+    """
     try:
         yield
-    except psycopg.OperationalError:
-        raise
+    except psycopg.errors.DiskFull as error:
+        raise SpaceError(
+            f"No space left for the server's data {when}, {arm.name}: free some, or set "
+            f"PGSTUDIES_RUN_DIR to a directory on another disk; the blocks before are kept."
+        ) from error
+    except psycopg.OperationalError as error:
+        raise ServerError(
+            f"The server went away {when}, {arm.name} ({_first_line(error)}): the blocks before "
+            f"are kept; run the same command again to continue."
+        ) from error
     except psycopg.DatabaseError as error:
         if arm.plays is None:
             raise
-        said = str(error).strip().splitlines()[0]
-        raise CannotRun(f"it fails on the {arm.side}: {said}") from error
+        raise CannotRun(f"it fails on the {arm.side}: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]
 
 
 def _now() -> str:

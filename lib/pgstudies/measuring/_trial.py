@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,7 @@ from .cold import can_evict, drop_from_page_cache, evict, reason_not_cold
 from .counters import UNITS, Counts, StatementCounters, cpu_seconds, device_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Self
 
     from psycopg.abc import Params
@@ -23,8 +25,15 @@ if TYPE_CHECKING:
     from psycopg.rows import TupleRow
 
     from ..servers import Server
-    from ._arms import Arm
+    from ._design import Arm
     from ._witness import Query, Waits, Witness
+
+
+@dataclass
+class Took:
+    """How long it took (s), set by whoever measures."""
+
+    duration_s: float = 0.0
 
 
 class Trial:
@@ -32,6 +41,9 @@ class Trial:
 
     Attributes:
         block: Number of the block, from 1; 0 while a state is being prepared.
+        group: Number of the group of arms that are up together, from 1.
+        turn: Number of the arm's turn in the block, from 1.
+        position: Place of the arm among those that take this turn, from 1.
         rows: The samples so far, in the order of ``SAMPLES_SCHEMA``.
         left_out: What could not be run, as (step, case, reason).
 
@@ -43,7 +55,7 @@ class Trial:
         arm: Arm,
         *,
         block: int,
-        position: int,
+        group: int = 1,
         show: Callable[[str], None] = lambda _: None,
         restore: Callable[[], None] = lambda: None,
         witness: Witness | None = None,
@@ -51,7 +63,9 @@ class Trial:
         self.server = server
         self.arm = arm
         self.block = block
-        self.position = position
+        self.group = group
+        self.turn = 0
+        self.position = 0
         self.rows: list[tuple[Any, ...]] = []
         self.left_out: list[tuple[str, str, str]] = []
         self._show = show
@@ -119,15 +133,11 @@ class Trial:
         and, where the server lets us see them, ``cpu_s`` of the backend, buffers, WAL and
         ``read_bytes`` of the whole server, each with its unit.
         """
-        self.show(f"{step} {iteration or ''}")
-        before = self.counts()
         execute = self.connection.execute
-        started_at = datetime.now(UTC)
-        start = time.perf_counter_ns()
-        cursor = execute(query, params)
-        duration_ns = time.perf_counter_ns() - start
-        measured = {"duration_s": duration_ns / 1e9} | self.counts().since(before)
-        self.keep(step, measured, iteration=iteration, case=case, at=started_at)
+        with self.measuring(step, iteration=iteration, case=case) as took:
+            start = time.perf_counter_ns()
+            cursor = execute(query, params)
+            took.duration_s = (time.perf_counter_ns() - start) / 1e9
         if self.witness is not None:
             found = digest(cursor)
             self.record(step, "result", found, "digest", iteration=iteration, case=case)
@@ -142,20 +152,15 @@ class Trial:
         Through psycopg's libpq layer: for a statement of a few microseconds a cursor costs as much
         as the statement.  Rows are received and thrown away.  Raises psycopg.Error.
         """
-        self.show(f"{step} × {times} {iteration or ''}")
         pgconn, name = self.connection.pgconn, b"pgstudies"
         _check(pgconn.prepare(name, query.encode()))
-        before = self.counts()
-        started_at = datetime.now(UTC)
-        start = time.perf_counter_ns()
-        for _ in range(times):
-            result = pgconn.exec_prepared(name, None)
-        duration_ns = time.perf_counter_ns() - start
+        with self.measuring(step, of=times, iteration=iteration, case=case) as took:
+            start = time.perf_counter_ns()
+            for _ in range(times):
+                result = pgconn.exec_prepared(name, None)
+            took.duration_s = (time.perf_counter_ns() - start) / 1e9
         _check(result)
         self.execute("DEALLOCATE pgstudies")
-        measured = {"duration_s": duration_ns / 1e9} | self.counts().since(before)
-        each = {metric: value / times for metric, value in measured.items()}
-        self.keep(step, each, iteration=iteration, case=case, at=started_at)
         if self.witness is not None:
             self.witness.saw(self.connection, step, case, query)
 
@@ -177,29 +182,50 @@ class Trial:
         """
         if not statements:
             raise StudyError(f"There is no statement to run for {step}.")
-        self.show(f"{step} × {len(statements)} {iteration or ''}")
         execute, now = self.connection.pgconn.exec_, time.perf_counter_ns
         encoded = [statement.encode() for statement in statements]
-        before = cpu_seconds(self._backend) if self.server.owned else None
-        self._turn()
-        started_at = datetime.now(UTC)
-        duration_ns = 0
-        for statement in encoded:
-            start = now()
-            result = execute(statement)
-            duration_ns += now() - start
-            _check(result)
-            if between is not None:
-                between()
-        self._turn()
-        measured = {"duration_s": duration_ns / 1e9}
-        after = cpu_seconds(self._backend) if self.server.owned else None
-        if before is not None and after is not None:
-            measured["cpu_s"] = after - before
-        each = {metric: value / len(encoded) for metric, value in measured.items()}
-        self.keep(step, each, iteration=iteration, case=case, at=started_at)
+        where: dict[str, Any] = {"iteration": iteration, "case": case}
+        # Its statements would crowd what the server counts by statement, so that is not read.
+        with self.measuring(step, of=len(encoded), counters=False, **where) as took:
+            duration_ns = 0
+            for statement in encoded:
+                start = now()
+                result = execute(statement)
+                duration_ns += now() - start
+                _check(result)
+                if between is not None:
+                    between()
+            took.duration_s = duration_ns / 1e9
         if self.witness is not None:
             self.witness.saw(self.connection, step, case, statements[0])
+
+    @contextmanager
+    def measuring(
+        self,
+        step: str,
+        *,
+        of: int = 1,
+        iteration: int = 0,
+        case: str = "",
+        counters: bool = True,
+        other_sessions: bool = False,
+    ) -> Iterator[Took]:
+        """Record the duration that is set meanwhile, and what the server counts, of one in ``of``.
+
+        Without ``counters``, of what the server counts only the CPU time of the trial's own
+        backend; with ``other_sessions`` all but that, which has slept.
+        """
+        times = f"{step} × {of}" if of > 1 else step
+        self.show(f"{times} {iteration or ''}")
+        before, at = self.counts(everything=counters), datetime.now(UTC)
+        took = Took()
+        yield took
+        measured = {"duration_s": took.duration_s}
+        measured |= self.counts(everything=counters).since(before)
+        if other_sessions:
+            measured.pop("cpu_s", None)
+        each = {metric: value / of for metric, value in measured.items()}
+        self.keep(step, each, iteration=iteration, case=case, at=at)
 
     def record(
         self,
@@ -213,8 +239,9 @@ class Trial:
         at: datetime | None = None,
     ) -> None:
         """Keep one value that the procedure found out by itself."""
-        where = (self.block, self.position, self.arm.name, case, step, iteration)
-        self.rows.append((*where, metric, float(value), unit, at or datetime.now(UTC)))
+        when = (self.block, self.group, self.turn, self.position)
+        what = (self.arm.name, case, step, iteration, metric, float(value), unit)
+        self.rows.append((*when, *what, at or datetime.now(UTC)))
 
     def keep(self, step: str, measured: Mapping[str, float], **where: Any) -> None:
         """Keep several metrics of one measurement, each with its usual unit."""
@@ -224,16 +251,21 @@ class Trial:
             for event, seconds in self._waits.take(measured["duration_s"]).items():
                 self.record(step, f"{WAIT}{event}", seconds, "s", **where)
 
-    def counts(self) -> Counts:
-        """The server's running totals, for what is measured between two looks at them."""
-        self._turn()
+    def counts(self, *, everything: bool = True) -> Counts:
+        """The server's running totals, for what is measured between two looks at them.
+
+        Without ``everything`` the CPU time alone.
+        """
+        self._begin_waits()
+        if not everything:
+            return Counts(cpu_seconds(self._backend) if self.server.owned else None)
         hit, read, dirtied, wal, images = self._counters.read()
         if not self.server.owned:
             return Counts(None, hit, read, dirtied, wal, images, None)
         cpu = cpu_seconds(self._backend)
         return Counts(cpu, hit, read, dirtied, wal, images, device_bytes(self._processes))
 
-    def _turn(self) -> None:
+    def _begin_waits(self) -> None:
         if self._waits is not None:
             self._waits.turn()
 

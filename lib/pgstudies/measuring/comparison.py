@@ -1,22 +1,18 @@
-"""A comparison of two servers: what was asked for, and the arms of a study on both sides."""
+"""A comparison of two servers: what was asked for, and its records."""
 
 from __future__ import annotations
 
-import json
-import os
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..errors import StudyError
 from ..paths import records_dir
 from ..records.reading import read_info, record_directories
-from ..servers.settings import merged
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from ._arms import Arm
+    from ._design import Arm
 
 
 BASELINE, AGAIN, CANDIDATE = "baseline", "baseline again", "candidate"
@@ -27,10 +23,6 @@ SIDES = (BASELINE, AGAIN, CANDIDATE)
 
 COMPARED = "compare_"
 """How the records of comparisons are named: before the study's name, so that no page takes them."""
-
-
-REQUEST = "PGSTUDIES_COMPARE"
-"""The environment variable by which the notebook of a study learns of the comparison."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +38,6 @@ class Comparison:
         seconds: No block but the first begins that would probably end later than this; 0 for no
             limit.
         since: Blocks measured before this time (UTC) do not count; empty for all.
-        told: The file into which ``measure`` writes the fingerprint of its records.
 
     """
 
@@ -57,59 +48,16 @@ class Comparison:
     pin: bool = True
     seconds: float = 0.0
     since: str = ""
-    told: str = ""
 
-    def to_json(self) -> str:
-        """The comparison as text, for ``$PGSTUDIES_COMPARE``."""
-        return json.dumps(asdict(self))
+    def as_dict(self) -> dict[str, Any]:
+        """The comparison in the types of JSON."""
+        return asdict(self)
 
     @classmethod
-    def from_json(cls, text: str) -> Comparison:
-        """The comparison that ``to_json`` wrote."""
-        values = json.loads(text)
+    def from_dict(cls, values: Mapping[str, Any]) -> Comparison:
+        """The comparison of which ``as_dict`` made this."""
         sides = {name: Side(**values[name]) for name in (BASELINE, CANDIDATE)}
-        return cls(**values | sides | {"arms": tuple(values["arms"])})
-
-
-def asked() -> Comparison | None:
-    """The comparison that this process is part of; None in an ordinary run."""
-    text = os.environ.get(REQUEST)
-    return Comparison.from_json(text) if text else None
-
-
-def both_sides(comparison: Comparison, arms: Sequence[Arm]) -> list[Arm]:
-    """Every chosen arm of a study on both servers, the baseline twice.
-
-    The baseline is the study's own server.  Raises StudyError for an unknown arm, and when none
-    can run.
-    """
-    own = {arm.name: arm for arm in arms if arm.server is None}
-    unknown = [name for name in comparison.arms if name not in own]
-    if unknown:
-        raise StudyError(
-            f"The study has no arm {unknown[0]!r} to compare; there is {', '.join(own)}."
-        )
-    chosen = [own[name] for name in comparison.arms or own]
-    if all(arm.not_run for arm in chosen):
-        raise StudyError(f"No arm can be compared: {chosen[0].not_run}.")
-    # One server for both where only settings differ: it is started anew for every trial.
-    other = comparison.candidate.server
-    servers = {CANDIDATE: None if other == comparison.baseline.server else other}
-    settings = {CANDIDATE: comparison.candidate.settings}
-    return [
-        replace(
-            arm,
-            name=f"{arm.name}, {name}",
-            plays=arm.name,
-            side=name,
-            server=servers.get(name),
-            settings=merged(arm.settings, settings.get(name, comparison.baseline.settings)),
-            repeats=f"{arm.name}, {BASELINE}" if name == AGAIN else None,
-        )
-        for arm in chosen
-        for name in SIDES
-        if comparison.copies or name != AGAIN
-    ]
+        return cls(**{**values, **sides, "arms": tuple(values["arms"])})
 
 
 def played(arm: Arm) -> Arm:

@@ -27,7 +27,9 @@ LOCK = ".lock"
 
 SAMPLES_SCHEMA: dict[str, pl.DataType] = {
     "block": pl.Int32(),  # from 1; 0 is the preparation of a state, done once
-    "position": pl.Int32(),  # place within the block, from 1
+    "group": pl.Int32(),  # of arms that were up together, from 1
+    "turn": pl.Int32(),  # of the arm in its block, from 1
+    "position": pl.Int32(),  # place among the arms that took this turn, from 1
     "arm": pl.String(),
     "case": pl.String(),
     "step": pl.String(),
@@ -110,9 +112,17 @@ def read_record(path: str | Path) -> Record:
     info = read_info(directory)
     whole = directory / "samples.parquet"
     parts = [whole] if whole.exists() else sorted((directory / "blocks").glob("*.parquet"))
-    frames = [pl.read_parquet(part) for part in parts]
+    frames = [_with_turns(pl.read_parquet(part)) for part in parts]
     samples = pl.concat(frames) if frames else pl.DataFrame(schema=SAMPLES_SCHEMA)
     return Record(directory, info, samples)
+
+
+def _with_turns(samples: pl.DataFrame) -> pl.DataFrame:
+    """The samples of a record in which arms ran one after the other: each took a single turn."""
+    if "turn" in samples.columns:
+        return samples
+    one = pl.lit(1, pl.Int32())
+    return samples.with_columns(group=one, turn=one).select(list(SAMPLES_SCHEMA))
 
 
 def find_record(study: str, path: str | Path) -> Path:

@@ -49,21 +49,26 @@ class DsnServer(ServerBase):
 
     owned: Literal[False] = False
 
-    def __init__(self, dsn: str, *, settings: Mapping[str, str] = {}) -> None:
+    def __init__(
+        self, dsn: str, *, settings: Mapping[str, str] = {}, like: DsnServer | None = None
+    ) -> None:
         super().__init__()
+        self._dsn = dsn
+        self._wanted = settings
         self._parts = parse_dsn(dsn)
         self.spec = write_uri(self._parts)
         self._creator = os.getpid()
         self._closed = False
         self._more: dict[str, str] = {}
-        self._states: dict[str, str] = {}
+        self._states: dict[str, str] = {} if like is None else like._states
         self._place: DatabasePlace | SchemaPlace | None = None
         self._keeper = self._connect({})
         try:
             self._look_at_server()
             self._settings, self.unmet_settings = self._base_settings(settings)
-            DatabasePlace.sweep(self._keeper)
-            SchemaPlace.sweep(self._keeper)
+            if like is None:
+                DatabasePlace.sweep(self._keeper)
+                SchemaPlace.sweep(self._keeper)
             atexit.register(self.close)
             self._place = self._make_place()
             self.capabilities = self._find_capabilities()
@@ -76,6 +81,13 @@ class DsnServer(ServerBase):
         except BaseException:
             self.close()
             raise
+
+    def another(self) -> DsnServer:
+        """A second place of our own on the same server, with the states of both in common.
+
+        Close it before this one.
+        """
+        return DsnServer(self._dsn, settings=self._wanted, like=self)
 
     @property
     def place(self) -> str:

@@ -8,8 +8,6 @@ import os
 import shutil
 import stat
 import struct
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 from ..errors import SpaceError
@@ -20,6 +18,10 @@ if TYPE_CHECKING:
 
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
+
+
+_LARGE = 2**20
+"""Files of so many bytes are on disk before a server is started from them."""
 
 
 _WAL_PAGE_HEADER = struct.Struct("=HHIQ")  # xlp_magic, xlp_info, xlp_tli, xlp_pageaddr
@@ -45,9 +47,6 @@ def mirror(source: Path, target: Path) -> int:
             f"No space left while restoring the prepared state to {target}: free some space, or "
             f"set PGSTUDIES_RUN_DIR to a directory on another disk."
         ) from error
-    # Else the disk would still be busy with the copy while the first steps are timed.
-    here = ["-f", str(target)] if sys.platform == "linux" else []
-    subprocess.run(["sync", *here], check=False, stderr=subprocess.DEVNULL)
     return copied
 
 
@@ -136,6 +135,10 @@ def _copy_file(name: str, source: int, target: int, like: os.stat_result) -> int
                 shutil.copyfileobj(original, copy)
                 copy.flush()
             os.ftruncate(writing, like.st_size)
+            # Else the disk would still be busy with the copy while the first steps are timed. Not
+            # the whole file system: that waits for what everybody else has written.
+            if like.st_size >= _LARGE:
+                os.fsync(writing)
             _make_alike(writing, like)
     return like.st_size
 

@@ -86,7 +86,7 @@ def _groups(
         raise CannotRun("the server is not ours, so it cannot be limited")
     device = _device_of(server.data_directory)
     homes = _homes(server.postmaster_pid)
-    name = f"{_PREFIX}{os.getpid()}"
+    name = f"{_PREFIX}{server.postmaster_pid}"  # several servers may be limited at a time
     disk, ram = root / "blkio", root / "memory"
     if (disk / "blkio.throttle.read_iops_device").exists() and ram.is_dir():
         pace = {"read_iops_device": reads, "read_bps_device": size}

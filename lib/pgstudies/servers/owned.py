@@ -19,7 +19,7 @@ from ._base import Capabilities, ServerBase
 from ._instance import PORT, Instance
 from ._postmaster import Postmaster, StartError
 from ._snapshots import drop_recycled_wal, mirror, require_space, size_bytes
-from .settings import merged
+from .settings import BLOCK_BYTES, merged, setting_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -59,10 +59,16 @@ class OwnedServer(ServerBase):
         spec: str,
         settings: Mapping[str, str] = {},
         cpu: int | None = None,
+        like: OwnedServer | None = None,
     ) -> None:
         super().__init__()
         self.spec = spec
         self.binaries = binaries
+        self._programs: Binaries
+        self._environment: dict[str, str]
+        self._known: frozenset[str]
+        self._empty: tuple[Path, int]
+        self._snapshots: Path
         self.version = binaries.version
         self.version_text = binaries.version_text
         self._cpu = cpu
@@ -74,6 +80,13 @@ class OwnedServer(ServerBase):
         self._account = server_account()
         self._instance = Instance(self._account, spec)
         atexit.register(self.close)
+        if like is not None:
+            self._programs, self._environment = like._programs, like._environment
+            self._settings, self.unmet_settings = like._settings, like.unmet_settings
+            self._known, self.capabilities = like._known, like.capabilities
+            self._states, self._empty, self._snapshots = like._states, like._empty, like._snapshots
+            return
+        self._snapshots = self._instance.snapshots
         try:
             self._programs, self._environment = self._programs_in_reach()
             known, contrib = self._make_empty_state()
@@ -85,6 +98,22 @@ class OwnedServer(ServerBase):
         except BaseException:
             self.close()
             raise
+
+    def another(self) -> OwnedServer:
+        """A second server like this one, not started, with the states of both in common.
+
+        Close it before this one.
+        """
+        return OwnedServer(self.binaries, spec=self.spec, cpu=self._cpu, like=self)
+
+    def memory_bytes(self, settings: Mapping[str, str] = {}) -> int:
+        """Shared buffers when started with these settings."""
+        wanted = merged(self._settings, settings).get("shared_buffers", "128MB")
+        return setting_bytes(wanted, unit_bytes=BLOCK_BYTES)
+
+    def state_bytes(self, state: str) -> int:
+        """Size of a prepared state on disk; 0 before it is prepared."""
+        return self._states[state][1] if state in self._states else 0
 
     @property
     def data_directory(self) -> Path:
@@ -271,7 +300,7 @@ class OwnedServer(ServerBase):
         """Stop the server and put its data aside; returns where it is and its size (bytes)."""
         self.stop()
         drop_recycled_wal(self._instance.data / wal_directory(self.version))
-        kept = self._instance.snapshots / name
+        kept = self._snapshots / name
         self._instance.data.rename(kept)
         return kept, size_bytes(kept)
 

@@ -27,6 +27,10 @@ _FACTORS = _MEMORY | _TIME
 _NUMBER = re.compile(r"\s*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*([A-Za-z]*)\s*")
 
 
+BLOCK_BYTES = 8192
+"""A page of the server, which is the unit of shared_buffers."""
+
+
 _GRANTS_SETTINGS = 150000
 """From here on a superuser's settings can be granted to others."""
 
@@ -75,6 +79,14 @@ def same_value(wanted: str, actual: str, vartype: str, unit: str | None) -> bool
     if vartype == "enum":
         return wanted.strip().lower() == actual.lower()
     return wanted == actual
+
+
+def setting_bytes(wanted: str, *, unit_bytes: int) -> int:
+    """What a setting of memory comes to, such as 16MB; a bare number counts units."""
+    match = _NUMBER.fullmatch(wanted)
+    if match is None or match[2] not in {"", *_MEMORY}:
+        raise CannotRun(f"{wanted!r} is no amount of memory")
+    return int(float(match[1]) * (_MEMORY[match[2]] if match[2] else unit_bytes))
 
 
 def merged(base: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:

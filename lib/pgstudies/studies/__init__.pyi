@@ -9,4 +9,5 @@ from .parameters import Parameter as Parameter
 from .parameters import declared as declared
 from .parameters import spelled as spelled
 from .parameters import study_parameters as study_parameters
+from .run import Executed as Executed
 from .run import run_study as run_study

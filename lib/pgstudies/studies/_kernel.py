@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import TextIO
 
+    from ..orders import Orders
+
 
 GRACE_S = 60
 """How long an interrupted notebook may take to stop its server."""
@@ -35,17 +37,18 @@ def execute(
     notebook: Path,
     executed: Path,
     parameters: Mapping[str, Any],
-    environment: Mapping[str, str],
+    orders: Orders,
     terminal: TextIO,
 ) -> str | None:
     """Execute ``notebook`` into ``executed``; a cell that fails ends it, and is found there.
 
-    The kernel has ``environment`` beside this process's own; what it writes to stderr goes to
-    ``terminal`` at once.  Returns how the kernel died, in words, or None if it lived.  Raises
+    The kernel is given ``orders``, and where these are to measure only, no cell is executed after
+    the one that has measured.  What the kernel writes to stderr goes to ``terminal`` at once.
+    Returns how the kernel died, in words, or None if it lived.  Raises
     KeyboardInterrupt when a signal ended the run.
     """
     with tempfile.TemporaryFile() as log:
-        kernel = _Kernel(environment, log, terminal)
+        kernel = _Kernel(orders, log, terminal)
         try:
             with _quiet(), kernel.interruptible():
                 papermill.execute_notebook(
@@ -58,6 +61,8 @@ def execute(
                     stderr_file=Relay(terminal),
                     **kernel.options(),
                 )
+        except _Enough:
+            pass
         except papermill.PapermillExecutionError:
             pass  # the error is in the outputs of its cell
         except (DeadKernelError, RuntimeError, TimeoutError) as error:
@@ -99,6 +104,10 @@ def _quiet() -> Iterator[None]:
             logger.disabled = disabled
 
 
+class _Enough(Exception):  # noqa: N818  (nothing went wrong)
+    """All that the notebook was to do is done."""
+
+
 class _Kernel:
     """One kernel and its interruption.
 
@@ -107,9 +116,10 @@ class _Kernel:
     and closes its record.  The second, or the end of ``GRACE_S``, ends the kernel itself.
     """
 
-    def __init__(self, environment: Mapping[str, str], log: IO[bytes], terminal: TextIO) -> None:
+    def __init__(self, orders: Orders, log: IO[bytes], terminal: TextIO) -> None:
         self.interrupted = False
-        self._environment = environment
+        self._orders = orders
+        self._replies = orders.reply()
         self._log = log
         self._terminal = terminal
         self._process: subprocess.Popen[bytes] | None = None
@@ -166,7 +176,7 @@ class _Kernel:
                 )
 
             async def _async_launch_kernel(self, kernel_cmd: list[str], **kw: Any) -> None:
-                kw["env"] = kw.get("env", os.environ) | kernel._environment
+                kw["env"] = kw.get("env", os.environ) | kernel._orders.environment()
                 await super()._async_launch_kernel(kernel_cmd, stderr=kernel._log, **kw)
                 kernel._process = getattr(self.provisioner, "process", None)
 
@@ -175,6 +185,8 @@ class _Kernel:
     def _before_cell(self, **_: object) -> None:
         if self.interrupted:  # the kernel ignores a signal that comes between two cells
             raise KeyboardInterrupt
+        if self._orders.measures_only and self._replies and self._replies.record:
+            raise _Enough
 
     def _begin_cell(self, **_: object) -> None:
         self._executing = True

@@ -7,20 +7,40 @@ import json
 import os
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import paths
 from ..errors import NotebookError, SpaceError
+from ..orders import Orders, Replies
 from ..paths import in_checkout, shown
 from ._plan import plan, public
 from .executed import error_of, last_place, without_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from typing import TextIO
 
+    import polars as pl
+
     from ._plan import Plan
+
+
+@dataclass(frozen=True)
+class Executed:
+    """A notebook that was executed to its end.
+
+    Attributes:
+        notebook: Where it is.
+        record: The record it rests on; None for one that measures nothing.
+        verdicts: The table of ``judge``; None where no claim was judged.
+
+    """
+
+    notebook: Path
+    record: Path | None
+    verdicts: pl.DataFrame | None
 
 
 def run_study(
@@ -31,40 +51,47 @@ def run_study(
     parameters: Mapping[str, object] | None = None,
     fresh: bool = False,
     replay: str | Path | None = None,
+    block: int = 0,
+    comparison: Mapping[str, Any] | None = None,
+    replies: Path | None = None,
     output: Path | None = None,
     terminal: TextIO | None = None,
-    keep: Callable[[Path, Path], None] | None = None,
-) -> Path:
-    """Execute a study's notebook and return where it is: ``output``, or its place in the book.
+) -> Executed:
+    """Execute a study's notebook into ``output``, or into its place in the book.
 
     With ``fresh`` an unfinished record is not continued; with ``replay`` a record (or the newest
-    complete one below a directory) is analysed instead of measuring.  Progress and warnings go to
-    ``terminal``, by default stderr.  The notebook's metadata ``pgstudies`` tell study, profile,
-    parameters, record and, without its password, the server; the verdicts on the study's claims
-    are handed to ``keep``, with the record.
+    complete one below a directory) is analysed instead of measuring.  With ``block`` or
+    ``comparison`` the notebook measures that and ends.  ``replies`` is an empty directory in which
+    the notebook's replies can be found also when this ends by an exception.  Progress and warnings
+    go to ``terminal``, by default stderr.  The notebook's metadata ``pgstudies`` tell study,
+    profile, parameters, record and, without its password, the server.
 
     Raises StudyError as ``plan`` does, or as the notebook did; NotebookError when the notebook
     failed otherwise; KeyboardInterrupt after Ctrl-C, SIGTERM or SIGHUP, with the server stopped.
     """
     chosen = plan(study, profile=profile, server=server, parameters=parameters)
-    environment = {"PGSTUDIES_PROFILE": profile}
-    if chosen.server:
-        environment["PGSTUDIES_SERVER"] = chosen.server
-    if fresh:
-        environment["PGSTUDIES_FRESH"] = "1"
+    given = Orders.given()
     if replay is not None:
-        from ..records.reading import find_record  # noqa: PLC0415  (imports polars)
+        from ..records import find_record  # noqa: PLC0415  (imports polars)
 
-        environment["PGSTUDIES_REPLAY"] = str(find_record(study, replay))
+        replay = find_record(study, replay)
+    measures = bool(block or comparison)
     target = output or paths.STUDIES / f"{study}.ipynb"
     target.parent.mkdir(parents=True, exist_ok=True)
     # In the same directory, because a file is moved in one step only within a file system.
     with tempfile.TemporaryDirectory(prefix=f".{study}-", dir=target.parent) as scratch:
         executed = Path(scratch) / f"{study}.ipynb"
-        environment["PGSTUDIES_RECORD_FILE"] = str(Path(scratch) / "record")
-        environment["PGSTUDIES_JUDGED_FILE"] = str(Path(scratch) / "judged.parquet")
+        orders = Orders(
+            server=chosen.server or given.server,
+            replay="" if measures else str(replay or given.replay),
+            fresh=fresh or given.fresh,
+            profile=profile,
+            block=block,
+            comparison=comparison,
+            replies=str(replies or scratch),
+        )
         try:
-            document, failure = _execute(chosen, executed, environment, terminal or sys.stderr)
+            document, failure = _execute(chosen, executed, orders, terminal or sys.stderr)
         except OSError as error:
             if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
                 raise
@@ -74,11 +101,11 @@ def run_study(
             ) from error
         if failure is not None and not isinstance(failure, NotebookError):
             raise failure  # its sentence says all that the notebook could
+        replied = Replies(replies or Path(scratch))
         failed = paths.HTML.parent / "failed" / f"{study}.ipynb"
         kept = target if failure is None else failed
         kept.parent.mkdir(parents=True, exist_ok=True)
-        about = _about(chosen, Path(environment["PGSTUDIES_RECORD_FILE"]))
-        document["metadata"]["pgstudies"] = about
+        document["metadata"]["pgstudies"] = _about(chosen, replied.record)
         document["metadata"]["papermill"] |= {
             "input_path": in_checkout(chosen.notebook),
             "output_path": in_checkout(kept),
@@ -86,27 +113,24 @@ def run_study(
         text = json.dumps(document, indent=1, ensure_ascii=False, sort_keys=True)
         executed.write_text(f"{text}\n", encoding="utf-8")
         executed.replace(kept)
-        verdicts = Path(environment["PGSTUDIES_JUDGED_FILE"])
-        if keep and failure is None and "record" in about and verdicts.exists():
-            keep(verdicts, Path(about["record"]))
-    if failure is not None:
-        raise NotebookError(
-            f"{study} stopped in {failure}; the notebook as far as it came is {shown(kept)}."
-        )
-    failed.unlink(missing_ok=True)
-    return kept
+        if failure is not None:
+            raise NotebookError(
+                f"{study} stopped in {failure}; the notebook as far as it came is {shown(kept)}."
+            )
+        failed.unlink(missing_ok=True)
+        return Executed(kept, replied.record, replied.verdicts)
 
 
 def _execute(
-    chosen: Plan, executed: Path, environment: Mapping[str, str], terminal: TextIO
+    chosen: Plan, executed: Path, orders: Orders, terminal: TextIO
 ) -> tuple[dict[str, Any], BaseException | None]:
     """The executed notebook, with no password in it, and what it stopped with, if it did."""
     from ._kernel import execute  # noqa: PLC0415  (papermill takes its time)
 
-    death = execute(chosen.notebook, executed, chosen.injected, environment, terminal)
+    death = execute(chosen.notebook, executed, chosen.injected, orders, terminal)
     document = without_secrets(
         json.loads(executed.read_text(encoding="utf-8")),
-        environment.get("PGSTUDIES_SERVER") or os.environ.get("PGSTUDIES_SERVER", ""),
+        orders.server,
         os.environ.get("PGPASSWORD", ""),
     )
     failure = error_of(document)
@@ -115,10 +139,10 @@ def _execute(
     return document, failure
 
 
-def _about(chosen: Plan, record: Path) -> dict[str, Any]:
+def _about(chosen: Plan, record: Path | None) -> dict[str, Any]:
     about = {"study": chosen.study, "profile": chosen.profile, "parameters": chosen.parameters}
     if chosen.server:
         about["server"] = public(chosen.server)
-    if record.exists():
-        about["record"] = record.read_text(encoding="utf-8").strip()
+    if record is not None:
+        about["record"] = str(record)
     return about

@@ -1,0 +1,143 @@
+"""What a run and its notebook tell each other, and what a user tells both by the environment.
+
+A notebook is executed in a kernel of its own, by ``pgstudies`` or by hand in JupyterLab, so all of
+it goes by environment variables and by files.  From the user, for every notebook:
+
+``PGSTUDIES_SERVER``
+    The server of a study whose parameter ``server`` is empty.
+``PGSTUDIES_REPLAY``
+    A record, or a directory of records, to analyse instead of measuring.
+``PGSTUDIES_FRESH``
+    If not empty, an unfinished record is not continued.
+
+From the run to its notebook, ours alone:
+
+``PGSTUDIES_ORDERS``
+    The rest of ``Orders``, as JSON: the profile, the only block to measure, the comparison, and the
+    directory for ``Replies``, by which the notebook answers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import polars as pl
+
+
+_ORDERS = "PGSTUDIES_ORDERS"
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What a notebook is to do.
+
+    Attributes:
+        server: The server that a study runs on unless its parameter says otherwise; may be empty.
+        replay: What to analyse instead of measuring; empty: measure.
+        fresh: Whether an unfinished record is left alone.
+        profile: The size that the parameters are of; None where nobody said.
+        block: The number of the only block to measure; 0: all of them.
+        comparison: What two servers are compared in, as ``Comparison.as_dict`` has it, or None.
+        replies: The directory for the replies; empty where nobody waits for them.
+
+    """
+
+    server: str = ""
+    replay: str = ""
+    fresh: bool = False
+    profile: str | None = None
+    block: int = 0
+    comparison: Mapping[str, Any] | None = None
+    replies: str = ""
+
+    @classmethod
+    def given(cls) -> Self:
+        """The orders of this process."""
+        more = json.loads(os.environ.get(_ORDERS) or "{}")
+        return cls(
+            server=os.environ.get("PGSTUDIES_SERVER", ""),
+            replay=os.environ.get("PGSTUDIES_REPLAY", ""),
+            fresh=bool(os.environ.get("PGSTUDIES_FRESH")),
+            **more,
+        )
+
+    @property
+    def measures_only(self) -> bool:
+        """Whether the notebook ends when it has measured: one block tells nothing by itself."""
+        return bool(self.block or self.comparison)
+
+    def environment(self) -> dict[str, str]:
+        """The variables by which another process is given these orders."""
+        more = {
+            "profile": self.profile,
+            "block": self.block,
+            "comparison": self.comparison,
+            "replies": self.replies,
+        }
+        return {
+            "PGSTUDIES_SERVER": self.server,
+            "PGSTUDIES_REPLAY": self.replay,
+            "PGSTUDIES_FRESH": "1" if self.fresh else "",
+            _ORDERS: json.dumps(more),
+        }
+
+    def reply(self) -> Replies | None:
+        """Where to answer; None where nobody waits for it."""
+        return Replies(Path(self.replies)) if self.replies else None
+
+
+@dataclass(frozen=True)
+class Replies:
+    """A directory in which a notebook leaves what the program that runs it wants to know."""
+
+    directory: Path
+
+    @property
+    def record(self) -> Path | None:
+        """The record that the notebook rests on; None before it has measured or read one."""
+        file = self.directory / "record"
+        return Path(file.read_text(encoding="utf-8")) if file.exists() else None
+
+    @property
+    def fingerprint(self) -> str | None:
+        """What the records of this run have in common; None before it is known."""
+        file = self.directory / "fingerprint"
+        return file.read_text(encoding="utf-8") if file.exists() else None
+
+    @property
+    def verdicts(self) -> pl.DataFrame | None:
+        """The table of ``judge``; None where no claim was judged."""
+        import polars as pl  # noqa: PLC0415  (takes a quarter of a second)
+
+        file = self.directory / "verdicts.parquet"
+        return pl.read_parquet(file) if file.exists() else None
+
+    def tell_record(self, path: Path) -> None:
+        """Say which record the notebook rests on; where it only measures, it ends there."""
+        (self.directory / "record").write_text(str(path), encoding="utf-8")
+
+    def tell_fingerprint(self, mark: str) -> None:
+        """Say what the records of this run have in common."""
+        (self.directory / "fingerprint").write_text(mark, encoding="utf-8")
+
+    def tell_verdicts(self, verdicts: pl.DataFrame) -> None:
+        """Hand over the verdicts on the study's claims."""
+        verdicts.write_parquet(self.directory / "verdicts.parquet")
+
+
+def tell_verdicts(verdicts: pl.DataFrame) -> pl.DataFrame:
+    """Hand the verdicts on a study's claims to the scorecard, and return them to be shown.
+
+    ``verdicts`` is the table of ``judge``.  In JupyterLab nobody waits for it, and nothing happens.
+    """
+    replies = Orders.given().reply()
+    if replies is not None:
+        replies.tell_verdicts(verdicts)
+    return verdicts

@@ -1,0 +1,62 @@
+"""The design of a run: its arms and copies, and the order in which they take turns."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgstudies.errors import StudyError
+from pgstudies.measuring._design import Arm, planned, turn_order, with_copies
+from pgstudies.measuring.comparison import Comparison, Side
+from pgstudies.orders import Orders
+
+ARMS = st.lists(st.text(min_size=1), min_size=1, max_size=6, unique=True)
+PLAIN = [Arm("one"), Arm("two", state="other")]
+
+
+@given(ARMS, st.integers(), st.integers(1, 50), st.integers(0, 200))
+def test_every_turn_holds_every_arm_once_and_can_be_repeated(
+    arms: list[str], seed: int, block: int, turn: int
+) -> None:
+    order = turn_order(arms, seed, block, turn)
+    assert sorted(order) == sorted(arms)
+    assert order == turn_order(arms, seed, block, turn)
+
+
+def test_over_many_turns_no_arm_comes_first_more_often_than_chance() -> None:
+    first = Counter(turn_order(["a", "b", "c"], 1, 1, turn)[0] for turn in range(3000))
+    assert all(900 < count < 1100 for count in first.values())
+
+
+def test_a_run_has_all_blocks_and_one_copy_of_the_first_arm_that_can_run() -> None:
+    design = with_copies(planned("s", [Arm("known", not_run="why"), *PLAIN], 3, Orders()))
+    assert [arm.name for arm in design.arms] == ["known", "one", "one (again)", "two"]
+    assert (design.study, design.blocks) == ("s", (1, 2, 3))
+
+
+def test_one_block_of_a_sweep_is_the_same_design_with_one_block() -> None:
+    alone, whole = (planned("s", PLAIN, 3, Orders(block=block)) for block in (2, 0))
+    assert alone.arms == whole.arms
+    assert alone.blocks == (2,)
+
+
+def test_a_comparison_has_every_arm_on_both_sides_and_its_own_name() -> None:
+    comparison = Comparison(Side("14"), Side("18", {"jit": "on"}), arms=("one",), seconds=60.0)
+    orders = Orders(comparison=comparison.as_dict())
+    design = with_copies(planned("s", PLAIN, 3, orders))
+    names = ["one, baseline", "one, baseline again", "one, candidate"]
+    assert [arm.name for arm in design.arms] == names
+    assert [arm.server for arm in design.arms] == [None, None, "18"]
+    assert design.arms[2].settings == {"jit": "on"}
+    assert design.arms[1].repeats == names[0]
+    assert (design.study, design.seconds) == ("compare_s", 60.0)
+    assert design.comparison == comparison
+
+
+def test_a_comparison_of_unknown_arms_says_which_there_are() -> None:
+    comparison = Comparison(Side("14"), Side("18"), arms=("three",))
+    with pytest.raises(StudyError, match="no arm 'three' to compare; there is one, two"):
+        planned("s", PLAIN, 3, Orders(comparison=comparison.as_dict()))
