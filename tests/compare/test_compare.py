@@ -416,7 +416,7 @@ def test_a_side_is_a_server_a_file_or_both(tmp_path: Path) -> None:
 
 
 def test_a_comparison_survives_its_way_to_the_notebook() -> None:
-    assert Comparison.from_json(COMPARISON.to_json()) == COMPARISON
+    assert Comparison.from_dict(COMPARISON.as_dict()) == COMPARISON
 
 
 @pytest.mark.usefixtures("private")
