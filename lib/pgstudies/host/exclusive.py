@@ -70,7 +70,7 @@ def _taken(descriptor: int) -> bool:
 
 @contextmanager
 def on_core(cpu: int | None) -> Iterator[None]:
-    """Be on one core for a moment, for the process started meanwhile to inherit that."""
+    """Be on one core for a moment; a process started meanwhile inherits that."""
     if cpu is None:
         yield
         return

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from ..errors import CannotRun, ServerError, SpaceError, StudyError
+from ..host import on_core
 from ..servers import examined, server_facts
 from ..terminal import Progress
 from ._design import baseline_of, turn_order
@@ -144,18 +144,9 @@ class Run:
 
         server.restore(arm.state, build, arm.settings)
 
-    @contextmanager
-    def _pinned(self, arm: Arm) -> Iterator[None]:
+    def _pinned(self, arm: Arm) -> AbstractContextManager[None]:
         """Be on the server's core; a server that is not ours has none."""
-        if self.core is None or not self.instances[arm.name].owned:
-            yield
-            return
-        before = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, {self.core})
-        try:
-            yield
-        finally:
-            os.sched_setaffinity(0, before)
+        return on_core(self.core if self.instances[arm.name].owned else None)
 
     def _block(self, number: int) -> None:
         rows: list[tuple[Any, ...]] = []
