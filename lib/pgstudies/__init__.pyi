@@ -5,6 +5,7 @@ from .analysis import diagnose as diagnose
 from .analysis import judge as judge
 from .analysis import paired_effects as paired_effects
 from .analysis import published as published
+from .analysis import round_values as round_values
 from .charts import block_chart as block_chart
 from .charts import dot_chart as dot_chart
 from .charts import downloads as downloads

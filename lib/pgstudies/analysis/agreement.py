@@ -56,16 +56,15 @@ def agreement(
 
     - *inconclusive* without an interval (fewer than 6 blocks).
     - A published ratio of exactly ``no_effect`` claims that nothing changes. It *holds* when our
-      interval lies inside the margin, and is *gone* when the interval excludes ``no_effect`` and
-      the estimate is past the margin, on either side.
+      interval lies inside the margin, and is *gone* when the whole interval lies outside of it, on
+      either side.
     - *reversed*: the interval excludes ``no_effect`` on the other side, and the estimate is past
       the margin.
     - *gone*: the interval lies inside the margin, and the published ratio does not. (A published
       effect smaller than our margin cannot be told from none; it is never gone.)
     - *holds*: interval and estimate are past ``no_effect`` and the margin on the published side,
-      and the effect is at least half the published one, or the interval reaches the published
-      ratio. Larger than published holds as well. Half on the log scale is a square root: 4 times
-      published, at least 2 times found.
+      and the effect is at least half the published one. Larger than published holds as well.
+      Half on the log scale is a square root: 4 times published, at least 2 times found.
     - *holds, weaker*: the same with a smaller effect.
     - *inconclusive*: anything else.
 
@@ -84,13 +83,14 @@ def agreement(
     is_same_way = near > 0 and ours > edge
     is_other_way = far < 0 and ours < -edge
     if published == 0:
-        return "holds" if is_alike else "gone" if is_same_way or is_other_way else "inconclusive"
+        is_outside = near > edge or far < -edge
+        return "holds" if is_alike else "gone" if is_outside else "inconclusive"
     if is_other_way:
         return "reversed"
     if is_alike and published > edge:
         return "gone"
     if is_same_way:
-        return "holds" if ours >= published / 2 or far >= published else "holds, weaker"
+        return "holds" if ours >= published / 2 else "holds, weaker"
     return "inconclusive"
 
 
@@ -160,6 +160,8 @@ def _verdict(claim: Claim, effect: Mapping[str, Any]) -> str:
     published = 1.0 if claim.no_difference else claim.published_ratio
     if published is None:
         return "not tested: the post gives no figure"
+    if effect["verdict"] == "not valid":
+        return "not tested: two copies of one arm differ in this step"
     if effect["verdict"] not in (*DIRECTIONS, "equivalent"):
         return "inconclusive"
     return agreement(published, effect["ratio"], effect["low"], effect["high"], effect["margin"])

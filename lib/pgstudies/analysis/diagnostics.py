@@ -11,7 +11,7 @@ from scipy.stats import kendalltau, mannwhitneyu, theilslopes
 from statsmodels.stats.multitest import multipletests
 
 from .intervals import MINIMUM_BLOCKS, hodges_lehmann, signed_rank_p_value
-from .pairing import BY, log_ratios
+from .pairing import BY, copy_of, log_ratios
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,7 +31,6 @@ def diagnose(
     baseline: str | int,
     key: str = "arm",
     by: Sequence[str] = BY,
-    aa: str | int | None = None,
 ) -> pl.DataFrame:
     """The warnings about a run; no rows when nothing is amiss.
 
@@ -60,7 +59,7 @@ def diagnose(
         .filter(pl.col("blocks") >= MINIMUM_BLOCKS, ~pl.col("log_ratio").list.eval(_NAN).list.any())
         .sort(*by, "candidate")
     )
-    copies = comparisons.filter(pl.lit(value=False) if aa is None else pl.col("candidate") == aa)
+    copies = comparisons.filter(pl.col("candidate").cast(pl.String) == copy_of(baseline))
     checked = [
         _checked(comparisons, "order", "after", order_effect, _ORDER),
         _checked(comparisons, "drift", "block", drift, _DRIFT),

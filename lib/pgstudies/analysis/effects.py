@@ -8,13 +8,21 @@ from typing import TYPE_CHECKING
 import polars as pl
 from statsmodels.stats.multitest import multipletests
 
-from ..errors import StudyError
-from .intervals import estimate_rows, smallest_detectable
-from .pairing import BY, DECIMALS, listed, log_ratios
+from .intervals import (
+    estimate_rows,
+    hodges_lehmann,
+    signed_rank_interval,
+    smallest_detectable,
+)
+from .pairing import BY, DECIMALS, copy_of, log_ratios
 from .verdicts import with_verdicts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+_FOUR_IN_FIVE = 0.8416
+"""The normal quantile of a power of 80 %."""
 
 
 def paired_effects(
@@ -23,33 +31,36 @@ def paired_effects(
     baseline: str | int,
     key: str = "arm",
     by: Sequence[str] = BY,
-    aa: str | int | None = None,
     margin: float = 0.02,
     primary: pl.Expr | None = None,
     level: float = 0.95,
 ) -> pl.DataFrame:
     """The effect of every candidate against ``baseline``, one row per combination of ``by``.
 
-    ``values`` holds one value per block: columns block, ``key``, the ``by`` columns, unit, value,
-    as from ``block_values``. ``key`` is the column that tells baseline from candidate: the arm, or
-    for instance the iteration, with the arm in ``by``. ``aa`` names the second copy of the
-    baseline. ``primary`` selects the comparisons a study stands on, as an expression over the
-    columns of the result; p_holm is corrected over those, all others are exploratory, and the A/A
-    pair always is. Columns, after the ``by`` columns:
+    ``values`` holds one value per block, or per block and round: columns block, round, ``key``, the
+    ``by`` columns, unit, value, as from ``round_values`` for times and from ``block_values`` for
+    counts. ``key`` is the column that tells baseline from candidate: the arm, or for instance the
+    iteration, with the arm in ``by``. An arm whose name ends in " (again)" is the second copy of
+    another, and needs no word here: with it the baseline is the mean of both, and what the two
+    copies of any arm show is a gate on all comparisons of the same ``by``. ``primary`` selects the
+    comparisons a study stands on, as an expression over the columns of the result; p_holm is
+    corrected over those, all others are exploratory, and the A/A pair always is. Columns, after the
+    ``by`` columns:
 
     - baseline, candidate, unit; baseline_median, candidate_median over the complete blocks
     - blocks: pairs used; dropped: blocks left out because one of the two is missing
     - ratio: candidate / baseline, Hodges–Lehmann; low, high: its exact interval at ``level``, null
       below 6 blocks
+    - ratio_of_sums: the same estimate of the sums over a block's rounds; where it differs from
+      ratio by more than the margin, some turns were much dearer than others
     - p_value of "no difference", null where there is no interval; primary; p_holm
-    - noise: half-width of the A/A interval, as a fraction; declared: ``margin``, within which
-      two arms are alike; margin: the same or three times the noise, if larger, past which they
-      differ; 0.02 reaches from 1 / 1.02 to 1.02
+    - noise: half-width of the A/A interval of this step, as a fraction; aa: its ratio
+    - margin: ``margin``, within which two arms are alike and past which they differ; 0.02 reaches
+      from 1 / 1.02 to 1.02
     - verdict, detectable, blocks_needed: see ``verdicts``
 
     All of ratio, low, high and p_value are null where no ratio exists (a zero against something
-    else). Raises StudyError for an unknown baseline or A/A copy, for two values in one block, for
-    mixed units.
+    else). Raises StudyError for an unknown baseline, for two values in one block, for mixed units.
     """
     by = list(by)
     pairs = log_ratios(values, baseline=baseline, key=key, by=by)
@@ -64,50 +75,60 @@ def paired_effects(
             complete.sum().cast(pl.Int64).alias("blocks"),
             (~complete).sum().cast(pl.Int64).alias("dropped"),
             d.drop_nulls().sort(),
+            pl.col("log_sums").drop_nulls().sort(),
         )
         .sort(*by, "candidate", maintain_order=True)
     )
-    candidates = table["candidate"].unique().sort().to_list()
-    if aa is not None and aa not in candidates:
-        raise StudyError(f"The A/A copy '{aa}' was not measured; there is {listed(candidates)}.")
-    table = _with_estimates(table, level)
-    is_aa = pl.lit(value=False) if aa is None else pl.col("candidate") == aa
+    table = _with_estimates(table, level, margin)
+    is_aa = pl.col("candidate").cast(pl.String) == copy_of(baseline)
     chosen = pl.lit(value=False) if primary is None else primary.fill_null(value=False)
     table = table.with_columns(
         pl.lit(baseline).cast(table.schema["candidate"]).alias("baseline"),
         pl.lit(level).alias("level"),
     ).with_columns((chosen & ~is_aa).alias("primary"))
-    table = _with_margin(_with_holm(table), by, is_aa, margin)
+    gates = _gates(values, key, by, level)
+    table = _with_gate(_with_holm(table), gates, by, margin)
     return with_verdicts(table).select(
         *by,
         *("baseline", "candidate", "unit", "baseline_median", "candidate_median"),
-        *("blocks", "dropped", "ratio", "low", "high", "level", "p_value", "primary", "p_holm"),
-        *("noise", "declared", "margin", "verdict", "detectable", "blocks_needed"),
+        *("blocks", "dropped", "ratio", "low", "high", "ratio_of_sums", "level", "p_value"),
+        *("primary", "p_holm", "noise", "aa", "margin", "verdict", "detectable", "blocks_needed"),
     )
 
 
-def _with_estimates(table: pl.DataFrame, level: float) -> pl.DataFrame:
+def _with_estimates(table: pl.DataFrame, level: float, margin: float) -> pl.DataFrame:
     """Replace the lists of log-ratios by what they come to; null where no ratio exists."""
     d = pl.col("log_ratio")
     table = table.with_row_index("row").with_columns(d.list.std().round(DECIMALS).alias("sd"))
     is_comparable = (pl.col("blocks") > 0) & d.list.last().is_not_nan()  # NaN sorts last
     parts = [
-        _estimates(part, level)
+        _estimates(part, level, margin)
         for part in table.filter(is_comparable).partition_by("blocks", maintain_order=True)
     ]
     schema = {"row": pl.UInt32()} | dict.fromkeys(
         ["log_ratio", "log_low", "log_high", "p_value", "detectable"], pl.Float64()
     )
     estimates = pl.concat([pl.DataFrame(schema=schema), *parts])
+    sums = [
+        None if len(d) == 0 or math.isnan(d[-1]) else hodges_lehmann(d) for d in table["log_sums"]
+    ]
+    table = table.with_columns(pl.Series("log_sums", sums, dtype=pl.Float64))
     return table.drop("log_ratio").join(estimates, on="row", how="left", maintain_order="left")
 
 
-def _estimates(table: pl.DataFrame, level: float) -> pl.DataFrame:
+def _estimates(table: pl.DataFrame, level: float, margin: float) -> pl.DataFrame:
     """The estimates of comparisons that have the same number of blocks."""
     blocks = table["blocks"][0]
     d = table["log_ratio"].list.explode().to_numpy().reshape(table.height, blocks)
     found = estimate_rows(d, level)
-    detectable = [smallest_detectable(sd, blocks, level=level) for sd in table["sd"]]
+    # An estimate must come to lie past the margin, too: four times in five, 0.84 of its deviation.
+    past = [math.log1p(margin) + _FOUR_IN_FIVE * (sd or 0.0) / blocks**0.5 for sd in table["sd"]]
+    detectable = [
+        None
+        if (seen := smallest_detectable(sd, blocks, level=level)) is None
+        else max(seen, math.expm1(least))
+        for sd, least in zip(table["sd"], past, strict=True)
+    ]
     return pl.DataFrame(
         {
             "row": table["row"],
@@ -131,19 +152,39 @@ def _with_holm(table: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _with_margin(
-    table: pl.DataFrame, by: Sequence[str], is_aa: pl.Expr, margin: float
-) -> pl.DataFrame:
-    half_width = ((pl.col("log_high") - pl.col("log_low")) / 2).alias("log_noise")
-    noise = table.filter(is_aa).select(*by, half_width)
-    if by:
-        table = table.join(noise, on=list(by), how="left", nulls_equal=True, maintain_order="left")
-    else:
-        table = table.with_columns(
-            pl.lit(noise["log_noise"].first(), pl.Float64).alias("log_noise")
+def _gates(values: pl.DataFrame, key: str, by: Sequence[str], level: float) -> pl.DataFrame:
+    """What the second copies show: the ``by`` columns, log_aa, log_aa_low and log_aa_high.
+
+    Where several arms of one step have a copy, the pair that is furthest from alike.
+    """
+    names = values[key].unique().to_list()
+    pairs = [(name, copy_of(name)) for name in names if copy_of(name) in names]
+    schema = {name: values.schema[name] for name in by}
+    schema |= dict.fromkeys(["log_aa", "log_aa_low", "log_aa_high"], pl.Float64())
+    found = [pl.DataFrame(schema=schema)]
+    for arm, copy in pairs:
+        both = log_ratios(
+            values.filter(pl.col(key).is_in([arm, copy])), baseline=arm, key=key, by=by
         )
-    declared = pl.lit(math.log1p(margin))
-    return table.with_columns(
-        declared.alias("log_declared"),
-        pl.max_horizontal(declared, 3 * pl.col("log_noise")).alias("log_margin"),
-    )
+        complete = both.filter(pl.col("log_ratio").is_not_null() & ~pl.col("log_ratio").is_nan())
+        for place, part in complete.group_by(*by) if by else [((), complete)]:
+            d = part["log_ratio"].to_numpy()
+            interval = signed_rank_interval(d, level) if d.size else None
+            if interval is not None:
+                row = [*place, hodges_lehmann(d), *interval]
+                found.append(pl.DataFrame([row], schema=schema, orient="row"))
+    excess = pl.max_horizontal(pl.col("log_aa_low"), -pl.col("log_aa_high"))
+    gates = pl.concat(found).sort(excess, descending=True)
+    return gates.unique(by, keep="first", maintain_order=True) if by else gates.head(1)
+
+
+def _with_gate(
+    table: pl.DataFrame, gates: pl.DataFrame, by: Sequence[str], margin: float
+) -> pl.DataFrame:
+    if by:
+        table = table.join(gates, on=list(by), how="left", nulls_equal=True, maintain_order="left")
+    else:
+        found = gates.row(0, named=True) if gates.height else {}
+        names = ["log_aa", "log_aa_low", "log_aa_high"]
+        table = table.with_columns(pl.lit(found.get(n), pl.Float64).alias(n) for n in names)
+    return table.with_columns(pl.lit(math.log1p(margin)).alias("log_margin"))

@@ -1,4 +1,4 @@
-"""Pairing: one value per block and arm, and the log-ratio of each block's two values."""
+"""Pairing: values per block and round, and the log-ratio of each block's two arms."""
 
 from __future__ import annotations
 
@@ -20,6 +20,14 @@ in, and a ratio on the margin stays on it."""
 
 BY = ("case", "step", "metric")
 """What is compared separately, unless a study says otherwise."""
+
+
+AGAIN = " (again)"
+"""How the name of a second copy ends: of the A/A pair."""
+
+
+TRIMMED = 0.2
+"""The share of a block's rounds that is left out at either end, before their mean is taken."""
 
 
 _SIDES = ("baseline", "candidate")
@@ -64,6 +72,23 @@ def block_values(
     return values.select(*keys, "unit", "position", "value")
 
 
+def round_values(samples: pl.DataFrame, *, by: Sequence[str] = BY) -> pl.DataFrame:
+    """One value per round, arm and combination of ``by``: what stood side by side.
+
+    A round holds the samples of one iteration that every arm took at the same turn of its own, in
+    one group: they are moments apart, and what the machine did then is common to them. Columns:
+    those of ``block_values``, and round. Errors as there.
+    """
+    where = list(
+        dict.fromkeys(["block", "group", "arm", "case", "step", "iteration", "metric", *by])
+    )
+    numbered = samples.with_columns(leg=pl.col("value").cum_count().over(where))
+    told = pl.format("{}.{}.{}", "group", "iteration", "leg")
+    return block_values(numbered.with_columns(round=told), by=["round", *by]).select(
+        "block", "round", pl.exclude("block", "round")
+    )
+
+
 def log_ratios(
     values: pl.DataFrame,
     *,
@@ -73,14 +98,21 @@ def log_ratios(
 ) -> pl.DataFrame:
     """Each block's ln(candidate / baseline), the quantity that every effect is made of.
 
+    A second copy of the baseline, whose name is the baseline's and " (again)", is baseline as well:
+    the candidates are compared with the mean of the logarithms of both, the copy with the first
+    alone. Where ``values`` has rounds, each has its ratio, and the block's is their mean with a
+    fifth trimmed at either end; a round that lacks one of the two does not count.
+
     Columns: the ``by`` columns, candidate, block, unit, baseline_value, candidate_value,
-    baseline_position, candidate_position, log_ratio. A block that lacks one of the two has nulls
+    baseline_position, candidate_position, log_ratio, and log_sums, the same for the sums over all
+    rounds. A block that lacks one of the two has nulls
     there, and log_ratio null; log_ratio is 0 where both values are 0, and NaN where no ratio
     exists because one of them is 0, or negative. ``values`` and errors as for ``paired_effects``.
     """
     if key in by:
         raise StudyError(f"'{key}' cannot both be compared and be held the same; drop it from by.")
-    keys = ["block", key, *by]
+    rounds = ["round"] if "round" in values.columns else []
+    keys = ["block", key, *rounds, *by]
     measured = values.filter(pl.col("block") > 0)
     if "position" not in measured.columns:
         measured = measured.with_columns(pl.lit(None, pl.Int32).alias("position"))
@@ -93,28 +125,51 @@ def log_ratios(
     known = measured[key].unique().sort().to_list()
     if baseline not in known:
         raise StudyError(f"No {key} '{baseline}' was measured; there is {listed(known)}.")
-    pairs = _pairs(measured, baseline, key, list(by))
+    pairs = _pairs(measured, baseline, key, [*rounds, *by])
     _refuse(
         pairs.filter(pl.col("unit") != pl.col("candidate_unit")),
         ["block", "candidate", *by],
         "has another unit than the baseline; compare one metric at a time",
     )
-    before, after = pl.col("baseline_value"), pl.col("candidate_value")
-    return (
-        pairs.with_columns(
-            pl.coalesce("unit", "candidate_unit").alias("unit"),
-            pl.when(before.is_null() | after.is_null())
-            .then(None)
-            .when((before == 0) & (after == 0))
-            .then(0.0)
-            .when((before > 0) & (after > 0))
-            .then((after.log() - before.log()).round(DECIMALS))
-            .otherwise(math.nan)
-            .alias("log_ratio"),
-        )
-        .drop("candidate_unit")
-        .sort(*by, "candidate", "block")
+    pairs = pairs.with_columns(pl.coalesce("unit", "candidate_unit").alias("unit"))
+    pairs = pairs.drop("candidate_unit").with_columns(_LOG_RATIO.alias("log_ratio"))
+    if rounds:
+        pairs = _over_rounds(pairs, [*by, "candidate", "block"])
+    return pairs.with_columns(_LOG_RATIO.alias("log_sums")).sort(*by, "candidate", "block")
+
+
+def _over_rounds(pairs: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    """One row per block of those per round; the values are means over the rounds that have both."""
+    d = pl.col("log_ratio").drop_nulls()
+    cut = (d.len() * TRIMMED).floor().cast(pl.Int64)
+    kept = d.sort().slice(cut, d.len().cast(pl.Int64) - 2 * cut).mean()
+    has_nan = d.is_nan().any()
+    both = pl.col("log_ratio").is_not_null()
+    means = [pl.col(f"{side}_value").filter(both).mean() for side in _SIDES]
+    positions = [pl.col(f"{side}_position").first() for side in _SIDES]
+    return pairs.group_by(*keys, maintain_order=True).agg(
+        pl.col("unit").first(),
+        *means,
+        *positions,
+        pl.when(d.len() == 0)
+        .then(None)
+        .when(has_nan)
+        .then(math.nan)
+        .otherwise(kept.round(DECIMALS))
+        .alias("log_ratio"),
     )
+
+
+_BEFORE, _AFTER = pl.col("baseline_value"), pl.col("candidate_value")
+_LOG_RATIO = (
+    pl.when(_BEFORE.is_null() | _AFTER.is_null())
+    .then(None)
+    .when((_BEFORE == 0) & (_AFTER == 0))
+    .then(0.0)
+    .when((_BEFORE > 0) & (_AFTER > 0))
+    .then((_AFTER.log() - _BEFORE.log()).round(DECIMALS))
+    .otherwise(math.nan)
+)
 
 
 def _pairs(
@@ -136,6 +191,7 @@ def _pairs(
         pl.col("value").alias("baseline_value"),
         pl.col("position").alias("baseline_position"),
     )
+    copy = copy_of(baseline)
     expected = candidates.select(*by, "candidate").unique()
     if by:
         baselines = expected.join(baselines, on=by, nulls_equal=True)
@@ -143,9 +199,37 @@ def _pairs(
         baselines = expected.join(baselines, how="cross")
     on = [*by, "candidate", "block"]
     pairs = baselines.join(candidates, on=on, how="full", coalesce=True, nulls_equal=True)
+    if copy in measured[key].to_list():
+        again = measured.filter(pl.col(key) == copy)
+        pairs = _with_both_copies(pairs, again, [*by, "block"], copy)
     sides = ("value", "position")
     return pairs.select(
         *on, "unit", "candidate_unit", *(f"{arm}_{s}" for s in sides for arm in _SIDES)
+    )
+
+
+def copy_of(arm: str | int) -> str:
+    """The name of an arm's second copy."""
+    return f"{arm}{AGAIN}"
+
+
+def _with_both_copies(
+    pairs: pl.DataFrame, again: pl.DataFrame, keys: Sequence[str], copy: str
+) -> pl.DataFrame:
+    """The pairs, with the mean of the logarithms of both copies for the baseline's value."""
+    second = again.select(*keys, pl.col("value").alias("again_value"))
+    first, other = pl.col("baseline_value"), pl.col("again_value")
+    both = (
+        pl.when(other.is_null() | (pl.col("candidate") == copy))
+        .then(first)
+        .when((first > 0) & (other > 0))
+        .then((first.log() + other.log()).truediv(2).exp())
+        .otherwise((first + other) / 2)
+    )
+    return (
+        pairs.join(second, on=list(keys), how="left", nulls_equal=True, maintain_order="left")
+        .with_columns(pl.when(first.is_null()).then(None).otherwise(both).alias("baseline_value"))
+        .drop("again_value")
     )
 
 

@@ -5,9 +5,11 @@ The first that matches:
 - *not comparable*: no block has both values, or in some block a zero stands against something
   else. Two zeros are alike: ratio 1.
 - *too few blocks*: fewer than 6, or too few for the level asked for.
-- *equivalent*: the whole interval lies inside the declared margin (two one-sided tests, each at
-  2.5 % for a 95 % interval). It may exclude 1 all the same: small but real. The margin that noise
-  has widened does not count here: a noisier machine must not find more things alike.
+- *not valid*: two copies of one arm differ in this step, their interval excludes 1 by more than
+  the margin. What else differs there may be as little of an effect. The pair is a gate, and never
+  widens the margin: the candidate's own interval holds that noise already.
+- *equivalent*: the whole interval lies inside the margin (two one-sided tests, each at 2.5 % for a
+  95 % interval). It may exclude 1 all the same: small but real.
 - *faster* or *slower* for seconds, *fewer* or *more* for everything else: the interval excludes 1
   and the estimate is past the margin. A primary comparison needs more, a p-value that remains
   below 1 − level after Holm's correction; as the interval of one comparison knows nothing of the
@@ -15,7 +17,8 @@ The first that matches:
   possible until 2k ≤ 0.05 · 2ⁿ: 7 blocks for 2 or 3, 8 up to 6, 9 up to 12, 10 up to 25.
 - *inconclusive*: anything else.
 
-``detectable`` is the change this number of blocks shows four times in five, as a fraction;
+``detectable`` is the change that this number of blocks shows four times in five by the rule above,
+as a fraction;
 ``blocks_needed`` the blocks in all that would probably end an open verdict if estimate and
 spread stayed as they are, null when the verdict is settled or when no reasonable number would.
 """
@@ -28,11 +31,15 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 from scipy.stats import norm
 
-from .intervals import MOST_BLOCKS, blocks_to_detect, fewest_blocks
+from .intervals import blocks_to_detect, fewest_blocks
 from .pairing import DECIMALS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+MORE_BLOCKS = 50
+"""Where it would take more than so many further blocks, another design is needed."""
 
 
 OPEN = ("inconclusive", "too few blocks")
@@ -48,20 +55,23 @@ _MORE = pl.when(pl.col("unit") == "s").then(pl.lit("slower")).otherwise(pl.lit("
 
 
 def with_verdicts(table: pl.DataFrame) -> pl.DataFrame:
-    """Add ratio, low, high, noise, margin, verdict and blocks_needed.
+    """Add ratio, low, high, ratio_of_sums, noise, aa, margin, verdict and blocks_needed.
 
-    ``table`` has log_ratio, log_low, log_high, log_declared, log_margin, log_noise, sd, p_value,
-    p_holm, blocks, level, unit and row, a number for each.
+    ``table`` has log_ratio, log_low, log_high, log_sums, log_margin, log_aa, log_aa_low,
+    log_aa_high, sd, p_value, p_holm, blocks, level, unit and row, a number for each.
     """
     estimate, low, high = pl.col("log_ratio"), pl.col("log_low"), pl.col("log_high")
-    declared, margin = (pl.col(f"log_{name}").round(DECIMALS) for name in ("declared", "margin"))
+    margin = pl.col("log_margin").round(DECIMALS)
+    is_gated = (pl.col("log_aa_low") > margin) | (pl.col("log_aa_high") < -margin)
     is_evident = pl.col("p_holm").is_null() | (pl.col("p_holm") <= 1 - pl.col("level"))
     verdict = (
         pl.when(estimate.is_null())
         .then(pl.lit("not comparable"))
         .when(low.is_null())
         .then(pl.lit("too few blocks"))
-        .when((low >= -declared) & (high <= declared))
+        .when(is_gated.fill_null(value=False))
+        .then(pl.lit("not valid"))
+        .when((low >= -margin) & (high <= margin))
         .then(pl.lit("equivalent"))
         .when((high < 0) & (estimate < -margin) & is_evident)
         .then(_LESS)
@@ -73,8 +83,9 @@ def with_verdicts(table: pl.DataFrame) -> pl.DataFrame:
         estimate.exp().alias("ratio"),
         low.exp().alias("low"),
         high.exp().alias("high"),
-        (pl.col("log_noise").exp() - 1).alias("noise"),
-        (declared.exp() - 1).alias("declared"),
+        pl.col("log_sums").exp().alias("ratio_of_sums"),
+        (((pl.col("log_aa_high") - pl.col("log_aa_low")) / 2).exp() - 1).alias("noise"),
+        pl.col("log_aa").exp().alias("aa"),
         (margin.exp() - 1).alias("margin"),
         verdict.alias("verdict"),
     )
@@ -93,31 +104,28 @@ def _blocks_needed(row: Mapping[str, Any]) -> int | None:
     if row["sd"] is None:
         return fewest_blocks(row["level"])
     planned = blocks_to_detect(row["margin"], row["sd"], level=row["level"])
-    if planned is None:
+    if planned is None or planned > row["blocks"] + MORE_BLOCKS:
         return None
     if row["log_low"] is None:
         return planned
-    estimate, declared, margin = abs(row["log_ratio"]), row["log_declared"], row["log_margin"]
+    estimate, margin = abs(row["log_ratio"]), row["log_margin"]
     half_width = (row["log_high"] - row["log_low"]) / 2
     # The interval shrinks as 1/√blocks, until it fits between the estimate and what it must miss:
-    # the margin's edge for an estimate inside, 1 for one outside.  So does the noise that has
-    # widened the margin, until the estimate is past it.
-    gap = declared - estimate if estimate <= declared else estimate
+    # the margin's edge for an estimate inside, 1 for one outside.
+    gap = margin - estimate if estimate <= margin else estimate
     growth = (half_width / gap) ** 2 if gap > 0 else math.inf
-    if declared < estimate <= margin:
-        growth = max(growth, (margin / estimate) ** 2)
     alpha = 1 - row["level"]
     if estimate > margin and row["p_holm"] is not None and row["p_value"] < row["p_holm"]:
         wanted = alpha * row["p_value"] / row["p_holm"]
         growth = max(growth, float(norm.isf(wanted / 2) / norm.isf(row["p_value"] / 2)) ** 2)
     blocks: int = row["blocks"]
     extrapolated = blocks * growth
-    if extrapolated > MOST_BLOCKS:
+    if extrapolated > blocks + MORE_BLOCKS:
         return None
     return max(math.ceil(extrapolated), planned, blocks + 1)
 
 
-def describe(row: Mapping[str, Any]) -> str:
+def describe(row: Mapping[str, Any]) -> str:  # noqa: PLR0911  (one for each verdict)
     """One plain sentence for one row of ``paired_effects``, without a full stop at its end."""
     verdict, blocks = row["verdict"], _counted(row["blocks"])
     if row["dropped"]:
@@ -135,9 +143,11 @@ def describe(row: Mapping[str, Any]) -> str:
         interval = f"{100 * row['level']:g} % interval {_interval(row)}, {blocks}"
     if verdict in DIRECTIONS:
         return f"{_change(row)} ({interval})"
+    if verdict == "not valid":
+        return f"not valid: two copies of one arm differ by {_signed(row['aa'])} in this step"
     if verdict == "equivalent":
         real = ", small but real" if _excludes_one(row) else ""
-        within = f"equivalent within {_percent(row['declared'])} %{real}"
+        within = f"equivalent within {_percent(row['margin'])} %{real}"
         return f"{within}: {_signed(row['ratio'])} ({interval})"
     return f"inconclusive: {_signed(row['ratio'])} ({interval}); {_prospect(row)}"
 
@@ -152,7 +162,7 @@ def _prospect(row: Mapping[str, Any]) -> str:
     else:
         why = f"this run could have seen {_percent(row['detectable'])} %"
     if row["blocks_needed"] is None:
-        return f"{why}, and no reasonable number of blocks would settle it"
+        return f"{why}, and this design cannot settle it"
     more = row["blocks_needed"] - row["blocks"]
     return f"{why}, and about {_counted(more, 'more ')} would settle it"
 

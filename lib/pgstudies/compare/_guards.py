@@ -163,9 +163,7 @@ def _diagnosed(
     )
     has_copies = AGAIN in times["arm"]
     is_enough = effects.filter(~pl.col("verdict").is_in(OPEN[1:])).height > 0
-    found = diagnose(
-        times, baseline=BASELINE, by=[*PLACE, "metric"], aa=AGAIN if has_copies else None
-    )
+    found = diagnose(times, baseline=BASELINE, by=[*PLACE, "metric"])
     words = {
         "order": ("order", "No step depends on which side ran first."),
         "drift": ("drift", "The ratio does not change from the first block to the last."),

@@ -9,13 +9,13 @@ import polars as pl
 
 from ..analysis.effects import paired_effects
 from ..analysis.intervals import hodges_lehmann, signed_rank_interval
-from ..analysis.pairing import block_values, listed
+from ..analysis.pairing import block_values, listed, round_values
 from ..errors import StudyError
-from ..measuring.comparison import AGAIN, BASELINE, CANDIDATE, COMPARED, records_of
+from ..measuring.comparison import BASELINE, CANDIDATE, COMPARED, records_of
 from ..records.reading import read_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
 
@@ -94,13 +94,19 @@ def _sides(info: dict[str, Any]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String()), orient="row")
 
 
-def values_of(measured: Iterable[Measured], metric: pl.Expr) -> pl.DataFrame:
+def values_of(
+    measured: Iterable[Measured],
+    metric: pl.Expr,
+    *,
+    of: Callable[..., pl.DataFrame] = block_values,
+) -> pl.DataFrame:
     """One value per block and side: columns block, arm (the side), ``PLACE``, metric, unit, value.
 
-    ``metric`` chooses, as an expression over the samples.
+    ``metric`` chooses, as an expression over the samples; with ``of`` ``round_values`` there is one
+    per round.
     """
     frames = [
-        block_values(m.samples.filter(metric).with_columns(arm="side"), by=[*PLACE, "metric"])
+        of(m.samples.filter(metric).with_columns(arm="side"), by=[*PLACE, "metric"])
         for m in measured
         if not m.samples.is_empty()
     ]
@@ -117,7 +123,7 @@ def compared_effects(
     comparisons are primary: Holm's correction is over all rows.  Raises StudyError when nothing
     was timed, or nothing of that case.
     """
-    times = values_of(measured, pl.col("metric") == TIME)
+    times = values_of(measured, pl.col("metric") == TIME, of=round_values)
     if times.is_empty() or CANDIDATE not in times["arm"]:
         raise StudyError("No block was finished on both servers, so there is nothing to compare.")
     if case is not None:
@@ -129,7 +135,6 @@ def compared_effects(
         times,
         baseline=BASELINE,
         by=[*PLACE, "metric"],
-        aa=AGAIN if AGAIN in times["arm"] else None,
         margin=margin,
         primary=pl.col("candidate") == CANDIDATE,
     )

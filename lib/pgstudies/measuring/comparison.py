@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ._design import Arm
 
 
-BASELINE, AGAIN, CANDIDATE = "baseline", "baseline again", "candidate"
+BASELINE, AGAIN, CANDIDATE = "baseline", "baseline (again)", "candidate"
 
 
 SIDES = (BASELINE, AGAIN, CANDIDATE)
