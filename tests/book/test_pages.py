@@ -14,7 +14,7 @@ from pgstudies.book._build import build, studies_in_book
 from pgstudies.book._scorecard import OUTCOMES
 from pgstudies.errors import StudyError
 from pgstudies.paths import HTML, ROOT, STUDIES
-from tests.conftest import skip_but_not_in_ci
+from tests.servers_at_hand import skip_but_not_in_ci
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -34,8 +34,8 @@ from pgstudies.fleet.sweep import carry_out, missing
 from pgstudies.records.reading import read_record
 from pgstudies.servers.leftovers import find_postmaster
 from pgstudies.terminal import Progress
-from tests.conftest import wait_until_dead
 from tests.fleet.test_ledger import bucket
+from tests.servers_at_hand import wait_until_dead
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -29,7 +29,7 @@ from pgstudies.programs.fetching import fetch
 from pgstudies.programs.installations import find_binaries
 from pgstudies.programs.versions import counts_wal, parse_version
 from pgstudies.servers._serve import serve
-from tests.conftest import is_alive
+from tests.servers_at_hand import is_alive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

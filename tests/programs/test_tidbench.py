@@ -10,7 +10,7 @@ import pytest
 from psycopg import errors
 from psycopg.rows import dict_row
 
-from tests.conftest import extended
+from tests.servers_at_hand import extended
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
