@@ -19,8 +19,8 @@ SWEPT = {"server": "embedded", "pause_s": 0.0, "twice": True, "sizes": [1, 2], "
 
 def samples(
     arms: Mapping[str, Sequence[float | None]],
-    *,
     unit: str = "s",
+    *,
     turns: bool = False,
     **same: Any,
 ) -> pl.DataFrame:
@@ -29,22 +29,19 @@ def samples(
     Where a value is None, the block lacks it.  Arms run in the order given, with ``turns`` in the
     other one in every second block.  ``same`` is what all rows share: step, metric, iteration.
     """
-    told = {"case": "", "step": "", "iteration": None, "metric": "duration_s"} | same
     rows = [
-        {"block": block, "position": len(arms) + 1 - place if turns and block % 2 == 0 else place}
-        | {"arm": arm, "value": value, "unit": unit, "started_at": None}
-        | told
+        (block, len(arms) + 1 - place if turns and block % 2 == 0 else place, arm, value)
         for place, (arm, values) in enumerate(arms.items(), start=1)
         for block, value in enumerate(values, start=1)
         if value is not None
     ]
-    more = [name for name in told if name not in SAMPLES_SCHEMA]
-    return pl.DataFrame(
-        rows,
-        schema=list(SAMPLES_SCHEMA) + more,
-        schema_overrides=SAMPLES_SCHEMA,
-        infer_schema_length=None,
+    schema = {name: SAMPLES_SCHEMA[name] for name in ("block", "position", "arm", "value")}
+    told = {"case": "", "step": "", "iteration": None, "metric": "duration_s", "unit": unit} | same
+    frame = pl.DataFrame(rows, schema=schema, orient="row").with_columns(
+        pl.lit(value, SAMPLES_SCHEMA.get(name)).alias(name)
+        for name, value in (told | {"started_at": None}).items()
     )
+    return frame.select(*SAMPLES_SCHEMA, *(name for name in told if name not in SAMPLES_SCHEMA))
 
 
 def info(study: str, **told: Any) -> dict[str, Any]:

@@ -33,6 +33,9 @@ PAGES = [
 PHONE = {"width": 390, "height": 844}
 
 
+pytestmark = pytest.mark.xdist_group("book")  # which is built by the tests before
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _needs() -> None:
     """Skip, with the reason, where there is nothing to test."""
