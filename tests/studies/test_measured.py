@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 SMALL: dict[str, dict[str, Any]] = {
     "cluster_order": {"rows": 20_000, "iterations": 2, "shared_buffers": 200},
-    "dead_tuples": {"probes": 10_000, "rows": 100_000},
-    "hash_index": {"rows": 50_000, "transactions": 20, "legs": 3, "few_buffers": 64},
+    "dead_tuples": {"probes": 10_000, "dead": [2], "memory_kb": [64, 65_536]},
+    "hash_index": {"rows": 100_000, "transactions": 20, "legs": 3},
     "instrument": {"letters": 1_000, "iterations": 1},
     "mvcc_catalog": {
         "releases": ["9.6"],
