@@ -12,10 +12,10 @@ LAB_MARK := \# Only for JupyterLab
 
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help install book test lab bench lint tools constraints clean
+.PHONY: help install book test test-all lab bench lint tools constraints clean
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):.*##/\1:/p' Makefile | awk -F: '{ printf "make %-12s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*##/\1:/p' Makefile | awk -F: '{ printf "make %-12s %s\n", $$1, $$2 }'
 
 install: .venv/project  ## install everything but JupyterLab into .venv
 
@@ -47,22 +47,16 @@ book: install  ## measure every study at quick size and build the report, _build
 	$(BIN)/pgstudies run all --profile quick
 	$(BIN)/pgstudies book
 
-# The tests measure on a server of their own, and keep their records apart from the user's.  What the
-# quick size measures in two blocks is analysed once more, for nbval to compare what is counted; the
-# pages are then tested with the reference records, which have the blocks that intervals need.
-test: export PGSTUDIES_SERVER = embedded
-test: export PGSTUDIES_RECORDS = $(CURDIR)/_build/records-of-tests
-test: export PGSTUDIES_FRESH = 1
-test: export PGSTUDIES_REPLAY =
-test: install tools lint  ## check style and types, run every test, build the book
-	$(BIN)/python -m pytest --ignore=tests/book/test_pages.py
-	$(BIN)/python -m pytest --nbval-lax --nbval-current-env notebooks/_template.ipynb
-	$(BIN)/pgstudies run all --profile quick -p blocks=2
-	PGSTUDIES_REPLAY=$(PGSTUDIES_RECORDS) $(BIN)/python -m pytest --nbval-lax --nbval-current-env \
-	  --ignore=notebooks/_template.ipynb notebooks
-	$(BIN)/pgstudies run all --replay data/records
-	$(BIN)/pgstudies book
-	$(BIN)/python -m pytest tests/book/test_pages.py
+# The tests measure on servers of their own, and keep their records apart from the user's.
+TESTS := $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --book
+test test-all: export PGSTUDIES_SERVER = embedded
+test test-all: export PGSTUDIES_RECORDS = $(CURDIR)/_build/records-of-tests
+test test-all: export PGSTUDIES_REPLAY =
+test: install tools lint  ## check style and types, run the tests on two cores, build the book
+	$(TESTS) -m "not slow"
+
+test-all: install tools lint  ## the same, and what takes minutes: every release, every study at quick size
+	$(TESTS)
 
 lint: install  ## check style and types
 	$(BIN)/ruff check

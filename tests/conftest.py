@@ -2,43 +2,44 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
-import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
-from urllib.parse import quote
+from typing import TYPE_CHECKING
 
-import polars as pl
-import psutil
 import pytest
 from playwright.sync_api import sync_playwright
 
-from pgstudies.errors import CannotRun
 from pgstudies.measuring._design import Arm
 from pgstudies.measuring._trial import Trial
-from pgstudies.programs.extensions import build
 from pgstudies.programs.installations import find_binaries
-from pgstudies.records.reading import SAMPLES_SCHEMA
-from pgstudies.records.writing import write_whole
 from pgstudies.servers._serve import serve
-from pgstudies.servers.owned import OwnedServer
+from tests.servers_at_hand import (
+    BUILDER,
+    LESSER,
+    PASSWORD,
+    dsn_of,
+    embedded,
+    skip_but_not_in_ci,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    import psycopg
     from playwright.sync_api import Browser, Page, Request
+
+    from pgstudies.servers.owned import OwnedServer
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
-BUILDER = "dba"
-LESSER = "lesser"
-PASSWORD = "a password: p@ss/w0rd"
-SWEPT = {"server": "embedded", "pause_s": 0.0, "twice": True, "sizes": [1, 2], "seed": 1}
-"""The parameters of the study ``swept``, but for its blocks."""
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--book",
+        action="store_true",
+        help="replay the reference records and build the book, of which the pages are tested",
+    )
 
 
 def pytest_report_header() -> str:
@@ -50,15 +51,32 @@ def pytest_report_header() -> str:
 def run_base() -> Iterator[Path]:
     """A run directory apart from the user's, within reach of the servers' account.
 
-    Not pytest's own: that one is closed to other accounts anew by every pytest that starts.
+    In memory where there is enough, as it takes longer to remove a server's files from a disk than
+    to use them.  Not pytest's own directory: that one is closed to other accounts anew by every
+    pytest that starts.
     """
-    base = Path(tempfile.mkdtemp(prefix="pgstudies-tests-"))
-    base.chmod(0o711)
-    with pytest.MonkeyPatch.context() as patch:
+    memory = Path("/dev/shm")
+    roomy = memory.is_dir() and shutil.disk_usage(memory).free > 4 << 30
+    with own_base(memory if roomy else None) as base, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PGSTUDIES_RUN_DIR", str(base))
         patch.setenv("PGSTUDIES_HOST_LOCK", str(base / "host.lock"))  # no test waits for the user
         yield base
+
+
+@contextmanager
+def own_base(place: Path | None) -> Iterator[Path]:
+    base = Path(tempfile.mkdtemp(prefix="pgstudies-tests-", dir=place))
+    base.chmod(0o711)
+    yield base
     shutil.rmtree(base, ignore_errors=True)
+
+
+@pytest.fixture
+def on_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A run directory from which a server's files can be read from a device."""
+    with own_base(None) as base:
+        monkeypatch.setenv("PGSTUDIES_RUN_DIR", str(base))
+        yield base
 
 
 @pytest.fixture
@@ -70,75 +88,12 @@ def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pgstudies.paths.JUDGED", tmp_path / "judged")
 
 
-def swept_record(
-    base: Path,
-    host: str,
-    *,
-    two: float | Sequence[float] = 2.0,
-    blocks: int = 6,
-    name: str = "",
-    **info: Any,
-) -> Path:
-    """Write a record of the study ``swept``, in which arm one counts 1 and arm two ``two``.
-
-    ``two`` is one number for all blocks or one for each; ``name`` is the directory below ``base``.
-    """
-    counts = [float(two)] * blocks if isinstance(two, float | int) else list(two)
-    rows = [
-        (block, position, arm, "", "count", None, "rows", value, "rows", None)
-        for block, count in enumerate(counts, start=1)
-        for position, (arm, value) in enumerate([("one", 1.0), ("two", count)], start=1)
-    ]
-    arms = [
-        {"name": arm, "description": "", "baseline": arm == "one", "repeats": None}
-        | {"server": None, "not_run": None}
-        for arm in ("one", "two")
-    ]
-    known = {
-        "format_version": 1,
-        "study": "swept",
-        "status": "complete",
-        "started_at": "2026-11-21T12:00:00+00:00",
-        "parameters": SWEPT | {"blocks": len(counts)},
-        "arms": arms,
-        "blocks": len(counts),
-        "gate": [],
-        "left_out": [],
-        "timeline": [],
-        "server": {"version_text": "18.6"},
-        "host": {"hostname": host},
-    }
-    path = base / (name or host)
-    samples = pl.DataFrame(rows, schema=SAMPLES_SCHEMA, orient="row")
-    write_whole(path, known | info, samples)
-    return path
-
-
-def embedded(settings: dict[str, str]) -> OwnedServer:
-    return OwnedServer(find_binaries("embedded"), spec="embedded", settings=settings)
-
-
 @pytest.fixture(scope="session")
 def owned(run_base: Path) -> Iterator[OwnedServer]:
     """An embedded server that several tests share; each starts from a state of its own."""
     assert run_base.exists()
     with embedded({"fsync": "off"}) as server:
         yield server
-
-
-@contextmanager
-def extended(name: str, run_base: Path) -> Iterator[OwnedServer]:
-    """An embedded server with one of our extensions, built in a cache of the tests' own."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PGSTUDIES_CACHE", str(run_base / "cache"))
-        try:
-            built = build(name, find_binaries("embedded"))
-        except CannotRun as reason:
-            pytest.skip(str(reason))
-        with embedded({"fsync": "off", **built.settings}) as server:
-            with server.connect() as connection:
-                connection.execute(f"CREATE EXTENSION {name}")
-            yield server
 
 
 @pytest.fixture(scope="session")
@@ -175,45 +130,6 @@ def elsewhere(stranger: OwnedServer) -> Iterator[Trial]:
         Trial(server, Arm("plain"), block=1) as trial,
     ):
         yield trial
-
-
-def dsn_of(server: OwnedServer, role: str, password: str = PASSWORD) -> str:
-    host = quote(server.environment()["PGHOST"], safe="")
-    return f"postgresql://{role}:{quote(password, safe='')}@{host}:5432/pgstudies"
-
-
-def make_table(connection: psycopg.Connection[Any], name: str, rows: int) -> None:
-    """A frozen table of one row to a page, keys from 1."""
-    connection.execute(f"CREATE TABLE {name}(i int, d text)")
-    connection.execute(f"ALTER TABLE {name} ALTER d SET STORAGE PLAIN")
-    connection.execute(
-        f"INSERT INTO {name} SELECT i, repeat('x', 7000) FROM generate_series(1, {rows}) i"
-    )
-    connection.execute(f"VACUUM (FREEZE, ANALYZE) {name}")
-
-
-def wait_until_dead(processes: Sequence[psutil.Process], timeout_s: float = 20) -> bool:
-    """Whether all of them end in time; one that nobody has waited for yet is dead, too."""
-    end = time.monotonic() + timeout_s
-    while time.monotonic() < end:
-        if not any(map(is_alive, processes)):
-            return True
-        time.sleep(0.02)
-    return False
-
-
-def is_alive(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def skip_but_not_in_ci(reason: str) -> NoReturn:
-    """Skip a test for what is missing here; in CI nothing may be missing."""
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
 
 
 @pytest.fixture(scope="session")

@@ -16,10 +16,8 @@ from pgstudies import paths
 from pgstudies.analysis._claims import all_claims, claims, origins
 from pgstudies.analysis._published import published
 from pgstudies.analysis.agreement import Claim
-from pgstudies.book.judging import judged
 from pgstudies.errors import StudyError
 from pgstudies.paths import NOTEBOOKS
-from pgstudies.records.reading import find_record
 from pgstudies.studies._plan import studies
 
 if TYPE_CHECKING:
@@ -236,15 +234,3 @@ def test_a_notebook_takes_its_claims_from_the_file_and_fills_every_place(study: 
     names = {ast.literal_eval(key) for key in given.keys if key is not None}
     assert names == set(origins()[study].places)
     assert pg.claims(study, places=dict.fromkeys(names, 1))
-
-
-@pytest.mark.parametrize("study", origins())
-def test_the_reference_record_is_judged_by_every_claim_of_the_file(study: str) -> None:
-    table = judged(find_record(study, paths.REFERENCE_RECORDS))
-    own = all_claims().filter(pl.col("study") == study)
-    assert table["claim"].to_list() == own["claim"].to_list()
-    assert table["text"].to_list() == own["text"].to_list()
-    assert not table["verdict"].str.starts_with("not tested").any()
-    assert table["published_ratio"].to_list() == pytest.approx(
-        own["published_ratio"].to_list(), rel=5e-4
-    )

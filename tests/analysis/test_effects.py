@@ -16,24 +16,14 @@ from pgstudies.analysis.effects import paired_effects
 from pgstudies.analysis.pairing import block_values, log_ratios
 from pgstudies.analysis.verdicts import describe
 from pgstudies.errors import StudyError
+from tests import made_up
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 BASELINE = [1.00, 1.02, 0.99, 1.01, 1.03, 0.98, 1.00, 1.01, 0.99, 1.02]
 # Noise of about 0.5 % on each block's ratio, no two alike, none of them 1.
 WOBBLE = [0.994, 1.006, 1.001, 0.997, 1.004, 0.999, 1.003, 0.995, 1.005, 0.998]
-
-
-def values(arms: Mapping[str, Sequence[float | None]], unit: str = "s", **by: str) -> pl.DataFrame:
-    """One value per arm and block, from block 1 on; None where the block lacks it."""
-    rows = [
-        {"block": block, "arm": arm, **by, "unit": unit, "value": value}
-        for arm, column in arms.items()
-        for block, value in enumerate(column, start=1)
-        if value is not None
-    ]
-    return pl.DataFrame(rows, schema_overrides={"value": pl.Float64})
 
 
 def slowed(factor: float, wobble: Sequence[float] = WOBBLE) -> list[float]:
@@ -41,7 +31,7 @@ def slowed(factor: float, wobble: Sequence[float] = WOBBLE) -> list[float]:
 
 
 def effect(candidate: Sequence[float | None], unit: str = "s", **options: Any) -> dict[str, Any]:
-    table = values({"heap": BASELINE, "tree": candidate}, unit)
+    table = made_up.samples({"heap": BASELINE, "tree": candidate}, unit)
     return paired_effects(table, baseline="heap", by=(), **options).row(0, named=True)
 
 
@@ -53,7 +43,7 @@ pairs = st.lists(
 
 
 def effect_of(drawn: list[tuple[float, float]], **options: Any) -> dict[str, Any]:
-    table = values({"a": [a for a, _ in drawn], "b": [b for _, b in drawn]})
+    table = made_up.samples({"a": [a for a, _ in drawn], "b": [b for _, b in drawn]})
     return paired_effects(table, baseline="a", by=(), **options).row(0, named=True)
 
 
@@ -101,7 +91,7 @@ def test_order_of_blocks_does_not_matter(drawn: list[tuple[float, float]], rando
 @given(pairs, st.integers(0, 1000))
 def test_order_of_rows_does_not_matter(drawn: list[tuple[float, float]], seed: int) -> None:
     table = pl.concat(
-        values({"a": [a for a, _ in drawn], "b": [b for _, b in drawn]}, step=step)
+        made_up.samples({"a": [a for a, _ in drawn], "b": [b for _, b in drawn]}, step=step)
         for step in ("insert", "vacuum")
     )
     shuffled = table.sample(fraction=1, shuffle=True, seed=seed)
@@ -153,16 +143,18 @@ def test_ratio_interval_and_p_value_are_the_paired_ones() -> None:
 
 def test_an_effect_hidden_by_the_machine_is_seen_in_pairs() -> None:
     drift = [1.5**i for i in range(10)]
-    table = values({"a": drift, "b": [d * f for d, f in zip(drift, slowed(1.05), strict=True)]})
+    table = made_up.samples(
+        {"a": drift, "b": [d * f for d, f in zip(drift, slowed(1.05), strict=True)]}
+    )
     found = paired_effects(table, baseline="a", by=()).row(0, named=True)
     assert found["verdict"] == "slower"
     assert found["high"] < 1.10
 
 
 def test_block_zero_is_not_a_block() -> None:
-    table = values({"heap": BASELINE, "tree": slowed(1.1)})
+    table = made_up.samples({"heap": BASELINE, "tree": slowed(1.1)})
     preparation = table.filter(pl.col("block") == 1).with_columns(
-        block=pl.lit(0, pl.Int64), value=pl.lit(99.0)
+        block=pl.lit(0, pl.Int32), value=pl.lit(99.0)
     )
     expected = paired_effects(table, baseline="heap", by=())
     both = pl.concat([preparation, table])
@@ -180,9 +172,9 @@ def test_blocks_that_lack_one_of_the_pair_are_dropped_and_counted() -> None:
 def test_a_step_of_one_arm_only_is_not_comparable() -> None:
     table = pl.concat(
         [
-            values({"heap": BASELINE, "tree": slowed(1.1)}, step="insert"),
-            values({"tree": BASELINE}, step="cluster"),
-            values({"heap": BASELINE}, step="reindex"),
+            made_up.samples({"heap": BASELINE, "tree": slowed(1.1)}, step="insert"),
+            made_up.samples({"tree": BASELINE}, step="cluster"),
+            made_up.samples({"heap": BASELINE}, step="reindex"),
         ]
     )
     found = paired_effects(table, baseline="heap", by=("step",))
@@ -197,9 +189,11 @@ def test_zeros_in_both_are_alike_and_a_single_zero_is_not_comparable() -> None:
     none = [0.0] * 10
     table = pl.concat(
         [
-            values({"heap": none, "tree": none}, "blocks", metric="both"),
-            values({"heap": [0, *BASELINE[1:]], "tree": BASELINE}, "blocks", metric="one"),
-            values({"heap": BASELINE, "tree": [*BASELINE[1:], -1]}, "blocks", metric="negative"),
+            made_up.samples({"heap": none, "tree": none}, "blocks", metric="both"),
+            made_up.samples({"heap": [0, *BASELINE[1:]], "tree": BASELINE}, "blocks", metric="one"),
+            made_up.samples(
+                {"heap": BASELINE, "tree": [*BASELINE[1:], -1]}, "blocks", metric="negative"
+            ),
         ]
     )
     found = {
@@ -217,7 +211,7 @@ def test_zeros_in_both_are_alike_and_a_single_zero_is_not_comparable() -> None:
 
 
 def test_counts_that_never_vary_have_an_interval_of_one_point() -> None:
-    table = values({"heap": [48.0] * 6, "tree": [67.0] * 6}, "pages")
+    table = made_up.samples({"heap": [48.0] * 6, "tree": [67.0] * 6}, "pages")
     found = paired_effects(table, baseline="heap", by=()).row(0, named=True)
     assert found["low"] == found["high"] == pytest.approx(67 / 48)
     assert found["detectable"] == 0
@@ -227,10 +221,8 @@ def test_counts_that_never_vary_have_an_interval_of_one_point() -> None:
 def test_each_combination_is_compared_by_itself_also_where_a_column_is_null() -> None:
     table = pl.concat(
         [
-            values({"heap": BASELINE, "tree": slowed(1.1)}, case="wide"),
-            values({"heap": BASELINE, "tree": slowed(0.9)})
-            .with_columns(case=pl.lit(None, pl.String))
-            .select("block", "arm", "case", "unit", "value"),
+            made_up.samples({"heap": BASELINE, "tree": slowed(1.1)}, case="wide"),
+            made_up.samples({"heap": BASELINE, "tree": slowed(0.9)}, case=None),
         ]
     )
     found = paired_effects(table, baseline="heap", by=("case",))
@@ -240,8 +232,10 @@ def test_each_combination_is_compared_by_itself_also_where_a_column_is_null() ->
 def test_another_column_than_the_arm_can_be_compared() -> None:
     later = pl.concat(
         [
-            values({"heap": BASELINE, "tree": BASELINE}).with_columns(iteration=pl.lit(2)),
-            values({"heap": slowed(1.5), "tree": slowed(1.0)}).with_columns(iteration=pl.lit(10)),
+            made_up.samples({"heap": BASELINE, "tree": BASELINE}).with_columns(iteration=pl.lit(2)),
+            made_up.samples({"heap": slowed(1.5), "tree": slowed(1.0)}).with_columns(
+                iteration=pl.lit(10)
+            ),
         ]
     )
     found = paired_effects(later, baseline=2, key="iteration", by=("arm",))
@@ -252,7 +246,7 @@ def test_another_column_than_the_arm_can_be_compared() -> None:
 
 
 def test_a_table_of_the_baseline_alone_has_no_effects() -> None:
-    found = paired_effects(values({"heap": BASELINE}), baseline="heap", by=())
+    found = paired_effects(made_up.samples({"heap": BASELINE}), baseline="heap", by=())
     assert found.is_empty()
     assert found.schema["blocks_needed"] == pl.Int64
 
@@ -295,7 +289,7 @@ def test_the_margin_reaches_as_far_down_as_up() -> None:
 def test_the_margin_grows_with_the_noise_of_the_same_combination() -> None:
     table = pl.concat(
         [
-            values(
+            made_up.samples(
                 {
                     "heap": BASELINE,
                     "again": slowed(1, [w**6 for w in WOBBLE]),
@@ -303,7 +297,9 @@ def test_the_margin_grows_with_the_noise_of_the_same_combination() -> None:
                 },
                 step="noisy",
             ),
-            values({"heap": BASELINE, "again": slowed(1), "tree": slowed(1.05)}, step="quiet"),
+            made_up.samples(
+                {"heap": BASELINE, "again": slowed(1), "tree": slowed(1.05)}, step="quiet"
+            ),
         ]
     )
     found = paired_effects(table, baseline="heap", by=("step",), aa="again")
@@ -325,7 +321,10 @@ def test_the_margin_grows_with_the_noise_of_the_same_combination() -> None:
 def test_holm_corrects_over_the_primary_comparisons_only() -> None:
     arms = {"heap": BASELINE, "again": slowed(1), "b": slowed(1.1), "c": slowed(1.03)}
     table = pl.concat(
-        [values(arms, metric="duration_s"), values(arms, "blocks", metric="buffers_read")]
+        [
+            made_up.samples(arms, metric="duration_s"),
+            made_up.samples(arms, "blocks", metric="buffers_read"),
+        ]
     )
     found = paired_effects(
         table,
@@ -355,7 +354,7 @@ def test_p_holm_is_that_of_holm() -> None:
         "two": [1.1 * b for b in BASELINE[:8]] + [BASELINE[8] * tiny, BASELINE[9] * small],
         "none": slowed(1.1),
     }
-    table = values({"heap": BASELINE} | candidates)
+    table = made_up.samples({"heap": BASELINE} | candidates)
     found = paired_effects(table, baseline="heap", by=(), primary=pl.lit(value=True))
     p = {r["candidate"]: (r["p_value"] * 2**10, r["p_holm"] * 2**10) for r in found.to_dicts()}
     assert p["none"] == (2, pytest.approx(3 * 2))
@@ -365,25 +364,31 @@ def test_p_holm_is_that_of_holm() -> None:
 
 def test_six_blocks_cannot_carry_two_primary_claims() -> None:
     arms = {"heap": BASELINE[:6], "b": slowed(1.1)[:6], "c": slowed(0.8)[:6]}
-    alone = paired_effects(values(arms), baseline="heap", by=())
+    alone = paired_effects(made_up.samples(arms), baseline="heap", by=())
     assert alone["verdict"].to_list() == ["slower", "faster"]
-    together = paired_effects(values(arms), baseline="heap", by=(), primary=pl.lit(value=True))
+    together = paired_effects(
+        made_up.samples(arms), baseline="heap", by=(), primary=pl.lit(value=True)
+    )
     assert together["verdict"].to_list() == ["inconclusive", "inconclusive"]
     assert together["p_holm"].to_list() == [4 / 2**6] * 2
     first = together.row(0, named=True)
     assert first["blocks_needed"] in (7, 8)
     assert "evident on its own, not among all primary comparisons" in describe(first)
     dozen = {"heap": BASELINE[:6]} | {f"arm {i}": slowed(1.1)[:6] for i in range(12)}
-    many = paired_effects(values(dozen), baseline="heap", by=(), primary=pl.lit(value=True))
+    many = paired_effects(
+        made_up.samples(dozen), baseline="heap", by=(), primary=pl.lit(value=True)
+    )
     assert 9 <= many["blocks_needed"][0] <= 12  # 9 suffice if every block agrees
     seven = {"heap": BASELINE[:7], "b": slowed(1.1)[:7], "c": slowed(0.8)[:7]}
-    found = paired_effects(values(seven), baseline="heap", by=(), primary=pl.lit(value=True))
+    found = paired_effects(
+        made_up.samples(seven), baseline="heap", by=(), primary=pl.lit(value=True)
+    )
     assert found["verdict"].to_list() == ["slower", "faster"]
 
 
 def test_primary_comparisons_that_could_not_be_tested_stay_in_the_family() -> None:
     missing: list[float | None] = [*slowed(1.1)[:4], *[None] * 6]
-    table = values({"heap": BASELINE, "b": slowed(1.1), "c": missing})
+    table = made_up.samples({"heap": BASELINE, "b": slowed(1.1), "c": missing})
     found = paired_effects(table, baseline="heap", by=(), primary=pl.lit(value=True))
     assert found["p_holm"].to_list() == [pytest.approx(2 * 2 / 2**10), None]
 
@@ -425,7 +430,7 @@ def test_the_open_sentence_says_what_could_be_seen_and_what_would_settle_it() ->
 # ---- values from samples
 
 
-def samples(rows: list[tuple[int, str, int, float]], unit: str = "s") -> pl.DataFrame:
+def raw(rows: list[tuple[int, str, int, float]], unit: str = "s") -> pl.DataFrame:
     return pl.DataFrame(
         rows, schema=["block", "arm", "iteration", "value"], orient="row"
     ).with_columns(
@@ -441,7 +446,7 @@ def samples(rows: list[tuple[int, str, int, float]], unit: str = "s") -> pl.Data
     ("statistic", "value"), [("mean", 3.0), ("sum", 9.0), ("median", 2.0), ("min", 1.0)]
 )
 def test_block_values_are_one_per_block_and_arm(statistic: Any, value: float) -> None:
-    measured = samples(
+    measured = raw(
         [
             (0, "a", 1, 99.0),
             *[(1, "a", i, v) for i, v in enumerate([1.0, 6.0, 2.0])],
@@ -454,14 +459,14 @@ def test_block_values_are_one_per_block_and_arm(statistic: Any, value: float) ->
 
 
 def test_block_values_keep_the_iterations_apart_when_asked() -> None:
-    measured = samples([(1, "a", i, float(i)) for i in (1, 2, 3)])
+    measured = raw([(1, "a", i, float(i)) for i in (1, 2, 3)])
     found = block_values(measured, by=("step", "iteration"))
     assert found["value"].to_list() == [1.0, 2.0, 3.0]
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, None])
 def test_a_sample_that_is_no_number_is_refused(bad: float | None) -> None:
-    measured = samples([(1, "a", 1, 1.0), (1, "a", 2, bad)])  # type: ignore[list-item]
+    measured = raw([(1, "a", 1, 1.0), (1, "a", 2, bad)])  # type: ignore[list-item]
     with pytest.raises(StudyError, match=r"block 1, arm a, .* is not a finite number"):
         block_values(measured)
     with pytest.raises(StudyError, match="is not a finite number"):
@@ -469,22 +474,22 @@ def test_a_sample_that_is_no_number_is_refused(bad: float | None) -> None:
 
 
 def test_mixed_units_are_refused() -> None:
-    mixed = pl.concat([samples([(1, "a", 1, 1.0)]), samples([(1, "a", 1, 1.0)], "blocks")])
+    mixed = pl.concat([raw([(1, "a", 1, 1.0)]), raw([(1, "a", 1, 1.0)], "blocks")])
     with pytest.raises(StudyError, match="mixes units; add 'metric'"):
         block_values(mixed)
-    across = pl.concat([samples([(1, "a", 1, 1.0)]), samples([(1, "b", 1, 1.0)], "blocks")])
+    across = pl.concat([raw([(1, "a", 1, 1.0)]), raw([(1, "b", 1, 1.0)], "blocks")])
     with pytest.raises(StudyError, match=r"block 1, candidate b, .* another unit"):
         paired_effects(block_values(across), baseline="a")
 
 
 def test_two_values_in_a_block_are_refused() -> None:
-    table = values({"heap": BASELINE, "tree": BASELINE})
+    table = made_up.samples({"heap": BASELINE, "tree": BASELINE})
     with pytest.raises(StudyError, match="block 1, arm heap has more than one value"):
         paired_effects(pl.concat([table, table]), baseline="heap", by=())
 
 
 def test_unknown_names_are_refused_with_what_there_is() -> None:
-    table = values({"heap": BASELINE, "tree": BASELINE})
+    table = made_up.samples({"heap": BASELINE, "tree": BASELINE})
     with pytest.raises(StudyError, match="No arm 'head' was measured; there is 'heap', 'tree'"):
         paired_effects(table, baseline="head", by=())
     with pytest.raises(StudyError, match="A/A copy 'again' was not measured; there is 'tree'"):
@@ -494,7 +499,7 @@ def test_unknown_names_are_refused_with_what_there_is() -> None:
 
 
 def test_log_ratios_are_given_block_by_block() -> None:
-    table = values({"heap": [1.0, 2.0, 0.0], "tree": [1.0, 4.0]})
+    table = made_up.samples({"heap": [1.0, 2.0, 0.0], "tree": [1.0, 4.0]})
     found = log_ratios(table, baseline="heap", by=())
     assert found["block"].to_list() == [1, 2, 3]
     assert found["log_ratio"].to_list() == [0.0, pytest.approx(math.log(2)), None]

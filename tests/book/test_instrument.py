@@ -35,6 +35,7 @@ from pgstudies.book._instrument_page import (
 )
 from pgstudies.records.reading import Record
 from pgstudies.studies.executed import without_secrets
+from tests import made_up
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,21 +62,21 @@ def values(
     equal arms that stays for a whole experiment.
     """
     shape = (blocks, len(ARMS), len(STEPS), ITERATIONS)
-    block, arm, step, iteration = np.indices(shape)
     log = rng.normal(0, luck, shape[:2])[..., np.newaxis, np.newaxis] + rng.normal(0, noise, shape)
     log += np.log1p(recovered * np.array([*ARMS.values()]) / 100)[:, np.newaxis, np.newaxis]
     stays = rng.normal(0, offset, (blocks // EACH + 1, len(STEPS), ITERATIONS))
     log[:, 1] += stays[np.arange(blocks) // EACH]
-    return pl.DataFrame(
-        {
-            "block": block.ravel() + 1,
-            "arm": np.array([*ARMS])[arm.ravel()],
-            "step": np.array(STEPS)[step.ravel()],
-            "iteration": iteration.ravel() + 1,
-            "experiment": block.ravel() // EACH + 1,
-            "value": np.exp(log.ravel()),
-        }
-    ).with_columns(metric=pl.lit("duration_s"), unit=pl.lit("s"), position=pl.lit(1))
+    seconds = np.exp(log)
+    each = [
+        made_up.samples(
+            {arm: seconds[:, a, s, i].tolist() for a, arm in enumerate(ARMS)},
+            step=step,
+            iteration=i + 1,
+        )
+        for s, step in enumerate(STEPS)
+        for i in range(ITERATIONS)
+    ]
+    return pl.concat(each).with_columns(experiment=(pl.col("block") - 1) // EACH + 1)
 
 
 TRUTHS = pl.DataFrame(
@@ -302,7 +303,7 @@ def test_the_bias_has_an_interval_of_its_own() -> None:
 
 
 def record() -> Record:
-    info = {"host": {"hostname": "quiet<1>"}, "started_at": "2026-11-21T20:15:00+00:00"}
+    info = made_up.info("instrument", host={"hostname": "quiet<1>"})
     return Record(Path(), info, pl.DataFrame())
 
 

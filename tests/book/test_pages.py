@@ -14,7 +14,7 @@ from pgstudies.book._build import build, studies_in_book
 from pgstudies.book._scorecard import OUTCOMES
 from pgstudies.errors import StudyError
 from pgstudies.paths import HTML, ROOT, STUDIES
-from tests.conftest import skip_but_not_in_ci
+from tests.servers_at_hand import skip_but_not_in_ci
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,6 +31,9 @@ PAGES = [
     *(f"book/studies/{study}.html" for study in studies_in_book(ROOT)),
 ]
 PHONE = {"width": 390, "height": 844}
+
+
+pytestmark = pytest.mark.xdist_group("book")  # which is built by the tests before
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -33,7 +33,7 @@ from pgstudies.records.reading import read_record
 from pgstudies.studies._plan import plan, studies
 from pgstudies.studies.executed import book_runs
 from pgstudies.studies.run import Executed, run_study
-from tests.conftest import swept_record
+from tests.made_up import swept_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable

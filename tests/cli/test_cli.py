@@ -10,6 +10,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from pgstudies.cli import app as cli
 from pgstudies.cli.listing import parameters
 from pgstudies.errors import ServerError
 from pgstudies.programs._releases import find_release
+from tests.made_up import info
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 COMMANDS = ["run", "studies", "book", "records", "scorecard", "doctor", "servers"]
@@ -74,22 +76,17 @@ def pgstudies(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     return Command(monkeypatch, capsys)
 
 
-def record(base: Path, study: str, second: int, **changes: object) -> Path:
+def record(base: Path, study: str, second: int, **told: Any) -> Path:
     started = datetime(2026, 11, 21, 4, 31, second, tzinfo=UTC)
     path = base / study / f"{started:%Y%m%dT%H%M%SZ}-host-abcdef"
     path.mkdir(parents=True)
-    info = {
-        "format_version": 1,
-        "study": study,
+    known = {
         "started_at": started.isoformat(),
         "host": {"hostname": "db7.example"},
         "server": {"version_text": "18.6 (Debian 18.6-1)"},
-        "profile": "quick",
         "timeline": [{"block": 1}, {"block": 1}, {"block": 2}],
-        "blocks": 6,
-        "status": "complete",
     }
-    (path / "record.json").write_text(json.dumps(info | changes))
+    (path / "record.json").write_text(json.dumps(info(study, **known | told)))
     return path
 
 
@@ -372,9 +369,9 @@ def test_records_are_listed_in_80_columns_with_their_directories(
         "study           started (UTC)    host        server blocks status      size",
         "well            2026-11-21 04:31 db7.example 18.6   2/6    complete    1.2 MB",
         "  ~/records/well/20261121T043101Z-host-abcdef",
-        "well            2026-11-21 04:31 ?           ?      2/6    unfinished  217 B",
+        "well            2026-11-21 04:31 ?           ?      2/6    unfinished  275 B",
         "  ~/reference/well/20261121T043102Z-host-abcdef",
-        "a_study_with_a~ 2026-11-21 04:31 db7.example 18.6   0/6    interrupted 264 B",
+        "a_study_with_a~ 2026-11-21 04:31 db7.example 18.6   0/6    interrupted 322 B",
         "  ~/records/a_study_with_a_long_name/20261121T043103Z-host-abcdef",
     ]
     only = pgstudies("records", "--study", "a_study_with_a_long_name").out.splitlines()

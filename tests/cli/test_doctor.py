@@ -12,7 +12,7 @@ from pgstudies.cli import doctor
 from pgstudies.cli.checks import Check
 from pgstudies.cli.doctor import examine, exit_code
 from pgstudies.host._gate import Finding
-from tests.conftest import BUILDER, LESSER, dsn_of
+from tests.servers_at_hand import BUILDER, LESSER, dsn_of
 
 if TYPE_CHECKING:
     from pgstudies.servers.owned import OwnedServer

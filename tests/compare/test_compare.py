@@ -22,6 +22,7 @@ from pgstudies.errors import StudyError
 from pgstudies.measuring._design import Arm
 from pgstudies.measuring._design import _both_sides as both_sides
 from pgstudies.measuring.comparison import Comparison, Side, played
+from tests.made_up import info, samples
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,29 +55,28 @@ def samples_of(
 ) -> pl.DataFrame:
     """Steps by name, each with its log-ratio in every block; further metrics by step and name."""
     copies = NOISE[1:] + NOISE[:1] if again is None else again
-    rows = []
+    frames = []
     for step, ratios in steps.items():
-        for block, log_ratio in enumerate(ratios, start=1):
-            positions = (1, 2, 3) if block % 2 else (3, 2, 1)
-            seconds = {
-                "baseline": 0.5,
-                "baseline again": 0.5 * math.exp(copies[block - 1]),
-                "candidate": 0.5 * math.exp(log_ratio),
-            }
-            for position, (name, value) in zip(positions, seconds.items(), strict=True):
-                rows.append((block, position, name, step, "duration_s", value, "s"))
-                rows.append((block, position, name, step, "result", 42.0, "digest"))
-            for (of, metric), (before, after, unit) in (metrics or {}).items():
-                if of == step:
-                    rows.append((block, 1, "baseline", step, metric, before, unit))
-                    rows.append((block, 2, "candidate", step, metric, after, unit))
-    columns = ["block", "position", "side", "step", "metric", "value", "unit"]
-    frame = pl.DataFrame(rows, schema=columns, orient="row")
-    return frame.with_columns(
-        arm=pl.format("heap, {}", "side"),
+        blocks = len(ratios)
+        seconds = {
+            "baseline": [0.5] * blocks,
+            "baseline again": [0.5 * math.exp(copies[block]) for block in range(blocks)],
+            "candidate": [0.5 * math.exp(log_ratio) for log_ratio in ratios],
+        }
+        answers = {name: [42.0] * blocks for name in seconds}
+        frames += [
+            samples(seconds, step=step, turns=True),
+            samples(answers, step=step, metric="result", unit="digest", turns=True),
+        ]
+        for (of, metric), (before, after, unit) in (metrics or {}).items():
+            if of == step:
+                found = {"baseline": [before] * blocks, "candidate": [after] * blocks}
+                frames.append(samples(found, step=step, metric=metric, unit=unit))
+    return pl.concat(frames).with_columns(
+        side="arm",
+        arm=pl.format("heap, {}", "arm"),
         of=pl.lit("heap"),
         study=pl.lit("made_up"),
-        case=pl.lit(""),
         iteration=pl.lit(0, pl.Int32),
     )
 
@@ -86,7 +86,7 @@ def info_of(**changed: Any) -> dict[str, Any]:
         {"name": f"heap, {s}", "plays": "heap", "side": s, "not_run": None}
         for s in ("baseline", "baseline again", "candidate")
     ]
-    info = {
+    known = {
         "arms": arms,
         "comparison": {
             "baseline": {"server": "embedded", "settings": {}},
@@ -102,14 +102,13 @@ def info_of(**changed: Any) -> dict[str, Any]:
         "plans": {
             arm["name"]: {"insert": "Insert on t", "select": "Seq Scan on t"} for arm in arms
         },
-        "gate": [],
         "started_at": "2026-11-21T20:00:00+00:00",
         "pinned_to_core": 1,
         "host": {"hostname": "bench1", "cpu_model": "A processor", "kernel": "6.12"},
         "server": {"version_text": "PostgreSQL 18.6"},
         "servers": {"/home/me/patched": {"version_text": "PostgreSQL 19devel"}},
     }
-    return info | changed
+    return info("made_up", **known | changed)
 
 
 def made_up(samples: pl.DataFrame, info: dict[str, Any] | None = None) -> Measured:

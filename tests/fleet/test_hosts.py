@@ -17,7 +17,7 @@ from pgstudies.analysis.pooling import pooled
 from pgstudies.charts import save
 from pgstudies.errors import StudyError
 from pgstudies.fleet.hosts import by_host, host_records, in_words, judged_by_host
-from tests.conftest import SWEPT, swept_record
+from tests.made_up import SWEPT, swept_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable

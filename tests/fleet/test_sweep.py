@@ -34,8 +34,8 @@ from pgstudies.fleet.sweep import carry_out, missing
 from pgstudies.records.reading import read_record
 from pgstudies.servers.leftovers import find_postmaster
 from pgstudies.terminal import Progress
-from tests.conftest import wait_until_dead
 from tests.fleet.test_ledger import bucket
+from tests.servers_at_hand import wait_until_dead
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -234,6 +234,7 @@ def finished(
         yield place, sweep, answers
 
 
+@pytest.mark.xdist_group("finished sweep")
 def test_every_block_of_every_host_is_there_once(
     finished: tuple[Place, Sweep, list[Any]],
 ) -> None:
@@ -246,6 +247,7 @@ def test_every_block_of_every_host_is_there_once(
         assert list((place.base / host / "records" / ".sweep").glob("s-*")) == []
 
 
+@pytest.mark.xdist_group("finished sweep")
 def test_blocks_of_a_host_become_its_record(
     finished: tuple[Place, Sweep, list[Any]], tmp_path: Path
 ) -> None:
@@ -272,6 +274,7 @@ def test_blocks_of_a_host_become_its_record(
     )
 
 
+@pytest.mark.xdist_group("finished sweep")
 def test_blocks_measured_by_different_code_are_not_joined(
     finished: tuple[Place, Sweep, list[Any]], tmp_path: Path
 ) -> None:

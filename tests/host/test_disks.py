@@ -13,7 +13,7 @@ from pgstudies.host import disks
 from pgstudies.host.disks import disk_read_bytes, find_disk, scheduler_of
 from pgstudies.servers._serve import serve
 from pgstudies.servers.limits import scheduled
-from tests.conftest import BUILDER, dsn_of
+from tests.servers_at_hand import BUILDER, dsn_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from pgstudies.errors import CannotRun, StudyError
 from pgstudies.measuring._concurrent import block_of, concurrently, reason_not_in_step
 from pgstudies.measuring._design import Arm
 from pgstudies.measuring._trial import Trial
-from tests.conftest import make_table
+from tests.servers_at_hand import make_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

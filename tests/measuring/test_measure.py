@@ -22,7 +22,7 @@ from pgstudies.orders import Orders, Replies
 from pgstudies.paths import ROOT
 from pgstudies.programs.installations import find_binaries
 from pgstudies.records.reading import list_records, read_record
-from tests.conftest import BUILDER, LESSER, dsn_of, wait_until_dead
+from tests.servers_at_hand import BUILDER, LESSER, dsn_of, wait_until_dead
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -164,6 +164,7 @@ def test_a_short_statement_is_recorded_as_one_run_of_many() -> None:
     assert touched == [size for size in value(record, "size") for _ in range(2)]
 
 
+@pytest.mark.usefixtures("on_disk")
 def test_a_cold_table_is_read_from_the_device_and_then_not_again() -> None:
     def cold(trial: Trial, _: Arm) -> None:
         assert trial.make_cold("t", step="count")
@@ -469,6 +470,7 @@ def installations() -> list[Path]:
     return [*debian, *(Path(entry) for entry in listed if entry)]
 
 
+@pytest.mark.usefixtures("on_disk")
 @pytest.mark.parametrize("directory", installations(), ids=str)
 def test_other_releases_are_measured_the_same_way(directory: Path) -> None:
     def cold(trial: Trial, arm: Arm) -> None:

@@ -20,7 +20,7 @@ from pgstudies.measuring._sessions import (
     session_cpu_seconds,
 )
 from pgstudies.servers._serve import serve
-from tests.conftest import BUILDER, dsn_of
+from tests.servers_at_hand import BUILDER, dsn_of
 
 if TYPE_CHECKING:
     from pathlib import Path

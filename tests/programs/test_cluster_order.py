@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from tests.conftest import extended
+from tests.servers_at_hand import extended
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pgstudies.servers.owned import OwnedServer
 
     Connection = psycopg.Connection[Any]
+
+pytestmark = pytest.mark.xdist_group("cluster_order")  # which shares what was made once
 
 TRIGGER = "CREATE TRIGGER beside BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION cluster_order()"
 BLOCK = "(t.ctid::text::point)[0]::int"

@@ -18,7 +18,7 @@ from pgstudies.programs import compilers, extensions
 from pgstudies.programs.compilers import find_compiler
 from pgstudies.programs.extensions import NAMES, build, extension, self_test
 from pgstudies.programs.installations import find_binaries
-from tests.conftest import embedded
+from tests.servers_at_hand import embedded
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ import pytest
 
 from pgstudies.programs import locales
 from pgstudies.programs.locales import libc_locale, locale_environment
-from tests.conftest import embedded
+from tests.servers_at_hand import embedded
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -29,12 +29,13 @@ from pgstudies.programs.fetching import fetch
 from pgstudies.programs.installations import find_binaries
 from pgstudies.programs.versions import counts_wal, parse_version
 from pgstudies.servers._serve import serve
-from tests.conftest import is_alive
+from tests.servers_at_hand import is_alive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FETCHED_IN_CI = ["9.3", "9.6", "13", "14", "16", "17"]
+OLDEST_AND_NEWEST = ["9.3", "17"]
 
 REFUSED = (
     "[ERROR] Failed to execute goal org.apache.maven.plugins:maven-dependency-plugin:2.8:copy "
@@ -304,7 +305,14 @@ def test_a_release_is_meant_before_a_directory_of_that_name(
         serve("./99")
 
 
-@pytest.fixture(params=[release.name for release in releases.releases()])
+@pytest.fixture(
+    params=[
+        release.name
+        if release.name in OLDEST_AND_NEWEST
+        else pytest.param(release.name, marks=pytest.mark.slow)
+        for release in releases.releases()
+    ]
+)
 def release(request: pytest.FixtureRequest) -> Release:
     """A release that is cached, or in CI may be fetched."""
     return require(str(request.param))

@@ -10,7 +10,7 @@ import pytest
 from psycopg import errors
 from psycopg.rows import dict_row
 
-from tests.conftest import extended
+from tests.servers_at_hand import extended
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pgstudies.servers.owned import OwnedServer
 
     Connection = psycopg.Connection[Any]
+
+pytestmark = pytest.mark.xdist_group("tidbench")  # which shares what was made once
 
 NOTHING = "nothing"
 STRUCTURES = ["array", "hash", "intset", "tbm", "radix", "radix_tree", "tidstore"]

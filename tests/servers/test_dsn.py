@@ -15,7 +15,7 @@ from pgstudies.errors import CannotRun, ServerError
 from pgstudies.servers._dsn import DsnServer
 from pgstudies.servers._places import DatabasePlace
 from pgstudies.servers._serve import serve
-from tests.conftest import BUILDER, LESSER, PASSWORD, dsn_of
+from tests.servers_at_hand import BUILDER, LESSER, PASSWORD, dsn_of
 
 if TYPE_CHECKING:
     from pgstudies.servers.owned import OwnedServer

@@ -16,7 +16,7 @@ import pytest
 from pgstudies.files import try_lock
 from pgstudies.servers._serve import serve
 from pgstudies.servers.leftovers import find_postmaster, short_socket_directory, sweep
-from tests.conftest import is_alive, wait_until_dead
+from tests.servers_at_hand import is_alive, wait_until_dead
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

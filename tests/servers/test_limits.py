@@ -16,7 +16,7 @@ from pgstudies.measuring._trial import Trial
 from pgstudies.servers import limits
 from pgstudies.servers._serve import serve
 from pgstudies.servers.limits import limited, reason_no_limits
-from tests.conftest import BUILDER, dsn_of, make_table
+from tests.servers_at_hand import BUILDER, dsn_of, make_table
 
 if TYPE_CHECKING:
     from pgstudies.servers.owned import OwnedServer

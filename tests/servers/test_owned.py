@@ -20,7 +20,7 @@ from pgstudies.programs.versions import parse_version
 from pgstudies.servers._postmaster import Postmaster, StartError
 from pgstudies.servers._serve import serve
 from pgstudies.servers._snapshots import mirror
-from tests.conftest import dsn_of, wait_until_dead
+from tests.servers_at_hand import dsn_of, wait_until_dead
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,7 +21,7 @@ from pgstudies.errors import NotebookError, ServerError, SpaceError, StudyError
 from pgstudies.studies._plan import plan, public, studies
 from pgstudies.studies.executed import HIDDEN, error_of, without_secrets
 from pgstudies.studies.run import run_study
-from tests.conftest import wait_until_dead
+from tests.servers_at_hand import wait_until_dead
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ from pgstudies.servers.owned import SUPERUSER
 from pgstudies.studies._plan import studies
 from pgstudies.studies.parameters import declared
 from pgstudies.studies.run import run_study
-from tests.conftest import BUILDER, LESSER, dsn_of
+from tests.servers_at_hand import BUILDER, LESSER, dsn_of
 
 if TYPE_CHECKING:
     from pathlib import Path

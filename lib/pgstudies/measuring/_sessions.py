@@ -146,16 +146,20 @@ async def _open(
             # Known in every release; pg_current_xact_id is its name since 13.
             await connection.execute("BEGIN; SELECT txid_current()")
 
+    refused: list[psycopg.Error] = []
     try:
         with without_pg_variables() if server.owned else contextlib.nullcontext():
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(count):
                     tasks.create_task(hold())
     except* psycopg.Error as errors:
-        reason = str(errors.exceptions[0]).strip().splitlines()[0]
+        refused += [error for error in errors.exceptions if isinstance(error, psycopg.Error)]
+    # Python 3.11.2, which is Debian 12's, makes a group of what is raised within except*.
+    if refused:
+        reason = str(refused[0]).strip().splitlines()[0]
         raise ServerError(
             f"Only {len(holders)} of {count} sessions could be opened: {reason}"
-        ) from errors
+        ) from refused[0]
 
 
 def _held(server: Server, count: int) -> int:

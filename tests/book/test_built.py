@@ -1,0 +1,69 @@
+"""The book of the reference records: each is analysed by its notebook, judged, and has its page."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+
+from pgstudies import paths
+from pgstudies.analysis._claims import all_claims, origins
+from pgstudies.book._build import build
+from pgstudies.book.judging import judged
+from pgstudies.records.reading import find_record
+from pgstudies.studies._plan import studies
+from tests.studies.test_measured import checked
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.xdist_group("book"), pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def replacing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave to replace the book that is there."""
+    if not request.config.getoption("--book"):
+        pytest.skip("it would replace the book that was built last: give --book")
+    for name in ("PGSTUDIES_SERVER", "PGSTUDIES_FRESH", "PGSTUDIES_REPLAY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("replacing")
+@pytest.mark.parametrize("study", studies())
+def test_a_reference_record_is_analysed_by_its_notebook(study: str) -> None:
+    command = [sys.executable, "-m", "pgstudies", "run", study]
+    done = subprocess.run(
+        [*command, "--replay", str(paths.REFERENCE_RECORDS)],
+        env=dict(os.environ),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    page = paths.STUDIES / f"{study}.ipynb"
+    assert checked(page) == checked(paths.NOTEBOOKS / page.name)
+
+
+@pytest.mark.parametrize("study", origins())
+def test_the_reference_record_is_judged_by_every_claim_of_the_file(study: str) -> None:
+    table = judged(find_record(study, paths.REFERENCE_RECORDS))  # kept by the test before
+    own = all_claims().filter(pl.col("study") == study)
+    assert table["claim"].to_list() == own["claim"].to_list()
+    assert table["text"].to_list() == own["text"].to_list()
+    assert not table["verdict"].str.starts_with("not tested").any()
+    assert table["published_ratio"].to_list() == pytest.approx(
+        own["published_ratio"].to_list(), rel=5e-4
+    )
+
+
+@pytest.mark.usefixtures("replacing")
+def test_the_book_is_built_without_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGSTUDIES_RECORDS", str(tmp_path))  # no records of the user's in it
+    assert build().exists()

@@ -1,0 +1,99 @@
+"""Made-up measurements: samples of known truth, and records that hold them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from pgstudies.records.reading import SAMPLES_SCHEMA
+from pgstudies.records.writing import write_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+SWEPT = {"server": "embedded", "pause_s": 0.0, "twice": True, "sizes": [1, 2], "seed": 1}
+"""The parameters of the study ``swept``, but for its blocks."""
+
+
+def samples(
+    arms: Mapping[str, Sequence[float | None]],
+    unit: str = "s",
+    *,
+    turns: bool = False,
+    **same: Any,
+) -> pl.DataFrame:
+    """One value of every arm in every block, from block 1 on, as a record holds them.
+
+    Where a value is None, the block lacks it.  Arms run in the order given, with ``turns`` in the
+    other one in every second block.  ``same`` is what all rows share: step, metric, iteration.
+    """
+    rows = [
+        (block, len(arms) + 1 - place if turns and block % 2 == 0 else place, arm, value)
+        for place, (arm, values) in enumerate(arms.items(), start=1)
+        for block, value in enumerate(values, start=1)
+        if value is not None
+    ]
+    schema = {name: SAMPLES_SCHEMA[name] for name in ("block", "position", "arm", "value")}
+    told = {"group": 1, "turn": 1, "case": "", "step": "", "iteration": None}
+    told |= {"metric": "duration_s", "unit": unit} | same
+    frame = pl.DataFrame(rows, schema=schema, orient="row").with_columns(
+        pl.lit(value, SAMPLES_SCHEMA.get(name)).alias(name)
+        for name, value in (told | {"started_at": None}).items()
+    )
+    return frame.select(*SAMPLES_SCHEMA, *(name for name in told if name not in SAMPLES_SCHEMA))
+
+
+def info(study: str, **told: Any) -> dict[str, Any]:
+    """What stands in record.json, of a complete run; ``told`` changes or adds to it."""
+    known = {
+        "format_version": 1,
+        "study": study,
+        "status": "complete",
+        "started_at": "2026-11-21T12:00:00+00:00",
+        "profile": "quick",
+        "parameters": {},
+        "arms": [],
+        "blocks": 6,
+        "gate": [],
+        "left_out": [],
+        "timeline": [],
+        "server": {"version_text": "18.6"},
+        "host": {"hostname": "db1"},
+    }
+    return known | told
+
+
+def arms_of(*names: str, **each: Any) -> list[dict[str, Any]]:
+    """Arms as record.json lists them; the first is the baseline."""
+    common = {"description": "", "repeats": None, "server": None, "not_run": None}
+    return [{"name": name, "baseline": name == names[0]} | common | each for name in names]
+
+
+def swept_record(
+    base: Path,
+    host: str,
+    *,
+    two: float | Sequence[float] = 2.0,
+    blocks: int = 6,
+    name: str = "",
+    **told: Any,
+) -> Path:
+    """Write a record of the study ``swept``, in which arm one counts 1 and arm two ``two``.
+
+    ``two`` is one number for all blocks or one for each; ``name`` is the directory below ``base``.
+    """
+    counts = [float(two)] * blocks if isinstance(two, float | int) else list(two)
+    counted = samples(
+        {"one": [1.0] * len(counts), "two": counts}, unit="rows", step="count", metric="rows"
+    )
+    about = {
+        "parameters": SWEPT | {"blocks": len(counts)},
+        "arms": arms_of("one", "two"),
+        "blocks": len(counts),
+        "host": {"hostname": host},
+    }
+    path = base / (name or host)
+    write_whole(path, info(**{"study": "swept", **about, **told}), counted)
+    return path

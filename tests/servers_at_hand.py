@@ -1,0 +1,85 @@
+"""Servers for tests and what is asked of them, and of what a server leaves behind."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn
+from urllib.parse import quote
+
+import psutil
+import pytest
+
+from pgstudies.errors import CannotRun
+from pgstudies.programs.extensions import build
+from pgstudies.programs.installations import find_binaries
+from pgstudies.servers.owned import OwnedServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    import psycopg
+
+BUILDER = "dba"
+LESSER = "lesser"
+PASSWORD = "a password: p@ss/w0rd"
+
+
+def embedded(settings: dict[str, str]) -> OwnedServer:
+    return OwnedServer(find_binaries("embedded"), spec="embedded", settings=settings)
+
+
+@contextmanager
+def extended(name: str, run_base: Path) -> Iterator[OwnedServer]:
+    """An embedded server with one of our extensions, built in a cache of the tests' own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PGSTUDIES_CACHE", str(run_base / "cache"))
+        try:
+            built = build(name, find_binaries("embedded"))
+        except CannotRun as reason:
+            pytest.skip(str(reason))
+        with embedded({"fsync": "off", **built.settings}) as server:
+            with server.connect() as connection:
+                connection.execute(f"CREATE EXTENSION {name}")
+            yield server
+
+
+def dsn_of(server: OwnedServer, role: str, password: str = PASSWORD) -> str:
+    host = quote(server.environment()["PGHOST"], safe="")
+    return f"postgresql://{role}:{quote(password, safe='')}@{host}:5432/pgstudies"
+
+
+def make_table(connection: psycopg.Connection[Any], name: str, rows: int) -> None:
+    """A frozen table of one row to a page, keys from 1."""
+    connection.execute(f"CREATE TABLE {name}(i int, d text)")
+    connection.execute(f"ALTER TABLE {name} ALTER d SET STORAGE PLAIN")
+    connection.execute(
+        f"INSERT INTO {name} SELECT i, repeat('x', 7000) FROM generate_series(1, {rows}) i"
+    )
+    connection.execute(f"VACUUM (FREEZE, ANALYZE) {name}")
+
+
+def wait_until_dead(processes: Sequence[psutil.Process], timeout_s: float = 20) -> bool:
+    """Whether all of them end in time; one that nobody has waited for yet is dead, too."""
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
+        if not any(map(is_alive, processes)):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def skip_but_not_in_ci(reason: str) -> NoReturn:
+    """Skip a test for what is missing here; in CI nothing may be missing."""
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)

@@ -1,0 +1,87 @@
+"""Every study, measured at its smallest on a server of ours, finds what its notebook says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pgstudies import paths
+from pgstudies.records.reading import list_records, read_record
+from pgstudies.studies._plan import studies
+from pgstudies.studies.run import run_study
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SMALL: dict[str, dict[str, Any]] = {
+    "cluster_order": {"rows": 20_000, "iterations": 2, "shared_buffers": 200},
+    "dead_tuples": {"probes": 10_000, "dead": [2], "memory_kb": [64, 65_536]},
+    "hash_index": {"rows": 100_000, "transactions": 20, "legs": 3},
+    "instrument": {"letters": 1_000, "iterations": 1},
+    "mvcc_catalog": {
+        "releases": ["9.6"],
+        "connections": [20, 80],
+        "objects": 200,
+        "statements": 20,
+        "starts": 10,
+    },
+    "sync_scans": {"table_mb": 64, "buffers_mb": 8, "read_mb": 800, "io_methods": ["sync"]},
+}
+"""What makes a run small and yet shows what is counted; everything else is as in quick."""
+
+pytestmark = pytest.mark.usefixtures("private", "on_disk")
+
+
+def checked(notebook: Path) -> list[str]:
+    """What the cells print that say of themselves that every run prints the same."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return [
+        "".join(output["text"])
+        for cell in cells
+        if "nbval-check-output" in cell["metadata"].get("tags", [])
+        for output in cell["outputs"]
+    ]
+
+
+def measured(study: str, output: Path, **parameters: Any) -> list[str]:
+    page = run_study(
+        study,
+        server="embedded",
+        fresh=True,
+        parameters={"blocks": 2} | parameters,
+        output=output / f"{study}.ipynb",
+    ).notebook
+    record = read_record(list_records(study)["path"][-1])
+    assert record.info["status"] == "complete"
+    assert record.blocks == 2
+    return checked(page)
+
+
+@pytest.mark.parametrize("study", studies())
+def test_what_is_counted_is_what_the_notebook_says(study: str, tmp_path: Path) -> None:
+    wanted = checked(paths.NOTEBOOKS / f"{study}.ipynb")
+    assert wanted
+    assert measured(study, tmp_path, **SMALL[study]) == wanted
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("study", studies())
+def test_what_is_counted_at_quick_size_is_what_the_notebook_says(
+    study: str, tmp_path: Path
+) -> None:
+    assert measured(study, tmp_path) == checked(paths.NOTEBOOKS / f"{study}.ipynb")
+
+
+def test_the_template_is_a_study_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    template = paths.NOTEBOOKS / "_template.ipynb"
+    notebooks = tmp_path / "notebooks"
+    notebooks.mkdir()
+    shutil.copy(template, notebooks / "template.ipynb")
+    monkeypatch.setattr(paths, "NOTEBOOKS", notebooks)
+    monkeypatch.setenv("PGSTUDIES_NOTEBOOKS", str(notebooks))
+    page = run_study("template", server="embedded", output=tmp_path / "page.ipynb").notebook
+    assert checked(page) == checked(template)
