@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from pgstudies.addresses import Address
 from pgstudies.errors import CannotRun, ServerError
 from pgstudies.servers._dsn import DsnServer
 from pgstudies.servers._places import DatabasePlace
@@ -18,9 +19,16 @@ from pgstudies.servers._serve import serve
 from tests.conftest import BUILDER, LESSER, PASSWORD, dsn_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pgstudies.servers.owned import OwnedServer
 
 pytestmark = pytest.mark.usefixtures("private")
+
+
+def reach(dsn: str, *, settings: Mapping[str, str] = {}) -> DsnServer:
+    return DsnServer(Address.parse(dsn), settings=settings)
+
 
 SETTINGS = {"enable_seqscan": "off", "shared_buffers": "64MB", "max_parallel_workers": "8"}
 
@@ -58,7 +66,7 @@ def build_testtab(server: DsnServer, built: list[int]) -> None:
 def test_a_users_table_of_the_same_name_is_never_touched(dsn: str, stranger: OwnedServer) -> None:
     before = users_table(stranger)
     built: list[int] = []
-    with DsnServer(dsn, settings=SETTINGS) as server:
+    with reach(dsn, settings=SETTINGS) as server:
         for _ in range(3):
             server.restore("ten", lambda: build_testtab(server, built))
             with server.connect() as c:
@@ -72,26 +80,26 @@ def test_a_users_table_of_the_same_name_is_never_touched(dsn: str, stranger: Own
 
 def test_which_place_depends_on_the_role(stranger: OwnedServer) -> None:
     for role, database in ((BUILDER, True), (LESSER, False)):
-        with DsnServer(dsn_of(stranger, role), settings={}) as server:
+        with reach(dsn_of(stranger, role), settings={}) as server:
             assert isinstance(server._place, DatabasePlace) is database
             assert server.capabilities.superuser is False
             assert server.capabilities.checkpoint is False
 
 
 def test_session_settings_hold_and_others_are_told(dsn: str) -> None:
-    with DsnServer(dsn, settings=SETTINGS) as server:
+    with reach(dsn, settings=SETTINGS) as server:
         with server.connect() as c:
             assert c.execute("SHOW enable_seqscan").fetchone() == ("off",)
         assert server.unmet_settings == {"shared_buffers": ("64MB", "128MB")}
 
 
 def test_a_setting_already_at_its_value_is_met_in_any_unit(dsn: str) -> None:
-    with DsnServer(dsn, settings={"shared_buffers": "131072kB"}) as server:
+    with reach(dsn, settings={"shared_buffers": "131072kB"}) as server:
         assert server.unmet_settings == {}
 
 
 def test_an_arm_that_needs_a_restart_is_refused_with_the_reason(dsn: str) -> None:
-    with DsnServer(dsn, settings={}) as server:
+    with reach(dsn, settings={}) as server:
         with pytest.raises(CannotRun, match="setting shared_buffers needs a restart of the server"):
             server.restore("ten", lambda: None, {"shared_buffers": "1GB"})
         server.restore("ten", lambda: build_testtab(server, []), {"enable_hashjoin": "off"})
@@ -100,12 +108,12 @@ def test_an_arm_that_needs_a_restart_is_refused_with_the_reason(dsn: str) -> Non
 
 
 def test_the_password_is_shown_nowhere(dsn: str) -> None:
-    with DsnServer(dsn, settings={}) as server:
+    with reach(dsn, settings={}) as server:
         assert "p@ss" not in server.spec
         assert "p%40ss" not in server.spec
         assert "pgstudies" in server.spec
     with pytest.raises(ServerError) as error:
-        DsnServer(dsn.replace("%2Fw0rd", "wrong"), settings={})
+        reach(dsn.replace("%2Fw0rd", "wrong"), settings={})
     assert "p%40ss" not in str(error.value)
     assert "p@ss" not in str(error.value)
 
@@ -147,7 +155,7 @@ def test_something_foreign_under_our_name_is_left_alone(
         c.execute("CREATE DATABASE pgstudies_00000000")
     try:
         with pytest.raises(ServerError, match="that pgstudies did not make: rename it, then run"):
-            DsnServer(dsn, settings={})
+            reach(dsn, settings={})
         assert places(stranger) == ["pgstudies_00000000"] * 2
     finally:
         with stranger.connect() as c:
@@ -156,20 +164,20 @@ def test_something_foreign_under_our_name_is_left_alone(
 
 
 def test_what_a_killed_run_left_is_dropped_by_the_next(dsn: str, stranger: OwnedServer) -> None:
-    dead = DsnServer(dsn, settings={})
+    dead = reach(dsn, settings={})
     dead.restore("ten", lambda: build_testtab(dead, []))
     dead.close_connections()
     dead._keeper.close()  # as the kernel does when a process dies
     atexit.unregister(dead.close)
     left = places(stranger)
     assert len(left) >= 1
-    with DsnServer(dsn, settings={}) as server:
+    with reach(dsn, settings={}) as server:
         assert set(places(stranger)) & set(left) == set()
         assert places(stranger) == [server.place]
 
 
 def test_two_runs_at_once_do_not_see_each_other(dsn: str, stranger: OwnedServer) -> None:
-    with DsnServer(dsn, settings={}) as one, DsnServer(dsn, settings={}) as two:
+    with reach(dsn, settings={}) as one, reach(dsn, settings={}) as two:
         assert len(places(stranger)) == 2
         one.restore("ten", lambda: build_testtab(one, []))
         with two.connect() as c:
@@ -183,7 +191,7 @@ def test_our_name_without_our_mark_is_not_ours(dsn: str, stranger: OwnedServer) 
         name = sql.SQL("{} pgstudies_0123abcd").format(sql.SQL(kind))
         c.execute(sql.SQL("CREATE ") + name)
         try:
-            with DsnServer(dsn, settings={}):
+            with reach(dsn, settings={}):
                 assert "pgstudies_0123abcd" in places(stranger)
         finally:
             c.execute(sql.SQL("DROP ") + name)
@@ -193,7 +201,7 @@ def test_a_server_that_goes_away_does_not_hide_the_error_of_the_run(
     dsn: str, stranger: OwnedServer
 ) -> None:
     def run() -> None:
-        with DsnServer(dsn) as server:
+        with reach(dsn) as server:
             left.append(server.place)
             backend = server._keeper.info.backend_pid
             with stranger.connect() as c:
@@ -204,7 +212,7 @@ def test_a_server_that_goes_away_does_not_hide_the_error_of_the_run(
     with pytest.raises(ValueError, match="the run's own"):
         run()
     assert places(stranger) == left
-    DsnServer(dsn).close()
+    reach(dsn).close()
     assert places(stranger) == []
 
 
@@ -222,7 +230,7 @@ def test_libpq_variables_fill_in_what_the_dsn_leaves_open(
 
 
 def test_client_programs_reach_our_place_by_its_environment(dsn: str) -> None:
-    with DsnServer(dsn) as server:
+    with reach(dsn) as server:
         pgbench = server.capabilities.pgbench
         if pgbench is None:
             pytest.skip("there is no pgbench")
@@ -240,12 +248,12 @@ def test_client_programs_reach_our_place_by_its_environment(dsn: str) -> None:
 
 def test_a_superuser_may_have_what_needs_one(stranger: OwnedServer) -> None:
     asked = {"track_io_timing": "on"}
-    with DsnServer(dsn_of(stranger, "postgres"), settings=asked) as server:
+    with reach(dsn_of(stranger, "postgres"), settings=asked) as server:
         assert server.capabilities.superuser
         assert server.capabilities.checkpoint
         assert "pg_buffercache" in server.capabilities.contrib
         assert server.unmet_settings == {}
-    with DsnServer(dsn_of(stranger, BUILDER), settings=asked) as server:
+    with reach(dsn_of(stranger, BUILDER), settings=asked) as server:
         assert server.unmet_settings == {"track_io_timing": ("on", "off")}
         with pytest.raises(CannotRun, match="setting track_io_timing needs a superuser"):
             server.restore("ten", lambda: None, asked)
@@ -260,7 +268,7 @@ def test_no_setting_of_the_server_changes(dsn: str, stranger: OwnedServer) -> No
             )
 
     before = settings()
-    with DsnServer(dsn, settings=SETTINGS) as server:
+    with reach(dsn, settings=SETTINGS) as server:
         server.restore("ten", lambda: build_testtab(server, []), {"enable_hashjoin": "off"})
     assert settings() == before
 
@@ -268,7 +276,7 @@ def test_no_setting_of_the_server_changes(dsn: str, stranger: OwnedServer) -> No
 @pytest.mark.parametrize("value", ["many", "-5"])
 def test_a_value_that_a_setting_cannot_have_is_refused(dsn: str, value: str) -> None:
     with (
-        DsnServer(dsn) as server,
+        reach(dsn) as server,
         pytest.raises(CannotRun, match=f"work_mem.*{value}|{value}.*wor"),
     ):
         server.restore("ten", lambda: None, {"work_mem": value})

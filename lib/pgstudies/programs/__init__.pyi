@@ -21,7 +21,6 @@ from .extensions import build as build
 from .extensions import extension as extension
 from .extensions import self_test as self_test
 from .fetching import fetch as fetch
-from .installations import EMBEDDED as EMBEDDED
 from .installations import Binaries as Binaries
 from .installations import copy_installation as copy_installation
 from .installations import find_binaries as find_binaries

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
 
-from ..addresses import is_dsn
+from ..addresses import EMBEDDED, Address
 from ..errors import CannotRun, ServerError
 from ..paths import EXTENSIONS, cache_dir
 from .accounts import (
@@ -26,7 +26,7 @@ from .accounts import (
     server_account,
 )
 from .compilers import compiler_version, find_compiler, find_make, server_headers
-from .installations import EMBEDDED, find_binaries
+from .installations import find_binaries
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,7 +69,7 @@ def extension(name: str, server: str | None = None) -> Extension:
         return Extension(name)
     wanted = server or os.environ.get("PGSTUDIES_SERVER") or EMBEDDED
     try:
-        if is_dsn(wanted):
+        if Address.parse(wanted).is_dsn:
             raise CannotRun("the server is not ours, so nothing can be built for it")
         return build(name, find_binaries(wanted))
     except (CannotRun, ServerError) as reason:

@@ -11,7 +11,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from ..addresses import explain, parse_dsn, write_uri
+from ..addresses import explain, write_uri
 from ..errors import CannotRun, ServerError
 from ..programs.installations import find_pgbench
 from ._base import Capabilities, ServerBase
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from psycopg.rows import TupleRow
+
+    from ..addresses import Address
 
 
 _log = logging.getLogger(__name__)
@@ -49,10 +51,10 @@ class DsnServer(ServerBase):
 
     owned: Literal[False] = False
 
-    def __init__(self, dsn: str, *, settings: Mapping[str, str] = {}) -> None:
+    def __init__(self, address: Address, *, settings: Mapping[str, str] = {}) -> None:
         super().__init__()
-        self._parts = parse_dsn(dsn)
-        self.spec = write_uri(self._parts)
+        self._parts = dict(address.parts)
+        self.spec = address.public
         self._creator = os.getpid()
         self._closed = False
         self._more: dict[str, str] = {}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .. import paths
 from ..errors import NotebookError, SpaceError
 from ..paths import in_checkout, shown
-from ._plan import plan, public
+from ._plan import plan
 from .executed import error_of, last_place, without_secrets
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def run_study(
     """
     chosen = plan(study, profile=profile, server=server, parameters=parameters)
     environment = {"PGSTUDIES_PROFILE": profile}
-    if chosen.server:
-        environment["PGSTUDIES_SERVER"] = chosen.server
+    if chosen.server.text:
+        environment["PGSTUDIES_SERVER"] = chosen.server.text
     if fresh:
         environment["PGSTUDIES_FRESH"] = "1"
     if replay is not None:
@@ -117,8 +117,8 @@ def _execute(
 
 def _about(chosen: Plan, record: Path) -> dict[str, Any]:
     about = {"study": chosen.study, "profile": chosen.profile, "parameters": chosen.parameters}
-    if chosen.server:
-        about["server"] = public(chosen.server)
+    if chosen.server.text:
+        about["server"] = chosen.server.public
     if record.exists():
         about["record"] = record.read_text(encoding="utf-8").strip()
     return about
