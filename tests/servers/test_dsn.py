@@ -5,6 +5,8 @@ from __future__ import annotations
 import atexit
 import os
 import subprocess
+import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -14,12 +16,12 @@ from psycopg import sql
 from pgstudies.addresses import Address
 from pgstudies.errors import CannotRun, ServerError
 from pgstudies.servers._dsn import DsnServer
-from pgstudies.servers._places import DatabasePlace
+from pgstudies.servers._places import DatabasePlace, _checksum
 from pgstudies.servers._serve import serve
 from tests.conftest import BUILDER, LESSER, PASSWORD, dsn_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from pgstudies.servers.owned import OwnedServer
 
@@ -28,6 +30,9 @@ pytestmark = pytest.mark.usefixtures("private")
 
 def reach(dsn: str, *, settings: Mapping[str, str] = {}) -> DsnServer:
     return DsnServer(Address.parse(dsn), settings=settings)
+
+
+MARK = '{"pgstudies": 1, "host": "h", "pid": 1, "started": "2026-11-22T00:00:00+00:00"}'
 
 
 SETTINGS = {"enable_seqscan": "off", "shared_buffers": "64MB", "max_parallel_workers": "8"}
@@ -150,17 +155,18 @@ def test_something_foreign_under_our_name_is_left_alone(
     dsn: str, stranger: OwnedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pgstudies.servers._places.secrets.token_hex", lambda _: "00000000")
+    name = f"pgstudies_00000000{_checksum('00000000')}"
     with stranger.connect() as c:
-        c.execute("CREATE SCHEMA pgstudies_00000000")
-        c.execute("CREATE DATABASE pgstudies_00000000")
+        c.execute(f"CREATE SCHEMA {name}")
+        c.execute(f"CREATE DATABASE {name}")
     try:
         with pytest.raises(ServerError, match="that pgstudies did not make: rename it, then run"):
             reach(dsn, settings={})
-        assert places(stranger) == ["pgstudies_00000000"] * 2
+        assert places(stranger) == [name] * 2
     finally:
         with stranger.connect() as c:
-            c.execute("DROP SCHEMA pgstudies_00000000")
-            c.execute("DROP DATABASE pgstudies_00000000")
+            c.execute(f"DROP SCHEMA {name}")
+            c.execute(f"DROP DATABASE {name}")
 
 
 def test_what_a_killed_run_left_is_dropped_by_the_next(dsn: str, stranger: OwnedServer) -> None:
@@ -184,17 +190,123 @@ def test_two_runs_at_once_do_not_see_each_other(dsn: str, stranger: OwnedServer)
             assert c.execute("SELECT to_regclass('testtab')").fetchone() == (None,)
 
 
-def test_our_name_without_our_mark_is_not_ours(dsn: str, stranger: OwnedServer) -> None:
+OURS = f"pgstudies_0123abcd{_checksum('0123abcd')}"
+
+
+@pytest.mark.parametrize(
+    ("name", "comment"),
+    [
+        ("pgstudies_0123abcd", None),
+        ("pgstudies_0123abcd01234567", None),
+        ("pgstudies_0123abcd01234567", MARK),
+        (OURS, "pgstudies"),
+        (OURS, '{"pgstudies": "mine"}'),
+        (OURS, '{"pgstudies": 1, "of": "the team"}'),
+        (OURS, MARK.replace("1,", "true,", 1)),
+        (OURS, MARK.replace("2026-11-22", "yesterday")),
+        (OURS, "[" * 100_000),
+    ],
+)
+def test_a_name_like_ours_without_our_mark_is_not_ours(
+    dsn: str, stranger: OwnedServer, name: str, comment: str | None
+) -> None:
     """Not even when it belongs to the same role."""
     with psycopg.connect(dsn, autocommit=True) as c:
-        kind = "DATABASE" if BUILDER in dsn else "SCHEMA"
-        name = sql.SQL("{} pgstudies_0123abcd").format(sql.SQL(kind))
-        c.execute(sql.SQL("CREATE ") + name)
+        kind = sql.SQL("DATABASE" if BUILDER in dsn else "SCHEMA")
+        names = {"kind": kind, "name": sql.Identifier(name), "comment": sql.Literal(comment)}
+        c.execute(sql.SQL("CREATE {kind} {name}").format(**names))
         try:
+            c.execute(sql.SQL("COMMENT ON {kind} {name} IS {comment}").format(**names))
             with reach(dsn, settings={}):
-                assert "pgstudies_0123abcd" in places(stranger)
+                assert name in places(stranger)
         finally:
-            c.execute(sql.SQL("DROP ") + name)
+            c.execute(sql.SQL("DROP {kind} {name}").format(**names))
+
+
+DIES_BEFORE_ITS_MARK = """
+import os, sys
+from pgstudies.addresses import Address
+from pgstudies.servers import _dsn, _places
+marks = int(sys.argv[2])
+def mark(place, name, mark=_places.Place._mark):
+    global marks
+    marks -= 1
+    mark(place, name) if marks >= 0 else os._exit(9)
+_places.Place._mark = mark
+_dsn.DsnServer(Address.parse(sys.argv[1])).restore("state", lambda: None)
+"""
+
+
+@pytest.mark.parametrize("marks", [0, 1, 2])
+def test_what_a_run_had_no_time_to_mark_is_dropped_by_the_next(
+    dsn: str, stranger: OwnedServer, marks: int
+) -> None:
+    command = [sys.executable, "-c", DIES_BEFORE_ITS_MARK, dsn, str(marks)]
+    died = subprocess.run(command, check=False, capture_output=True, text=True)
+    if BUILDER in dsn:
+        assert died.returncode == 9, died.stderr
+        assert len(places(stranger)) == (2 if marks == 2 else 1)
+    reach(dsn).close()
+    assert places(stranger) == []
+
+
+def test_an_error_before_the_mark_leaves_nothing(
+    stranger: OwnedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise psycopg.errors.QueryCanceled
+
+    monkeypatch.setattr(DatabasePlace, "_mark", fail)
+    with pytest.raises(ServerError, match="does not let us work there"):
+        reach(dsn_of(stranger, BUILDER))
+    assert places(stranger) == []
+
+
+@pytest.fixture
+def eager_autovacuum(stranger: OwnedServer) -> Iterator[None]:
+    """Autovacuum that comes every second and takes its time."""
+    eager = {"autovacuum_naptime": "1s", "autovacuum_vacuum_insert_threshold": "0"}
+    eager |= {"autovacuum_vacuum_cost_delay": "100ms", "autovacuum_vacuum_cost_limit": "1"}
+    with stranger.connect() as c:
+        for name, value in eager.items():
+            c.execute(f"ALTER SYSTEM SET {name} = '{value}'")
+        c.execute("SELECT pg_reload_conf()")
+        yield
+        for name in eager:
+            c.execute(f"ALTER SYSTEM RESET {name}")
+        c.execute("SELECT pg_reload_conf()")
+
+
+@pytest.mark.usefixtures("eager_autovacuum")
+def test_a_database_that_autovacuum_is_at_work_in_is_dropped(stranger: OwnedServer) -> None:
+    at_work = "SELECT FROM pg_stat_activity WHERE backend_type ~ 'autovacuum w' AND datname = %s"
+    with reach(dsn_of(stranger, BUILDER)) as server, stranger.connect() as c:
+        with server.connect() as ours:
+            ours.execute(
+                "CREATE TABLE large AS SELECT repeat('x', 7000) FROM generate_series(1, 9999)"
+            )
+        while c.execute(at_work, [server.place]).fetchone() is None:
+            time.sleep(0.1)
+        server.restore("ten", lambda: build_testtab(server, []))
+    assert places(stranger) == []
+
+
+def test_a_database_that_is_in_use_is_left_to_the_next_run(
+    stranger: OwnedServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("pgstudies.servers._places._DROPS", 1)
+    with reach(dsn_of(stranger, BUILDER)) as server:
+        first = server.place
+        with stranger.connect(dbname=first):  # a superuser, whom our role may not put out
+            server.restore("ten", lambda: build_testtab(server, []))
+            assert server.place != first
+            with server.connect() as c:
+                assert c.execute("SELECT count(*) FROM testtab").fetchone() == (10,)
+            server.close()
+            assert places(stranger) == [first]
+    assert f"database {first} stays until the next run there" in caplog.text
+    reach(dsn_of(stranger, BUILDER)).close()
+    assert places(stranger) == []
 
 
 def test_a_server_that_goes_away_does_not_hide_the_error_of_the_run(
