@@ -16,9 +16,9 @@ from .compilers import find_compiler as find_compiler
 from .compilers import find_make as find_make
 from .compilers import server_headers as server_headers
 from .extensions import NAMES as NAMES
-from .extensions import Extension as Extension
 from .extensions import build as build
-from .extensions import extension as extension
+from .extensions import extension_settings as extension_settings
+from .extensions import reason_no_extension as reason_no_extension
 from .extensions import self_test as self_test
 from .fetching import fetch as fetch
 from .installations import Binaries as Binaries
@@ -26,8 +26,8 @@ from .installations import copy_installation as copy_installation
 from .installations import find_binaries as find_binaries
 from .installations import find_pgbench as find_pgbench
 from .installations import has_server_headers as has_server_headers
-from .locales import libc_locale as libc_locale
 from .locales import locale_environment as locale_environment
+from .locales import reason_no_locale as reason_no_locale
 from .versions import EVICTS_BUFFERS as EVICTS_BUFFERS
 from .versions import EVICTS_RELATIONS as EVICTS_RELATIONS
 from .versions import counts_wal as counts_wal

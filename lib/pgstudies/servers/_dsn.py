@@ -231,15 +231,11 @@ class DsnServer(ServerBase):
                 [isinstance(self._place, DatabasePlace), superuser],
             ).fetchall()
         return Capabilities(
-            owned=False,
             superuser=superuser,
-            restart=False,
             local_files=False,
             create_database=isinstance(self._place, DatabasePlace),
             checkpoint=checkpoint,
             contrib=frozenset(name for (name,) in found),
-            pg_config=None,
-            headers=False,
             pgbench=find_pgbench(),
         )
 
