@@ -69,7 +69,7 @@ _COMPLAINTS = [
 ]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Address:
     """What a server is named by, read once: ``embedded``, a release, a directory or a DSN.
 
@@ -79,8 +79,8 @@ class Address:
 
     """
 
-    text: str = field(repr=False)
-    parts: Mapping[str, str] = field(repr=False, compare=False)
+    text: str
+    parts: Mapping[str, str] = field(compare=False)
     is_dsn: bool
 
     @classmethod
@@ -121,6 +121,9 @@ class Address:
     def secrets(self) -> frozenset[str]:
         """The passwords and keys in it."""
         return frozenset(self.parts[name] for name in _SECRETS if self.parts.get(name))
+
+    def __repr__(self) -> str:
+        return f"Address({self.public!r})"
 
     def absolute(self) -> Address:
         """The same server, a directory by its absolute path."""
