@@ -40,7 +40,7 @@ def extended(name: str, run_base: Path) -> Iterator[OwnedServer]:
             built = build(name, find_binaries("embedded"))
         except CannotRun as reason:
             pytest.skip(str(reason))
-        with embedded({"fsync": "off", **built.settings}) as server:
+        with embedded({"fsync": "off", **built}) as server:
             with server.connect() as connection:
                 connection.execute(f"CREATE EXTENSION {name}")
             yield server

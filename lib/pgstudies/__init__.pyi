@@ -12,12 +12,14 @@ from .charts import downloads as downloads
 from .charts import effect_chart as effect_chart
 from .charts import series_chart as series_chart
 from .errors import CannotRun as CannotRun
+from .errors import require as require
 from .measuring import Arm as Arm
 from .measuring import cache_state as cache_state
 from .measuring import measure as measure
 from .measuring import pgbench as pgbench
 from .orders import tell_verdicts as tell_verdicts
-from .programs import extension as extension
+from .programs import extension_settings as extension_settings
+from .programs import reason_no_extension as reason_no_extension
 from .programs import reason_not_available as reason_not_available
 from .records import read_record as read_record
 from .servers import limited as limited

@@ -1,8 +1,12 @@
-"""DSNs: what they say without their secrets, and what went wrong in words when they do not work."""
+"""What a server is named by: a word, a directory or a DSN; its secrets, and refusals in words."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
 import psycopg
@@ -10,15 +14,32 @@ from psycopg.conninfo import conninfo_to_dict
 
 from .errors import ServerError
 
-_SECRET = {
-    "password",
-    "passfile",
-    "sslpassword",
-    "sslkey",
-    "oauth_client_secret",
-    "scram_client_key",
-}
-_SECRET |= {"scram_server_key"}
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+EMBEDDED = "embedded"
+"""The word for the PostgreSQL that is installed together with this package."""
+
+
+_SECRETS = frozenset(
+    {"password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"}
+)
+
+
+_NOT_SHOWN = _SECRETS | {"passfile", "sslkey"}  # where secrets are kept is nobody's business
+
+
+_URI = re.compile(r"postgres(?:ql)?://", re.IGNORECASE)
+
+
+_KEYWORDS = re.compile(r"[a-z_]+\s*=")
+
+
+_CUT_IN_TWO = re.compile(r"(?:[^/]*@[^/]*@|[^/@]*/[^?]*@)")  # an @ of a password, unescaped
+
+
+_SECRET_IN_PATH = re.compile(r"//.*@|.*pass\w*\s*[=:]", re.IGNORECASE | re.DOTALL)
 
 
 # What libpq and the server say, and what we say; the first that fits is used.
@@ -48,44 +69,99 @@ _COMPLAINTS = [
 ]
 
 
-def is_dsn(spec: str) -> bool:
-    """Whether this is a URI or a ``key=value`` string for libpq."""
-    if spec.startswith(("postgresql://", "postgres://")):
-        return True
-    return re.match(r"\s*[a-z_]+\s*=", spec) is not None
+@dataclass(frozen=True, repr=False)
+class Address:
+    """What a server is named by, read once: ``embedded``, a release, a directory or a DSN.
 
+    Attributes:
+        text: As libpq and ``serve`` take it, with its secrets; empty for the default.
+        parts: Of a DSN by libpq's names, with its secrets; empty for any other.
 
-def parse_dsn(dsn: str) -> dict[str, str]:
-    """The parts of a DSN by libpq's names.
-
-    Raises ServerError, which never repeats the DSN because there may be a password in it.
     """
-    try:
-        parts = {name: str(value) for name, value in conninfo_to_dict(dsn).items()}
-    except psycopg.ProgrammingError:
-        raise ServerError(
-            "The DSN cannot be read: it looks like postgresql://user@host:5432/database, with "
-            "special characters percent-encoded."
-        ) from None
-    if "@" in parts.get("host", ""):
-        raise ServerError(
-            "The DSN cannot be read: an @ in a password must be written as %40 there; better give "
-            "the password in PGPASSWORD or in ~/.pgpass."
-        )
-    return parts
+
+    text: str
+    parts: Mapping[str, str] = field(compare=False)
+    is_dsn: bool
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Read what somebody gave.
+
+        Raises ServerError, which never repeats the text because there may be a password in it, for
+        a DSN that libpq cannot read, or only by cutting a password in two, and for what looks like
+        an address and is none of libpq's.
+        """
+        stripped = text.strip()
+        uri = _URI.match(stripped)
+        if uri is None and not _KEYWORDS.match(stripped):
+            if _looks_like_an_address(stripped):
+                raise _unreadable()
+            return cls(text, MappingProxyType({}), is_dsn=False)
+        if uri is not None:
+            rest = stripped[uri.end() :]
+            if _CUT_IN_TWO.match(rest):
+                raise _cut_in_two()
+            stripped = uri[0].lower() + rest
+        try:
+            parts = {name: str(value) for name, value in conninfo_to_dict(stripped).items()}
+        except psycopg.ProgrammingError:
+            raise _unreadable() from None
+        if "@" in parts.get("host", "") or not re.fullmatch(r"[\d,]*", parts.get("port", "")):
+            raise _cut_in_two()
+        if re.search(r"=|://", parts.get("dbname", "")):  # an address within the address
+            raise _unreadable()
+        return cls(stripped, MappingProxyType(parts), is_dsn=True)
+
+    @property
+    def public(self) -> str:
+        """The same server without password and other secrets, for everybody to see."""
+        return write_uri(self.parts) if self.is_dsn else self.text
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """The passwords and keys in it."""
+        return frozenset(self.parts[name] for name in _SECRETS if self.parts.get(name))
+
+    def __repr__(self) -> str:
+        return f"Address({self.public!r})"
+
+    def absolute(self) -> Address:
+        """The same server, a directory by its absolute path."""
+        if self.is_dsn or not self.text or self.text == EMBEDDED:
+            return self
+        try:
+            directory = Path(self.text).expanduser()
+            is_path = "/" in self.text or directory.is_dir()
+        except (OSError, RuntimeError):  # too long a name, or ~ of a user there is none of
+            return self
+        return Address(str(directory.resolve()), self.parts, is_dsn=False) if is_path else self
 
 
-def without_password(spec: str) -> str:
-    """The same server without password and other secrets; what is no DSN comes back as it is.
+def _looks_like_an_address(text: str) -> bool:
+    """Whether a word or path is rather another program's address, or a misspelt one."""
+    if text.startswith(("/", "~", ".")):
+        return "://" in text or _SECRET_IN_PATH.match(text) is not None
+    return re.search("[=@:]", text) is not None
 
-    Raises ServerError for a DSN that cannot be read.
-    """
-    return write_uri(parse_dsn(spec)) if is_dsn(spec) else spec
+
+def _unreadable() -> ServerError:
+    return ServerError(
+        "The address of the server cannot be read: write postgresql://user@host:5432/database, "
+        "with special characters percent-encoded, or host=... dbname=..., with names in lower "
+        "case; a directory begins with / or ./ instead."
+    )
 
 
-def write_uri(parts: dict[str, str]) -> str:
+def _cut_in_two() -> ServerError:
+    return ServerError(
+        "The address of the server cannot be read: write %40 for an @, %3A for a : and %2F for "
+        "a / within a password; better give it in PGPASSWORD or in ~/.pgpass."
+    )
+
+
+def write_uri(parts: Mapping[str, str]) -> str:
     """A ``postgresql://`` URI of the parts of a DSN, secrets left out."""
-    rest = {name: value for name, value in parts.items() if name not in _SECRET and value}
+    rest = {name: value for name, value in parts.items() if name not in _NOT_SHOWN and value}
     user, database = rest.pop("user", ""), rest.pop("dbname", "")
     host, port = rest.get("host", ""), rest.get("port", "")
     place = ""
@@ -107,18 +183,3 @@ def explain(error: psycopg.Error, spec: str) -> ServerError:
             return ServerError(f"No connection to {spec}: {sentence}.")
     last = said.strip().splitlines()[-1] if said.strip() else type(error).__name__
     return ServerError(f"No connection to {spec}: {last}")
-
-
-SECRETS = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
-"""What must not get into a notebook, by libpq's names."""
-
-
-def holds_password(server: str) -> bool:
-    """Whether the address of a server holds a secret, or may hold one for all we can tell."""
-    if "=" not in server and "://" not in server:
-        return False
-
-    try:
-        return is_dsn(server) and any(parse_dsn(server).get(name) for name in SECRETS)
-    except ServerError:
-        return True

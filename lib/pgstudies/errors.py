@@ -33,3 +33,12 @@ class SpaceError(StudyError):
 
 class CannotRun(StudyError):  # noqa: N818  (reads as the page does: "not run: reason")
     """An arm or a step cannot run on this server; the message is the reason."""
+
+
+def require(reason: str | None) -> None:
+    """Go on where nothing stands against it; raises CannotRun with the reason otherwise.
+
+    For what the functions ``reason_...`` say of a server.
+    """
+    if reason is not None:
+        raise CannotRun(reason)

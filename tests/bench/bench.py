@@ -28,7 +28,7 @@ from pgstudies.fleet import sweep as sweeping
 from pgstudies.fleet.ledger import Ledger, Unit
 from pgstudies.fleet.plan import Cell, Sweep
 from pgstudies.fleet.workers import local_cluster
-from pgstudies.measuring import hold_transactions, room_for_sessions
+from pgstudies.measuring import hold_transactions, reason_no_room
 from pgstudies.measuring._design import Arm
 from pgstudies.measuring._trial import Trial
 from pgstudies.paths import HTML, NOTEBOOKS
@@ -276,9 +276,9 @@ def many_sessions(core: int) -> None:
     """Two thousand sessions opened, each with an XID that every snapshot holds."""
     settings = {"max_connections": "2050", "autovacuum": "off"}
     with serve("embedded", settings=settings, cpu=core) as server:
-        room = room_for_sessions(server)
-        if room.connections < SESSIONS:
-            report(f"{SESSIONS} open transactions", "not run", room.reason)
+        reason = reason_no_room(server, SESSIONS)
+        if reason is not None:
+            report(f"{SESSIONS} open transactions", "not run", reason)
             return
         times = []
         for _ in range(ROUNDS):

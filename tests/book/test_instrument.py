@@ -40,7 +40,14 @@ from tests import made_up
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-ARMS = {"baseline": 0, "again": 0, "1 % more": 1, "2 % more": 2, "5 % more": 5, "10 % more": 10}
+ARMS = {
+    "baseline": 0,
+    "baseline (again)": 0,
+    "1 % more": 1,
+    "2 % more": 2,
+    "5 % more": 5,
+    "10 % more": 10,
+}
 STEPS = ("timed", "repeated", "pgbench")
 BLOCKS = 48
 EACH = 6
@@ -101,10 +108,10 @@ class Instrument:
 
     def checks(self) -> pl.DataFrame:
         rng = np.random.default_rng(9)
-        effects = paired_effects(self.measured, baseline="baseline", by=BY, aa="again").join(
+        effects = paired_effects(self.measured, baseline="baseline", by=BY).join(
             TRUTHS, on=["step", "metric", "candidate"]
         )
-        is_equal = pl.col("candidate") == "again"
+        is_equal = pl.col("candidate") == AGAIN
         ratio = pl.col("ratio")
         planted = effects.filter(~is_equal).with_columns(
             low=ratio * (pl.col("low") / ratio) ** self.narrowed,
@@ -251,14 +258,14 @@ def test_what_a_system_does_not_tell_is_not_judged() -> None:
 def test_unrelated_comparisons_all_count() -> None:
     found = deviations(
         values(np.random.default_rng(2), luck=0.0), TRUTHS, baseline="baseline"
-    ).filter(pl.col("candidate") == "again")
+    ).filter(pl.col("candidate") == AGAIN)
     most = len(STEPS) * ITERATIONS * BLOCKS // EACH
     assert 0.8 * most <= effective_number(found) <= most
 
 
 def test_comparisons_that_repeat_each_other_count_once_for_each_experiment() -> None:
     measured = values(np.random.default_rng(3), noise=1e-7)
-    found = deviations(measured, TRUTHS, baseline="baseline").filter(pl.col("candidate") == "again")
+    found = deviations(measured, TRUTHS, baseline="baseline").filter(pl.col("candidate") == AGAIN)
     assert effective_number(found) == pytest.approx(BLOCKS // EACH, rel=0.01)
 
 
@@ -267,10 +274,10 @@ def test_the_effective_number_tells_how_much_a_share_varies() -> None:
     for _ in range(60):
         measured = values(rng, blocks=2 * EACH, luck=0.005)
         effects = paired_effects(measured, baseline="baseline", by=BY).filter(
-            pl.col("candidate") == "again"
+            pl.col("candidate") == AGAIN
         )
         found = deviations(measured, TRUTHS, baseline="baseline").filter(
-            pl.col("candidate") == "again"
+            pl.col("candidate") == AGAIN
         )
         row = share_table(effects, found, (pl.col("low") > 1) | (pl.col("high") < 1)).row(
             0, named=True

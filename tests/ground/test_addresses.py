@@ -1,13 +1,145 @@
-"""DSNs: shown without secrets, and explained in one sentence when they do not work."""
+"""Addresses: shown without secrets, refused in one sentence, and nobody's password repeated."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
 import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict
+from hypothesis import example, given
+from hypothesis import strategies as st
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from pgstudies.addresses import explain, is_dsn, parse_dsn, without_password
-from pgstudies.errors import ServerError
+from pgstudies.addresses import Address, explain
+from pgstudies.compare.request import side
+from pgstudies.errors import ServerError, StudyError
+from pgstudies.servers._serve import serve
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PASSWORDS = st.text(st.sampled_from("abcXYZ0189 @:/?#%&=+'\\\"é$"), min_size=9, max_size=16).filter(
+    lambda password: not password[0].isspace() and not password[-1].isspace()
+)
+OTHERS = ["jdbc:postgresql", "postgresql+psycopg", "postgres+asyncpg", "psql", "pg", "mysql"]
+USERS = ["postgresql", "postgres", "POSTGRESQL", "Postgres", *OTHERS, "", "psql postgresql"]
+
+
+def in_uri(scheme: str, password: str, escaped: bool, form: int) -> str:
+    """An address as a URI, or what somebody may take for one."""
+    said = quote(password, safe="") if escaped else password
+    forms = [
+        f"{scheme}://me:{said}@db.invalid:5432/x",
+        f"{scheme}://db.invalid/x?user=me&password={said}",
+        f" {scheme}://me:{said}@db.invalid/x ",
+        f"{scheme}:me:{said}@db.invalid/x",
+        f"//me:{said}@db.invalid/x",
+        f"me:{said}@db.invalid/x",
+        f"'{scheme}://me:{said}@db.invalid/x'",
+    ]
+    return forms[form]
+
+
+def in_words(name: str, password: str, quoted: bool, form: int) -> str:
+    """An address of ``key=value``, or what somebody may take for one."""
+    said = make_conninfo(password=password).partition("=")[2] if quoted else password
+    forms = [
+        f"host=db.invalid {name}={said}",
+        f" HOST = db.invalid {name} = {said} user=me",
+        f"{name}={said}",
+        f"host=db.invalid, {name}={said}",
+        f"/run/postgresql {name}={said}",
+        f"dbname='host=db.invalid {name}={password}'",
+        f"{name}: {said}",
+    ]
+    return forms[form]
+
+
+ADDRESSES = st.tuples(
+    PASSWORDS,
+    st.one_of(
+        st.tuples(st.just(in_uri), st.sampled_from(USERS)),
+        st.tuples(
+            st.just(in_words),
+            st.sampled_from(["password", "PASSWORD", "Password", "sslpassword", "passwd"]),
+        ),
+    ),
+    st.booleans(),
+    st.integers(0, 6),
+)
+
+
+@given(ADDRESSES)
+@example(("hunter2hunter2", (in_uri, "postgresql+psycopg"), False, 0))
+def test_no_message_and_no_repr_repeats_a_password(
+    drawn: tuple[str, tuple[object, str], bool, int],
+) -> None:
+    password, (write, word), proper, form = drawn
+    text = write(word, password, proper, form)  # type: ignore[operator]
+    said = []
+    for read in (Address.parse, lambda text: side(text, otherwise="embedded")):
+        try:
+            found = read(text)
+            said += [repr(found), str(found), found.public if isinstance(found, Address) else ""]
+        except StudyError as error:
+            said.append(str(error))
+    try:
+        is_dsn = Address.parse(text).is_dsn
+    except ServerError:
+        is_dsn = False
+    if not is_dsn:  # a server would be looked for
+        with pytest.raises(StudyError) as caught:
+            serve(text)
+        said.append(str(caught.value))
+    for spelling in (password, quote(password, safe=""), quote(password, safe="/")):
+        assert all(spelling not in sentence for sentence in said)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "postgresql+psycopg://me:hidden@db/x",
+        "jdbc:postgresql://db/x?user=me&password=hidden",
+        "PASSWORD=hidden host=db",
+        " HOST = db",
+        "me:hidden@db/x",
+        "db:5432/x",
+        "/run/postgresql password=hidden",
+        "dbname=postgresql://me:hidden@db/x",
+        "colour=red",
+        "postgresql://u:secret@[::1/db",
+        "host=h password='secret",
+    ],
+)
+def test_what_is_nearly_an_address_is_refused_with_what_to_write(text: str) -> None:
+    with pytest.raises(ServerError, match="write postgresql://user@host:5432/database, ") as caught:
+        Address.parse(text)
+    assert "hidden" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    "text", ["POSTGRESQL://me:pw@db/x", " postgres://me:pw@db/x\n", " host=db user=me dbname=x"]
+)
+def test_case_of_the_scheme_and_space_around_do_not_matter(text: str) -> None:
+    address = Address.parse(text)
+    assert address.is_dsn
+    assert address.public == "postgresql://me@db/x"
+    assert conninfo_to_dict(address.text) == dict(address.parts)
+
+
+def test_equal_texts_are_equal_addresses() -> None:
+    assert {Address.parse("host=db"), Address.parse(" host=db")} == {Address.parse("host=db")}
+
+
+def test_only_a_directory_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pg19").mkdir()
+    assert Address.parse("pg19").absolute().text == str(tmp_path / "pg19")
+    assert Address.parse("./pg=20/bin").absolute().text == str(tmp_path / "pg=20" / "bin")
+    for text in ("", "embedded", "16", "host=db", "postgresql://db/x", "~nobody_at_all", "x" * 999):
+        assert Address.parse(text).absolute().text == text
 
 
 @pytest.mark.parametrize(
@@ -27,44 +159,68 @@ from pgstudies.errors import ServerError
     ],
 )
 def test_secrets_are_left_out(dsn: str, shown: str) -> None:
-    assert without_password(dsn) == shown
+    assert Address.parse(dsn).public == shown
 
 
 def test_what_is_shown_names_the_same_server() -> None:
     dsn = "postgresql://us%40er:secret@h1:1,h2:2/d%2Fb?connect_timeout=3"
     parts = conninfo_to_dict(dsn)
     del parts["password"]
-    assert conninfo_to_dict(without_password(dsn)) == parts
+    assert conninfo_to_dict(Address.parse(dsn).public) == parts
 
 
 @pytest.mark.parametrize(
-    "dsn",
-    [
-        "postgresql://u:secret@[::1/db",
-        "postgresql://h/db?no_such=secret",
-        "host=h password='secret",
-        "postgresql://u:x@secret@h/db",
-    ],
-)
-def test_a_dsn_that_cannot_be_read_is_not_repeated(dsn: str) -> None:
-    with pytest.raises(ServerError, match="cannot be read") as error:
-        parse_dsn(dsn)
-    assert "secret" not in str(error.value)
-    assert error.value.__cause__ is None
-
-
-@pytest.mark.parametrize(
-    ("spec", "yes"),
+    ("text", "yes"),
     [
         ("postgresql://h", True),
         ("postgres://h", True),
         ("dbname=x", True),
         ("embedded", False),
+        ("16.11", False),
         ("/opt/pg=16/bin", False),
+        ("/opt/homebrew/opt/postgresql@17/bin", False),
+        ("~/pg:dev/bin", False),
     ],
 )
-def test_what_is_a_dsn(spec: str, yes: bool) -> None:
-    assert is_dsn(spec) is yes
+def test_what_is_a_dsn(text: str, yes: bool) -> None:
+    assert Address.parse(text).is_dsn is yes
+
+
+@pytest.mark.parametrize(
+    ("text", "secrets"),
+    [
+        ("", set()),
+        ("embedded", set()),
+        ("/opt/pg19/bin", set()),
+        ("postgresql://me@db/x", set()),
+        ("postgresql://me:pw@db/x", {"pw"}),
+        ("postgresql://db/x?user=me&password=pw", {"pw"}),
+        ("host=db password=pw sslpassword=key", {"pw", "key"}),
+        ("host=db passfile=/home/me/.pgpass", set()),
+    ],
+)
+def test_the_secrets_in_an_address_are_known(text: str, secrets: set[str]) -> None:
+    assert Address.parse(text).secrets == secrets
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql://me:pass@word@db/x",
+        "postgresql://me:pass/word@db/x",
+        "postgresql://me:12/word@db/x",
+        "postgresql://me:pass@db:word/x",
+        "POSTGRES://u:x@word@h/db",
+        "host=u:x@word",
+    ],
+)
+def test_an_address_that_would_cut_a_password_in_two_is_refused(address: str) -> None:
+    with pytest.raises(ServerError) as caught:
+        Address.parse(address)
+    assert str(caught.value) == (
+        "The address of the server cannot be read: write %40 for an @, %3A for a : and %2F for "
+        "a / within a password; better give it in PGPASSWORD or in ~/.pgpass."
+    )
 
 
 @pytest.mark.parametrize(

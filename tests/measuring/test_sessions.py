@@ -12,10 +12,10 @@ import pytest
 from pgstudies.errors import CannotRun, ServerError
 from pgstudies.measuring import _sessions as sessions
 from pgstudies.measuring._sessions import (
-    Room,
     conninfo,
     end_sessions,
     hold_transactions,
+    reason_no_room,
     room_for_sessions,
     session_cpu_seconds,
 )
@@ -58,20 +58,20 @@ def test_more_than_the_server_takes_is_refused_with_the_number_that_fits(
     owned: OwnedServer,
 ) -> None:
     room = room_for_sessions(owned)
-    assert 50 < room.connections < 100
+    assert 50 < room < 100
     with (
-        pytest.raises(CannotRun, match=f"200 sessions do not fit.* {room.connections} connections"),
+        pytest.raises(CannotRun, match=f"200 sessions do not fit.* {room} connections"),
         hold_transactions(owned, 200),
     ):
         pass
-    with hold_transactions(owned, room.connections) as held:
-        assert held == room.connections
+    with hold_transactions(owned, room) as held:
+        assert held == room
 
 
 def test_a_session_refused_while_others_are_opened_is_an_error_and_closes_those(
     owned: OwnedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "room_for_sessions", lambda _: Room(10_000, ""))
+    monkeypatch.setattr(sessions, "reason_no_room", lambda *_: None)
     processes = len(owned.session_pids())
     with (
         pytest.raises(ServerError, match=r"Only \d+ of 150 sessions could be opened: .*clients"),
@@ -93,11 +93,10 @@ def test_sessions_of_somebody_elses_server_are_those_of_the_role(stranger: Owned
     assert idle_in_transaction(stranger) == 0
 
 
-def test_open_files_limit_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (500, 500))
-    room = room_for_sessions()
-    assert room.connections < 400
-    assert "ulimit -n" in room.reason
+def test_open_files_limit_the_room(owned: OwnedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (150, 150))
+    assert room_for_sessions() < 50
+    assert "ulimit -n" in str(reason_no_room(owned, 10_000))
 
 
 def test_semaphores_limit_the_room_for_servers_before_10(
@@ -108,10 +107,22 @@ def test_semaphores_limit_the_room_for_servers_before_10(
     used.write_text("key semid perms nsems\n 1 0 600 17\n 2 1 600 17\n")
     monkeypatch.setattr(sessions, "_SEMAPHORE_LIMITS", limits)
     monkeypatch.setattr(sessions, "_SEMAPHORES_USED", used)
-    room = room_for_sessions(oldest=90300)
-    assert room.connections == (12 - 2) * 16 - 50
-    assert "kernel.sem" in room.reason
-    assert room_for_sessions(oldest=100000).connections > room.connections
+    assert room_for_sessions(oldest=90300) == (12 - 2) * 16 - 50
+    assert room_for_sessions(oldest=100000) > (12 - 2) * 16 - 50
+
+
+def test_half_of_what_is_free_on_a_server_of_others_is_left_to_them(stranger: OwnedServer) -> None:
+    with serve(dsn_of(stranger, BUILDER)) as server:
+        taken = room_for_sessions(server)
+        assert 20 < taken <= (100 - 3) // 2
+        with hold_transactions(server, taken), stranger.connect() as connection:
+            query = (
+                "SELECT 97 - count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"
+            )
+            (left,) = connection.execute(query).fetchone() or (0,)
+            assert left >= taken
+        reason = str(reason_no_room(server, taken + 1))
+        assert f"of which {taken}, half of them, are ours to take" in reason
 
 
 def test_the_address_is_enough_for_another_client(owned: OwnedServer) -> None:

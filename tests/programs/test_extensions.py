@@ -16,7 +16,13 @@ from pgstudies.errors import CannotRun
 from pgstudies.paths import EXTENSIONS
 from pgstudies.programs import compilers, extensions
 from pgstudies.programs.compilers import find_compiler
-from pgstudies.programs.extensions import NAMES, build, extension, self_test
+from pgstudies.programs.extensions import (
+    NAMES,
+    build,
+    extension_settings,
+    reason_no_extension,
+    self_test,
+)
 from pgstudies.programs.installations import find_binaries
 from tests.servers_at_hand import embedded
 
@@ -66,32 +72,32 @@ def built_in(cache: Path) -> set[str]:
 
 
 def test_it_is_built_once_and_found_by_the_server(cache: Path, small: Path) -> None:
-    made = extension("small")
-    assert made.reason is None
+    assert reason_no_extension("small") is None
+    made = extension_settings("small")
     (name,) = built_in(cache)
     built = cache / "extensions" / name
     files = {str(file.relative_to(built)) for file in built.rglob("*")}
     assert files == {"extension", "extension/small--1.0.sql", "extension/small.control", "small.so"}
     before = built.stat().st_mtime_ns
-    assert extension("small", "embedded") == made
+    assert extension_settings("small", "embedded") == made
     assert built.stat().st_mtime_ns == before
-    with embedded({"fsync": "off", **made.settings}) as server, server.connect() as connection:
+    with embedded({"fsync": "off", **made}) as server, server.connect() as connection:
         connection.execute("CREATE EXTENSION small")
         assert connection.execute("SELECT one()").fetchone() == (1,)
         recorded = set(server.nondefault_settings()["name"])
-        assert not recorded & set(made.settings)
+        assert not recorded & set(made)
     assert small.is_dir()
 
 
 def test_another_source_or_compiler_is_built_apart(
     cache: Path, small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = extension("small")
+    first = extension_settings("small")
     (small / "small.c").write_text(SMALL["small.c"].replace("INT32(1)", "INT32(2)"))
-    second = extension("small")
+    second = extension_settings("small")
     monkeypatch.setenv("CC", "gcc -DANOTHER" if shutil.which("gcc") else "cc -DANOTHER")
-    third = extension("small")
-    places = [made.settings["dynamic_library_path"] for made in (first, second, third)]
+    third = extension_settings("small")
+    places = [made["dynamic_library_path"] for made in (first, second, third)]
     assert len(set(places)) == len(built_in(cache)) == 3
 
 
@@ -102,7 +108,7 @@ def test_nothing_is_written_beside_the_server_or_the_source(cache: Path, small: 
         return {*prefix.rglob("*"), *small.rglob("*")}
 
     before = files()
-    assert extension("small").reason is None
+    assert reason_no_extension("small") is None
     assert built_in(cache)
     assert files() == before
 
@@ -118,22 +124,23 @@ def test_our_own_source_compiles_without_a_warning(name: str, tmp_path: Path) ->
 
 def test_the_first_error_of_the_compiler_is_the_reason(cache: Path, small: Path) -> None:
     (small / "small.c").write_text("#include <stdio.h>\nint one(void) { return nothing; }\n")
-    reason = extension("small").reason or ""
+    reason = reason_no_extension("small") or ""
     assert reason.startswith("small cannot be built: small.c:2:")
     assert "nothing" in reason
     assert built_in(cache) == set()
 
 
 def test_a_server_that_is_not_ours_gets_none() -> None:
-    made = extension("cluster_order", "postgresql://somebody@nowhere/db")
-    assert made.reason == "the server is not ours, so nothing can be built for it"
-    assert made.settings == {}
+    wanted = "postgresql://somebody@nowhere/db"
+    reason = "the server is not ours, so nothing can be built for it"
+    assert reason_no_extension("cluster_order", wanted) == reason
+    assert extension_settings("cluster_order", wanted) == {}
 
 
 def test_a_server_that_is_not_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGSTUDIES_SERVER", "/nowhere")
     wanted = "There is no directory /nowhere to take PostgreSQL from"
-    assert extension("cluster_order").reason == wanted
+    assert reason_no_extension("cluster_order") == wanted
 
 
 def test_releases_lack_headers(tmp_path: Path) -> None:
@@ -153,18 +160,18 @@ def test_older_servers_cannot_be_told_where_to_look() -> None:
 
 
 def test_an_extension_that_we_do_not_have_is_named() -> None:
-    assert extension("pg_repack").reason == "there is no extension pg_repack"
+    assert reason_no_extension("pg_repack") == "there is no extension pg_repack"
 
 
 def test_without_tools_the_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr(shutil, "which", lambda _: None)
     monkeypatch.setattr(compilers, "find_spec", lambda _: None)
-    assert extension("cluster_order").reason == "there is no make (apt-get install make)"
+    assert reason_no_extension("cluster_order") == "there is no make (apt-get install make)"
     monkeypatch.setattr(shutil, "which", lambda name: name if "make" in name else None)
-    assert extension("cluster_order").reason == "there is no C compiler (apt-get install gcc)"
+    assert reason_no_extension("cluster_order") == "there is no C compiler (apt-get install gcc)"
     monkeypatch.setenv("CC", "ccache gcc")
-    assert extension("cluster_order").reason == "there is no ccache, which the variable CC names"
+    assert reason_no_extension("cluster_order") == "there is no ccache, which the variable CC names"
 
 
 def test_the_compiler_of_a_python_package_serves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,31 +189,31 @@ def test_a_compiler_without_headers_or_life_is_a_reason(
     compiler.chmod(0o755)
     monkeypatch.setenv("CC", str(compiler))
     wanted = "the C library's headers are not installed (apt-get install libc6-dev)"
-    assert extension("cluster_order").reason == wanted
+    assert reason_no_extension("cluster_order") == wanted
     compiler.write_text("#!/bin/sh\nexit 1\n")
-    assert extension("cluster_order").reason == f"{compiler} --version fails"
+    assert reason_no_extension("cluster_order") == f"{compiler} --version fails"
 
 
 def test_a_cache_that_cannot_be_written_to_is_a_reason(
     small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PGSTUDIES_CACHE", "/proc/cache")
-    reason = extension(small.name).reason or ""
+    reason = reason_no_extension(small.name) or ""
     assert reason.startswith("/proc/cache/extensions cannot be written to")
     assert "set PGSTUDIES_CACHE" in reason
 
 
 def test_a_cache_that_others_can_change_is_not_used(cache: Path, small: Path) -> None:
-    assert extension(small.name).reason is None
+    assert reason_no_extension(small.name) is None
     (built,) = (cache / "extensions").iterdir()
     built.chmod(0o777)
-    assert (extension(small.name).reason or "").startswith(f"other accounts can change {built}")
+    assert (reason_no_extension(small.name) or "").startswith(f"other accounts can change {built}")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root's servers run as another account")
 def test_a_cache_that_the_servers_account_cannot_read_is_a_reason(cache: Path, small: Path) -> None:
     cache.mkdir(mode=0o700)
-    reason = extension(small.name).reason or ""
+    reason = reason_no_extension(small.name) or ""
     assert reason.startswith("the servers' account ")
     assert f"cannot read {cache}/extensions" in reason
 
@@ -215,7 +222,7 @@ def test_a_cache_that_the_servers_account_cannot_read_is_a_reason(cache: Path, s
 def test_what_is_built_is_open_to_the_servers_account(cache: Path, small: Path) -> None:
     before = os.umask(0o077)
     try:
-        assert extension(small.name).reason is None
+        assert reason_no_extension(small.name) is None
     finally:
         os.umask(before)
     modes = {path.stat().st_mode & 0o044 for path in [cache, *cache.rglob("*")]}
@@ -224,7 +231,8 @@ def test_what_is_built_is_open_to_the_servers_account(cache: Path, small: Path) 
 
 def test_nothing_is_built_to_analyse_a_record(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGSTUDIES_REPLAY", "data/records")
-    assert extension("cluster_order") == extensions.Extension("cluster_order")
+    assert reason_no_extension("cluster_order") is None
+    assert extension_settings("cluster_order") == {}
     assert not cache.exists()
 
 

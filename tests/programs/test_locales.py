@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pgstudies.programs import locales
-from pgstudies.programs.locales import libc_locale, locale_environment
+from pgstudies.programs.locales import locale_environment, reason_no_locale
 from tests.servers_at_hand import embedded
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def test_a_server_started_afterwards_sorts_by_it(
 ) -> None:
     monkeypatch.setenv("PGSTUDIES_CACHE", str(run_base / "cache"))
     monkeypatch.setattr(locales, "_on_system", set)
-    reason = libc_locale(NAME)
+    reason = reason_no_locale(NAME)
     if reason:
         pytest.skip(reason)
     with embedded({"fsync": "off"}) as server, server.connect() as connection:
@@ -38,12 +38,12 @@ def test_a_server_started_afterwards_sorts_by_it(
 
 
 def test_it_is_made_once(cache: Path) -> None:
-    reason = libc_locale(NAME)
+    reason = reason_no_locale(NAME)
     if reason:
         pytest.skip(reason)
     made = cache / "locales" / NAME
     before = made.stat().st_mtime_ns
-    assert libc_locale(NAME) is None
+    assert reason_no_locale(NAME) is None
     assert made.stat().st_mtime_ns == before
     assert [entry.name for entry in made.parent.iterdir()] == [NAME]
     assert locale_environment() == {"LOCPATH": str(made.parent)}
@@ -56,11 +56,11 @@ def test_servers_are_told_of_no_locales_when_none_was_made(cache: Path) -> None:
 
 def test_one_that_the_system_has_is_not_made(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locales, "_on_system", lambda: {"en_us.utf8"})
-    assert libc_locale(NAME) is None
+    assert reason_no_locale(NAME) is None
     assert locale_environment() == {}
     assert not (cache / "locales").exists()
 
 
 @pytest.mark.usefixtures("cache")
 def test_one_without_a_source_says_what_to_install() -> None:
-    assert "apt-get install locales" in str(libc_locale("xx_YY.UTF-8"))
+    assert "apt-get install locales" in str(reason_no_locale("xx_YY.UTF-8"))

@@ -5,22 +5,35 @@ from __future__ import annotations
 import atexit
 import os
 import subprocess
+import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 from psycopg import sql
 
+from pgstudies.addresses import Address
 from pgstudies.errors import CannotRun, ServerError
 from pgstudies.servers._dsn import DsnServer
-from pgstudies.servers._places import DatabasePlace
+from pgstudies.servers._places import DatabasePlace, _checksum
 from pgstudies.servers._serve import serve
 from tests.servers_at_hand import BUILDER, LESSER, PASSWORD, dsn_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from pgstudies.servers.owned import OwnedServer
 
 pytestmark = pytest.mark.usefixtures("private")
+
+
+def reach(dsn: str, *, settings: Mapping[str, str] = {}) -> DsnServer:
+    return DsnServer(Address.parse(dsn), settings=settings)
+
+
+MARK = '{"pgstudies": 1, "host": "h", "pid": 1, "started": "2026-11-22T00:00:00+00:00"}'
+
 
 SETTINGS = {"enable_seqscan": "off", "shared_buffers": "64MB", "max_parallel_workers": "8"}
 
@@ -58,7 +71,7 @@ def build_testtab(server: DsnServer, built: list[int]) -> None:
 def test_a_users_table_of_the_same_name_is_never_touched(dsn: str, stranger: OwnedServer) -> None:
     before = users_table(stranger)
     built: list[int] = []
-    with DsnServer(dsn, settings=SETTINGS) as server:
+    with reach(dsn, settings=SETTINGS) as server:
         for _ in range(3):
             server.restore("ten", lambda: build_testtab(server, built))
             with server.connect() as c:
@@ -72,26 +85,26 @@ def test_a_users_table_of_the_same_name_is_never_touched(dsn: str, stranger: Own
 
 def test_which_place_depends_on_the_role(stranger: OwnedServer) -> None:
     for role, database in ((BUILDER, True), (LESSER, False)):
-        with DsnServer(dsn_of(stranger, role), settings={}) as server:
+        with reach(dsn_of(stranger, role), settings={}) as server:
             assert isinstance(server._place, DatabasePlace) is database
             assert server.capabilities.superuser is False
             assert server.capabilities.checkpoint is False
 
 
 def test_session_settings_hold_and_others_are_told(dsn: str) -> None:
-    with DsnServer(dsn, settings=SETTINGS) as server:
+    with reach(dsn, settings=SETTINGS) as server:
         with server.connect() as c:
             assert c.execute("SHOW enable_seqscan").fetchone() == ("off",)
         assert server.unmet_settings == {"shared_buffers": ("64MB", "128MB")}
 
 
 def test_a_setting_already_at_its_value_is_met_in_any_unit(dsn: str) -> None:
-    with DsnServer(dsn, settings={"shared_buffers": "131072kB"}) as server:
+    with reach(dsn, settings={"shared_buffers": "131072kB"}) as server:
         assert server.unmet_settings == {}
 
 
 def test_an_arm_that_needs_a_restart_is_refused_with_the_reason(dsn: str) -> None:
-    with DsnServer(dsn, settings={}) as server:
+    with reach(dsn, settings={}) as server:
         with pytest.raises(CannotRun, match="setting shared_buffers needs a restart of the server"):
             server.restore("ten", lambda: None, {"shared_buffers": "1GB"})
         server.restore("ten", lambda: build_testtab(server, []), {"enable_hashjoin": "off"})
@@ -100,12 +113,12 @@ def test_an_arm_that_needs_a_restart_is_refused_with_the_reason(dsn: str) -> Non
 
 
 def test_the_password_is_shown_nowhere(dsn: str) -> None:
-    with DsnServer(dsn, settings={}) as server:
+    with reach(dsn, settings={}) as server:
         assert "p@ss" not in server.spec
         assert "p%40ss" not in server.spec
         assert "pgstudies" in server.spec
     with pytest.raises(ServerError) as error:
-        DsnServer(dsn.replace("%2Fw0rd", "wrong"), settings={})
+        reach(dsn.replace("%2Fw0rd", "wrong"), settings={})
     assert "p%40ss" not in str(error.value)
     assert "p@ss" not in str(error.value)
 
@@ -142,58 +155,165 @@ def test_something_foreign_under_our_name_is_left_alone(
     dsn: str, stranger: OwnedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pgstudies.servers._places.secrets.token_hex", lambda _: "00000000")
+    name = f"pgstudies_00000000{_checksum('00000000')}"
     with stranger.connect() as c:
-        c.execute("CREATE SCHEMA pgstudies_00000000")
-        c.execute("CREATE DATABASE pgstudies_00000000")
+        c.execute(f"CREATE SCHEMA {name}")
+        c.execute(f"CREATE DATABASE {name}")
     try:
         with pytest.raises(ServerError, match="that pgstudies did not make: rename it, then run"):
-            DsnServer(dsn, settings={})
-        assert places(stranger) == ["pgstudies_00000000"] * 2
+            reach(dsn, settings={})
+        assert places(stranger) == [name] * 2
     finally:
         with stranger.connect() as c:
-            c.execute("DROP SCHEMA pgstudies_00000000")
-            c.execute("DROP DATABASE pgstudies_00000000")
+            c.execute(f"DROP SCHEMA {name}")
+            c.execute(f"DROP DATABASE {name}")
 
 
 def test_what_a_killed_run_left_is_dropped_by_the_next(dsn: str, stranger: OwnedServer) -> None:
-    dead = DsnServer(dsn, settings={})
+    dead = reach(dsn, settings={})
     dead.restore("ten", lambda: build_testtab(dead, []))
     dead.close_connections()
     dead._keeper.close()  # as the kernel does when a process dies
     atexit.unregister(dead.close)
     left = places(stranger)
     assert len(left) >= 1
-    with DsnServer(dsn, settings={}) as server:
+    with reach(dsn, settings={}) as server:
         assert set(places(stranger)) & set(left) == set()
         assert places(stranger) == [server.place]
 
 
 def test_two_runs_at_once_do_not_see_each_other(dsn: str, stranger: OwnedServer) -> None:
-    with DsnServer(dsn, settings={}) as one, DsnServer(dsn, settings={}) as two:
+    with reach(dsn, settings={}) as one, reach(dsn, settings={}) as two:
         assert len(places(stranger)) == 2
         one.restore("ten", lambda: build_testtab(one, []))
         with two.connect() as c:
             assert c.execute("SELECT to_regclass('testtab')").fetchone() == (None,)
 
 
-def test_our_name_without_our_mark_is_not_ours(dsn: str, stranger: OwnedServer) -> None:
+OURS = f"pgstudies_0123abcd{_checksum('0123abcd')}"
+
+
+@pytest.mark.parametrize(
+    ("name", "comment"),
+    [
+        ("pgstudies_0123abcd", None),
+        ("pgstudies_0123abcd01234567", None),
+        ("pgstudies_0123abcd01234567", MARK),
+        (OURS, "pgstudies"),
+        (OURS, '{"pgstudies": "mine"}'),
+        (OURS, '{"pgstudies": 1, "of": "the team"}'),
+        (OURS, MARK.replace("1,", "true,", 1)),
+        (OURS, MARK.replace("2026-11-22", "yesterday")),
+        (OURS, "[" * 100_000),
+    ],
+)
+def test_a_name_like_ours_without_our_mark_is_not_ours(
+    dsn: str, stranger: OwnedServer, name: str, comment: str | None
+) -> None:
     """Not even when it belongs to the same role."""
     with psycopg.connect(dsn, autocommit=True) as c:
-        kind = "DATABASE" if BUILDER in dsn else "SCHEMA"
-        name = sql.SQL("{} pgstudies_0123abcd").format(sql.SQL(kind))
-        c.execute(sql.SQL("CREATE ") + name)
+        kind = sql.SQL("DATABASE" if BUILDER in dsn else "SCHEMA")
+        names = {"kind": kind, "name": sql.Identifier(name), "comment": sql.Literal(comment)}
+        c.execute(sql.SQL("CREATE {kind} {name}").format(**names))
         try:
-            with DsnServer(dsn, settings={}):
-                assert "pgstudies_0123abcd" in places(stranger)
+            c.execute(sql.SQL("COMMENT ON {kind} {name} IS {comment}").format(**names))
+            with reach(dsn, settings={}):
+                assert name in places(stranger)
         finally:
-            c.execute(sql.SQL("DROP ") + name)
+            c.execute(sql.SQL("DROP {kind} {name}").format(**names))
+
+
+DIES_BEFORE_ITS_MARK = """
+import os, sys
+from pgstudies.addresses import Address
+from pgstudies.servers import _dsn, _places
+marks = int(sys.argv[2])
+def mark(place, name, mark=_places.Place._mark):
+    global marks
+    marks -= 1
+    mark(place, name) if marks >= 0 else os._exit(9)
+_places.Place._mark = mark
+_dsn.DsnServer(Address.parse(sys.argv[1])).restore("state", lambda: None)
+"""
+
+
+@pytest.mark.parametrize("marks", [0, 1, 2])
+def test_what_a_run_had_no_time_to_mark_is_dropped_by_the_next(
+    dsn: str, stranger: OwnedServer, marks: int
+) -> None:
+    command = [sys.executable, "-c", DIES_BEFORE_ITS_MARK, dsn, str(marks)]
+    died = subprocess.run(command, check=False, capture_output=True, text=True)
+    if BUILDER in dsn:
+        assert died.returncode == 9, died.stderr
+        assert len(places(stranger)) == (2 if marks == 2 else 1)
+    reach(dsn).close()
+    assert places(stranger) == []
+
+
+def test_an_error_before_the_mark_leaves_nothing(
+    stranger: OwnedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise psycopg.errors.QueryCanceled
+
+    monkeypatch.setattr(DatabasePlace, "_mark", fail)
+    with pytest.raises(ServerError, match="does not let us work there"):
+        reach(dsn_of(stranger, BUILDER))
+    assert places(stranger) == []
+
+
+@pytest.fixture
+def eager_autovacuum(stranger: OwnedServer) -> Iterator[None]:
+    """Autovacuum that comes every second and takes its time."""
+    eager = {"autovacuum_naptime": "1s", "autovacuum_vacuum_insert_threshold": "0"}
+    eager |= {"autovacuum_vacuum_cost_delay": "100ms", "autovacuum_vacuum_cost_limit": "1"}
+    with stranger.connect() as c:
+        for name, value in eager.items():
+            c.execute(f"ALTER SYSTEM SET {name} = '{value}'")
+        c.execute("SELECT pg_reload_conf()")
+        yield
+        for name in eager:
+            c.execute(f"ALTER SYSTEM RESET {name}")
+        c.execute("SELECT pg_reload_conf()")
+
+
+@pytest.mark.usefixtures("eager_autovacuum")
+def test_a_database_that_autovacuum_is_at_work_in_is_dropped(stranger: OwnedServer) -> None:
+    at_work = "SELECT FROM pg_stat_activity WHERE backend_type ~ 'autovacuum w' AND datname = %s"
+    with reach(dsn_of(stranger, BUILDER)) as server, stranger.connect() as c:
+        with server.connect() as ours:
+            ours.execute(
+                "CREATE TABLE large AS SELECT repeat('x', 7000) FROM generate_series(1, 9999)"
+            )
+        while c.execute(at_work, [server.place]).fetchone() is None:
+            time.sleep(0.1)
+        server.restore("ten", lambda: build_testtab(server, []))
+    assert places(stranger) == []
+
+
+def test_a_database_that_is_in_use_is_left_to_the_next_run(
+    stranger: OwnedServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("pgstudies.servers._places._DROPS", 1)
+    with reach(dsn_of(stranger, BUILDER)) as server:
+        first = server.place
+        with stranger.connect(dbname=first):  # a superuser, whom our role may not put out
+            server.restore("ten", lambda: build_testtab(server, []))
+            assert server.place != first
+            with server.connect() as c:
+                assert c.execute("SELECT count(*) FROM testtab").fetchone() == (10,)
+            server.close()
+            assert places(stranger) == [first]
+    assert f"database {first} stays until the next run there" in caplog.text
+    reach(dsn_of(stranger, BUILDER)).close()
+    assert places(stranger) == []
 
 
 def test_a_server_that_goes_away_does_not_hide_the_error_of_the_run(
     dsn: str, stranger: OwnedServer
 ) -> None:
     def run() -> None:
-        with DsnServer(dsn) as server:
+        with reach(dsn) as server:
             left.append(server.place)
             backend = server._keeper.info.backend_pid
             with stranger.connect() as c:
@@ -204,7 +324,7 @@ def test_a_server_that_goes_away_does_not_hide_the_error_of_the_run(
     with pytest.raises(ValueError, match="the run's own"):
         run()
     assert places(stranger) == left
-    DsnServer(dsn).close()
+    reach(dsn).close()
     assert places(stranger) == []
 
 
@@ -222,7 +342,7 @@ def test_libpq_variables_fill_in_what_the_dsn_leaves_open(
 
 
 def test_client_programs_reach_our_place_by_its_environment(dsn: str) -> None:
-    with DsnServer(dsn) as server:
+    with reach(dsn) as server:
         pgbench = server.capabilities.pgbench
         if pgbench is None:
             pytest.skip("there is no pgbench")
@@ -240,12 +360,12 @@ def test_client_programs_reach_our_place_by_its_environment(dsn: str) -> None:
 
 def test_a_superuser_may_have_what_needs_one(stranger: OwnedServer) -> None:
     asked = {"track_io_timing": "on"}
-    with DsnServer(dsn_of(stranger, "postgres"), settings=asked) as server:
+    with reach(dsn_of(stranger, "postgres"), settings=asked) as server:
         assert server.capabilities.superuser
         assert server.capabilities.checkpoint
         assert "pg_buffercache" in server.capabilities.contrib
         assert server.unmet_settings == {}
-    with DsnServer(dsn_of(stranger, BUILDER), settings=asked) as server:
+    with reach(dsn_of(stranger, BUILDER), settings=asked) as server:
         assert server.unmet_settings == {"track_io_timing": ("on", "off")}
         with pytest.raises(CannotRun, match="setting track_io_timing needs a superuser"):
             server.restore("ten", lambda: None, asked)
@@ -260,7 +380,7 @@ def test_no_setting_of_the_server_changes(dsn: str, stranger: OwnedServer) -> No
             )
 
     before = settings()
-    with DsnServer(dsn, settings=SETTINGS) as server:
+    with reach(dsn, settings=SETTINGS) as server:
         server.restore("ten", lambda: build_testtab(server, []), {"enable_hashjoin": "off"})
     assert settings() == before
 
@@ -268,7 +388,7 @@ def test_no_setting_of_the_server_changes(dsn: str, stranger: OwnedServer) -> No
 @pytest.mark.parametrize("value", ["many", "-5"])
 def test_a_value_that_a_setting_cannot_have_is_refused(dsn: str, value: str) -> None:
     with (
-        DsnServer(dsn) as server,
+        reach(dsn) as server,
         pytest.raises(CannotRun, match=f"work_mem.*{value}|{value}.*wor"),
     ):
         server.restore("ten", lambda: None, {"work_mem": value})

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from pgstudies.addresses import without_password
+from pgstudies.addresses import Address
 from pgstudies.errors import CannotRun, ServerError, SpaceError, StudyError
 from pgstudies.programs.accounts import server_account
 from pgstudies.programs.installations import Binaries, find_binaries, require_version
@@ -215,7 +215,7 @@ def test_an_installation_knows_its_programs() -> None:
 
 
 def test_the_password_of_a_dsn_is_left_out(stranger: OwnedServer) -> None:
-    shown = without_password(dsn_of(stranger, "dba", "hunter2 &"))
+    shown = Address.parse(dsn_of(stranger, "dba", "hunter2 &")).public
     assert "hunter2" not in shown
     assert "dba" in shown
 

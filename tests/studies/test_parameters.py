@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pgstudies import paths
-from pgstudies.addresses import holds_password
 from pgstudies.errors import StudyError
 from pgstudies.studies.parameters import checked, declared, study_parameters
 
@@ -206,21 +205,3 @@ def test_a_notebook_that_was_given_a_password_says_so(
         "This notebook now holds the password of the server: to keep it out, set "
         "PGSTUDIES_SERVER to the address instead of the parameter server.\n"
     )
-
-
-@pytest.mark.parametrize(
-    ("server", "answer"),
-    [
-        ("", False),
-        ("embedded", False),
-        ("/opt/pg19/bin", False),
-        ("postgresql://me@db/x", False),
-        ("postgresql://me:pw@db/x", True),
-        ("postgresql://db/x?user=me&password=pw", True),
-        ("host=db password=pw", True),
-        ("host=db", False),
-        ("postgresql://me:p@ss:word@db:port/x", True),  # cannot be read, so may hold one
-    ],
-)
-def test_an_address_with_a_password_is_known_by_it(server: str, answer: bool) -> None:
-    assert holds_password(server) is answer

@@ -94,7 +94,7 @@ def test_more_connections_than_fit_are_refused_with_the_number_that_fits(
 ) -> None:
     address = dsn_of(stranger, BUILDER)
     wanted = {"connections": [5000], "releases": [], "blocks": 1}
-    with pytest.raises(StudyError, match=r"no wanted number of connections fits: .* has \d+"):
+    with pytest.raises(StudyError, match=r"5000 sessions do not fit: .* has \d+"):
         run_study("mvcc_catalog", server=address, parameters=wanted)
 
 

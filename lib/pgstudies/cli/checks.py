@@ -108,7 +108,7 @@ def _self_tests(server: OwnedServer) -> str:
 
 
 def _with_extension(server: OwnedServer, name: str) -> None:
-    server.restart(build(name, server.binaries).settings)
+    server.restart(build(name, server.binaries))
     with server.connect() as connection:
         create = sql.SQL("CREATE EXTENSION IF NOT EXISTS {}").format(sql.Identifier(name))
         connection.execute(create)

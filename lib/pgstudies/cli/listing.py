@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from .. import paths
+from ..addresses import EMBEDDED
 from ..errors import ServerError
 from ..programs import reason_not_available, releases, releases_dir
-from ..programs.installations import EMBEDDED, find_binaries
+from ..programs.installations import find_binaries
 from ..records import reading as recorded
 from ..studies import PROFILES, plan
 from ..studies import studies as names_of_studies

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..addresses import holds_password, is_dsn
+from ..addresses import Address
 from ..errors import StudyError
 from ..measuring.comparison import Comparison, Side
 
@@ -66,22 +65,31 @@ def side(text: str, *, otherwise: str) -> Side:
     ``otherwise`` is the server of a file that stands alone.  Raises StudyError for an address with
     a password, and for a file that cannot be read.
     """
-    server, plus, file = text.rpartition("+")
-    if not plus and Path(text).expanduser().is_file():
-        server, file = otherwise, text
-    elif not plus or not Path(file).expanduser().is_file():
-        if plus and not Path(text).expanduser().exists() and not is_dsn(text):
-            raise StudyError(f"There is no file of settings {file}.")
-        server, file = text, ""
-    if is_dsn(server):
-        if holds_password(server):
-            raise StudyError(
-                "A comparison keeps the addresses of its servers, so there must be no password in "
-                "them: write it into ~/.pgpass."
-            )
-    elif os.sep in server or Path(server).expanduser().is_dir():
-        server = str(Path(server).expanduser().resolve())
-    return Side(server, read_settings(Path(file).expanduser()) if file else {})
+    server, plus, name = text.rpartition("+")
+    file = _file(name)
+    if file is not None and not plus:
+        server = otherwise
+    elif file is None:
+        server = text
+    address = Address.parse(server)  # before anything is repeated: it may hold a password
+    if address.secrets:
+        raise StudyError(
+            "A comparison keeps the addresses of its servers, so there must be no password in "
+            "them: write it into ~/.pgpass."
+        )
+    address = address.absolute()
+    if file is None and plus and not address.is_dsn and not Path(address.text).exists():
+        raise StudyError(f"There is no file of settings {name}.")
+    return Side(address.text, read_settings(file) if file else {})
+
+
+def _file(name: str) -> Path | None:
+    """The file of that name, or None where there is none."""
+    try:
+        file = Path(name).expanduser()
+        return file if file.is_file() else None
+    except (OSError, RuntimeError):  # too long a name, or ~ of a user there is none of
+        return None
 
 
 def read_settings(file: Path) -> dict[str, str]:

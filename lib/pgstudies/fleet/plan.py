@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from ..addresses import holds_password
+from ..addresses import Address
 from ..errors import StudyError
 from ..records.reading import list_records, read_record
 from ..studies import plan
@@ -136,7 +136,7 @@ def _cells(run: Any, text: Mapping[str, Any], path: Path) -> Iterator[Cell]:
     for server in run.get("servers", [""]):
         if not isinstance(server, str):
             raise StudyError(f"{where}: servers are words in quotes, and {server!r} is none.")
-        if holds_password(server):
+        if Address.parse(server).secrets:
             raise StudyError(
                 f"{where}: the address of a server must not hold its password, which every host "
                 f"and the scheduler would read; put it into ~/.pgpass there."

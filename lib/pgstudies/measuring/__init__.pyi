@@ -4,9 +4,10 @@ from ._concurrent import reason_not_in_step as reason_not_in_step
 from ._design import Arm as Arm
 from ._measure import measure as measure
 from ._pgbench import pgbench as pgbench
-from ._pgbench import require_pgbench as require_pgbench
+from ._pgbench import reason_no_pgbench as reason_no_pgbench
 from ._sessions import conninfo as conninfo
 from ._sessions import hold_transactions as hold_transactions
+from ._sessions import reason_no_room as reason_no_room
 from ._sessions import room_for_sessions as room_for_sessions
 from ._sessions import session_cpu_seconds as session_cpu_seconds
 from ._sessions import unpinned as unpinned

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..errors import CannotRun, StudyError
-from ._sessions import end_sessions, room_for_sessions
+from ..errors import StudyError, require
+from ._sessions import end_sessions, reason_no_room
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -51,9 +51,7 @@ def concurrently(
     Raises CannotRun when the server has no room for so many sessions; an error in one is raised
     when all have ended.
     """
-    room = room_for_sessions(trial.server)
-    if len(delays) > room.connections:
-        raise CannotRun(f"{len(delays)} sessions do not fit: {room.reason}")
+    require(reason_no_room(trial.server, len(delays)))
     where: dict[str, Any] = {"iteration": iteration, "case": case}
     with trial.measuring(step, other_sessions=True, **where) as took:
         spans = _spans(trial, work, delays, settings)

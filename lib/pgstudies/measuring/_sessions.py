@@ -16,7 +16,7 @@ import psutil
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from ..errors import CannotRun, ServerError
+from ..errors import ServerError, require
 from ..programs.accounts import without_pg_variables
 
 if TYPE_CHECKING:
@@ -63,20 +63,31 @@ _END_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
-class Room:
+class _Room:
     """How many more sessions there is room for, and what sets that limit."""
 
     connections: int
-    reason: str
+    limit: str
 
 
-def room_for_sessions(server: Server | None = None, *, oldest: int | None = None) -> Room:
+def room_for_sessions(server: Server | None = None, *, oldest: int | None = None) -> int:
     """How many sessions this machine has room for, and the server, where one is given.
 
     Counted are open files and processes of this account, memory, System V semaphores where
-    ``oldest``, the oldest server's version, is before 10, and ``max_connections``.  The limit of
-    open files is raised first, as far as the system lets us.
+    ``oldest``, the oldest server's version, is before 10, and ``max_connections``; of a server that
+    is not ours at most half of what is free.  The limit of open files is raised first, as far as
+    the system lets us.
     """
+    return _room(server, oldest).connections
+
+
+def reason_no_room(server: Server, count: int) -> str | None:
+    """Why so many sessions do not fit beside those of this server, or None if they do."""
+    room = _room(server)
+    return f"{count} sessions do not fit: {room.limit}" if count > room.connections else None
+
+
+def _room(server: Server | None, oldest: int | None = None) -> _Room:
     rooms = [_room_for_files()]
     if server is not None:
         rooms.append(_room_on_server(server))
@@ -98,9 +109,7 @@ def hold_transactions(server: Server, count: int) -> Iterator[int]:
     ServerError when the server refuses one, or a snapshot does not hold them.
     """
     before = len(server.session_pids()) if server.owned else 0
-    room = room_for_sessions(server)
-    if count > room.connections:
-        raise CannotRun(f"{count} sessions do not fit: {room.reason}")
+    require(reason_no_room(server, count))
     holders: list[psycopg.AsyncConnection[TupleRow]] = []
     try:
         if count:
@@ -233,7 +242,7 @@ def unpinned(server: Server) -> Iterator[None]:
                 os.sched_setaffinity(pid, before[postmaster])
 
 
-def _room_on_server(server: Server) -> Room:
+def _room_on_server(server: Server) -> _Room:
     with server.connect() as connection:
         row = connection.execute(
             """
@@ -246,10 +255,17 @@ def _room_on_server(server: Server) -> Room:
         ).fetchone()
     slots, reserved, used = row or (0, 0, 0)
     free = max(0, slots - int(reserved) - used - _SPARE_CONNECTIONS)
-    return Room(free, f"the server has {free} connections free (max_connections is the limit)")
+    if server.owned:
+        return _Room(free, f"the server has {free} connections free (max_connections is the limit)")
+    # Others want to get in meanwhile.
+    return _Room(
+        free // 2,
+        f"the server has {free} connections free (max_connections is the limit), of which "
+        f"{free // 2}, half of them, are ours to take because it is not our server",
+    )
 
 
-def _room_for_files() -> Room:
+def _room_for_files() -> _Room:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(ValueError, OSError):
@@ -258,16 +274,16 @@ def _room_for_files() -> Room:
     if soft == resource.RLIM_INFINITY:
         soft = 2**31
     free = max(0, soft - psutil.Process().num_fds() - _SPARE_FILES)
-    return Room(free, f"this process may open {free} more files (ulimit -n)")
+    return _Room(free, f"this process may open {free} more files (ulimit -n)")
 
 
-def _room_in_memory() -> Room:
+def _room_in_memory() -> _Room:
     available = psutil.virtual_memory().available
     free = max(0, available // 2 // _BYTES_PER_SESSION)
-    return Room(free, f"memory for {free}, at 2 MB each in half of the {available >> 20} MB free")
+    return _Room(free, f"memory for {free}, at 2 MB each in half of the {available >> 20} MB free")
 
 
-def _room_for_processes() -> list[Room]:
+def _room_for_processes() -> list[_Room]:
     rooms = []
     for limit, used in (
         ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids.current"),
@@ -275,17 +291,17 @@ def _room_for_processes() -> list[Room]:
     ):
         with contextlib.suppress(OSError, ValueError):
             free = int(Path(limit).read_text()) - int(Path(used).read_text()) - _SPARE_PROCESSES
-            rooms.append(Room(max(0, free), f"its cgroup may start {free} more processes"))
+            rooms.append(_Room(max(0, free), f"its cgroup may start {free} more processes"))
     # Of our own account; root's servers run as another one, which starts out with the same limit.
     most = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     if most != resource.RLIM_INFINITY and os.geteuid() != 0:
         mine = sum(p.info["uids"].real == os.getuid() for p in psutil.process_iter(["uids"]))
         free = max(0, most - mine - _SPARE_PROCESSES)
-        rooms.append(Room(free, f"this account may start {free} more processes (ulimit -u)"))
+        rooms.append(_Room(free, f"this account may start {free} more processes (ulimit -u)"))
     return rooms
 
 
-def _room_for_semaphores() -> list[Room]:
+def _room_for_semaphores() -> list[_Room]:
     try:
         limits = _SEMAPHORE_LIMITS.read_text().split()
         sets = _SEMAPHORES_USED.read_text().splitlines()[1:]
@@ -296,4 +312,4 @@ def _room_for_semaphores() -> list[Room]:
     # A set holds 16 semaphores and one that says whose it is.
     possible = min(most_sets - len(sets), (semaphores - used) // (_SEMAPHORES_PER_SET + 1))
     free = max(0, possible * _SEMAPHORES_PER_SET - _SPARE_PROCESSES)
-    return [Room(free, f"semaphores for {free}, which servers before 10 need (kernel.sem)")]
+    return [_Room(free, f"semaphores for {free}, which servers before 10 need (kernel.sem)")]

@@ -9,13 +9,12 @@ import shutil
 import subprocess
 import tempfile
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
 
-from ..addresses import is_dsn
+from ..addresses import EMBEDDED, Address
 from ..errors import CannotRun, ServerError
 from ..paths import EXTENSIONS, cache_dir
 from .accounts import (
@@ -26,11 +25,9 @@ from .accounts import (
     server_account,
 )
 from .compilers import compiler_version, find_compiler, find_make, server_headers
-from .installations import EMBEDDED, find_binaries
+from .installations import find_binaries
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import psycopg
 
     from .installations import Binaries
@@ -42,42 +39,42 @@ FINDS_EXTENSIONS = 180000
 """From here on a server is told by settings where to look for extensions."""
 
 
-@dataclass(frozen=True)
-class Extension:
-    """An extension that has been built, or the reason why it could not be.
-
-    Attributes:
-        name: As in CREATE EXTENSION.
-        settings: Those that let a server find it, for ``measure``; empty if it could not be built.
-        reason: Why it cannot be used, as for ``Arm.not_run``; None if all is well.
-
-    """
-
-    name: str
-    settings: Mapping[str, str] = field(default_factory=dict)
-    reason: str | None = None
-
-
-def extension(name: str, server: str | None = None) -> Extension:
-    """Build an extension for the server that ``server`` names, as for ``serve``.
+def reason_no_extension(name: str, server: str | None = None) -> str | None:
+    """Why an extension cannot be built for the server that ``server`` names, or None if it can.
 
     What has been built is kept in the user's cache, by the server's version, the source and the
     compiler, and nothing is written anywhere else.  Nothing is built where a record is analysed
     anew: its arms are known.
     """
-    if os.environ.get("PGSTUDIES_REPLAY"):
-        return Extension(name)
-    wanted = server or os.environ.get("PGSTUDIES_SERVER") or EMBEDDED
     try:
-        if is_dsn(wanted):
-            raise CannotRun("the server is not ours, so nothing can be built for it")
-        return build(name, find_binaries(wanted))
+        _built(name, server)
     except (CannotRun, ServerError) as reason:
-        return Extension(name, reason=str(reason).rstrip("."))
+        return str(reason).rstrip(".")
+    return None
 
 
-def build(name: str, binaries: Binaries) -> Extension:
-    """Build an extension for an installation, unless it is in the cache.
+def extension_settings(name: str, server: str | None = None) -> dict[str, str]:
+    """The settings that let that server find the extension, for ``measure``.
+
+    There are none where it cannot be built, and where a record is analysed anew.
+    """
+    try:
+        return _built(name, server)
+    except (CannotRun, ServerError):
+        return {}
+
+
+def _built(name: str, server: str | None) -> dict[str, str]:
+    if os.environ.get("PGSTUDIES_REPLAY"):
+        return {}
+    wanted = server or os.environ.get("PGSTUDIES_SERVER") or EMBEDDED
+    if Address.parse(wanted).is_dsn:
+        raise CannotRun("the server is not ours, so nothing can be built for it")
+    return build(name, find_binaries(wanted))
+
+
+def build(name: str, binaries: Binaries) -> dict[str, str]:
+    """Build an extension for an installation, unless it is in the cache; as ``extension_settings``.
 
     Raises CannotRun with the first thing that is missing.
     """
@@ -111,13 +108,10 @@ def build(name: str, binaries: Binaries) -> Extension:
             f"the servers' account {account.name} cannot read {home}: set PGSTUDIES_CACHE to a "
             f"directory that others may enter"
         )
-    return Extension(
-        name,
-        {
-            "extension_control_path": f"{built}:$system",
-            "dynamic_library_path": f"{built}:$libdir",
-        },
-    )
+    return {
+        "extension_control_path": f"{built}:$system",
+        "dynamic_library_path": f"{built}:$libdir",
+    }
 
 
 def _build(source: Path, make: list[str], built: Path) -> None:

@@ -8,6 +8,7 @@ import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ..addresses import EMBEDDED
 from ..errors import ServerError
 from ._releases import is_release
 from .accounts import open_to_all
@@ -16,10 +17,6 @@ from .versions import parse_version
 
 OLDEST_OWNED = 90300
 """The oldest server that we start ourselves, as the server itself counts versions."""
-
-
-EMBEDDED = "embedded"
-"""The word for the PostgreSQL that is installed together with this package."""
 
 
 _DEBIAN = Path("/usr/lib/postgresql")

@@ -13,11 +13,10 @@ from ..paths import cache_dir
 _SOURCES = Path("/usr/share/i18n/locales")
 
 
-def libc_locale(name: str) -> str | None:
-    """See to it that servers started from now on know the locale, as ``en_US.UTF-8``.
+def reason_no_locale(name: str) -> str | None:
+    """Why servers started from now on do not know a locale such as ``en_US.UTF-8``, or None.
 
     One that the system lacks is compiled from its sources into our cache, which needs no root.
-    Returns None, or the reason why there is none.
     """
     if _canonical(name) in _on_system() or (_directory() / name).is_dir():
         return None

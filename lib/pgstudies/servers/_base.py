@@ -103,13 +103,9 @@ class ServerBase(ABC):
 class Capabilities:
     """What a study may ask of a server; ``contrib`` are the extensions it can use there."""
 
-    owned: bool
     superuser: bool
-    restart: bool
     local_files: bool
     create_database: bool
     checkpoint: bool
     contrib: frozenset[str]
-    pg_config: Path | None
-    headers: bool
     pgbench: Path | None

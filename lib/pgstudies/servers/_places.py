@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -9,6 +10,7 @@ import re
 import secrets
 import socket
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, ClassVar, LiteralString
 
@@ -27,32 +29,53 @@ _FORMAT = 1
 _LOCK_CLASS = 0x70677374  # "pgst"
 
 
-_NAME = re.compile(r"pgstudies_([0-9a-f]{8})(_[0-9]+)?")
+_NAME = re.compile(r"pgstudies_([0-9a-f]{8})([0-9a-f]{8})(_[0-9]+)?")
+
+
+_MARK = {"pgstudies": int, "host": str, "pid": int, "started": str}
+
+
+_DROPS = 3
+"""How often the drop of a database is tried; a server waits 5 s each time for sessions to end."""
+
+
+_IN_USE = (psycopg.errors.InsufficientPrivilege, psycopg.errors.ObjectInUse)
 
 
 _log = logging.getLogger(__name__)
 
 
 class Place(ABC):
-    """A database or a schema called ``pgstudies_<8 hex digits>``, made by this run.
+    """A database or a schema called ``pgstudies_<16 hex digits>``, made by this run.
+
+    The first half of the digits is drawn at random and the second is a checksum of it, so nobody
+    else comes upon such a name.  Whatever is ours also belongs to our role and has our mark as its
+    comment.
 
     ``keeper`` is a connection to the database of the DSN; for as long as it lives it holds an
     advisory lock that tells other runs that the place is in use.
     """
 
     kind: ClassVar[LiteralString]
-    # Name, comment and owner's rights of everything that may be ours.
+    # Name and comment of everything that may be ours: it belongs to our role.
     _list_ours: ClassVar[LiteralString]
-    _find: ClassVar[LiteralString]
+    _exists: ClassVar[LiteralString]
+    # Whether a run may have died before it could mark what it had made.
+    _made_unmarked: ClassVar[bool]
 
     def __init__(self, keeper: psycopg.Connection[TupleRow], spec: str) -> None:
         self._keeper = keeper
         self._spec = spec
         self._token = secrets.token_hex(4)
-        self.name = f"pgstudies_{self._token}"
+        self.name = f"pgstudies_{self._token}{_checksum(self._token)}"
         if not _try_lock(keeper, self._token):  # pragma: no cover  (the name is new and random)
             raise ServerError(f"{self.name} on {spec} is in use by another run.")
-        self.make_empty()
+        try:
+            self.make_empty()
+        except BaseException:
+            with suppress(psycopg.Error, ServerError):
+                self.remove()
+            raise
 
     @abstractmethod
     def make_empty(self) -> None:
@@ -66,14 +89,13 @@ class Place(ABC):
     def sweep(cls, keeper: psycopg.Connection[TupleRow]) -> list[str]:
         """Remove what dead runs of this user left; returns the names.
 
-        That is what has one of our names, our mark and our role as its owner, and is not locked.
+        That is what is ours and is not locked.
         """
         removed = []
         for name, comment in keeper.execute(cls._list_ours).fetchall():
-            match = _NAME.fullmatch(name)
-            if match is None or not _is_mark(comment):
+            if not cls._is_ours(name, comment):
                 continue
-            token = match[1]
+            token = name.removeprefix("pgstudies_")[:8]
             if _is_locked(keeper, token) or not _try_lock(keeper, token):
                 continue
             try:
@@ -84,6 +106,14 @@ class Place(ABC):
             finally:
                 keeper.execute("SELECT pg_advisory_unlock(%s, %s)", [_LOCK_CLASS, _key(token)])
         return removed
+
+    @classmethod
+    def _is_ours(cls, name: str, comment: str | None) -> bool:
+        """Whether we made what our role owns under this name."""
+        match = _NAME.fullmatch(name)
+        if match is None or match[2] != _checksum(match[1]):
+            return False
+        return _is_mark(comment) or (cls._made_unmarked and comment is None)
 
     @classmethod
     @abstractmethod
@@ -104,11 +134,11 @@ class Place(ABC):
         )
 
     def _drop_if_ours(self, name: str) -> None:
-        """Drop ``name`` if it is there; raises ServerError when it is not marked as ours."""
-        found = self._keeper.execute(self._find, [name]).fetchone()
-        if found is None:
+        """Drop ``name`` if it is there; raises ServerError when it is not ours."""
+        if self._keeper.execute(self._exists, [name]).fetchone() is None:
             return
-        if not _is_mark(found[0]):
+        of_our_role: dict[str, str | None] = dict(self._keeper.execute(self._list_ours).fetchall())
+        if name not in of_our_role or not self._is_ours(name, of_our_role[name]):
             raise ServerError(
                 f"There is a {self.kind} {name} on {self._spec} that pgstudies did not make: "
                 f"rename it, then run again."
@@ -117,7 +147,11 @@ class Place(ABC):
 
 
 class DatabasePlace(Place):
-    """A database of our own, whose states are kept as template databases."""
+    """A database of our own, whose states are kept as template databases.
+
+    The first is called like the place, and those made after it are numbered: each state that is put
+    aside keeps its name, and so does one that cannot be dropped at the time.
+    """
 
     kind = "database"
     _list_ours = """
@@ -125,10 +159,12 @@ class DatabasePlace(Place):
         FROM pg_database
         WHERE datname LIKE 'pgstudies%' AND pg_get_userbyid(datdba) = current_user
     """
-    _find = "SELECT shobj_description(oid, 'pg_database') FROM pg_database WHERE datname = %s"
+    _exists = "SELECT FROM pg_database WHERE datname = %s"
+    # CREATE DATABASE runs in no transaction, so its comment is another one's.
+    _made_unmarked = True
 
     def __init__(self, keeper: psycopg.Connection[TupleRow], spec: str) -> None:
-        self._kept = 0
+        self._used: list[str] = []
         _clone_files(keeper)
         super().__init__(keeper, spec)
 
@@ -138,16 +174,13 @@ class DatabasePlace(Place):
         self._create(f"TEMPLATE template0 ENCODING 'UTF8' LOCALE 'C'{provider}")
 
     def keep(self) -> str:
-        """Put the database aside, to be copied from; returns its new name.  No one may use it."""
-        self._kept += 1
-        kept = f"{self.name}_{self._kept}"
-        self._drop_if_ours(kept)
-        names = {"kept": sql.Identifier(kept), "name": sql.Identifier(self.name)}
-        self._keeper.execute(sql.SQL("ALTER DATABASE {name} RENAME TO {kept}").format(**names))
+        """Put the database aside, to be copied from; returns its name.  No one may use it."""
+        kept = self.name
         # Autovacuum would change it.
         self._keeper.execute(
-            sql.SQL("ALTER DATABASE {kept} ALLOW_CONNECTIONS false").format(**names)
+            sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS false").format(sql.Identifier(kept))
         )
+        self._take_next_name()
         return kept
 
     def copy(self, kept: str) -> None:
@@ -157,20 +190,42 @@ class DatabasePlace(Place):
         self._create("TEMPLATE {kept}" + strategy, kept)
 
     def remove(self) -> None:
-        """Drop the database and those put aside."""
-        for number in range(self._kept + 1):
-            self._drop_if_ours(f"{self.name}_{number}" if number else self.name)
+        """Drop the database, and those put aside; one that is in use is left to the next run."""
+        for name in (*self._used, self.name):
+            try:
+                self._drop_if_ours(name)
+            except _IN_USE as error:
+                _log.warning("database %s stays until the next run there: %s", name, error)
 
     @classmethod
     def _drop(cls, keeper: psycopg.Connection[TupleRow], name: str) -> None:
-        statement = "DROP DATABASE IF EXISTS {} WITH (FORCE)"
-        keeper.execute(sql.SQL(statement).format(sql.Identifier(name)))
+        statement, database = sql.SQL("DROP DATABASE IF EXISTS {}{}"), sql.Identifier(name)
+        for left in reversed(range(_DROPS)):
+            # Only a superuser may force autovacuum and superusers out.  Autovacuum gives way to a
+            # statement that does not force it.
+            with suppress(*_IN_USE):
+                keeper.execute(statement.format(database, sql.SQL(" WITH (FORCE)")))
+                return
+            try:
+                keeper.execute(statement.format(database, sql.SQL("")))
+                return
+            except psycopg.errors.ObjectInUse:
+                if not left:
+                    raise
 
     def _create(self, options: LiteralString, kept: str = "") -> None:
-        self._drop_if_ours(self.name)
+        try:
+            self._drop_if_ours(self.name)
+        except _IN_USE as error:
+            _log.warning("database %s stays for now: %s", self.name, error)
+            self._take_next_name()
         names = {"name": sql.Identifier(self.name), "kept": sql.Identifier(kept or "template0")}
         self._keeper.execute(sql.SQL("CREATE DATABASE {name} " + options).format(**names))
         self._mark(self.name)
+
+    def _take_next_name(self) -> None:
+        self._used.append(self.name)
+        self.name = f"{self._used[0]}_{len(self._used)}"
 
 
 class SchemaPlace(Place):
@@ -182,7 +237,8 @@ class SchemaPlace(Place):
         FROM pg_namespace
         WHERE nspname LIKE 'pgstudies%' AND pg_get_userbyid(nspowner) = current_user
     """
-    _find = "SELECT obj_description(oid, 'pg_namespace') FROM pg_namespace WHERE nspname = %s"
+    _exists = "SELECT FROM pg_namespace WHERE nspname = %s"
+    _made_unmarked = False
 
     def make_empty(self) -> None:
         """Make the schema anew."""
@@ -203,12 +259,21 @@ class SchemaPlace(Place):
             keeper.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(name)))
 
 
+def _checksum(token: str) -> str:
+    return hashlib.sha256(f"pgstudies {token}".encode()).hexdigest()[:8]
+
+
 def _is_mark(comment: str | None) -> bool:
+    """Whether the comment is one that ``_mark`` writes, and no other of somebody's."""
     try:
         mark = json.loads(comment or "")
-    except json.JSONDecodeError:
+        return (
+            {name: type(value) for name, value in mark.items()} == _MARK
+            and mark["pgstudies"] == _FORMAT
+            and datetime.fromisoformat(mark["started"]).tzinfo is not None
+        )
+    except (ValueError, AttributeError, RecursionError):
         return False
-    return isinstance(mark, dict) and "pgstudies" in mark
 
 
 def _key(token: str) -> int:

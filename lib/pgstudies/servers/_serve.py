@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..addresses import is_dsn
+from ..addresses import EMBEDDED, Address
 from ..errors import StudyError
 from ..programs import find_release, is_release, listed
-from ..programs.installations import EMBEDDED, find_binaries
+from ..programs.installations import find_binaries
 from ._dsn import DsnServer
 from .owned import OwnedServer
 
@@ -34,8 +34,9 @@ def serve(
     Raises StudyError for any other word, and ServerError for a server that cannot be used.
     """
     wanted = spec or os.environ.get("PGSTUDIES_SERVER") or EMBEDDED
-    if is_dsn(wanted):
-        return DsnServer(wanted, settings=settings)
+    address = Address.parse(wanted)
+    if address.is_dsn:
+        return DsnServer(address, settings=settings)
     if is_release(wanted):
         wanted = find_release(wanted).name
     elif wanted != EMBEDDED and os.sep not in wanted and not Path(wanted).is_dir():

@@ -12,7 +12,7 @@ from psycopg.conninfo import make_conninfo
 
 from ..errors import CannotRun, ServerError
 from ..programs.accounts import can_execute, run_as, server_account, without_pg_variables
-from ..programs.installations import copy_installation, find_pgbench, has_server_headers
+from ..programs.installations import copy_installation, find_pgbench
 from ..programs.locales import locale_environment
 from ..programs.versions import wal_directory
 from ._base import Capabilities, ServerBase
@@ -263,17 +263,12 @@ class OwnedServer(ServerBase):
         return met, {name: (value, absent) for name, value in unmet.items()}
 
     def _find_capabilities(self, contrib: frozenset[str]) -> Capabilities:
-        pg_config = self.binaries.program("pg_config")
         return Capabilities(
-            owned=True,
             superuser=True,
-            restart=True,
             local_files=True,
             create_database=True,
             checkpoint=True,
             contrib=contrib,
-            pg_config=pg_config,
-            headers=has_server_headers(pg_config),
             pgbench=find_pgbench(self.binaries),
         )
 

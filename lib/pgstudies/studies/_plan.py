@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from .. import paths
-from ..addresses import holds_password, is_dsn, parse_dsn, without_password
-from ..errors import ServerError, StudyError
+from ..addresses import Address
+from ..errors import StudyError
 from ..paths import shown
 from .parameters import checked, declared
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 
 PROFILES = ("quick", "standard", "published")
@@ -32,9 +31,6 @@ INSTRUMENT = "instrument"
 """The notebook that tests the measuring itself: it runs as the studies do, and reruns no post."""
 
 
-_AMBIGUOUS = re.compile(r"[a-z]+://(?:[^/]*@[^/]*@|[^/@]*/[^?]*@)")  # an @ of a password, unescaped
-
-
 @dataclass(frozen=True)
 class Plan:
     """A run with everything checked that can be checked before it starts.
@@ -44,7 +40,7 @@ class Plan:
         notebook: Its source notebook.
         profile: One of ``PROFILES``.
         parameters: Name and value of every parameter but ``server``.
-        server: The server asked for, with its password; empty for ``$PGSTUDIES_SERVER``.
+        server: The server asked for; an empty text for ``$PGSTUDIES_SERVER``.
         injected: What papermill writes into the notebook: no password is in it.
 
     """
@@ -53,7 +49,7 @@ class Plan:
     notebook: Path
     profile: str
     parameters: dict[str, Any]
-    server: str
+    server: Address
     injected: dict[str, Any]
 
 
@@ -73,7 +69,7 @@ def plan(
     """Check a run: ``parameters`` go before the profile's, which go before the notebook's.
 
     Raises StudyError for an unknown study, profile or parameter, and for a value that is of the
-    wrong type or out of its limits.
+    wrong type or out of its limits; ServerError for an address that cannot be read.
     """
     if study not in (*studies(), *SUMMARIES):
         known = ", ".join(studies()) or f"none in {paths.NOTEBOOKS}"
@@ -86,33 +82,16 @@ def plan(
     if server and all(p.name != "server" for p in known_parameters):
         del given["server"]  # a study that needs none still runs with the others
     values = checked(study, known_parameters, _profile(study, profile) | given)
-    asked = str(values.pop("server", ""))
-    public(asked or os.environ.get("PGSTUDIES_SERVER", ""))  # is refused here if it is unreadable
-    directory = Path(asked).expanduser()
-    if asked not in {"", "embedded"} and not is_dsn(asked) and directory.is_dir():
-        asked = str(directory.resolve())
+    asked = Address.parse(str(values.pop("server", ""))).absolute()
+    if not asked.text:
+        Address.parse(os.environ.get("PGSTUDIES_SERVER", ""))  # is refused here if it is unreadable
     # An address with a password reaches the kernel by its environment only: whatever is injected
     # stays in the notebook, and the notebook goes into the book.
     # Of a summary only what was asked for: its page is not to begin with a cell of parameters.
     injected = dict(values) if study not in SUMMARIES else {n: values[n] for n in given}
     if any(p.name == "server" for p in known_parameters):
-        injected["server"] = "" if holds_password(asked) else asked
+        injected["server"] = "" if asked.secrets else asked.text
     return Plan(study, notebook, profile, values, asked, injected)
-
-
-def public(server: str) -> str:
-    """The server as a page may show it: an address without its password.
-
-    Raises ServerError when the address cannot be read, or only by cutting a password in two.
-    """
-    if is_dsn(server) and (
-        _AMBIGUOUS.match(server) or not re.fullmatch(r"[\d,]*", parse_dsn(server).get("port", ""))
-    ):
-        raise ServerError(
-            "The address of the server cannot be read: write %40 for an @, %3A for a : and %2F for "
-            "a / within a password; better give it in PGPASSWORD or in ~/.pgpass."
-        )
-    return without_password(server)
 
 
 def _profile(study: str, profile: str) -> dict[str, object]:

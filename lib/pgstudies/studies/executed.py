@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from .. import errors
-from ..addresses import SECRETS, holds_password, parse_dsn
+from ..addresses import Address
 from ..errors import StudyError
 from ..paths import STUDIES
 from ..records.reading import Record, read_record
@@ -114,13 +114,9 @@ def without_secrets(document: Document, server: str, password: str = "") -> Docu
 
 def _hidden(server: str, password: str) -> re.Pattern[str]:
     """A pattern of everything to hide; it may match nothing."""
-    passwords = {password}
-    addresses = set()
-    if holds_password(server):
-        addresses.add(server)
-        found = parse_dsn(server)
-        passwords |= {found.get(name, "") for name in SECRETS}
-    passwords.discard("")
+    address = Address.parse(server)
+    addresses = {server, address.text} if address.secrets else set()
+    passwords = ({password} | address.secrets) - {""}
     spelled = {
         spelling
         for secret in passwords

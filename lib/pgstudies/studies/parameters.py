@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import paths
-from ..addresses import holds_password
+from ..addresses import Address
 from ..errors import StudyError
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def study_parameters(study: str, namespace: Mapping[str, object]) -> dict[str, A
     parameters = declared(paths.NOTEBOOKS / f"{study}.ipynb")
     present = {p.name: namespace[p.name] for p in parameters if p.name in namespace}
     values = checked(study, parameters, present)
-    if holds_password(str(values.get("server", ""))):
+    if Address.parse(str(values.get("server", ""))).secrets:
         print(
             "This notebook now holds the password of the server: to keep it out, set "
             "PGSTUDIES_SERVER to the address instead of the parameter server.",

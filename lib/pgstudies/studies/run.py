@@ -15,7 +15,7 @@ from .. import paths
 from ..errors import NotebookError, SpaceError
 from ..orders import Orders, Replies
 from ..paths import in_checkout, shown
-from ._plan import plan, public
+from ._plan import plan
 from .executed import error_of, last_place, without_secrets
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def run_study(
     with tempfile.TemporaryDirectory(prefix=f".{study}-", dir=target.parent) as scratch:
         executed = Path(scratch) / f"{study}.ipynb"
         orders = Orders(
-            server=chosen.server or given.server,
+            server=chosen.server.text or given.server,
             replay="" if measures else str(replay or given.replay),
             fresh=fresh or given.fresh,
             profile=profile,
@@ -141,8 +141,8 @@ def _execute(
 
 def _about(chosen: Plan, record: Path | None) -> dict[str, Any]:
     about = {"study": chosen.study, "profile": chosen.profile, "parameters": chosen.parameters}
-    if chosen.server:
-        about["server"] = public(chosen.server)
+    if chosen.server.text:
+        about["server"] = chosen.server.public
     if record is not None:
         about["record"] = str(record)
     return about
