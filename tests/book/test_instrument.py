@@ -40,9 +40,10 @@ from tests import made_up
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+AGAIN = "baseline (again)"
 ARMS = {
     "baseline": 0,
-    "baseline (again)": 0,
+    AGAIN: 0,
     "1 % more": 1,
     "2 % more": 2,
     "5 % more": 5,
