@@ -1,4 +1,5 @@
 from ._arms import Arm as Arm
+from ._arms import arm_table as arm_table
 from ._concurrent import block_of as block_of
 from ._concurrent import concurrently as concurrently
 from ._concurrent import reason_not_in_step as reason_not_in_step

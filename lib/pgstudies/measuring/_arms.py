@@ -6,6 +6,8 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -38,6 +40,13 @@ class Arm:
     not_run: str | None = None
     plays: str | None = None
     side: str | None = None
+
+
+def arm_table(arms: Sequence[Arm]) -> pl.DataFrame:
+    """The arms for readers: arm, what it is, not run (why, or null)."""
+    schema = dict.fromkeys(["arm", "what it is", "not run"], pl.String())
+    rows = [(arm.name, arm.description, arm.not_run) for arm in arms]
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def baseline_of(arms: Sequence[Arm]) -> Arm:
