@@ -386,6 +386,7 @@ def test_a_full_disk_is_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> N
         ("p%40ss%2Fword9 p@ss/word9", "p@ss/word9", f"{HIDDEN} {HIDDEN}"),
         ('it\'s "secret&9"', "secret&9", f'it\'s "{HIDDEN}"'),
         ("secret&amp;9", "secret&9", HIDDEN),
+        ("secret&#34;9 secret&quot;9", 'secret"9', f"{HIDDEN} {HIDDEN}"),
         ("me:me@db and me, password=me", "me", f"me:{HIDDEN}@db and me, password={HIDDEN}"),
         ("the user postgres", "postgres", "the user postgres"),
     ],

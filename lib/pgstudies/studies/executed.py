@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
+
+import markupsafe
 
 from .. import errors
 from ..addresses import SECRETS, holds_password, parse_dsn
@@ -124,7 +126,13 @@ def _hidden(server: str, password: str) -> re.Pattern[str]:
     spelled = {
         spelling
         for secret in passwords
-        for spelling in (secret, quote(secret, safe=""), repr(secret)[1:-1], escape(secret))
+        for spelling in (
+            secret,
+            quote(secret, safe=""),
+            repr(secret)[1:-1],
+            html.escape(secret),
+            str(markupsafe.escape(secret)),  # as templates have it, which spell quotes otherwise
+        )
     }
     # A short password, or a word of every page, is hidden only where it stands as a password.
     words = {secret for secret in spelled if len(secret) < 8 or secret in _COMMON}
