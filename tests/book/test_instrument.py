@@ -34,7 +34,7 @@ from pgstudies.book._instrument_page import (
     read_checks,
 )
 from pgstudies.records.reading import Record
-from pgstudies.studies.executed import without_secrets
+from pgstudies.studies.executed import hiding, without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -327,7 +327,7 @@ def test_checks_are_read_back_from_the_executed_notebook(tmp_path: Path) -> None
     checks = replace(honest(blocks=EACH), stolen=0.5).checks()
     executed = notebook(*DisplayFormatter().format(shown(checks)))  # type: ignore[no-untyped-call]
     nbformat.validate(executed)
-    kept = without_secrets(executed, "postgresql://me:s3cret99@h/d")
+    kept = without_secrets(executed, hiding("postgresql://me:s3cret99@h/d"))
     path = tmp_path / "instrument.ipynb"
     path.write_text(json.dumps(kept))
     found = read_checks(path)
