@@ -2,7 +2,6 @@ from ._claims import all_claims as all_claims
 from ._claims import claims as claims
 from ._claims import origins as origins
 from ._published import published as published
-from ._published import published_source as published_source
 from ._shares import deviations as deviations
 from ._shares import share_table as share_table
 from ._tables import effect_table as effect_table

@@ -72,7 +72,9 @@ def _number(value: float) -> str:
 
 
 def enable() -> None:
-    """Show polars frames of this session in this way, where it is a notebook's."""
+    """Show polars frames of this session in this way where it is a notebook's, else as text."""
+    pl.Config.set_tbl_hide_dataframe_shape(True).set_tbl_hide_column_data_types(True)
+    pl.Config.set_tbl_rows(60).set_tbl_cols(20).set_fmt_str_lengths(200)
     shell = get_ipython()
     if shell is not None and shell.display_formatter is not None:
         shell.display_formatter.formatters["text/html"].for_type(pl.DataFrame, table_html)
