@@ -1,11 +1,17 @@
 from .analysis import block_values as block_values
 from .analysis import claims as claims
-from .analysis import describe as describe
 from .analysis import diagnose as diagnose
+from .analysis import effect_table as effect_table
+from .analysis import if_known as if_known
 from .analysis import judge as judge
 from .analysis import paired_effects as paired_effects
 from .analysis import published as published
 from .analysis import round_values as round_values
+from .analysis import sentences as sentences
+from .analysis import spread as spread
+from .analysis import verdict_table as verdict_table
+from .analysis import with_interval as with_interval
+from .analysis import yes_or_no as yes_or_no
 from .charts import block_chart as block_chart
 from .charts import dot_chart as dot_chart
 from .charts import downloads as downloads
@@ -14,6 +20,7 @@ from .charts import series_chart as series_chart
 from .errors import CannotRun as CannotRun
 from .errors import require as require
 from .measuring import Arm as Arm
+from .measuring import arm_table as arm_table
 from .measuring import cache_state as cache_state
 from .measuring import measure as measure
 from .measuring import pgbench as pgbench
@@ -25,5 +32,4 @@ from .records import read_record as read_record
 from .servers import limited as limited
 from .servers import reason_no_limits as reason_no_limits
 from .servers import require_space as require_space
-from .servers import serve as serve
 from .studies import study_parameters as study_parameters

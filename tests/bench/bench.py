@@ -23,7 +23,7 @@ import polars as pl
 from distributed import Client
 from psycopg import sql
 
-from pgstudies import block_values, paired_effects, serve
+from pgstudies import block_values, paired_effects
 from pgstudies.fleet import sweep as sweeping
 from pgstudies.fleet.ledger import Ledger, Unit
 from pgstudies.fleet.plan import Cell, Sweep
@@ -33,6 +33,7 @@ from pgstudies.measuring._design import Arm
 from pgstudies.measuring._trial import Trial
 from pgstudies.paths import HTML, NOTEBOOKS
 from pgstudies.programs._releases import find_release
+from pgstudies.servers import serve
 from pgstudies.terminal import Progress
 
 if TYPE_CHECKING:

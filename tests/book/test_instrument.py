@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from html import escape
+from html import unescape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ from pgstudies.book._instrument_page import (
     read_checks,
 )
 from pgstudies.records.reading import Record
-from pgstudies.studies.executed import without_secrets
+from pgstudies.studies.executed import hiding, without_secrets
 from tests import made_up
 
 if TYPE_CHECKING:
@@ -336,7 +336,7 @@ def test_checks_are_read_back_from_the_executed_notebook(tmp_path: Path) -> None
     checks = replace(honest(blocks=EACH), stolen=0.5).checks()
     executed = notebook(*DisplayFormatter().format(shown(checks)))  # type: ignore[no-untyped-call]
     nbformat.validate(executed)
-    kept = without_secrets(executed, "postgresql://me:s3cret99@h/d")
+    kept = without_secrets(executed, hiding("postgresql://me:s3cret99@h/d"))
     path = tmp_path / "instrument.ipynb"
     path.write_text(json.dumps(kept))
     found = read_checks(path)
@@ -373,8 +373,8 @@ def test_a_failed_check_is_named_with_its_sentence() -> None:
     assert '<div class="instrument failed" role="alert">' in markup
     assert "FAILED" in markup
     assert "What was measured there is marked" in markup
-    told = escape(sentence(checks, "stolen time"))
-    assert f"<li><strong>stolen time</strong>: {told}</li>" in markup
+    told = sentence(checks, "stolen time")
+    assert f"<li><strong>stolen time</strong>: {told}</li>" in unescape(markup)
     assert markup.count("<li>") == 1
 
 

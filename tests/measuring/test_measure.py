@@ -428,7 +428,8 @@ def test_on_somebody_elses_server_what_cannot_be_had_is_named(
     assert value(record, "rows") == [ROWS] * 4
     reasons = dict(record.arms.select("name", "not_run").iter_rows())
     assert "needs a restart of the server" in str(reasons["big buffers"])
-    assert record.left_out.select("step", "case").unique().sort("step").rows() == [
+    assert record.not_run.select("step", "case").unique().sort("step").rows() == [
+        ("all", ""),
         ("checkpoint", ""),
         ("count", "cold"),
     ]

@@ -373,6 +373,29 @@ def test_maintenance_keeps_every_row_and_the_access_method(c: Connection, way: s
     assert value(c, query) == wanted
 
 
+def test_an_index_is_built_while_the_table_is_read_anew(c: Connection) -> None:
+    clustered(c, "access method")
+    make_holes(c, "k")
+    c.execute(
+        "CREATE FUNCTION change() RETURNS void LANGUAGE plpgsql AS "
+        "'BEGIN ALTER INDEX t_key SET (fillfactor = 80); GRANT SELECT ON t TO PUBLIC; END'"
+    )
+    c.execute(
+        "CREATE FUNCTION changing(int) RETURNS int IMMUTABLE LANGUAGE plpgsql SET search_path = "
+        "mine AS 'BEGIN IF $1 IN (99, 3999) THEN PERFORM change(); END IF; RETURN $1; END'"
+    )
+    with c.transaction():
+        c.execute("INSERT INTO t (k) VALUES (9)")
+        c.execute("CREATE INDEX t_changing ON t (changing(k))")
+        counts(c)
+        c.execute("INSERT INTO t (k) VALUES (9)")  # by the access method again
+        assert counts(c)["suggested"] == 1
+    put_back(c)
+    assert value(c, "SELECT count(*) FROM t WHERE changing(k) > 0") == 4002
+    check(c, "t_changing")
+    check(c)
+
+
 @pytest.mark.parametrize("room", ["on", "off"])
 @WAYS
 def test_a_session_forgets_the_pages_of_an_emptied_table(

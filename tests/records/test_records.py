@@ -11,7 +11,14 @@ import pytest
 
 from pgstudies.errors import SpaceError, StudyError
 from pgstudies.files import is_locked
-from pgstudies.records.reading import LOCK, SAMPLES_SCHEMA, find_record, list_records, read_record
+from pgstudies.records.reading import (
+    LOCK,
+    SAMPLES_SCHEMA,
+    Record,
+    find_record,
+    list_records,
+    read_record,
+)
 from pgstudies.records.writing import RecordWriter, fingerprint
 
 if TYPE_CHECKING:
@@ -182,3 +189,77 @@ def test_what_is_not_a_record_says_so(tmp_path: Path, content: str | None, sente
         (tmp_path / "record.json").write_text(content)
     with pytest.raises(StudyError, match=sentence):
         read_record(tmp_path)
+
+
+def arm(name: str, **more: Any) -> dict[str, Any]:
+    arm = {"name": name, "description": "", "baseline": False, "repeats": None, "not_run": None}
+    return {**arm, **more}
+
+
+@pytest.fixture
+def record(writer: RecordWriter) -> Record:
+    """A record of three arms on two servers, of which one setting each was not granted."""
+    writer.write_block("0-1", rows(0))
+    writer.write_block("0001", rows(1))
+    head = read_record(writer.path)
+    left_out = {"arm": "heap", "step": "cold", "case": "small", "reason": "no memory limits"}
+    info = head.info | {
+        "arms": [
+            arm("heap", baseline=True),
+            arm("heap (again)", repeats="heap"),
+            arm("patched", not_run="there is no compiler"),
+        ],
+        "left_out": [left_out],
+        "server": {
+            "version_text": "PostgreSQL 18.6",
+            "spec": "embedded",
+            "unmet_settings": {"jit": ["off", "on"]},
+        },
+        "servers": {
+            "9.6": {"spec": "9.6", "unmet_settings": {"wal_level": ["minimal", "logical"]}}
+        },
+        "pinned_to_core": 3,
+        "seed": 7,
+        "sessions": [{}, {}],
+        "git": None,
+    }
+    return Record(head.path, info, head.samples)
+
+
+def test_what_was_not_run_is_arms_and_what_procedures_left_out(record: Record) -> None:
+    assert record.not_run.rows() == [
+        ("patched", "all", "", "there is no compiler"),
+        ("heap", "cold", "small", "no memory limits"),
+    ]
+    assert record.reasons == {"patched": "there is no compiler", "heap": "no memory limits"}
+
+
+def test_the_second_copy_of_the_baseline_is_known(record: Record) -> None:
+    assert record.repeat == "heap (again)"
+    alone = Record(record.path, record.info | {"arms": [arm("heap")]}, record.samples)
+    assert alone.repeat is None
+
+
+def test_what_is_measured_is_in_blocks(record: Record) -> None:
+    assert record.measured["block"].unique().to_list() == [1]
+    assert record.summary(rows=10).rows(named=True) == [
+        {"record": record.path.name, "server": "PostgreSQL 18.6", "rows": 10, "blocks": 1}
+    ]
+
+
+def test_settings_that_any_server_did_not_grant(record: Record) -> None:
+    assert record.unmet_settings.rows() == [
+        ("embedded", "jit", "off", "on"),
+        ("9.6", "wal_level", "minimal", "logical"),
+    ]
+
+
+def test_the_facts_of_a_run_are_those_that_are_known(record: Record) -> None:
+    assert dict(record.facts.iter_rows()) == {
+        "record": record.path.name,
+        "server": "PostgreSQL 18.6, embedded",
+        "host": "here",
+        "pinned to core": "3",
+        "seed": "7",
+        "sessions": "2",
+    }

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
+from papermill import PapermillExecutionError
 
 from pgstudies import paths
 from pgstudies.errors import NotebookError, ServerError, SpaceError, StudyError
 from pgstudies.studies._plan import plan, studies
-from pgstudies.studies.executed import HIDDEN, error_of, without_secrets
+from pgstudies.studies.executed import HIDDEN, error_of, hiding, without_secrets
 from pgstudies.studies.run import run_study
 from tests.servers_at_hand import wait_until_dead
 
@@ -355,6 +356,7 @@ def test_a_full_disk_is_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> N
         ("p%40ss%2Fword9 p@ss/word9", "p@ss/word9", f"{HIDDEN} {HIDDEN}"),
         ('it\'s "secret&9"', "secret&9", f'it\'s "{HIDDEN}"'),
         ("secret&amp;9", "secret&9", HIDDEN),
+        ("secret&#34;9 secret&quot;9", 'secret"9', f"{HIDDEN} {HIDDEN}"),
         ("me:me@db and me, password=me", "me", f"me:{HIDDEN}@db and me, password={HIDDEN}"),
         ("the user postgres", "postgres", "the user postgres"),
     ],
@@ -363,7 +365,7 @@ def test_passwords_are_hidden_however_they_are_spelled(
     text: str, password: str, shown: str
 ) -> None:
     cell = {"source": text, "outputs": [{"output_type": "stream", "text": [text]}]}
-    (found,) = without_secrets({"cells": [cell]}, "embedded", password)["cells"]
+    (found,) = without_secrets({"cells": [cell]}, hiding("embedded", password))["cells"]
     assert found["outputs"][0]["text"] == [shown]
     assert found["source"] == text
 
@@ -371,13 +373,27 @@ def test_passwords_are_hidden_however_they_are_spelled(
 def test_nothing_is_hidden_without_a_password() -> None:
     output = {"output_type": "stream", "text": "postgresql://me@db/x ::"}
     notebook = {"cells": [{"source": "", "outputs": [output]}, {"source": "text"}]}
-    assert without_secrets(notebook, "postgresql://me@db/x") == notebook
+    assert without_secrets(notebook, hiding("postgresql://me@db/x")) == notebook
 
 
 def test_an_error_without_words_is_given_by_its_name() -> None:
-    error = {"output_type": "error", "ename": "MemoryError", "evalue": "", "traceback": []}
-    cell = {"cell_type": "code", "metadata": {}, "source": "x = 1\n", "outputs": [error]}
-    assert str(error_of({"cells": [cell]})) == "cell 1, `x = 1`: MemoryError"
+    notebook = {"cells": [{"cell_type": "code", "metadata": {}, "source": "x = 1\n"}]}
+    stopped = PapermillExecutionError(0, 1, "x = 1\n", "MemoryError", "", [])
+    found = error_of(notebook, stopped, hiding("embedded"))
+    assert str(found) == "cell 1, `x = 1`: MemoryError"
+
+
+def test_a_notebook_that_exits_has_not_come_to_its_end(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notebook = document(NOTEBOOKS / "dying.ipynb")
+    for cell in notebook["cells"]:
+        if "SIGKILL" in "".join(cell["source"]):
+            cell["source"] = "raise SystemExit"
+    (place / "leaving.ipynb").write_text(json.dumps(notebook))
+    monkeypatch.setattr(paths, "NOTEBOOKS", place)
+    with pytest.raises(NotebookError, match=r"stopped in cell 3.*: its kernel was told to exit"):
+        run_study("leaving", terminal=io.StringIO())
 
 
 # Signals

@@ -83,7 +83,7 @@ def test_a_superuser_has_the_cache_files_removed_by_the_server(
 ) -> None:
     page_of("mvcc_catalog", dsn_of(stranger, SUPERUSER), tmp_path)
     record = read_record(list_records("mvcc_catalog")["path"][-1])
-    assert record.left_out.is_empty()
+    assert record.not_run.is_empty()
     steps = record.samples.filter(pl.col("step") == "start")
     assert sorted(steps["case"].unique()) == ["cache files removed", "the post's path"]
     assert steps["value"].min() > 0  # type: ignore[operator]

@@ -10,6 +10,7 @@
 #include "catalog/index.h"
 #include "catalog/pg_am_d.h"
 #include "fmgr.h"
+#include "utils/inval.h"
 
 static TableAmRoutine cluster_heap;
 static const TableAmRoutine *heap = NULL;
@@ -146,9 +147,29 @@ cluster_heap_multi_insert(Relation table, TupleTableSlot **slots, int count, Com
  * heap.  So the table is heap for that long.
  *
  * When something changes meanwhile, the relation cache may read the table's
- * definition anew, and with it the access method; the callback of neighbour.c
- * comes after that, and puts it right again.
+ * definition anew, and with it the access method.  Callbacks come after that,
+ * and table_read_anew() puts it right again.  It shares nothing with the
+ * callback of neighbour.c, so either may come first.
  */
+static void
+keep_as_heap(void)
+{
+	if (as_heap != NULL)
+		as_heap->rd_tableam = heap;
+}
+
+static void
+table_read_anew(Datum arg, Oid relid)
+{
+	keep_as_heap();
+}
+
+void
+watch_index_builds(void)
+{
+	CacheRegisterRelcacheCallback(table_read_anew, (Datum) 0);
+}
+
 static Relation
 start_as_heap(Relation table)
 {
@@ -165,13 +186,6 @@ end_as_heap(Relation table, Relation before)
 	as_heap = before;
 	if (table != before)
 		table->rd_tableam = &cluster_heap;
-}
-
-void
-keep_as_heap(void)
-{
-	if (as_heap != NULL)
-		as_heap->rd_tableam = heap;
 }
 
 static double

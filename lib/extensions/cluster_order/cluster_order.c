@@ -61,6 +61,7 @@ _PG_init(void)
 							 &use_reserve, false, PGC_USERSET, 0, NULL, NULL, NULL);
 	MarkGUCPrefixReserved("cluster_order");
 	watch_clusterings();
+	watch_index_builds();
 }
 
 /*

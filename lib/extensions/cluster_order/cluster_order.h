@@ -57,6 +57,6 @@ extern BlockNumber suggest_block(Relation table, Clustering *clustering, TupleTa
 								 Size row_length, bool look_for_room);
 
 /* cluster_heap.c */
-extern void keep_as_heap(void);
+extern void watch_index_builds(void);
 
 #endif

@@ -33,7 +33,6 @@ static void
 relation_changed(Datum arg, Oid relid)
 {
 	generation++;
-	keep_as_heap();
 }
 
 static void

@@ -2,9 +2,15 @@ from ._claims import all_claims as all_claims
 from ._claims import claims as claims
 from ._claims import origins as origins
 from ._published import published as published
-from ._published import published_source as published_source
 from ._shares import deviations as deviations
 from ._shares import share_table as share_table
+from ._tables import effect_table as effect_table
+from ._tables import if_known as if_known
+from ._tables import sentences as sentences
+from ._tables import spread as spread
+from ._tables import verdict_table as verdict_table
+from ._tables import with_interval as with_interval
+from ._tables import yes_or_no as yes_or_no
 from .agreement import HOLDS as HOLDS
 from .agreement import Claim as Claim
 from .agreement import judge as judge

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import html
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -11,12 +11,13 @@ import polars as pl
 from .. import paths
 from ..analysis.instrument import SCHEMA, in_words
 from ..charts.tables import table_html
+from ..templates import environment
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
     from ..records.reading import Record
+
+
+_TEMPLATES = environment(Path(__file__).parent)
 
 
 KEY = "pgstudies_checks"
@@ -80,37 +81,13 @@ def doubtful_hosts(checks: pl.DataFrame) -> set[str]:
 def instrument_markup(checks: pl.DataFrame) -> str:
     """The notice for the front page, as HTML: a line when all is well, a box of what failed."""
     rows = checks.to_dicts()
-    if not rows:
-        return _box(
-            "unknown", "The instrument was not tested: <code>pgstudies run instrument</code>."
-        )
-    failed = [row for row in rows if row["passed"] is False]
-    passed = sum(row["passed"] is True for row in rows)
-    where = f"on {_escaped(rows[0], 'host')}, {_escaped(rows[0], 'date')}"
-    counted = f"{passed} of {len(rows)} checks passed {where}"
-    open_ones = len(rows) - passed - len(failed)
-    if open_ones:
-        counted += f", {open_ones} not judged"
-    if not failed:
-        return _box("passed", f"The instrument: {counted}.")
-    items = "".join(
-        f"<li><strong>{_escaped(row, 'check')}</strong>: {_escaped(row, 'sentence')}</li>"
-        for row in failed
+    return _TEMPLATES.get_template("instrument.html").render(
+        checks=rows,
+        passed=sum(row["passed"] is True for row in rows),
+        failed=[row for row in rows if row["passed"] is False],
+        open=sum(row["passed"] is None for row in rows),
+        where=f"on {rows[0]['host']}, {rows[0]['date']}" if rows else "",
     )
-    return _box(
-        "failed",
-        f"<strong>The instrument FAILED</strong> {len(failed)} of {len(rows)} checks {where}. "
-        f"What was measured there is marked.<ul>{items}</ul>",
-    )
-
-
-def _box(state: str, text: str) -> str:
-    role = ' role="alert"' if state == "failed" else ""
-    return f'<div class="instrument {state}"{role}>{text}</div>\n'
-
-
-def _escaped(row: Mapping[str, Any], column: str) -> str:
-    return html.escape(str(row[column]))
 
 
 _WORDS = {True: "passed", False: "FAILED"}

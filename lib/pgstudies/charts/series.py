@@ -56,10 +56,7 @@ def series_chart(
     steps = [step] if step else []
     require(frame, [x, y, color, *band, *steps], "series_chart")
     shown = frame[color].unique(maintain_order=True).to_list()
-    scale = alt.Scale(type="log") if log else alt.Scale(zero=True)
-    value = alt.Y(y, type="quantitative").title(y_title).scale(scale)
-    if log:
-        value = value.axis(gridOpacity=LABELLED_ONLY)
+    value = _value(y, y_title, log=log)
     picked = alt.selection_point(fields=[color], bind="legend")
     is_number = frame.schema[x].is_numeric()
     if is_number:
@@ -74,21 +71,18 @@ def series_chart(
     layers: list[alt.Chart] = []
     if band:
         shade = alt.when(picked).then(alt.value(0.18)).otherwise(alt.value(0.03))
-        edge = alt.Y(band[0], type="quantitative").title(y_title).scale(scale)
-        layers.append(base.mark_area().encode(y=edge, y2=alt.Y2(band[1]), opacity=shade))
+        layers.append(
+            base.mark_area().encode(
+                y=_value(band[0], y_title, log=log), y2=alt.Y2(band[1]), opacity=shade
+            )
+        )
     layers.append(base.mark_line().encode(y=value, opacity=faded(picked)))
     layers.append(
         base.mark_point().encode(
             y=value,
             shape=shape,
             opacity=faded(picked),
-            tooltip=[
-                alt.Tooltip(color, type="nominal"),
-                *(alt.Tooltip(s, type="nominal") for s in steps),
-                alt.Tooltip(x, type="quantitative" if is_number else "nominal"),
-                number(y, y_title),
-                *(number(c, f"{c}, {y_title}") for c in band),
-            ],
+            tooltip=_tooltip([color, *steps, x], frame, [y, *band], y_title),
         )
     )
     if expectation is not None:
@@ -187,6 +181,25 @@ def _dashed(
     return dashed
 
 
+def _value(y: str, title: str, *, log: bool) -> alt.Y:
+    scale = alt.Scale(type="log") if log else alt.Scale(zero=True)
+    value = alt.Y(y, type="quantitative").title(title).scale(scale)
+    return value.axis(gridOpacity=LABELLED_ONLY) if log else value
+
+
+def _tooltip(
+    places: list[str], frame: pl.DataFrame, values: list[str], title: str
+) -> list[alt.Tooltip]:
+    """A line for each place, then the value and the ends of its interval in its unit."""
+    y, *band = values
+    kinds = {place: frame.schema[place].is_numeric() for place in places}
+    return [
+        *(alt.Tooltip(p, type="quantitative" if kinds[p] else "nominal") for p in places),
+        number(y, title),
+        *(number(end, f"{end}, {title}") for end in band),
+    ]
+
+
 def _zoom() -> alt.Parameter:
     # A finger's drag must scroll the page, and so must the wheel alone.
     drag = "[pointerdown[event.pointerType === 'mouse'], window:pointerup] > window:pointermove!"
@@ -220,10 +233,7 @@ def dot_chart(
     require(frame, [x, y, color, *band, *steps], "dot_chart")
     shown = frame[color].unique(maintain_order=True).to_list()
     groups = frame[x].unique(maintain_order=True).to_list()
-    scale = alt.Scale(type="log") if log else alt.Scale(zero=True)
-    value = alt.Y(y, type="quantitative").title(y_title).scale(scale)
-    if log:
-        value = value.axis(gridOpacity=LABELLED_ONLY)
+    value = _value(y, y_title, log=log)
     colour, shape = arm_channels(color, arms, shown)
     picked = alt.selection_point(fields=[color], bind="legend")
     base = alt.Chart(frame.select(x, y, color, *band, *steps)).encode(
@@ -236,18 +246,16 @@ def dot_chart(
         base = base.encode(xOffset=alt.XOffset(color, type="nominal").sort(shown))
     layers = []
     if band:
-        edge = alt.Y(band[0], type="quantitative").title(y_title).scale(scale)
-        layers.append(base.mark_rule(strokeWidth=2).encode(y=edge, y2=alt.Y2(band[1])))
+        layers.append(
+            base.mark_rule(strokeWidth=2).encode(
+                y=_value(band[0], y_title, log=log), y2=alt.Y2(band[1])
+            )
+        )
     layers.append(
         base.mark_point().encode(
             y=value,
             shape=shape,
-            tooltip=[
-                alt.Tooltip(color, type="nominal"),
-                *(alt.Tooltip(s, type="nominal") for s in [*steps, x]),
-                number(y, y_title),
-                *(number(c, f"{c}, {y_title}") for c in band),
-            ],
+            tooltip=_tooltip([color, *steps, x], frame, [y, *band], y_title),
         )
     )
     layers = choosable(layers, frame, step)

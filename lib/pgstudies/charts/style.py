@@ -6,7 +6,6 @@ import base64
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
-import polars as pl
 import vl_convert
 
 from ..errors import StudyError
@@ -14,6 +13,8 @@ from . import tables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import polars as pl
 
 
 # JupyterLab 4.6 draws Vega-Lite natively, but registers MIME types only up to v5.
@@ -151,9 +152,7 @@ def enable() -> None:
     alt.renderers.register("book", book_renderer)
     alt.renderers.enable("book")
     alt.theme.register("pgstudies", enable=True)(_theme)
-    pl.Config.set_tbl_hide_dataframe_shape(True).set_tbl_hide_column_data_types(True)
     tables.enable()
-    pl.Config.set_tbl_rows(60).set_tbl_cols(20).set_fmt_str_lengths(200)
 
 
 enable()

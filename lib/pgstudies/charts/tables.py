@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
-import html
+import math
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
 from IPython.core.getipython import get_ipython
 from IPython.display import HTML
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from ..templates import environment
 
+if TYPE_CHECKING:
     from ..records.reading import Record
+
+
+TEMPLATES = environment(Path(__file__).parent)
 
 
 DIGITS = 4
@@ -33,27 +37,13 @@ def table_html(frame: pl.DataFrame) -> str:
     """
     shown = frame.head(MOST_ROWS)
     right = [dtype.is_numeric() or dtype.is_temporal() for dtype in frame.dtypes]
-    head = _row("th", frame.columns, right, ' scope="col"')
-    body = "\n".join(_row("td", [_text(v) for v in row], right) for row in shown.iter_rows())
-    left_out = frame.height - shown.height
-    more = f'<p class="more">… and {left_out:,} more rows</p>' if left_out else ""
-    if frame.is_empty():
-        more = '<p class="more">No rows.</p>'
-    return (
-        f'<div class="table-box" tabindex="0"><table class="dataframe">\n'
-        f"<thead>\n{head}\n</thead>\n<tbody>\n{body}\n</tbody>\n</table>{more}</div>"
-    )
-
-
-def _row(tag: str, cells: Sequence[str], right: Sequence[bool], more: str = "") -> str:
-    classes = ("text", "number")
-    return (
-        "<tr>"
-        + "".join(
-            f'<{tag}{more} class="{classes[is_right]}">{html.escape(cell)}</{tag}>'
-            for cell, is_right in zip(cells, right, strict=True)
-        )
-        + "</tr>"
+    return TEMPLATES.get_template("table.html").render(
+        columns=[
+            (name, "number" if is_right else "text")
+            for name, is_right in zip(frame.columns, right, strict=True)
+        ],
+        rows=[[_text(value) for value in row] for row in shown.iter_rows()],
+        left_out=frame.height - shown.height,
     )
 
 
@@ -72,6 +62,8 @@ def _text(value: object) -> str:
 
 
 def _number(value: float) -> str:
+    if not math.isfinite(value):
+        return str(value)
     whole = f"{value:,.0f}"
     if abs(value) >= 10 ** (DIGITS - 1) or value == round(value):
         return whole
@@ -80,7 +72,9 @@ def _number(value: float) -> str:
 
 
 def enable() -> None:
-    """Show polars frames of this session in this way, where it is a notebook's."""
+    """Show polars frames of this session in this way where it is a notebook's, else as text."""
+    pl.Config.set_tbl_hide_dataframe_shape(True).set_tbl_hide_column_data_types(True)
+    pl.Config.set_tbl_rows(60).set_tbl_cols(20).set_fmt_str_lengths(200)
     shell = get_ipython()
     if shell is not None and shell.display_formatter is not None:
         shell.display_formatter.formatters["text/html"].for_type(pl.DataFrame, table_html)
@@ -94,18 +88,15 @@ def downloads(record: Record) -> HTML:
 
     A file above ``LARGEST_BYTES`` is named with its path instead.
     """
-    items = []
+    files = []
     for name in ("samples.parquet", "record.json"):
         path = record.path / name
         size = path.stat().st_size
-        label = f"{record.info['study']}-{name}"
-        if size > LARGEST_BYTES:
-            items.append(f"<li>{html.escape(str(path))} ({size / 1e6:,.1f} MB)</li>")
-            continue
-        content = base64.b64encode(path.read_bytes()).decode("ascii")
-        items.append(
-            f'<li><a download="{html.escape(label)}" '
-            f'href="data:application/octet-stream;base64,{content}">{html.escape(label)}</a> '
-            f"({size / 1e3:,.1f} kB)</li>"
-        )
-    return HTML(f"<ul>{''.join(items)}</ul>")  # type: ignore[no-untyped-call]
+        file = {"label": f"{record.info['study']}-{name}", "path": path, "kb": size / 1e3}
+        href = None
+        if size <= LARGEST_BYTES:
+            content = base64.b64encode(path.read_bytes()).decode("ascii")
+            href = f"data:application/octet-stream;base64,{content}"
+        files.append({**file, "href": href})
+    text = TEMPLATES.get_template("downloads.html").render(files=files)
+    return HTML(text)  # type: ignore[no-untyped-call]

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import vl_convert
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ..charts.effects import effect_chart
 from ..charts.markup import chart_markup
@@ -20,6 +19,7 @@ from ..errors import SpaceError, StudyError
 from ..measuring.comparison import SIDES
 from ..paths import BOOK
 from ..records.writing import parquet_bytes
+from ..templates import environment
 from .measured import PLACE, TIME, values_of
 from .request import Request
 from .text import headline, reason
@@ -41,7 +41,11 @@ def write_report(result: Result, request: Request, text: str, target: Path) -> P
 
     Raises SpaceError where it cannot be written.
     """
-    page = _environment().get_template("comparison.html").render(_parts(result, request, text))
+    page = (
+        environment(Path(__file__).parent)
+        .get_template("comparison.html")
+        .render(_parts(result, request, text))
+    )
     aside = target.with_name(f".{target.name}.tmp")
     try:
         aside.write_text(page, encoding="utf-8")
@@ -62,16 +66,6 @@ def request_in(report: Path) -> Request:
     if values is None:
         raise StudyError(f"{report} is no report of `pgstudies compare`.")
     return Request.from_dict(values)
-
-
-def _environment() -> Environment:
-    return Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
 
 
 def _parts(result: Result, request: Request, text: str) -> dict[str, Any]:

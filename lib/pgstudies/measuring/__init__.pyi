@@ -2,6 +2,7 @@ from ._concurrent import block_of as block_of
 from ._concurrent import concurrently as concurrently
 from ._concurrent import reason_not_in_step as reason_not_in_step
 from ._design import Arm as Arm
+from ._design import arm_table as arm_table
 from ._measure import measure as measure
 from ._pgbench import pgbench as pgbench
 from ._pgbench import reason_no_pgbench as reason_no_pgbench

@@ -10,6 +10,8 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
+
 from ..errors import StudyError
 from ..servers.settings import merged
 from .comparison import AGAIN, BASELINE, CANDIDATE, COMPARED, SIDES, Comparison, blocks_compared
@@ -50,6 +52,13 @@ class Arm:
     memory_bytes: int = 0
     plays: str | None = None
     side: str | None = None
+
+
+def arm_table(arms: Sequence[Arm]) -> pl.DataFrame:
+    """The arms for readers: arm, what it is, not run (why, or null)."""
+    schema = dict.fromkeys(["arm", "what it is", "not run"], pl.String())
+    rows = [(arm.name, arm.description, arm.not_run) for arm in arms]
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def baseline_of(arms: Sequence[Arm]) -> Arm:

@@ -156,9 +156,6 @@ def _cannot_write(error: OSError) -> SpaceError:
     )
 
 
-_POLL_S = 0.1
-
-
 _REPOSITORY = re.compile(r"Using local repository at (.+)")
 
 
@@ -174,8 +171,10 @@ def copy_artifact(
     of bytes that have arrived.  Raises ServerError with Maven's own reason when it fails, and
     SpaceError when the disk is full.  No ``mvn`` is left running, whatever ends this.
     """
-    # The debug output tells where jars are kept, however that was configured.  A download with a
-    # wrong checksum is refused (--strict-checksums), where Maven itself would only warn.
+    # The debug output tells where jars are kept, however that was configured: their size there is
+    # the progress, and one that is not as expected is removed there.  To ask Maven for the place
+    # takes a second start and one more plugin.  A download with a wrong checksum is refused
+    # (--strict-checksums), where Maven itself would only warn.
     command = ["mvn", "--batch-mode", "--debug", "--strict-checksums", "dependency:copy"]
     command += [f"-Dartifact={artifact}", f"-DoutputDirectory={directory}"]
     log = directory / "mvn.log"
@@ -192,9 +191,11 @@ def copy_artifact(
             )
         except OSError as error:
             raise ServerError(f"mvn cannot be run: {error.strerror}.") from error
+        home = None
         try:
             while maven.poll() is None:
-                show(_arrived(artifact, log))
+                home = home or _repository_directory(artifact, log)
+                show(_arrived(artifact, home))
                 time.sleep(_POLL_S)
         except BaseException:
             with contextlib.suppress(ProcessLookupError):
@@ -214,9 +215,8 @@ def forget_artifact(artifact: str, directory: Path) -> None:
         file.unlink()
 
 
-def _arrived(artifact: str, log: Path) -> int:
+def _arrived(artifact: str, home: Path | None) -> int:
     """Bytes of the jar that there are so far, under its own name or that of a download."""
-    home = _repository_directory(artifact, log)
     sizes = [0]
     for file in home.glob(f"*{_file_name(artifact)}*") if home else []:
         with contextlib.suppress(FileNotFoundError):

@@ -72,9 +72,19 @@ class Record:
         return arms.insert_column(4, pl.Series("server", versions, dtype=pl.String()))
 
     @property
+    def repeat(self) -> str | None:
+        """The arm that is a second copy of the baseline; None where there is none."""
+        return next((arm["name"] for arm in self.info["arms"] if arm["repeats"]), None)
+
+    @property
+    def measured(self) -> pl.DataFrame:
+        """The samples of blocks: all but those of preparation."""
+        return self.samples.filter(pl.col("block") > 0)
+
+    @property
     def blocks(self) -> int:
         """Number of finished blocks."""
-        return self.samples.filter(pl.col("block") > 0)["block"].n_unique()
+        return self.measured["block"].n_unique()
 
     @property
     def gate(self) -> pl.DataFrame:
@@ -84,12 +94,67 @@ class Record:
         )
 
     @property
-    def left_out(self) -> pl.DataFrame:
-        """What was not run and why: arm, step, case, reason."""
-        return pl.DataFrame(
-            self.info["left_out"],
-            schema=dict.fromkeys(["arm", "step", "case", "reason"], pl.String()),
-        )
+    def not_run(self) -> pl.DataFrame:
+        """What was not run and why: arm, step, case, reason.
+
+        First the arms that did not run at all, as step "all"; then what procedures left out.
+        """
+        arms = [
+            {"arm": arm["name"], "step": "all", "case": "", "reason": arm["not_run"]}
+            for arm in self.info["arms"]
+            if arm["not_run"] is not None
+        ]
+        schema = dict.fromkeys(["arm", "step", "case", "reason"], pl.String())
+        return pl.DataFrame([*arms, *self.info["left_out"]], schema=schema)
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """Why an arm was not run, or the last that it left out: what ``judge`` is told."""
+        return dict(self.not_run.select("arm", "reason").iter_rows())
+
+    @property
+    def unmet_settings(self) -> pl.DataFrame:
+        """Settings that a server did not grant: server, setting, wanted, actual."""
+        servers = [self.info["server"], *self.info.get("servers", {}).values()]
+        rows = [
+            (server["spec"], setting, wanted, actual)
+            for server in servers
+            for setting, (wanted, actual) in server["unmet_settings"].items()
+        ]
+        schema = dict.fromkeys(["server", "setting", "wanted", "actual"], pl.String())
+        return pl.DataFrame(rows, schema=schema, orient="row")
+
+    def summary(self, **more: object) -> pl.DataFrame:
+        """One row: record, server, what the study has to say in ``more``, blocks."""
+        server = self.info["server"]["version_text"]
+        row = {"record": self.path.name, "server": server, **more, "blocks": self.blocks}
+        return pl.DataFrame([row])
+
+    @property
+    def facts(self) -> pl.DataFrame:
+        """Where and how it was measured, for the end of a page; what is not known is left out.
+
+        Columns: fact, of this run.
+        """
+        info = self.info
+        host, server = info["host"], info["server"]
+        facts = {
+            "record": [self.path.name],
+            "server": [server.get("version_text"), server.get("spec")],
+            "host": [host.get("hostname"), host.get("cpu_model")],
+            "virtualization": [host.get("virtualization")],
+            "disk": [host.get(name) for name in ("device", "device_scheduler", "file_system")],
+            "pinned to core": [info.get("pinned_to_core")],
+            "seed": [info.get("seed")],
+            "sessions": [len(info.get("sessions", [])) or None],
+            "revision": [(info.get("git") or {}).get("revision")],
+        }
+        told = [
+            (fact, ", ".join(str(part) for part in parts if part is not None))
+            for fact, parts in facts.items()
+        ]
+        schema = {"fact": pl.String(), "of this run": pl.String()}
+        return pl.DataFrame([row for row in told if row[1]], schema=schema, orient="row")
 
     @property
     def timeline(self) -> pl.DataFrame:

@@ -39,19 +39,19 @@ def execute(
     parameters: Mapping[str, Any],
     orders: Orders,
     terminal: TextIO,
-) -> str | None:
-    """Execute ``notebook`` into ``executed``; a cell that fails ends it, and is found there.
+) -> papermill.PapermillExecutionError | str | None:
+    """Execute ``notebook`` into ``executed``; a cell that fails ends it.
 
     The kernel is given ``orders``, and where these are to measure only, no cell is executed after
     the one that has measured.  What the kernel writes to stderr goes to ``terminal`` at once.
-    Returns how the kernel died, in words, or None if it lived.  Raises
-    KeyboardInterrupt when a signal ended the run.
+    Returns the error of the cell that failed, or how the kernel died, in words; None if neither
+    happened.  Raises KeyboardInterrupt when a signal ended the run.
     """
     with tempfile.TemporaryFile() as log:
         kernel = _Kernel(orders, log, terminal)
         try:
             with _quiet(), kernel.interruptible():
-                papermill.execute_notebook(
+                done = papermill.execute_notebook(
                     _unformatted(notebook),
                     _unformatted(executed),
                     dict(parameters),
@@ -62,15 +62,17 @@ def execute(
                     **kernel.options(),
                 )
         except _Enough:
-            pass
-        except papermill.PapermillExecutionError:
-            pass  # the error is in the outputs of its cell
+            return None
+        except papermill.PapermillExecutionError as error:
+            return error
         except (DeadKernelError, RuntimeError, TimeoutError) as error:
             log.seek(0)
             words = log.read().decode(errors="replace").strip().splitlines() or [str(error)]
             return _death(kernel.exit_status, words[-1])
         if kernel.interrupted:
             raise KeyboardInterrupt
+        if done.metadata.papermill.exception:  # to papermill, sys.exit() is a good end
+            return "was told to exit, by sys.exit()"
     return None
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
+
+import markupsafe
 
 from .. import errors
 from ..addresses import Address
@@ -17,8 +19,10 @@ from ..records.reading import Record, read_record
 from ._plan import SUMMARIES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable
     from pathlib import Path
+
+    from papermill import PapermillExecutionError
 
 
 Document = dict[str, Any]
@@ -31,7 +35,7 @@ HIDDEN = "********"
 _COMMON = {"password", "postgres", "pgstudies"}
 
 
-_MARKERS = "papermill-error-cell-tag"  # cells that papermill adds to a failed notebook
+_MARKER = "papermill-error-cell-tag"  # cells that papermill adds to a failed notebook
 
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -41,72 +45,70 @@ def last_place(document: Document) -> str:
     """The cell that was being executed when the kernel ended, in words."""
     started = [
         index
-        for index, cell in enumerate(document["cells"])
+        for index, cell in enumerate(_cells(document))
         if cell["cell_type"] == "code" and cell["metadata"].get("papermill", {}).get("start_time")
     ]
     return _place(document, started[-1]) if started else "its first cell"
 
 
-def error_of(document: Document) -> BaseException | None:
-    """The error a notebook stopped with, as an exception of this process, or None.
+def error_of(
+    document: Document, stopped: PapermillExecutionError, hide: Callable[[Any], Any]
+) -> BaseException:
+    """The error a notebook stopped with, as an exception of this process, without secrets.
 
     One of ``pgstudies.errors`` keeps its class, and so does KeyboardInterrupt; any other is a
     NotebookError that begins with the cell.
     """
-    found = next(
-        (
-            (index, output)
-            for index, cell in enumerate(document["cells"])
-            for output in cell.get("outputs", [])
-            if output["output_type"] == "error"
-        ),
-        None,
-    )
-    if found is None:
-        return None
-    index, output = found
-    name, sentence = output["ename"], " ".join(output["evalue"].split())
+    name, sentence = stopped.ename, " ".join(hide(stopped.evalue).split())
     if name == "KeyboardInterrupt":
         return KeyboardInterrupt()
     known = getattr(errors, name, None)
     if isinstance(known, type) and issubclass(known, errors.StudyError):
         return known(sentence)
-    said = f"{name}: {sentence or _failing_line(output)}".rstrip(":. ")
-    return errors.NotebookError(f"{_place(document, index)}: {said}")
+    said = f"{name}: {sentence or _failing_line(hide(stopped.traceback))}".rstrip(":. ")
+    return errors.NotebookError(f"{_place(document, stopped.cell_index)}: {said}")
 
 
 def _place(document: Document, index: int) -> str:
-    """A cell in words: its number, as Jupyter writes it beside the cell, and its heading."""
-    number, heading = 0, ""
-    for cell in document["cells"][: index + 1]:
-        if _MARKERS in cell["metadata"].get("tags", []):
-            continue
+    """A cell in words: its number, as Jupyter writes it beside the cell, and its heading.
+
+    ``index`` does not count what papermill adds to a failed notebook.
+    """
+    number, heading, lines = 0, "", [""]
+    for cell in _cells(document)[: index + 1]:
         lines = _text(cell["source"]).strip().splitlines()
         if cell["cell_type"] == "code":
             number += bool(lines)
         else:
             heading = next((x.strip("# ") for x in reversed(lines) if x.startswith("#")), heading)
-    if heading:
-        return f'cell {number}, under "{heading}"'
-    first = _text(document["cells"][index]["source"]).strip().splitlines()[0]
-    return f"cell {number}, `{first}`"
+    return f'cell {number}, under "{heading}"' if heading else f"cell {number}, `{lines[0]}`"
 
 
-def _failing_line(output: Mapping[str, Any]) -> str:
+def _cells(document: Document) -> list[dict[str, Any]]:
+    return [cell for cell in document["cells"] if _MARKER not in cell["metadata"].get("tags", [])]
+
+
+def _failing_line(traceback: Iterable[str]) -> str:
     """The line an error without a message came from: a failed assertion says what it expected."""
-    marked = re.findall(r"^-+> \d+ (.*)$", _COLOURS.sub("", _text(output["traceback"], "\n")), re.M)
-    return str(marked[0]).strip() if marked else ""
+    plain = _COLOURS.sub("", "\n".join(traceback))
+    marked = re.search(r"^-+> \d+ (.*)$", plain, re.MULTILINE)
+    return marked[1].strip() if marked else ""
 
 
-def without_secrets(document: Document, server: str, password: str = "") -> Document:
-    """The notebook, with the server's password and its address unreadable in every output.
+def hiding(server: str, password: str = "") -> Callable[[Any], Any]:
+    """Make the server's password and address unreadable in a text, or in lists and dicts of texts.
 
-    Nothing of ours writes them there; but what a study's own cell prints, or an error of somebody's
-    library quotes, would go into the book.
+    Nothing of ours writes them into a notebook; but what a study's own cell prints, or an error of
+    somebody's library quotes, would go into the book.
     """
     hidden = _hidden(server, password)
+    return lambda value: _changed(value, hidden)
+
+
+def without_secrets(document: Document, hide: Callable[[Any], Any]) -> Document:
+    """The notebook, with what ``hide`` hides unreadable in every output."""
     cells = [
-        cell | {"outputs": _changed(cell["outputs"], hidden)} if "outputs" in cell else cell
+        cell | {"outputs": hide(cell["outputs"])} if "outputs" in cell else cell
         for cell in document["cells"]
     ]
     return document | {"cells": cells}
@@ -120,7 +122,13 @@ def _hidden(server: str, password: str) -> re.Pattern[str]:
     spelled = {
         spelling
         for secret in passwords
-        for spelling in (secret, quote(secret, safe=""), repr(secret)[1:-1], escape(secret))
+        for spelling in (
+            secret,
+            quote(secret, safe=""),
+            repr(secret)[1:-1],
+            html.escape(secret),
+            str(markupsafe.escape(secret)),  # as templates have it, which spell quotes otherwise
+        )
     }
     # A short password, or a word of every page, is hidden only where it stands as a password.
     words = {secret for secret in spelled if len(secret) < 8 or secret in _COMMON}
@@ -140,8 +148,8 @@ def _changed(value: Any, hidden: re.Pattern[str]) -> Any:
     return value
 
 
-def _text(source: str | list[str], between: str = "") -> str:
-    return source if isinstance(source, str) else between.join(source)
+def _text(source: str | list[str]) -> str:
+    return source if isinstance(source, str) else "".join(source)
 
 
 @dataclass(frozen=True)

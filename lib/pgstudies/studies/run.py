@@ -16,7 +16,7 @@ from ..errors import NotebookError, SpaceError
 from ..orders import Orders, Replies
 from ..paths import in_checkout, shown
 from ._plan import plan
-from .executed import error_of, last_place, without_secrets
+from .executed import error_of, hiding, last_place, without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -127,16 +127,17 @@ def _execute(
     """The executed notebook, with no password in it, and what it stopped with, if it did."""
     from ._kernel import execute  # noqa: PLC0415  (papermill takes its time)
 
-    death = execute(chosen.notebook, executed, chosen.injected, orders, terminal)
-    document = without_secrets(
-        json.loads(executed.read_text(encoding="utf-8")),
+    stopped = execute(chosen.notebook, executed, chosen.injected, orders, terminal)
+    hide = hiding(
         orders.server,
         os.environ.get("PGPASSWORD", ""),
     )
-    failure = error_of(document)
-    if failure is None and death is not None:
-        failure = NotebookError(f"{last_place(document)}: its kernel {death}")
-    return document, failure
+    document = without_secrets(json.loads(executed.read_text(encoding="utf-8")), hide)
+    if stopped is None:
+        return document, None
+    if isinstance(stopped, str):
+        return document, NotebookError(f"{last_place(document)}: its kernel {stopped}")
+    return document, error_of(document, stopped, hide)
 
 
 def _about(chosen: Plan, record: Path | None) -> dict[str, Any]:

@@ -1,0 +1,78 @@
+"""What every study's page shows of its effects, verdicts and answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from .verdicts import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+def effect_table(effects: pl.DataFrame, *places: str | pl.Expr) -> pl.DataFrame:
+    """The table of ``paired_effects`` for readers.
+
+    Columns: ``places``, which tell the effects apart; blocks; ratio, low, high (to three digits);
+    verdict; margin and detectable in per cent; blocks_needed.
+    """
+    return effects.select(
+        *places,
+        "blocks",
+        pl.col("ratio", "low", "high").round(3),
+        "verdict",
+        (pl.col("margin", "detectable") * 100).round(1).name.suffix(", %"),
+        "blocks_needed",
+    )
+
+
+def verdict_table(judged: pl.DataFrame) -> pl.DataFrame:
+    """The table of ``judge`` for readers.
+
+    Columns: text, source, published_ratio, ratio, low, high (to three digits), blocks, verdict.
+    """
+    ratios = pl.col("published_ratio", "ratio", "low", "high").round(3)
+    return judged.select("text", "source", ratios, "blocks", "verdict")
+
+
+def sentences(effects: pl.DataFrame, place: str) -> str:
+    """A line for each effect: where it is, and what ``describe`` says of it.
+
+    ``place`` names columns in braces, such as "{step}, {candidate}".
+    """
+    rows = effects.iter_rows(named=True)
+    return "\n".join(f"{place.format_map(row)}: {describe(row)}" for row in rows)
+
+
+def with_interval() -> pl.Expr:
+    """The ratio with its interval as text, to two digits: "1.75 (1.47–2.07)"."""
+    ratio, low, high = (pl.col(name).round(2) for name in ("ratio", "low", "high"))
+    return (
+        pl.when(pl.col("low").is_null())
+        .then(pl.format("{} (no interval)", ratio))
+        .otherwise(pl.format("{} ({}–{})", ratio, low, high))
+    )
+
+
+def spread(name: str, value: pl.Expr | None = None) -> list[pl.Expr]:
+    """What a chart with whiskers needs of a group: the median as ``name``, and low and high.
+
+    ``value`` is the column value, if not given; low and high are its least and its most.
+    """
+    value = pl.col("value") if value is None else value
+    return [value.median().alias(name), value.min().alias("low"), value.max().alias("high")]
+
+
+def if_known(holds: Callable[..., bool], *values: object) -> bool | None:
+    """Whether ``holds`` of these values; None where one of them is not known."""
+    return holds(*values) if all(value is not None for value in values) else None
+
+
+_WORDS = {True: "yes", False: "NO", None: "not judged in this run"}
+
+
+def yes_or_no(answers: Mapping[str, bool | None]) -> str:
+    """A line for each question with its answer: yes, NO, or "not judged in this run" for None."""
+    return "\n".join(f"{question}: {_WORDS[answer]}" for question, answer in answers.items())
