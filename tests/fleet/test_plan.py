@@ -118,6 +118,7 @@ def test_the_overview_counts_what_is_done() -> None:
         (f"hosts = {[f'h{n}' for n in range(1001)]}", "names 1001 hosts, and a sweep has 1000"),
         ('hosts = ["a"]\n[[run]]\nstudy = "well"', "well has no blocks to measure"),
         ("blocks = 0x" + 4000 * "f", "has a whole number of more than 64 bits"),
+        ('hosts = ["a"]\n[[run]]\nstudy = "a\\nb"', "or a text that is not one line"),
         ("blocks = " + 5000 * "9", "not valid TOML"),
         ("a = " + 3000 * "[", "nested too deeply"),
         (
@@ -217,7 +218,7 @@ def as_toml(value: object) -> str:
 
 
 @settings(
-    max_examples=300,
+    max_examples=200,
     deadline=None,
     derandomize=True,
     suppress_health_check=list(HealthCheck),
@@ -229,7 +230,7 @@ def test_whatever_is_written_comes_to_a_sweep_or_a_sentence(sweep: dict[str, obj
 
 
 @settings(
-    max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 @given(
     cut=st.integers(0, len(SWEEP)),

@@ -88,8 +88,10 @@ def read_sweep(path: Path) -> Sweep:
         raise StudyError(f"{path} is nested too deeply.") from None
     except ValueError as error:  # of TOML, of UTF-8, of a number with thousands of digits
         raise StudyError(f"{path} is not valid TOML: {error}.") from None
-    if not _in_64_bits(text):
-        raise StudyError(f"{path} has a whole number of more than 64 bits.")
+    if not _can_be_shown(text):
+        raise StudyError(
+            f"{path} has a whole number of more than 64 bits, or a text that is not one line."
+        )
     _known(text, _TOP, str(path))
     hosts = text.get("hosts", [])
     for host in hosts:
@@ -157,12 +159,14 @@ def _ledger(given: str | None, path: Path) -> str:
         raise StudyError(f"{path}: the ledger {given!r} is no path ({error}).") from None
 
 
-def _in_64_bits(value: object) -> bool:
-    """Whether every whole number in it is; a larger one could not even be shown."""
+def _can_be_shown(value: object) -> bool:
+    """Whether every number and text in it can be quoted in a sentence."""
     if isinstance(value, dict):
-        return all(map(_in_64_bits, value.values()))
+        return all(map(_can_be_shown, [*value, *value.values()]))
     if isinstance(value, list):
-        return all(map(_in_64_bits, value))
+        return all(map(_can_be_shown, value))
+    if isinstance(value, str):
+        return value.isprintable()
     return not isinstance(value, int) or -(2**63) <= value < 2**63
 
 
