@@ -20,14 +20,13 @@ from unittest.mock import patch
 
 import numpy as np
 import polars as pl
-from distributed import Client
 from psycopg import sql
 
 from pgstudies import block_values, paired_effects
 from pgstudies.fleet import sweep as sweeping
+from pgstudies.fleet.cluster import local_cluster
 from pgstudies.fleet.ledger import Ledger, Unit
 from pgstudies.fleet.plan import Cell, Sweep
-from pgstudies.fleet.workers import local_cluster
 from pgstudies.measuring import hold_transactions, reason_no_room
 from pgstudies.measuring._design import Arm
 from pgstudies.measuring._trial import Trial
@@ -334,7 +333,7 @@ def sweeps() -> None:
 
     names = ["bench1", "bench2"]
     start = time.perf_counter()
-    with local_cluster(names) as address, Client(address, set_as_default=False) as client:
+    with local_cluster(names) as client:
         client.wait_for_workers(len(names))
         took = time.perf_counter() - start
         report("cluster of two workers started", f"{took:.1f} s", "")
@@ -342,7 +341,7 @@ def sweeps() -> None:
             blocks = 50
             sweep = Sweep(ledger, names, [Cell("study", "quick", "", {}, blocks)])
             with Progress("sweep", blocks * len(names)) as bar:
-                took = seconds(lambda: sweeping.carry_out(sweep, client, bar))
+                took = seconds(lambda: sweeping.measure_missing(sweep, client, bar))
         added = took / blocks - NAP_S
         report("engine for each block", f"{1e3 * added:.0f} ms", "under 1 % of 60 s: 600 ms")
 

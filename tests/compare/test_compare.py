@@ -13,7 +13,7 @@ import pytest
 
 from pgstudies.compare._guards import check
 from pgstudies.compare.measured import Measured, compared_effects, read_measured, reasons
-from pgstudies.compare.plan import in_words, plan_of
+from pgstudies.compare.plan import forecast_lines, forecast_of
 from pgstudies.compare.report import request_in, write_report
 from pgstudies.compare.request import Request, read_settings, side
 from pgstudies.compare.result import Result, exit_code, result_of
@@ -420,11 +420,11 @@ def test_a_comparison_survives_its_way_to_the_notebook() -> None:
 
 @pytest.mark.usefixtures("private")
 def test_the_plan_tells_blocks_and_minutes_from_a_record() -> None:
-    plan = plan_of("cluster_order", COMPARISON, profile="standard", blocks=None, case=None)
+    plan = forecast_of("cluster_order", COMPARISON, profile="standard", blocks=None, case=None)
     assert plan.record is not None
     assert plan.comparisons is not None
     assert plan.blocks >= 10
-    lines = list(in_words(COMPARISON, [plan], minutes=None, margin=0.02))
+    lines = list(forecast_lines(COMPARISON, [plan], minutes=None, margin=0.02))
     assert lines[:2] == [
         "Baseline:  embedded",
         "Candidate: /home/me/patched with work_mem = 64MB",
@@ -434,9 +434,9 @@ def test_the_plan_tells_blocks_and_minutes_from_a_record() -> None:
 
 @pytest.mark.usefixtures("private")
 def test_without_a_record_the_plan_says_so() -> None:
-    plan = plan_of("unheard_of", COMPARISON, profile="quick", blocks=None, case=None)
+    plan = forecast_of("unheard_of", COMPARISON, profile="quick", blocks=None, case=None)
     assert plan.blocks == 10
-    lines = list(in_words(COMPARISON, [plan], minutes=None, margin=0.02))
+    lines = list(forecast_lines(COMPARISON, [plan], minutes=None, margin=0.02))
     assert "  no record of this size tells how long a block takes, or how noisy it is" in lines
 
 

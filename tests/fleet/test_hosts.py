@@ -16,7 +16,7 @@ from pgstudies import effect_chart, paths
 from pgstudies.analysis.pooling import pooled
 from pgstudies.charts import save
 from pgstudies.errors import StudyError
-from pgstudies.fleet.hosts import by_host, host_records, in_words, judged_by_host
+from pgstudies.fleet.hosts import by_host, host_records, judged_by_host, lines_of_hosts
 from tests.made_up import SWEPT, swept_record
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def test_each_host_is_judged_by_the_notebook(
     }
     together = pooled(judged)
     assert together.select("hosts", "holds").rows() == [(3, 2)]
-    lines = "\n".join(in_words(found, judged, together))
+    lines = "\n".join(lines_of_hosts(found, judged, together))
     assert "twice: Two are twice as many as one." in lines
     assert "holds on 2 of 3 hosts; together 2.5" in lines
     rows = by_host(judged, together)

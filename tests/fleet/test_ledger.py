@@ -118,3 +118,35 @@ def test_a_file_system_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_an_unknown_kind_of_store_is_named() -> None:
     with pytest.raises(StudyError, match="The ledger unheard-of://a cannot be opened"):
         Ledger("unheard-of://a")
+
+
+def test_a_ledger_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "ledger").write_text("")
+    with pytest.raises(StudyError, match=r"/ledger cannot be read \(Not a directory\): see that"):
+        Ledger(str(tmp_path / "ledger")).done()
+
+
+def test_a_damaged_block_is_named(ledger: Ledger) -> None:
+    ledger.put(UNIT, BLOCK[:-9])
+    with pytest.raises(StudyError, match=rf"The ledger .*, {UNIT.path} cannot be read \("):
+        ledger.read(UNIT)
+
+
+def test_a_store_without_credentials(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = bucket(store, monkeypatch)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    s3fs.S3FileSystem.clear_instance_cache()
+    with pytest.raises(StudyError, match=r"The ledger s3://.* cannot be read \(.*credentials"):
+        Ledger(url).done()
+
+
+def test_a_store_that_cannot_be_reached(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = bucket(store, monkeypatch)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    s3fs.S3FileSystem.clear_instance_cache()
+    with pytest.raises(StudyError, match=r"The ledger s3://.* cannot be read \(.*connect"):
+        Ledger(url).done()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
 
 from pgstudies import paths
 from pgstudies.errors import StudyError
@@ -103,6 +107,25 @@ def test_the_overview_counts_what_is_done() -> None:
         ('hosts = ["a"]\n[[run]]\nstudy = "swept"\nblocks = 0', "blocks must be at least 1"),
         ('hosts = ["a"]\n[[run]]\nstudy = "swept"\nblocks = true', "must be a whole number"),
         (
+            'hosts = ["a"]\n[[run]]\nstudy = "swept"\nblocks = 100_000_000',
+            "asks for 100000000 blocks on all hosts together, and a sweep has 1000000 at most",
+        ),
+        (
+            f'hosts = ["a"]\n[[run]]\nstudy = "swept"\nparameters = {{ seed = {list(range(33))}, '
+            f"sizes = {[[n] for n in range(33)]} }}",
+            "more than 1000 combinations of study, server and parameters",
+        ),
+        (f"hosts = {[f'h{n}' for n in range(1001)]}", "names 1001 hosts, and a sweep has 1000"),
+        ('hosts = ["a"]\n[[run]]\nstudy = "well"', "well has no blocks to measure"),
+        ("blocks = 0x" + 4000 * "f", "has a whole number of more than 64 bits"),
+        ('hosts = ["a"]\n[[run]]\nstudy = "a\\nb"', "or a text that is not one line"),
+        ("blocks = " + 5000 * "9", "not valid TOML"),
+        ("a = " + 3000 * "[", "nested too deeply"),
+        (
+            'hosts = ["a"]\nledger = "~nobody-at-all/a"\n[[run]]\nstudy = "swept"',
+            "the ledger '~nobody-at-all/a' is no path",
+        ),
+        (
             'hosts = ["a"]\n[[run]]\nstudy = "swept"\nparameters = { paws = 1 }',
             "swept has no parameter paws",
         ),
@@ -130,3 +153,104 @@ def test_what_is_wrong_is_said(text: str, sentence: str) -> None:
 def test_a_file_that_is_not_there() -> None:
     with pytest.raises(StudyError, match=r"nowhere\.toml cannot be read: No such file"):
         read_sweep(Path("nowhere.toml"))
+
+
+TEXTS = st.text(max_size=8) | st.sampled_from(
+    [
+        *("swept", "well", "scorecard", "quick", "standard", "16", "a", "../a", "/dev/null"),
+        *("s3://", "://", "unheard-of://a", "~a/b", "postgresql://u@h/d", "postgresql://"),
+        *("", "\0", "\u2028"),
+    ]
+)
+VALUES = st.recursive(
+    st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | TEXTS | st.dates(),
+    lambda of: st.lists(of, max_size=3) | st.dictionaries(TEXTS, of, max_size=3),
+    max_leaves=6,
+)
+
+
+def mostly(good: st.SearchStrategy[Any], bad: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.integers(0, 5).flatmap(lambda n: good if n else bad)
+
+
+PARAMETERS = mostly(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "pause_s": st.just(0.5) | st.lists(st.integers(0, 9), max_size=3),
+            "seed": mostly(st.lists(st.integers(0, 9), max_size=40), VALUES),
+            "sizes": mostly(st.lists(st.lists(st.integers(0, 9)), max_size=40), VALUES),
+        },
+    ),
+    st.dictionaries(st.sampled_from(["twice", "sizes", "server", "blocks"]) | TEXTS, VALUES),
+)
+RUNS = st.fixed_dictionaries(
+    {"study": mostly(st.just("swept"), TEXTS | VALUES)},
+    optional={
+        "profile": mostly(st.just("quick"), TEXTS),
+        "servers": mostly(st.just(["16", ""]), st.lists(TEXTS, max_size=3) | VALUES),
+        "parameters": mostly(PARAMETERS, VALUES),
+        "blocks": mostly(st.integers(1, 3), st.integers()),
+    },
+)
+SWEEPS = st.fixed_dictionaries(
+    {
+        "hosts": mostly(st.just(["a", "b"]), VALUES),
+        "run": mostly(st.lists(RUNS, min_size=1, max_size=2), VALUES),
+    },
+    optional={
+        "ledger": TEXTS,
+        "blocks": mostly(st.integers(1, 3), VALUES),
+    },
+)
+
+
+def as_toml(value: object) -> str:
+    """A value as TOML has it, tables in one line."""
+    if isinstance(value, dict):
+        pairs = (f"{as_toml(k)} = {as_toml(v)}" for k, v in value.items())
+        return "{" + ", ".join(pairs) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(as_toml, value)) + "]"
+    if isinstance(value, bool | str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return str(value)
+
+
+@settings(
+    max_examples=200,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
+@given(sweep=SWEEPS)
+def test_whatever_is_written_comes_to_a_sweep_or_a_sentence(sweep: dict[str, object]) -> None:
+    text = "".join(f"{name} = {as_toml(value)}\n" for name, value in sweep.items())
+    is_one_sentence(text.encode())
+
+
+@settings(
+    max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
+@given(
+    cut=st.integers(0, len(SWEEP)),
+    until=st.integers(0, len(SWEEP)),
+    put=st.binary(max_size=4) | st.sampled_from([b"[[", b"{", b'"""', b"= 1", b"0x", b"\xff"]),
+)
+def test_whatever_a_typing_error_comes_to_a_sweep_or_a_sentence(
+    cut: int, until: int, put: bytes
+) -> None:
+    is_one_sentence(SWEEP[:cut].encode() + put + SWEEP[until:].encode())
+
+
+def is_one_sentence(content: bytes) -> None:
+    Path("sweep.toml").write_bytes(content)
+    sentence = ""
+    try:
+        sweep = read_sweep(Path("sweep.toml"))
+    except StudyError as error:
+        sentence = str(error)
+    else:
+        assert overview(sweep, set())["done"].sum() == 0
+    event(sentence or "a sweep")
+    assert len(sentence.splitlines()) <= 1

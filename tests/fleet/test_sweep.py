@@ -19,7 +19,6 @@ from urllib.parse import quote
 
 import psutil
 import pytest
-from distributed import Client
 from moto.server import ThreadedMotoServer
 
 from pgstudies import paths
@@ -28,9 +27,11 @@ from pgstudies.files import is_locked
 from pgstudies.fleet import block as blockrun
 from pgstudies.fleet import sweep as sweeping
 from pgstudies.fleet._join import join
+from pgstudies.fleet.certificates import make_certificates
+from pgstudies.fleet.cluster import connected
 from pgstudies.fleet.ledger import Ledger, Unit, packed
 from pgstudies.fleet.plan import Sweep, read_sweep
-from pgstudies.fleet.sweep import carry_out, missing
+from pgstudies.fleet.sweep import measure_missing, missing
 from pgstudies.records.reading import read_record
 from pgstudies.servers.leftovers import find_postmaster
 from pgstudies.terminal import Progress
@@ -39,6 +40,8 @@ from tests.servers_at_hand import wait_until_dead
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from distributed import Client
 
     from pgstudies.servers.owned import OwnedServer
 
@@ -54,6 +57,8 @@ class Place:
         self.base = base
         self.dsn = dsn
         self.processes: list[subprocess.Popen[str]] = []
+        self.certificates = base / "certificates"
+        make_certificates(self.certificates)
 
     def sweep(self, *, blocks: int = 2, pause_s: float = 0.0, **others: Any) -> Sweep:
         """A sweep over both hosts, of one cell; ``others`` go to the top of its file."""
@@ -72,6 +77,7 @@ class Place:
             "PGSTUDIES_NOTEBOOKS": str(NOTEBOOKS),
             "PGSTUDIES_RECORDS": str(self.base / host / "records"),
             "PGSTUDIES_HOST_LOCK": str(self.base / f"{host}.lock"),
+            "PGSTUDIES_CERTIFICATES": str(self.certificates),
             "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "5s",
         }
         return dict(os.environ) | own
@@ -100,12 +106,12 @@ class Place:
 
     def scheduler(self, host: str = "127.0.0.1") -> tuple[subprocess.Popen[str], str]:
         """A scheduler in a process of its own, and its address."""
-        file = self.base / f"scheduler-{len(self.processes)}.json"
-        place = ["--host", host, "--port", "0", "--scheduler-file", str(file)]
-        process = self.start("-m", "distributed.cli.dask_scheduler", "--no-dashboard", *place)
-        wait_for(lambda: file.exists() and file.stat().st_size > 0)
-        time.sleep(0.2)
-        return process, json.loads(file.read_text())["address"]
+        arguments = ["-m", "pgstudies", "scheduler", "--host", host, "--port", "0"]
+        process = self.start(*arguments, output=subprocess.PIPE)
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        assert said.startswith("scheduler: "), said
+        return process, said.removeprefix("scheduler: ").strip()
 
     def worker(
         self, address: str, host: str, *, inside: Sequence[str] = (), **more: str
@@ -120,8 +126,14 @@ class Place:
         _, address = self.scheduler()
         for host in hosts:
             self.worker(address, host)
-        with Client(address, timeout=30, set_as_default=False) as client:
-            client.wait_for_workers(len(hosts), timeout=60)
+        with self.connected(address, len(hosts)) as client:
+            yield client
+
+    @contextmanager
+    def connected(self, address: str, workers: int) -> Iterator[Client]:
+        """A client of a scheduler, once it has so many workers."""
+        with connected(address, self.certificates) as client:
+            client.wait_for_workers(workers, timeout=60)
             yield client
 
     def command(self, address: str) -> subprocess.Popen[str]:
@@ -228,7 +240,7 @@ def finished(
         answers: list[Any] = []
         with place.client(*NAMES) as client:
             for _ in range(2):
-                failures = carry_out(sweep, client, bar)
+                failures = measure_missing(sweep, client, bar)
                 written = {p: p.stat().st_mtime_ns for p in (base / "sweep").rglob("*.parquet")}
                 answers.append((failures, written))
         yield place, sweep, answers
@@ -297,9 +309,8 @@ def test_two_workers_of_one_host_take_turns_and_say_so(
     _, address = place.scheduler()
     for host in NAMES:
         place.worker(address, host, PGSTUDIES_HOST_LOCK=str(place.base / "one.lock"))
-    with Client(address, set_as_default=False) as client:
-        client.wait_for_workers(2, timeout=60)
-        assert carry_out(sweep, client, bar) == []
+    with place.connected(address, 2) as client:
+        assert measure_missing(sweep, client, bar) == []
     assert "Waiting: the study swept (process" in terminal.getvalue()
     ledger = Ledger(sweep.ledger)
     times = sorted(
@@ -385,8 +396,7 @@ def test_a_host_vanishes(place: Place, bar: Progress) -> None:
     sweep = place.sweep(pause_s=1.0, blocks=1)
     _, address = place.scheduler()
     victim, _ = (place.worker(address, host) for host in NAMES)
-    with Client(address, set_as_default=False) as client:
-        client.wait_for_workers(2, timeout=60)
+    with place.connected(address, 2) as client:
         wait_for(lambda: len(children_of(victim)) > 0)
         frozen: list[psutil.Process] = []
 
@@ -397,7 +407,7 @@ def test_a_host_vanishes(place: Place, bar: Progress) -> None:
                 process.suspend()
 
         with in_background(freeze):
-            failures = carry_out(sweep, client, bar, lost_s=3)
+            failures = measure_missing(sweep, client, bar, lost_s=3)
         assert [(f.unit.host, f.reason) for f in failures] == [
             ("bench1", "no worker has its name for 3 s")
         ]
@@ -405,7 +415,7 @@ def test_a_host_vanishes(place: Place, bar: Progress) -> None:
         for process in frozen:  # it comes back, and finds that it was given up
             process.resume()
         place.worker(address, "bench1")
-        assert carry_out(sweep, client, bar, lost_s=60) == []
+        assert measure_missing(sweep, client, bar, lost_s=60) == []
     assert Ledger(sweep.ledger).done() == all_of(sweep)
     assert len(files(place)) == 2
 
@@ -416,21 +426,20 @@ def test_the_network_of_a_host_is_cut(place: Place, bar: Progress) -> None:
     with namespace() as (inside, device, here):
         _, address = place.scheduler(host=here)
         victim = place.worker(address, "bench1", inside=inside)
-        with Client(address, set_as_default=False) as client:
-            client.wait_for_workers(1, timeout=60)
+        with place.connected(address, 1) as client:
 
             def cut() -> None:
                 wait_for(lambda: measuring(victim))
                 ip("link", "set", device, "down")
 
             with in_background(cut):
-                failures = carry_out(sweep, client, bar, lost_s=3)
+                failures = measure_missing(sweep, client, bar, lost_s=3)
             assert [f.reason for f in failures] == ["no worker has its name for 3 s"]
             wait_for(lambda: files(place) == ["0001.parquet"])
             before = next((place.base / "sweep").rglob("*.parquet")).stat().st_mtime_ns
             ip("link", "set", device, "up")
             place.worker(address, "bench1", inside=inside)
-            assert carry_out(sweep, client, bar, lost_s=60) == []
+            assert measure_missing(sweep, client, bar, lost_s=60) == []
     assert Ledger(sweep.ledger).done() == all_of(sweep)
     assert next((place.base / "sweep").rglob("*.parquet")).stat().st_mtime_ns == before
 
@@ -472,21 +481,21 @@ def test_a_disk_is_full_on_one_host(place: Place, bar: Progress) -> None:
         pytest.skip("no small disk can be mounted here")
     try:
         with place.client(*NAMES) as client:
-            failures = carry_out(sweep, client, bar)
+            failures = measure_missing(sweep, client, bar)
         assert [f.unit.host for f in failures] == ["bench2"]
         assert "No space left" in failures[0].reason
         assert {unit.host for unit in Ledger(sweep.ledger).done()} == {"bench1"}
     finally:
         subprocess.run(["umount", str(small)], check=True)
     with place.client(*NAMES) as client:
-        assert carry_out(sweep, client, bar) == []
+        assert measure_missing(sweep, client, bar) == []
     assert Ledger(sweep.ledger).done() == all_of(sweep)
 
 
 def test_a_study_that_refuses_is_not_tried_again(place: Place, bar: Progress) -> None:
     sweep = place.sweep(pause_s=99.0, hosts=["bench1"])
     with place.client("bench1") as client:
-        failures = carry_out(sweep, client, bar)
+        failures = measure_missing(sweep, client, bar)
     assert [(f.unit.block, f.reason) for f in failures] == [
         (1, "This study does not like to wait 99 seconds.")
     ]

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from pgstudies.host import situation
-from pgstudies.host._gate import Finding, gate, judge
+from pgstudies.host._gate import Finding, findings_in, gate
 from pgstudies.host.situation import Process, Situation, cpu_quota_cores, look, throttle_count
 
 GIB = 1024**3
@@ -33,7 +33,7 @@ QUIET = Situation(
 
 
 def test_quiet_machine_has_no_findings() -> None:
-    assert judge(QUIET) == []
+    assert findings_in(QUIET) == []
 
 
 def test_what_is_unknown_is_no_finding() -> None:
@@ -46,7 +46,7 @@ def test_what_is_unknown_is_no_finding() -> None:
         on_battery=None,
         swap_used_bytes=None,
     )
-    assert judge(unknown) == []
+    assert findings_in(unknown) == []
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_what_is_unknown_is_no_finding() -> None:
     ],
 )
 def test_each_disturbance_is_found_alone(name: str, seen: Situation, words: str) -> None:
-    (finding,) = judge(seen)
+    (finding,) = findings_in(seen)
     assert (finding.name, finding.level) == (name, "warn")
     assert words in finding.sentence
     assert finding.sentence.endswith(".")
@@ -87,7 +87,7 @@ def test_each_disturbance_is_found_alone(name: str, seen: Situation, words: str)
 
 def test_the_hungriest_processes_are_named_and_the_rest_counted() -> None:
     processes = tuple(Process(pid, f"p{pid}", pid / 10) for pid in range(3, 9))
-    (finding,) = judge(replace(QUIET, processes=processes))
+    (finding,) = findings_in(replace(QUIET, processes=processes))
     assert "p8" in finding.sentence
     assert "p5" not in finding.sentence
     assert "and 3 more" in finding.sentence

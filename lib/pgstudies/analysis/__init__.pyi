@@ -17,7 +17,7 @@ from .agreement import judge as judge
 from .diagnostics import diagnose as diagnose
 from .effects import paired_effects as paired_effects
 from .instrument import SCHEMA as SCHEMA
-from .instrument import in_words as in_words
+from .instrument import check_lines as check_lines
 from .instrument import instrument_checks as instrument_checks
 from .intervals import MINIMUM_BLOCKS as MINIMUM_BLOCKS
 from .intervals import MOST_BLOCKS as MOST_BLOCKS

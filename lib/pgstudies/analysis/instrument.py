@@ -217,7 +217,7 @@ def _points(fraction: float) -> str:
     return f"{100 * fraction:+.2f}".replace("-", "−")
 
 
-def in_words(checks: Iterable[dict[str, Any]]) -> list[str]:
+def check_lines(checks: Iterable[dict[str, Any]]) -> list[str]:
     """One line for each check: passed, FAILED or not judged, and why."""
     words = {True: "passed", False: "FAILED", None: "not judged"}
     return [f"{words[c['passed']]}: {c['check']}: {c['sentence']}" for c in checks]

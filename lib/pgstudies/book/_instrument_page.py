@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from .. import paths
-from ..analysis.instrument import SCHEMA, in_words
+from ..analysis.instrument import SCHEMA, check_lines
 from ..charts.tables import table_html
 from ..templates import environment
 
@@ -41,7 +41,7 @@ class ShownChecks:
         shown = {
             "text/html": instrument_markup(self.checks)
             + table_html(table.select("check", "result", "sentence")),
-            "text/plain": "\n".join(in_words(self.checks.to_dicts())),
+            "text/plain": "\n".join(check_lines(self.checks.to_dicts())),
         }
         return shown, {KEY: self.checks.to_dicts()}
 

@@ -276,6 +276,9 @@ app.command(short_help="Measure over several hosts, or a grid of parameters.")(c
 app.command(short_help="Be the worker of this host in a sweep.")(cli_sweep.worker)
 
 
+app.command(short_help="Bring a sweep and its workers together.")(cli_sweep.scheduler)
+
+
 app.command(short_help="Say on how many hosts a study's claims hold.")(cli_sweep.hosts)
 
 

@@ -140,7 +140,7 @@ def compare(  # noqa: D103  (its help is above)
             blocks=blocks,
             minutes=minutes,
         )
-        code = _carry_out(request, report, only_plan=plan)
+        code = _compare(request, report, only_plan=plan)
     except StudyError as error:
         _cannot_run(error)
     raise typer.Exit(code)
@@ -167,7 +167,7 @@ def rerun(
     try:
         from ..compare.report import request_in
 
-        code = _carry_out(request_in(report), output, fresh=True)
+        code = _compare(request_in(report), output, fresh=True)
     except StudyError as error:
         _cannot_run(error)
     raise typer.Exit(code)
@@ -179,11 +179,11 @@ def _cannot_run(error: StudyError) -> NoReturn:
     raise typer.Exit(CANNOT_RUN) from None
 
 
-def _carry_out(
+def _compare(
     request: Request, report: Path | None, *, only_plan: bool = False, fresh: bool = False
 ) -> int:
     from ..analysis.intervals import MOST_BLOCKS
-    from ..compare.plan import in_words, plan_of
+    from ..compare.plan import forecast_lines, forecast_of
     from ..compare.run import measured_blocks
     from ..studies import plan as checked
 
@@ -196,7 +196,7 @@ def _carry_out(
             parameters=request.parameters,
         )
     plans = [
-        plan_of(
+        forecast_of(
             study,
             request.comparison,
             profile=request.profile,
@@ -205,7 +205,9 @@ def _carry_out(
         )
         for study in request.studies
     ]
-    for line in in_words(request.comparison, plans, minutes=request.minutes, margin=request.margin):
+    for line in forecast_lines(
+        request.comparison, plans, minutes=request.minutes, margin=request.margin
+    ):
         typer.echo(line)
     if only_plan:
         return 0

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import ExitStack, contextmanager
-from pathlib import Path  # noqa: TC003  (typer looks)
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,9 +18,32 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import polars as pl
+    from distributed import Client
 
-    from ..fleet.ledger import Unit
-    from ..fleet.plan import Sweep
+    from ..fleet import Sweep, Unit
+
+
+Certificates = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        envvar="PGSTUDIES_CERTIFICATES",
+        help="What --make-certificates made.  [default: what Dask is configured with]",
+    ),
+]
+
+
+def _make_certificates(directory: Path | None) -> None:
+    if directory is None:
+        return
+    with _extra():
+        from ..fleet import make_certificates
+    make_certificates(directory)
+    typer.echo(
+        f"{directory} lets in whoever has it: copy it to your account on every host, as "
+        f"`scp -rp` does, and give --certificates {directory} to scheduler, worker and sweep."
+    )
+    raise typer.Exit
 
 
 def sweep(
@@ -36,6 +60,16 @@ def sweep(
     status: Annotated[
         bool, typer.Option("--status", help="Only say what is done; needs no scheduler.")
     ] = False,
+    certificates: Certificates = None,
+    make_certificates: Annotated[  # noqa: ARG001  (its callback does it)
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            callback=_make_certificates,
+            is_eager=True,
+            help="Make a certificate and its key in a new directory, and end.",
+        ),
+    ] = None,
 ) -> None:
     """Measure studies × parameters × servers on several hosts, block by block.
 
@@ -54,17 +88,19 @@ def sweep(
     \b
     Examples:
       pgstudies sweep sweep.toml --status
-      pgstudies worker tcp://head:8786 --name bench1      (on each host)
-      pgstudies sweep sweep.toml --scheduler tcp://head:8786
       pgstudies sweep sweep.toml --local 1                (this machine only)
+      pgstudies sweep --make-certificates certificates    (once; copy it to all hosts)
+      export PGSTUDIES_CERTIFICATES=certificates          (instead of --certificates)
+      pgstudies scheduler                                 (on one host)
+      pgstudies worker tls://head:8786 --name bench1      (on each host)
+      pgstudies sweep sweep.toml --scheduler tls://head:8786
     """  # noqa: D301
     with _extra():
-        from ..fleet.ledger import Ledger
-        from ..fleet.plan import overview, read_sweep
+        from ..fleet import Ledger, overview, read_sweep
 
         plan = read_sweep(file)
         done = Ledger(plan.ledger).done()
-    typer.echo("\n".join(_in_words(plan, overview(plan, done))))
+    typer.echo("\n".join(_what_is_done(plan, overview(plan, done))))
     if status:
         return
     if (scheduler is None) == (local is None):
@@ -73,40 +109,32 @@ def sweep(
         )
     missing = [unit for unit in plan.units() if unit not in done]
     if missing:
-        _carry_out(plan, missing, scheduler, plan.hosts[:local])
+        here = plan.hosts[:local] if scheduler is None else plan.hosts
+        with _extra():
+            from ..fleet import connected, local_cluster
+
+            joined = (
+                local_cluster(here) if scheduler is None else connected(scheduler, certificates)
+            )
+        with joined as client:
+            _measure(replace(plan, hosts=here), [u for u in missing if u.host in here], client)
     _join(plan)
 
 
-def _carry_out(plan: Sweep, missing: list[Unit], scheduler: str | None, here: list[str]) -> None:
-    with _extra():
-        from distributed import Client
-
-        from ..fleet import sweep as sweeping
-        from ..fleet import workers
-    from dataclasses import replace
-
+def _measure(plan: Sweep, lacking: list[Unit], client: Client) -> None:
+    from ..fleet import measure_missing, missing
     from ..terminal import Progress
 
-    with ExitStack() as stack:
-        if scheduler is None:
-            scheduler = stack.enter_context(workers.local_cluster(here))
-            plan = replace(plan, hosts=here)
-            missing = [unit for unit in missing if unit.host in here]
-        try:
-            client = stack.enter_context(Client(scheduler, timeout=30, set_as_default=False))
-        except (OSError, TimeoutError, ValueError) as error:
-            raise workers.unreachable(scheduler, error) from None
-        total = sum(1 for _ in plan.units())
-        bar = stack.enter_context(
-            Progress("sweep", total, done=total - len(missing), stream=Relay(sys.stderr))
-        )
-        try:
-            failures = sweeping.carry_out(plan, client, bar, units=missing)
-        except KeyboardInterrupt:
-            say("interrupted; the blocks that are done are kept: run it again to continue.")
-            raise typer.Exit(130) from None
+    total = sum(1 for _ in plan.units())
+    done = total - len(lacking)
+    try:
+        with Progress("sweep", total, done=done, stream=Relay(sys.stderr)) as bar:
+            failures = measure_missing(plan, client, bar, units=lacking)
+    except KeyboardInterrupt:
+        say("interrupted; the blocks that are done are kept: run it again to continue.")
+        raise typer.Exit(130) from None
     if failures:
-        say(f"{len(sweeping.missing(plan))} of {total} blocks are not done:")
+        say(f"{len(missing(plan))} of {total} blocks are not done:")
         for failure in failures:
             say(f"{failure.unit}: {failure.reason}")
         raise typer.Exit(StudyError.exit_code)
@@ -123,7 +151,7 @@ def _join(plan: Sweep) -> None:
         typer.echo(f"not yet whole: {sentence}")
 
 
-def _in_words(plan: Sweep, rows: pl.DataFrame) -> Iterator[str]:
+def _what_is_done(plan: Sweep, rows: pl.DataFrame) -> Iterator[str]:
     yield f"ledger: {plan.ledger}"
     for row in rows.iter_rows(named=True):
         what = " ".join(filter(None, [row["study"], row["server"], row["differs"]]))
@@ -147,22 +175,53 @@ def worker(
         str | None,
         typer.Option(metavar="NAME", help="The host, as sweep.toml has it.  [default: hostname]"),
     ] = None,
+    certificates: Certificates = None,
 ) -> None:
     """Measure blocks of a sweep on this host, one at a time, until the scheduler ends.
 
     \b
     Examples:
-      dask scheduler                                  (on one machine, once)
-      pgstudies worker tcp://head:8786
-      pgstudies worker tcp://head:8786 --name bench1
+      pgstudies worker tls://head:8786 --certificates certificates
+      pgstudies worker tls://head:8786 --certificates certificates --name bench1
     """  # noqa: D301
     import socket
 
-    # Its own workers are to inherit that; what matters, the sweep says.
-    os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "critical")
+    _quiet_dask()
     with _extra():
-        from ..fleet.workers import serve_as_worker
-    serve_as_worker(scheduler, name or socket.gethostname())
+        from ..fleet import serve_as_worker
+    serve_as_worker(scheduler, name or socket.gethostname(), certificates)
+
+
+def scheduler(
+    *,
+    host: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Listen there.  [default: on every address]"),
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8786,
+    certificates: Certificates = None,
+) -> None:
+    """Bring sweeps and workers together, until Ctrl-C; one for all hosts.
+
+    \b
+    Examples:
+      pgstudies sweep --make-certificates certificates    (once; copy it to all hosts)
+      pgstudies scheduler --certificates certificates
+    """  # noqa: D301
+    _quiet_dask()
+    with _extra():
+        from ..fleet import serve_as_scheduler
+    try:
+        serve_as_scheduler(
+            host or "", port, certificates, lambda at: typer.echo(f"scheduler: {at}")
+        )
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def _quiet_dask() -> None:
+    # Its own processes are to inherit that; what matters, the sweep says.
+    os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "critical")
 
 
 def hosts(
@@ -183,21 +242,10 @@ def hosts(
       pgstudies hosts records/bench1 records/bench2
       pgstudies hosts records/* --chart hosts.svg
     """  # noqa: D301
-    from ..analysis.pooling import pooled
-    from ..charts.effects import effect_chart
-    from ..charts.series import save
-    from ..fleet import hosts as several
+    from ..fleet import said_by_hosts
 
-    found = several.host_records(records)
-    judged = several.judged_by_host(found)
-    together = pooled(judged)
-    typer.echo("\n".join(several.in_words(found, judged, together)))
-    if chart is not None:
-        rows = several.by_host(judged, together)
-        if rows.is_empty():
-            raise StudyError("There is no claim with a ratio to draw.")
-        drawn = effect_chart(rows, description="Ratio for every claim, by host and over all hosts.")
-        typer.echo(f"chart: {save(drawn, chart)}")
+    for line in said_by_hosts(records, chart=chart):
+        typer.echo(line)
 
 
 @contextmanager

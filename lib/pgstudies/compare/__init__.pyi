@@ -1,6 +1,6 @@
 from .measured import Measured as Measured
-from .plan import in_words as in_words
-from .plan import plan_of as plan_of
+from .plan import forecast_lines as forecast_lines
+from .plan import forecast_of as forecast_of
 from .report import request_in as request_in
 from .report import write_report as write_report
 from .request import Request as Request

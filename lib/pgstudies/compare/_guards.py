@@ -78,7 +78,7 @@ def differing_plans(measured: Sequence[Measured]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String()))
 
 
-def _results(measured: Sequence[Measured]) -> Verdict:
+def _results(measured: Sequence[Measured]) -> Outcome:
     different, random, alike = [], [], 0
     for m in measured:
         seen = m.samples.filter((pl.col("metric") == "result") | (pl.col("unit") == "rows"))
@@ -107,7 +107,7 @@ def _results(measured: Sequence[Measured]) -> Verdict:
     return True, f"{alike:,} results are the same on both.{drawn}"
 
 
-def _plans(measured: Sequence[Measured]) -> Verdict:
+def _plans(measured: Sequence[Measured]) -> Outcome:
     known = sum(
         len(plans) for m in measured for info in m.infos for plans in info["plans"].values()
     )
@@ -120,7 +120,7 @@ def _plans(measured: Sequence[Measured]) -> Verdict:
     return True, "Every statement has the same plan on both."
 
 
-def _both_sides(measured: Sequence[Measured], effects: pl.DataFrame) -> Verdict:
+def _both_sides(measured: Sequence[Measured], effects: pl.DataFrame) -> Outcome:
     not_run = {
         f"{m.study}, {arm['plays']}: {arm['not_run']}"
         for m in measured
@@ -142,7 +142,7 @@ def _both_sides(measured: Sequence[Measured], effects: pl.DataFrame) -> Verdict:
     return True, f"Every step ran on both.{left_out}"
 
 
-def _blocks(effects: pl.DataFrame) -> Verdict:
+def _blocks(effects: pl.DataFrame) -> Outcome:
     count = effects.height
     fewest = blocks_for_family(count)
     have = int(effects["blocks"].min() or 0)  # type: ignore[arg-type]
@@ -187,7 +187,7 @@ def _diagnosed(
     return rows
 
 
-def _machine(measured: Sequence[Measured]) -> Verdict:
+def _machine(measured: Sequence[Measured]) -> Outcome:
     said = dict.fromkeys(
         finding["sentence"] for m in measured for info in m.infos for finding in info["gate"]
     )
@@ -200,7 +200,7 @@ def _place(place: Sequence[Any]) -> str:
     return ", ".join(str(part) for part in place if part)
 
 
-Verdict = tuple[bool | None, str]
+Outcome = tuple[bool | None, str]
 """Whether a guard passed, None where it could not be looked at, and a sentence."""
 
 
@@ -221,7 +221,7 @@ def _facts(measured: Sequence[Measured]) -> Iterator[tuple[Any, dict[str, Any], 
                     break
 
 
-def settings(measured: Sequence[Measured]) -> Verdict:
+def settings(measured: Sequence[Measured]) -> Outcome:
     """Whether the two differ in nothing but what was declared, and in built-in defaults."""
     undeclared: dict[str, str] = {}
     defaults: dict[str, str] = {}
@@ -250,7 +250,7 @@ def settings(measured: Sequence[Measured]) -> Verdict:
     return True, f"The same settings but for what is declared.{also}"
 
 
-def builds(measured: Sequence[Measured]) -> Verdict:
+def builds(measured: Sequence[Measured]) -> Outcome:
     """Whether both are built without assertions, and at the same level of optimisation."""
     wrong: dict[str, None] = {}
     levels: dict[str, str] = {}
@@ -274,7 +274,7 @@ def builds(measured: Sequence[Measured]) -> Verdict:
     return True, f"Both are built without assertions, with {' '.join(set(levels.values()))}."
 
 
-def cores(measured: Sequence[Measured]) -> Verdict:
+def cores(measured: Sequence[Measured]) -> Outcome:
     """Whether no side alone has I/O workers that would share one core with its session."""
     for m in measured:
         if all(info["pinned_to_core"] is None for info in m.infos):

@@ -34,7 +34,7 @@ _BY = ["case", "step", "metric"]
 
 
 @dataclass(frozen=True)
-class Plan:
+class Forecast:
     """What is known beforehand of one study; ``noise`` is empty where no record tells.
 
     Attributes:
@@ -58,9 +58,9 @@ class Plan:
 _NOISE = {"step": pl.String(), "case": pl.String(), "sd": pl.Float64()}
 
 
-def plan_of(
+def forecast_of(
     study: str, comparison: Comparison, *, profile: str, blocks: int | None, case: str | None
-) -> Plan:
+) -> Forecast:
     """The plan for one study, from the newest record of it at this profile.
 
     Without ``blocks``, ten, or as many as the number of comparisons asks for.
@@ -68,7 +68,7 @@ def plan_of(
     record = _newest(study, profile)
     if record is None:
         empty = pl.DataFrame(schema=_NOISE)
-        return Plan(study, None, None, None, empty, blocks or DEFAULT_BLOCKS)
+        return Forecast(study, None, None, None, empty, blocks or DEFAULT_BLOCKS)
     is_comparison = "comparison" in record.info
     own = {
         arm["name"]: arm.get("plays") or arm["name"]
@@ -94,7 +94,7 @@ def plan_of(
     noise = _noise(record, case)
     chosen = blocks or max(DEFAULT_BLOCKS, blocks_for_family(comparisons or 1))
     sides = 3 if comparison.copies else 2
-    return Plan(study, str(record.path), sides * each_s, comparisons, noise, chosen)
+    return Forecast(study, str(record.path), sides * each_s, comparisons, noise, chosen)
 
 
 def _newest(study: str, profile: str) -> Record | None:
@@ -132,8 +132,8 @@ def _noise(record: Record, case: str | None) -> pl.DataFrame:
     return noise.select(list(_NOISE)).sort("sd")
 
 
-def in_words(
-    comparison: Comparison, plans: Sequence[Plan], *, minutes: float | None, margin: float
+def forecast_lines(
+    comparison: Comparison, plans: Sequence[Forecast], *, minutes: float | None, margin: float
 ) -> Iterator[str]:
     """The plan as lines for a terminal; ``minutes`` are for all studies together."""
     each = minutes / len(plans) if minutes is not None else None
@@ -144,7 +144,7 @@ def in_words(
         yield from (f"  {line}" for line in _of_study(plan, each, margin))
 
 
-def _of_study(plan: Plan, minutes: float | None, margin: float) -> Iterator[str]:
+def _of_study(plan: Forecast, minutes: float | None, margin: float) -> Iterator[str]:
     blocks = plan.blocks
     if minutes is not None and plan.block_s:
         blocks = max(1, int(60 * minutes / plan.block_s))
@@ -155,7 +155,7 @@ def _of_study(plan: Plan, minutes: float | None, margin: float) -> Iterator[str]
         needed = blocks_to_detect(margin, sd)
         wanted = f"{100 * margin:g} % takes "
         wanted += "more than is reasonable" if needed is None else f"{needed} blocks"
-        took = f", {about(needed * plan.block_s)}" if needed and plan.block_s else ""
+        took = f", {rough_duration(needed * plan.block_s)}" if needed and plan.block_s else ""
         yield f"{place}: {blocks} blocks {so_many}; {wanted}{took}"
     more = plan.noise.height - _MOST_SHOWN
     if more > 0:
@@ -170,11 +170,15 @@ def _of_study(plan: Plan, minutes: float | None, margin: float) -> Iterator[str]
     if minutes is not None:
         yield f"as many blocks as fit into {minutes:g} minutes"
         return
-    took = f", {about(blocks * plan.block_s)} where that record was made" if plan.block_s else ""
+    took = (
+        f", {rough_duration(blocks * plan.block_s)} where that record was made"
+        if plan.block_s
+        else ""
+    )
     yield f"{blocks} block{'s' if blocks > 1 else ''} in all{took}"
 
 
-def about(seconds: float) -> str:
+def rough_duration(seconds: float) -> str:
     """A duration in words that do not pretend to be exact."""
     if seconds < 90:
         return f"about {seconds:.0f} seconds"

@@ -1,7 +1,14 @@
 from ._join import join as join
+from .certificates import make_certificates as make_certificates
+from .cluster import connected as connected
+from .cluster import local_cluster as local_cluster
+from .cluster import serve_as_scheduler as serve_as_scheduler
+from .cluster import serve_as_worker as serve_as_worker
+from .hosts import said_by_hosts as said_by_hosts
 from .ledger import Ledger as Ledger
 from .ledger import Unit as Unit
 from .plan import Sweep as Sweep
 from .plan import overview as overview
 from .plan import read_sweep as read_sweep
-from .workers import serve_as_worker as serve_as_worker
+from .sweep import measure_missing as measure_missing
+from .sweep import missing as missing

@@ -6,15 +6,35 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from ..analysis import pooled
 from ..book.judging import judged
+from ..charts import effect_chart, save
 from ..errors import StudyError
 from ..records.reading import read_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from ..records.reading import Record
+
+
+def said_by_hosts(paths: Sequence[Path], *, chart: Path | None = None) -> Iterator[str]:
+    """What the records of several hosts say of a study, as lines for a terminal.
+
+    ``chart`` is where the forest plot goes.  Raises as ``host_records`` does, and StudyError when
+    there is nothing to draw.
+    """
+    records = host_records(paths)
+    judged = judged_by_host(records)
+    together = pooled(judged)
+    yield from lines_of_hosts(records, judged, together)
+    if chart is not None:
+        rows = by_host(judged, together)
+        if rows.is_empty():
+            raise StudyError("There is no claim with a ratio to draw.")
+        drawn = effect_chart(rows, description="Ratio for every claim, by host and over all hosts.")
+        yield f"chart: {save(drawn, chart)}"
 
 
 def host_records(paths: Sequence[str | Path]) -> pl.DataFrame:
@@ -104,8 +124,10 @@ def _inputs(record: Record) -> dict[str, object]:
     return {k: v for k, v in record.parameters.items() if k not in {"blocks", "server"}}
 
 
-def in_words(records: pl.DataFrame, judged: pl.DataFrame, together: pl.DataFrame) -> Iterable[str]:
-    """Lines for a terminal: every record and why it does not count, then every claim."""
+def lines_of_hosts(
+    records: pl.DataFrame, judged: pl.DataFrame, together: pl.DataFrame
+) -> Iterator[str]:
+    """Every record and why it does not count, then every claim: lines for a terminal."""
     for row in records.iter_rows(named=True):
         state = f"left out: {row['left_out']}" if row["left_out"] else f"{row['blocks']} blocks"
         yield f"{row['host'] or row['path']}: {row['server'] or ''} {state}".replace(":  ", ": ")

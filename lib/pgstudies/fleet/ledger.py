@@ -26,6 +26,13 @@ if TYPE_CHECKING:
 _FILE = re.compile(r"([^/]+)/([^/]+)/([^/]+)/(\d{4,})\.parquet")
 
 
+_S3 = {"config_kwargs": {"connect_timeout": 5, "read_timeout": 30, "retries": {"max_attempts": 2}}}
+
+
+_LIMITS: dict[str, dict[str, Any]] = {"s3": _S3, "s3a": _S3}
+"""By kind of store, for its client: left alone, that of S3 asks a dead one for minutes."""
+
+
 _RECORD = "record"
 """The key of the Parquet file's metadata that holds record.json."""
 
@@ -51,22 +58,25 @@ class Unit:
 class Ledger:
     """A directory, or a bucket of an object store: a path, or what fsspec reads, as s3://bucket/a.
 
-    A block is in it or is not; it is never changed.  Raises StudyError for an unknown kind of
-    store.
+    A block is in it or is not; it is never changed.  Raises StudyError for a store that is of an
+    unknown kind or cannot be opened.
     """
 
     def __init__(self, url: str) -> None:
         try:
-            self._files, root = fsspec.core.url_to_fs(url)
-        except (ImportError, ValueError) as error:
-            raise StudyError(f"The ledger {url} cannot be opened: {error}.") from error
+            self._files, root = fsspec.core.url_to_fs(url, **_LIMITS.get(url.partition(":")[0], {}))
+        except Exception as error:  # whatever the client of a store raises
+            raise StudyError(f"The ledger {url} cannot be opened: {_line(error)}.") from error
         self._root = root.rstrip("/")
         self._is_local = isinstance(self._files, LocalFileSystem)
         self.url = url
 
     def done(self) -> set[Unit]:
-        """The blocks that are there."""
-        found = (_FILE.fullmatch(name) for name in self._names())
+        """The blocks that are there; raises StudyError when the ledger cannot be listed."""
+        try:
+            found = [_FILE.fullmatch(name) for name in self._names()]
+        except Exception as error:  # whatever the client of a store raises
+            raise self._unreadable(error) from error
         return {Unit(m[1], m[2], m[3], int(m[4])) for m in found if m is not None}
 
     def __contains__(self, unit: Unit) -> bool:
@@ -90,10 +100,19 @@ class Ledger:
         return True
 
     def read(self, unit: Unit) -> tuple[dict[str, Any], pl.DataFrame]:
-        """Record.json and the samples of a block."""
-        content = self._files.cat_file(f"{self._root}/{unit.path}")
-        info = json.loads(pl.read_parquet_metadata(io.BytesIO(content))[_RECORD])
-        return info, pl.read_parquet(io.BytesIO(content))
+        """Record.json and the samples of a block; raises StudyError when they cannot be read."""
+        try:
+            content = self._files.cat_file(f"{self._root}/{unit.path}")
+            info = json.loads(pl.read_parquet_metadata(io.BytesIO(content))[_RECORD])
+            return info, pl.read_parquet(io.BytesIO(content))
+        except Exception as error:  # whatever the client of a store raises, or of a damaged file
+            raise self._unreadable(error, f", {unit.path}") from error
+
+    def _unreadable(self, error: Exception, what: str = "") -> StudyError:
+        return StudyError(
+            f"The ledger {self.url}{what} cannot be read ({_line(error)}): "
+            f"see that it is there, and that you may read it."
+        )
 
     def _names(self) -> Iterator[str]:
         if self._is_local:  # fsspec asks for every file's size, at three times the time
@@ -103,6 +122,13 @@ class Ledger:
         with contextlib.suppress(FileNotFoundError):
             for name in self._files.find(self._root):
                 yield str(name).removeprefix(f"{self._root}/")
+
+
+def _line(error: Exception) -> str:
+    """An error in a line, whoever raised it."""
+    if isinstance(error, OSError) and error.strerror:
+        return str(error.strerror)
+    return f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(":. ")
 
 
 def packed(info: Mapping[str, Any], samples: pl.DataFrame) -> bytes:

@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 import tomllib
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,10 @@ _RUN = {"study": str, "profile": str, "servers": list, "parameters": dict, "bloc
 
 
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+MOST_HOSTS, MOST_CELLS, MOST_BLOCKS = 1000, 1000, 1_000_000
+"""A sweep may have so many hosts, cells, and blocks on all hosts together."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +84,14 @@ def read_sweep(path: Path) -> Sweep:
         text = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise StudyError(f"{path} cannot be read: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise StudyError(f"{path} is nested too deeply.") from None
+    except ValueError as error:  # of TOML, of UTF-8, of a number with thousands of digits
         raise StudyError(f"{path} is not valid TOML: {error}.") from None
+    if not _can_be_shown(text):
+        raise StudyError(
+            f"{path} has a whole number of more than 64 bits, or a text that is not one line."
+        )
     _known(text, _TOP, str(path))
     hosts = text.get("hosts", [])
     for host in hosts:
@@ -88,11 +99,25 @@ def read_sweep(path: Path) -> Sweep:
             raise StudyError(f"{path}: {host!r} is not a host's name: letters, digits, . _ and -.")
     if not hosts or len(set(hosts)) < len(hosts):
         raise StudyError(f'{path} must name its hosts, each once, as hosts = ["bench1", "bench2"].')
-    cells = [cell for run in text.get("run", []) for cell in _cells(run, text, path)]
+    if len(hosts) > MOST_HOSTS:
+        raise StudyError(f"{path} names {len(hosts)} hosts, and a sweep has {MOST_HOSTS} at most.")
+    found = (cell for run in text.get("run", []) for cell in _cells(run, text, path))
+    cells = list(itertools.islice(found, MOST_CELLS + 1))
+    if len(cells) > MOST_CELLS:
+        raise StudyError(
+            f"{path} asks for more than {MOST_CELLS} combinations of study, server and parameters: "
+            f"make several sweeps of it."
+        )
+    blocks = sum(cell.blocks for cell in cells) * len(hosts)
+    if blocks > MOST_BLOCKS:
+        raise StudyError(
+            f"{path} asks for {blocks} blocks on all hosts together, and a sweep has {MOST_BLOCKS} "
+            f"at most: lower blocks, or make several sweeps of it."
+        )
     if not cells:
         raise StudyError(f"{path} has no [[run]] with a study, so there is nothing to measure.")
-    ids = [cell.id for cell in cells]
-    twice = next((cell for cell in cells if ids.count(cell.id) > 1), None)
+    ids = Counter(cell.id for cell in cells)
+    twice = next((cell for cell in cells if ids[cell.id] > 1), None)
     if twice:
         raise StudyError(f"{path} asks twice for {twice.study} with the same parameters.")
     return Sweep(_ledger(text.get("ledger"), path), hosts, cells)
@@ -106,15 +131,17 @@ def overview(sweep: Sweep, done: set[Unit]) -> pl.DataFrame:
     the newest record of the study in that profile, or null).
     """
     took = {(c.study, c.profile): _seconds_of_block(c) for c in sweep.cells}
+    differs = _differs(sweep.cells)
+    counts = Counter((u.cell, u.host) for u in set(sweep.units()) & done)
     rows = [
         {
             "study": cell.study,
             "server": cell.server,
-            "differs": _differs(cell, sweep.cells),
+            "differs": differs[cell.id],
             "cell": cell.id,
             "host": host,
             "blocks": cell.blocks,
-            "done": sum(Unit(cell.study, cell.id, host, b + 1) in done for b in range(cell.blocks)),
+            "done": counts[cell.id, host],
             "block_s": took[cell.study, cell.profile],
         }
         for cell in sweep.cells
@@ -126,7 +153,21 @@ def overview(sweep: Sweep, done: set[Unit]) -> pl.DataFrame:
 def _ledger(given: str | None, path: Path) -> str:
     if given is not None and "://" in given:
         return given
-    return str((path.parent / Path(given or path.stem).expanduser()).resolve())
+    try:
+        return str((path.parent / Path(given or path.stem).expanduser()).resolve())
+    except (OSError, RuntimeError, ValueError) as error:
+        raise StudyError(f"{path}: the ledger {given!r} is no path ({error}).") from None
+
+
+def _can_be_shown(value: object) -> bool:
+    """Whether every number and text in it can be quoted in a sentence."""
+    if isinstance(value, dict):
+        return all(map(_can_be_shown, [*value, *value.values()]))
+    if isinstance(value, list):
+        return all(map(_can_be_shown, value))
+    if isinstance(value, str):
+        return value.isprintable()
+    return not isinstance(value, int) or -(2**63) <= value < 2**63
 
 
 def _cells(run: Any, text: Mapping[str, Any], path: Path) -> Iterator[Cell]:
@@ -144,6 +185,8 @@ def _cells(run: Any, text: Mapping[str, Any], path: Path) -> Iterator[Cell]:
         plan(study, profile=profile)  # the study is known
         for given in _grid(study, run.get("parameters", {})):
             chosen = plan(study, profile=profile, server=server or None, parameters=given)
+            if "blocks" not in chosen.parameters:
+                raise StudyError(f"{where}: {study} has no blocks to measure.")
             blocks = run.get("blocks", text.get("blocks", chosen.parameters["blocks"]))
             if blocks < 1:
                 raise StudyError(f"{where}: blocks must be at least 1, and it is {blocks}.")
@@ -168,14 +211,20 @@ def _grid(study: str, parameters: Mapping[str, Any]) -> Iterator[dict[str, Any]]
         yield dict(values)
 
 
-def _differs(cell: Cell, cells: list[Cell]) -> str:
-    others = [other.parameters for other in cells if other.study == cell.study]
-    named = (
-        f"{name}={value}"
-        for name, value in cell.parameters.items()
-        if any(other.get(name) != value for other in others)
-    )
-    return " ".join(named)
+def _differs(cells: list[Cell]) -> dict[str, str]:
+    """By cell, the parameters in which the cells of its study differ, with their values."""
+    values: dict[tuple[str, str], set[str]] = {}
+    for cell in cells:
+        for name, value in cell.parameters.items():
+            values.setdefault((cell.study, name), set()).add(repr(value))
+    return {
+        cell.id: " ".join(
+            f"{name}={value}"
+            for name, value in cell.parameters.items()
+            if len(values[cell.study, name]) > 1
+        )
+        for cell in cells
+    }
 
 
 def _seconds_of_block(cell: Cell) -> float | None:

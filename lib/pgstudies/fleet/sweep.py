@@ -1,4 +1,4 @@
-"""Carrying out a sweep: blocks handed to hosts one at a time by Dask, what is done in a ledger."""
+"""A sweep under way: blocks handed to hosts one at a time by Dask, what is done in a ledger."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ServerError, SpaceError, StudyError
 from .ledger import Ledger, Unit
-from .workers import SLOT, TOPIC, abort_running, about, measure_unit
+from .workers import SLOT, TOPIC, abort_running, measure_unit, versions_here
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +53,7 @@ class Failure:
     reason: str
 
 
-def carry_out(
+def measure_missing(
     sweep: Sweep,
     client: Client,
     progress: Progress,
@@ -71,7 +71,7 @@ def carry_out(
     versions of the libraries, ServerError when the scheduler is gone.
     """
     lacking = missing(sweep) if units is None else units
-    return _Run(sweep, lacking, client, progress, lost_s).carry_out()
+    return _HandingOut(sweep, lacking, client, progress, lost_s).until_done()
 
 
 def missing(sweep: Sweep) -> list[Unit]:
@@ -80,7 +80,7 @@ def missing(sweep: Sweep) -> list[Unit]:
     return [unit for unit in sweep.units() if unit not in done]
 
 
-class _Run:
+class _HandingOut:
     """The state of one run of a sweep while it lasts."""
 
     def __init__(
@@ -100,14 +100,14 @@ class _Run:
         self.running: dict[Any, tuple[Unit, str, Future[Any]]] = {}
         self.addresses: dict[str, str] = {}
         self.known: dict[str, dict[str, str]] = {}
-        self.ours = about()
+        self.ours = versions_here()
         self.seen = dict.fromkeys(sweep.hosts, time.monotonic())
         self.tries: Counter[Unit] = Counter()
         self.failures: list[Failure] = []
         self.ended: queue.Queue[Future[Any]] = queue.Queue()
         self.signals = 0
 
-    def carry_out(self) -> list[Failure]:
+    def until_done(self) -> list[Failure]:
         self.client.subscribe_topic(TOPIC, self._hear)
         try:
             with self._interruptible():
@@ -143,7 +143,7 @@ class _Run:
         """Learn where the hosts' workers are now, and take back what was lost with one."""
         workers = self.client.scheduler_info(n_workers=-1)["workers"]
         for address in workers.keys() - self.known.keys():
-            answers = self.client.run(about, workers=[address], on_error="ignore")
+            answers = self.client.run(versions_here, workers=[address], on_error="ignore")
             if address in answers:
                 self.known[address] = answers[address]
         names = {self.known[a]["host"]: a for a in workers if a in self.known}

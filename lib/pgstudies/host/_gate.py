@@ -43,10 +43,10 @@ class Finding:
 
 def gate(path: Path) -> list[Finding]:
     """What would disturb a measurement whose data lies at ``path``; takes half a second."""
-    return judge(look(path))
+    return findings_in(look(path))
 
 
-def judge(seen: Situation) -> list[Finding]:
+def findings_in(seen: Situation) -> list[Finding]:
     """One finding for each thing that may disturb; an empty list for a quiet machine."""
     sentences = {
         "load": _load(seen),
