@@ -89,29 +89,32 @@ def swept_record(
         for block, count in enumerate(counts, start=1)
         for position, (arm, value) in enumerate([("one", 1.0), ("two", count)], start=1)
     ]
+    path = base / (name or host)
+    samples = pl.DataFrame(rows, schema=SAMPLES_SCHEMA, orient="row")
+    write_whole(path, swept_info(host, len(counts)) | info, samples)
+    return path
+
+
+def swept_info(host: str, blocks: int = 6) -> dict[str, Any]:
+    """What record.json of a record of the study ``swept`` has, without its checksums."""
     arms = [
         {"name": arm, "description": "", "baseline": arm == "one", "repeats": None}
         | {"server": None, "not_run": None}
         for arm in ("one", "two")
     ]
-    known = {
-        "format_version": 1,
+    return {
         "study": "swept",
         "status": "complete",
         "started_at": "2026-11-21T12:00:00+00:00",
-        "parameters": SWEPT | {"blocks": len(counts)},
+        "parameters": SWEPT | {"blocks": blocks},
         "arms": arms,
-        "blocks": len(counts),
+        "blocks": blocks,
         "gate": [],
         "left_out": [],
         "timeline": [],
         "server": {"version_text": "18.6"},
         "host": {"hostname": host},
     }
-    path = base / (name or host)
-    samples = pl.DataFrame(rows, schema=SAMPLES_SCHEMA, orient="row")
-    write_whole(path, known | info, samples)
-    return path
 
 
 def embedded(settings: dict[str, str]) -> OwnedServer:

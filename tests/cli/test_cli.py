@@ -10,7 +10,9 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import polars as pl
 import pytest
 
 from pgstudies import paths
@@ -18,6 +20,9 @@ from pgstudies.cli import app as cli
 from pgstudies.cli.listing import parameters
 from pgstudies.errors import ServerError
 from pgstudies.programs._releases import find_release
+from pgstudies.records import write_whole
+from pgstudies.records.reading import SAMPLES_SCHEMA
+from tests.conftest import swept_info
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 COMMANDS = ["run", "studies", "book", "records", "scorecard", "doctor", "servers"]
@@ -77,20 +82,21 @@ def pgstudies(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 def record(base: Path, study: str, second: int, **changes: object) -> Path:
     started = datetime(2026, 11, 21, 4, 31, second, tzinfo=UTC)
     path = base / study / f"{started:%Y%m%dT%H%M%SZ}-host-abcdef"
-    path.mkdir(parents=True)
-    info = {
-        "format_version": 1,
+    info = swept_info("db7.example") | {
         "study": study,
         "started_at": started.isoformat(),
-        "host": {"hostname": "db7.example"},
         "server": {"version_text": "18.6 (Debian 18.6-1)"},
         "profile": "quick",
-        "timeline": [{"block": 1}, {"block": 1}, {"block": 2}],
-        "blocks": 6,
-        "status": "complete",
+        "timeline": timeline(1, 1, 2),
     }
-    (path / "record.json").write_text(json.dumps(info | changes))
+    write_whole(path, info | changes, pl.DataFrame(schema=SAMPLES_SCHEMA))
     return path
+
+
+def timeline(*blocks: int) -> list[dict[str, Any]]:
+    at = "2026-11-21T04:31:00+00:00"
+    times = {"position": 1, "arm": "one", "started_at": at, "finished_at": at}
+    return [{"block": block} | times for block in blocks]
 
 
 # Help
@@ -221,19 +227,17 @@ def test_a_wrong_request_is_refused_in_one_sentence(
         (
             OSError(errno.ENOSPC, "No space left on device", "/book/x.ipynb"),
             5,
-            "No space left while writing to /book/x.ipynb: free some and try again.",
+            "No space left while writing to /book/x.ipynb: free some.",
         ),
         (
             OSError(errno.EROFS, "Read-only file system", "/book"),
             5,
-            "No permission to write to /book (Read-only file system): "
-            "work in a clone of the project that is yours.",
+            "Cannot write to /book (Read-only file system): choose a place that you may write to.",
         ),
         (
             PermissionError(errno.EACCES, "Permission denied", "/book"),
             5,
-            "No permission to write to /book (Permission denied): "
-            "work in a clone of the project that is yours.",
+            "Cannot write to /book (Permission denied): choose a place that you may write to.",
         ),
     ],
 )
@@ -364,17 +368,21 @@ def test_records_are_listed_in_80_columns_with_their_directories(
     place: Path, pgstudies: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(place))
-    first = record(place / "records", "well", 1)
-    (first / "samples.parquet").write_bytes(b"\0" * 1_234_567)
-    record(place / "records", "a_study_with_a_long_name", 3, status="interrupted", timeline=[])
-    record(place / "reference", "well", 2, host={}, server={}, status="running")
+    paths = [
+        record(place / "records", "well", 1),
+        record(place / "reference", "well", 2, host={}, server={}, status="running"),
+        record(place / "records", "a_study_with_a_long_name", 3, status="interrupted", timeline=[]),
+    ]
+    for path in paths:
+        size = sum(file.stat().st_size for file in path.iterdir())
+        (path / "more").write_bytes(b"\0" * (1_234_567 - size))
     assert pgstudies("records").out.splitlines() == [
         "study           started (UTC)    host        server blocks status      size",
         "well            2026-11-21 04:31 db7.example 18.6   2/6    complete    1.2 MB",
         "  ~/records/well/20261121T043101Z-host-abcdef",
-        "well            2026-11-21 04:31 ?           ?      2/6    unfinished  217 B",
+        "well            2026-11-21 04:31 ?           ?      2/6    unfinished  1.2 MB",
         "  ~/reference/well/20261121T043102Z-host-abcdef",
-        "a_study_with_a~ 2026-11-21 04:31 db7.example 18.6   0/6    interrupted 264 B",
+        "a_study_with_a… 2026-11-21 04:31 db7.example 18.6   0/6    interrupted 1.2 MB",
         "  ~/records/a_study_with_a_long_name/20261121T043103Z-host-abcdef",
     ]
     only = pgstudies("records", "--study", "a_study_with_a_long_name").out.splitlines()
@@ -382,16 +390,15 @@ def test_records_are_listed_in_80_columns_with_their_directories(
 
 
 def test_a_wide_record_still_fits_80_columns(place: Path, pgstudies: Command) -> None:
-    path = record(
+    record(
         place / "records",
         "a_study_with_a_long_name",
         1,
         status="interrupted",
         host={"hostname": "a-host-with-a-long-name"},
         server={"version_text": "19devel-with-a-suffix"},
-        timeline=[{"block": number} for number in range(1000)],
+        timeline=timeline(*range(1000)),
         blocks=1000,
     )
-    (path / "samples.parquet").write_bytes(b"\0" * 123_456)
     for line in pgstudies("records").out.splitlines()[:2]:
         assert len(line) <= 80

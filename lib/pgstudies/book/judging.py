@@ -11,6 +11,7 @@ import polars as pl
 
 from .. import paths
 from ..errors import StudyError
+from ..files import write_file
 from ..records.reading import read_info
 from ..studies.run import run_study
 from ..terminal import say
@@ -41,12 +42,7 @@ def judged(record: str | Path) -> pl.DataFrame:
 def keep(verdicts: Path, record: Path) -> None:
     """Keep a table that ``judge`` wrote while this record was analysed."""
     kept = _place(read_info(record)["study"], record)
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    # Beside its place, because a file is moved in one step only within a file system.
-    with tempfile.TemporaryDirectory(prefix=".", dir=kept.parent) as scratch:
-        copy = Path(scratch) / kept.name
-        copy.write_bytes(verdicts.read_bytes())
-        copy.replace(kept)
+    write_file(kept, verdicts.read_bytes())
 
 
 def _place(study: str, record: Path) -> Path:

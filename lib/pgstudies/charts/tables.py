@@ -11,6 +11,8 @@ import polars as pl
 from IPython.core.getipython import get_ipython
 from IPython.display import HTML
 
+from ..files import size_text
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -100,12 +102,12 @@ def downloads(record: Record) -> HTML:
         size = path.stat().st_size
         label = f"{record.info['study']}-{name}"
         if size > LARGEST_BYTES:
-            items.append(f"<li>{html.escape(str(path))} ({size / 1e6:,.1f} MB)</li>")
+            items.append(f"<li>{html.escape(str(path))} ({size_text(size)})</li>")
             continue
         content = base64.b64encode(path.read_bytes()).decode("ascii")
         items.append(
             f'<li><a download="{html.escape(label)}" '
             f'href="data:application/octet-stream;base64,{content}">{html.escape(label)}</a> '
-            f"({size / 1e3:,.1f} kB)</li>"
+            f"({size_text(size)})</li>"
         )
     return HTML(f"<ul>{''.join(items)}</ul>")  # type: ignore[no-untyped-call]

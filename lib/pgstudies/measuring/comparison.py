@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import StudyError
 from ..paths import records_dir
-from ..records.reading import read_info, record_directories
+from ..records.reading import infos_below, read_info
 from ..servers.settings import merged
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def records_of(study: str, mark: str, since: str = "") -> list[Path]:
 
     ``since`` leaves out those begun before.
     """
-    found = [(d, read_info(d)) for d in record_directories(records_dir(), study)]
+    found = infos_below(records_dir(), study)
     return [d for d, i in found if i.get("fingerprint") == mark and str(i["started_at"]) >= since]
 
 

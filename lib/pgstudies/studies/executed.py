@@ -6,8 +6,11 @@ import json
 import re
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
+
+from click import unstyle
 
 from .. import errors
 from ..addresses import SECRETS, holds_password, parse_dsn
@@ -18,7 +21,6 @@ from ._plan import SUMMARIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 
 Document = dict[str, Any]
@@ -32,9 +34,6 @@ _COMMON = {"password", "postgres", "pgstudies"}
 
 
 _MARKERS = "papermill-error-cell-tag"  # cells that papermill adds to a failed notebook
-
-
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def last_place(document: Document) -> str:
@@ -94,7 +93,7 @@ def _place(document: Document, index: int) -> str:
 
 def _failing_line(output: Mapping[str, Any]) -> str:
     """The line an error without a message came from: a failed assertion says what it expected."""
-    marked = re.findall(r"^-+> \d+ (.*)$", _COLOURS.sub("", _text(output["traceback"], "\n")), re.M)
+    marked = re.findall(r"^-+> \d+ (.*)$", unstyle(_text(output["traceback"], "\n")), re.M)
     return str(marked[0]).strip() if marked else ""
 
 
@@ -169,7 +168,9 @@ def _run(notebook: Path) -> Run:
     profile = about.get("profile", "")
     if "record" not in about:
         return Run(notebook.stem, profile, None, "made without `pgstudies run`")
+    if not Path(about["record"]).exists():
+        return Run(notebook.stem, profile, None, "its record is not on this machine")
     try:
         return Run(notebook.stem, profile, read_record(about["record"]))
-    except StudyError:
-        return Run(notebook.stem, profile, None, "its record is not on this machine")
+    except StudyError as error:
+        return Run(notebook.stem, profile, None, str(error))
