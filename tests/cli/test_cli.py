@@ -359,9 +359,34 @@ def test_an_interrupted_fetch_says_so(pgstudies: Command, monkeypatch: pytest.Mo
 
 def test_no_records_says_how_to_make_one(pgstudies: Command) -> None:
     assert pgstudies("records").out == ("There is no record yet: `pgstudies run all` makes one.\n")
-    assert pgstudies("records", "--study", "well").out == (
+    assert pgstudies("records", "well").out == (
         "There is no record of well yet: `pgstudies run well` makes one.\n"
     )
+
+
+def test_records_of_an_unknown_study_are_one_sentence(pgstudies: Command) -> None:
+    shown = pgstudies("records", "NOSUCH")
+    assert (shown.code, shown.out) == (2, "")
+    assert shown.err == (
+        "pgstudies: There is no study NOSUCH; the studies are: no_parameters, well.\n"
+    )
+
+
+def test_a_file_is_no_record_of_a_host(place: Path, pgstudies: Command) -> None:
+    (place / "file").write_text("")
+    shown = pgstudies("hosts", "file")
+    assert (shown.code, shown.out) == (2, "")
+    assert len(shown.err.splitlines()) == 1
+    assert "There is no record at" in shown.err
+
+
+def test_a_strangers_host_cannot_write_to_the_terminal(place: Path, pgstudies: Command) -> None:
+    record(place / "records", "well", 1, host={"hostname": "\x1b[2J\r[red]x\n"})
+    shown = pgstudies("records").out
+    assert "\x1b" not in shown
+    assert "\r" not in shown
+    assert r"\x1b[2J" in shown
+    assert len(shown.splitlines()) == 3
 
 
 def test_records_are_listed_in_80_columns_with_their_directories(
@@ -377,15 +402,15 @@ def test_records_are_listed_in_80_columns_with_their_directories(
         size = sum(file.stat().st_size for file in path.iterdir())
         (path / "more").write_bytes(b"\0" * (1_234_567 - size))
     assert pgstudies("records").out.splitlines() == [
-        "study           started (UTC)    host        server blocks status      size",
-        "well            2026-11-21 04:31 db7.example 18.6   2/6    complete    1.2 MB",
+        "study          started (UTC)    host        server blocks status      size",
+        "well           2026-11-21 04:31 db7.example 18.6   2/6    complete    1.2 MB",
         "  ~/records/well/20261121T043101Z-host-abcdef",
-        "well            2026-11-21 04:31 ?           ?      2/6    unfinished  1.2 MB",
+        "well           2026-11-21 04:31 ?           ?      2/6    unfinished  1.2 MB",
         "  ~/reference/well/20261121T043102Z-host-abcdef",
-        "a_study_with_a… 2026-11-21 04:31 db7.example 18.6   0/6    interrupted 1.2 MB",
+        "a_study_with_… 2026-11-21 04:31 db7.example 18.6   0/6    interrupted 1.2 MB",
         "  ~/records/a_study_with_a_long_name/20261121T043103Z-host-abcdef",
     ]
-    only = pgstudies("records", "--study", "a_study_with_a_long_name").out.splitlines()
+    only = pgstudies("records", "a_study_with_a_long_name").out.splitlines()
     assert len(only) == 3
 
 

@@ -199,16 +199,14 @@ def book() -> None:
 
 @app.command(short_help="List the records that there are.")
 def records(
-    study: Annotated[
-        str | None, typer.Option(metavar="STUDY", help="Only records of this study.")
-    ] = None,
+    study: Annotated[str | None, typer.Argument(metavar="[STUDY]", show_default=False)] = None,
 ) -> None:
     """List the records of this user and those that come with the project, oldest first.
 
     \b
     Examples:
       pgstudies records
-      pgstudies records --study cluster_order
+      pgstudies records cluster_order
     A record's directory, the second line of each entry, is what --replay takes.
     """  # noqa: D301
     from . import listing

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import StudyError
-from ..terminal import Relay, say
+from ..terminal import Relay, printable, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,7 +64,7 @@ def sweep(
 
         plan = read_sweep(file)
         done = Ledger(plan.ledger).done()
-    typer.echo("\n".join(_in_words(plan, overview(plan, done))))
+    typer.echo("\n".join(map(printable, _in_words(plan, overview(plan, done)))))
     if status:
         return
     if (scheduler is None) == (local is None):
@@ -118,7 +118,7 @@ def _join(plan: Sweep) -> None:
 
     records, lacking = join(plan, records_dir())
     for record in records:
-        typer.echo(f"record: {record}")
+        typer.echo(printable(f"record: {record}"))
     for sentence in lacking:
         typer.echo(f"not yet whole: {sentence}")
 
@@ -191,7 +191,7 @@ def hosts(
     found = several.host_records(records)
     judged = several.judged_by_host(found)
     together = pooled(judged)
-    typer.echo("\n".join(several.in_words(found, judged, together)))
+    typer.echo("\n".join(map(printable, several.in_words(found, judged, together))))
     if chart is not None:
         rows = several.by_host(judged, together)
         if rows.is_empty():
