@@ -323,14 +323,14 @@ def test_servers_are_listed_with_what_is_here(
     (cached.directory / "bin" / "postgres").touch()
     lines = pgstudies("servers").out.splitlines()
     assert lines[0].startswith("embedded  ")
-    assert "9.3       9.3.5    would be fetched (23 MB)" in lines
-    assert "9.6       9.6.24   cached" in lines
+    assert "9.3       9.3.5   would be fetched (22.8 MB)" in lines
+    assert "9.6       9.6.24  cached" in lines
     assert lines[-2].startswith("`pgstudies servers fetch all` would fetch 1")
     assert lines[-1] == "Releases are kept in ~/cache/releases."
     monkeypatch.setattr("shutil.which", lambda _: None)
     lines = pgstudies("servers").out.splitlines()
-    assert "9.6       9.6.24   cached" in lines
-    assert "16        16.11    cannot be fetched: there is no mvn on PATH " in "\n".join(lines)
+    assert "9.6       9.6.24  cached" in lines
+    assert "16        16.11   cannot be fetched: there is no mvn on PATH " in "\n".join(lines)
     fetched = pgstudies("servers", "fetch", "9.6")
     assert (fetched.code, fetched.out) == (0, f"9.6: {cached.directory}\n")
     refused = pgstudies("servers", "fetch", "9.6", "16")

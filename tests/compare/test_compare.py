@@ -21,6 +21,7 @@ from pgstudies.errors import StudyError
 from pgstudies.measuring._arms import Arm
 from pgstudies.measuring.comparison import Comparison, Side, both_sides, played
 from pgstudies.records import write_whole
+from pgstudies.records.reading import SAMPLES_SCHEMA
 from tests.conftest import swept_info
 
 if TYPE_CHECKING:
@@ -457,7 +458,9 @@ def test_a_block_that_two_records_have_counts_as_the_newer_has_it(
             status="complete",
             started_at=f"2026-11-2{number}T00:00:00+00:00",
         )
-        write_whole(place, swept_info("host") | about, samples)
+        empty = pl.DataFrame(schema=SAMPLES_SCHEMA)
+        rows = pl.concat([empty, samples], how="diagonal_relaxed").cast(dict(SAMPLES_SCHEMA))
+        write_whole(place, swept_info("host") | about, rows)
     measured = read_measured("made_up", "mark")
     assert measured.blocks == 4
     third = measured.samples.filter(
