@@ -459,7 +459,7 @@ def test_a_block_that_two_records_have_counts_as_the_newer_has_it(
             started_at=f"2026-11-2{number}T00:00:00+00:00",
         )
         empty = pl.DataFrame(schema=SAMPLES_SCHEMA)
-        rows = pl.concat([empty, samples], how="diagonal_relaxed").cast(dict(SAMPLES_SCHEMA))
+        rows = pl.concat([empty, samples], how="diagonal_relaxed").cast(pl.Schema(SAMPLES_SCHEMA))
         write_whole(place, swept_info("host") | about, rows)
     measured = read_measured("made_up", "mark")
     assert measured.blocks == 4
