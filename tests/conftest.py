@@ -117,6 +117,13 @@ def swept_info(host: str, blocks: int = 6) -> dict[str, Any]:
     }
 
 
+def timeline(*blocks: int) -> list[dict[str, Any]]:
+    """The timeline of a record in which one arm ran once in each of these blocks."""
+    at = "2026-11-21T04:31:00+00:00"
+    times = {"position": 1, "arm": "one", "started_at": at, "finished_at": at}
+    return [{"block": block} | times for block in blocks]
+
+
 def embedded(settings: dict[str, str]) -> OwnedServer:
     return OwnedServer(find_binaries("embedded"), spec="embedded", settings=settings)
 

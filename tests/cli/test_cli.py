@@ -10,7 +10,6 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
@@ -22,7 +21,7 @@ from pgstudies.errors import ServerError
 from pgstudies.programs._releases import find_release
 from pgstudies.records import write_whole
 from pgstudies.records.reading import SAMPLES_SCHEMA
-from tests.conftest import swept_info
+from tests.conftest import swept_info, timeline
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 COMMANDS = ["run", "studies", "book", "records", "scorecard", "doctor", "servers"]
@@ -91,12 +90,6 @@ def record(base: Path, study: str, second: int, **changes: object) -> Path:
     }
     write_whole(path, info | changes, pl.DataFrame(schema=SAMPLES_SCHEMA))
     return path
-
-
-def timeline(*blocks: int) -> list[dict[str, Any]]:
-    at = "2026-11-21T04:31:00+00:00"
-    times = {"position": 1, "arm": "one", "started_at": at, "finished_at": at}
-    return [{"block": block} | times for block in blocks]
 
 
 # Help
