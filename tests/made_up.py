@@ -48,7 +48,6 @@ def samples(
 def info(study: str, **told: Any) -> dict[str, Any]:
     """What stands in record.json, of a complete run; ``told`` changes or adds to it."""
     known = {
-        "format_version": 1,
         "study": study,
         "status": "complete",
         "started_at": "2026-11-21T12:00:00+00:00",
@@ -65,10 +64,28 @@ def info(study: str, **told: Any) -> dict[str, Any]:
     return known | told
 
 
+def timeline(*blocks: int) -> list[dict[str, Any]]:
+    """The timeline of a record in which one arm ran once in each of these blocks."""
+    at = "2026-11-21T04:31:00+00:00"
+    times = {"position": 1, "arm": "one", "started_at": at, "finished_at": at}
+    return [{"block": block} | times for block in blocks]
+
+
 def arms_of(*names: str, **each: Any) -> list[dict[str, Any]]:
     """Arms as record.json lists them; the first is the baseline."""
     common = {"description": "", "repeats": None, "server": None, "not_run": None}
     return [{"name": name, "baseline": name == names[0]} | common | each for name in names]
+
+
+def swept_info(host: str, blocks: int = 6) -> dict[str, Any]:
+    """What record.json of a record of the study ``swept`` has, without its checksums."""
+    return info(
+        "swept",
+        parameters=SWEPT | {"blocks": blocks},
+        arms=arms_of("one", "two"),
+        blocks=blocks,
+        host={"hostname": host},
+    )
 
 
 def swept_record(
@@ -88,12 +105,6 @@ def swept_record(
     counted = samples(
         {"one": [1.0] * len(counts), "two": counts}, unit="rows", step="count", metric="rows"
     )
-    about = {
-        "parameters": SWEPT | {"blocks": len(counts)},
-        "arms": arms_of("one", "two"),
-        "blocks": len(counts),
-        "host": {"hostname": host},
-    }
     path = base / (name or host)
-    write_whole(path, info(**{"study": "swept", **about, **told}), counted)
+    write_whole(path, swept_info(host, len(counts)) | told, counted)
     return path

@@ -1,15 +1,20 @@
-"""Locks, whole files and full disks: one place for each rule."""
+"""Locks, whole files, full disks and sizes: one place for each rule."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
 import os
+import secrets
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+from rich import filesize
 
 from .errors import SpaceError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -41,19 +46,85 @@ def is_locked(path: Path) -> bool:
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
-_FORBIDDEN = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR}
+_FORBIDDEN = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
-def space_error(error: OSError, where: Path) -> Exception:
-    """The error to raise in place of one of a disk that is full or forbidden, else the same."""
-    if error.errno in _FULL:
-        return SpaceError(
-            f"No space left while writing to {where}: free some, or set PGSTUDIES_RECORDS to a "
-            f"directory on another disk; the blocks finished before are kept."
-        )
-    if error.errno in _FORBIDDEN:
-        return SpaceError(
-            f"Cannot write to {where} ({error.strerror}): "
-            f"set PGSTUDIES_RECORDS to a directory you may write to."
-        )
-    return error
+def is_full(error: BaseException) -> bool:
+    """Whether an operation failed because a disk, a quota or a limit on files is used up."""
+    return isinstance(error, OSError) and error.errno in _FULL
+
+
+def cannot_write(error: OSError, where: Path | str, variable: str = "") -> SpaceError:
+    """The error to raise for one of writing to ``where``, whatever its cause.
+
+    ``variable`` is that of the environment which would choose another place, if there is one.
+    """
+    if is_full(error):
+        also = f", or set {variable} to a directory on another disk" if variable else ""
+        return SpaceError(f"No space left while writing to {where}: free some{also}.")
+    then = f"set {variable} to a directory" if variable else "choose a place"
+    return SpaceError(
+        f"Cannot write to {where} ({error.strerror or error}): {then} that you may write to."
+    )
+
+
+def space_error(error: OSError, where: Path | str, variable: str = "") -> SpaceError | None:
+    """As ``cannot_write`` for an error of anything: None unless a disk is full, a place forbidden.
+
+    It is for whoever does not know that the error came from writing.
+    """
+    known = is_full(error) or error.errno in _FORBIDDEN
+    return cannot_write(error, where, variable) if known else None
+
+
+def write_file(target: Path, content: bytes | str, variable: str = "") -> None:
+    """Write a file whole: after a crash there is the old one or the new one, and nothing else.
+
+    Text is written as UTF-8; directories above are made.  Raises SpaceError, as ``cannot_write``
+    makes it, where it cannot be written.
+    """
+    with _written_aside(target, content, variable) as aside:
+        aside.replace(target)
+
+
+def write_new_file(target: Path, content: bytes | str, variable: str = "") -> bool:
+    """The same unless the file is there; returns whether it was written.
+
+    Of two that write it at once the first wins.
+    """
+    with _written_aside(target, content, variable) as aside:
+        try:
+            os.link(aside, target)  # fails where the target is; a rename would replace it
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno not in {errno.EPERM, errno.EOPNOTSUPP}:
+                raise
+            if target.exists():  # a file system without links: nearly as good
+                return False
+            aside.replace(target)
+    return True
+
+
+@contextmanager
+def _written_aside(target: Path, content: bytes | str, variable: str) -> Iterator[Path]:
+    # A host name of undecodable bytes has surrogates.
+    data = content if isinstance(content, bytes) else content.encode(errors="replace")
+    aside = target.with_name(f".{secrets.token_hex(8)}.tmp")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with aside.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            yield aside
+        finally:
+            aside.unlink(missing_ok=True)
+    except OSError as error:
+        raise cannot_write(error, target, variable) from error
+
+
+def size_text(size_bytes: float) -> str:
+    """A size in words, such as "25.3 GB": 1 GB is 1,000,000,000 bytes."""
+    return filesize.decimal(int(size_bytes))

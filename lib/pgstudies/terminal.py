@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
+import unicodedata
 from typing import TYPE_CHECKING, NoReturn
 
 from tqdm import tqdm
@@ -16,7 +17,18 @@ if TYPE_CHECKING:
 
 def say(sentence: str) -> None:
     """Tell the user of the command line something, as the programs of Unix do."""
-    print(f"pgstudies: {sentence}", file=sys.stderr)
+    lines = "\n".join(map(printable, sentence.split("\n")))
+    print(f"pgstudies: {lines}", file=sys.stderr)
+
+
+def printable(text: str) -> str:
+    r"""One line of text from elsewhere, fit for a terminal: ``\x1b`` in place of an escape.
+
+    Else the name of a stranger's host could colour, move or hide what others have written.
+    """
+    return "".join(
+        c if c.isprintable() or unicodedata.category(c) == "Zs" else ascii(c)[1:-1] for c in text
+    )
 
 
 class Relay:

@@ -20,7 +20,6 @@ from IPython.core.formatters import DisplayFormatter
 
 from pgstudies.analysis._shares import (
     BY,
-    clopper_pearson,
     deviations,
     effective_number,
     share_table,
@@ -287,12 +286,6 @@ def test_the_effective_number_tells_how_much_a_share_varies() -> None:
         promised.append(row["effective"])
     share = np.mean(observed)
     assert np.var(observed) <= share * (1 - share) / np.mean(promised)
-
-
-def test_the_interval_of_a_share_is_that_of_clopper_and_pearson() -> None:
-    assert clopper_pearson(3, 10) == pytest.approx((0.0667, 0.6525), abs=1e-4)
-    assert clopper_pearson(0, 20) == pytest.approx((0, 0.1684), abs=1e-4)
-    assert clopper_pearson(20, 20) == pytest.approx((0.8316, 1), abs=1e-4)
 
 
 def test_the_bias_has_an_interval_of_its_own() -> None:

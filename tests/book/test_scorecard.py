@@ -33,7 +33,7 @@ from pgstudies.records.reading import read_record
 from pgstudies.studies._plan import plan, studies
 from pgstudies.studies.executed import book_runs
 from pgstudies.studies.run import Executed, run_study
-from tests.made_up import swept_record
+from tests.made_up import swept_record, timeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,7 +87,7 @@ def records(place: Path) -> Callable[..., Path]:
 
     def write(host: str = "db1", **options: Any) -> Path:
         blocks = len(options["two"]) if isinstance(options.get("two"), list) else 6
-        done = [{"block": n} for n in range(1, options.get("blocks", blocks) + 1)]
+        done = timeline(*range(1, options.get("blocks", blocks) + 1))
         return swept_record(place / "records" / "swept", host, **{"timeline": done} | options)
 
     return write

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from pgstudies import paths
@@ -19,7 +20,9 @@ from pgstudies.cli import app as cli
 from pgstudies.cli.listing import parameters
 from pgstudies.errors import ServerError
 from pgstudies.programs._releases import find_release
-from tests.made_up import info
+from pgstudies.records import write_whole
+from pgstudies.records.reading import SAMPLES_SCHEMA
+from tests.made_up import info, timeline
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 COMMANDS = ["run", "studies", "book", "records", "scorecard", "doctor", "servers"]
@@ -79,14 +82,12 @@ def pgstudies(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 def record(base: Path, study: str, second: int, **told: Any) -> Path:
     started = datetime(2026, 11, 21, 4, 31, second, tzinfo=UTC)
     path = base / study / f"{started:%Y%m%dT%H%M%SZ}-host-abcdef"
-    path.mkdir(parents=True)
     known = {
         "started_at": started.isoformat(),
-        "host": {"hostname": "db7.example"},
         "server": {"version_text": "18.6 (Debian 18.6-1)"},
-        "timeline": [{"block": 1}, {"block": 1}, {"block": 2}],
+        "timeline": timeline(1, 1, 2),
     }
-    (path / "record.json").write_text(json.dumps(info(study, **known | told)))
+    write_whole(path, info(study, **known | told), pl.DataFrame(schema=SAMPLES_SCHEMA))
     return path
 
 
@@ -218,19 +219,17 @@ def test_a_wrong_request_is_refused_in_one_sentence(
         (
             OSError(errno.ENOSPC, "No space left on device", "/book/x.ipynb"),
             5,
-            "No space left while writing to /book/x.ipynb: free some and try again.",
+            "No space left while writing to /book/x.ipynb: free some.",
         ),
         (
             OSError(errno.EROFS, "Read-only file system", "/book"),
             5,
-            "No permission to write to /book (Read-only file system): "
-            "work in a clone of the project that is yours.",
+            "Cannot write to /book (Read-only file system): choose a place that you may write to.",
         ),
         (
             PermissionError(errno.EACCES, "Permission denied", "/book"),
             5,
-            "No permission to write to /book (Permission denied): "
-            "work in a clone of the project that is yours.",
+            "Cannot write to /book (Permission denied): choose a place that you may write to.",
         ),
     ],
 )
@@ -316,14 +315,14 @@ def test_servers_are_listed_with_what_is_here(
     (cached.directory / "bin" / "postgres").touch()
     lines = pgstudies("servers").out.splitlines()
     assert lines[0].startswith("embedded  ")
-    assert "9.3       9.3.5    would be fetched (23 MB)" in lines
-    assert "9.6       9.6.24   cached" in lines
+    assert "9.3       9.3.5   would be fetched (22.8 MB)" in lines
+    assert "9.6       9.6.24  cached" in lines
     assert lines[-2].startswith("`pgstudies servers fetch all` would fetch 1")
     assert lines[-1] == "Releases are kept in ~/cache/releases."
     monkeypatch.setattr("shutil.which", lambda _: None)
     lines = pgstudies("servers").out.splitlines()
-    assert "9.6       9.6.24   cached" in lines
-    assert "16        16.11    cannot be fetched: there is no mvn on PATH " in "\n".join(lines)
+    assert "9.6       9.6.24  cached" in lines
+    assert "16        16.11   cannot be fetched: there is no mvn on PATH " in "\n".join(lines)
     fetched = pgstudies("servers", "fetch", "9.6")
     assert (fetched.code, fetched.out) == (0, f"9.6: {cached.directory}\n")
     refused = pgstudies("servers", "fetch", "9.6", "16")
@@ -352,43 +351,71 @@ def test_an_interrupted_fetch_says_so(pgstudies: Command, monkeypatch: pytest.Mo
 
 def test_no_records_says_how_to_make_one(pgstudies: Command) -> None:
     assert pgstudies("records").out == ("There is no record yet: `pgstudies run all` makes one.\n")
-    assert pgstudies("records", "--study", "well").out == (
+    assert pgstudies("records", "well").out == (
         "There is no record of well yet: `pgstudies run well` makes one.\n"
     )
+
+
+def test_records_of_an_unknown_study_are_one_sentence(pgstudies: Command) -> None:
+    shown = pgstudies("records", "NOSUCH")
+    assert (shown.code, shown.out) == (2, "")
+    assert shown.err == (
+        "pgstudies: There is no study NOSUCH; the studies are: no_parameters, well.\n"
+    )
+
+
+def test_a_file_is_no_record_of_a_host(place: Path, pgstudies: Command) -> None:
+    (place / "file").write_text("")
+    shown = pgstudies("hosts", "file")
+    assert (shown.code, shown.out) == (2, "")
+    assert len(shown.err.splitlines()) == 1
+    assert "There is no record at" in shown.err
+
+
+def test_a_strangers_host_cannot_write_to_the_terminal(place: Path, pgstudies: Command) -> None:
+    record(place / "records", "well", 1, host={"hostname": "\x1b[2J\r[red]x\n"})
+    shown = pgstudies("records").out
+    assert "\x1b" not in shown
+    assert "\r" not in shown
+    assert r"\x1b[2J" in shown
+    assert len(shown.splitlines()) == 3
 
 
 def test_records_are_listed_in_80_columns_with_their_directories(
     place: Path, pgstudies: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(place))
-    first = record(place / "records", "well", 1)
-    (first / "samples.parquet").write_bytes(b"\0" * 1_234_567)
-    record(place / "records", "a_study_with_a_long_name", 3, status="interrupted", timeline=[])
-    record(place / "reference", "well", 2, host={}, server={}, status="running")
+    paths = [
+        record(place / "records", "well", 1),
+        record(place / "reference", "well", 2, host={}, server={}, status="running"),
+        record(place / "records", "a_study_with_a_long_name", 3, status="interrupted", timeline=[]),
+    ]
+    for path in paths:
+        size = sum(file.stat().st_size for file in path.iterdir())
+        (path / "more").write_bytes(b"\0" * (1_234_567 - size))
     assert pgstudies("records").out.splitlines() == [
-        "study           started (UTC)    host        server blocks status      size",
-        "well            2026-11-21 04:31 db7.example 18.6   2/6    complete    1.2 MB",
+        "study          started (UTC)    host        server blocks status      size",
+        "well           2026-11-21 04:31 db7.example 18.6   2/6    complete    1.2 MB",
         "  ~/records/well/20261121T043101Z-host-abcdef",
-        "well            2026-11-21 04:31 ?           ?      2/6    unfinished  275 B",
+        "well           2026-11-21 04:31 ?           ?      2/6    unfinished  1.2 MB",
         "  ~/reference/well/20261121T043102Z-host-abcdef",
-        "a_study_with_a~ 2026-11-21 04:31 db7.example 18.6   0/6    interrupted 322 B",
+        "a_study_with_… 2026-11-21 04:31 db7.example 18.6   0/6    interrupted 1.2 MB",
         "  ~/records/a_study_with_a_long_name/20261121T043103Z-host-abcdef",
     ]
-    only = pgstudies("records", "--study", "a_study_with_a_long_name").out.splitlines()
+    only = pgstudies("records", "a_study_with_a_long_name").out.splitlines()
     assert len(only) == 3
 
 
 def test_a_wide_record_still_fits_80_columns(place: Path, pgstudies: Command) -> None:
-    path = record(
+    record(
         place / "records",
         "a_study_with_a_long_name",
         1,
         status="interrupted",
         host={"hostname": "a-host-with-a-long-name"},
         server={"version_text": "19devel-with-a-suffix"},
-        timeline=[{"block": number} for number in range(1000)],
+        timeline=timeline(*range(1000)),
         blocks=1000,
     )
-    (path / "samples.parquet").write_bytes(b"\0" * 123_456)
     for line in pgstudies("records").out.splitlines()[:2]:
         assert len(line) <= 80

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from pathlib import Path
@@ -22,7 +21,9 @@ from pgstudies.errors import StudyError
 from pgstudies.measuring._design import Arm
 from pgstudies.measuring._design import _both_sides as both_sides
 from pgstudies.measuring.comparison import Comparison, Side, played
-from tests.made_up import info, samples
+from pgstudies.records import write_whole
+from pgstudies.records.reading import SAMPLES_SCHEMA
+from tests.made_up import info, samples, swept_info
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -82,8 +83,9 @@ def samples_of(
 
 
 def info_of(**changed: Any) -> dict[str, Any]:
-    arms = [
+    arms: list[dict[str, object]] = [
         {"name": f"heap, {s}", "plays": "heap", "side": s, "not_run": None}
+        | {"description": "", "baseline": s == "baseline", "repeats": None}
         for s in ("baseline", "baseline again", "candidate")
     ]
     known = {
@@ -100,7 +102,7 @@ def info_of(**changed: Any) -> dict[str, Any]:
             },
         },
         "plans": {
-            arm["name"]: {"insert": "Insert on t", "select": "Seq Scan on t"} for arm in arms
+            str(arm["name"]): {"insert": "Insert on t", "select": "Seq Scan on t"} for arm in arms
         },
         "started_at": "2026-11-21T20:00:00+00:00",
         "pinned_to_core": 1,
@@ -447,18 +449,17 @@ def test_a_block_that_two_records_have_counts_as_the_newer_has_it(
     whole = samples_of({"insert": logs(1.0)}).drop("study", "of", "side")
     for number, blocks in enumerate(([1, 2, 3], [3, 4])):
         place = tmp_path / "compare_made_up" / f"2026112{number}T000000Z-host-abcdef"
-        place.mkdir(parents=True)
         samples = whole.filter(pl.col("block").is_in(blocks)).with_columns(
             value=pl.col("value") + number
         )
-        samples.write_parquet(place / "samples.parquet")
         about = info_of(
-            format_version=1,
             fingerprint="mark",
             status="complete",
             started_at=f"2026-11-2{number}T00:00:00+00:00",
         )
-        (place / "record.json").write_text(json.dumps(about))
+        empty = pl.DataFrame(schema=SAMPLES_SCHEMA)
+        rows = pl.concat([empty, samples], how="diagonal_relaxed").cast(pl.Schema(SAMPLES_SCHEMA))
+        write_whole(place, swept_info("host") | about, rows)
     measured = read_measured("made_up", "mark")
     assert measured.blocks == 4
     third = measured.samples.filter(

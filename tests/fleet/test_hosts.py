@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,8 +15,9 @@ import pytest
 from pgstudies import effect_chart, paths
 from pgstudies.analysis.pooling import pooled
 from pgstudies.charts import save
-from pgstudies.errors import StudyError
+from pgstudies.errors import SpaceError, StudyError
 from pgstudies.fleet.hosts import by_host, host_records, judged_by_host, lines_of_hosts
+from pgstudies.records import read_record, write_whole
 from tests.made_up import SWEPT, swept_record
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ def test_which_records_count(records: Callable[..., Path], tmp_path: Path) -> No
     older = records("b", name="b-2026-01")
     short = records("c", name="a-short", blocks=3, parameters=SWEPT | {"blocks": 6})
     edit(short, blocks=6)
-    future = records("d", name="a-future", format_version=99)
+    future = records("d", name="a-future")
+    (future / "record.json").write_text('{"format_version": 99}')
     other = records("e", name="a-other", parameters=SWEPT | {"pause_s": 1.0})
     damaged = records("f", name="a-damaged")
     (damaged / "samples.parquet").write_bytes(b"PAR1, as it were")
@@ -144,14 +146,16 @@ def gate(word: str) -> dict[str, str]:
 
 
 def edit(path: Path, **changes: object) -> None:
-    info = json.loads((path / "record.json").read_text())
-    (path / "record.json").write_text(json.dumps(info | changes))
+    """Write the record anew with other contents of record.json, as a run could have made it."""
+    record = read_record(path)
+    shutil.rmtree(path)
+    write_whole(path, record.info | changes, record.samples)
 
 
 def test_a_record_is_written_whole_or_not_at_all(records: Callable[..., Path]) -> None:
     path = records("a")
     before = (path / "record.json").read_bytes()
-    with pytest.raises(OSError, match=r"not empty|exists"):
+    with pytest.raises(SpaceError, match=r"not empty|exists"):
         records("a", study="another")
     assert [p.name for p in path.parent.iterdir()] == ["a"]
     assert (path / "record.json").read_bytes() == before

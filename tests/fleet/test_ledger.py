@@ -14,6 +14,7 @@ from moto.server import ThreadedMotoServer
 from pgstudies.errors import SpaceError, StudyError
 from pgstudies.fleet.ledger import Ledger, Unit, packed
 from pgstudies.records.reading import SAMPLES_SCHEMA
+from tests.made_up import swept_info
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +26,8 @@ SAMPLES = pl.DataFrame(
     schema=SAMPLES_SCHEMA,
     orient="row",
 )
-BLOCK = packed({"study": "swept", "fingerprint": "é"}, SAMPLES)
+INFO = swept_info("hést")
+BLOCK = packed(INFO, SAMPLES)
 
 
 @pytest.fixture(scope="session")
@@ -69,12 +71,12 @@ def test_a_block_comes_back_as_it_was_put(ledger: Ledger) -> None:
     assert UNIT in ledger
     assert ledger.done() == {UNIT}
     info, samples = ledger.read(UNIT)
-    assert info == {"study": "swept", "fingerprint": "é"}
+    assert INFO.items() <= info.items()
     assert samples.equals(SAMPLES)
 
 
 def test_of_two_that_measured_the_same_block_the_first_stays(ledger: Ledger) -> None:
-    other = packed({"study": "another"}, SAMPLES)
+    other = packed(INFO | {"study": "another"}, SAMPLES)
     assert ledger.put(UNIT, BLOCK)
     assert not ledger.put(UNIT, other)
     assert ledger.read(UNIT)[0]["study"] == "swept"
@@ -84,7 +86,7 @@ def test_what_is_not_a_block_is_not_counted(tmp_path: Path) -> None:
     ledger = Ledger(str(tmp_path))
     ledger.put(UNIT, BLOCK)
     directory = (tmp_path / UNIT.path).parent
-    for name in ("0001.parquet.tmp", ".0123.tmp", "notes.txt", "1.parquet"):
+    for name in ("0001.zip.tmp", ".0123.tmp", "notes.txt", "1.zip"):
         (directory / name).write_text("")
     assert ledger.done() == {UNIT}
 
@@ -113,6 +115,26 @@ def test_a_file_system_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyP
     files = [p for p in tmp_path.rglob("*") if p.is_file()]
     assert files == [tmp_path / UNIT.path]
     assert stat.S_ISREG(files[0].stat().st_mode)
+
+
+def test_a_flipped_bit_of_a_block_is_noticed_or_changes_nothing(tmp_path: Path) -> None:
+    ledger = Ledger(str(tmp_path))
+    ledger.put(UNIT, BLOCK)
+    file = tmp_path / UNIT.path
+    info, samples = ledger.read(UNIT)
+    bits = range(0, 8 * len(BLOCK), 23)
+    noticed = 0
+    for bit in bits:
+        damaged = bytearray(BLOCK)
+        damaged[bit // 8] ^= 1 << bit % 8
+        file.write_bytes(damaged)
+        try:
+            again = ledger.read(UNIT)
+        except StudyError:
+            noticed += 1
+        else:  # the time of a file in the archive, say
+            assert (again[0], again[1].rows()) == (info, samples.rows())
+    assert noticed > 0.9 * len(bits)
 
 
 def test_an_unknown_kind_of_store_is_named() -> None:

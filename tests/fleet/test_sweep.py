@@ -241,7 +241,7 @@ def finished(
         with place.client(*NAMES) as client:
             for _ in range(2):
                 failures = measure_missing(sweep, client, bar)
-                written = {p: p.stat().st_mtime_ns for p in (base / "sweep").rglob("*.parquet")}
+                written = {p: p.stat().st_mtime_ns for p in (base / "sweep").rglob("*.zip")}
                 answers.append((failures, written))
         yield place, sweep, answers
 
@@ -254,7 +254,7 @@ def test_every_block_of_every_host_is_there_once(
     assert first[0] == []
     assert second == first  # nothing was written again
     assert Ledger(sweep.ledger).done() == all_of(sweep)
-    assert files(place) == ["0001.parquet"] * 2 + ["0002.parquet"] * 2
+    assert files(place) == ["0001.zip"] * 2 + ["0002.zip"] * 2
     for host in NAMES:  # nothing of a block is left on its host
         assert list((place.base / host / "records" / ".sweep").glob("s-*")) == []
 
@@ -435,13 +435,13 @@ def test_the_network_of_a_host_is_cut(place: Place, bar: Progress) -> None:
             with in_background(cut):
                 failures = measure_missing(sweep, client, bar, lost_s=3)
             assert [f.reason for f in failures] == ["no worker has its name for 3 s"]
-            wait_for(lambda: files(place) == ["0001.parquet"])
-            before = next((place.base / "sweep").rglob("*.parquet")).stat().st_mtime_ns
+            wait_for(lambda: files(place) == ["0001.zip"])
+            before = next((place.base / "sweep").rglob("*.zip")).stat().st_mtime_ns
             ip("link", "set", device, "up")
             place.worker(address, "bench1", inside=inside)
             assert measure_missing(sweep, client, bar, lost_s=60) == []
     assert Ledger(sweep.ledger).done() == all_of(sweep)
-    assert next((place.base / "sweep").rglob("*.parquet")).stat().st_mtime_ns == before
+    assert next((place.base / "sweep").rglob("*.zip")).stat().st_mtime_ns == before
 
 
 def ip(*arguments: str) -> None:
@@ -523,7 +523,7 @@ def test_ctrl_c_lets_blocks_finish_and_a_second_one_aborts_them(place: Place, ti
     assert "run it again to continue" in said
     assert wait_until_dead(block)
     assert len(missing(sweep)) == 1 + times
-    assert files(place) == ["0001.parquet"] * (2 - times)
+    assert files(place) == ["0001.zip"] * (2 - times)
 
 
 # The ledger that does not answer, in this process
@@ -597,7 +597,7 @@ def test_what_a_ledger_never_took_is_kept_and_put_the_next_time(
     monkeypatch.setenv("PGSTUDIES_RECORDS", records)
     blockrun.carry_out(request_of(sweep))
     assert Ledger(sweep.ledger).done() == {next(iter(sweep.units()))}
-    assert not [p for p in Path(records).rglob("*.parquet") if p.is_file()]
+    assert not [p for p in Path(records).rglob("*.zip") if p.is_file()]
 
 
 # What is refused

@@ -6,7 +6,7 @@ import io
 import os
 from typing import TYPE_CHECKING
 
-from pgstudies.terminal import Relay
+from pgstudies.terminal import Relay, printable
 
 if TYPE_CHECKING:
     import pytest
@@ -77,3 +77,7 @@ def test_a_log_has_a_line_of_a_bar_now_and_then() -> None:
         "heap: not run: no disk",
         "study: 30/30",
     ]
+
+
+def test_text_from_elsewhere_cannot_move_the_cursor() -> None:
+    assert printable("a\x1b[31mé\u00a0−\n\u202e\x9b") == "a\\x1b[31mé\u00a0−\\n\\u202e\\x9b"

@@ -13,7 +13,7 @@ from pgstudies.host import situation
 from pgstudies.host._gate import Finding, findings_in, gate
 from pgstudies.host.situation import Process, Situation, cpu_quota_cores, look, throttle_count
 
-GIB = 1024**3
+GB = 10**9
 
 QUIET = Situation(
     cores=4,
@@ -24,11 +24,11 @@ QUIET = Situation(
     governor="performance",
     throttled=0,
     on_battery=False,
-    swap_used_bytes=GIB // 32,
-    memory_bytes=16 * GIB,
-    memory_available_bytes=8 * GIB,
+    swap_used_bytes=GB // 32,
+    memory_bytes=16 * GB,
+    memory_available_bytes=8 * GB,
     disk=Path("/var/tmp"),
-    disk_free_bytes=50 * GIB,
+    disk_free_bytes=50 * GB,
 )
 
 
@@ -69,13 +69,13 @@ def test_what_is_unknown_is_no_finding() -> None:
         ("governor", replace(QUIET, governor="powersave"), 'governor is "powersave"'),
         ("heat", replace(QUIET, throttled=3), "because it is hot"),
         ("battery", replace(QUIET, on_battery=True), "runs on its battery"),
-        ("swap", replace(QUIET, swap_used_bytes=GIB), "1.0 GB of swap"),
+        ("swap", replace(QUIET, swap_used_bytes=GB), "1.0 GB of swap"),
         (
             "memory",
-            replace(QUIET, memory_available_bytes=GIB),
+            replace(QUIET, memory_available_bytes=GB),
             "1.0 GB of 16.0 GB memory are available",
         ),
-        ("disk", replace(QUIET, disk_free_bytes=GIB), "1.0 GB are free at /var/tmp"),
+        ("disk", replace(QUIET, disk_free_bytes=GB), "1.0 GB are free at /var/tmp"),
     ],
 )
 def test_each_disturbance_is_found_alone(name: str, seen: Situation, words: str) -> None:

@@ -50,6 +50,11 @@ def writer() -> Iterator[RecordWriter]:
     writer.close()
 
 
+def entry(block: int) -> dict[str, Any]:
+    at = "2026-01-01T00:00:00+00:00"
+    return {"block": block, "position": 1, "arm": "a", "started_at": at, "finished_at": at}
+
+
 def rows(block: int, values: int = 2) -> list[tuple[Any, ...]]:
     at = datetime(2026, 1, block + 1, tzinfo=UTC)
     return [
@@ -110,15 +115,17 @@ def test_a_directory_that_cannot_be_written_is_one_sentence(
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("PGSTUDIES_RECORDS", str(tmp_path / "file"))
-    with pytest.raises(SpaceError, match="set PGSTUDIES_RECORDS to a directory you may write to"):
+    with pytest.raises(SpaceError, match="set PGSTUDIES_RECORDS to a directory that"):
         RecordWriter.create("made_up", dict(INFO))
 
 
 def test_a_dead_run_is_resumed_without_its_half_written_block(writer: RecordWriter) -> None:
     writer.write_block("0001", rows(1))
-    writer.info["timeline"] = [{"block": 1}, {"block": 2}]
+    writer.info["timeline"] = [entry(1), entry(2)]
     writer.save()
-    (writer.path / "blocks" / "0002.parquet.tmp").write_bytes(b"half")
+    (writer.path / "blocks" / "0002.parquet").write_bytes(b"not yet in record.json")
+    (writer.path / "blocks" / ".0003.tmp").write_bytes(b"half")
+    (writer.path / ".0004.tmp").write_bytes(b"half")
     writer.close()  # as the kernel does when a process dies
 
     resumed = RecordWriter.resume("made_up", "abc")
@@ -126,8 +133,9 @@ def test_a_dead_run_is_resumed_without_its_half_written_block(writer: RecordWrit
     assert resumed is not None
     assert resumed.path == writer.path
     assert resumed.finished_blocks == {1}
-    assert resumed.info["timeline"] == [{"block": 1}]
+    assert resumed.info["timeline"] == [entry(1)]
     assert [p.name for p in (writer.path / "blocks").iterdir()] == ["0001.parquet"]
+    assert not list(writer.path.glob(".*.tmp"))
     resumed.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,10 +67,43 @@ def test_a_notebook_without_the_cell_has_no_parameters() -> None:
     assert str(caught.value) == "no_parameters has no parameters, so rows cannot be set."
 
 
-def test_an_assignment_over_several_lines_keeps_its_comment(tmp_path: Path) -> None:
-    cell = 'names: list[str] = [\n    "a",  # first\n    "b",\n]  # names of arms\n'
+@pytest.mark.parametrize(
+    "cell",
+    [
+        'names: list[str] = ["a", "b"]  # names of arms [a|b|c]',
+        'names: list[str] = [\n    "a",  # first\n    "b",\n]  # names of arms [a|b|c]\n',
+        'names: list[str] = [  # names of arms [a|b|c]\n    "a",\n    "b",\n]\n',
+        'names: list[str] = (\n    ["a", "b"]  # names of arms [a|b|c]\n)\n',
+    ],
+)
+def test_an_assignment_over_several_lines_keeps_its_comment(cell: str, tmp_path: Path) -> None:
     (parameter,) = declared(notebook(tmp_path / "n.ipynb", cell))
     assert (parameter.default, parameter.help) == (["a", "b"], "names of arms")
+    assert parameter.limits == "a, b or c"
+
+
+def test_a_list_may_be_empty_if_its_default_is(tmp_path: Path) -> None:
+    given = declared(notebook(tmp_path / "n.ipynb", "more: list[str] = []  # more arms [a|b]"))
+    assert checked("n", given, {"more": ""}) == {"more": []}
+    assert checked("n", given, {"more": "b"}) == {"more": ["b"]}
+    given_some = declared(notebook(tmp_path / "m.ipynb", 'more: list[str] = ["a"]  # arms [|a|b]'))
+    assert checked("m", given_some, {"more": ""}) == {"more": []}
+    assert given_some[0].limits == "a or b"
+    with pytest.raises(StudyError, match=r"^n: more must be a or b, and ';DROP' is not\.$"):
+        checked("n", given, {"more": "';DROP'"})
+
+
+STUDIES = sorted(paths.NOTEBOOKS.glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("study", STUDIES, ids=lambda path: path.stem)
+def test_every_parameter_of_every_study_has_help_and_limits(study: Path) -> None:
+    for parameter in declared(study):
+        assert parameter.help, parameter.name
+        if parameter.type not in {"str", "bool"}:  # which are free, or have but two values
+            assert parameter.limits, parameter.name
+        if parameter.name == "releases":
+            assert parameter.choices == tuple(tomllib.loads(paths.RELEASES.read_text()))
 
 
 @pytest.mark.parametrize(
@@ -128,7 +162,6 @@ def test_defaults_fill_in_what_is_not_given() -> None:
         ("starts", "4,5", [4, 5]),
         ("starts", "[4, 5]", [4, 5]),
         ("starts", "7", [7]),
-        ("starts", "", []),
         ("starts", [4, 5], [4, 5]),
         ("order", "fixed", "fixed"),
         ("server", "postgresql://me@db/x?a=b", "postgresql://me@db/x?a=b"),
@@ -162,6 +195,9 @@ def test_text_and_values_are_read_alike(name: str, given: object, value: object)
             'starts must be whole numbers with commas between, such as 1,2,3, and "x" is not',
         ),
         ("starts", "1,0", "starts must be at least 1, and 0 is not"),
+        ("starts", "", "starts must have at least one value"),
+        ("starts", [], "starts must have at least one value"),
+        ("starts", "1,2,1", "starts has 1 twice, and once is enough"),
         (
             "starts",
             7,

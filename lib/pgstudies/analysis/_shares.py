@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
-from scipy.stats import beta
+from statsmodels.stats.proportion import proportion_confint
 
 from .intervals import MINIMUM_BLOCKS
 from .pairing import log_ratios
@@ -97,23 +97,16 @@ def _share(effects: pl.DataFrame, found: pl.DataFrame, hit: pl.Expr) -> dict[str
     if not comparisons:
         return {"comparisons": 0, "hits": 0, "effective": 0.0}
     effective = min(effective_number(found), comparisons)
-    low, high = clopper_pearson(hits / comparisons * effective, effective)
+    count = hits / comparisons * effective  # neither number need be whole
+    low, high = proportion_confint(count, effective, alpha=0.05, method="beta")
     return {
         "comparisons": comparisons,
         "hits": hits,
         "share": hits / comparisons,
         "effective": effective,
-        "low": low,
-        "high": high,
+        "low": float(low),
+        "high": float(high),
     }
-
-
-def clopper_pearson(hits: float, number: float, level: float = 0.95) -> tuple[float, float]:
-    """The exact interval of a share; neither number need be whole."""
-    tail = (1 - level) / 2
-    low = float(beta.ppf(tail, hits, number - hits + 1)) if hits > 0 else 0.0
-    high = float(beta.ppf(1 - tail, hits + 1, number - hits)) if hits < number else 1.0
-    return low, high
 
 
 _SHARE: dict[str, pl.DataType] = {

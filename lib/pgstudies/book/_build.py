@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import yaml
+from click import unstyle
 
 from ..errors import NotebookError, StudyError
 from ..paths import HTML, ROOT
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
 
 
 COMMAND = "from jupyter_book.cli.main import main; main()"
-
-
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def build(html: Path = HTML) -> Path:
@@ -59,7 +57,7 @@ def build(html: Path = HTML) -> Path:
         text=True,
         check=False,
     )
-    output = _COLOURS.sub("", done.stdout + done.stderr)
+    output = unstyle(done.stdout + done.stderr)
     log = html.parent / "book.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text(output, encoding="utf-8")

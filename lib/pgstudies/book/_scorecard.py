@@ -14,7 +14,7 @@ from ..analysis import all_claims, origins
 from ..analysis.intervals import fewest_blocks
 from ..charts.style import BASELINE, CANDIDATES, NEUTRAL, PATCHED
 from ..errors import StudyError
-from ..records.reading import list_records, read_record
+from ..records.reading import list_records, readable_records
 from ..studies.executed import book_runs
 from .judging import judged
 
@@ -83,7 +83,7 @@ def _records(study: str, in_book: Record | None) -> list[Record]:
     enough = complete.filter(pl.col("blocks_done") >= fewest_blocks())["path"].to_list()
     own = [str(in_book.path)] if in_book else [] if enough else complete["path"].to_list()[:1]
     once = {Path(path).name: path for path in reversed([*own, *enough])}  # a copy is the same
-    return [read_record(path) for path in reversed(once.values())]
+    return list(readable_records(reversed(once.values())))
 
 
 def _cards(record: Record) -> dict[str, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -60,26 +61,24 @@ def commands(runs: Sequence[Run]) -> pl.DataFrame:
 
 def _measure(record: Record) -> str:
     study, profile = record.info["study"], record.info.get("profile") or "quick"
-    words = [f"pgstudies run {study} --profile {profile}"]
+    words = ["pgstudies", "run", study, "--profile", profile]
     server = record.info["server"].get("spec", "embedded")
     if server != "embedded":
-        words.append(f"--server {server}")
+        words += ["--server", server]
     try:
         usual = plan(study, profile=profile).parameters
     except StudyError:
         usual = {}
-    words += [
-        f"-p {name}={spelled(value)}"
-        for name, value in record.parameters.items()
-        if name != "server" and name in usual and usual[name] != value
-    ]
-    return " ".join(words)
+    for name, value in record.parameters.items():
+        if name != "server" and name in usual and usual[name] != value:
+            words += ["-p", f"{name}={spelled(value)}"]
+    return shlex.join(words)
 
 
 def _analyse(record: Record) -> str:
     path = record.path
     place = path.relative_to(ROOT) if path.is_relative_to(REFERENCE_RECORDS) else path.name
-    return f"pgstudies run {record.info['study']} --replay {place}"
+    return shlex.join(["pgstudies", "run", record.info["study"], "--replay", str(place)])
 
 
 def compared(runs: Sequence[Run], part: str) -> pl.DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import polars as pl
 
 from .. import paths
 from ..errors import StudyError
+from ..files import write_file
 from ..records.reading import read_info
 from ..studies.run import run_study
 from ..terminal import say
@@ -45,13 +47,9 @@ def keep(done: Executed) -> None:
     """Keep the verdicts of a notebook that was executed, if it judged a record."""
     if done.record is None or done.verdicts is None:
         return
-    kept = _place(read_info(done.record)["study"], done.record)
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    # Beside its place, because a file is moved in one step only within a file system.
-    with tempfile.TemporaryDirectory(prefix=".", dir=kept.parent) as scratch:
-        copy = Path(scratch) / kept.name
-        done.verdicts.write_parquet(copy)
-        copy.replace(kept)
+    buffer = io.BytesIO()
+    done.verdicts.write_parquet(buffer)
+    write_file(_place(read_info(done.record)["study"], done.record), buffer.getvalue())
 
 
 def _place(study: str, record: Path) -> Path:

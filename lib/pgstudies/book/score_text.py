@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..analysis import origins
 from ..analysis.agreement import HOLDS
+from ..terminal import printable
 from ._instrument_page import doubtful_hosts, read_checks
 from ._scorecard import OUTCOMES, in_sum, outcome_of, with_outcome
 
@@ -39,7 +40,7 @@ def in_text(cards: pl.DataFrame) -> str:
         "Ratios are candidate / baseline: ours with its 95 % interval, then the published one. "
         "Weaker: less than half as large on a logarithmic scale."
     )
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def in_sentence(cards: pl.DataFrame) -> str:

@@ -16,6 +16,7 @@ from docutils import nodes
 from ..charts.markup import chart_markup
 from ..charts.style import MIME
 from ..errors import StudyError
+from ..files import write_file
 
 if TYPE_CHECKING:
     from myst_nb.core.render import MimeData, NbElementRenderer
@@ -56,7 +57,7 @@ def write_vega_bundle(app: Sphinx, exception: Exception | None) -> None:
                 return
     script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
     # The bundle declares names such as ``_`` at top level; Sphinx's doctools.js does too.
-    target.write_text(f"{head}(function () {{\n{script}\n}})();\n", encoding="utf-8")
+    write_file(target, f"{head}(function () {{\n{script}\n}})();\n")
 
 
 def light_without_scripts(app: Sphinx, exception: Exception | None) -> None:

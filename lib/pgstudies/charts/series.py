@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 import altair as alt
 import polars as pl
 
-from ..errors import SpaceError, StudyError
+from ..errors import StudyError
+from ..files import write_file
 from .style import (
     LABELLED_ONLY,
     NEUTRAL,
@@ -141,6 +143,9 @@ def block_chart(
     return described(chart, description)
 
 
+_KINDS: dict[str, Literal["svg", "png", "json"]] = {".svg": "svg", ".png": "png", ".json": "json"}
+
+
 def save(chart: alt.TopLevelMixin, path: str | Path) -> Path:
     """Write the chart to ``path`` as .svg, .png or .json and return the absolute path.
 
@@ -148,16 +153,15 @@ def save(chart: alt.TopLevelMixin, path: str | Path) -> Path:
     SpaceError where it cannot be written.
     """
     target = Path(path).expanduser().resolve()
-    if target.suffix not in {".svg", ".png", ".json"}:
+    if target.suffix not in _KINDS:
         raise StudyError(f"A chart is saved as .svg, .png or .json, not as {target.name!r}.")
     if not target.parent.is_dir():
         raise StudyError(f"There is no directory {target.parent}: make it, or save elsewhere.")
     description_of(chart.to_dict())
-    options: dict[str, Any] = {"scale_factor": 2} if target.suffix == ".png" else {}
-    try:
-        chart.save(target, **options)
-    except OSError as error:
-        raise SpaceError(f"Cannot write {target}: {error.strerror}.") from error
+    kind = _KINDS[target.suffix]
+    drawn = io.BytesIO() if kind == "png" else io.StringIO()
+    chart.save(drawn, format=kind, scale_factor=2 if kind == "png" else 1)
+    write_file(target, drawn.getvalue())
     return target
 
 

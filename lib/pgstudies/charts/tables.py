@@ -12,6 +12,7 @@ import polars as pl
 from IPython.core.getipython import get_ipython
 from IPython.display import HTML
 
+from ..files import size_text
 from ..templates import environment
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def downloads(record: Record) -> HTML:
     for name in ("samples.parquet", "record.json"):
         path = record.path / name
         size = path.stat().st_size
-        file = {"label": f"{record.info['study']}-{name}", "path": path, "kb": size / 1e3}
+        file = {"label": f"{record.info['study']}-{name}", "path": path, "size": size_text(size)}
         href = None
         if size <= LARGEST_BYTES:
             content = base64.b64encode(path.read_bytes()).decode("ascii")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import signal
 import sys
 import traceback
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from ..errors import NotebookError, SpaceError, StudyError
+from ..errors import NotebookError, StudyError
+from ..files import space_error
 from ..terminal import say
 from . import compare as cli_compare
 from . import sweep as cli_sweep
@@ -193,16 +193,14 @@ def book() -> None:
 
 @app.command(short_help="List the records that there are.")
 def records(
-    study: Annotated[
-        str | None, typer.Option(metavar="STUDY", help="Only records of this study.")
-    ] = None,
+    study: Annotated[str | None, typer.Argument(metavar="[STUDY]", show_default=False)] = None,
 ) -> None:
     """List the records of this user and those that come with the project, oldest first.
 
     \b
     Examples:
       pgstudies records
-      pgstudies records --study cluster_order
+      pgstudies records cluster_order
     A record's directory, the second line of each entry, is what --replay takes.
     """  # noqa: D301
     from . import listing
@@ -286,24 +284,6 @@ def _stop(_number: int, _frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
-_FULL = {errno.ENOSPC, errno.EDQUOT}
-
-
-_FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
-
-
-def _space_error(error: OSError) -> SpaceError | None:
-    where = error.filename or "the disk"
-    if error.errno in _FULL:
-        return SpaceError(f"No space left while writing to {where}: free some and try again.")
-    if error.errno in _FORBIDDEN:
-        return SpaceError(
-            f"No permission to write to {where} ({error.strerror}): "
-            f"work in a clone of the project that is yours."
-        )
-    return None
-
-
 def main() -> NoReturn:
     """Run the command line; every error ends in a sentence and an exit code of its own."""
     signal.signal(signal.SIGTERM, _stop)
@@ -313,7 +293,9 @@ def main() -> NoReturn:
         say(str(error))
         sys.exit(error.exit_code)
     except Exception as error:
-        known = _space_error(error) if isinstance(error, OSError) else None
+        known = (
+            space_error(error, error.filename or "the disk") if isinstance(error, OSError) else None
+        )
         if known is not None:
             say(str(known))
             sys.exit(known.exit_code)

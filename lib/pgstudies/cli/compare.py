@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from ..errors import StudyError
-from ..terminal import say
+from ..terminal import printable, say
 from .options import assignments
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ def _compare(
     for line in forecast_lines(
         request.comparison, plans, minutes=request.minutes, margin=request.margin
     ):
-        typer.echo(line)
+        typer.echo(printable(line))
     if only_plan:
         return 0
     typer.echo("")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import platform
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from ..errors import SpaceError, StudyError
+from ..files import is_full, size_text
 from ..host import gate
 from ..host.facts import git_revision, mount_of, nearest_existing
 from ..measuring.cold import can_evict, reason_not_cold
@@ -95,7 +95,7 @@ def _machine() -> Iterator[Check]:
         "machine",
         True,
         f"{platform.system()} {platform.release()}, {_usable_cores()} cores, "
-        f"{_size(memory.total)} of memory, {_size(memory.available)} available",
+        f"{size_text(memory.total)} of memory, {size_text(memory.available)} available",
     )
     yield _space("records", records_dir(), "PGSTUDIES_RECORDS")
     yield _space("server data", run_dir(), "PGSTUDIES_RUN_DIR")
@@ -206,7 +206,7 @@ def _space(name: str, directory: Path, variable: str) -> Check:
         return Check(name, False, sentence, SpaceError.exit_code)
     mount = mount_of(place)
     kind = mount.fstype if mount else "unknown file system"
-    free = _size(shutil.disk_usage(place).free)
+    free = size_text(shutil.disk_usage(place).free)
     return Check(name, True, f"{directory} ({kind}, {free} free); {variable} would choose another")
 
 
@@ -220,7 +220,7 @@ def _can_reflink(directory: Path) -> bool:
         try:
             fcntl.ioctl(copy.fileno(), _FICLONE, source.fileno())
         except OSError as error:
-            if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            if is_full(error):
                 raise
             return False
     return True
@@ -229,7 +229,3 @@ def _can_reflink(directory: Path) -> bool:
 def _usable_cores() -> int:
     known = hasattr(os, "sched_getaffinity")
     return len(os.sched_getaffinity(0)) if known else psutil.cpu_count() or 1
-
-
-def _size(size_bytes: float) -> str:
-    return f"{size_bytes / 2**30:.1f} GB"

@@ -2,35 +2,44 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 import json
+import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
+from rich.console import Console
+from rich.table import Table
 
 from .. import paths
 from ..addresses import EMBEDDED
-from ..errors import ServerError
+from ..errors import ServerError, StudyError
+from ..files import size_text
+from ..measuring import COMPARED
 from ..programs import reason_not_available, releases, releases_dir
 from ..programs.installations import find_binaries
 from ..records import reading as recorded
 from ..studies import PROFILES, plan
 from ..studies import studies as names_of_studies
 from ..studies.parameters import declared, spelled
+from ..terminal import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..programs import Release
     from ..studies.parameters import Parameter
 
 
-_PREFIXES = ["B", "kB", "MB", "GB", "TB"]
-
-
 def studies() -> str:
     """One line for each study: its name and the title of its page."""
-    names = names_of_studies()
-    width = max(map(len, names), default=0)
-    return "\n".join(f"{name:{width}}  {_title(name)}" for name in names)
+    table = _table("", "")
+    for name in names_of_studies():
+        table.add_row(name, _title(name))
+    return "\n".join(_drawn(table))
 
 
 def parameters(study: str) -> str:
@@ -49,9 +58,15 @@ def parameters(study: str) -> str:
 
 
 def records(study: str | None = None) -> str:
-    """Two lines for each record, the first of at most 80 columns; the second is its directory."""
+    """Two lines for each record, the first of at most 80 columns; the second is its directory.
+
+    Raises StudyError for an unknown study.
+    """
     found = recorded.list_records(study)
     if found.is_empty():
+        known = names_of_studies()
+        if study is not None and study.removeprefix(COMPARED) not in known:
+            raise StudyError(f"There is no study {study}; the studies are: {', '.join(known)}.")
         of = f" of {study}" if study else ""
         return f"There is no record{of} yet: `pgstudies run {study or 'all'}` makes one."
     rows = found.select(
@@ -64,17 +79,14 @@ def records(study: str | None = None) -> str:
         pl.col("path").map_elements(_size, return_dtype=pl.String()).alias("size"),
     ).rows()
     titles = ("study", "started (UTC)", "host", "server", "blocks", "status", "size")
-    most = (15, 16, 11, 7, 8, 11, 6)  # with a space between, 80 columns
-    widths = [
-        min(limit, max(len(row[i]) for row in [titles, *rows])) for i, limit in enumerate(most)
-    ]
-    lines = [
-        " ".join(_fitted(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in [titles, *rows]
-    ]
-    under = (f"  {_from_home(Path(path))}" for path in found["path"])
-    pairs = (line for pair in zip(lines[1:], under, strict=True) for line in pair)
-    return "\n".join([lines[0], *pairs])
+    most = (14, 16, 11, 6, 8, 11, 8)  # with a space between, 80 columns
+    table = _table(*titles, most=most)
+    for row in rows:
+        table.add_row(*map(printable, row))
+    heading, *lines = _drawn(table)
+    under = (f"  {printable(str(_from_home(Path(path))))}" for path in found["path"])
+    pairs = (line for pair in zip(lines, under, strict=True) for line in pair)
+    return "\n".join([heading, *pairs])
 
 
 def servers() -> str:
@@ -82,13 +94,15 @@ def servers() -> str:
 
     Then what would be fetched, and where to.
     """
-    rows = [_embedded(), *((r.name, r.version, _state(r)) for r in releases())]
-    lines = [f"{name:9} {version:8} {state}" for name, version, state in rows]
+    table = _table("", "", "")
+    for row in [_embedded(), *((r.name, r.version, _state(r)) for r in releases())]:
+        table.add_row(*row)
+    lines = _drawn(table)
     absent = [
         r.size_bytes for r in releases() if not r.cached and reason_not_available(r.name) is None
     ]
     if absent:
-        lines.append(f"\n`pgstudies servers fetch all` would fetch {_bytes(sum(absent))}.")
+        lines.append(f"\n`pgstudies servers fetch all` would fetch {size_text(sum(absent))}.")
     return "\n".join([*lines, f"Releases are kept in {_from_home(releases_dir())}."])
 
 
@@ -105,7 +119,7 @@ def _state(release: Release) -> str:
     reason = reason_not_available(release.name)
     if reason is not None:
         return reason.removeprefix(f"PostgreSQL {release.version} ")
-    return "cached" if release.cached else f"would be fetched ({_bytes(release.size_bytes)})"
+    return "cached" if release.cached else f"would be fetched ({size_text(release.size_bytes)})"
 
 
 def _title(study: str) -> str:
@@ -133,20 +147,32 @@ def _entry(parameter: Parameter, profiles: dict[str, dict[str, Any]]) -> str:
 
 
 def _size(path: str) -> str:
-    return _bytes(sum(file.stat().st_size for file in Path(path).rglob("*") if file.is_file()))
+    return size_text(sum(file.stat().st_size for file in Path(path).rglob("*") if file.is_file()))
 
 
-def _bytes(size: float) -> str:
-    for prefix in _PREFIXES:
-        if size < 1000 or prefix == _PREFIXES[-1]:
-            decimals = 1 if size < 10 and prefix != _PREFIXES[0] else 0
-            return f"{size:.{decimals}f} {prefix}"
-        size /= 1000
-    raise AssertionError
+def _table(*titles: str, most: Sequence[int | None] = ()) -> Table:
+    """An empty table without lines; ``most`` are the greatest widths of its columns."""
+    table = Table(
+        box=None,
+        padding=(0, 1 if any(titles) else 2, 0, 0),
+        pad_edge=False,
+        show_header=any(titles),
+    )
+    for title, width in itertools.zip_longest(titles, most):
+        table.add_column(title, no_wrap=bool(width), overflow="ellipsis", max_width=width)
+    return table
 
 
-def _fitted(cell: str, width: int) -> str:
-    return f"{cell:{width}}" if len(cell) <= width else f"{cell[: width - 1]}~"
+def _drawn(table: Table) -> list[str]:
+    """The lines of a table: as wide as a terminal, or else plain text that is never wrapped."""
+    terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if terminal else 10_000
+    console = Console(
+        file=io.StringIO(), width=width, force_terminal=terminal, markup=False, highlight=False
+    )
+    with console.capture() as drawn:
+        console.print(table)
+    return [line.rstrip() for line in drawn.get().splitlines()]
 
 
 def _from_home(path: Path) -> Path:

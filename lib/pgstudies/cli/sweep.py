@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import StudyError
-from ..terminal import Relay, say
+from ..terminal import Relay, printable, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,7 +100,7 @@ def sweep(
 
         plan = read_sweep(file)
         done = Ledger(plan.ledger).done()
-    typer.echo("\n".join(_what_is_done(plan, overview(plan, done))))
+    typer.echo("\n".join(map(printable, _what_is_done(plan, overview(plan, done)))))
     if status:
         return
     if (scheduler is None) == (local is None):
@@ -146,7 +146,7 @@ def _join(plan: Sweep) -> None:
 
     records, lacking = join(plan, records_dir())
     for record in records:
-        typer.echo(f"record: {record}")
+        typer.echo(printable(f"record: {record}"))
     for sentence in lacking:
         typer.echo(f"not yet whole: {sentence}")
 
@@ -245,7 +245,7 @@ def hosts(
     from ..fleet import said_by_hosts
 
     for line in said_by_hosts(records, chart=chart):
-        typer.echo(line)
+        typer.echo(printable(line))
 
 
 @contextmanager

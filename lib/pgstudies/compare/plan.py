@@ -15,7 +15,7 @@ from ..analysis.intervals import (
 )
 from ..analysis.pairing import block_values, log_ratios
 from ..measuring.comparison import BASELINE, COMPARED
-from ..records.reading import list_records, read_record
+from ..records.reading import list_records, readable_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -104,7 +104,7 @@ def _newest(study: str, profile: str) -> Record | None:
         pl.col("blocks_done") >= MINIMUM_BLOCKS,
         pl.col("status") == "complete",
     )
-    return read_record(usable.sort("started_at")["path"][-1]) if usable.height else None
+    return next(readable_records(usable.sort("started_at")["path"].reverse()), None)
 
 
 def _noise(record: Record, case: str | None) -> pl.DataFrame:

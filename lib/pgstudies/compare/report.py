@@ -15,7 +15,8 @@ from ..charts.effects import effect_chart
 from ..charts.markup import chart_markup
 from ..charts.series import block_chart
 from ..charts.tables import table_html
-from ..errors import SpaceError, StudyError
+from ..errors import StudyError
+from ..files import write_file
 from ..measuring.comparison import SIDES
 from ..paths import BOOK
 from ..records.writing import parquet_bytes
@@ -46,13 +47,7 @@ def write_report(result: Result, request: Request, text: str, target: Path) -> P
         .get_template("comparison.html")
         .render(_parts(result, request, text))
     )
-    aside = target.with_name(f".{target.name}.tmp")
-    try:
-        aside.write_text(page, encoding="utf-8")
-        aside.replace(target)
-    except OSError as error:
-        aside.unlink(missing_ok=True)
-        raise SpaceError(f"Cannot write {target}: {error.strerror}.") from error
+    write_file(target, page)
     return target
 
 

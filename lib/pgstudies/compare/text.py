@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from ..terminal import printable
 from .measured import PLACE
 from .result import decisive_failures, exit_code
 
@@ -35,8 +36,8 @@ def as_text(result: Result) -> str:
         _guards(result.guards),
         _how(result),
     ]
-    text = "\n\n".join("\n".join(part) for part in parts if part).translate(_ASCII)
-    return text.encode("ascii", "replace").decode()
+    text = "\n\n".join("\n".join(map(printable, part)) for part in parts if part)
+    return text.translate(_ASCII).encode("ascii", "replace").decode()
 
 
 def headline(result: Result) -> str:

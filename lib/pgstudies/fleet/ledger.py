@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import io
-import json
 import os
 import re
-import secrets
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import fsspec
-import polars as pl
 from fsspec.implementations.local import LocalFileSystem
 
-from ..errors import SpaceError, StudyError
+from ..errors import StudyError
+from ..files import write_new_file
+from ..records import INFO, SAMPLES, damaged, info_in, record_files, samples_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
+
+    import polars as pl
 
 
-_FILE = re.compile(r"([^/]+)/([^/]+)/([^/]+)/(\d{4,})\.parquet")
+_FILE = re.compile(r"([^/]+)/([^/]+)/([^/]+)/(\d{4,})\.zip")
 
 
 _S3 = {"config_kwargs": {"connect_timeout": 5, "read_timeout": 30, "retries": {"max_attempts": 2}}}
@@ -31,10 +32,6 @@ _S3 = {"config_kwargs": {"connect_timeout": 5, "read_timeout": 30, "retries": {"
 
 _LIMITS: dict[str, dict[str, Any]] = {"s3": _S3, "s3a": _S3}
 """By kind of store, for its client: left alone, that of S3 asks a dead one for minutes."""
-
-
-_RECORD = "record"
-"""The key of the Parquet file's metadata that holds record.json."""
 
 
 @dataclass(frozen=True, order=True)
@@ -49,7 +46,7 @@ class Unit:
     @property
     def path(self) -> str:
         """Its file, relative to the ledger."""
-        return f"{self.study}/{self.cell}/{self.host}/{self.block:04d}.parquet"
+        return f"{self.study}/{self.cell}/{self.host}/{self.block:04d}.zip"
 
     def __str__(self) -> str:
         return f"block {self.block} of {self.study} on {self.host}"
@@ -90,23 +87,28 @@ class Ledger:
         Raises SpaceError for a full or forbidden directory, OSError when a store does not answer.
         """
         target = f"{self._root}/{unit.path}"
+        if self._is_local:
+            return write_new_file(Path(target), content)
         try:
-            if self._is_local:
-                _put_file(Path(target), content)
-            else:
-                self._files.pipe_file(target, content, mode="create")
+            self._files.pipe_file(target, content, mode="create")
         except FileExistsError:
             return False
         return True
 
     def read(self, unit: Unit) -> tuple[dict[str, Any], pl.DataFrame]:
-        """Record.json and the samples of a block; raises StudyError when they cannot be read."""
+        """Record.json and the samples of a block; raises StudyError for one that is damaged."""
+        place = f"{self._root}/{unit.path}"
         try:
-            content = self._files.cat_file(f"{self._root}/{unit.path}")
-            info = json.loads(pl.read_parquet_metadata(io.BytesIO(content))[_RECORD])
-            return info, pl.read_parquet(io.BytesIO(content))
-        except Exception as error:  # whatever the client of a store raises, or of a damaged file
+            content = self._files.cat_file(place)
+        except Exception as error:  # whatever the client of a store raises
             raise self._unreadable(error, f", {unit.path}") from error
+        try:
+            with zipfile.ZipFile(io.BytesIO(content)) as files:
+                texts = {name: files.read(name) for name in (INFO, SAMPLES)}
+        except _NO_ZIP as error:
+            raise damaged(place, str(error)) from None
+        info = info_in(texts[INFO], f"{place}, {INFO}")
+        return info, samples_in(texts[SAMPLES], info["sha256"][SAMPLES], f"{place}, {SAMPLES}")
 
     def _unreadable(self, error: Exception, what: str = "") -> StudyError:
         return StudyError(
@@ -131,41 +133,17 @@ def _line(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(":. ")
 
 
-def packed(info: Mapping[str, Any], samples: pl.DataFrame) -> bytes:
-    """A block as its file has it: the samples, with record.json in the metadata."""
+def packed(info: dict[str, Any], samples: pl.DataFrame) -> bytes:
+    """A block as its file has it: a record with this block only, its files in one."""
     buffer = io.BytesIO()
-    text = json.dumps(info, ensure_ascii=False, default=str)
-    samples.write_parquet(buffer, compression="zstd", metadata={_RECORD: text})
+    with zipfile.ZipFile(buffer, "w") as files:
+        for name, content in record_files(info, samples).items():
+            files.writestr(name, content)
     return buffer.getvalue()
 
 
-def _put_file(target: Path, content: bytes) -> None:
-    aside = target.with_name(f".{secrets.token_hex(8)}.tmp")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with aside.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            _name(aside, target)
-        finally:
-            aside.unlink(missing_ok=True)
-    except FileExistsError:
-        raise
-    except OSError as error:
-        raise SpaceError(f"Cannot write to {target.parent} ({error.strerror}).") from error
-
-
-def _name(aside: Path, target: Path) -> None:
-    try:
-        os.link(aside, target)  # fails where the target is; a rename would replace it
-    except OSError as error:
-        if error.errno not in {errno.EPERM, errno.EOPNOTSUPP}:
-            raise
-        if target.exists():  # a file system without links: nearly as good
-            raise FileExistsError(target) from error
-        aside.replace(target)
+_NO_ZIP = (zipfile.BadZipFile, LookupError, NotImplementedError, RuntimeError, ValueError, EOFError)
+"""What reading a damaged one can raise."""
 
 
 def _files_below(root: str, prefix: str) -> Iterator[str]:

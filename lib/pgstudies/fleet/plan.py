@@ -16,7 +16,7 @@ import polars as pl
 
 from ..addresses import Address
 from ..errors import StudyError
-from ..records.reading import list_records, read_record
+from ..records.reading import list_records, readable_records
 from ..studies import plan
 from ..studies.parameters import declared
 from .ledger import Unit
@@ -230,9 +230,10 @@ def _differs(cells: list[Cell]) -> dict[str, str]:
 def _seconds_of_block(cell: Cell) -> float | None:
     known = list_records(cell.study).filter(pl.col("status") == "complete")
     same = known.filter(pl.col("profile") == cell.profile)
-    if same.is_empty():
+    record = next(readable_records(same["path"].reverse()), None)
+    if record is None:
         return None
-    times = read_record(same["path"][-1]).timeline
+    times = record.timeline
     blocks = times.group_by("block").agg(pl.col("finished_at").max() - pl.col("started_at").min())
     seconds = blocks["finished_at"].dt.total_seconds(fractional=True).median()
     return float(seconds) if isinstance(seconds, (int, float)) else None

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..files import size_text
 from .situation import Situation, look
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-GIB = 1024**3
+GB = 10**9
 
 
 MAX_LOAD_PER_CORE = 0.5
@@ -20,7 +21,7 @@ MAX_LOAD_PER_CORE = 0.5
 MAX_CPU_SHARE = 0.2  # of one core, by one process that is not ours
 
 
-MAX_SWAP_USED_BYTES = GIB // 16
+MAX_SWAP_USED_BYTES = GB // 16
 
 
 MAX_STEAL_SHARE = 0.02
@@ -29,7 +30,7 @@ MAX_STEAL_SHARE = 0.02
 MIN_MEMORY_SHARE = 0.2
 
 
-MIN_DISK_BYTES = 5 * GIB
+MIN_DISK_BYTES = 5 * GB
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ def _swap(seen: Situation) -> str | None:
     if seen.swap_used_bytes is None or seen.swap_used_bytes <= MAX_SWAP_USED_BYTES:
         return None
     return (
-        f"{_size(seen.swap_used_bytes)} of swap are in use: "
+        f"{size_text(seen.swap_used_bytes)} of swap are in use: "
         "memory was short, and pages may have to come back from disk."
     )
 
@@ -145,7 +146,8 @@ def _memory(seen: Situation) -> str | None:
     if seen.memory_available_bytes >= MIN_MEMORY_SHARE * seen.memory_bytes:
         return None
     return (
-        f"{_size(seen.memory_available_bytes)} of {_size(seen.memory_bytes)} memory are available: "
+        f"{size_text(seen.memory_available_bytes)} of {size_text(seen.memory_bytes)} memory "
+        "are available: "
         "the kernel may drop the pages that a warm run relies on."
     )
 
@@ -154,18 +156,10 @@ def _disk(seen: Situation) -> str | None:
     if seen.disk_free_bytes >= MIN_DISK_BYTES:
         return None
     return (
-        f"{_size(seen.disk_free_bytes)} are free at {seen.disk}: a study of standard size needs "
-        f"{_size(MIN_DISK_BYTES)}, and a file system that is nearly full is slow."
+        f"{size_text(seen.disk_free_bytes)} are free at {seen.disk}: a study of standard size "
+        f"needs {size_text(MIN_DISK_BYTES)}, and a file system that is nearly full is slow."
     )
 
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _size(size_bytes: float) -> str:
-    for unit in ("bytes", "kB", "MB"):
-        if size_bytes < 1000:
-            return f"{size_bytes:.3g} {unit}"
-        size_bytes /= 1024
-    return f"{size_bytes:,.1f} GB"

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..paths import records_dir
-from ..records.reading import read_info, record_directories
+from ..records.reading import infos_below, read_info
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,7 +70,7 @@ def records_of(study: str, mark: str, since: str = "") -> list[Path]:
 
     ``since`` leaves out those begun before.
     """
-    found = [(d, read_info(d)) for d in record_directories(records_dir(), study)]
+    found = infos_below(records_dir(), study)
     return [d for d, i in found if i.get("fingerprint") == mark and str(i["started_at"]) >= since]
 
 

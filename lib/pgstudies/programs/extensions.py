@@ -16,6 +16,7 @@ from psycopg import sql
 
 from ..addresses import EMBEDDED, Address
 from ..errors import CannotRun, ServerError
+from ..files import cannot_write
 from ..paths import EXTENSIONS, cache_dir
 from .accounts import (
     can_execute,
@@ -98,10 +99,7 @@ def build(name: str, binaries: Binaries) -> dict[str, str]:
             _build(source, [make, f"PG_CONFIG={pg_config}", f"CC={shlex.join(compiler)}"], built)
         _require_own(built)
     except OSError as error:
-        raise CannotRun(
-            f"{home} cannot be written to ({error.strerror}): set PGSTUDIES_CACHE to a directory "
-            f"on a disk with space that you may write to"
-        ) from error
+        raise CannotRun(str(cannot_write(error, home, "PGSTUDIES_CACHE")).rstrip(".")) from error
     account = server_account()
     if not can_execute(account, built):
         raise CannotRun(

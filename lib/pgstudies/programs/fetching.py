@@ -19,8 +19,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from click import unstyle
+
 from ..errors import ServerError, SpaceError
-from ..files import try_lock
+from ..files import cannot_write, try_lock
 from ..terminal import byte_bar
 from ._releases import find_release, reason_not_available, releases_dir
 from .accounts import make_open_directory, open_to_all, others_can_change
@@ -57,7 +59,7 @@ def fetch(spec: str) -> Path:
                 if not release.cached:
                     _fetch(release)
         except OSError as error:
-            raise _cannot_write(error) from error
+            raise cannot_write(error, releases_dir(), "PGSTUDIES_CACHE") from error
     return release.directory
 
 
@@ -149,17 +151,10 @@ def _require_own(directory: Path) -> None:
         )
 
 
-def _cannot_write(error: OSError) -> SpaceError:
-    return SpaceError(
-        f"Cannot write to {releases_dir()} ({error.strerror}): "
-        f"set PGSTUDIES_CACHE to a directory on a disk with space that you may write to."
-    )
+_POLL_S = 0.1
 
 
 _REPOSITORY = re.compile(r"Using local repository at (.+)")
-
-
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def copy_artifact(
@@ -236,7 +231,7 @@ def _file_name(artifact: str) -> str:
 
 
 def _read(log: Path) -> str:
-    return _COLOUR.sub("", log.read_text(encoding="utf-8", errors="replace"))
+    return unstyle(log.read_text(encoding="utf-8", errors="replace"))
 
 
 def _failure(artifact: str, said: str) -> ServerError | SpaceError:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import json
+import functools
+import io
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import polars as pl
 
 from ..errors import StudyError
 from ..files import is_locked
 from ..paths import REFERENCE_RECORDS, records_dir
+from ..terminal import say
+from ._format import INFO, SAMPLES, damaged, info_in, sha256
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 
-FORMAT_VERSION = 1
+T = TypeVar("T")
 
 
 LOCK = ".lock"
@@ -171,20 +174,50 @@ class Record:
 def read_record(path: str | Path) -> Record:
     """Read the record in directory ``path``, also one whose run has not finished.
 
-    Raises StudyError when there is no record, or one of a newer format.
+    Raises StudyError when there is no record, it is damaged, or of a newer format.
     """
     directory = Path(path).expanduser().resolve()
     info = read_info(directory)
-    whole = directory / "samples.parquet"
-    parts = [whole] if whole.exists() else sorted((directory / "blocks").glob("*.parquet"))
-    frames = [_with_turns(pl.read_parquet(part)) for part in parts]
+    sums = info["sha256"] or {}
+    frames = [
+        samples_in(_content(directory / name), sums.get(name), directory / name)
+        for name in _sample_files(directory, info)
+    ]
     samples = pl.concat(frames) if frames else pl.DataFrame(schema=SAMPLES_SCHEMA)
-    return Record(directory, info, samples)
+    record = Record(directory, info, samples)
+    try:
+        _ = record.timeline
+    except (pl.exceptions.PolarsError, TypeError, ValueError):
+        raise damaged(directory / INFO, "its timeline has what is no time") from None
+    return record
+
+
+def samples_in(content: bytes, checksum: str | None, name: Path | str) -> pl.DataFrame:
+    """The samples in the contents of a Parquet file, with the columns of ``SAMPLES_SCHEMA``.
+
+    ``checksum`` is its SHA-256 in record.json, None for a record of format 1.  Raises StudyError,
+    which calls the file ``name``, when it was changed or is damaged.
+    """
+    if checksum is not None and sha256(content) != checksum:
+        raise damaged(name, "its SHA-256 is not the one in record.json")
+    try:
+        samples = pl.read_parquet(io.BytesIO(content))
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+        raise damaged(name, (str(error).splitlines() or ["it is not Parquet"])[0]) from None
+    samples = _with_turns(samples)
+    if samples.schema != SAMPLES_SCHEMA:
+        raise damaged(name, "its columns are not those of samples")
+    return samples
+
+
+def readable_records(paths: Iterable[str | Path]) -> Iterator[Record]:
+    """The records at ``paths``, in order; one that cannot be read is said on stderr and skipped."""
+    return (record for _, record in _skipping(map(Path, paths), read_record))
 
 
 def _with_turns(samples: pl.DataFrame) -> pl.DataFrame:
     """The samples of a record in which arms ran one after the other: each took a single turn."""
-    if "turn" in samples.columns:
+    if samples.columns != [name for name in SAMPLES_SCHEMA if name not in {"group", "turn"}]:
         return samples
     one = pl.lit(1, pl.Int32())
     return samples.with_columns(group=one, turn=one).select(list(SAMPLES_SCHEMA))
@@ -193,12 +226,13 @@ def _with_turns(samples: pl.DataFrame) -> pl.DataFrame:
 def find_record(study: str, path: str | Path) -> Path:
     """The record at ``path``, or the newest complete one of ``study`` below that directory."""
     directory = Path(path).expanduser().resolve()
-    if (directory / "record.json").exists():
+    if (directory / INFO).exists():
         found = read_info(directory)["study"]
         if found != study:
             raise StudyError(f"{directory} is a record of {found}, not of {study}.")
         return directory
-    complete = [d for d in record_directories(directory, study) if (d / "samples.parquet").exists()]
+    found = _skipping(record_directories(directory, study), _whole_info)
+    complete = [place for place, info in found if info["status"] == "complete"]
     if not complete:
         raise StudyError(
             f"There is no complete record of {study} at {directory}; "
@@ -225,15 +259,14 @@ def list_records(study: str | None = None) -> pl.DataFrame:
         "path": pl.String(),
     }
     rows = [
-        _summary(directory)
+        _summary(directory, info)
         for base in (REFERENCE_RECORDS, records_dir())
-        for directory in record_directories(base, study)
+        for directory, info in _skipping(record_directories(base, study), _whole_info)
     ]
     return pl.DataFrame(rows, schema=schema).sort("started_at")
 
 
-def _summary(directory: Path) -> dict[str, Any]:
-    info = read_info(directory)
+def _summary(directory: Path, info: dict[str, Any]) -> dict[str, Any]:
     status = info["status"]
     if status == "running" and not is_locked(directory / LOCK):
         status = "unfinished"
@@ -244,7 +277,7 @@ def _summary(directory: Path) -> dict[str, Any]:
         "server": info["server"].get("version_text"),
         "profile": info.get("profile"),
         "blocks_done": len({entry["block"] for entry in info["timeline"]}),
-        "blocks": info["blocks"],
+        "blocks": int(info["blocks"]),
         "status": status,
         "path": str(directory),
     }
@@ -256,19 +289,69 @@ def record_directories(base: Path, study: str | None) -> Iterator[Path]:
     return (found.parent for found in sorted(base.glob(pattern), key=lambda f: f.parent.name))
 
 
+def infos_below(base: Path, study: str | None) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The records below ``base`` (of ``study``), oldest first: directory and record.json.
+
+    One that cannot be read is said on stderr and skipped.
+    """
+    return _skipping(record_directories(base, study), read_info)
+
+
 def read_info(directory: Path) -> dict[str, Any]:
-    """The contents of record.json; raises StudyError where it is missing, damaged or too new."""
+    """The contents of record.json, as one of the newest format has them.
+
+    Raises StudyError where it is missing, damaged or too new.
+    """
     try:
-        info: dict[str, Any] = json.loads((directory / "record.json").read_text(encoding="utf-8"))
+        content = _content(directory / INFO)
     except FileNotFoundError:
         raise StudyError(
             f"There is no record at {directory}: a record is a directory holding record.json."
         ) from None
-    except json.JSONDecodeError as error:
-        raise StudyError(f"{directory}/record.json is damaged: {error}.") from None
-    if info.get("format_version") != FORMAT_VERSION:
-        raise StudyError(
-            f"{directory} has record format {info.get('format_version')}, "
-            f"and this version of pgstudies reads format {FORMAT_VERSION}; update pgstudies."
-        )
+    return info_in(content, directory / INFO)
+
+
+def _whole_info(directory: Path) -> dict[str, Any]:
+    """The same, where the samples are there as well."""
+    info = read_info(directory)
+    _sample_files(directory, info)
     return info
+
+
+def _sample_files(directory: Path, info: dict[str, Any]) -> list[str]:
+    """The names of the files that the samples are in; raises StudyError where one is missing."""
+    if info["sha256"] is not None:
+        names = sorted(name for name in info["sha256"] if name != INFO)
+    elif info["status"] == "complete":
+        names = [SAMPLES]
+    else:
+        blocks = (directory / "blocks").glob("*.parquet")
+        names = sorted(str(file.relative_to(directory)) for file in blocks)
+    if info["status"] == "complete" and names != [SAMPLES]:
+        raise damaged(directory / INFO, "it is complete and names no samples")
+    missing = next((name for name in names if not (directory / name).is_file()), None)
+    if missing:
+        raise damaged(directory, f"it has no {missing}")
+    return names
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(file) from None
+    except OSError as error:
+        raise StudyError(f"{file} cannot be read ({error.strerror}).") from None
+
+
+def _skipping(places: Iterable[Path], read: Callable[[Path], T]) -> Iterator[tuple[Path, T]]:
+    for place in places:
+        try:
+            found = read(place)
+        except StudyError as error:
+            _say_once(f"skipped a record: {error}")
+        else:
+            yield place, found
+
+
+_say_once = functools.cache(say)

@@ -11,25 +11,23 @@ import secrets
 import shutil
 import socket
 from datetime import UTC, datetime
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Self
 
 import polars as pl
 
 from ..errors import StudyError
-from ..files import space_error, try_lock
+from ..files import cannot_write, try_lock, write_file
 from ..paths import records_dir
-from .reading import (
-    FORMAT_VERSION,
-    LOCK,
-    SAMPLES_SCHEMA,
-    Record,
-    read_info,
-    read_record,
-    record_directories,
-)
+from ..terminal import say
+from ._format import INFO, SAMPLES, info_text, sha256
+from .reading import LOCK, SAMPLES_SCHEMA, Record, infos_below, read_info, read_record
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+_ELSEWHERE = "PGSTUDIES_RECORDS"
 
 
 def fingerprint(what: dict[str, Any]) -> str:
@@ -50,7 +48,8 @@ class RecordWriter:
     def create(cls, study: str, info: dict[str, Any]) -> Self:
         """Start a new record in ``records_dir()``; raises SpaceError where nothing can be written.
 
-        ``info`` becomes record.json; format_version, study, status and started_at are added.
+        ``info`` becomes record.json; study, status and started_at are added, the format's version
+        and the checksums.
         """
         now = datetime.now(UTC)
         host = re.sub(r"[^A-Za-z0-9]+", "-", socket.gethostname()).strip("-") or "host"
@@ -59,18 +58,18 @@ class RecordWriter:
         try:
             (path / "blocks").mkdir(parents=True)
         except OSError as error:
-            raise space_error(error, path) from error
+            raise cannot_write(error, path, _ELSEWHERE) from error
         lock = try_lock(path / LOCK)
         if lock is None:  # pragma: no cover  (the name is new and random)
             raise StudyError(f"{path} is in use by another run.")
         head = {
-            "format_version": FORMAT_VERSION,
             "study": study,
             "status": "running",
             "started_at": now.isoformat(),
             "finished_at": None,
         }
-        writer = cls(path, head | {"timeline": [], "left_out": []} | info, lock)
+        lists: dict[str, Any] = {"timeline": [], "left_out": [], "sha256": {}}
+        writer = cls(path, head | lists | info, lock)
         writer.save()
         return writer
 
@@ -78,13 +77,12 @@ class RecordWriter:
     def resume(cls, study: str, mark: str) -> Self | None:
         """Reopen the newest unfinished record of ``study`` with this fingerprint, if there is one.
 
-        One that a live process is still writing is left alone.
+        One that a live process is still writing is left alone, and so is one without checksums.
         """
-        for path in reversed(list(record_directories(records_dir(), study))):
-            info = read_info(path)
+        for path, info in reversed(list(infos_below(records_dir(), study))):
             if info["status"] == "complete" or info.get("fingerprint") != mark:
                 continue
-            if not os.access(path, os.W_OK):
+            if info["sha256"] is None or not os.access(path, os.W_OK):
                 continue
             lock = try_lock(path / LOCK)
             if lock is None:
@@ -97,13 +95,23 @@ class RecordWriter:
     @property
     def finished_blocks(self) -> set[int]:
         """Numbers of the blocks that are on disk, whole; block 0 is not among them."""
-        names = (part.stem for part in (self.path / "blocks").glob("[0-9]*.parquet"))
+        names = (PurePath(name).stem for name in self.info["sha256"])
         return {int(name) for name in names if name.isdigit() and int(name) > 0}
 
     def forget_half_written(self) -> None:
-        """Remove what a killed run left of a block, and its entries in the timeline."""
-        for part in (self.path / "blocks").glob("*.tmp"):
+        """Remove what a killed run left of a block, damaged ones, and their times."""
+        for aside in self.path.glob(".*.tmp"):
+            aside.unlink()
+        sums, whole = self.info["sha256"], {}
+        for part in (self.path / "blocks").iterdir():
+            name = f"blocks/{part.name}"
+            if sums.get(name) == sha256(part.read_bytes()):
+                whole[name] = sums[name]
+                continue
+            if name in sums:
+                say(f"{part} is damaged: it is removed, and measured again.")
             part.unlink()
+        self.info["sha256"] = whole
         done = self.finished_blocks
         self.info["timeline"] = [e for e in self.info["timeline"] if e["block"] in done]
 
@@ -113,28 +121,32 @@ class RecordWriter:
         ``name`` is the block's number, or ``0-<session>`` for a preparation.  Raises SpaceError
         when the disk is full; the blocks before stay as they are.
         """
-        frame = pl.DataFrame(rows, schema=SAMPLES_SCHEMA, orient="row")
-        self._write(self.path / "blocks" / f"{name}.parquet", parquet_bytes(frame))
+        content = parquet_bytes(pl.DataFrame(rows, schema=SAMPLES_SCHEMA, orient="row"))
+        file = f"blocks/{name}.parquet"
+        write_file(self.path / file, content, _ELSEWHERE)
+        self.info["sha256"][file] = sha256(content)
         self.save()
 
     def save(self) -> None:
         """Write record.json anew, atomically."""
-        text = json.dumps(self.info, indent=1, ensure_ascii=False, default=str)
-        self._write(self.path / "record.json", text.encode())
+        self._save(self.info)
 
     def finish(self) -> Record:
         """Join the blocks into samples.parquet, mark the record complete and return it."""
         record = read_record(self.path)
         samples = record.samples.sort("block", "position", "started_at", maintain_order=True)
-        self._write(self.path / "samples.parquet", parquet_bytes(samples))
-        self.info |= {"status": "complete", "finished_at": datetime.now(UTC).isoformat()}
-        self.save()
+        content = parquet_bytes(samples)
+        write_file(self.path / SAMPLES, content, _ELSEWHERE)
+        done = {"status": "complete", "finished_at": datetime.now(UTC).isoformat()}
+        whole = self.info | done | {"sha256": {SAMPLES: sha256(content)}}
+        self._save(whole)  # from here on the blocks are not needed, and not before
+        self.info = whole
         for part in (self.path / "blocks").glob("*"):
             part.unlink()
         (self.path / "blocks").rmdir()
         self.close()
         (self.path / LOCK).unlink(missing_ok=True)
-        return Record(self.path, self.info, samples)
+        return Record(self.path, read_info(self.path), samples)
 
     def interrupt(self, why: str) -> None:
         """Mark the record as stopped early; its finished blocks stay, and it can be resumed."""
@@ -151,17 +163,9 @@ class RecordWriter:
             os.close(self._lock)
             self._lock = -1
 
-    def _write(self, target: Path, content: bytes) -> None:
-        aside = target.with_name(f"{target.name}.tmp")
-        try:
-            with aside.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            aside.replace(target)
-        except OSError as error:
-            aside.unlink(missing_ok=True)
-            raise space_error(error, target.parent) from error
+    def _save(self, info: dict[str, Any]) -> None:
+        files = {name: told for name, told in info["sha256"].items() if name != INFO}
+        write_file(self.path / INFO, info_text(info, files), _ELSEWHERE)
 
 
 def write_whole(path: Path, info: dict[str, Any], samples: pl.DataFrame) -> None:
@@ -170,15 +174,21 @@ def write_whole(path: Path, info: dict[str, Any], samples: pl.DataFrame) -> None
     Raises SpaceError where nothing can be written.
     """
     aside = path.with_name(f".{path.name}-{secrets.token_hex(3)}")
-    text = json.dumps(info, indent=1, ensure_ascii=False, default=str)
     try:
-        aside.mkdir(parents=True)
-        (aside / "samples.parquet").write_bytes(parquet_bytes(samples))
-        (aside / "record.json").write_text(text, encoding="utf-8")
+        for name, content in record_files(info, samples).items():
+            write_file(aside / name, content, _ELSEWHERE)
         aside.rename(path)
     except OSError as error:
+        raise cannot_write(error, path, _ELSEWHERE) from error
+    finally:
         shutil.rmtree(aside, ignore_errors=True)
-        raise space_error(error, path) from error
+
+
+def record_files(info: dict[str, Any], samples: pl.DataFrame) -> dict[str, bytes]:
+    """The contents of a complete record's files, by their names."""
+    content = parquet_bytes(samples)
+    text = info_text(info, {SAMPLES: sha256(content)})
+    return {SAMPLES: content, INFO: text.encode()}
 
 
 def parquet_bytes(frame: pl.DataFrame) -> bytes:

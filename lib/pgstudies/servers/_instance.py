@@ -11,8 +11,8 @@ import subprocess
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from ..errors import ServerError, SpaceError
-from ..files import try_lock
+from ..errors import ServerError
+from ..files import cannot_write, try_lock
 from ..paths import run_dir
 from ..programs.accounts import can_execute
 from .leftovers import directory_lock, remove, short_socket_directory, sweep
@@ -72,7 +72,7 @@ class Instance:
                 self.path.mkdir(mode=0o711)
                 lock = try_lock(self.path / "owner.lock")
         except OSError as error:
-            raise _cannot_write(base, error) from error
+            raise cannot_write(error, base, "PGSTUDIES_RUN_DIR") from error
         if lock is None:  # pragma: no cover  (the name is new and random)
             raise ServerError(f"{self.path} is in use by another run.")
         self._lock = lock
@@ -96,7 +96,7 @@ class Instance:
             self._write_owner(about)
         except OSError as error:
             self.remove()
-            raise _cannot_write(base, error) from error
+            raise cannot_write(error, base, "PGSTUDIES_RUN_DIR") from error
         except BaseException:
             self.remove()
             raise
@@ -150,7 +150,7 @@ def prepare_run_dir(account: Account) -> Path:
             directory.mkdir(mode=0o711, parents=True, exist_ok=True)
             directory.chmod(0o711)
     except OSError as error:
-        raise _cannot_write(directory, error) from error
+        raise cannot_write(error, directory, "PGSTUDIES_RUN_DIR") from error
     status = directory.lstat()
     shared = status.st_mode & 0o022 and not status.st_mode & 0o1000
     if directory.is_symlink() or status.st_uid not in {0, os.geteuid()} or shared:
@@ -165,10 +165,3 @@ def prepare_run_dir(account: Account) -> Path:
             f"set PGSTUDIES_RUN_DIR to a directory outside private homes."
         )
     return directory
-
-
-def _cannot_write(directory: Path, error: OSError) -> SpaceError:
-    return SpaceError(
-        f"Cannot write to {directory} ({error.strerror}): "
-        f"set PGSTUDIES_RUN_DIR to a directory on a disk with space that you may write to."
-    )

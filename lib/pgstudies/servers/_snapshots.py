@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
 import stat
@@ -11,13 +10,11 @@ import struct
 from typing import TYPE_CHECKING
 
 from ..errors import SpaceError
+from ..files import cannot_write, is_full, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-
-_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 _LARGE = 2**20
@@ -41,12 +38,9 @@ def mirror(source: Path, target: Path) -> int:
             copied = _mirror(original, copy)
             _make_alike(copy, source.stat())
     except OSError as error:
-        if error.errno not in _FULL:
+        if not is_full(error):
             raise
-        raise SpaceError(
-            f"No space left while restoring the prepared state to {target}: free some space, or "
-            f"set PGSTUDIES_RUN_DIR to a directory on another disk."
-        ) from error
+        raise cannot_write(error, target, "PGSTUDIES_RUN_DIR") from error
     return copied
 
 
@@ -128,7 +122,7 @@ def _copy_file(name: str, source: int, target: int, like: os.stat_result) -> int
                         break
                     left -= moved
             except (AttributeError, OSError) as error:  # not on this system, or not between these
-                if getattr(error, "errno", None) in _FULL:
+                if is_full(error):
                     raise
                 original.seek(0)
                 copy.seek(0)
@@ -150,9 +144,8 @@ def require_space(
     free = shutil.disk_usage(directory).free
     if free < size:
         raise SpaceError(
-            f"{directory} needs {size / 1e6:,.0f} MB for {purpose} and has "
-            f"{free / 1e6:,.0f} MB free: free some space, or set PGSTUDIES_RUN_DIR to a directory "
-            f"on another disk."
+            f"{directory} needs {size_text(size)} for {purpose} and has {size_text(free)} free: "
+            f"free some space, or set PGSTUDIES_RUN_DIR to a directory on another disk."
         )
 
 

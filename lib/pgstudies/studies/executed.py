@@ -6,10 +6,12 @@ import html
 import json
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import markupsafe
+from click import unstyle
 
 from .. import errors
 from ..addresses import Address
@@ -20,7 +22,6 @@ from ._plan import SUMMARIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from pathlib import Path
 
     from papermill import PapermillExecutionError
 
@@ -36,9 +37,6 @@ _COMMON = {"password", "postgres", "pgstudies"}
 
 
 _MARKER = "papermill-error-cell-tag"  # cells that papermill adds to a failed notebook
-
-
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def last_place(document: Document) -> str:
@@ -90,7 +88,7 @@ def _cells(document: Document) -> list[dict[str, Any]]:
 
 def _failing_line(traceback: Iterable[str]) -> str:
     """The line an error without a message came from: a failed assertion says what it expected."""
-    plain = _COLOURS.sub("", "\n".join(traceback))
+    plain = unstyle("\n".join(traceback))
     marked = re.search(r"^-+> \d+ (.*)$", plain, re.MULTILINE)
     return marked[1].strip() if marked else ""
 
@@ -173,7 +171,9 @@ def _run(notebook: Path) -> Run:
     profile = about.get("profile", "")
     if "record" not in about:
         return Run(notebook.stem, profile, None, "made without `pgstudies run`")
+    if not Path(about["record"]).exists():
+        return Run(notebook.stem, profile, None, "its record is not on this machine")
     try:
         return Run(notebook.stem, profile, read_record(about["record"]))
-    except StudyError:
-        return Run(notebook.stem, profile, None, "its record is not on this machine")
+    except StudyError as error:
+        return Run(notebook.stem, profile, None, str(error))

@@ -35,7 +35,7 @@ _KINDS = {
 
 _LIMITS = re.compile(
     r"^(?P<help>.*?)\s*\[(?:(?P<low>[-+.\d_e]*?)\.\.(?P<high>[-+.\d_e]*)(?: (?P<unit>[^\]]+))?"
-    r"|(?P<choices>[^\]|]+(?:\|[^\]|]+)+))\]$"
+    r"|(?P<choices>[^\]|]*(?:\|[^\]|]+)+))\]$"
 )
 
 
@@ -52,6 +52,7 @@ class Parameter:
         maximum: The largest.
         choices: The only values allowed, if there are any such.
         unit: What its numbers count, where the limits name it.
+        may_be_empty: Whether a list may have no value.
 
     """
 
@@ -63,6 +64,7 @@ class Parameter:
     maximum: float | None = None
     choices: tuple[Any, ...] = ()
     unit: str = ""
+    may_be_empty: bool = False
 
     @property
     def limits(self) -> str:
@@ -82,7 +84,9 @@ def declared(notebook: Path) -> tuple[Parameter, ...]:
 
     The cell holds annotated assignments of plain values, each with a comment, which may end with
     limits and their unit: ``rows: int = 50_000  # rows in the table [2_000..]``, ``[1..10]``,
-    ``[16..1024 MB]``, ``[a|b]``.  Raises StudyError when it holds anything else.
+    ``[16..1024 MB]``, ``[a|b]``.  Limits and choices of a list are those of its elements; it may be
+    empty if its default is, or with ``[|a|b]``.  Raises StudyError when the cell holds another
+    thing.
     """
     try:
         cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
@@ -110,10 +114,14 @@ def _parsed(source: str) -> tuple[Parameter, ...]:
         for token in tokenize.generate_tokens(io.StringIO(source).readline)
         if token.type == tokenize.COMMENT
     }
-    return tuple(
-        _parameter(statement, comments.get(statement.end_lineno or 0, ""))
-        for statement in statements
-    )
+    return tuple(_parameter(statement, _beside(statement, comments)) for statement in statements)
+
+
+def _beside(statement: ast.stmt, comments: Mapping[int, str]) -> str:
+    """The comment of a declaration, which a formatter may have put beside any of its lines."""
+    first, last = statement.lineno, statement.end_lineno or statement.lineno
+    lines = [last, first, *range(first + 1, last)]
+    return next((comments[line] for line in lines if line in comments), "")
 
 
 def _parameter(statement: ast.stmt, comment: str) -> Parameter:
@@ -132,7 +140,7 @@ def _parameter(statement: ast.stmt, comment: str) -> Parameter:
         default = ast.literal_eval(statement.value)
     except ValueError:
         raise ValueError(f"{name} is not a plain value") from None
-    parameter = _limited(Parameter(name, kind, default, comment))
+    parameter = _limited(Parameter(name, kind, default, comment, may_be_empty=default == []))
     if _value(parameter, default) != default:
         raise ValueError(f"{name} has a default that is not of type {kind}")
     return parameter
@@ -145,6 +153,8 @@ def _limited(plain: Parameter) -> Parameter:
     element = plain.type.removeprefix("list[").rstrip("]")
     read = _READERS[element]
     choices = found["choices"].split("|") if found["choices"] else []
+    may_be_empty = plain.may_be_empty or "" in choices
+    choices = [choice for choice in choices if choice]
     if element in {"str", "bool"} and not choices:
         raise ValueError(f"{plain.name} is {_KINDS[plain.type]}, which has no range")
     low, high = (read(found[side]) if found[side] else None for side in ("low", "high"))
@@ -157,6 +167,7 @@ def _limited(plain: Parameter) -> Parameter:
         maximum=high,
         choices=tuple(read(choice.strip()) for choice in choices),
         unit=found["unit"] or "",
+        may_be_empty=may_be_empty,
     )
 
 
@@ -225,7 +236,13 @@ def _value(parameter: Parameter, given: object) -> object:
         given = [part for part in given.strip("[] ").split(",") if part.strip()]
     if not isinstance(given, (list, tuple)):
         raise _wrong_type(parameter, given)
-    return [_within(parameter, _element(parameter, element, part)) for part in given]
+    values = [_within(parameter, _element(parameter, element, part)) for part in given]
+    if not values and not parameter.may_be_empty:
+        raise ValueError(f"{parameter.name} must have at least one value")
+    for number, value in enumerate(values):
+        if value in values[:number]:
+            raise ValueError(f"{parameter.name} has {spelled(value)} twice, and once is enough")
+    return values
 
 
 def _element(parameter: Parameter, kind: str, given: object) -> Any:

@@ -1,0 +1,66 @@
+"""Files: written whole or not at all, and one sentence where they cannot be written."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pgstudies.errors import SpaceError
+from pgstudies.files import cannot_write, size_text, space_error, write_file, write_new_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_file_is_written_whole_and_its_directory_made(tmp_path: Path) -> None:
+    target = tmp_path / "a" / "b.txt"
+    write_file(target, "one")
+    write_file(target, b"two")
+    assert target.read_bytes() == b"two"
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_a_write_that_fails_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    target = tmp_path / "b.txt"
+    write_file(target, "old")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(SpaceError, match="No space left") as error:
+        write_file(target, "new", "PGSTUDIES_CACHE")
+    assert str(error.value) == (
+        f"No space left while writing to {target}: free some, "
+        f"or set PGSTUDIES_CACHE to a directory on another disk."
+    )
+    assert target.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_file_in_the_way_of_a_directory_is_an_error_and_no_earlier_writer(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    for write in (write_file, write_new_file):
+        with pytest.raises(SpaceError, match="Cannot write to"):
+            write(tmp_path / "file" / "a", "text")
+
+
+def test_of_two_writers_of_a_new_file_the_first_wins(tmp_path: Path) -> None:
+    assert write_new_file(tmp_path / "a", "first")
+    assert not write_new_file(tmp_path / "a", "second")
+    assert (tmp_path / "a").read_text() == "first"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS])
+def test_errors_of_space_are_known_from_others(number: int) -> None:
+    error = OSError(number, os.strerror(number))
+    assert str(space_error(error, "/x")) == str(cannot_write(error, "/x"))
+    assert space_error(OSError(errno.ENOENT, "No such file"), "/x") is None
+
+
+def test_sizes_are_decimal() -> None:
+    assert [size_text(n) for n in (1, 999, 5e9)] == ["1 byte", "999 bytes", "5.0 GB"]

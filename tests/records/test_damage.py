@@ -1,0 +1,218 @@
+"""Damaged records: each is one sentence that names the file, and no other record suffers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pgstudies.errors import StudyError
+from pgstudies.paths import REFERENCE_RECORDS
+from pgstudies.records import INFO, SAMPLES, find_record, list_records, read_record, write_whole
+from pgstudies.records._format import FORMAT_VERSION, info_text
+from pgstudies.records.writing import RecordWriter
+from tests.made_up import swept_info, swept_record
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.usefixtures("private")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the records of the study ``swept`` are; there are no others."""
+    monkeypatch.setattr("pgstudies.records.reading.REFERENCE_RECORDS", tmp_path / "none")
+    return tmp_path / "records" / "swept"
+
+
+def of_format_1(path: Path) -> dict[str, Any]:
+    """Rewrite a record.json as the first format had it, and return its contents."""
+    info: dict[str, Any] = json.loads((path / INFO).read_text())
+    del info["sha256"]
+    info["format_version"] = 1
+    (path / INFO).write_text(json.dumps(info))
+    return info
+
+
+def complaint(path: Path) -> str:
+    """What reading everything of a record says, which must be one sentence; empty for a success."""
+    try:
+        record = read_record(path)
+    except StudyError as error:
+        return str(error)
+    _ = record.arms, record.gate, record.not_run, record.timeline, record.blocks
+    return ""
+
+
+def flipped(content: bytes, bit: int) -> bytes:
+    changed = bytearray(content)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("name", [INFO, SAMPLES])
+def test_every_flipped_bit_is_noticed(name: str, home: Path) -> None:
+    path = swept_record(home, "here")
+    whole = read_record(path)
+    content = (path / name).read_bytes()
+    for bit in range(0, 8 * len(content), 23):
+        (path / name).write_bytes(flipped(content, bit))
+        said = complaint(path)
+        if said:
+            assert str(path / name) in said
+        else:  # white space between the values of record.json
+            assert name == INFO
+            assert read_record(path).info == whole.info
+
+
+def test_a_flipped_bit_in_a_block_is_noticed_and_the_block_measured_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    writer = RecordWriter.create(
+        "swept", swept_info("here") | {"fingerprint": "abc", "status": "running"}
+    )
+    for block in ("0001", "0002"):
+        writer.write_block(block, [])
+    writer.close()
+    damaged = writer.path / "blocks" / "0002.parquet"
+    damaged.write_bytes(flipped(damaged.read_bytes(), 300))
+    with pytest.raises(StudyError, match=r"0002\.parquet is damaged: its SHA-256 is not"):
+        read_record(writer.path)
+    resumed = RecordWriter.resume("swept", "abc")
+    assert resumed is not None
+    assert resumed.finished_blocks == {1}
+    resumed.close()
+    assert f"{damaged} is damaged: it is removed, and measured again." in capsys.readouterr().err
+
+
+def test_records_of_format_1_have_no_checksum_and_are_read(home: Path) -> None:
+    path = swept_record(home, "here")
+    of_format_1(path)
+    record = read_record(path)
+    assert record.info["sha256"] is None
+    assert record.info["format_version"] == FORMAT_VERSION
+    assert record.blocks == 6
+
+
+def test_the_checksum_cannot_be_left_out_of_a_newer_record(home: Path) -> None:
+    path = swept_record(home, "here")
+    info = of_format_1(path)
+    (path / INFO).write_text(json.dumps(info | {"format_version": 2, "sha256": None}))
+    with pytest.raises(StudyError, match="is damaged: it is not as it was written"):
+        read_record(path)
+
+
+def test_the_records_of_the_project_are_read_as_they_are() -> None:
+    paths = sorted(path.parent for path in REFERENCE_RECORDS.glob("*/*/record.json"))
+    assert paths
+    for path in paths:
+        assert read_record(path).samples.height
+
+
+BAD = {
+    "newer": ('{"format_version": 99}', "update pgstudies"),
+    "older than any": ('{"format_version": 0}', "is damaged: it has no format_version"),
+    "empty": ("", "is damaged: it is not JSON"),
+    "torn": ('{"format_version": 2, "st', "is damaged: it is not JSON"),
+    "of nothing": ("null", "is damaged: it has no format_version"),
+    "without keys": ('{"format_version": 1}', "must contain"),
+    "nested": ("[" * 100_000, "is damaged: it is not JSON"),
+    "undecodable": ('{"format_version": 1, "study": "\\ud800"}', "text that is not Unicode"),
+}
+
+
+@pytest.mark.parametrize("kind", [*BAD, "without samples", "a directory", "of no time"])
+def test_a_bad_record_is_skipped_and_said_once(
+    kind: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = swept_record(home, "good")
+    bad = swept_record(home, "zbad")
+    sentence = "cannot be read"
+    if kind in BAD:
+        content, sentence = BAD[kind]
+        (bad / INFO).write_text(content)
+    elif kind == "without samples":
+        (bad / SAMPLES).unlink()
+        sentence = "is damaged: it has no samples.parquet"
+    elif kind == "a directory":
+        (bad / INFO).unlink()
+        (bad / INFO).mkdir()
+    else:
+        changed = swept_info("zbad") | {"started_at": "2026-13-45T99:00:00Z"}
+        (bad / INFO).write_text(info_text(changed, {}))
+        sentence = "is damaged: started_at"
+    for _ in range(2):
+        assert list_records()["path"].to_list() == [str(good)]
+        assert find_record("swept", home.parent) == good
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert said[0].startswith(f"pgstudies: skipped a record: {bad}")
+    assert sentence in said[0]
+    assert RecordWriter.resume("swept", "abc") is None  # and does not fail
+
+
+def test_a_strangers_record_cannot_name_a_place_of_its_own(home: Path) -> None:
+    write_whole(home / "x", swept_info("x") | {"study": "../../etc"}, pl.DataFrame())
+    with pytest.raises(StudyError, match="study must match pattern"):
+        read_record(home / "x")
+
+
+def test_a_host_name_that_cannot_be_decoded_is_written_with_question_marks(home: Path) -> None:
+    path = swept_record(home, "b\udcffd", name="b")
+    assert read_record(path).info["host"]["hostname"] == "b?d"
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=4,
+)
+KEYS = sorted(swept_info(""))
+TIMES = dict.fromkeys(["started_at", "finished_at"], "2026-11-21T12:00:00+00:00")
+ENTRY = {"block": 1, "position": 1, "arm": "one"} | TIMES
+
+
+@settings(
+    max_examples=100,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(data=st.data())
+def test_whatever_is_done_to_a_record_it_is_one_sentence_or_a_success(
+    home: Path, data: st.DataObject
+) -> None:
+    shutil.rmtree(home, ignore_errors=True)
+    path = swept_record(home, "here", timeline=[ENTRY])
+    choose = data.draw
+    kind = choose(st.sampled_from(["random", "truncated", "removed", "another type", "deeper"]))
+    file = path / choose(st.sampled_from([INFO, SAMPLES]))
+    content = file.read_bytes()
+    if kind == "random":
+        file.write_bytes(choose(st.binary(max_size=200)))
+    elif kind == "truncated":
+        file.write_bytes(content[: choose(st.integers(0, len(content) - 1))])
+    else:  # where no checksum would notice it
+        info = of_format_1(path)
+        key = choose(st.sampled_from(KEYS))
+        if kind == "removed":
+            del info[key]
+        elif kind == "another type":
+            info[key] = choose(VALUES)
+        else:
+            entry = choose(st.sampled_from([*info["arms"], *info["timeline"]]))
+            entry[choose(st.sampled_from(sorted(entry)))] = choose(VALUES)
+        (path / INFO).write_text(json.dumps(info))
+    said = complaint(path)
+    assert not said or str(path) in said
+    assert "\n" not in said
+    list_records()
+    with suppress(StudyError):
+        find_record("swept", home.parent)
