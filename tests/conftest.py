@@ -109,9 +109,10 @@ def stranger(run_base: Path) -> Iterator[OwnedServer]:
                 "CREATE TABLE public.testtab AS SELECT i AS mine FROM generate_series(1, 99) i"
             )
             c.execute("GRANT SELECT, INSERT, DELETE, TRUNCATE ON public.testtab TO PUBLIC")
-        hba = server.data_directory / "pg_hba.conf"
-        hba.write_text("local all postgres trust\nlocal all all scram-sha-256\n")
-        with server.connect() as c:
+            found = c.execute("SHOW hba_file").fetchone()
+            assert found
+            ours = Path(found[0]).read_text()
+            Path(found[0]).write_text(f"{ours}local all all scram-sha-256\n")
             c.execute("SELECT pg_reload_conf()")
         yield server
 

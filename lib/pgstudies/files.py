@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import secrets
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ def try_lock(path: Path) -> int | None:
 
     Close the descriptor to release the lock.  Programs started meanwhile do not inherit it.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -41,6 +42,18 @@ def is_locked(path: Path) -> bool:
         return True
     os.close(descriptor)
     return False
+
+
+_SAYS_FULL = re.compile(r"No space left on device|quota exceeded")
+
+
+# The kernel has the same words for these, and no disk will help them.
+_OF_THE_KERNEL = re.compile(r"semaphore|shared memory")
+
+
+def says_full(line: str) -> bool:
+    """Whether a line that PostgreSQL wrote complains of a full disk."""
+    return bool(_SAYS_FULL.search(line)) and not _OF_THE_KERNEL.search(line)
 
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}

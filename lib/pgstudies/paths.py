@@ -86,7 +86,8 @@ def run_dir() -> Path:
     """
     configured = os.environ.get("PGSTUDIES_RUN_DIR")
     if configured:
-        return Path(configured).expanduser().resolve()
+        # Not resolved: whose link it is, is looked at before the directory is used.
+        return Path(configured).expanduser().absolute()
     if os.geteuid() == 0:
         return Path("/var/tmp/pgstudies-root")  # noqa: S108  (created with mode 0711, owner checked)
     return cache_dir() / "servers"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 STUDY = HTML / "book" / "studies" / "cluster_order.html"
 PROSE = ["intro", "method", "environment", "references"]
-HOW_TO = ["your-server", "compare", "hosts", "add-a-study"]
+HOW_TO = ["your-server", "compare", "hosts", "security", "add-a-study"]
 PAGES = [
     "index.html",
     "search.html",

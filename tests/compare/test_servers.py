@@ -195,7 +195,7 @@ def test_the_report_opens_without_a_network(page: Page, reported: tuple[Path, in
 
 def test_a_report_is_measured_again(place: Path, reported: tuple[Path, int, str]) -> None:
     before = list_records(f"compare_{STUDY}").height
-    process = command(place, "rerun", str(reported[0]), "--report", "again.html")
+    process = command(place, "rerun", str(reported[0]), "--yes", "--report", "again.html")
     said, complained = process.communicate(timeout=200)
     assert process.returncode in {1, 2}, complained
     assert (place / "again.html").exists()

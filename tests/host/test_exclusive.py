@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pgstudies.errors import ServerError
 from pgstudies.host.exclusive import host_lock_file, only_one_here
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 HOLDER = """
 import time
+from pgstudies.errors import ServerError
 from pgstudies.host.exclusive import only_one_here
 with only_one_here("a long study"):
     print("held", flush=True)
@@ -73,6 +76,45 @@ def test_it_is_one_file_for_all_accounts(lock: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_link_is_not_followed(lock: Path, tmp_path: Path) -> None:
     lock.symlink_to(tmp_path / "somebody's")
-    with pytest.raises(OSError, match="symbolic link"), only_one_here("mine"):
+    with pytest.raises(ServerError, match="symbolic link"), only_one_here("mine"):
         pass
     assert not (tmp_path / "somebody's").exists()
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda p: p.symlink_to("/dev/null")])
+def test_what_is_no_file_is_refused_in_one_sentence(
+    lock: Path, make: Callable[[Path], None]
+) -> None:
+    make(lock)
+    sentence = "set PGSTUDIES_HOST_LOCK to another file"
+    with pytest.raises(ServerError, match=sentence), only_one_here("mine"):
+        pass
+
+
+def test_another_name_of_a_file_is_not_written_over(lock: Path, tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("1")
+    lock.hardlink_to(tmp_path / "precious")
+    with pytest.raises(ServerError, match="hard link"), only_one_here("mine"):
+        pass
+    assert (tmp_path / "precious").read_text() == "1"
+
+
+@pytest.mark.parametrize("place", ["/nonexistent/lock", "/proc/lock"])
+def test_a_lock_that_cannot_be_made_is_one_sentence(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGSTUDIES_HOST_LOCK", place)
+    sentence = f"{place}, the lock of this host, cannot be used"
+    with pytest.raises(ServerError, match=sentence), only_one_here("mine"):
+        pass
+
+
+def test_what_another_account_wrote_cannot_draw_on_the_terminal(
+    lock: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with holder() as process:
+        lock.write_bytes(b"\x1b[2Jmalice\xff\n")
+        threading.Timer(1, process.kill).start()
+        with only_one_here("mine"):
+            pass
+    assert capsys.readouterr().err == "Waiting: [2Jmalice\ufffd measures on this host.\n"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +17,7 @@ import pytest
 
 from pgstudies.files import try_lock
 from pgstudies.servers._serve import serve
-from pgstudies.servers.leftovers import find_postmaster, short_socket_directory, sweep
+from pgstudies.servers.leftovers import find_postmaster, sweep
 from tests.servers_at_hand import is_alive, wait_until_dead
 
 if TYPE_CHECKING:
@@ -130,15 +132,106 @@ def test_a_process_number_used_again_is_not_taken_for_the_server(tmp_path: Path)
         bystander.wait()
 
 
-def test_a_socket_kept_elsewhere_is_removed_too(tmp_path: Path) -> None:
+@pytest.fixture
+def instance(tmp_path: Path) -> Path:
+    """What a dead run left, and a name in /tmp where its socket was."""
     instance = tmp_path / "s-00000001"
     instance.mkdir()
     (instance / "owner.lock").touch()
-    short = short_socket_directory(instance)
-    short.mkdir()
-    (short / ".s.PGSQL.5432.lock").touch()
-    assert sweep(tmp_path) == [instance]
+    (instance / "socket").symlink_to(f"/tmp/pgstudies-{secrets.token_hex(8)}")
+    return instance
+
+
+def test_a_socket_kept_elsewhere_is_removed_too(instance: Path) -> None:
+    short = (instance / "socket").readlink()
+    (short / "socket").mkdir(parents=True)
+    (short / "socket" / ".s.PGSQL.5432.lock").touch()
+    assert sweep(instance.parent) == [instance]
     assert not short.exists()
+
+
+def test_a_link_planted_where_the_socket_was_is_left_alone_at_once(
+    instance: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgstudies.servers.leftovers._TIMEOUT_S", 1e9)  # a second try hangs
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "precious").touch()
+    planted = (instance / "socket").readlink()
+    planted.symlink_to(victim)
+    try:
+        assert sweep(instance.parent) == [instance]
+        assert (victim / "precious").exists()
+        assert planted.is_symlink()
+    finally:
+        planted.unlink()
+
+
+KILLED_IN_INITDB = """
+import os, signal, sys, threading, time
+from pathlib import Path
+from pgstudies.servers._serve import serve
+
+def kill() -> None:
+    while True:
+        for instance in Path(os.environ["PGSTUDIES_RUN_DIR"]).glob("s-*"):
+            if (instance / "data" / sys.argv[1]).exists():
+                os.kill(os.getpid(), signal.SIGKILL if sys.argv[2] == "kill" else signal.SIGTERM)
+                return
+        time.sleep(0.001)
+
+def stop(*_: object) -> None:
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGTERM, stop)
+threading.Thread(target=kill, daemon=True).start()
+serve("embedded")
+"""
+
+
+IN_A_NAMESPACE = """
+mount -t tmpfs -o mode=1777 tmpfs /dev/shm || exit 99
+"$@" 2>/dev/null
+for i in $(seq 300); do ls -d "$PGSTUDIES_RUN_DIR"/s-* >/dev/null 2>&1 || break; sleep 0.1; done
+ls -d "$PGSTUDIES_RUN_DIR"/s-* 2>/dev/null
+tail -n +2 /proc/sysvipc/shm
+ls /dev/shm
+"""
+"""Runs a command where no other process's shared memory is seen; writes what is left of it."""
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="takes root on Linux")
+@pytest.mark.parametrize("how", ["kill", "interrupt"])
+@pytest.mark.parametrize("when", ["PG_VERSION", "postmaster.pid", "base/1/1259", "base/5"])
+def test_a_run_that_ends_in_initdb_leaves_no_shared_memory(
+    when: str, how: str, run_base: Path
+) -> None:
+    base = run_base / "killed"
+    base.mkdir(mode=0o711)
+    done = subprocess.run(
+        [
+            "unshare",
+            "--ipc",
+            "--mount",
+            "sh",
+            "-c",
+            IN_A_NAMESPACE,
+            "sh",
+            sys.executable,
+            "-c",
+            KILLED_IN_INITDB,
+            when,
+            how,
+        ],
+        env={**os.environ, "PGSTUDIES_RUN_DIR": str(base)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    shutil.rmtree(base)
+    if done.returncode == 99 or "unshare failed" in done.stderr:
+        pytest.skip(f"no namespace to be alone in: {done.stderr.strip()}")
+    assert done.stdout == ""
 
 
 def test_a_link_in_the_place_of_a_run_is_left_alone(tmp_path: Path) -> None:

@@ -6,24 +6,31 @@ import errno
 import os
 import shutil
 import subprocess
+import sys
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
+import psycopg
 import pytest
 
 from pgstudies.addresses import Address
 from pgstudies.errors import CannotRun, ServerError, SpaceError, StudyError
+from pgstudies.files import says_full
+from pgstudies.paths import run_dir
+from pgstudies.programs import reason_not_available
 from pgstudies.programs.accounts import server_account
 from pgstudies.programs.installations import Binaries, find_binaries, require_version
 from pgstudies.programs.versions import parse_version
 from pgstudies.servers._postmaster import Postmaster, StartError
 from pgstudies.servers._serve import serve
 from pgstudies.servers._snapshots import mirror
+from pgstudies.servers.leftovers import sweep
 from tests.servers_at_hand import dsn_of, wait_until_dead
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pgstudies.servers.owned import OwnedServer
 
@@ -82,9 +89,77 @@ def test_a_setting_it_does_not_know_is_told_in_its_own_words(owned: OwnedServer)
     owned.start()
 
 
+def listening(server: OwnedServer) -> list[object]:
+    found = psutil.Process(server.postmaster_pid).net_connections("inet")
+    return [c for c in found if c.status == "LISTEN"]
+
+
 def test_no_tcp_port_is_open(owned: OwnedServer) -> None:
-    postmaster = psutil.Process(owned.postmaster_pid)
-    assert [c for c in postmaster.net_connections("inet") if c.status == "LISTEN"] == []
+    assert listening(owned) == []
+
+
+def test_no_setting_opens_a_port_or_lets_anybody_in(owned: OwnedServer, tmp_path: Path) -> None:
+    owned.restart(
+        {"Listen_Addresses": "*", "port": "5499", "unix_socket_directories": str(tmp_path)}
+        | {"hba_file": "/nonexistent", "ident_file": "/nonexistent"}
+    )
+    assert listening(owned) == []
+    assert list(tmp_path.iterdir()) == []
+    with owned.connect() as c:
+        assert c.execute("SHOW listen_addresses").fetchone() == ("",)
+    owned.restart()
+
+
+CONNECT = """
+import os, sys, psycopg
+host, uid, gid = sys.argv[1:]
+os.setgroups([])
+os.setgid(int(gid))
+os.setuid(int(uid))
+psycopg.connect(host=host, port=5432, user="postgres", dbname="postgres")
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another account")
+@pytest.mark.parametrize("spec", ["embedded", "9.3", "9.6", "13", "17"])
+def test_no_other_account_gets_in(spec: str) -> None:
+    """Not even the server's own, which may enter the directory of its socket."""
+    if spec != "embedded" and reason_not_available(spec):
+        pytest.skip(f"release {spec} is not on this machine")
+    account = server_account()
+    with serve(spec) as server:
+        assert server.owned
+        socket = Path(server.environment()["PGHOST"])
+        assert (socket.stat().st_mode & 0o777, socket.stat().st_uid) == (0o700, account.uid)
+        done = subprocess.run(
+            [sys.executable, "-c", CONNECT, socket, str(account.uid), str(account.gid)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert "Peer authentication failed" in done.stderr
+        with server.connect() as c:
+            rules = Path(str(c.execute("SHOW hba_file").fetchone()[0]))  # type: ignore[index]
+            assert "host all all all reject" in rules.read_text()
+        with (server.data_directory / "pg_hba.conf").open() as initial:
+            methods = {line.split()[-1] for line in initial if line.startswith(("local", "host"))}
+        assert methods <= {"peer", "reject"}
+        assert rules.stat().st_uid == 0  # the server's account cannot change it
+
+
+def test_what_is_of_nobody_elses_business_is_closed(owned: OwnedServer) -> None:
+    instance = owned.data_directory.parent
+    for name in ("log", "owner.lock"):
+        assert (instance / name).stat().st_mode & 0o077 == 0
+
+
+def test_an_account_without_a_name_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(_: int) -> None:
+        raise KeyError
+
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    with pytest.raises(ServerError, match="has no name on this machine"):
+        serve("embedded")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root needs another account")
@@ -197,6 +272,7 @@ def test_a_server_out_of_semaphores_says_what_they_are_for(run_base: Path) -> No
             account=server_account(),
             environment={},
             cpu=None,
+            started=lambda _: None,
         )
 
 
@@ -205,6 +281,89 @@ def test_a_full_disk_is_noticed_before_copying(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
     with pytest.raises(SpaceError, match="free some space, or set PGSTUDIES_RUN_DIR"):
         serve("embedded")
+
+
+@contextmanager
+def small_disk(place: Path, size_mb: int) -> Iterator[Path]:
+    """A file system of that size; skips where we may not mount one."""
+    place.mkdir()
+    options = f"size={size_mb}m,mode=711"
+    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"no small disk can be mounted here: {done.stderr.strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@pytest.mark.parametrize("size_mb", [1, 16, 20, 24, 34, 38, 60, 80])
+def test_a_server_that_finds_no_room_says_so(
+    size_mb: int, run_base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In initdb, at the start, while the server is made, in the copy of its files."""
+    with small_disk(run_base / f"disk-{size_mb}", size_mb) as disk:
+        monkeypatch.setenv("PGSTUDIES_RUN_DIR", str(disk))
+        with pytest.raises(SpaceError, match="set PGSTUDIES_RUN_DIR to a directory on another"):
+            serve("embedded")
+        assert list(disk.glob("s-*")) == []
+
+
+def test_a_disk_that_fills_while_a_state_is_made_is_named(
+    run_base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with small_disk(run_base / "disk", 160) as disk:
+        monkeypatch.setenv("PGSTUDIES_RUN_DIR", str(disk))
+        with serve("embedded") as server:
+
+            def build() -> None:
+                with server.connect() as c:
+                    c.execute(
+                        "CREATE TABLE wide AS SELECT repeat('x', 1000) FROM generate_series(1, 9e5)"
+                    )
+
+            with pytest.raises(SpaceError, match=r"No space left in .* for the server's data"):
+                server.restore("wide", build)
+        assert list(disk.glob("s-*")) == []
+
+
+def fill_with_wal(c: psycopg.Connection[Any]) -> None:
+    for _ in range(100):
+        c.execute("INSERT INTO logged SELECT i, repeat('x', 1000) FROM generate_series(1, 3000) i")
+        c.execute("TRUNCATE logged")
+
+
+def test_a_server_that_dies_of_a_full_disk_has_not_simply_gone_away(
+    run_base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with small_disk(run_base / "dying-disk", 160) as disk:
+        monkeypatch.setenv("PGSTUDIES_RUN_DIR", str(disk))
+        with serve("embedded", settings={"restart_after_crash": "off"}) as server:
+            with server.connect() as c:
+                c.execute("CREATE TABLE logged (i int, d text)")
+                (disk / "filler").write_bytes(bytes(shutil.disk_usage(disk).free - 20_000_000))
+                with pytest.raises(psycopg.Error) as caught:
+                    fill_with_wal(c)
+            assert isinstance(server.space_error(caught.value), SpaceError)
+            assert server.space_error(psycopg.errors.UndefinedTable("no such table")) is None
+
+
+def test_only_a_disk_is_called_full() -> None:
+    assert says_full('FATAL: could not write to file "x": No space left on device')
+    assert not says_full("FATAL:  could not create semaphores: No space left on device")
+    assert not says_full("could not create shared memory segment: No space left on device")
+
+
+def test_a_state_is_not_kept_of_a_server_that_stopped_badly(owned: OwnedServer) -> None:
+    def build() -> None:
+        killed = psutil.Process(owned.postmaster_pid)
+        killed.kill()
+        assert wait_until_dead([killed])
+
+    with pytest.raises(ServerError, match="stopped by itself"):
+        owned.restore("killed", build)
+    assert "killed" not in owned._states
 
 
 def test_an_installation_knows_its_programs() -> None:
@@ -392,7 +551,13 @@ def test_a_run_directory_with_a_long_path_serves(
     with serve("embedded") as server, server.connect() as c:
         host = Path(server.environment()["PGHOST"])
         assert c.execute("SELECT 1").fetchone() == (1,)
-    assert not host.exists()
+        (link,) = [p / "socket" for p in deep.iterdir() if p.name.startswith("s-")]
+        assert link.readlink() == host.parent
+        assert (host.parent.stat().st_uid, host.parent.stat().st_mode & 0o777) == (
+            os.geteuid(),
+            0o711,  # in /tmp, where nobody else may remove or rename it
+        )
+    assert not host.parent.exists()
     assert [p.name for p in deep.iterdir() if p.name.startswith("s-")] == []
     shutil.rmtree(deep)
 
@@ -420,6 +585,22 @@ def test_a_run_directory_that_others_can_change_is_refused(
     monkeypatch.setenv("PGSTUDIES_RUN_DIR", str(tmp_path))
     with pytest.raises(ServerError, match="Other accounts can change"):
         serve("embedded")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a link that is another's")
+@pytest.mark.parametrize("use", [serve, lambda _: sweep(run_dir())], ids=["serve", "sweep"])
+def test_a_run_directory_that_is_a_strangers_link_is_refused(
+    use: Callable[[str], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is swept in it."""
+    (tmp_path / "ours").mkdir(mode=0o711)
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "ours")
+    os.chown(link, server_account().uid, -1, follow_symlinks=False)
+    monkeypatch.setenv("PGSTUDIES_RUN_DIR", str(link))
+    with pytest.raises(ServerError, match="Other accounts can change"):
+        use("embedded")
+    assert list((tmp_path / "ours").iterdir()) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs servers as another account")

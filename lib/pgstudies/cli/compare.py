@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -14,6 +16,8 @@ from ..terminal import printable, say
 from .options import assignments
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from ..compare.measured import Measured
     from ..compare.request import Request
 
@@ -94,6 +98,18 @@ def compare(  # noqa: D103  (its help is above)
         float | None,
         typer.Option(min=0.01, metavar="M", help="Measure as many blocks as fit into this time."),
     ] = None,
+    allow_setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Take this setting from a file, though it runs a program or names a file; may be "
+            "repeated.",
+        ),
+    ] = None,
+    leave_out: Annotated[
+        bool,
+        typer.Option("--leave-out", help="Leave out the settings of a file that are not taken."),
+    ] = False,
     margin: Annotated[
         float,
         typer.Option(min=0.001, max=1.0, metavar="FRACTION", help="What is worth to be called so."),
@@ -117,21 +133,23 @@ def compare(  # noqa: D103  (its help is above)
     ] = None,
 ) -> None:
     try:
-        from ..compare.request import (
-            Request,
-            side,
-        )
+        from ..compare.request import Request
+        from ..compare.request import side as read_side
         from ..studies import INSTRUMENT, studies
 
+        parameters = assignments(parameter or [])
+        _require_unset(parameters)
+        side = partial(read_side, allowed=allow_setting or [], leave_out=leave_out)
         before = side(
-            baseline or os.environ.get("PGSTUDIES_SERVER") or "embedded", otherwise="embedded"
+            baseline or os.environ.get("PGSTUDIES_SERVER") or "embedded",
+            otherwise="embedded",
         )
         request = Request(
             baseline=before,
             candidate=side(candidate, otherwise=before.server),
             studies=tuple(study or (s for s in studies() if s != INSTRUMENT)),
             profile=profile,
-            parameters=assignments(parameter or []),
+            parameters=parameters,
             arms=tuple(arm or ()),
             case=case,
             copies=copies,
@@ -154,23 +172,70 @@ def rerun(
             "--report", metavar="FILE", help="The new report.  [default: comparison-<time>.html]"
         ),
     ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(metavar="SIDE", help="The baseline here, in place of the report's."),
+    ] = None,
+    candidate: Annotated[
+        str | None,
+        typer.Option(metavar="SIDE", help="The candidate here, in place of the report's."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before measuring.")] = False,
 ) -> None:
-    """Measure a comparison again, from nothing but its report.
+    """Measure a comparison again, from its report.
 
     The report holds what was asked for; nothing that was measured then counts.
+    What would be run is shown first.  A directory of programs or an address is
+    not taken from a report: name it.
 
     \b
-    Example:
+    Examples:
       pgstudies rerun comparison-20261121T204500Z.html
+      pgstudies rerun comparison-20261121T204500Z.html --candidate ~/build/patched
     Exit codes are those of `pgstudies compare`.
     """  # noqa: D301
     try:
         from ..compare.report import request_in
 
-        code = _compare(request_in(report), output, fresh=True)
+        told = request_in(report)
+        _require_unset(told.parameters)
+        request = told.with_servers(baseline, candidate)
+        for line in _asked(request):
+            typer.echo(line)
+        if not yes:
+            _require_consent()
+        code = _compare(request, output, fresh=True)
     except StudyError as error:
         _cannot_run(error)
     raise typer.Exit(code)
+
+
+def _require_unset(parameters: Mapping[str, object]) -> None:
+    """Raise StudyError for parameters of a study that a comparison sets by itself."""
+    for name, instead in (
+        ("blocks", "--blocks"),
+        ("server", "--baseline and --candidate"),
+    ):
+        if name in parameters:
+            raise StudyError(f"In a comparison {name} is not a parameter: use {instead}.")
+
+
+def _asked(request: Request) -> Iterator[str]:
+    """What a report asks for, to be read before it is run."""
+    for name, side in (("Baseline", request.baseline), ("Candidate", request.candidate)):
+        yield f"{name}: {side.server}"
+        yield from (f"    {setting} = {value}" for setting, value in side.settings.items())
+    yield f"Studies: {', '.join(request.studies)}, at {request.profile} size"
+    yield from (f"    {name} = {value}" for name, value in request.parameters.items())
+    if request.arms or request.case:
+        yield f"Only: {', '.join(filter(None, [*request.arms, request.case]))}"
+
+
+def _require_consent() -> None:
+    if not sys.stdin.isatty():
+        raise StudyError("Nothing was measured: say --yes to run what is listed above.")
+    if not typer.confirm("Measure this?"):
+        raise StudyError("Nothing was measured.")
 
 
 def _cannot_run(error: StudyError) -> NoReturn:

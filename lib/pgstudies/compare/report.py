@@ -54,11 +54,15 @@ def write_report(result: Result, request: Request, text: str, target: Path) -> P
 def request_in(report: Path) -> Request:
     """The request that a report was made for; raises StudyError for a file that is no report."""
     try:
-        found = _REQUEST.search(report.expanduser().read_text(encoding="utf-8"))
+        file = report.expanduser()
+        if file.exists() and not file.is_file():  # a pipe would be waited for
+            raise StudyError(f"{report} cannot be read: it is no file.")
+        found = _REQUEST.search(file.read_text(encoding="utf-8"))
         values = json.loads(found[1]) if found else None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise StudyError(f"{report} cannot be read: {error}.") from None
-    if values is None:
+    except (OSError, RuntimeError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else type(error).__name__
+        raise StudyError(f"{str(report)[:200]} cannot be read: {why}.") from None
+    if not isinstance(values, dict):
         raise StudyError(f"{report} is no report of `pgstudies compare`.")
     return Request.from_dict(values)
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..addresses import Address
+from ..addresses import EMBEDDED, Address
 from ..errors import StudyError
 from ..measuring.comparison import Comparison, Side
+from ..programs import is_release
+from ..servers import refused, require_allowable, require_wellformed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Collection, Mapping
 
 
 @dataclass(frozen=True)
@@ -46,28 +49,147 @@ class Request:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Request:
-        """The request of which ``as_dict`` made this; raises StudyError for anything else."""
-        try:
-            sides = {name: Side(**values[name]) for name in ("baseline", "candidate")}
-            lists = {name: tuple(values[name]) for name in ("studies", "arms")}
-            return cls(**{**values, **sides, **lists})
-        except (TypeError, KeyError) as error:
-            raise StudyError(f"This is no request for a comparison: {error}.") from None
+    def from_dict(cls, values: object) -> Request:
+        """The request of which ``as_dict`` made this; raises StudyError for anything else.
+
+        Whoever wrote it may be a stranger: settings that reach out of a server are refused.
+        """
+        if not isinstance(values, dict):
+            raise _no_request("it holds nothing by name")
+        names = {f.name for f in fields(cls)}
+        unknown = sorted(map(str, set(values) - names)) or sorted(_NEEDED - set(values))
+        if unknown:
+            raise _no_request(f"{unknown[0][:60]!r} is missing, or is nothing it can hold")
+        for name, fits in _FITS.items():
+            if name in values and not fits(values[name]):
+                raise _no_request(f"its {name} cannot be read")
+        sides = {name: _side_in(values[name], name) for name in ("baseline", "candidate")}
+        lists = {name: tuple(values.get(name, ())) for name in ("studies", "arms")}
+        return cls(**{**values, **sides, **lists})
+
+    def with_servers(self, baseline: str | None, candidate: str | None) -> Request:
+        """The same with sides that the user gives, as for ``side``.
+
+        The report's settings stay with a server that is given without a file.  Raises StudyError
+        where a server remains that a report may not choose: a directory of programs, which would
+        be run, and an address, which would be connected to.
+        """
+        return replace(
+            self,
+            baseline=_chosen("baseline", self.baseline, baseline),
+            candidate=_chosen("candidate", self.candidate, candidate),
+        )
+
+
+def _chosen(name: str, told: Side, text: str | None) -> Side:
+    may_be_told = told.server == EMBEDDED or is_release(told.server)
+    if text:
+        given = side(text, otherwise=told.server if may_be_told else None)
+        return Side(given.server, given.settings or told.settings)
+    if may_be_told:
+        return told
+    raise StudyError(
+        f"The report's {name} is {told.server!r}, and a report may not choose what is run or "
+        f"connected to: name the server yourself, by --{name} SERVER."
+    )
+
+
+_NEEDED = {"baseline", "candidate", "studies"}
+
+
+def _no_request(why: str) -> StudyError:
+    return StudyError(f"This is no request for a comparison: {why}.")
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value.isprintable() and len(value) < _LONGEST_PATH
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(map(_is_text, value))
+
+
+def _is_number(value: object, low: float, high: float) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and low <= value <= high and math.isfinite(value)  # type: ignore[operator,arg-type]
+
+
+def _is_value(value: object) -> bool:
+    if isinstance(value, list | tuple):
+        return all(_is_value(v) and not isinstance(v, list | tuple) for v in value)
+    return isinstance(value, bool) or _is_text(value) or _is_number(value, -1e15, 1e15)
+
+
+def _is_parameters(value: object) -> bool:
+    if not isinstance(value, dict):
+        return False
+    return all(_is_text(n) for n in value) and all(map(_is_value, value.values()))
+
+
+def _is_blocks(value: object) -> bool:
+    return value is None or (isinstance(value, int) and _is_number(value, 1, 1e6))
+
+
+_FITS: dict[str, Callable[[object], bool]] = {
+    "studies": lambda v: _is_texts(v) and bool(v),
+    "profile": _is_text,
+    "parameters": _is_parameters,
+    "arms": _is_texts,
+    "case": lambda v: v is None or _is_text(v),
+    "copies": lambda v: isinstance(v, bool),
+    "pin": lambda v: isinstance(v, bool),
+    "margin": lambda v: _is_number(v, 0.001, 1.0),
+    "blocks": _is_blocks,
+    "minutes": lambda v: v is None or _is_number(v, 0.01, 1e6),
+}
+
+
+def _side_in(values: object, name: str) -> Side:
+    if not isinstance(values, dict) or not set(values) <= {"server", "settings"}:
+        raise _no_request(f"its {name} cannot be read")
+    server, settings = values.get("server"), values.get("settings", {})
+    if not _is_text(server) or not server or not isinstance(settings, dict):
+        raise _no_request(f"its {name} cannot be read")
+    where = f"The report's {name}"
+    known = require_wellformed(settings, where)
+    found = refused(known)
+    if found:
+        raise StudyError(
+            f"{where} sets {', '.join(found)}, which a report may not, as that reaches beyond the "
+            f"server: run `pgstudies compare` with a file of settings of your own."
+        )
+    return Side(str(server), known)
 
 
 _SETTING = re.compile(r"\s*([A-Za-z_][\w.$]*)\s*(?:=|\s)\s*('(?:[^']|'')*'|[^#'\s]\S*)\s*(?:#.*)?")
 
 
-def side(text: str, *, otherwise: str) -> Side:
+_LONGEST_PATH = 4000
+
+
+def side(
+    text: str, *, otherwise: str | None, allowed: Collection[str] = (), leave_out: bool = False
+) -> Side:
     """A side as the command line has it: SERVER, FILE of settings, or SERVER+FILE.
 
-    ``otherwise`` is the server of a file that stands alone.  Raises StudyError for an address with
-    a password, and for a file that cannot be read.
+    ``otherwise`` is the server of a file that stands alone, if it may.  Settings that reach out of
+    a server are taken from a file only where ``allowed``, and dropped with ``leave_out``.  Raises
+    StudyError for such a setting, an address with a password, and a file that cannot be read.
     """
+    try:
+        return _side(text, otherwise, allowed, leave_out)
+    except (OSError, RuntimeError, ValueError) as error:  # ~nobody/x, 5,000 characters, a zero byte
+        why = error.strerror if isinstance(error, OSError) else error
+        shown = text if len(text) < 60 else f"{text[:60]}..."
+        raise StudyError(f"{shown!r} is neither a server nor a file of settings: {why}.") from None
+
+
+def _side(text: str, otherwise: str | None, allowed: Collection[str], leave_out: bool) -> Side:
     server, plus, name = text.rpartition("+")
     file = _file(name)
     if file is not None and not plus:
+        if otherwise is None:
+            raise StudyError(f"Name the server of {text} as well: SERVER+{text}.")
         server = otherwise
     elif file is None:
         server = text
@@ -80,7 +202,10 @@ def side(text: str, *, otherwise: str) -> Side:
     address = address.absolute()
     if file is None and plus and not address.is_dsn and not Path(address.text).exists():
         raise StudyError(f"There is no file of settings {name}.")
-    return Side(address.text, read_settings(file) if file else {})
+    if file is None:
+        return Side(address.text)
+    settings = read_settings(file)
+    return Side(address.text, _without_refused(settings, str(file), allowed, leave_out))
 
 
 def _file(name: str) -> Path | None:
@@ -88,8 +213,27 @@ def _file(name: str) -> Path | None:
     try:
         file = Path(name).expanduser()
         return file if file.is_file() else None
-    except (OSError, RuntimeError):  # too long a name, or ~ of a user there is none of
+    except (OSError, RuntimeError, ValueError):  # too long a name, or ~ of a user there is none of
         return None
+
+
+def _without_refused(
+    settings: dict[str, str], file: str, allowed: Collection[str], leave_out: bool
+) -> dict[str, str]:
+    require_allowable(allowed)
+    found = refused(settings, allowed)
+    if not found:
+        return settings
+    kept = {name: value for name, value in settings.items() if name not in found}
+    if not leave_out:
+        raise StudyError(
+            f"{file} sets {', '.join(found)}, which say where a server listens, which files it "
+            f"uses or which programs it runs: --leave-out compares without these, and "
+            f"--allow-setting NAME takes one, but for those that place an owned server."
+        )
+    if not kept:
+        raise StudyError(f"{file} holds no setting but those that are left out.")
+    return kept
 
 
 def read_settings(file: Path) -> dict[str, str]:
@@ -116,4 +260,4 @@ def read_settings(file: Path) -> dict[str, str]:
         settings[name.lower()] = value
     if not settings:
         raise StudyError(f"{file} holds no setting.")
-    return settings
+    return require_wellformed(settings, str(file))

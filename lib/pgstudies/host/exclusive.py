@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 import sys
 import time
 from contextlib import contextmanager
@@ -33,12 +34,19 @@ def only_one_here(what: str) -> Iterator[None]:
     ``what`` tells them who it is.  The kernel releases the lock when this process ends, however it
     does.
     """
-    descriptor = _open(host_lock_file())
+    path = host_lock_file()
     try:
+        descriptor = _open(path)
+    except OSError as error:
+        raise _no_lock(path, str(error.strerror)) from None
+    try:
+        _require_plain(path, descriptor)
         told = False
         while not _taken(descriptor):
             if not told:
-                holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
+                said = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
+                # Any account may have written it.
+                holder = "".join(c for c in said if c.isprintable())
                 print(f"Waiting: {holder or 'another run'} measures on this host.", file=sys.stderr)
                 told = True
             time.sleep(_LOOK_S)
@@ -50,14 +58,35 @@ def only_one_here(what: str) -> Iterator[None]:
 
 
 def _open(path: Path) -> int:
+    # One file for all accounts, which each may write and lock: two accounts that measure at once
+    # spoil both, and whoever may wait for a lock may also hold it.  A stranger can so keep us
+    # waiting, which is told, and which PGSTUDIES_HOST_LOCK ends; a file for each account would be
+    # no lock between them, and a group that may lock would have to be made by an administrator.
     # In a directory that everybody may write to, Linux refuses O_CREAT for another's file
-    # (fs.protected_regular); a link could lead anywhere.
+    # (fs.protected_regular); a link could lead anywhere, and a pipe would be waited for.
+    mode = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
     with contextlib.suppress(FileNotFoundError):
-        return os.open(path, os.O_RDWR | os.O_NOFOLLOW)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        return os.open(path, mode)
+    descriptor = os.open(path, mode | os.O_CREAT, 0o666)
     with contextlib.suppress(PermissionError):
         os.fchmod(descriptor, 0o666)  # whatever the umask
     return descriptor
+
+
+def _require_plain(path: Path, descriptor: int) -> None:
+    """Raise ServerError for what is no file, or is one that has another name: we write into it."""
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        raise _no_lock(path, "Not a file")
+    if status.st_nlink > 1:
+        raise _no_lock(path, "It is another file's hard link")
+
+
+def _no_lock(path: Path, why: str) -> ServerError:
+    return ServerError(
+        f"{path}, the lock of this host, cannot be used ({why}): remove it, or set "
+        f"PGSTUDIES_HOST_LOCK to another file."
+    )
 
 
 def _taken(descriptor: int) -> bool:

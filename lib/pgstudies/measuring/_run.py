@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from ..errors import CannotRun, ServerError, SpaceError, StudyError
+from ..errors import CannotRun, ServerError, StudyError
 from ..host import on_core
 from ..servers import examined, server_facts
 from ..terminal import Progress
@@ -111,7 +111,7 @@ class Run:
             self.progress.show(f"preparing {arm.name}: {arm.state}")
             server = self.instances[arm.name]
             try:
-                with self._pinned(arm), _explained(arm, "while preparing"):
+                with self._pinned(arm), self._explained(arm, "while preparing"):
                     self._restore(arm, rows, session)
             except CannotRun as reason:
                 self._cannot_run(arm, reason)
@@ -165,7 +165,7 @@ class Run:
                 arm = self.arms[name]
                 self.progress.show(f"block {block}, {name}: restoring")
                 try:
-                    with self._pinned(arm), _explained(arm, f"in block {block}"):
+                    with self._pinned(arm), self._explained(arm, f"in block {block}"):
                         self._restore(arm, [], session=0)
                         trials[name] = stack.enter_context(self._trial(arm, block, group))
                 except CannotRun as reason:
@@ -203,7 +203,7 @@ class Run:
                 trial.turn, trial.position = turn, position
                 began = time.monotonic()
                 try:
-                    with self._pinned(arm), _explained(arm, f"in block {block}"):
+                    with self._pinned(arm), self._explained(arm, f"in block {block}"):
                         next(stories[name])
                 except StopIteration:
                     del stories[name]
@@ -229,6 +229,27 @@ class Run:
         if told is not None:
             yield from told
 
+    @contextmanager
+    def _explained(self, arm: Arm, when: str) -> Iterator[None]:
+        """Say what a database's error means for the run.
+
+        In a comparison a statement that fails on one side is a reason not to compare the arm.
+        """
+        try:
+            yield
+        except psycopg.Error as error:
+            full = self.instances[arm.name].space_error(error)
+            if full is not None:
+                raise full from error
+            if isinstance(error, psycopg.OperationalError):
+                raise ServerError(
+                    f"The server went away {when}, {arm.name} ({_first_line(error)}): the blocks "
+                    f"before are kept; run the same command again to continue."
+                ) from error
+            if arm.plays is None or not isinstance(error, psycopg.DatabaseError):
+                raise
+            raise CannotRun(f"it fails on the {arm.side}: {_first_line(error)}") from error
+
     def _note(self, arm: Arm, trial: Trial) -> None:
         """Keep what a trial has beside its samples."""
         info = self.writer.info
@@ -252,30 +273,6 @@ class Run:
         for entry in self.writer.info["arms"]:
             if entry["name"] in self.not_run:
                 entry["not_run"] = self.not_run[entry["name"]]
-
-
-@contextmanager
-def _explained(arm: Arm, when: str) -> Iterator[None]:
-    """Say what a database's error means for the run.
-
-    In a comparison a statement that fails on one side is a reason not to compare the arm.
-    """
-    try:
-        yield
-    except psycopg.errors.DiskFull as error:
-        raise SpaceError(
-            f"No space left for the server's data {when}, {arm.name}: free some, or set "
-            f"PGSTUDIES_RUN_DIR to a directory on another disk; the blocks before are kept."
-        ) from error
-    except psycopg.OperationalError as error:
-        raise ServerError(
-            f"The server went away {when}, {arm.name} ({_first_line(error)}): the blocks before "
-            f"are kept; run the same command again to continue."
-        ) from error
-    except psycopg.DatabaseError as error:
-        if arm.plays is None:
-            raise
-        raise CannotRun(f"it fails on the {arm.side}: {_first_line(error)}") from error
 
 
 def _first_line(error: Exception) -> str:

@@ -11,6 +11,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ServerError, SpaceError
+from ..files import says_full
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -70,6 +71,17 @@ def server_account() -> Account:
     )
 
 
+def client_name() -> str:
+    """The name by which a server knows the account of this process; raises ServerError for none."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        raise ServerError(
+            f"The account {os.geteuid()} has no name on this machine, and PostgreSQL asks for one: "
+            f"add it to /etc/passwd, or run as another account."
+        ) from None
+
+
 def server_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """What a server sees of our environment: no PG* variable, no locale, no secrets."""
     kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
@@ -77,33 +89,47 @@ def server_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]
 
 
 def run_as(
-    account: Account, command: Sequence[str | Path], extra: Mapping[str, str] | None = None
+    account: Account,
+    command: Sequence[str | Path],
+    extra: Mapping[str, str] | None = None,
+    *,
+    pass_fds: Sequence[int] = (),
 ) -> str:
     """Run a program to its end as ``account`` and return what it wrote.
 
-    Raises SpaceError when it found the disk full, ServerError when it failed otherwise.
+    When this is interrupted the program is killed, and what it has started is waited for.  Raises
+    SpaceError when it found the disk full, ServerError when it failed otherwise.
     """
     try:
-        done: subprocess.CompletedProcess[str] = subprocess.run(
+        process: subprocess.Popen[str] = subprocess.Popen(
             command,
-            check=False,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
             env=server_environment(extra),
+            pass_fds=pass_fds,
+            start_new_session=True,  # Ctrl-C in the terminal would kill a server that initdb runs
             **account.popen_arguments(),
         )
     except OSError as error:
         raise ServerError(
             f"{command[0]} cannot be run as {account.name}: {error.strerror}."
         ) from error
-    if done.returncode == 0:
-        return done.stdout
-    said = done.stdout.strip().splitlines()
+    with process:
+        try:
+            output, _ = process.communicate()
+        except BaseException:
+            process.kill()
+            # Its servers end with their input, and give their shared memory back, if they are let.
+            process.communicate()
+            raise
+    if process.returncode == 0:
+        return output
+    said = output.strip().splitlines()
     trouble = next((x for x in said if "error" in x.lower() or "fatal" in x.lower()), "")
     sentence = f"{command[0]} failed: {trouble or (said[-1] if said else 'it said nothing')}"
-    if "No space left" in done.stdout or "quota exceeded" in done.stdout:
+    if any(map(says_full, said)):
         raise SpaceError(
             f"{sentence}; free some space, or set PGSTUDIES_RUN_DIR to a directory on another disk."
         )

@@ -12,3 +12,6 @@ from .limits import reason_no_limits as reason_no_limits
 from .limits import scheduled as scheduled
 from .owned import OwnedServer as OwnedServer
 from .settings import merged as merged
+from .settings import refused as refused
+from .settings import require_allowable as require_allowable
+from .settings import require_wellformed as require_wellformed

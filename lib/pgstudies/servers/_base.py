@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import polars as pl
+import psycopg
 
+from ..errors import SpaceError
 from .settings import NOT_RECORDED, merged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    import psycopg
     from psycopg.rows import TupleRow
 
 
@@ -85,6 +86,30 @@ class ServerBase(ABC):
             rows = connection.execute(query, [NOT_RECORDED]).fetchall()
         columns = ["name", "value", "unit", "source", "context"]
         return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String()), orient="row")
+
+    @abstractmethod
+    def no_space(self, said: str = "") -> SpaceError:
+        """The error of this server's full disk; ``said`` is what the server said of it."""
+
+    def space_error(self, error: BaseException) -> SpaceError | None:
+        """The error to raise in place of one that a full disk of the server has caused, else None.
+
+        What caused ``error``, or was being handled when it came, is looked at as well.
+        """
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, SpaceError):
+                return cause
+            if isinstance(cause, psycopg.errors.DiskFull):
+                said = cause.diag.message_primary or str(cause)
+                if "shared memory" in said:
+                    return SpaceError(
+                        f"The server finds no room in /dev/shm ({said}): make it larger, in a "
+                        f"container by --shm-size."
+                    )
+                return self.no_space(said)
+            cause = cause.__cause__ or cause.__context__
+        return None
 
     def close_connections(self) -> None:
         """Close every connection that was given out and is still open."""

@@ -12,7 +12,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from ..addresses import explain, write_uri
-from ..errors import CannotRun, ServerError
+from ..errors import CannotRun, ServerError, SpaceError
 from ..programs.installations import find_pgbench
 from ._base import Capabilities, ServerBase
 from ._places import DatabasePlace, SchemaPlace
@@ -80,7 +80,10 @@ class DsnServer(ServerBase):
             self.capabilities = self._find_capabilities()
         except psycopg.Error as error:
             lost = self._keeper.closed
+            full = self.space_error(error)
             self.close()
+            if full:
+                raise full from error
             if lost:
                 raise explain(error, self.spec) from error
             raise ServerError(f"{self.spec} does not let us work there: {error}") from error
@@ -137,6 +140,9 @@ class DsnServer(ServerBase):
             if isinstance(place, DatabasePlace):
                 place.copy(self._states[state])
         except psycopg.OperationalError as error:
+            full = self.space_error(error)
+            if full:
+                raise full from error
             if self._keeper.closed or self._keeper.broken:
                 raise explain(error, self.spec) from error
             raise
@@ -156,6 +162,14 @@ class DsnServer(ServerBase):
             if part in parts
         }
         return variables | ({"PGPASSWORD": password} if password else {})
+
+    def no_space(self, said: str = "") -> SpaceError:
+        """The error of the server's full disk; ``said`` is what the server said of it."""
+        because = f" ({said})" if said else ""
+        return SpaceError(
+            f"No space left on the disk of {self.spec}{because}: free some there, or measure less, "
+            f"with smaller parameters."
+        )
 
     def close(self) -> None:
         """Drop our database or schema and disconnect; more than once is no error."""

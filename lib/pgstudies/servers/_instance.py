@@ -8,14 +8,15 @@ import secrets
 import shutil
 import socket
 import subprocess
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from ..errors import ServerError
 from ..files import cannot_write, try_lock
 from ..paths import run_dir
-from ..programs.accounts import can_execute
-from .leftovers import directory_lock, remove, short_socket_directory, sweep
+from ..programs.accounts import can_execute, client_name
+from .leftovers import SHORT, directory_lock, remove, require_safe, sweep
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,13 +32,20 @@ PORT = 5432
 _LONGEST_SOCKET_PATH = 103
 
 
-# Runs when our end of its standard input is closed, by whatever death.  $1 is the instance's
-# directory, $2 that of its socket.  The server is stopped only if it is the one of that directory.
+_ROOM_BYTES = 1_000_000
+
+
+_MAP = "pgstudies"
+
+
+# Runs when nobody holds the other end of its standard input any more: neither we, by whatever
+# death, nor initdb, whose servers would leave their shared memory behind if their files went first.
+# $1 is the instance's directory, $2 that of its socket; the last line read is the process number of
+# the last server.  It is stopped only if it is the one of that directory.
 _WATCHDOG = """
-cat >/dev/null
-pid=$(head -n 1 "$1/data/postmaster.pid" 2>/dev/null)
+while read -r line; do pid=$line; done
 if [ -n "$pid" ]; then
-    case $(readlink "/proc/$pid/cwd" 2>/dev/null || ps -o args= -p "$pid") in
+    case $(tr '\\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null || ps -o args= -p "$pid") in
     *"$1/data"*)
         kill -QUIT "$pid"
         for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
@@ -57,6 +65,8 @@ done
 
 class Instance:
     """``s-<random>`` in the run directory: ``data``, ``snapshots``, ``socket``, ``log``, the owner.
+
+    ``hba`` and ``ident`` say who may connect: the account of this process, by the socket alone.
 
     Held by the lock on ``owner.lock``, and by a small process that outlives us, stops the server
     and removes the directory when we die.  Raises SpaceError where the directory cannot be made and
@@ -81,10 +91,19 @@ class Instance:
         self.data = self.path / "data"
         self.snapshots = self.path / "snapshots"
         self.log = self.path / "log"
+        self.hba = self.path / "pg_hba.conf"
+        self.ident = self.path / "pg_ident.conf"
         try:
             self.socket = self._make_socket_directory(account)
             self._watchdog = subprocess.Popen(
-                ["/bin/sh", "-c", _WATCHDOG, "pgstudies-watchdog", self.path, self.socket],
+                [
+                    "/bin/sh",
+                    "-c",
+                    _WATCHDOG,
+                    "pgstudies-watchdog",
+                    self.path,
+                    self._socket_parent(),
+                ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -94,6 +113,7 @@ class Instance:
             self.snapshots.mkdir(mode=0o711)
             self.snapshots.chmod(0o711)
             self._write_owner(about)
+            self._write_access()
         except OSError as error:
             self.remove()
             raise cannot_write(error, base, "PGSTUDIES_RUN_DIR") from error
@@ -103,9 +123,28 @@ class Instance:
 
     def empty_data(self, account: Account) -> None:
         """Remove the stopped server's data, if there is any, and make its directory anew."""
-        if self.data.exists():
-            shutil.rmtree(self.data)
-        self.make_directory(self.data, account)
+        try:
+            if self.data.exists():
+                shutil.rmtree(self.data)
+            self.make_directory(self.data, account)
+        except OSError as error:
+            raise cannot_write(error, self.data, "PGSTUDIES_RUN_DIR") from error
+
+    def held_by(self) -> tuple[int, ...]:
+        """What a program must inherit for the directory to stay for as long as it runs."""
+        watched = self._watchdog.stdin if self._watchdog else None
+        return (self._lock, watched.fileno()) if watched else (self._lock,)
+
+    def started(self, pid: int) -> None:
+        """Tell the watchdog of a server, before it has written a file that says who it is."""
+        if self._watchdog and self._watchdog.stdin:
+            with suppress(BrokenPipeError):  # killed; the next run will clean up
+                self._watchdog.stdin.write(f"{pid}\n".encode())
+                self._watchdog.stdin.flush()
+
+    def is_full(self) -> bool:
+        """Whether its disk has less room left than a single file of a server takes."""
+        return shutil.disk_usage(self.path).free < _ROOM_BYTES
 
     def make_directory(self, path: Path, account: Account) -> None:
         """Make an empty directory that belongs to the server's account alone."""
@@ -124,9 +163,26 @@ class Instance:
     def _make_socket_directory(self, account: Account) -> Path:
         directory = self.path / "socket"
         if len(os.fsencode(directory / f".s.PGSQL.{PORT}")) > _LONGEST_SOCKET_PATH:
-            directory = short_socket_directory(self.path)
+            directory = self._make_short_directory() / "socket"
         self.make_directory(directory, account)
         return directory
+
+    def _socket_parent(self) -> Path:
+        return self.socket if self.socket.parent == self.path else self.socket.parent
+
+    def _make_short_directory(self) -> Path:
+        """A directory of our own that nobody else can have put there, noted before it is made."""
+        note = self.path / "socket"
+        while True:
+            directory = SHORT / f"pgstudies-{secrets.token_hex(8)}"
+            note.symlink_to(directory)
+            try:
+                directory.mkdir(mode=0o711)  # fails on whatever is there, a link as well
+            except FileExistsError:
+                note.unlink()
+            else:
+                directory.chmod(0o711)
+                return directory
 
     def _write_owner(self, about: str) -> None:
         owner = {
@@ -137,6 +193,17 @@ class Instance:
             "server": about,
         }
         (self.path / "owner.json").write_text(json.dumps(owner, indent=1), encoding="utf-8")
+
+    def _write_access(self) -> None:
+        # A password would be no safer and would have to be handed to every client: initdb itself
+        # fails for an account without a name, so the kernel can always tell the server who we are.
+        name = client_name().replace('"', '""')
+        self.hba.write_text(
+            f"local all postgres peer map={_MAP}\nhost all all all reject\n", encoding="utf-8"
+        )
+        self.ident.write_text(f'{_MAP} "{name}" postgres\n', encoding="utf-8")
+        for file in (self.hba, self.ident):
+            file.chmod(0o644)  # for the server's account, which cannot change it
 
 
 def prepare_run_dir(account: Account) -> Path:
@@ -151,14 +218,7 @@ def prepare_run_dir(account: Account) -> Path:
             directory.chmod(0o711)
     except OSError as error:
         raise cannot_write(error, directory, "PGSTUDIES_RUN_DIR") from error
-    status = directory.lstat()
-    shared = status.st_mode & 0o022 and not status.st_mode & 0o1000
-    if directory.is_symlink() or status.st_uid not in {0, os.geteuid()} or shared:
-        raise ServerError(
-            f"Other accounts can change {directory}, which is to hold the servers' data: "
-            f"remove it, or set PGSTUDIES_RUN_DIR to a directory of your own."
-        )
-    directory = directory.resolve()
+    directory = require_safe(directory)
     if not can_execute(account, directory):
         raise ServerError(
             f"{directory} is out of reach of the account {account.name}, which the server runs as: "

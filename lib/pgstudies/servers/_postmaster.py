@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
@@ -12,12 +13,13 @@ import psutil
 from psycopg.pq import PGconn, Ping
 
 from ..errors import ServerError
+from ..files import says_full
 from ..host.exclusive import on_core
 from ..programs.accounts import server_environment, without_pg_variables
 from ..programs.versions import says_ready, waits_for_children
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from ..programs.accounts import Account
@@ -54,7 +56,8 @@ class StartError(ServerError):
 class Postmaster:
     """A running server process; raises StartError when it does not become ready.
 
-    Started by itself and not through pg_ctl, which looks ten times a second whether it is done.
+    ``started`` is told its process number at once, long before it stands in any file.  Started by
+    itself and not through pg_ctl, which looks ten times a second whether it is done.
     Leads a session of its own, so that Ctrl-C in the terminal does not reach it.
     """
 
@@ -70,13 +73,16 @@ class Postmaster:
         account: Account,
         environment: Mapping[str, str],
         cpu: int | None,
+        started: Callable[[int], None],
     ) -> None:
         self._data = data
         self._version = version
         self._address = address.encode()
         self._log = log
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        with log.open("ab") as output, on_core(cpu):
+        # It quotes the study's statements and settings, which are nobody else's business.
+        mode = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+        with os.fdopen(os.open(log, mode, 0o600), "ab") as output, on_core(cpu):
             self._log_start = output.tell()
             try:
                 self._process = subprocess.Popen(
@@ -90,6 +96,7 @@ class Postmaster:
             except OSError as error:
                 raise StartError(f"{program} cannot be run: {error.strerror}") from error
         try:
+            started(self.pid)
             self._wait_until_ready()
         except BaseException:
             self.stop("immediate")
@@ -104,6 +111,11 @@ class Postmaster:
     def alive(self) -> bool:
         """Whether it still runs."""
         return self._process.poll() is None
+
+    @property
+    def ended_well(self) -> bool:
+        """Whether it has ended, and as it should."""
+        return self._process.poll() == 0
 
     def stop(self, mode: str = "fast") -> None:
         """Shut down and wait for the end; one that is dead already is no error.
@@ -129,16 +141,22 @@ class Postmaster:
 
     def complaint(self) -> str:
         """The first fatal line that it wrote to its log, else the last line."""
-        with self._log.open("rb") as file:
-            file.seek(self._log_start)
-            lines = file.read().decode("utf-8", "replace").splitlines()
-        lines = [line for line in lines if _ANSWER_TO_PING not in line]
+        lines = [line for line in self._said() if _ANSWER_TO_PING not in line]
         for word in ("PANIC:", "FATAL:", "ERROR:"):
             for line in lines:
                 if word in line:
                     said = line.partition(word)[2].strip()
                     return f"{said} ({_SEMAPHORES})" if "create semaphores" in said else said
         return lines[-1].strip() if lines else "it said nothing"
+
+    def found_disk_full(self) -> bool:
+        """Whether it, or one of its children, died of a full disk, as its log tells."""
+        return any(says_full(x) for x in self._said() if "PANIC:" in x or "FATAL:" in x)
+
+    def _said(self) -> list[str]:
+        with self._log.open("rb") as file:
+            file.seek(self._log_start)
+            return file.read().decode("utf-8", "replace").splitlines()
 
     def pids(self) -> list[int]:
         """Its process number and those of its living children; empty when it has ended."""

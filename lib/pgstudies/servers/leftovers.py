@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import stat
-import tempfile
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,14 +26,35 @@ NAME = re.compile(r"s-[0-9a-f]{8}")
 """Names of our own directories in the run directory."""
 
 
+SHORT = Path("/tmp")  # noqa: S108  (a name in it is only used if the mkdir was ours)
+"""Where the socket is when the run directory's own path is too long for one."""
+
+
 _TIMEOUT_S = 10.0
+
+
+def require_safe(directory: Path) -> Path:
+    """The same directory without links; raises ServerError where other accounts could change it."""
+    trusted = {0, os.geteuid()}
+    links = [p for p in (directory, *directory.parents) if p.is_symlink()]
+    planted = any(link.lstat().st_uid not in trusted for link in links)
+    directory = directory.resolve()
+    status = directory.lstat()
+    shared = status.st_mode & 0o022 and not status.st_mode & 0o1000
+    if planted or status.st_uid not in trusted or shared:
+        raise ServerError(
+            f"Other accounts can change {directory}, which is to hold the servers' data: "
+            f"remove it, or set PGSTUDIES_RUN_DIR to a directory of your own."
+        )
+    return directory
 
 
 @contextmanager
 def directory_lock(directory: Path) -> Iterator[None]:
     """Hold the run directory against our other processes, waiting for them; for moments only."""
     # By account, as several may share a run directory like /scratch.
-    descriptor = os.open(directory / f".lock-{os.geteuid()}", os.O_RDWR | os.O_CREAT, 0o600)
+    mode = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+    descriptor = os.open(directory / f".lock-{os.geteuid()}", mode, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
@@ -46,8 +66,10 @@ def sweep(directory: Path) -> list[Path]:
     """Stop the servers and remove the files of runs that have died; returns what was removed.
 
     A run is dead when nobody holds its ``owner.lock``.  Only directories that we own, that have one
-    of our names and that hold an ``owner.lock`` are looked at.
+    of our names and that hold an ``owner.lock`` are looked at.  Raises ServerError where other
+    accounts could change the directory.
     """
+    directory = require_safe(directory)
     with directory_lock(directory):
         claimed = [(path, _claim(path)) for path in sorted(directory.glob("s-*"))]
     removed = []
@@ -70,14 +92,27 @@ def remove(instance: Path) -> None:
     if postmaster is not None:
         _stop(postmaster)
     # The lock goes last: a directory without one would never be swept.
-    trees = [instance / "data", instance / "snapshots", short_socket_directory(instance), instance]
+    short = short_socket_directory(instance)
+    trees = [instance / "data", instance / "snapshots", *([short] if short else []), instance]
     for tree in trees:
         _remove_tree(tree)
 
 
-def short_socket_directory(instance: Path) -> Path:
-    """Where the socket is when the run directory's own path is too long for one."""
-    return Path(tempfile.gettempdir()) / f"pgstudies-{instance.name}"
+def short_socket_directory(instance: Path) -> Path | None:
+    """The directory in ``SHORT`` that the instance made for its socket, if it did.
+
+    What has since taken its name and is not a directory of our own is left alone.
+    """
+    link = instance / "socket"
+    if not link.is_symlink():
+        return None
+    directory = link.readlink()
+    try:
+        status = directory.lstat()
+    except OSError:
+        return None
+    ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    return directory if ours and directory.parent == SHORT else None
 
 
 def find_postmaster(data: Path) -> psutil.Process | None:

@@ -10,7 +10,8 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from ..errors import CannotRun, ServerError
+from ..errors import CannotRun, ServerError, SpaceError
+from ..files import says_full
 from ..programs.accounts import can_execute, run_as, server_account, without_pg_variables
 from ..programs.installations import copy_installation, find_pgbench
 from ..programs.locales import locale_environment
@@ -76,6 +77,7 @@ class OwnedServer(ServerBase):
         self._closed = False
         self._more: dict[str, str] = {}
         self._postmaster: Postmaster | None = None
+        self._last: Postmaster | None = None
         self._states: dict[str, tuple[Path, int]] = {}
         self._account = server_account()
         self._instance = Instance(self._account, spec)
@@ -95,6 +97,12 @@ class OwnedServer(ServerBase):
             self.capabilities = self._find_capabilities(contrib)
             self._unpack(*self._empty)
             self.start()
+        except (psycopg.Error, ServerError) as error:
+            full = self.space_error(error)
+            self.close()
+            if full:
+                raise full from error
+            raise
         except BaseException:
             self.close()
             raise
@@ -149,6 +157,9 @@ class OwnedServer(ServerBase):
             self._postmaster = self._launch(self.settings)
         except StartError as error:
             self._postmaster = None
+            full = self.space_error(error)
+            if full:
+                raise full from error
             if settings:
                 wanted = ", ".join(f"{name}={value}" for name, value in settings.items())
                 raise CannotRun(f"the server does not start with {wanted}: {error}") from error
@@ -191,8 +202,14 @@ class OwnedServer(ServerBase):
             self.stop("immediate")
             self._unpack(*self._empty)
             self.start()
-            build()
-            self._states[state] = self._pack(f"{len(self._states) + 1}")
+            try:
+                build()
+                self._states[state] = self._pack(f"{len(self._states) + 1}")
+            except (psycopg.Error, ServerError) as error:
+                full = self.space_error(error)
+                if full:
+                    raise full from error
+                raise
         self.stop("immediate")
         self._unpack(*self._states[state])
         self.start(settings)
@@ -205,6 +222,23 @@ class OwnedServer(ServerBase):
             "PGUSER": SUPERUSER,
             "PGDATABASE": DATABASE,
         }
+
+    def no_space(self, said: str = "") -> SpaceError:
+        """The error of the server's full disk; ``said`` is what the server said of it."""
+        because = f" ({said})" if said else ""
+        return SpaceError(
+            f"No space left in {self._instance.path.parent} for the server's data{because}: free "
+            f"some, or set PGSTUDIES_RUN_DIR to a directory on another disk."
+        )
+
+    def space_error(self, error: BaseException) -> SpaceError | None:
+        """As ``ServerBase.space_error``; also where the server died of it, or may have."""
+        known = super().space_error(error)
+        if known or not isinstance(error, ServerError | psycopg.OperationalError):
+            return known
+        died = self._last is not None and self._last.found_disk_full()
+        died = died or says_full(str(error))
+        return self.no_space() if died or self._instance.is_full() else None
 
     def close(self) -> None:
         """Stop the server and remove all its files; more than once is no error."""
@@ -228,9 +262,13 @@ class OwnedServer(ServerBase):
         data = self._instance.data
         self._instance.empty_data(self._account)
         initdb = self._programs.bindir / "initdb"
-        command: list[str | Path] = [initdb, "-D", data, "-U", SUPERUSER, "-A", "trust"]
-        command += ["-E", "UTF8", "--locale=C", "-N"]  # --nosync; since 10 spelled --no-sync
-        run_as(self._account, command, self._environment)
+        command: list[str | Path] = [initdb, "-D", data, "-U", SUPERUSER]
+        command += ["--auth-local=peer", "--auth-host=reject"]
+        # -N is --nosync, since 10 spelled --no-sync.  -n is --noclean: a disk that was full stays
+        # so for us to see.
+        command += ["-E", "UTF8", "--locale=C", "-N", "-n"]
+        held = self._instance.held_by()
+        run_as(self._account, command, self._environment, pass_fds=held)
         try:
             self._postmaster = self._launch({"fsync": "off"})
         except StartError as error:
@@ -278,22 +316,34 @@ class OwnedServer(ServerBase):
             "port": str(PORT),
             # In quotes, as a comma would separate two directories.
             "unix_socket_directories": f'"{self._instance.socket}"',
+            "hba_file": str(self._instance.hba),
+            "ident_file": str(self._instance.ident),
         }
-        return Postmaster(
+        self._last = None
+        postmaster = Postmaster(
             self._programs.bindir / "postgres",
             self._instance.data,
             self._instance.log,
-            ours | dict(settings),
+            merged(settings, ours),
             version=self.version,
             address=make_conninfo(**self._address("postgres")),
             account=self._account,
             environment=self._environment,
             cpu=self._cpu,
+            started=self._instance.started,
         )
+        self._last = postmaster
+        return postmaster
 
     def _pack(self, name: str) -> tuple[Path, int]:
         """Stop the server and put its data aside; returns where it is and its size (bytes)."""
+        postmaster = self._running()
         self.stop()
+        if not postmaster.ended_well:
+            raise ServerError(
+                f"The server did not stop as it should, so its state cannot be kept: "
+                f"{postmaster.complaint()}"
+            )
         drop_recycled_wal(self._instance.data / wal_directory(self.version))
         kept = self._snapshots / name
         self._instance.data.rename(kept)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from ..errors import CannotRun
+from ..errors import CannotRun, StudyError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from psycopg.rows import TupleRow
 
@@ -65,6 +65,69 @@ NOT_RECORDED = [
     "unix_socket_directories",
 ]
 """Settings that are left out of the list of non-default ones."""
+
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*(\.[A-Za-z_][A-Za-z0-9_$]*)*")
+
+
+_LONGEST_VALUE = 10_000
+
+
+# How an owned server is reached and where its files are is ours; the others are no settings.
+_OURS = re.compile(
+    r"listen_addresses|port|unix_socket_.*|hba_file|ident_file|config_file|data_directory|include.*"
+)
+
+
+# By the ends of their names, as every release and every extension adds some: what runs a program,
+# loads a library, names a file or a place, logs somewhere else, or calls another server.
+_REACHES_OUT = re.compile(
+    r"(.*[_.])?(commands?|librar(y|ies)|files?|keyfile|filename|dir|director(y|ies)|paths?|destdir"
+    r"|tablespaces?|provider|conninfo)|bonjour.*|syslog.*|log_destination|logging_collector"
+    r"|log_file_mode|(.*\.)on(_\w+)?_init|(.*\.)start_proc"
+)
+
+
+_HARMLESS = {"search_path", "log_temp_files", "log_replication_commands"}
+
+
+def refused(names: Collection[str], allowed: Collection[str] = ()) -> list[str]:
+    """Those settings that a file or a report may not set on a server, without those ``allowed``."""
+    may = {name.lower() for name in allowed} | _HARMLESS
+    return [n for n in names if _OURS.fullmatch(n.lower())] + [
+        n
+        for n in names
+        if _REACHES_OUT.fullmatch(n.lower())
+        and not _OURS.fullmatch(n.lower())
+        and n.lower() not in may
+    ]
+
+
+def require_allowable(names: Collection[str]) -> None:
+    """Raise StudyError for settings that nobody can allow: those of an owned server are ours."""
+    ours = [name for name in names if _OURS.fullmatch(name.lower())]
+    if ours:
+        raise StudyError(
+            f"{', '.join(ours)} cannot be allowed: an owned server is reached by its own socket, "
+            f"and its files are where we put them."
+        )
+
+
+def require_wellformed(settings: Mapping[str, object], where: str) -> dict[str, str]:
+    """The same settings by lower-case name; raises StudyError for one no server could be given."""
+    found = {}
+    for name, value in settings.items():
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise StudyError(
+                f"{where} has a setting {str(name)[:60]!r}, which no setting is named."
+            )
+        if not isinstance(value, str) or not value.isprintable() or len(value) > _LONGEST_VALUE:
+            raise StudyError(
+                f"{where} gives {name} a value that is no line of text of at most "
+                f"{_LONGEST_VALUE:,} characters."
+            )
+        found[name.lower()] = value
+    return found
 
 
 def same_value(wanted: str, actual: str, vartype: str, unit: str | None) -> bool:

@@ -1,0 +1,21 @@
+"""The page on security: every test that it names is there."""
+
+from __future__ import annotations
+
+import re
+
+from pgstudies.paths import BOOK, ROOT
+
+
+def test_every_claim_names_a_test_that_there_is() -> None:
+    page = (BOOK / "security.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"test_\w+", page))
+    tests = "".join(p.read_text(encoding="utf-8") for p in (ROOT / "tests").rglob("test_*.py"))
+    assert named
+    assert named - set(re.findall(r"def (test_\w+)", tests)) == set()
+
+
+def test_every_section_has_a_claim_and_its_test() -> None:
+    page = (BOOK / "security.md").read_text(encoding="utf-8")
+    sections = page.split("\n## ")[1:]
+    assert [s.splitlines()[0] for s in sections if "% test_" not in s] == []

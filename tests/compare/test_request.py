@@ -1,0 +1,265 @@
+"""What a file of settings or a stranger's report may ask for, and what it may not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pgstudies.compare.report import request_in
+from pgstudies.compare.request import Request, read_settings, side
+from pgstudies.errors import StudyError
+from pgstudies.measuring.comparison import Side
+from pgstudies.servers import refused, require_wellformed, serve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pgstudies.servers.owned import OwnedServer
+
+DANGEROUS = [
+    *("archive_command", "restore_command", "archive_cleanup_command", "recovery_end_command"),
+    *("ssl_passphrase_command", "archive_library", "shared_preload_libraries"),
+    *("session_preload_libraries", "local_preload_libraries", "dynamic_library_path"),
+    *("extension_control_path", "jit_provider", "oauth_validator_libraries", "external_pid_file"),
+    *("log_directory", "log_filename", "data_directory", "hba_file", "ident_file", "config_file"),
+    *("ssl_ca_file", "ssl_key_file", "ssl_crl_dir", "krb_server_keyfile", "stats_temp_directory"),
+    *("unix_socket_directories", "unix_socket_group", "unix_socket_permissions", "include"),
+    *("include_dir", "include_if_exists", "temp_tablespaces", "default_tablespace"),
+    *("listen_addresses", "port", "primary_conninfo", "promote_trigger_file", "bonjour"),
+    *("logging_collector", "log_destination", "plperl.on_init", "plv8.start_proc"),
+    "basebackup_to_shell.command",
+]
+
+
+def refusal(act: Callable[[], object]) -> str:
+    """The sentence in which it was refused, if it was; any other error fails the test."""
+    try:
+        act()
+    except StudyError as error:
+        return str(error)
+    return ""
+
+
+WELL = Request(Side("embedded"), Side("17", {"jit": "on"}), ("cluster_order",), blocks=7)
+
+
+def report(place: Path, values: object) -> Path:
+    text = json.dumps(values).replace("</", "<\\/")
+    file = place / "report.html"
+    file.write_text(f'<script type="application/json" id="pgstudies-comparison">{text}</script>')
+    return file
+
+
+def asked(**changed: Any) -> dict[str, Any]:
+    return WELL.as_dict() | changed
+
+
+def test_a_report_gives_its_request_back(tmp_path: Path) -> None:
+    assert request_in(report(tmp_path, WELL.as_dict())) == WELL
+
+
+@pytest.mark.parametrize("name", [*DANGEROUS, "Archive_Command"])
+def test_no_report_sets_what_reaches_out_of_a_server(name: str, tmp_path: Path) -> None:
+    values = asked(candidate={"server": "embedded", "settings": {name: "x"}})
+    with pytest.raises(StudyError, match=f"candidate sets {name.lower()}, which a report may not"):
+        request_in(report(tmp_path, values))
+
+
+def test_what_a_server_does_within_itself_may_be_set(owned: OwnedServer) -> None:
+    harmless = ["work_mem", "search_path", "jit", "max_files_per_process", "log_line_prefix"]
+    harmless += [
+        "temp_file_limit",
+        "file_copy_method",
+        "io_method",
+        "planted.work",
+        "log_temp_files",
+    ]
+    assert refused(harmless) == []
+    query = "SELECT name FROM pg_settings WHERE name ~ '(command|library|libraries|directory)$'"
+    with owned.connect() as c:
+        names = [name for (name,) in c.execute(query).fetchall()]
+    assert sorted(refused(names)) == sorted(names)
+
+
+def test_an_honest_file_names_all_that_is_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "production.conf"
+    file.write_text(
+        "listen_addresses = '*'\nport = 5433\nwork_mem = 64MB\n"
+        "archive_command = 'cp %p /backup/%f'\nlog_directory = '/var/log/pg'\n"
+        "include_dir = 'conf.d'\n"
+    )
+    sentence = "sets listen_addresses, port, include_dir, archive_command, log_directory, which"
+    with pytest.raises(StudyError, match=sentence):
+        side(str(file), otherwise="17")
+    assert side(str(file), otherwise="17", leave_out=True) == Side("17", {"work_mem": "64MB"})
+    some = side(str(file), otherwise="17", leave_out=True, allowed=["Archive_Command"])
+    assert some.settings == {"work_mem": "64MB", "archive_command": "cp %p /backup/%f"}
+    with pytest.raises(StudyError, match="port cannot be allowed: an owned server"):
+        side(str(file), otherwise="17", allowed=["port"])
+    file.write_text("port = 5433\n")
+    with pytest.raises(StudyError, match="no setting but those that are left out"):
+        side(str(file), otherwise="17", leave_out=True)
+
+
+@pytest.mark.parametrize("server", ["/home/me/patched", "postgresql://h/d", "./x", "host=h", "99"])
+def test_a_report_chooses_no_programs_and_no_address(server: str, tmp_path: Path) -> None:
+    told = request_in(
+        report(tmp_path, asked(candidate={"server": server, "settings": {"jit": "on"}}))
+    )
+    with pytest.raises(StudyError, match="name the server yourself, by --candidate SERVER"):
+        told.with_servers(None, None)
+    assert told.with_servers(None, "16").candidate == Side("16", {"jit": "on"})
+    file = tmp_path / "my.conf"
+    file.write_text("jit = off\n")
+    assert told.with_servers(None, f"16+{file}").candidate == Side("16", {"jit": "off"})
+    with pytest.raises(StudyError, match="Name the server of"):
+        told.with_servers(None, str(file))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"studies": []},
+        {"studies": "cluster_order"},
+        {"studies": [1]},
+        {"studies": ["a\x1b[2J"]},
+        {"baseline": "embedded"},
+        {"baseline": {"server": 17}},
+        {"baseline": {"server": "embedded", "settings": []}},
+        {"baseline": {"server": "embedded", "settings": {"jit": 1}}},
+        {"baseline": {"server": "embedded", "settings": {"a b": "1"}}},
+        {"baseline": {"server": "embedded", "settings": {"listen-addresses": "*"}}},
+        {"baseline": {"server": "embedded", "settings": {"jit": "a\0b"}}},
+        {"baseline": {"server": "embedded", "more": 1}},
+        {"parameters": [1]},
+        {"parameters": {"rows": {"deep": 1}}},
+        {"margin": float("nan")},
+        {"margin": "0.1"},
+        {"blocks": 0},
+        {"blocks": 2.5},
+        {"blocks": True},
+        {"minutes": float("inf")},
+        {"copies": "yes"},
+        {"case": 5},
+        {"profile": None},
+        {"unheard_of": 1},
+    ],
+)
+def test_a_malformed_report_is_one_sentence(changed: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(StudyError) as caught:
+        request_in(report(tmp_path, asked(**changed)))
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).isprintable()
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.dictionaries(st.sampled_from(sorted(WELL.as_dict())), JSON, max_size=3) | JSON)
+def test_any_request_is_read_or_refused(values: Any) -> None:
+    whole = asked(**values) if isinstance(values, dict) else values
+    assert "\n" not in refusal(lambda: Request.from_dict(whole))
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "1" * 10_000, "{", "[]", "null", '"\\ud800"'])
+def test_what_is_no_request_at_all_is_one_sentence(text: str, tmp_path: Path) -> None:
+    file = report(tmp_path, 1)
+    file.write_text(file.read_text().replace(">1<", f">{text}<"))
+    with pytest.raises(StudyError):
+        request_in(file)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_a_report_that_is_no_file_is_not_waited_for(make: Any, tmp_path: Path) -> None:
+    make(tmp_path / "report.html")
+    with pytest.raises(StudyError, match="it is no file"):
+        request_in(tmp_path / "report.html")
+
+
+@pytest.mark.parametrize("text", ["~nobody_of_that_name/x", "x" * 5000, "17+" + "x" * 5000, "a\0b"])
+def test_a_side_that_cannot_be_looked_up_is_one_sentence(text: str) -> None:
+    with pytest.raises(StudyError):
+        serve(side(text, otherwise="17").server)
+
+
+def test_a_value_of_two_lines_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "my.conf"
+    file.write_text("work_mem = 'a\x01b'\n")
+    with pytest.raises(StudyError, match="no line of text"):
+        read_settings(file)
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pgstudies", *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_rerun_shows_what_it_would_run_and_waits_for_a_yes(tmp_path: Path) -> None:
+    done = command("rerun", str(report(tmp_path, WELL.as_dict())))
+    assert done.returncode == 3
+    assert done.stdout.splitlines() == [
+        "Baseline: embedded",
+        "Candidate: 17",
+        "    jit = on",
+        "Studies: cluster_order, at quick size",
+    ]
+    assert (
+        done.stderr == "pgstudies: Nothing was measured: say --yes to run what is listed above.\n"
+    )
+
+
+def test_a_parameter_that_a_comparison_sets_is_refused() -> None:
+    done = command("compare", "--candidate", "17", "-p", "blocks=3")
+    assert (done.returncode, done.stderr) == (
+        3,
+        "pgstudies: In a comparison blocks is not a parameter: use --blocks.\n",
+    )
+
+
+WORDS = st.text(max_size=12) | st.sampled_from(["0", "on", "-1", "64MB", "x", "1e9", "'", "%p"])
+BOUND_S = 15
+
+
+@pytest.mark.usefixtures("private")
+def test_any_setting_is_refused_in_a_sentence_or_taken(owned: OwnedServer) -> None:
+    with owned.connect() as c:
+        # One that holds sessions up would hold us up.
+        query = "SELECT name FROM pg_settings WHERE name !~ 'delay|timeout'"
+        known = [name for (name,) in c.execute(query).fetchall()]
+    end = time.monotonic() + BOUND_S
+
+    @settings(
+        max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), database=None
+    )
+    @given(st.dictionaries(st.sampled_from(known) | st.text(max_size=8), WORDS, max_size=2))
+    def try_it(wanted: dict[str, str]) -> None:
+        if time.monotonic() > end:
+            return
+        assert "\n" not in refusal(lambda: start(wanted))
+
+    def start(wanted: dict[str, str]) -> None:
+        taken = require_wellformed(wanted, "The file")
+        if not refused(taken):
+            owned.restart(taken)
+
+    try_it()
+    owned.restart()
