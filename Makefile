@@ -48,7 +48,7 @@ book: install  ## measure every study at quick size and build the report, _build
 	$(BIN)/pgstudies book
 
 # The tests measure on servers of their own, and keep their records apart from the user's.
-TESTS := $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --book
+TESTS := $(BIN)/python -m pytest --numprocesses 2 --dist loadscope --book
 test test-all: export PGSTUDIES_SERVER = embedded
 test test-all: export PGSTUDIES_RECORDS = $(CURDIR)/_build/records-of-tests
 test test-all: export PGSTUDIES_REPLAY =

@@ -6,10 +6,11 @@ import shutil
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from playwright.sync_api import sync_playwright
+from xdist.scheduler import LoadScopeScheduling
 
 from pgstudies.measuring._design import Arm
 from pgstudies.measuring._trial import Trial
@@ -32,6 +33,31 @@ if TYPE_CHECKING:
     from pgstudies.servers.owned import OwnedServer
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+TOGETHER = {
+    "tests/book/test_built.py": "book",
+    "tests/book/test_pages.py": "book",
+    "tests/compare/test_servers.py": "compare",
+    "tests/programs/test_cluster_order.py": "cluster_order",
+    "tests/programs/test_tidbench.py": "tidbench",
+}
+"""Files whose tests share what was made once, and so run on one worker, in their order."""
+
+
+class Distribution(LoadScopeScheduling):  # type: ignore[misc]
+    """Every test on whichever worker is free, but for those of ``TOGETHER``.
+
+    xdist's own mark for this, ``xdist_group``, does nothing, and does not say so, from pytest 9.2
+    on: https://github.com/pytest-dev/pytest-xdist/issues/1386.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return TOGETHER.get(nodeid.partition("::")[0], nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Distribution | None:
+    return Distribution(config, log) if config.getvalue("dist") == "loadscope" else None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Page
 
-pytestmark = pytest.mark.xdist_group("compare")  # which shares what was made once
-
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 STUDY = "two_sides"
 TWENTYFOLD = Side("embedded", {"planted.work": "400000"})

@@ -246,7 +246,6 @@ def finished(
         yield place, sweep, answers
 
 
-@pytest.mark.xdist_group("finished sweep")
 def test_every_block_of_every_host_is_there_once(
     finished: tuple[Place, Sweep, list[Any]],
 ) -> None:
@@ -259,7 +258,6 @@ def test_every_block_of_every_host_is_there_once(
         assert list((place.base / host / "records" / ".sweep").glob("s-*")) == []
 
 
-@pytest.mark.xdist_group("finished sweep")
 def test_blocks_of_a_host_become_its_record(
     finished: tuple[Place, Sweep, list[Any]], tmp_path: Path
 ) -> None:
@@ -286,7 +284,6 @@ def test_blocks_of_a_host_become_its_record(
     )
 
 
-@pytest.mark.xdist_group("finished sweep")
 def test_blocks_measured_by_different_code_are_not_joined(
     finished: tuple[Place, Sweep, list[Any]], tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from pgstudies.paths import ROOT
+from tests.conftest import TOGETHER
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT = PYPROJECT["project"]
@@ -106,3 +107,7 @@ def test_nothing_is_raised_within_except_star() -> None:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             for handler in node.handlers if isinstance(node, ast.TryStar) else []:
                 assert not any(isinstance(n, ast.Raise) for n in ast.walk(handler)), file
+
+
+def test_files_that_run_on_one_worker_are_there() -> None:
+    assert [file for file in TOGETHER if not (ROOT / file).exists()] == []

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     Connection = psycopg.Connection[Any]
 
-pytestmark = pytest.mark.xdist_group("cluster_order")  # which shares what was made once
-
 TRIGGER = "CREATE TRIGGER beside BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION cluster_order()"
 BLOCK = "(t.ctid::text::point)[0]::int"
 WAYS = pytest.mark.parametrize("way", ["trigger", "access method"])

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     Connection = psycopg.Connection[Any]
 
-pytestmark = pytest.mark.xdist_group("tidbench")  # which shares what was made once
-
 NOTHING = "nothing"
 STRUCTURES = ["array", "hash", "intset", "tbm", "radix", "radix_tree", "tidstore"]
 DENSE = (10_000, 100, 1, 1000, 1100)
