@@ -78,7 +78,6 @@ class Place:
             "PGSTUDIES_RECORDS": str(self.base / host / "records"),
             "PGSTUDIES_HOST_LOCK": str(self.base / f"{host}.lock"),
             "PGSTUDIES_CERTIFICATES": str(self.certificates),
-            "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "5s",
         }
         return dict(os.environ) | own
 
@@ -104,10 +103,17 @@ class Place:
         self.processes.append(process)
         return process
 
-    def scheduler(self, host: str = "127.0.0.1") -> tuple[subprocess.Popen[str], str]:
-        """A scheduler in a process of its own, and its address."""
+    def scheduler(
+        self, host: str = "127.0.0.1", *, patience: str = "60s"
+    ) -> tuple[subprocess.Popen[str], str]:
+        """A scheduler in a process of its own, and its address.
+
+        After ``patience`` it gives up a worker of which it does not hear; a machine that is busy
+        keeps them silent for seconds.
+        """
         arguments = ["-m", "pgstudies", "scheduler", "--host", host, "--port", "0"]
-        process = self.start(*arguments, output=subprocess.PIPE)
+        more = {"DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": patience}
+        process = self.start(*arguments, output=subprocess.PIPE, more=more)
         assert process.stdout is not None
         said = process.stdout.readline()
         assert said.startswith("scheduler: "), said
@@ -119,15 +125,6 @@ class Place:
         """The worker of a host; ``more`` are variables."""
         arguments = ["-m", "pgstudies", "worker", address, "--name", host]
         return self.start(*arguments, host=host, more=more, inside=inside)
-
-    @contextmanager
-    def client(self, *hosts: str) -> Iterator[Client]:
-        """A client of a scheduler with a worker for each of these hosts."""
-        _, address = self.scheduler()
-        for host in hosts:
-            self.worker(address, host)
-        with self.connected(address, len(hosts)) as client:
-            yield client
 
     @contextmanager
     def connected(self, address: str, workers: int) -> Iterator[Client]:
@@ -160,6 +157,33 @@ def place_in(base: Path, server: OwnedServer, patch: pytest.MonkeyPatch) -> Iter
             process.kill()
 
 
+class Cluster:
+    """A scheduler with a worker for each host, which tests share that end none of them."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        _, self.address = place.scheduler()
+        one = str(place.base / "bench1.lock")
+        self.workers = {host: place.worker(self.address, host) for host in NAMES}
+        self.workers["twin"] = place.worker(self.address, "twin", PGSTUDIES_HOST_LOCK=one)
+        with self.client():
+            pass
+
+    @contextmanager
+    def client(self) -> Iterator[Client]:
+        with self.place.connected(self.address, len(self.workers)) as client:
+            yield client
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, owned: OwnedServer) -> Iterator[Cluster]:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        place_in(tmp_path_factory.mktemp("cluster"), owned, patch) as place,
+    ):
+        yield Cluster(place)
+
+
 @pytest.fixture
 def place(tmp_path: Path, owned: OwnedServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     with place_in(tmp_path, owned, monkeypatch) as place:
@@ -173,7 +197,7 @@ def children_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
         return []
 
 
-def wait_for(holds: Callable[[], object], timeout_s: float = 60) -> None:
+def wait_for(holds: Callable[[], object], timeout_s: float = 120) -> None:
     end = time.monotonic() + timeout_s
     while not holds():
         assert time.monotonic() < end, "it did not come to that in time"
@@ -226,7 +250,7 @@ def held(place: Place, host: str) -> bool:
 
 @pytest.fixture(scope="module")
 def finished(
-    tmp_path_factory: pytest.TempPathFactory, owned: OwnedServer
+    tmp_path_factory: pytest.TempPathFactory, owned: OwnedServer, cluster: Cluster
 ) -> Iterator[tuple[Place, Sweep, list[Any]]]:
     """A sweep that was carried out twice: its ledger is copied by whoever changes it."""
     base = tmp_path_factory.mktemp("finished")
@@ -238,7 +262,7 @@ def finished(
         patch.setenv("PGSTUDIES_RECORDS", str(base / "records"))
         sweep = place.sweep()
         answers: list[Any] = []
-        with place.client(*NAMES) as client:
+        with cluster.client() as client:
             for _ in range(2):
                 failures = measure_missing(sweep, client, bar)
                 written = {p: p.stat().st_mtime_ns for p in (base / "sweep").rglob("*.zip")}
@@ -247,7 +271,7 @@ def finished(
 
 
 def test_every_block_of_every_host_is_there_once(
-    finished: tuple[Place, Sweep, list[Any]],
+    finished: tuple[Place, Sweep, list[Any]], cluster: Cluster
 ) -> None:
     place, sweep, (first, second) = finished
     assert first[0] == []
@@ -255,7 +279,7 @@ def test_every_block_of_every_host_is_there_once(
     assert Ledger(sweep.ledger).done() == all_of(sweep)
     assert files(place) == ["0001.zip"] * 2 + ["0002.zip"] * 2
     for host in NAMES:  # nothing of a block is left on its host
-        assert list((place.base / host / "records" / ".sweep").glob("s-*")) == []
+        assert list((cluster.place.base / host / "records" / ".sweep").glob("s-*")) == []
 
 
 def test_blocks_of_a_host_become_its_record(
@@ -300,13 +324,10 @@ def test_blocks_measured_by_different_code_are_not_joined(
 
 
 def test_two_workers_of_one_host_take_turns_and_say_so(
-    place: Place, bar: Progress, terminal: io.StringIO
+    place: Place, cluster: Cluster, bar: Progress, terminal: io.StringIO
 ) -> None:
-    sweep = place.sweep(pause_s=1.5, blocks=1)
-    _, address = place.scheduler()
-    for host in NAMES:
-        place.worker(address, host, PGSTUDIES_HOST_LOCK=str(place.base / "one.lock"))
-    with place.connected(address, 2) as client:
+    sweep = place.sweep(pause_s=1.5, blocks=1, hosts=["bench1", "twin"])
+    with cluster.client() as client:
         assert measure_missing(sweep, client, bar) == []
     assert "Waiting: the study swept (process" in terminal.getvalue()
     ledger = Ledger(sweep.ledger)
@@ -354,14 +375,13 @@ def test_a_worker_is_killed_and_no_server_is_left(place: Place, run_base: Path) 
     assert len(missing(sweep)) == 1
 
 
-def test_the_client_is_killed_and_started_again(place: Place) -> None:
+def test_the_client_is_killed_and_started_again(place: Place, cluster: Cluster) -> None:
     sweep = place.sweep(pause_s=1.0, blocks=1)
-    _, address = place.scheduler()
-    workers = [place.worker(address, host) for host in NAMES]
-    command = place.command(address)
-    wait_for(lambda: all(map(measuring, workers)))
+    place.certificates = cluster.place.certificates
+    command = place.command(cluster.address)
+    wait_for(lambda: all(measuring(cluster.workers[host]) for host in NAMES))
     command.kill()
-    again = place.command(address)
+    again = place.command(cluster.address)
     said, _ = again.communicate(timeout=120)
     assert again.returncode == 0, said
     assert Ledger(sweep.ledger).done() == all_of(sweep)
@@ -391,7 +411,7 @@ def test_the_scheduler_is_killed_and_started_again(place: Place) -> None:
 
 def test_a_host_vanishes(place: Place, bar: Progress) -> None:
     sweep = place.sweep(pause_s=1.0, blocks=1)
-    _, address = place.scheduler()
+    _, address = place.scheduler(patience="5s")
     victim, _ = (place.worker(address, host) for host in NAMES)
     with place.connected(address, 2) as client:
         wait_for(lambda: len(children_of(victim)) > 0)
@@ -421,7 +441,7 @@ def test_the_network_of_a_host_is_cut(place: Place, bar: Progress) -> None:
     """Its block is finished all the same, as the ledger is not on that network, and counts once."""
     sweep = place.sweep(pause_s=3.0, blocks=1, hosts=["bench1"])
     with namespace() as (inside, device, here):
-        _, address = place.scheduler(host=here)
+        _, address = place.scheduler(host=here, patience="5s")
         victim = place.worker(address, "bench1", inside=inside)
         with place.connected(address, 1) as client:
 
@@ -466,10 +486,10 @@ def namespace() -> Iterator[tuple[list[str], str, str]]:
         ip("netns", "del", name)
 
 
-def test_a_disk_is_full_on_one_host(place: Place, bar: Progress) -> None:
+def test_a_disk_is_full_on_one_host(place: Place, cluster: Cluster, bar: Progress) -> None:
     sweep = place.sweep(blocks=1)
-    small = place.base / "bench2" / "records"
-    small.mkdir(parents=True)
+    small = cluster.place.base / "bench2" / "records"
+    small.mkdir(parents=True, exist_ok=True)
     mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "none", str(small)]
     if (
         shutil.which("mount") is None
@@ -477,21 +497,23 @@ def test_a_disk_is_full_on_one_host(place: Place, bar: Progress) -> None:
     ):
         pytest.skip("no small disk can be mounted here")
     try:
-        with place.client(*NAMES) as client:
+        with cluster.client() as client:
             failures = measure_missing(sweep, client, bar)
         assert [f.unit.host for f in failures] == ["bench2"]
         assert "No space left" in failures[0].reason
         assert {unit.host for unit in Ledger(sweep.ledger).done()} == {"bench1"}
     finally:
         subprocess.run(["umount", str(small)], check=True)
-    with place.client(*NAMES) as client:
+    with cluster.client() as client:
         assert measure_missing(sweep, client, bar) == []
     assert Ledger(sweep.ledger).done() == all_of(sweep)
 
 
-def test_a_study_that_refuses_is_not_tried_again(place: Place, bar: Progress) -> None:
+def test_a_study_that_refuses_is_not_tried_again(
+    place: Place, cluster: Cluster, bar: Progress
+) -> None:
     sweep = place.sweep(pause_s=99.0, hosts=["bench1"])
-    with place.client("bench1") as client:
+    with cluster.client() as client:
         failures = measure_missing(sweep, client, bar)
     assert [(f.unit.block, f.reason) for f in failures] == [
         (1, "This study does not like to wait 99 seconds.")
@@ -503,18 +525,25 @@ def test_a_study_that_refuses_is_not_tried_again(place: Place, bar: Progress) ->
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_ctrl_c_lets_blocks_finish_and_a_second_one_aborts_them(place: Place, times: int) -> None:
+def test_ctrl_c_lets_blocks_finish_and_a_second_one_aborts_them(
+    place: Place, cluster: Cluster, times: int
+) -> None:
     sweep = place.sweep(pause_s=2.0 if times == 1 else 30.0, blocks=3, hosts=["bench1"])
-    _, address = place.scheduler()
-    worker = place.worker(address, "bench1")
-    command = place.command(address)
-    wait_for(lambda: measuring(worker) and held(place, "bench1"))
+    place.certificates = cluster.place.certificates
+    worker = cluster.workers["bench1"]
+    command = place.command(cluster.address)
+    wait_for(lambda: measuring(worker) and held(cluster.place, "bench1"))
     block = measuring(worker)
     command.send_signal(signal.SIGINT)
+    said = ""
     if times == 2:
-        time.sleep(1)
+        assert command.stdout is not None
+        while "Nothing more is handed out" not in said:  # one signal at a time
+            line = command.stdout.readline()
+            assert line, said
+            said += line
         command.send_signal(signal.SIGINT)
-    said, _ = command.communicate(timeout=100)
+    said += command.communicate(timeout=100)[0]
     assert command.returncode == 130, said
     assert "Nothing more is handed out; the blocks that run will finish." in said
     assert "run it again to continue" in said
