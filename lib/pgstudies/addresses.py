@@ -104,7 +104,7 @@ class Address:
             stripped = uri[0].lower() + rest
         try:
             parts = {name: str(value) for name, value in conninfo_to_dict(stripped).items()}
-        except psycopg.ProgrammingError:
+        except (psycopg.ProgrammingError, UnicodeDecodeError):  # %a0 is no character of UTF-8
             raise _unreadable() from None
         if "@" in parts.get("host", "") or not re.fullmatch(r"[\d,]*", parts.get("port", "")):
             raise _cut_in_two()

@@ -446,7 +446,7 @@ def test_the_open_sentence_says_what_could_be_seen_and_what_would_settle_it() ->
     )
     near = effect(slowed(1.0199))
     assert near["verdict"] == "inconclusive"
-    assert describe(near).endswith("and no reasonable number of blocks would settle it")
+    assert describe(near).endswith("and this design cannot settle it")
 
 
 # ---- values from samples

@@ -83,6 +83,7 @@ def record(base: Path, study: str, second: int, **told: Any) -> Path:
     started = datetime(2026, 11, 21, 4, 31, second, tzinfo=UTC)
     path = base / study / f"{started:%Y%m%dT%H%M%SZ}-host-abcdef"
     known = {
+        "host": {"hostname": "db7.example"},
         "started_at": started.isoformat(),
         "server": {"version_text": "18.6 (Debian 18.6-1)"},
         "timeline": timeline(1, 1, 2),

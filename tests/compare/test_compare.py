@@ -61,7 +61,7 @@ def samples_of(
         blocks = len(ratios)
         seconds = {
             "baseline": [0.5] * blocks,
-            "baseline again": [0.5 * math.exp(copies[block]) for block in range(blocks)],
+            "baseline (again)": [0.5 * math.exp(copies[block]) for block in range(blocks)],
             "candidate": [0.5 * math.exp(log_ratio) for log_ratio in ratios],
         }
         answers = {name: [42.0] * blocks for name in seconds}
@@ -86,7 +86,7 @@ def info_of(**changed: Any) -> dict[str, Any]:
     arms: list[dict[str, object]] = [
         {"name": f"heap, {s}", "plays": "heap", "side": s, "not_run": None}
         | {"description": "", "baseline": s == "baseline", "repeats": None}
-        for s in ("baseline", "baseline again", "candidate")
+        for s in ("baseline", "baseline (again)", "candidate")
     ]
     known = {
         "arms": arms,
@@ -373,10 +373,10 @@ def test_every_arm_of_the_own_server_runs_on_both_sides() -> None:
     doubled = both_sides(COMPARISON, arms)
     assert [(a.name, a.server, dict(a.settings)) for a in doubled] == [
         ("heap, baseline", None, {"jit": "off"}),
-        ("heap, baseline again", None, {"jit": "off"}),
+        ("heap, baseline (again)", None, {"jit": "off"}),
         ("heap, candidate", "/home/me/patched", {"jit": "off", "work_mem": "64MB"}),
         ("patched, baseline", None, {}),
-        ("patched, baseline again", None, {}),
+        ("patched, baseline (again)", None, {}),
         ("patched, candidate", "/home/me/patched", {"work_mem": "64MB"}),
     ]
     assert [played(arm).name for arm in doubled][:3] == ["heap"] * 3

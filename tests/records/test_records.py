@@ -58,7 +58,8 @@ def entry(block: int) -> dict[str, Any]:
 def rows(block: int, values: int = 2) -> list[tuple[Any, ...]]:
     at = datetime(2026, 1, block + 1, tzinfo=UTC)
     return [
-        (block, 1, "heap", "", "insert", i, "duration_s", i / 8, "s", at) for i in range(values)
+        (block, 1, 1, 1, "heap", "", "insert", i, "duration_s", i / 8, "s", at)
+        for i in range(values)
     ]
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from ..errors import StudyError
+from ..orders import Orders
 from ..terminal import printable, say
 from .options import assignments
 
@@ -141,7 +142,7 @@ def compare(  # noqa: D103  (its help is above)
         _require_unset(parameters)
         side = partial(read_side, allowed=allow_setting or [], leave_out=leave_out)
         before = side(
-            baseline or os.environ.get("PGSTUDIES_SERVER") or "embedded",
+            baseline or Orders.given().server or "embedded",
             otherwise="embedded",
         )
         request = Request(

@@ -17,6 +17,7 @@ from psycopg import sql
 from ..addresses import EMBEDDED, Address
 from ..errors import CannotRun, ServerError
 from ..files import cannot_write
+from ..orders import Orders
 from ..paths import EXTENSIONS, cache_dir
 from .accounts import (
     can_execute,
@@ -66,9 +67,9 @@ def extension_settings(name: str, server: str | None = None) -> dict[str, str]:
 
 
 def _built(name: str, server: str | None) -> dict[str, str]:
-    if os.environ.get("PGSTUDIES_REPLAY"):
+    if Orders.given().replay:
         return {}
-    wanted = server or os.environ.get("PGSTUDIES_SERVER") or EMBEDDED
+    wanted = server or Orders.given().server or EMBEDDED
     if Address.parse(wanted).is_dsn:
         raise CannotRun("the server is not ours, so nothing can be built for it")
     return build(name, find_binaries(wanted))

@@ -37,6 +37,14 @@ class Binaries:
         return path if path.is_file() else None
 
 
+def is_directory(path: str | Path) -> bool:
+    """Whether there is such a directory; ~ is that of the user."""
+    try:
+        return Path(path).expanduser().is_dir()
+    except (OSError, RuntimeError, ValueError):  # too long a name, or ~ of a user there is none of
+        return False
+
+
 def find_binaries(spec: str | Path = EMBEDDED) -> Binaries:
     """The installation meant by ``embedded``, a release, or a directory, perhaps that of programs.
 
@@ -48,10 +56,9 @@ def find_binaries(spec: str | Path = EMBEDDED) -> Binaries:
         return require_version(_embedded())
     if is_release(str(spec)):
         return _inspect(fetch(str(spec)) / "bin", f"release {spec}")
-    directory = Path(spec).expanduser()
-    if not directory.is_dir():
-        raise ServerError(f"There is no directory {directory} to take PostgreSQL from.")
-    directory = directory.resolve()
+    if not is_directory(spec):
+        raise ServerError(f"There is no directory {str(spec)[:200]} to take PostgreSQL from.")
+    directory = Path(spec).expanduser().resolve()
     for bindir in (directory, directory / "bin"):
         if (bindir / "initdb").is_file() and (bindir / "postgres").is_file():
             return require_version(_inspect(bindir, f"directory {directory}"))

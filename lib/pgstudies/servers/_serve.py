@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..addresses import EMBEDDED, Address
 from ..errors import StudyError
+from ..orders import Orders
 from ..programs import find_release, is_release, listed
-from ..programs.installations import find_binaries
+from ..programs.installations import find_binaries, is_directory
 from ._dsn import DsnServer
 from .owned import OwnedServer
 
@@ -33,13 +33,13 @@ def serve(
 
     Raises StudyError for any other word, and ServerError for a server that cannot be used.
     """
-    wanted = spec or os.environ.get("PGSTUDIES_SERVER") or EMBEDDED
+    wanted = spec or Orders.given().server or EMBEDDED
     address = Address.parse(wanted)
     if address.is_dsn:
         return DsnServer(address, settings=settings)
     if is_release(wanted):
         wanted = find_release(wanted).name
-    elif wanted != EMBEDDED and os.sep not in wanted and not Path(wanted).is_dir():
+    elif wanted != EMBEDDED and os.sep not in wanted and not is_directory(wanted):
         raise StudyError(
             f"{wanted!r} names no server: give `embedded`, one of the releases {listed()}, a "
             f"directory that holds initdb and postgres, or a DSN like "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import yaml
 from .. import paths
 from ..addresses import Address
 from ..errors import StudyError
+from ..orders import Orders
 from ..paths import shown
 from .parameters import checked, declared
 
@@ -84,7 +84,7 @@ def plan(
     values = checked(study, known_parameters, _profile(study, profile) | given)
     asked = Address.parse(str(values.pop("server", ""))).absolute()
     if not asked.text:
-        Address.parse(os.environ.get("PGSTUDIES_SERVER", ""))  # is refused here if it is unreadable
+        Address.parse(Orders.given().server)  # is refused here if it is unreadable
     # An address with a password reaches the kernel by its environment only: whatever is injected
     # stays in the notebook, and the notebook goes into the book.
     # Of a summary only what was asked for: its page is not to begin with a cell of parameters.
