@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import io
 import json
 import os
@@ -10,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +108,19 @@ def test_a_run_puts_the_notebook_into_the_book_and_tells_what_it_rests_on(place:
     assert f"3000 {sys.executable} quick 1" in outputs(path)
     assert injected(path).splitlines()[:2] == ["# Parameters", "rows = 3000"]
     assert terminal.getvalue() == "well: 3/3\n"
+
+
+def test_what_a_killed_run_left_beside_the_pages_is_swept_by_the_next(place: Path) -> None:
+    pages = place / "studies"
+    old = time.time() - 3600
+    for name in (".well-killed", ".well-alive"):
+        (pages / name).mkdir(parents=True)
+        (pages / name / "owner.lock").touch()
+        os.utime(pages / name, (old, old))
+    with (pages / ".well-alive" / "owner.lock").open() as alive:
+        fcntl.flock(alive, fcntl.LOCK_EX)
+        run_study("well", terminal=io.StringIO())
+    assert sorted(path.name for path in pages.iterdir()) == [".well-alive", "well.ipynb"]
 
 
 def test_a_progress_bar_leaves_its_last_state_in_the_notebook() -> None:
@@ -343,10 +358,7 @@ def test_a_full_disk_is_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("pgstudies.studies.run._execute", full)
     with pytest.raises(SpaceError) as caught:
         run_study("no_parameters")
-    assert str(caught.value) == (
-        "No space left in studies: free some and run the same command again; "
-        "the blocks that are finished are kept."
-    )
+    assert str(caught.value) == ("No space left while writing to studies: free some.")
     assert list((place / "studies").iterdir()) == []
 
 

@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
+import shutil
 import sys
 import tempfile
+import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import paths
-from ..errors import NotebookError, SpaceError
+from ..errors import NotebookError
+from ..files import cannot_write, is_full, is_locked, try_lock, write_file
 from ..orders import Orders, Replies
 from ..paths import in_checkout, shown
 from ._plan import plan
 from .executed import error_of, hiding, last_place, without_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from typing import TextIO
 
     import polars as pl
 
     from ._plan import Plan
+
+
+_LOCK = "owner.lock"
+
+
+_FORGOTTEN_S = 60.0
+"""A directory that is younger may belong to a run that is just about to lock it."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +88,7 @@ def run_study(
     measures = bool(block or comparison)
     target = output or paths.STUDIES / f"{study}.ipynb"
     target.parent.mkdir(parents=True, exist_ok=True)
-    # In the same directory, because a file is moved in one step only within a file system.
-    with tempfile.TemporaryDirectory(prefix=f".{study}-", dir=target.parent) as scratch:
+    with _scratch(study, target.parent) as scratch:
         executed = Path(scratch) / f"{study}.ipynb"
         orders = Orders(
             server=chosen.server.text or given.server,
@@ -93,32 +102,45 @@ def run_study(
         try:
             document, failure = _execute(chosen, executed, orders, terminal or sys.stderr)
         except OSError as error:
-            if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+            if not is_full(error):
                 raise
-            raise SpaceError(
-                f"No space left in {shown(target.parent)}: free some and run the same command "
-                f"again; the blocks that are finished are kept."
-            ) from error
+            raise cannot_write(error, shown(target.parent)) from error
         if failure is not None and not isinstance(failure, NotebookError):
             raise failure  # its sentence says all that the notebook could
         replied = Replies(replies or Path(scratch))
         failed = paths.HTML.parent / "failed" / f"{study}.ipynb"
         kept = target if failure is None else failed
-        kept.parent.mkdir(parents=True, exist_ok=True)
         document["metadata"]["pgstudies"] = _about(chosen, replied.record)
         document["metadata"]["papermill"] |= {
             "input_path": in_checkout(chosen.notebook),
             "output_path": in_checkout(kept),
         }
         text = json.dumps(document, indent=1, ensure_ascii=False, sort_keys=True)
-        executed.write_text(f"{text}\n", encoding="utf-8")
-        executed.replace(kept)
+        write_file(kept, f"{text}\n")
         if failure is not None:
             raise NotebookError(
                 f"{study} stopped in {failure}; the notebook as far as it came is {shown(kept)}."
             )
         failed.unlink(missing_ok=True)
         return Executed(kept, replied.record, replied.verdicts)
+
+
+@contextmanager
+def _scratch(study: str, directory: Path) -> Iterator[str]:
+    """A directory in ``directory`` that goes at the end; of a killed run, with the next one.
+
+    There, because a file is moved in one step only within a file system.
+    """
+    for left in directory.glob(".*-*/" + _LOCK):
+        if time.time() - left.parent.stat().st_mtime > _FORGOTTEN_S and not is_locked(left):
+            shutil.rmtree(left.parent, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=f".{study}-", dir=directory) as scratch:
+        lock = try_lock(Path(scratch) / _LOCK)
+        try:
+            yield scratch
+        finally:
+            if lock is not None:
+                os.close(lock)
 
 
 def _execute(
