@@ -18,9 +18,8 @@ from pgstudies.compare.request import Request, read_settings, side
 from pgstudies.compare.result import Result, exit_code, result_of
 from pgstudies.compare.text import COLUMNS, as_text
 from pgstudies.errors import StudyError
-from pgstudies.measuring._design import Arm
+from pgstudies.measuring._design import Arm, Comparison, Side, played
 from pgstudies.measuring._design import _both_sides as both_sides
-from pgstudies.measuring.comparison import Comparison, Side, played
 from pgstudies.records import write_whole
 from pgstudies.records.reading import SAMPLES_SCHEMA
 from tests.made_up import info, samples, swept_info

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgstudies.errors import StudyError
-from pgstudies.measuring._design import Arm, planned, turn_order, with_copies
-from pgstudies.measuring.comparison import Comparison, Side
+from pgstudies.measuring._design import Arm, Comparison, Side, planned, turn_order, with_copies
 from pgstudies.orders import Orders
 
 ARMS = st.lists(st.text(min_size=1), min_size=1, max_size=6, unique=True)

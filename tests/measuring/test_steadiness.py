@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pgstudies.measuring import _witness as steadiness
-from pgstudies.measuring._witness import SPINS, frequency_mhz, watched
+from pgstudies.measuring import _steadiness as steadiness
+from pgstudies.measuring._steadiness import SPINS, frequency_mhz, watched
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,7 +79,7 @@ def test_a_clock_that_the_kernel_does_not_measure_is_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = SimpleNamespace(current=2600.0)
-    monkeypatch.setattr("pgstudies.measuring._witness.psutil.cpu_freq", lambda: clock)
+    monkeypatch.setattr("pgstudies.measuring._steadiness.psutil.cpu_freq", lambda: clock)
     assert frequency_mhz(tmp_path) is None
     measured = tmp_path / "cpu0" / "cpufreq" / "scaling_cur_freq"
     measured.parent.mkdir(parents=True)

@@ -9,7 +9,7 @@ import polars as pl
 from ..analysis.diagnostics import diagnose
 from ..analysis.intervals import blocks_for_family
 from ..analysis.verdicts import OPEN
-from ..measuring.comparison import AGAIN, BASELINE, CANDIDATE
+from ..measuring import AGAIN, BASELINE, CANDIDATE
 from .measured import PLACE, TIME, values_of
 
 if TYPE_CHECKING:

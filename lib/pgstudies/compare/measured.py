@@ -11,7 +11,7 @@ from ..analysis.effects import paired_effects
 from ..analysis.intervals import hodges_lehmann, signed_rank_interval
 from ..analysis.pairing import block_values, listed, round_values
 from ..errors import StudyError
-from ..measuring.comparison import BASELINE, CANDIDATE, COMPARED, records_of
+from ..measuring import BASELINE, CANDIDATE, COMPARED, records_of
 from ..records.reading import read_record
 
 if TYPE_CHECKING:

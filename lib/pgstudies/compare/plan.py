@@ -14,13 +14,13 @@ from ..analysis.intervals import (
     smallest_detectable,
 )
 from ..analysis.pairing import block_values, log_ratios
-from ..measuring.comparison import BASELINE, COMPARED
+from ..measuring import BASELINE, COMPARED
 from ..records.reading import list_records, readable_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ..measuring.comparison import Comparison
+    from ..measuring import Comparison
     from ..records.reading import Record
 
 

@@ -17,7 +17,7 @@ from ..charts.series import block_chart
 from ..charts.tables import table_html
 from ..errors import StudyError
 from ..files import write_file
-from ..measuring.comparison import SIDES
+from ..measuring import SIDES
 from ..paths import BOOK
 from ..records.writing import parquet_bytes
 from ..templates import environment

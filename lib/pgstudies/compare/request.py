@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..addresses import EMBEDDED, Address
 from ..errors import StudyError
-from ..measuring.comparison import Comparison, Side
+from ..measuring import Comparison, Side
 from ..programs import is_release
 from ..servers import refused, require_allowable, require_wellformed
 

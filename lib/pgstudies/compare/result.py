@@ -15,7 +15,7 @@ from .measured import compared_effects, reasons
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ..measuring.comparison import Comparison
+    from ..measuring import Comparison
     from .measured import Measured
 
 

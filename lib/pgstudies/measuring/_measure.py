@@ -15,10 +15,9 @@ from ..orders import Orders
 from ..paths import run_dir
 from ..records import RecordWriter, find_record, fingerprint, read_record
 from ..servers import identity, serve, server_facts, sweep
-from ._design import baseline_of, planned, with_copies
+from ._design import baseline_of, planned, records_of, with_copies
 from ._instances import Instances, roots_of
 from ._run import Run
-from .comparison import records_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -15,10 +15,9 @@ from ..errors import CannotRun, ServerError, StudyError
 from ..host import on_core
 from ..servers import examined, server_facts
 from ..terminal import Progress
-from ._design import baseline_of, turn_order
+from ._design import baseline_of, played, turn_order
 from ._trial import Trial
 from ._witness import Witness
-from .comparison import played
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -1,0 +1,95 @@
+"""How steady the machine is while a trial runs: time stolen, others on our core, clock, speed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from ..host import CPU, stolen_share
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from ._trial import Trial
+
+
+SPINS = 3
+"""So often a loop of fixed length is timed before what is watched, and again after it."""
+
+
+_LOOP = range(500_000)
+
+
+@contextlib.contextmanager
+def watched(trial: Trial, step: str = "machine") -> Iterator[None]:
+    """Record what the machine did meanwhile, as far as it tells; the rest is noted as left out.
+
+    - ``spin_s``: wall time of a loop of fixed length, ``SPINS`` times before and after (iteration)
+    - ``waited``: the share of that time in which others had our core
+    - ``stolen``: the share of our core's time (of all cores', where we are not pinned) that the
+      host gave to other machines
+    - ``switches_per_s`` of the whole machine, ``involuntary_per_s`` of our two processes
+    - ``load_average``, and ``frequency_mhz`` of the core
+    """
+    for iteration in range(1, SPINS + 1):
+        _spin(trial, step, iteration)
+    ticks, switches, begin = _ticks(), _switches(trial), time.monotonic()
+    yield
+    elapsed_s, after = time.monotonic() - begin, _switches(trial)
+    stolen = stolen_share(ticks, _ticks())
+    if stolen is None:
+        trial.leave_out("stolen", "", "this system does not tell how much time its host took")
+    else:
+        trial.record(step, "stolen", stolen, "share")
+    for metric, count in after.items():
+        trial.record(step, metric, (count - switches[metric]) / elapsed_s, "1/s")
+    if hasattr(os, "getloadavg"):
+        trial.record(step, "load_average", os.getloadavg()[0], "processes")
+    mhz = frequency_mhz()
+    if mhz is None:
+        trial.leave_out("frequency_mhz", "", "this system does not tell the clock of its cores")
+    else:
+        trial.record(step, "frequency_mhz", mhz, "MHz")
+    for iteration in range(SPINS + 1, 2 * SPINS + 1):
+        _spin(trial, step, iteration)
+
+
+def frequency_mhz(root: Path = CPU) -> float | None:
+    """The clock of the cores now, in MHz; None where the kernel does not measure it.
+
+    A virtual machine is told one number for all its life, which psutil would pass on.
+    """
+    if not any(root.glob("cpu[0-9]*/cpufreq/scaling_cur_freq")):
+        return None
+    frequency = psutil.cpu_freq()
+    return float(frequency.current) if frequency else None
+
+
+def _spin(trial: Trial, step: str, iteration: int) -> None:
+    wall, cpu = time.perf_counter(), time.thread_time()
+    sum(_LOOP)
+    cpu_s, wall_s = time.thread_time() - cpu, time.perf_counter() - wall
+    trial.record(step, "spin_s", wall_s, "s", iteration=iteration)
+    trial.record(step, "waited", max(0.0, 1 - cpu_s / wall_s), "share", iteration=iteration)
+
+
+def _ticks() -> Any:
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    cores = psutil.cpu_times(percpu=True)
+    (core,) = allowed if len(allowed) == 1 else (len(cores),)
+    return cores[core] if core < len(cores) else psutil.cpu_times()
+
+
+def _switches(trial: Trial) -> dict[str, float]:
+    ours = [os.getpid(), *([trial.connection.info.backend_pid] if trial.server.owned else [])]
+    counts: dict[str, float] = {"switches_per_s": psutil.cpu_stats().ctx_switches}
+    with contextlib.suppress(psutil.Error, NotImplementedError):
+        counts["involuntary_per_s"] = sum(
+            psutil.Process(pid).num_ctx_switches().involuntary for pid in ours
+        )
+    return counts
