@@ -9,7 +9,7 @@ import pytest
 
 from pgstudies.book.environment import commands
 from pgstudies.records import read_record
-from pgstudies.studies.executed import Run
+from pgstudies.studies.executed import StudyPage
 from tests.made_up import swept_record
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def test_commands_are_quoted_for_the_shell(tmp_path: Path) -> None:
     server = {"version_text": "18.6", "spec": "host=db user=me; rm -rf ~"}
     path = swept_record(tmp_path, "a host; $(x)", server=server, profile="quick")
-    row = commands([Run("swept", "quick", read_record(path))]).row(0, named=True)
+    row = commands([StudyPage("swept", "quick", read_record(path))]).row(0, named=True)
     again = shlex.split(row["measure again"])
     assert again[-2:] == ["--server", server["spec"]]
     assert shlex.split(row["analyse again"])[-2:] == ["--replay", "a host; $(x)"]

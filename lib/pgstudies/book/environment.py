@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ..records.reading import Record
-    from ..studies.executed import Run
+    from ..studies.executed import StudyPage
 
 
-def summary(runs: Sequence[Run]) -> pl.DataFrame:
+def summary(runs: Sequence[StudyPage]) -> pl.DataFrame:
     """One row per run: study, profile, record, started (UTC), took, blocks, server, status.
 
     ``server`` is the version of the study's own.
@@ -52,7 +52,7 @@ def _took(record: Record) -> str:
     return f"{seconds // 3600:.0f}:{seconds % 3600 // 60:02.0f} h"
 
 
-def commands(runs: Sequence[Run]) -> pl.DataFrame:
+def commands(runs: Sequence[StudyPage]) -> pl.DataFrame:
     """How to do the same again: study, measure again, analyse again (a command each)."""
     columns = ["study", "measure again", "analyse again"]
     rows = [(run.study, _measure(run.record), _analyse(run.record)) for run in runs if run.record]
@@ -81,7 +81,7 @@ def _analyse(record: Record) -> str:
     return shlex.join(["pgstudies", "run", record.info["study"], "--replay", str(place)])
 
 
-def compared(runs: Sequence[Run], part: str) -> pl.DataFrame:
+def compared(runs: Sequence[StudyPage], part: str) -> pl.DataFrame:
     """A part of record.json, such as ``host``: one row per fact, one column per study."""
     facts = {run.study: _flat(run.record.info.get(part) or {}) for run in runs if run.record}
     names = list(dict.fromkeys(name for column in facts.values() for name in column))
@@ -92,7 +92,7 @@ def compared(runs: Sequence[Run], part: str) -> pl.DataFrame:
     )
 
 
-def nondefault_settings(runs: Sequence[Run]) -> pl.DataFrame:
+def nondefault_settings(runs: Sequence[StudyPage]) -> pl.DataFrame:
     """The settings that were not at their defaults: study, setting, value, set by."""
     rows = [
         {
@@ -109,7 +109,7 @@ def nondefault_settings(runs: Sequence[Run]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String()))
 
 
-def findings(runs: Sequence[Run]) -> pl.DataFrame:
+def findings(runs: Sequence[StudyPage]) -> pl.DataFrame:
     """What the gate found before the runs: study, finding; no rows when it found nothing."""
     rows = [
         {"study": run.study, "finding": finding["sentence"]}

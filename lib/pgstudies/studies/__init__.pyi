@@ -3,7 +3,7 @@ from ._plan import PROFILES as PROFILES
 from ._plan import SUMMARIES as SUMMARIES
 from ._plan import plan as plan
 from ._plan import studies as studies
-from .executed import Run as Run
+from .executed import StudyPage as StudyPage
 from .executed import book_runs as book_runs
 from .parameters import Parameter as Parameter
 from .parameters import declared as declared

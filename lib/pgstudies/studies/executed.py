@@ -151,7 +151,7 @@ def _text(source: str | list[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Run:
+class StudyPage:
     """An executed notebook of the book; ``record`` is None, with the reason, where none is left."""
 
     study: str
@@ -160,20 +160,20 @@ class Run:
     reason: str = ""
 
 
-def book_runs(directory: Path = STUDIES) -> list[Run]:
+def book_runs(directory: Path = STUDIES) -> list[StudyPage]:
     """The executed studies in ``directory``, by name, each with the record it rests on."""
     notebooks = sorted(directory.glob("[!._]*.ipynb"))
     return [_run(notebook) for notebook in notebooks if notebook.stem not in SUMMARIES]
 
 
-def _run(notebook: Path) -> Run:
+def _run(notebook: Path) -> StudyPage:
     about = json.loads(notebook.read_text(encoding="utf-8"))["metadata"].get("pgstudies", {})
     profile = about.get("profile", "")
     if "record" not in about:
-        return Run(notebook.stem, profile, None, "made without `pgstudies run`")
+        return StudyPage(notebook.stem, profile, None, "made without `pgstudies run`")
     if not Path(about["record"]).exists():
-        return Run(notebook.stem, profile, None, "its record is not on this machine")
+        return StudyPage(notebook.stem, profile, None, "its record is not on this machine")
     try:
-        return Run(notebook.stem, profile, read_record(about["record"]))
+        return StudyPage(notebook.stem, profile, read_record(about["record"]))
     except StudyError as error:
-        return Run(notebook.stem, profile, None, str(error))
+        return StudyPage(notebook.stem, profile, None, str(error))
