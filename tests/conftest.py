@@ -123,6 +123,15 @@ def owned(run_base: Path) -> Iterator[OwnedServer]:
 
 
 @pytest.fixture(scope="session")
+def owned_on_disk() -> Iterator[OwnedServer]:
+    """The same with its files on a disk, for tests of what is read from a device."""
+    with own_base(None) as base, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PGSTUDIES_RUN_DIR", str(base))
+        with embedded({"fsync": "off"}) as server:
+            yield server
+
+
+@pytest.fixture(scope="session")
 def stranger(run_base: Path) -> Iterator[OwnedServer]:
     """A server that plays somebody else's: passwords asked for, two roles, a user's own table."""
     assert run_base.exists()

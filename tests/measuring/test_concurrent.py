@@ -25,6 +25,11 @@ PAGES = 1000
 
 
 @pytest.fixture
+def owned(owned_on_disk: OwnedServer) -> OwnedServer:
+    return owned_on_disk
+
+
+@pytest.fixture
 def trial(owned: OwnedServer) -> Iterator[Trial]:
     def build() -> None:
         with owned.connect() as connection:
@@ -36,7 +41,7 @@ def trial(owned: OwnedServer) -> Iterator[Trial]:
 
 
 def metrics(trial: Trial) -> dict[str, float]:
-    return {row[6]: row[7] for row in trial.rows}
+    return {row[8]: row[9] for row in trial.rows}
 
 
 def test_each_session_begins_after_its_delay(trial: Trial) -> None:

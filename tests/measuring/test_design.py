@@ -46,7 +46,7 @@ def test_a_comparison_has_every_arm_on_both_sides_and_its_own_name() -> None:
     comparison = Comparison(Side("14"), Side("18", {"jit": "on"}), arms=("one",), seconds=60.0)
     orders = Orders(comparison=comparison.as_dict())
     design = with_copies(planned("s", PLAIN, 3, orders))
-    names = ["one, baseline", "one, baseline again", "one, candidate"]
+    names = ["one, baseline", "one, baseline (again)", "one, candidate"]
     assert [arm.name for arm in design.arms] == names
     assert [arm.server for arm in design.arms] == [None, None, "18"]
     assert design.arms[2].settings == {"jit": "on"}

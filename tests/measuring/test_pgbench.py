@@ -24,6 +24,11 @@ SCRIPT = "\\set i random(1, :rows)\nINSERT INTO seen VALUES (:i);\n"
 
 
 @pytest.fixture
+def owned(owned_on_disk: OwnedServer) -> OwnedServer:
+    return owned_on_disk
+
+
+@pytest.fixture
 def trial(owned: OwnedServer) -> Iterator[Trial]:
     def build() -> None:
         with owned.connect() as connection:
@@ -41,7 +46,7 @@ def trial(owned: OwnedServer) -> Iterator[Trial]:
 
 
 def metric(trial: Trial, name: str) -> float:
-    (value,) = [row[7] for row in trial.rows if row[6] == name]
+    (value,) = [row[9] for row in trial.rows if row[8] == name]
     return float(value)
 
 
@@ -56,7 +61,7 @@ def test_there_is_a_row_for_every_transaction(trial: Trial) -> None:
     assert log["transaction"].to_list() == list(range(1, 51))
     assert log["latency_s"].min() > 0  # type: ignore[operator]
     assert metric(trial, "duration_s") == pytest.approx(log["latency_s"].mean())
-    assert {row[4:6] for row in trial.rows} == {("insert", 0)}
+    assert {row[6:8] for row in trial.rows} == {("insert", 0)}
 
 
 def test_the_same_seed_draws_the_same_keys_and_another_seed_others(trial: Trial) -> None:
@@ -101,7 +106,7 @@ def test_a_server_that_is_not_ours_is_reached_with_its_password(
     elsewhere: Trial,
 ) -> None:
     assert pgbench(elsewhere, "one", "SELECT 1;\n", transactions=5, seed=1).height == 5
-    assert "read_bytes" not in {row[6] for row in elsewhere.rows}
+    assert "read_bytes" not in {row[8] for row in elsewhere.rows}
 
 
 def test_drift_compares_the_last_fourth_with_the_second() -> None:

@@ -20,7 +20,7 @@ def test_a_statement_that_sleeps_waits_for_its_sleep(owned: OwnedServer) -> None
     witness = Witness()
     with Trial(owned, Arm("plain"), block=1, witness=witness) as trial:
         trial.timed("sleep", "SELECT pg_sleep(2)")
-    metrics = {row[6]: row[7] for row in trial.rows}
+    metrics = {row[8]: row[9] for row in trial.rows}
     assert metrics[f"{WAIT}Timeout: PgSleep"] == pytest.approx(metrics["duration_s"], rel=0.5)
     assert witness.plans == {"sleep": "Result"}
 
@@ -28,7 +28,7 @@ def test_a_statement_that_sleeps_waits_for_its_sleep(owned: OwnedServer) -> None
 def test_of_a_repeated_statement_one_is_told(owned: OwnedServer) -> None:
     with Trial(owned, Arm("plain"), block=1, witness=Witness()) as trial:
         trial.repeated("sleep", "SELECT pg_sleep(0.01)", 100)
-    metrics = {row[6]: row[7] for row in trial.rows}
+    metrics = {row[8]: row[9] for row in trial.rows}
     assert metrics[f"{WAIT}Timeout: PgSleep"] == pytest.approx(metrics["duration_s"], rel=0.8)
 
 
@@ -58,14 +58,14 @@ def test_sampling_is_not_counted_as_the_statement(owned: OwnedServer) -> None:
     with Trial(owned, Arm("plain"), block=1, witness=Witness()) as trial:
         for iteration in range(2):
             trial.timed("sleep", "SELECT pg_sleep(0.5)", iteration=iteration)
-    hits = [row[7] for row in trial.rows if row[6] == "buffers_hit" and row[5] == 1]
+    hits = [row[9] for row in trial.rows if row[8] == "buffers_hit" and row[7] == 1]
     assert hits == [0]
 
 
 def test_without_a_comparison_nothing_is_sampled(owned: OwnedServer) -> None:
     with Trial(owned, Arm("plain"), block=1) as trial:
         trial.timed("sleep", "SELECT pg_sleep(0.2)")
-    metrics = {row[6] for row in trial.rows}
+    metrics = {row[8] for row in trial.rows}
     assert "result" not in metrics
     assert not any(metric.startswith(WAIT) for metric in metrics)
 

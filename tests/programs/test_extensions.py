@@ -199,7 +199,7 @@ def test_a_cache_that_cannot_be_written_to_is_a_reason(
 ) -> None:
     monkeypatch.setenv("PGSTUDIES_CACHE", "/proc/cache")
     reason = reason_no_extension(small.name) or ""
-    assert reason.startswith("/proc/cache/extensions cannot be written to")
+    assert reason.startswith("Cannot write to /proc/cache/extensions")
     assert "set PGSTUDIES_CACHE" in reason
 
 

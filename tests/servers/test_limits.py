@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +21,11 @@ if TYPE_CHECKING:
     from pgstudies.servers.owned import OwnedServer
 
 ROWS = 4000  # one to a page
+
+
+@pytest.fixture
+def owned(owned_on_disk: OwnedServer) -> OwnedServer:
+    return owned_on_disk
 
 
 def groups() -> list[Path]:
@@ -54,8 +58,8 @@ def test_reads_take_at_least_the_time_they_are_given(owned: OwnedServer) -> None
             # Sessions opened meanwhile are bound as well.
             with owned.connect() as other:
                 text = Path(f"/proc/{other.info.backend_pid}/cgroup").read_text()
-                assert f"pgstudies-{os.getpid()}" in text
-        metrics = {row[6]: row[7] for row in trial.rows}
+                assert f"pgstudies-{owned.postmaster_pid}" in text
+        metrics = {row[8]: row[9] for row in trial.rows}
     assert metrics["read_bytes"] >= 60 * 8192
     # The one clock in the tests: at 100 a second, 60 reads cannot be answered any sooner. The
     # kernel lets a tenth of a second's worth pass at once.
@@ -110,7 +114,7 @@ def test_version_2_is_asked_in_its_own_words(
     monkeypatch.setattr(limits, "_remove", lambda _: None)
     pace = {"reads_per_second": 321, "bytes_per_second": 10**6}
     with limited(owned, **pace, memory_bytes=2**28, root=tmp_path):
-        group = tmp_path / f"pgstudies-{os.getpid()}"
+        group = tmp_path / f"pgstudies-{owned.postmaster_pid}"
         assert (group / "io.max").read_text() == "254:0 riops=321 rbps=1000000"
         assert (group / "memory.max").read_text() == str(2**28)
         assert (group / "cgroup.procs").read_text() in map(str, owned.pids())
@@ -129,7 +133,7 @@ def test_a_small_memory_does_not_keep_a_large_table(owned: OwnedServer) -> None:
         with limited(owned, memory_bytes=48 * 2**20):
             for iteration in (1, 2):
                 trial.timed("count", "SELECT count(*) FROM large", iteration=iteration)
-        read = [row[7] for row in trial.rows if row[6] == "read_bytes"]
+        read = [row[9] for row in trial.rows if row[8] == "read_bytes"]
     assert read[0] >= 12000 * 8192
     assert read[1] > 0.3 * 12000 * 8192  # with memory enough it would be nothing
 

@@ -80,7 +80,8 @@ def test_the_template_is_a_study_that_runs(tmp_path: Path, monkeypatch: pytest.M
     template = paths.NOTEBOOKS / "_template.ipynb"
     notebooks = tmp_path / "notebooks"
     notebooks.mkdir()
-    shutil.copy(template, notebooks / "template.ipynb")
+    for name in ("template", "_template"):  # to be run, and where it finds its parameters
+        shutil.copy(template, notebooks / f"{name}.ipynb")
     monkeypatch.setattr(paths, "NOTEBOOKS", notebooks)
     monkeypatch.setenv("PGSTUDIES_NOTEBOOKS", str(notebooks))
     page = run_study("template", server="embedded", output=tmp_path / "page.ipynb").notebook

@@ -34,7 +34,8 @@ _KINDS = {
 
 
 _LIMITS = re.compile(
-    r"^(?P<help>.*?)\s*\[(?:(?P<low>[-+.\d_e]*?)\.\.(?P<high>[-+.\d_e]*)(?: (?P<unit>[^\]]+))?"
+    r"^(?P<help>.*?)\s*"
+    r"\[(?:(?P<none>\|)?(?P<low>[-+.\d_e]*?)\.\.(?P<high>[-+.\d_e]*)(?: (?P<unit>[^\]]+))?"
     r"|(?P<choices>[^\]|]*(?:\|[^\]|]+)+))\]$"
 )
 
@@ -153,7 +154,7 @@ def _limited(plain: Parameter) -> Parameter:
     element = plain.type.removeprefix("list[").rstrip("]")
     read = _READERS[element]
     choices = found["choices"].split("|") if found["choices"] else []
-    may_be_empty = plain.may_be_empty or "" in choices
+    may_be_empty = plain.may_be_empty or "" in choices or found["none"] is not None
     choices = [choice for choice in choices if choice]
     if element in {"str", "bool"} and not choices:
         raise ValueError(f"{plain.name} is {_KINDS[plain.type]}, which has no range")
