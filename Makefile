@@ -54,6 +54,7 @@ test test-all: export PGSTUDIES_RECORDS = $(CURDIR)/_build/records-of-tests
 test test-all: export PGSTUDIES_REPLAY =
 test: install tools lint  ## check style and types, run the tests on two cores, build the book
 	$(TESTS) -m "not slow"
+	$(BIN)/python -m pytest --nbval-lax --nbval-current-env notebooks/_template.ipynb
 
 test-all: install tools lint  ## the same, and what takes minutes: every release, every study at quick size
 	$(TESTS)

@@ -125,9 +125,11 @@ def owned(run_base: Path) -> Iterator[OwnedServer]:
 @pytest.fixture(scope="session")
 def owned_on_disk() -> Iterator[OwnedServer]:
     """The same with its files on a disk, for tests of what is read from a device."""
-    with own_base(None) as base, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PGSTUDIES_RUN_DIR", str(base))
-        with embedded({"fsync": "off"}) as server:
+    with own_base(None) as base:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PGSTUDIES_RUN_DIR", str(base))
+            server = embedded({"fsync": "off"})
+        with server:
             yield server
 
 

@@ -279,7 +279,7 @@ def test_a_server_out_of_semaphores_says_what_they_are_for(run_base: Path) -> No
 def test_a_full_disk_is_noticed_before_copying(monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil._ntuple_diskusage(100, 99, 1)
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
-    with pytest.raises(SpaceError, match="free some.*, or set PGSTUDIES_RUN_DIR"):
+    with pytest.raises(SpaceError, match=r"free some.*, or set PGSTUDIES_RUN_DIR"):
         serve("embedded")
 
 
@@ -453,7 +453,7 @@ def test_a_disk_that_fills_while_copying_is_named(
     source.mkdir()
     (source / "file").write_text("state")
     monkeypatch.setattr("os.copy_file_range", full)
-    with pytest.raises(SpaceError, match="free some.*, or set PGSTUDIES_RUN_DIR"):
+    with pytest.raises(SpaceError, match=r"free some.*, or set PGSTUDIES_RUN_DIR"):
         mirror(source, tmp_path / "b")
 
 
