@@ -15,7 +15,7 @@ import psutil
 import psycopg
 import pytest
 
-from pgstudies.errors import CannotRun, ServerError, StudyError
+from pgstudies.errors import CannotRun, ServerError, SpaceError, StudyError
 from pgstudies.measuring._design import Arm
 from pgstudies.measuring._measure import measure
 from pgstudies.orders import Orders, Replies
@@ -380,6 +380,31 @@ def test_a_server_killed_in_mid_block_leaves_a_record_that_continues() -> None:
     record = run(procedure=kill)
     assert str(record.path) == path
     assert record.blocks == 2
+
+
+FULL = """DO $$ BEGIN
+    RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = 'disk_full';
+END $$"""
+
+
+def test_a_disk_that_fills_in_a_block_is_told_as_such_and_the_blocks_before_are_kept() -> None:
+    def fill(trial: Trial, arm: Arm) -> None:
+        procedure(trial, arm)
+        if trial.block == 2:
+            trial.execute(FULL)
+
+    with pytest.raises(SpaceError, match="No space left"):
+        run(procedure=fill)
+    assert read_record(list_records("made_up")["path"][0]).blocks == 1
+
+
+def test_a_disk_that_fills_while_preparing_is_told_as_such_and_leaves_no_record() -> None:
+    def fill(trial: Trial, _: Arm) -> None:
+        trial.execute(FULL)
+
+    with pytest.raises(SpaceError, match="No space left"):
+        run(prepare=fill)
+    assert list_records("made_up").is_empty()
 
 
 SUBPROCESS = """

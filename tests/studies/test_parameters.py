@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pgstudies import paths
 from pgstudies.errors import StudyError
+from pgstudies.studies import plan, studies
 from pgstudies.studies.parameters import checked, declared, study_parameters
 
 if TYPE_CHECKING:
@@ -241,3 +244,33 @@ def test_a_notebook_that_was_given_a_password_says_so(
         "This notebook now holds the password of the server: to keep it out, set "
         "PGSTUDIES_SERVER to the address instead of the parameter server.\n"
     )
+
+
+WORDS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=30),
+    st.lists(st.one_of(st.integers(), st.floats(), st.text(max_size=5)), max_size=4),
+)
+SERVERS = ["embedded", "9.6", "~nobody/x", "x" * 5000]
+SERVERS += ["jdbc:postgresql://me:secret@h/d", "PASSWORD=secret"]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(studies()), st.data())
+def test_whatever_a_parameter_is_given_is_taken_or_refused_in_one_sentence(
+    study: str, data: st.DataObject
+) -> None:
+    names = [p.name for p in declared(paths.NOTEBOOKS / f"{study}.ipynb")] + ["nothing_known"]
+    given_values = data.draw(st.dictionaries(st.sampled_from(names), WORDS, max_size=3))
+    if data.draw(st.booleans()):
+        given_values["server"] = data.draw(st.sampled_from(SERVERS))
+    said = ""
+    try:
+        plan(study, parameters=given_values)
+    except StudyError as error:
+        said = str(error)
+    assert len(said.splitlines()) <= 1
+    assert "secret" not in said
