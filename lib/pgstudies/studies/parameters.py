@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from .. import paths
 from ..addresses import Address
 from ..errors import StudyError
+from ..terminal import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -183,14 +184,14 @@ def checked(
     by_name = {parameter.name: parameter for parameter in parameters}
     for name in given:
         if name not in by_name:
-            raise StudyError(_unknown(study, name, list(by_name)))
+            raise StudyError(printable(_unknown(study, name, list(by_name))))
     try:
         return {
             name: _value(parameter, given.get(name, parameter.default))
             for name, parameter in by_name.items()
         }
     except ValueError as error:
-        raise StudyError(f"{study}: {error}.") from None
+        raise StudyError(printable(f"{study}: {error}.")) from None
 
 
 def study_parameters(study: str, namespace: Mapping[str, object]) -> dict[str, Any]:
