@@ -28,8 +28,8 @@ def owned(owned_on_disk: OwnedServer) -> OwnedServer:
     return owned_on_disk
 
 
-def groups() -> list[Path]:
-    return [*Path("/sys/fs/cgroup").glob("**/pgstudies-*")]
+def groups(postmaster_pid: int) -> list[Path]:
+    return [*Path("/sys/fs/cgroup").glob(f"**/pgstudies-{postmaster_pid}")]
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_reads_take_at_least_the_time_they_are_given(owned: OwnedServer) -> None
     with Trial(owned, Arm("plain"), block=1) as trial:
         assert trial.make_cold("wide", step="select")
         with limited(owned, reads_per_second=100):
-            assert len(groups()) == 1
+            assert len(groups(owned.postmaster_pid)) == 1
             begin = time.monotonic()
             trial.timed("select", query)
             took = time.monotonic() - begin
@@ -64,7 +64,7 @@ def test_reads_take_at_least_the_time_they_are_given(owned: OwnedServer) -> None
     # The one clock in the tests: at 100 a second, 60 reads cannot be answered any sooner. The
     # kernel lets a tenth of a second's worth pass at once.
     assert took > 0.4
-    assert groups() == []
+    assert groups(owned.postmaster_pid) == []
 
 
 @pytest.mark.usefixtures("able")
@@ -72,16 +72,17 @@ def test_an_error_meanwhile_takes_the_limit_away(owned: OwnedServer) -> None:
     owned.restore("empty", lambda: None)
     with pytest.raises(KeyboardInterrupt), limited(owned, reads_per_second=100):
         raise KeyboardInterrupt
-    assert groups() == []
+    assert groups(owned.postmaster_pid) == []
 
 
 @pytest.mark.usefixtures("able")
 def test_a_server_that_stops_meanwhile_leaves_no_group(owned: OwnedServer) -> None:
     owned.restore("empty", lambda: None)
+    pid = owned.postmaster_pid
     with limited(owned, reads_per_second=100):
         owned.stop()
     owned.start()
-    assert groups() == []
+    assert groups(pid) == []
 
 
 def test_a_server_that_is_not_ours_is_left_alone(stranger: OwnedServer) -> None:

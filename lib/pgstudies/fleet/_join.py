@@ -65,7 +65,6 @@ def _joined(
         "blocks": len(blocks),
         "parameters": first["parameters"] | {"blocks": len(blocks)},
         "host": first["host"] | {"hostname": host},
-        "order": max((i["order"] for i in infos), key=len),
         "started_at": min(i["started_at"] for i in infos),
         "finished_at": max(i["finished_at"] for i in infos),
         "sweep": {"cell": cell.id, "host": host},
