@@ -164,6 +164,27 @@ def test_a_short_statement_is_recorded_as_one_run_of_many() -> None:
     assert touched == [size for size in value(record, "size") for _ in range(2)]
 
 
+def test_a_prepared_statement_runs_once_for_each_row_of_parameters() -> None:
+    def look_up(trial: Trial, _: Arm) -> None:
+        trial.execute("CREATE INDEX ON t(i)")
+        query = "INSERT INTO t SELECT i, d || $2 FROM t WHERE i = $1"
+        for keys in ([1, 2, 3], [4, 5]):
+            trial.prepared("copy", query, [(key, "new") for key in keys])
+        found = trial.value("SELECT string_agg(i::text, ' ' ORDER BY i) FROM t WHERE d = 'xnew'")
+        assert found == "1 2 3 4 5"
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            trial.prepared("wrong", "SELECT 1 / $1::int", [(1,), (0,), (1,)])
+        with pytest.raises(StudyError, match="nothing to run for none"):
+            trial.prepared("none", "SELECT $1", [])
+
+    def fill(trial: Trial, _: Arm) -> None:
+        trial.execute("CREATE TABLE t AS SELECT i, 'x'::text d FROM generate_series(1, 100) i")
+
+    record = run(arms=[Arm("plain")], prepare=fill, procedure=look_up, blocks=1)
+    assert len(value(record, "duration_s", "copy")) == 4
+    assert all(cpu > 0 for cpu in value(record, "cpu_s", "copy"))
+
+
 @pytest.mark.usefixtures("on_disk")
 def test_a_cold_table_is_read_from_the_device_and_then_not_again() -> None:
     def cold(trial: Trial, _: Arm) -> None:

@@ -37,7 +37,8 @@ def test_what_is_taken_once_is_gone(owned: OwnedServer) -> None:
     assert isinstance(waits, Waits)
     with owned.connect() as connection:
         waits.turn()
-        connection.execute("SELECT pg_sleep(0.5)")
+        with waits:
+            connection.execute("SELECT pg_sleep(0.5)")
         waits.turn()
     assert waits.take(0.5)
     assert waits.take(0.5) == {}
@@ -45,11 +46,25 @@ def test_what_is_taken_once_is_gone(owned: OwnedServer) -> None:
     waits.close()
 
 
+def test_out_of_its_turn_nothing_is_sampled(owned: OwnedServer) -> None:
+    waits = waits_of(owned)
+    assert waits is not None
+    with owned.connect() as connection:
+        with waits:
+            connection.execute("SELECT pg_sleep(0.5)")
+        waits.turn()
+        connection.execute("SELECT pg_sleep(0.5)")
+        waits.turn()
+    assert waits.take(0.5) == {}
+    waits.close()
+
+
 def test_a_server_that_ends_ends_the_sampling(owned: OwnedServer) -> None:
     waits = waits_of(owned)
     assert waits is not None
-    owned.restart()
-    time.sleep(0.2)
+    with waits:
+        owned.restart()
+        time.sleep(0.2)
     waits.close()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -76,6 +76,7 @@ class Trial:
 
     def _open(self) -> None:
         self.connection: psycopg.Connection[TupleRow] = self.server.connect()
+        self._prepared: dict[str, bytes] = {}
         # A second session reads the counters, so that reading them is not counted as the arm's.
         self._observer: psycopg.Connection[TupleRow] = self.server.connect()
         self._counters = StatementCounters(self._observer)
@@ -147,22 +148,47 @@ class Trial:
     def repeated(
         self, step: str, query: str, times: int, *, iteration: int = 0, case: str = ""
     ) -> None:
-        """Run a short statement many times, prepared, and record what one run took in the mean.
+        """Run a short statement many times, prepared: ``prepared`` without parameters."""
+        self.prepared(step, query, [()] * times, iteration=iteration, case=case)
 
-        Through psycopg's libpq layer: for a statement of a few microseconds a cursor costs as much
-        as the statement.  Rows are received and thrown away.  Raises psycopg.Error.
+    def prepared(
+        self,
+        step: str,
+        query: str,
+        parameters: Sequence[Sequence[object]],
+        *,
+        iteration: int = 0,
+        case: str = "",
+    ) -> None:
+        """Run a short statement once for each row of ``parameters``, and record the mean of one.
+
+        Parameters are $1, $2, … in the query.  It is prepared once on a connection, however often
+        this is called.  Through psycopg's libpq layer: for a statement of a few microseconds a
+        cursor costs as much as the statement.  Rows are received and thrown away.  Raises
+        psycopg.Error, and StudyError when there is no row of parameters.
         """
-        pgconn, name = self.connection.pgconn, b"pgstudies"
-        _check(pgconn.prepare(name, query.encode()))
-        with self.measuring(step, of=times, iteration=iteration, case=case) as took:
+        if not parameters:
+            raise StudyError(f"There is nothing to run for {step}.")
+        pgconn, name = self.connection.pgconn, self._name_of(query)
+        rows = [[str(value).encode() for value in row] for row in parameters]
+        where: dict[str, Any] = {"iteration": iteration, "case": case}
+        with self.measuring(step, of=len(rows), **where) as took:
             start = time.perf_counter_ns()
-            for _ in range(times):
-                result = pgconn.exec_prepared(name, None)
+            for row in rows:
+                result = pgconn.exec_prepared(name, row)
+                if result.status != pq.ExecStatus.TUPLES_OK:
+                    _check(result)
             took.duration_s = (time.perf_counter_ns() - start) / 1e9
-        _check(result)
-        self.execute("DEALLOCATE pgstudies")
         if self.witness is not None:
-            self.witness.saw(self.connection, step, case, query)
+            self.witness.saw_prepared(self.connection, step, case, query, parameters[-1])
+
+    def _name_of(self, query: str) -> bytes:
+        """The name under which a query is prepared on this connection."""
+        name = self._prepared.get(query)
+        if name is None:
+            name = self._prepared[query] = b"pgstudies_%d" % len(self._prepared)
+            _check(self.connection.pgconn.prepare(name, query.encode()))
+        return name
 
     def each(
         self,
@@ -219,7 +245,8 @@ class Trial:
         self.show(f"{times} {iteration or ''}")
         before, at = self.counts(everything=counters), datetime.now(UTC)
         took = Took()
-        yield took
+        with self._waits or nullcontext():
+            yield took
         measured = {"duration_s": took.duration_s}
         measured |= self.counts(everything=counters).since(before)
         if other_sessions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 import re
 import threading
 import time
@@ -14,7 +15,8 @@ from psycopg import sql
 
 if TYPE_CHECKING:
     Query = str | bytes | sql.SQL | sql.Composed
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+    from typing import Self
 
     from psycopg.abc import Params
     from psycopg.rows import TupleRow
@@ -28,6 +30,9 @@ _EXPLAINABLE = re.compile(
 
 
 _VARIABLE = re.compile(r"(?<![:\w]):(\w+)")
+
+
+_PARAMETER = re.compile(r"\$(\d+)")
 
 
 class Witness:
@@ -80,6 +85,25 @@ class Witness:
             _VARIABLE.sub(lambda found: str(variables.get(found[1], 1)), first),
         )
 
+    def saw_prepared(
+        self,
+        connection: psycopg.Connection[TupleRow],
+        step: str,
+        case: str,
+        query: str,
+        parameters: Sequence[object],
+    ) -> None:
+        """Keep the plan of a prepared statement for these values of $1, $2, …"""
+        self.saw(
+            connection,
+            step,
+            case,
+            _PARAMETER.sub(
+                lambda found: sql.Literal(str(parameters[int(found[1]) - 1])).as_string(connection),
+                query,
+            ),
+        )
+
 
 def digest(cursor: psycopg.Cursor[TupleRow]) -> int:
     """A number for the rows of a result, whatever their order, or for how many were changed.
@@ -123,14 +147,17 @@ _SAMPLE = b"""
 
 
 class Waits:
-    """Samples the sessions of our database until it is closed, over a connection of its own.
+    """Samples the sessions of our database over a connection of its own, while it is entered.
 
-    ``turn`` ends what was sampled so far; ``take`` tells it, once.
+    Only then, for the sampler of a server that waits for its turn would be in another's.  ``turn``
+    ends what was sampled so far; ``take`` tells it, once.
     """
 
     def __init__(self, connection: psycopg.Connection[TupleRow]) -> None:
         self._connection = connection
-        self._ended = threading.Event()
+        self._awake = threading.Event()
+        self._asleep = threading.Event()
+        self._ended = False
         self._lock = threading.Lock()
         self._now: Counter[str] = Counter()
         self._before: Counter[str] = Counter()
@@ -138,6 +165,15 @@ class Waits:
         self._turned = [0.0, 0.0]  # when the last two turns were
         self._thread = threading.Thread(target=self._sample, name="waits", daemon=True)
         self._thread.start()
+
+    def __enter__(self) -> Self:
+        self._asleep.clear()
+        self._awake.set()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._awake.clear()
+        self._asleep.set()
 
     def turn(self) -> None:
         """Begin to count anew."""
@@ -159,19 +195,28 @@ class Waits:
 
     def close(self) -> None:
         """End sampling and close the connection."""
-        self._ended.set()
+        self._ended = True
+        self._asleep.set()
+        self._awake.set()
         self._thread.join()
         self._connection.close()
 
     def _sample(self) -> None:
-        while not self._ended.wait(INTERVAL_S):
-            try:
-                rows = self._connection.execute(_SAMPLE, prepare=True).fetchall()
-            except psycopg.Error:
-                return  # the server has ended, and whoever measures will say so
-            with self._lock:
-                self._now.update(row[0] for row in rows)
-                self._rounds[1] += 1
+        while True:
+            self._awake.wait()
+            # At random in the first interval, so that what is shorter is met as often as it should.
+            delay_s = random.uniform(0, INTERVAL_S)  # noqa: S311  (no secret)
+            while not self._asleep.wait(delay_s):
+                delay_s = INTERVAL_S
+                try:
+                    rows = self._connection.execute(_SAMPLE, prepare=True).fetchall()
+                except psycopg.Error:
+                    return  # the server has ended, and whoever measures will say so
+                with self._lock:
+                    self._now.update(row[0] for row in rows)
+                    self._rounds[1] += 1
+            if self._ended:
+                return
 
 
 def waits_of(server: Server) -> Waits | None:
