@@ -93,7 +93,7 @@ class Witness:
         query: str,
         parameters: Sequence[object],
     ) -> None:
-        """Keep the plan of a prepared statement for these values of $1, $2, …"""
+        """Keep the plan of a prepared statement for these values of its parameters."""
         self.saw(
             connection,
             step,
