@@ -15,9 +15,10 @@ from pgstudies.measuring._sessions import (
     conninfo,
     end_sessions,
     hold_transactions,
+    open_xids,
+    prepare_transactions,
     reason_no_room,
     room_for_sessions,
-    session_cpu_seconds,
 )
 from pgstudies.servers._serve import serve
 from tests.servers_at_hand import BUILDER, dsn_of
@@ -45,6 +46,14 @@ def test_a_snapshot_lists_every_transaction_held_and_none_afterwards(
         assert idle_in_transaction(owned) == count
     assert len(owned.session_pids()) <= processes
     assert idle_in_transaction(owned) == 0
+
+
+def test_prepared_transactions_are_in_every_snapshot_after_a_restart_too() -> None:
+    with serve("embedded", settings={"max_prepared_transactions": "30"}) as server:
+        server.restore("prepared", lambda: prepare_transactions(server, 30))
+        assert open_xids(server) == 30
+        with pytest.raises(psycopg.OperationalError, match="maximum number of prepared trans"):
+            server.restore("more", lambda: prepare_transactions(server, 31))
 
 
 def test_an_error_meanwhile_leaves_no_session_behind(owned: OwnedServer) -> None:
@@ -128,15 +137,6 @@ def test_half_of_what_is_free_on_a_server_of_others_is_left_to_them(stranger: Ow
 def test_the_address_is_enough_for_another_client(owned: OwnedServer) -> None:
     with psycopg.connect(conninfo(owned)) as connection:
         assert connection.execute("SELECT current_database()").fetchone() == ("pgstudies",)
-
-
-def test_cpu_of_sessions_that_have_ended_is_counted(owned: OwnedServer) -> None:
-    living = len(owned.session_pids())
-    before = session_cpu_seconds(owned, living)
-    work = "SELECT count(*) FROM generate_series(1, 2000000)"
-    with owned.connect() as connection:
-        connection.execute(work)
-    assert session_cpu_seconds(owned, living) > before
 
 
 def test_a_session_that_is_broken_already_does_not_keep_others_from_ending(

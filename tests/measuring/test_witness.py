@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,6 +14,8 @@ from pgstudies.measuring._witness import WAIT, Waits, Witness, digest, waits_of
 from pgstudies.servers.facts import examined, identity
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pgstudies.servers.owned import OwnedServer
 
 
@@ -114,3 +117,16 @@ def test_a_server_tells_settings_build_and_assertions(owned: OwnedServer) -> Non
     assert found["assertions"] in {"on", "off"}
     assert "-O" in found["cflags"]
     assert len(identity(owned)) == 16
+
+
+def test_a_link_to_nothing_beside_a_build_is_no_part_of_it(tmp_path: Path) -> None:
+    """Builds of 9.3 have one."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "bin" / "postgres").write_bytes(b"program")
+    server: Any = SimpleNamespace(owned=True, binaries=SimpleNamespace(bindir=tmp_path / "bin"))
+    without = identity(server)
+    (tmp_path / "lib" / "termcap.so").symlink_to("gone.so")
+    assert identity(server) == without
+    (tmp_path / "lib" / "gone.so").write_bytes(b"library")
+    assert identity(server) != without

@@ -16,9 +16,10 @@ from ._pgbench import pgbench as pgbench
 from ._pgbench import reason_no_pgbench as reason_no_pgbench
 from ._sessions import conninfo as conninfo
 from ._sessions import hold_transactions as hold_transactions
+from ._sessions import open_xids as open_xids
+from ._sessions import prepare_transactions as prepare_transactions
 from ._sessions import reason_no_room as reason_no_room
 from ._sessions import room_for_sessions as room_for_sessions
-from ._sessions import session_cpu_seconds as session_cpu_seconds
 from ._sessions import unpinned as unpinned
 from ._steadiness import watched as watched
 from ._trial import Trial as Trial
@@ -26,4 +27,5 @@ from .cold import cache_state as cache_state
 from .cold import can_evict as can_evict
 from .cold import reason_not_cold as reason_not_cold
 from .counters import StatementCounters as StatementCounters
+from .counters import cpu_seconds as cpu_seconds
 from .counters import device_bytes as device_bytes

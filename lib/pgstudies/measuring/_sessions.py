@@ -116,23 +116,40 @@ def hold_transactions(server: Server, count: int) -> Iterator[int]:
             # In a notebook this thread runs an event loop already.
             with ThreadPoolExecutor(1) as executor, unpinned(server):
                 executor.submit(asyncio.run, _open(server, count, holders)).result()
-        yield _held(server, count)
+        held = open_xids(server)
+        _check_held(held, count)
+        yield held
     finally:
         end_sessions(server, holders)
         if server.owned:
             wait_for_end(server, before)  # those too that were given up half opened
 
 
-def session_cpu_seconds(server: OwnedServer, living: int) -> float:
-    """CPU time (s) so far of the postmaster and of all its children that have ended.
+def prepare_transactions(server: Server, count: int) -> None:
+    """Leave ``count`` prepared transactions there, each with an XID of its own.
 
-    That is what sessions cost from fork to exit.  Waits until no more than ``living`` sessions'
-    processes are left, so that those just closed are in it.  Counted in ticks of 10 ms.  Raises
-    ServerError when they are still there after a minute.
+    They outlive sessions and restarts, so this is for the state of a server that is thrown away.
+    Raises psycopg.Error when ``max_prepared_transactions`` does not allow so many, and ServerError
+    when a snapshot does not hold them.
     """
-    wait_for_end(server, living)
-    spent = psutil.Process(server.postmaster_pid).cpu_times()
-    return float(spent.user + spent.system + spent.children_user + spent.children_system)
+    with server.connect() as connection:
+        for number in range(count):
+            # In one message, so that it takes one round trip.
+            connection.execute(
+                f"BEGIN; SELECT txid_current(); PREPARE TRANSACTION 'pgstudies {number}'"
+            )
+    _check_held(open_xids(server), count)
+
+
+def open_xids(server: Server) -> int:
+    """The number of open XIDs that a new snapshot lists."""
+    with server.connect() as connection:
+        # An XID newer than the last one completed is not in a snapshot's list but beyond its end.
+        connection.execute("SELECT txid_current()")
+        row = connection.execute(
+            "SELECT count(*) FROM txid_snapshot_xip(txid_current_snapshot())"
+        ).fetchone()
+    return int(row[0]) if row else 0
 
 
 def conninfo(server: Server) -> str:
@@ -171,18 +188,9 @@ async def _open(
         ) from refused[0]
 
 
-def _held(server: Server, count: int) -> int:
-    """The number of open XIDs in a new snapshot; raises ServerError when it is below ``count``."""
-    with server.connect() as connection:
-        # An XID newer than the last one completed is not in a snapshot's list but beyond its end.
-        connection.execute("SELECT txid_current()")
-        row = connection.execute(
-            "SELECT count(*) FROM txid_snapshot_xip(txid_current_snapshot())"
-        ).fetchone()
-    held = int(row[0]) if row else 0
+def _check_held(held: int, count: int) -> None:
     if held < count:
         raise ServerError(f"A snapshot holds {held} open transactions and not the {count} opened.")
-    return held
 
 
 def end_sessions(

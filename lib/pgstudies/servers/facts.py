@@ -73,4 +73,5 @@ def identity(server: Server) -> str:
 
 
 def _libraries(prefix: Path) -> list[Path]:
-    return [file for name in ("lib", "lib64") for file in (prefix / name).rglob("*.so")]
+    found = (file for name in ("lib", "lib64") for file in (prefix / name).rglob("*.so"))
+    return [file for file in found if file.is_file()]  # old builds have links to nothing
