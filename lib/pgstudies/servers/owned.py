@@ -214,6 +214,25 @@ class OwnedServer(ServerBase):
         self._unpack(*self._states[state])
         self.start(settings)
 
+    def has(self, state: str) -> bool:
+        """Whether the state of that name is prepared."""
+        return state in self._states
+
+    def adopt(self, state: str, snapshot: Path) -> None:
+        """Take ``snapshot``, which another server handed over, for the state of that name.
+
+        It is moved.  The two servers must be alike in everything; raises OSError where it is on
+        another file system.
+        """
+        kept = self._snapshots / f"{len(self._states) + 1}"
+        snapshot.rename(kept)
+        self._states[state] = kept, size_bytes(kept)
+
+    def hand_over(self, state: str, target: Path) -> None:
+        """Move the prepared state to ``target``: this server has it no more.  Raises OSError."""
+        kept, _ = self._states.pop(state)
+        kept.rename(target)
+
     def environment(self) -> dict[str, str]:
         """The PG* variables by which a client program such as pgbench reaches our database."""
         return {
