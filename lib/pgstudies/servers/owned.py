@@ -37,6 +37,11 @@ DATABASE = "pgstudies"
 SUPERUSER = "postgres"
 
 
+_QUIET = {"bgwriter_lru_maxpages": "0", "wal_writer_delay": "10s"}
+"""Unless a study sets them: nine idle servers would else wake eighty times a second, and what these
+processes do late for one arm would fall into the turns of another."""
+
+
 _PRELOADED = "pg_stat_statements"
 
 
@@ -307,7 +312,7 @@ class OwnedServer(ServerBase):
     def _base_settings(
         self, settings: Mapping[str, str], known: frozenset[str], contrib: frozenset[str]
     ) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
-        wanted = merged({}, settings)
+        wanted = merged(_QUIET, settings)
         unmet = {n: v for n, v in wanted.items() if "." not in n and n not in known}
         if _PRELOADED in contrib:
             preload = {
