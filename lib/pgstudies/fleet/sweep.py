@@ -275,9 +275,9 @@ class _HandingOut:
 
     def _forget(self) -> None:
         """Have every host remove its prepared states; one that does not answer does it later."""
-        if self.client.status != "running":
-            return
         addresses = list(self.addresses.values())
+        if self.client.status != "running" or not addresses:
+            return
         ask = partial(self.client.run, forget_states, workers=addresses, on_error="ignore")
         asking = threading.Thread(target=ask, daemon=True)
         asking.start()
