@@ -69,7 +69,7 @@ lab: .venv/lab  ## open JupyterLab on the notebooks
 	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks
 
 bench: install  ## measure the harness itself
-	$(BIN)/python tests/bench/bench.py
+	$(BIN)/python -m tests.bench.bench
 
 # The tests of the pages need a browser, those of older releases Maven, those of collations the source
 # of a locale, those of our extensions a C compiler. In CI the absence of any is an error, elsewhere they are skipped.

@@ -13,8 +13,8 @@ it goes by environment variables and by files.  From the user, for every noteboo
 From the run to its notebook, ours alone:
 
 ``PGSTUDIES_ORDERS``
-    The rest of ``Orders``, as JSON: the profile, the only block to measure, the comparison, and the
-    directory for ``Replies``, by which the notebook answers.
+    The rest of ``Orders``, as JSON: the profile, the only block to measure, the comparison, where
+    prepared states are kept, and the directory for ``Replies``, by which the notebook answers.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ class Orders:
         profile: The size that the parameters are of; None where nobody said.
         block: The number of the only block to measure; 0: all of them.
         comparison: What two servers are compared in, as ``Comparison.as_dict`` has it, or None.
+        states: Where the blocks of a sweep leave each other prepared states (``directory``), and a
+            digest of the code that makes them (``code``); None where they do not.
         replies: The directory for the replies; empty where nobody waits for them.
 
     """
@@ -55,6 +57,7 @@ class Orders:
     profile: str | None = None
     block: int = 0
     comparison: Mapping[str, Any] | None = None
+    states: Mapping[str, str] | None = None
     replies: str = ""
 
     @classmethod
@@ -79,6 +82,7 @@ class Orders:
             "profile": self.profile,
             "block": self.block,
             "comparison": self.comparison,
+            "states": self.states,
             "replies": self.replies,
         }
         return {

@@ -5,12 +5,12 @@ Each figure is the median over rounds in which the things compared take turns.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from functools import partial
@@ -34,6 +34,8 @@ from pgstudies.paths import HTML, NOTEBOOKS
 from pgstudies.programs._releases import find_release
 from pgstudies.servers import serve
 from pgstudies.terminal import Progress
+from tests.bench.report import report
+from tests.bench.turns import add_options, idle_servers, two_designs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,6 +50,9 @@ WIDE_ROWS = 2_000_000
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    add_options(parser)
+    chosen = parser.parse_args()
     core = max(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {core})
     print(
@@ -62,15 +67,12 @@ def main() -> None:
     loading(core)
     old_release(core)
     many_sessions(core)
+    idle_servers(core, chosen.blocks)
+    two_designs(chosen.blocks, chosen.turns)
     analysis()
     sweeps()
     page()
     print(f"load after: {os.getloadavg()[0]:.2f}")
-
-
-def report(what: str, measured: str, wanted: str) -> None:
-    print(f"{what:<62} {measured:>18}   {wanted}")
-    sys.stdout.flush()
 
 
 def timed_statement(trial: Trial) -> None:

@@ -32,6 +32,7 @@ from pgstudies.fleet.cluster import connected
 from pgstudies.fleet.ledger import Ledger, Unit, packed
 from pgstudies.fleet.plan import Sweep, read_sweep
 from pgstudies.fleet.sweep import measure_missing, missing
+from pgstudies.fleet.workers import _States
 from pgstudies.records.reading import read_record
 from pgstudies.servers.leftovers import find_postmaster
 from pgstudies.terminal import Progress
@@ -335,6 +336,41 @@ def test_two_workers_of_one_host_take_turns_and_say_so(
     assert all(end <= start for (_, end), (start, _) in pairwise(times))
 
 
+def test_a_block_starts_from_the_states_that_the_one_before_prepared(
+    place: Place, run_base: Path, bar: Progress
+) -> None:
+    sweep = place.sweep(hosts=["bench1"], server="embedded", blocks=2)
+    servers = run_base / "of-states"
+    _, address = place.scheduler()
+    place.worker(address, "bench1", PGSTUDIES_RUN_DIR=str(servers))
+    with place.connected(address, 1) as client:
+        assert measure_missing(sweep, client, bar) == []
+    assert list(servers.glob("s-*")) == []  # the sweep is over, and its worker still there
+    ledger = Ledger(sweep.ledger)
+    parts = [ledger.read(unit)[1] for unit in sweep.units()]
+    calls = [part.filter(part["metric"] == "calls") for part in parts]
+    assert [part.height for part in calls] == [1, 1]
+    assert calls[0].equals(calls[1])  # by the microsecond at which it was prepared
+    ((record,), _) = join(sweep, place.base / "records")
+    samples = read_record(record).samples
+    assert samples.filter(samples["metric"] == "calls").height == 1
+    assert samples.filter(samples["metric"] == "rows").height == 6
+
+
+def test_states_that_no_block_asks_for_any_more_are_removed() -> None:
+    """The client may have been killed, and its workers wait for the next."""
+    states = _States()
+    directory = Path(states.directory())
+    assert directory.is_dir()
+    assert directory.parent.stat().st_mode & 0o777 == 0o700
+    states.keep_for(3600)
+    assert states.directory() == str(directory)
+    states.keep_for(0)
+    wait_for(lambda: not directory.parent.exists())
+    assert Path(states.directory()).is_dir()  # and the next sweep has another
+    states.remove()
+
+
 # Whatever dies
 
 
@@ -559,6 +595,7 @@ def request_of(sweep: Sweep) -> dict[str, Any]:
         "server": cell.server,
         "parameters": cell.parameters,
         "ledger": sweep.ledger,
+        "states": "",
     }
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -380,6 +381,59 @@ def test_one_block_alone_is_as_in_the_whole_run(monkeypatch: pytest.MonkeyPatch)
     columns = ["block", "turn", "position", "arm", "value"]
     third = whole.samples.filter(counted, pl.col("block") == 3).select(columns)
     assert alone.samples.filter(counted, pl.col("block") > 0).select(columns).equals(third)
+
+
+@pytest.fixture
+def kept(run_base: Path) -> Iterator[Path]:
+    """A directory for prepared states, on the servers' file system."""
+    with tempfile.TemporaryDirectory(dir=run_base) as directory:
+        yield Path(directory)
+
+
+def in_sweep(block: int, kept: Path, code: str = "") -> None:
+    states = {"directory": str(kept), "code": code}
+    os.environ.update(Orders(block=block, states=states).environment())
+
+
+def test_a_later_block_of_a_sweep_starts_from_what_an_earlier_one_prepared(
+    kept: Path, run_base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def counted(trial: Trial, arm: Arm) -> None:
+        calls.append(arm.state)
+        prepare(trial, arm)
+
+    def otherwise(trial: Trial, arm: Arm) -> None:
+        calls.append(arm.state)
+        prepare(trial, arm)
+
+    for name, value_now in Orders().environment().items():
+        monkeypatch.setenv(name, value_now)
+    before = set(run_base.glob("s-*"))
+    in_sweep(1, kept)
+    first = run(prepare=counted)
+    in_sweep(2, kept)
+    second = run(prepare=counted)
+    assert calls == ["plain", "wide"]
+    prepared = [r.samples.filter(pl.col("block") == 0) for r in (first, second)]
+    assert prepared[0].height > 0
+    assert prepared[0].equals(prepared[1])
+    for record in (first, second):
+        assert value(record, "rows") == [ROWS] * 3
+    monkeypatch.setitem(PARAMETERS, "seed", 2)
+    run(prepare=counted)
+    assert len(calls) == 4
+    run(prepare=otherwise)
+    assert len(calls) == 6
+    in_sweep(2, kept, code="of another notebook")
+    run(prepare=otherwise)
+    assert len(calls) == 8
+    run(prepare=otherwise)
+    assert len(calls) == 8
+    assert {path.stat().st_mode & 0o777 for path in kept.iterdir()} == {0o700}
+    assert len(list(kept.iterdir())) == 8
+    assert set(run_base.glob("s-*")) == before
 
 
 def test_a_server_killed_in_mid_block_leaves_a_record_that_continues() -> None:

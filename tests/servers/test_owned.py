@@ -32,6 +32,7 @@ from tests.servers_at_hand import dsn_of, wait_until_dead
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from pgstudies.servers import Server
     from pgstudies.servers.owned import OwnedServer
 
 pytestmark = pytest.mark.usefixtures("private")
@@ -81,6 +82,22 @@ def test_settings_of_an_arm_hold_for_that_arm_only(owned: OwnedServer) -> None:
     assert shown() == "4MB"
     owned.restore("thousand", builder(owned, []))
     assert shown() == "128MB"
+
+
+def test_a_servers_writers_are_quiet_unless_a_study_wants_them(owned: OwnedServer) -> None:
+    quiet = {"bgwriter_lru_maxpages": "0", "wal_writer_delay": "10s"}
+    owned.restore("quiet", lambda: None)
+    assert {name: shown(owned, name) for name in quiet} == quiet
+    with serve("embedded", settings={"BgWriter_LRU_MaxPages": "7"}) as server:
+        assert {name: shown(server, name) for name in quiet} == quiet | {
+            "bgwriter_lru_maxpages": "7"
+        }
+
+
+def shown(server: Server, name: str) -> object:
+    with server.connect() as connection:
+        row = connection.execute(f"SHOW {name}".encode()).fetchone()
+    return row and row[0]
 
 
 def test_a_setting_it_does_not_know_is_told_in_its_own_words(owned: OwnedServer) -> None:

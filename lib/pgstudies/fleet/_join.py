@@ -82,11 +82,14 @@ def _joined(
         }
         for n, arm in enumerate(first["arms"])
     ]
-    # Every block prepared its states anew, which a record numbers by session.
+    # What a block prepared, a record numbers by session; what it had from an earlier one is there
+    # already.
     prepared = pl.col("block") == 0
-    return info, pl.concat(
+    together = pl.concat(
         samples.with_columns(
             position=pl.when(prepared).then(pl.lit(n, pl.Int32())).otherwise("position")
         )
         for n, (_, samples) in enumerate(blocks, start=1)
     )
+    first_seen = pl.struct(pl.exclude("position")).is_first_distinct()
+    return info, together.filter(~prepared | first_seen)

@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import SpaceError, StudyError
 from ..files import space_error, try_lock
+from ..host import git_revision
 from ..paths import records_dir
 from ..records.reading import read_record
 from ..servers.leftovers import directory_lock, remove, sweep
+from ..studies import plan
 from ..studies.run import run_study
 from .ledger import Ledger, Unit, packed
 
@@ -41,8 +43,9 @@ DEATH_S = 90.0
 def carry_out(request: dict[str, Any]) -> None:
     """Measure a unit unless it is done, and put it into the ledger.
 
-    ``request`` has unit (study, cell, host, block), profile, server, parameters and ledger.  What
-    was measured and could not be put is kept below ``records_dir()`` and put the next time.
+    ``request`` has unit (study, cell, host, block), profile, server, parameters, ledger, and
+    states: the directory where blocks leave each other prepared states, or nothing.  What was
+    measured and could not be put is kept below ``records_dir()`` and put the next time.
     Raises StudyError as ``run_study`` does, SpaceError when the ledger does not take the block.
     """
     unit = Unit(**request["unit"])
@@ -71,12 +74,21 @@ def _measured(unit: Unit, request: dict[str, Any], scratch: Path) -> bytes:
         server=request["server"] or None,
         parameters=request["parameters"],
         block=unit.block,
+        states=_states(unit, request["states"]),
         output=scratch / "executed.ipynb",
     )
     if done.record is None:
         raise StudyError(f"The notebook of {unit.study} measures nothing.")
     record = read_record(done.record)
     return packed(record.info, record.samples)
+
+
+def _states(unit: Unit, directory: str) -> dict[str, str] | None:
+    if not directory:
+        return None
+    # Blocks of an older notebook or library may have left theirs there.
+    code = plan(unit.study).notebook.read_bytes() + json.dumps(git_revision()).encode()
+    return {"directory": directory, "code": hashlib.sha256(code).hexdigest()}
 
 
 @contextmanager

@@ -9,11 +9,19 @@ import time
 from collections import Counter, deque
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ServerError, SpaceError, StudyError
 from .ledger import Ledger, Unit
-from .workers import SLOT, TOPIC, abort_running, measure_unit, versions_here
+from .workers import (
+    SLOT,
+    TOPIC,
+    abort_running,
+    forget_states,
+    measure_unit,
+    versions_here,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +42,9 @@ LOST_S = 120.0
 
 
 _POLL_S = 0.5
+
+
+_FORGET_S = 10.0
 
 
 _INTERRUPTED = 130
@@ -122,6 +133,8 @@ class _HandingOut:
             if self.client.status == "running":
                 raise
             raise ServerError(_GONE) from None
+        finally:
+            self._forget()
         if self.signals:
             raise KeyboardInterrupt
         return self.failures
@@ -259,6 +272,16 @@ class _HandingOut:
             threading.Thread(target=self._abort, daemon=True).start()
         elif self.signals > 2:
             raise KeyboardInterrupt
+
+    def _forget(self) -> None:
+        """Have every host remove its prepared states; one that does not answer does it later."""
+        addresses = list(self.addresses.values())
+        if self.client.status != "running" or not addresses:
+            return
+        ask = partial(self.client.run, forget_states, workers=addresses, on_error="ignore")
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(_FORGET_S)
 
     def _abort(self) -> None:
         addresses = [address for _, address, _ in self.running.values()]

@@ -8,13 +8,17 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 from collections import deque
 from importlib import metadata
 from typing import Any
 
 from distributed import get_worker
 
+from ..errors import StudyError
 from ..host.facts import git_revision, packages
+from ..programs.accounts import server_account
+from ..servers import Instance
 
 SLOT = {"bench": 1}
 """Every worker has one, and a block takes it."""
@@ -27,6 +31,10 @@ TOPIC = "pgstudies"
 _TOLD = re.compile(r"(Waiting|Removed what)\b.*")
 
 
+STATES_S = 1800.0
+"""How long prepared states are kept for a next block; the client may have been killed."""
+
+
 _running: set[subprocess.Popen[str]] = set()
 
 
@@ -36,6 +44,7 @@ def measure_unit(request: dict[str, Any]) -> tuple[int, str]:
     ``request`` is that of ``block.carry_out``.  A negative code is the signal that ended it.
     """
     host = request["unit"]["host"]
+    request = request | {"states": _states.directory()}
     process = subprocess.Popen(
         [sys.executable, "-m", "pgstudies.fleet.block"],
         stdin=subprocess.PIPE,
@@ -60,6 +69,7 @@ def measure_unit(request: dict[str, Any]) -> tuple[int, str]:
         said = process.stdout.read().strip()
         return process.wait(), said or " ".join(last)
     finally:
+        _states.keep_for(STATES_S)
         _running.discard(process)
         with process:  # closes its input, should we leave early
             pass
@@ -69,6 +79,56 @@ def abort_running() -> None:
     """Stop the blocks that this worker runs, servers first."""
     for process in list(_running):
         process.terminate()
+
+
+class _States:
+    """Where blocks on this host leave each other prepared states; it goes with this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._place: Instance | None = None
+        self._timer: threading.Timer | None = None
+
+    def directory(self) -> str:
+        """The directory, made if need be; empty where no server of ours could run."""
+        with self._lock:
+            self._stop_timer()
+            if self._place is None:
+                try:
+                    self._place = Instance(server_account(), "states that blocks share")
+                except StudyError:  # the block will say it, if it needs one
+                    return ""
+                self._place.path.chmod(0o700)
+            return str(self._place.snapshots)
+
+    def keep_for(self, seconds: float) -> None:
+        """Remove it after so long, unless it is asked for before."""
+        with self._lock:
+            self._stop_timer()
+            self._timer = threading.Timer(seconds, self.remove)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def remove(self) -> None:
+        """Remove it with all that is in it."""
+        with self._lock:
+            self._stop_timer()
+            place, self._place = self._place, None
+        if place is not None:
+            place.remove()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+_states = _States()
+
+
+def forget_states() -> None:
+    """Remove what blocks have left each other: the sweep is over."""
+    _states.remove()
 
 
 def versions_here() -> dict[str, str]:

@@ -1,22 +1,32 @@
-"""The servers of a run: an instance for every arm, all up at once as far as there is room."""
+"""The servers of a run: an instance for every arm, all up at once as far as there is room.
+
+In a sweep the states that were prepared for one block are handed on to the next of that host.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import secrets
+import shutil
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
+import polars as pl
 import psutil
 
 from ..errors import SpaceError, StudyError
-from ..servers import serve
+from ..records.reading import SAMPLES_SCHEMA
+from ..servers import serve, size_bytes
 from ._design import baseline_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from contextlib import ExitStack
+    from pathlib import Path
 
-    from ..servers import Server
+    from ..servers import OwnedServer, Server
     from ._design import Arm
 
 
@@ -28,6 +38,79 @@ _OF_WHAT_IS_FREE = 0.8
 """The share of free memory and disk that all instances together may take."""
 
 
+KEPT_SHARE = 0.2
+"""The share of free disk that kept states may take; it is what ``Instances.groups`` leaves."""
+
+
+class Kept:
+    """Prepared states that the blocks of a sweep leave each other on one host, with their samples.
+
+    Each is a directory of ``directory``, named for everything that makes two of them equal, of
+    which ``mark`` holds what is common to the run.  A run moves what it needs out and at its end
+    back again, and nothing is moved but whole: two runs cannot use the same state, and one that is
+    killed loses it.
+    """
+
+    def __init__(self, directory: Path, mark: str) -> None:
+        self._directory = directory
+        self._mark = mark
+
+    def take(self, server: OwnedServer, arm: Arm) -> list[tuple[Any, ...]] | None:
+        """Give the server the state of the arm, and return the samples of its preparation.
+
+        None where it is not kept.
+        """
+        taken = self._aside()
+        try:
+            self._place(server, arm).rename(taken)
+            samples = pl.read_parquet(taken / _SAMPLES)
+            server.adopt(arm.state, taken / _DATA)
+        except _NOT_KEPT:
+            return None
+        finally:
+            shutil.rmtree(taken, ignore_errors=True)
+        return samples.rows()
+
+    def put(self, server: OwnedServer, arm: Arm, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Keep the state of the arm, which the server loses, and the samples of its preparation.
+
+        What was used longest ago goes where there is no room for all.  Where the directory is gone,
+        since the sweep has ended, nothing is kept.
+        """
+        given = self._aside()
+        try:
+            given.mkdir(mode=0o700)
+            pl.DataFrame(rows, schema=SAMPLES_SCHEMA, orient="row").write_parquet(given / _SAMPLES)
+            server.hand_over(arm.state, given / _DATA)
+            given.rename(self._place(server, arm))
+            self._make_room()
+        except _NOT_KEPT:
+            shutil.rmtree(given, ignore_errors=True)
+
+    def _place(self, server: OwnedServer, arm: Arm) -> Path:
+        what = [self._mark, server.spec, arm.server, arm.state, arm.name]
+        return self._directory / hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]
+
+    def _aside(self) -> Path:
+        return self._directory / f".{secrets.token_hex(16)}"
+
+    def _make_room(self) -> None:
+        states = sorted(self._directory.iterdir(), key=lambda state: state.stat().st_mtime_ns)
+        sizes = {state: size_bytes(state) for state in states}
+        room = KEPT_SHARE * (shutil.disk_usage(self._directory).free + sum(sizes.values()))
+        for state in states:
+            if sum(sizes.values()) > room:
+                shutil.rmtree(state, ignore_errors=True)
+                del sizes[state]
+
+
+_DATA, _SAMPLES = "data", "samples.parquet"
+
+
+_NOT_KEPT = (OSError, pl.exceptions.PolarsError)
+"""It is not there, or another run has put its own there, or the disk is full."""
+
+
 class Instances:
     """One server for every arm that can run, by the arm's name.
 
@@ -36,8 +119,12 @@ class Instances:
     database or a schema.
     """
 
-    def __init__(self, roots: Mapping[str | None, Server], arms: Sequence[Arm]) -> None:
+    def __init__(
+        self, roots: Mapping[str | None, Server], arms: Sequence[Arm], kept: Kept | None = None
+    ) -> None:
         self.roots = dict(roots)
+        self._kept = kept
+        self._to_keep: list[tuple[OwnedServer, Arm, Sequence[tuple[Any, ...]]]] = []
         self._of: dict[str, Server] = {}
         self._made: list[Server] = []
         taken: set[str | None] = set()
@@ -61,6 +148,28 @@ class Instances:
     def __exit__(self, *_: object) -> None:
         for server in self._made:
             server.close()
+        for root, arm, rows in self._to_keep:
+            if self._kept is not None and root.has(arm.state):
+                self._kept.put(root, arm, rows)
+
+    def kept_samples(self, arm: Arm) -> list[tuple[Any, ...]]:
+        """Take the arm's state from an earlier block of a sweep; the samples of its preparation.
+
+        None of either where it was not kept, or is there already.
+        """
+        root = self.roots[arm.server]
+        if self._kept is None or not root.owned or root.has(arm.state):
+            return []
+        rows = self._kept.take(root, arm)
+        if rows is not None:
+            self.prepared(arm, rows)
+        return rows or []
+
+    def prepared(self, arm: Arm, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Note that the arm's state is prepared, and what was sampled meanwhile."""
+        root = self.roots[arm.server]
+        if root.owned:
+            self._to_keep.append((root, arm, list(rows)))
 
     def stop(self, arms: Sequence[Arm]) -> None:
         """Stop the owned servers of these arms; nothing of them is kept."""

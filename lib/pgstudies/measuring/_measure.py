@@ -7,6 +7,7 @@ import os
 import sys
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import StudyError
@@ -16,7 +17,7 @@ from ..paths import run_dir
 from ..records import RecordWriter, find_record, fingerprint, read_record
 from ..servers import identity, serve, server_facts, sweep
 from ._design import baseline_of, planned, records_of, with_copies
-from ._instances import Instances, roots_of
+from ._instances import Instances, Kept, roots_of
 from ._run import Run
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ def measure(
     """Run every arm in every block and return the record; a run cut short is continued.
 
     The first arm that can run is the baseline; a second copy of it (the A/A pair) is added.
-    ``prepare`` builds the state an arm starts from, once per server and state.  ``procedure`` is
+    ``prepare`` builds the state an arm starts from, once per server and state, and not at all where
+    an earlier block of a sweep left it here: all it leaves is in the database.  ``procedure`` is
     what is measured: in every block all arms are started anew, each on an instance of its own, and
     then take turns in random order.  A procedure that is a generator ends a turn with each
     ``yield``; one that is not is a single turn.  Of ``parameters``, all of which go into the
@@ -111,7 +113,10 @@ def measure(
                 f"Continuing {writer.path}: {len(writer.finished_blocks)} of its blocks are done.",
                 file=sys.stderr,
             )
-        instances = stack.enter_context(Instances(roots, design.arms))
+        kept = None
+        if orders.states is not None:
+            kept = Kept(Path(orders.states["directory"]), f"{mark} {orders.states['code']}")
+        instances = stack.enter_context(Instances(roots, design.arms, kept))
         seed = parameters["seed"]
         run = Run(design, instances, writer, prepare, procedure, seed=seed, core=core)
         return _told(_carried_out(run, blocks, findings), replies)

@@ -111,6 +111,7 @@ class Run:
             server = self.instances[arm.name]
             try:
                 with self._pinned(arm), self._explained(arm, "while preparing"):
+                    rows += self.instances.kept_samples(arm)
                     self._restore(arm, rows, session)
             except CannotRun as reason:
                 self._cannot_run(arm, reason)
@@ -139,6 +140,7 @@ class Run:
             with Trial(server, arm, block=0) as trial:
                 trial.position = session
                 self.prepare(trial, played(arm))
+                self.instances.prepared(arm, trial.rows)
                 rows.extend(trial.rows)
 
         server.restore(arm.state, build, arm.settings)

@@ -37,6 +37,11 @@ DATABASE = "pgstudies"
 SUPERUSER = "postgres"
 
 
+_QUIET = {"bgwriter_lru_maxpages": "0", "wal_writer_delay": "10s"}
+"""Unless a study sets them: nine idle servers would else wake eighty times a second, and what these
+processes do late for one arm would fall into the turns of another."""
+
+
 _PRELOADED = "pg_stat_statements"
 
 
@@ -214,6 +219,25 @@ class OwnedServer(ServerBase):
         self._unpack(*self._states[state])
         self.start(settings)
 
+    def has(self, state: str) -> bool:
+        """Whether the state of that name is prepared."""
+        return state in self._states
+
+    def adopt(self, state: str, snapshot: Path) -> None:
+        """Take ``snapshot``, which another server handed over, for the state of that name.
+
+        It is moved.  The two servers must be alike in everything; raises OSError where it is on
+        another file system.
+        """
+        kept = self._snapshots / f"{len(self._states) + 1}"
+        snapshot.rename(kept)
+        self._states[state] = kept, size_bytes(kept)
+
+    def hand_over(self, state: str, target: Path) -> None:
+        """Move the prepared state to ``target``: this server has it no more.  Raises OSError."""
+        kept, _ = self._states.pop(state)
+        kept.rename(target)
+
     def environment(self) -> dict[str, str]:
         """The PG* variables by which a client program such as pgbench reaches our database."""
         return {
@@ -288,7 +312,7 @@ class OwnedServer(ServerBase):
     def _base_settings(
         self, settings: Mapping[str, str], known: frozenset[str], contrib: frozenset[str]
     ) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
-        wanted = merged({}, settings)
+        wanted = merged(_QUIET, settings)
         unmet = {n: v for n, v in wanted.items() if "." not in n and n not in known}
         if _PRELOADED in contrib:
             preload = {

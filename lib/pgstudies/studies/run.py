@@ -63,6 +63,7 @@ def run_study(
     replay: str | Path | None = None,
     block: int = 0,
     comparison: Mapping[str, Any] | None = None,
+    states: Mapping[str, str] | None = None,
     replies: Path | None = None,
     output: Path | None = None,
     terminal: TextIO | None = None,
@@ -71,10 +72,11 @@ def run_study(
 
     With ``fresh`` an unfinished record is not continued; with ``replay`` a record (or the newest
     complete one below a directory) is analysed instead of measuring.  With ``block`` or
-    ``comparison`` the notebook measures that and ends.  ``replies`` is an empty directory in which
-    the notebook's replies can be found also when this ends by an exception.  Progress and warnings
-    go to ``terminal``, by default stderr.  The notebook's metadata ``pgstudies`` tell study,
-    profile, parameters, record and, without its password, the server.
+    ``comparison`` the notebook measures that and ends; ``states`` is that of ``Orders``.
+    ``replies`` is an empty directory in which the notebook's replies can be found also when this
+    ends by an exception.  Progress and warnings go to ``terminal``, by default stderr.  The
+    notebook's metadata ``pgstudies`` tell study, profile, parameters, record and, without its
+    password, the server.
 
     Raises StudyError as ``plan`` does, or as the notebook did; NotebookError when the notebook
     failed otherwise; KeyboardInterrupt after Ctrl-C, SIGTERM or SIGHUP, with the server stopped.
@@ -97,6 +99,7 @@ def run_study(
             profile=profile,
             block=block,
             comparison=comparison,
+            states=states,
             replies=str(replies or scratch),
         )
         try:
