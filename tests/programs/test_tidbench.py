@@ -46,7 +46,9 @@ def prepare(c: Connection, shape: tuple[int, ...], *more: Any) -> dict[str, int]
 
 
 def run(c: Connection, structure: str) -> dict[str, int]:
-    return row(c, "SELECT * FROM tidbench_run(%s)", [structure])
+    """Load a structure and look all probes up; the extension checks how many are found."""
+    loaded = row(c, "SELECT * FROM tidbench_load(%s)", [structure])
+    return loaded | row(c, "SELECT * FROM tidbench_look_up()", [])
 
 
 def row(c: Connection, query: str, parameters: list[Any]) -> dict[str, int]:
@@ -268,17 +270,36 @@ def test_what_is_not_there_is_named(c: Connection) -> None:
         run(c, "btree")
 
 
-def test_memory_comes_back_after_every_run(c: Connection) -> None:
+def test_some_probes_at_a_time_are_all_of_them(c: Connection) -> None:
+    expected = prepare(c, SPARSE, 1000, 5)["expected_hits"]
+    for structure in STRUCTURES:
+        c.execute("SELECT tidbench_load(%s)", [structure])
+        parts = [
+            row(c, "SELECT * FROM tidbench_look_up(%s, %s)", [first, count])
+            for first, count in ((0, 300), (300, 1), (301, 0))
+        ]
+        assert [part["probe_count"] for part in parts] == [300, 1, 699]
+        assert sum(part["hits"] for part in parts) == expected
+    for first, count in ((-1, 5), (999, 2), (1001, 0), (0, -1)):
+        with pytest.raises(errors.InvalidParameterValue, match="not among the 1000"):
+            c.execute("SELECT tidbench_look_up(%s, %s)", [first, count])
+    prepare(c, SPARSE, 10)
+    with pytest.raises(errors.ObjectNotInPrerequisiteState, match="no structure is loaded"):
+        c.execute("SELECT tidbench_look_up()")
+
+
+def test_a_structure_takes_the_place_of_the_one_before(c: Connection) -> None:
     prepare(c, SPARSE, 1000)
-    run(c, "tidstore")
+    run(c, NOTHING)
     before = held_bytes(c)
     for structure in STRUCTURES:
         run(c, structure)
-        assert abs(held_bytes(c) - before) < 64 * 1024, structure
+    run(c, NOTHING)
+    assert abs(held_bytes(c) - before) < 64 * 1024
     prepare(c, (100_000, 100, 1, 1000, 1100), 1)
     assert held_bytes(c) > before + 50_000_000
     c.execute("SELECT tidbench_release()")
-    assert held_bytes(c) <= before
+    assert held_bytes(c) <= before + 64 * 1024
     with pytest.raises(errors.ObjectNotInPrerequisiteState):
         run(c, "array")
 
@@ -286,10 +307,11 @@ def test_memory_comes_back_after_every_run(c: Connection) -> None:
 @pytest.mark.parametrize("structure", [NOTHING, *STRUCTURES])
 def test_a_lookup_that_is_cancelled_lets_go_of_its_memory(c: Connection, structure: str) -> None:
     prepare(c, (4_000_000, 1, ROWS, 1, 100))
+    c.execute("SELECT tidbench_load(%s)", [structure])
     before = held_bytes(c)
     c.execute("SET statement_timeout = '100ms'")
     with pytest.raises(errors.QueryCanceled):
-        run(c, structure)
+        c.execute("SELECT tidbench_look_up()")
     c.execute("RESET statement_timeout")
     assert abs(held_bytes(c) - before) < 64 * 1024
 

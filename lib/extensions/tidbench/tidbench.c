@@ -1,7 +1,7 @@
 /*
  * tidbench.c
- *		What SQL sees: prepare a workload once, then run one structure after
- *		another over it, in one session.
+ *		What SQL sees: prepare a workload, load a structure with it, and look
+ *		its probes up, all at once or some at a time, in one session.
  */
 #include "postgres.h"
 
@@ -26,6 +26,14 @@ PG_MODULE_MAGIC;
 #define PROBES_AT_A_TIME (1 << 20)
 
 static Workload *workload = NULL;
+
+/* What is loaded with it; the context is a child of the workload's, NULL where nothing is. */
+static struct
+{
+	const Structure *structure;
+	void	   *set;
+	MemoryContext context;
+}			loaded;
 
 /* Nanoseconds, by the wall and of this process. */
 typedef struct Times
@@ -77,6 +85,7 @@ release(void)
 		MemoryContext context = workload->context;
 
 		workload = NULL;
+		loaded.context = NULL;
 		MemoryContextDelete(context);
 	}
 }
@@ -166,26 +175,78 @@ structure_named(const char *name)
 			 errhint("tidbench_structures() lists those there are.")));
 }
 
+static void
+check_prepared(void)
+{
+	if (workload == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("nothing is prepared in this session"),
+				 errhint("Call tidbench_prepare() first.")));
+}
+
+static void
+unload(void)
+{
+	if (loaded.context != NULL)
+	{
+		MemoryContext context = loaded.context;
+
+		loaded.context = NULL;
+		MemoryContextDelete(context);
+	}
+}
+
+PG_FUNCTION_INFO_V1(tidbench_load);
+
+Datum
+tidbench_load(PG_FUNCTION_ARGS)
+{
+	const Structure *structure = structure_named(text_to_cstring(PG_GETARG_TEXT_PP(0)));
+	MemoryContext context,
+				before;
+	Times		load = {0};
+	Datum		values[3];
+
+	check_prepared();
+	unload();
+	/* Below the transaction's context until it is whole: an error or a cancel frees it. */
+	context = AllocSetContextCreate(CurTransactionContext, "tidbench structure",
+									ALLOCSET_DEFAULT_SIZES);
+	before = MemoryContextSwitchTo(context);
+	start(&load);
+	loaded.set = structure->load(workload->dead, workload->dead_count);
+	stop(&load);
+	MemoryContextSwitchTo(before);
+	loaded.structure = structure;
+	loaded.context = context;
+	MemoryContextSetParent(context, workload->context);
+	values[0] = Int64GetDatum((int64) MemoryContextMemAllocated(context, true));
+	values[1] = Int64GetDatum(load.wall);
+	values[2] = Int64GetDatum(load.cpu);
+	PG_RETURN_DATUM(row_of(fcinfo, values));
+}
+
 /*
- * Look all probes up and return how many were found.
+ * Look probes up and return how many were found.
  */
 static int64
-look_up(const Structure *structure, const void *set, Times *times)
+look_up(int64 first, int64 count, Times *times)
 {
-	const int64 at_a_time = Min(workload->probe_count, PROBES_AT_A_TIME);
-	ItemPointerData *probes = palloc(at_a_time * sizeof(ItemPointerData));
+	const int64 at_a_time = Min(count, PROBES_AT_A_TIME);
+	ItemPointerData *probes = palloc(Max(at_a_time, 1) * sizeof(ItemPointerData));
 	int64		hits = 0;
 
-	for (int64 first = 0; first < workload->probe_count; first += at_a_time)
+	for (int64 done = 0; done < count; done += at_a_time)
 	{
-		const int64 count = Min(workload->probe_count - first, at_a_time);
+		const int64 now = Min(count - done, at_a_time);
 
-		make_probes(workload, first, count, probes);
+		make_probes(workload, first + done, now, probes);
 		start(times);
-		for (int64 i = 0; i < count; i++)
+		for (int64 i = 0; i < now; i++)
 		{
 			CHECK_FOR_INTERRUPTS();
-			hits += structure->contains(set, &probes[i]);
+			hits += loaded.structure->contains(loaded.set, &probes[i]);
 		}
 		stop(times);
 	}
@@ -193,54 +254,46 @@ look_up(const Structure *structure, const void *set, Times *times)
 	return hits;
 }
 
-PG_FUNCTION_INFO_V1(tidbench_run);
+PG_FUNCTION_INFO_V1(tidbench_look_up);
 
 Datum
-tidbench_run(PG_FUNCTION_ARGS)
+tidbench_look_up(PG_FUNCTION_ARGS)
 {
-	const Structure *structure = structure_named(text_to_cstring(PG_GETARG_TEXT_PP(0)));
-	MemoryContext context,
-				before;
-	Times		load = {0},
-				lookup = {0};
-	void	   *set;
-	int64		size,
-				hits,
+	const int64 first = PG_GETARG_INT64(0);
+	int64		count = PG_GETARG_INT64(1);
+	Times		lookup = {0};
+	int64		hits,
 				expected;
-	Datum		values[7];
+	Datum		values[4];
 
-	if (workload == NULL)
+	check_prepared();
+	if (loaded.context == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("nothing is prepared in this session"),
-				 errhint("Call tidbench_prepare() first.")));
-	/* Below the transaction's context: an error or a cancel frees it. */
-	context = AllocSetContextCreate(CurTransactionContext, "tidbench structure",
-									ALLOCSET_DEFAULT_SIZES);
-	before = MemoryContextSwitchTo(context);
-	start(&load);
-	set = structure->load(workload->dead, workload->dead_count);
-	stop(&load);
-	MemoryContextSwitchTo(before);
-	size = (int64) MemoryContextMemAllocated(context, true);
-	hits = look_up(structure, set, &lookup);
-	MemoryContextDelete(context);
+				 errmsg("no structure is loaded in this session"),
+				 errhint("Call tidbench_load() first.")));
+	if (count == 0)
+		count = workload->probe_count - first;
+	if (first < 0 || count < 0 || first > workload->probe_count - count)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("probes %lld to %lld are not among the %lld that were prepared",
+						(long long) first, (long long) (first + count),
+						(long long) workload->probe_count)));
+	hits = look_up(first, count, &lookup);
 
-	/* The first one does nothing, so that it is known what the loop itself takes. */
-	expected = structure == structures[0] ? 0 : workload->expected_hits;
-	if (hits != expected)
+	/* The first structure does nothing, so that it is known what the loop itself takes. */
+	expected = loaded.structure == structures[0] ? 0 : workload->expected_hits;
+	if (count == workload->probe_count && hits != expected)
 		ereport(ERROR,
 				(errcode(ERRCODE_DATA_CORRUPTED),
-				 errmsg("structure \"%s\" found %lld of %lld probes, and not %lld", structure->name,
-						(long long) hits, (long long) workload->probe_count,
+				 errmsg("structure \"%s\" found %lld of %lld probes, and not %lld",
+						loaded.structure->name, (long long) hits, (long long) count,
 						(long long) expected)));
-	values[0] = Int64GetDatum(size);
-	values[1] = Int64GetDatum(load.wall);
-	values[2] = Int64GetDatum(load.cpu);
-	values[3] = Int64GetDatum(lookup.wall);
-	values[4] = Int64GetDatum(lookup.cpu);
-	values[5] = Int64GetDatum(workload->probe_count);
-	values[6] = Int64GetDatum(hits);
+	values[0] = Int64GetDatum(lookup.wall);
+	values[1] = Int64GetDatum(lookup.cpu);
+	values[2] = Int64GetDatum(count);
+	values[3] = Int64GetDatum(hits);
 	PG_RETURN_DATUM(row_of(fcinfo, values));
 }
 

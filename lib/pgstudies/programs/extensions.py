@@ -202,7 +202,8 @@ def _tidbench(connection: Connection) -> str:
     connection.execute("SELECT tidbench_prepare(1000, 10, 5, 10, 30)")
     rows = connection.execute("SELECT unnest(tidbench_structures())").fetchall()
     for (structure,) in rows:
-        connection.execute("SELECT tidbench_run(%s)", [structure])
+        connection.execute("SELECT tidbench_load(%s)", [structure])
+        connection.execute("SELECT tidbench_look_up()")
     connection.execute("SELECT tidbench_release()")
     return f"{len(rows) - 1} structures found every dead row and no other"
 
