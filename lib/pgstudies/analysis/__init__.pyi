@@ -13,6 +13,7 @@ from ._tables import with_interval as with_interval
 from ._tables import yes_or_no as yes_or_no
 from .agreement import HOLDS as HOLDS
 from .agreement import Claim as Claim
+from .agreement import holds_when as holds_when
 from .agreement import judge as judge
 from .diagnostics import diagnose as diagnose
 from .effects import paired_effects as paired_effects
