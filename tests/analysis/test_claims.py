@@ -11,12 +11,12 @@ import pytest
 
 import pgstudies as pg
 from pgstudies import paths
-from pgstudies.analysis._claims import all_claims, claims, origins
+from pgstudies.analysis._claims import all_claims, blocks_for_claims, claims, origins
 from pgstudies.analysis._published import published
 from pgstudies.analysis.agreement import Claim
 from pgstudies.errors import StudyError
 from pgstudies.paths import NOTEBOOKS
-from pgstudies.studies._plan import studies
+from pgstudies.studies._plan import plan, studies
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -149,6 +149,29 @@ def test_the_direction_is_that_of_the_ratio() -> None:
         if row["direction"] != "alike":
             above = row["direction"] in ("slower", "more")
             assert (row["published_ratio"] > 1) == above, row["claim"]
+
+
+@pytest.mark.parametrize("profile", ["standard", "published"])
+@pytest.mark.parametrize("study", origins())
+def test_a_larger_size_has_the_blocks_that_its_claims_take(study: str, profile: str) -> None:
+    needed = blocks_for_claims(study)
+    assert needed is not None
+    assert plan(study, profile=profile).parameters["blocks"] >= needed
+
+
+@pytest.mark.usefixtures("file")
+def test_the_blocks_that_claims_take_follow_from_how_many_differences_they_claim(
+    file: Path,
+) -> None:
+    def with_claims(count: int, kind: str) -> int | None:
+        claim = ONE[ONE.index("[[claim]]") :].replace('kind = "count"', f'kind = "{kind}"')
+        others = [claim.replace('"twice"', f'"{n}"') for n in range(count)]
+        file.write_text("\n".join([ONE, *others]))
+        return blocks_for_claims("swept")
+
+    assert [with_claims(n, "direction") for n in (0, 1, 2, 3, 4, 6, 7)] == [6, 6, 7, 7, 8, 8, 9]
+    assert with_claims(7, "count") == 6
+    assert blocks_for_claims("absent") is None
 
 
 def test_published_ratios_are_those_of_the_posts_numbers() -> None:

@@ -1,4 +1,5 @@
 from ._claims import all_claims as all_claims
+from ._claims import blocks_for_claims as blocks_for_claims
 from ._claims import claims as claims
 from ._claims import origins as origins
 from ._published import published as published

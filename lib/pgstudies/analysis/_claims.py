@@ -11,7 +11,8 @@ import polars as pl
 
 from .. import paths
 from ..errors import StudyError
-from .agreement import UPWARD, Claim, Direction, Kind
+from .agreement import FAMILY, UPWARD, Claim, Direction, Kind
+from .intervals import blocks_for_family
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -111,6 +112,16 @@ def all_claims() -> pl.DataFrame:
     schema: dict[str, pl.DataType] = dict.fromkeys(texts, pl.String())
     schema |= dict.fromkeys(["published_ratio", "threshold"], pl.Float64())
     return pl.DataFrame(rows, schema=schema | dict.fromkeys(_COMPARED, pl.String()))
+
+
+def blocks_for_claims(study: str) -> int | None:
+    """The blocks below which a run of the study can judge none of its claims of a difference.
+
+    See ``blocks_for_family``; None for a study without claims.
+    """
+    _, entries = _read()
+    kinds = [entry["kind"] for entry in entries if entry["study"] == study]
+    return blocks_for_family(sum(kind in FAMILY for kind in kinds)) if kinds else None
 
 
 def origins() -> dict[str, Origin]:
