@@ -322,6 +322,9 @@ def test_six_blocks_carry_one_claim_and_not_two() -> None:
         "inconclusive: evident on its own, not among all claims"
     ]
     assert found["blocks_needed"].to_list() == [7, 7]
+    assert judge(claims_of(5), family(*[smallest] * 5))["blocks_needed"].to_list() == [8] * 5
+    # Where the blocks do not all agree: 6 (2.24 / 2.05)² = 7.1, by the quantiles of 0.025 and 0.04.
+    assert judge(claims_of(2), family(0.04, 0.04))["blocks_needed"].to_list() == [8, 8]
 
 
 def test_p_holm_is_that_of_holm_over_the_claims() -> None:

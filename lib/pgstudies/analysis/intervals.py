@@ -186,12 +186,14 @@ def blocks_after_holm(
     """The blocks in all that would probably make what is evident on its own so among ``family``.
 
     If estimate and spread stay as they are, the normal quantile of a p-value grows as √blocks.
-    None for more than ``MORE_BLOCKS`` more.
+    Where all blocks agree it takes as many as give a small enough p-value at all. None for more
+    than ``MORE_BLOCKS`` more.
     """
-    wanted = (1 - level) * p_value / p_holm
-    growth = float(norm.isf(wanted / 2) / norm.isf(p_value / 2)) ** 2
-    fewest = blocks_for_family(family, level=level)
-    needed = max(math.ceil(blocks * growth), blocks + 1, fewest)
+    needed = max(blocks + 1, blocks_for_family(family, level=level))
+    if p_value > 2 / 2**blocks:
+        wanted = (1 - level) * p_value / p_holm
+        growth = float(norm.isf(wanted / 2) / norm.isf(p_value / 2)) ** 2
+        needed = max(needed, math.ceil(blocks * growth))
     return needed if needed <= blocks + MORE_BLOCKS else None
 
 
