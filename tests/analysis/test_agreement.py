@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from dataclasses import replace
+from typing import Any, get_args
 
 import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgstudies.analysis.agreement import Claim, agreement, judge
+from pgstudies.analysis.agreement import FAMILY, Claim, Kind, agreement, holds_when, judge
 from pgstudies.errors import StudyError
 
 MARGIN = 0.02
-SLOWER = Claim("insert", "Inserting gets slower.", "table 2", 1.5, {"step": "insert"})
+SLOWER = Claim(
+    "insert", "Inserting gets slower.", "table 2", "slower", 1.5, "cpu_s", {"step": "insert"}
+)
 
 
 @pytest.mark.parametrize(
@@ -69,12 +73,31 @@ def test_a_ratio_on_the_margin_is_inside() -> None:
     assert agreement(1 / 1.5, 1 / 1.02, 1 / 1.02, 1 / 1.02, 0.02) == "gone"
 
 
-def test_no_effect_can_be_another_ratio_than_one() -> None:
-    # Ten times the rows: ten times the time is no effect of its own.
-    assert agreement(20, 20, 19, 21, MARGIN, no_effect=10) == "holds"
-    assert agreement(20, 10, 9.9, 10.1, MARGIN, no_effect=10) == "gone"
-    assert agreement(20, 5, 4, 6, MARGIN, no_effect=10) == "reversed"
-    assert agreement(10, 10, 9.9, 10.1, MARGIN, no_effect=10) == "holds"
+@pytest.mark.parametrize(
+    ("threshold", "ratio", "low", "high", "expected"),
+    [
+        # the whole interval is past it, or on it
+        (0.1, 0.05, 0.04, 0.06, "holds"),
+        (0.1, 0.1, 0.1, 0.1, "holds"),
+        (10.0, 12.0, 10.0, 14.0, "holds"),
+        # wholly short of it, on the claim's side: half as large on the log scale is not enough
+        (0.1, 0.251, 0.251, 0.251, "holds, weaker"),
+        (0.1, 0.12, 0.11, 0.13, "holds, weaker"),
+        (10.0, 9.0, 8.0, 9.9, "holds, weaker"),
+        # straddles the threshold, or 1
+        (0.1, 0.09, 0.05, 0.11, "inconclusive"),
+        (0.1, 0.11, 0.1, 0.13, "inconclusive"),
+        (0.1, 0.5, 0.2, 1.2, "inconclusive"),
+        # as of a direction
+        (0.1, 1.0, 0.99, 1.01, "gone"),
+        (0.1, 1.2, 1.1, 1.3, "reversed"),
+        (0.1, None, None, None, "inconclusive"),
+    ],
+)
+def test_a_named_threshold_is_what_the_interval_must_be_past(
+    threshold: float, ratio: float | None, low: float | None, high: float | None, expected: str
+) -> None:
+    assert agreement(threshold, ratio, low, high, MARGIN, is_threshold=True) == expected
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.5])
@@ -87,13 +110,22 @@ ratios = st.floats(0.1, 10)
 
 
 @settings(deadline=None)
-@given(ratios, st.lists(ratios, min_size=3, max_size=3).map(sorted), st.sampled_from([0.02, 0.3]))
+@given(
+    ratios,
+    st.lists(ratios, min_size=3, max_size=3).map(sorted),
+    st.sampled_from([0.02, 0.3]),
+    st.booleans(),
+)
 def test_exchanging_the_arms_changes_no_verdict(
-    published: float, interval: list[float], margin: float
+    published: float,
+    interval: list[float],
+    margin: float,
+    is_threshold: bool,
 ) -> None:
     low, ratio, high = interval
-    assert agreement(published, ratio, low, high, margin) == agreement(
-        1 / published, 1 / ratio, 1 / high, 1 / low, margin
+    exchanged = (1 / published, 1 / ratio, 1 / high, 1 / low)
+    assert agreement(published, ratio, low, high, margin, is_threshold=is_threshold) == agreement(
+        *exchanged, margin, is_threshold=is_threshold
     )
 
 
@@ -117,17 +149,23 @@ def test_a_verdict_is_only_given_for_an_interval_that_supports_it(
 def effects(**changes: Any) -> pl.DataFrame:
     row = {
         "step": "insert",
+        "metric": "cpu_s",
         "baseline": "heap",
         "candidate": "tree",
         "ratio": 1.5,
         "low": 1.4,
         "high": 1.6,
         "margin": MARGIN,
+        "level": 0.95,
+        "p_value": 2 / 2**10,
         "blocks": 10,
         "blocks_needed": None,
         "verdict": "slower",
     }
-    return pl.DataFrame([row | changes])
+    return pl.DataFrame([row | changes], schema_overrides={"blocks_needed": pl.Int64})
+
+
+TOO_FEW: dict[str, Any] = {"low": None, "high": None, "p_value": None, "blocks": 4}
 
 
 def verdict(claim: Claim, table: pl.DataFrame, **options: Any) -> str:
@@ -138,52 +176,234 @@ def test_a_claim_is_judged_by_the_row_it_names() -> None:
     table = pl.concat([effects(step="vacuum", ratio=0.5), effects()])
     found = judge([SLOWER], table)
     assert found.columns == [
-        *("claim", "text", "source", "published_ratio"),
-        *("ratio", "low", "high", "blocks", "margin", "verdict"),
+        *("claim", "text", "source", "kind", "published_ratio"),
+        *("metric", "ratio", "low", "high", "beside", "blocks", "margin", "p_holm", "verdict"),
         *("blocks_needed", "baseline", "candidate"),
     ]
     assert found.row(0) == (
-        *("insert", "Inserting gets slower.", "table 2", 1.5),
-        *(1.5, 1.4, 1.6, 10, 0.02, "holds"),
+        *("insert", "Inserting gets slower.", "table 2", "direction", 1.5),
+        *("cpu_s", 1.5, 1.4, 1.6, None, 10, 0.02, 2 / 2**10, "holds"),
         *(None, "heap", "tree"),
     )
 
 
 def test_claims_keep_their_order() -> None:
-    claims = [Claim(name, "", "", 1.5, {"step": "insert"}) for name in ("c", "a", "b")]
+    claims = [replace(SLOWER, id=name) for name in ("c", "a", "b")]
     assert judge(claims, effects())["claim"].to_list() == ["c", "a", "b"]
     assert judge([], effects()).is_empty()
 
 
-def test_a_claim_never_says_more_than_the_effect() -> None:
-    # Excluded by the interval, but not evident among all primary comparisons.
-    assert verdict(SLOWER, effects(verdict="inconclusive")) == "inconclusive"
-    few = effects(verdict="too few blocks", low=None, high=None, blocks=4)
-    assert verdict(SLOWER, few) == "inconclusive"
+def test_too_few_blocks_leave_a_claim_open() -> None:
+    assert verdict(SLOWER, effects(verdict="too few blocks", **TOO_FEW)) == "inconclusive"
 
 
-def test_a_claim_of_no_difference_is_judged_as_such_whatever_its_figures() -> None:
-    alike = Claim("all", "The whole table is read as fast.", "", 1.04, {}, no_difference=True)
+def test_a_claim_that_two_are_alike_is_judged_as_such_whatever_its_figures() -> None:
+    alike = replace(SLOWER, direction="alike", kind="alike", published_ratio=1.04)
     equal = effects(verdict="equivalent", ratio=1.0, low=0.99, high=1.01)
     assert verdict(alike, equal) == "holds"
     assert verdict(alike, effects()) == "gone"
+    straddling = effects(ratio=1.1, low=1.01, high=1.2)
+    assert verdict(alike, straddling) == "inconclusive"
     assert judge([alike], equal)["published_ratio"].item() == 1.04
 
 
+@pytest.mark.parametrize("kind", ["threshold", "count"])
+def test_a_claim_that_names_a_threshold_is_judged_by_it(kind: Kind) -> None:
+    double = replace(SLOWER, kind=kind, threshold=2.0, published_ratio=None)
+    assert verdict(double, effects()) == "holds, weaker"
+    assert verdict(double, effects(ratio=2.2, low=2.1, high=2.3)) == "holds"
+    assert verdict(replace(double, kind="direction", threshold=None, published_ratio=2.0),
+                   effects()) == "holds"  # fmt: skip
+
+
+def test_cpu_time_judges_and_wall_time_stands_beside_it() -> None:
+    both = pl.concat([effects(metric="duration_s", ratio=1.3, low=1.2, high=1.4), effects()])
+    columns = ["metric", "ratio", "beside"]
+    assert judge([SLOWER], both).select(columns).row(0) == ("cpu_s", 1.5, 1.3)
+    by_time = replace(SLOWER, judged_by="duration_s")
+    assert judge([by_time], both).select(columns).row(0) == ("duration_s", 1.3, 1.5)
+
+
+def test_without_cpu_time_wall_time_judges_and_without_a_count_nothing_does() -> None:
+    timed = effects(metric="duration_s")
+    columns = ["metric", "ratio", "beside", "verdict"]
+    assert judge([SLOWER], timed).select(columns).row(0) == ("duration_s", 1.5, None, "holds")
+    counted = replace(SLOWER, judged_by="buffers_read", kind="count")
+    assert verdict(counted, timed) == "not tested: this run has no such comparison"
+    by_time = replace(SLOWER, judged_by="duration_s")
+    assert verdict(by_time, effects()) == "not tested: this run has no such comparison"
+
+
 def test_untested_claims_say_why() -> None:
-    patch = Claim("patch", "", "", 0.5, {"candidate": "patched"}, not_tested="it needs the patch")
+    patch = replace(SLOWER, not_tested="it needs the patch")
     assert verdict(patch, effects()) == "not tested: it needs the patch"
-    arm = Claim("arm", "", "", 0.5, {"candidate": "patched"})
+    arm = replace(SLOWER, comparison={"candidate": "patched"})
     reasons = {"patched": "the extension is not installed"}
     assert verdict(arm, effects(), not_run=reasons) == "not tested: the extension is not installed"
     assert verdict(arm, effects()) == "not tested: this run has no such comparison"
-    words = Claim("words", "", "", None, {"step": "insert"})
+    words = replace(SLOWER, published_ratio=None)
     assert verdict(words, effects()) == "not tested: the post gives no figure"
-    zero = effects(verdict="not comparable", ratio=None, low=None, high=None)
+    zero = effects(verdict="not comparable", ratio=None, **TOO_FEW)
     assert verdict(SLOWER, zero) == "not tested: there is no ratio of these values"
+    for other_way in (1.0, 0.9):
+        small = replace(SLOWER, published_ratio=other_way)
+        assert verdict(small, effects()) == (
+            "not tested: at this size the post has no such difference"
+        )
 
 
 def test_a_claim_that_fits_several_comparisons_is_refused() -> None:
     table = pl.concat([effects(), effects(candidate="hash")])
     with pytest.raises(StudyError, match="'insert' fits 2 comparisons; name more columns"):
         judge([SLOWER], table)
+
+
+def test_effects_that_do_not_say_their_metric_are_refused() -> None:
+    with pytest.raises(StudyError, match="do not say their metric"):
+        judge([SLOWER], effects().drop("metric"))
+
+
+# ---- validity before verdicts
+
+
+def test_a_claim_whose_condition_is_not_met_is_not_judged_and_keeps_its_figures() -> None:
+    found = judge([SLOWER], effects(), conditions={"insert": "the table fits into memory"})
+    assert found.select("verdict", "ratio", "p_holm").row(0) == (
+        *("not judged: the table fits into memory", 1.5, None),
+    )
+    assert verdict(SLOWER, effects(), conditions={"insert": None}) == "holds"
+
+
+def test_what_was_not_measured_is_not_tested_whatever_its_condition() -> None:
+    arm = replace(SLOWER, comparison={"candidate": "patched"})
+    told = verdict(arm, effects(), conditions={"insert": "the table fits into memory"})
+    assert told == "not tested: this run has no such comparison"
+
+
+def test_a_condition_of_no_claim_is_refused() -> None:
+    with pytest.raises(StudyError, match="'isnert', which is no claim; the claims are: insert"):
+        judge([SLOWER], effects(), conditions={"isnert": None})
+
+
+def test_two_copies_that_differ_shut_the_gate() -> None:
+    assert verdict(SLOWER, effects(verdict="not valid")) == (
+        "not judged: two copies of one arm differ in this step"
+    )
+
+
+# ---- one family
+
+
+def family(*p_values: float | None) -> pl.DataFrame:
+    """An effect for each p-value, evident on its own unless there is none: steps 0, 1, …"""
+    return pl.concat(
+        [
+            effects(step=str(n), p_value=p, blocks=6)
+            if p is not None
+            else effects(step=str(n), verdict="too few blocks", **TOO_FEW)
+            for n, p in enumerate(p_values)
+        ],
+        how="vertical_relaxed",
+    )
+
+
+def claims_of(count: int, **changes: Any) -> list[Claim]:
+    return [
+        replace(SLOWER, id=str(n), comparison={"step": str(n)}, **changes) for n in range(count)
+    ]
+
+
+def test_six_blocks_carry_one_claim_and_not_two() -> None:
+    smallest = 2 / 2**6
+    assert judge(claims_of(1), family(smallest))["verdict"].to_list() == ["holds"]
+    found = judge(claims_of(2), family(smallest, smallest))
+    assert found["p_holm"].to_list() == [4 / 2**6] * 2
+    assert found["verdict"].unique().to_list() == [
+        "inconclusive: evident on its own, not among all claims"
+    ]
+    assert found["blocks_needed"].to_list() == [7, 7]
+    assert judge(claims_of(5), family(*[smallest] * 5))["blocks_needed"].to_list() == [8] * 5
+    # Where the blocks do not all agree: 6 (2.24 / 2.05)² = 7.1, by the quantiles of 0.025 and 0.04.
+    assert judge(claims_of(2), family(0.04, 0.04))["blocks_needed"].to_list() == [8, 8]
+
+
+def test_p_holm_is_that_of_holm_over_the_claims() -> None:
+    found = judge(claims_of(3), family(0.03, 0.001, 0.02))
+    assert found["p_holm"].to_list() == pytest.approx([0.04, 0.003, 0.04])
+    assert found["verdict"].to_list() == ["holds"] * 3
+
+
+def test_a_reversal_must_remain_as_well_and_equivalence_need_not() -> None:
+    slower = family(0.03, 0.03)
+    faster = claims_of(2, direction="faster", published_ratio=0.5)
+    assert judge(faster[:1], slower)["verdict"].item() == "reversed"
+    assert judge(faster, slower)["verdict"].str.starts_with("inconclusive: evident").all()
+    equal = slower.with_columns(ratio=1.0, low=0.99, high=1.01)
+    assert judge(faster, equal)["verdict"].to_list() == ["gone", "gone"]
+
+
+def test_a_claim_with_too_few_blocks_counts_and_one_not_tested_does_not() -> None:
+    table = family(0.03, None)
+    found = judge(claims_of(2), table)
+    assert found["p_holm"].to_list() == [0.06, None]
+    assert judge(claims_of(2), table.head(1))["p_holm"].to_list() == [0.03, None]
+    unmet = judge(claims_of(2), family(0.03, 0.03), conditions={"1": "a plan of another kind"})
+    assert unmet["p_holm"].to_list() == [0.03, None]
+    shut = pl.concat([effects(step="0", p_value=0.03), effects(step="1", verdict="not valid")])
+    assert judge(claims_of(2), shut)["p_holm"].to_list() == [0.03, None]
+
+
+def test_only_tests_of_a_difference_are_the_family() -> None:
+    one = claims_of(2)[0]
+    for kind in get_args(Kind):
+        other = replace(claims_of(2)[1], kind=kind, threshold=1.2)
+        p_holm = judge([one, other], family(0.03, 0.03))["p_holm"].to_list()
+        assert p_holm == ([0.06, 0.06] if kind in FAMILY else [0.03, None])
+
+
+# ---- the rule in words
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        (
+            {"kind": "direction", "direction": "slower", "published_ratio": 4.0},
+            "By CPU time: the ratio is at least 2.00, half of the published effect on a "
+            "logarithmic scale, and its interval above 1, and so after Holm's correction over the "
+            "study's claims.",
+        ),
+        (
+            {"kind": "count", "direction": "fewer", "published_ratio": 0.25, "metric": "size"},
+            "By size: the ratio is at most 0.500, half of the published effect on a logarithmic "
+            "scale, and its interval below 1.",
+        ),
+        (
+            {"kind": "count", "direction": "fewer", "published_ratio": 0.98, "metric": "size"},
+            "By size: the ratio is at most 0.990, half of the published effect on a logarithmic "
+            "scale, and past the margin of 2 %, and its interval below 1.",
+        ),
+        (
+            {"kind": "threshold", "direction": "fewer", "published_ratio": 0.1, "threshold": 0.1},
+            "By CPU time: the whole interval of the ratio is 0.1 or below.",
+        ),
+        (
+            {"kind": "alike", "direction": "alike", "published_ratio": 1.0, "margin": 0.1},
+            "By CPU time: the whole interval of the ratio lies within 10 % of 1.",
+        ),
+    ],
+)
+def test_the_rule_in_words(told: dict[str, Any], expected: str) -> None:
+    usual: dict[str, Any] = {"metric": "cpu_s", "margin": 0.02}
+    assert holds_when(**(usual | told)) == expected
+
+
+@settings(deadline=None)
+@given(st.floats(1.001, 10), st.floats(1.0, 10), st.sampled_from([0.02, 0.1]))
+def test_the_words_say_what_the_rule_does(published: float, ratio: float, margin: float) -> None:
+    """Of an effect without noise, and where the words round nothing away."""
+    words = holds_when("count", "more", metric="rows", published_ratio=published, margin=margin)
+    at_least = max(math.sqrt(published), 1 + margin if "past the margin" in words else 1.0)
+    if abs(ratio / at_least - 1) > 1e-9:
+        held = agreement(published, ratio, ratio, ratio, margin) == "holds"
+        assert held == (ratio > at_least)

@@ -14,7 +14,7 @@ from scipy.stats import wilcoxon
 
 from pgstudies.analysis.effects import paired_effects
 from pgstudies.analysis.pairing import block_values, log_ratios
-from pgstudies.analysis.verdicts import describe
+from pgstudies.analysis.verdicts import as_family, describe
 from pgstudies.errors import StudyError
 from tests import made_up
 
@@ -341,33 +341,7 @@ def test_a_step_whose_copies_differ_is_not_judged_whoever_is_the_baseline() -> N
     assert sentence == "not valid: two copies of one arm differ by +5.0 % in this step"
 
 
-def test_holm_corrects_over_the_primary_comparisons_only() -> None:
-    arms = {"heap": BASELINE, COPY: slowed(1), "b": slowed(1.1), "c": slowed(1.03)}
-    table = pl.concat(
-        [
-            made_up.samples(arms, metric="duration_s"),
-            made_up.samples(arms, "blocks", metric="buffers_read"),
-        ]
-    )
-    found = paired_effects(
-        table,
-        baseline="heap",
-        by=("metric",),
-        primary=pl.col("metric") == "duration_s",
-    )
-    rows = {(r["metric"], r["candidate"]): r for r in found.to_dicts()}
-    assert {k for k, r in rows.items() if r["primary"]} == {
-        ("duration_s", "b"),
-        ("duration_s", "c"),
-    }
-    assert {k for k, r in rows.items() if r["p_holm"] is not None} == {
-        ("duration_s", "b"),
-        ("duration_s", "c"),
-    }
-    assert rows["duration_s", "b"]["p_holm"] == pytest.approx(2 * 2 / 2**10)
-
-
-def test_p_holm_is_that_of_holm() -> None:
+def test_a_family_is_corrected_after_holm() -> None:
     # As many of the 2^10 sign patterns are as extreme when no block disagrees, when the block of
     # the smallest difference does, and when the two smallest do.
     tiny, small = 1 - 1e-6, 1 - 2e-6
@@ -377,42 +351,35 @@ def test_p_holm_is_that_of_holm() -> None:
         "none": slowed(1.1),
     }
     table = made_up.samples({"heap": BASELINE} | candidates)
-    found = paired_effects(table, baseline="heap", by=(), primary=pl.lit(value=True))
+    found = as_family(paired_effects(table, baseline="heap", by=()))
     p = {r["candidate"]: (r["p_value"] * 2**10, r["p_holm"] * 2**10) for r in found.to_dicts()}
     assert p["none"] == (2, pytest.approx(3 * 2))
     assert p["one"] == (4, pytest.approx(2 * 4))
     assert p["two"] == (10, pytest.approx(10))
 
 
-def test_six_blocks_cannot_carry_two_primary_claims() -> None:
+def test_six_blocks_carry_one_difference_and_not_two() -> None:
     arms = {"heap": BASELINE[:6], "b": slowed(1.1)[:6], "c": slowed(0.8)[:6]}
     alone = paired_effects(made_up.samples(arms), baseline="heap", by=())
     assert alone["verdict"].to_list() == ["slower", "faster"]
-    together = paired_effects(
-        made_up.samples(arms), baseline="heap", by=(), primary=pl.lit(value=True)
-    )
+    together = as_family(alone)
     assert together["verdict"].to_list() == ["inconclusive", "inconclusive"]
     assert together["p_holm"].to_list() == [4 / 2**6] * 2
-    first = together.row(0, named=True)
-    assert first["blocks_needed"] in (7, 8)
-    assert "evident on its own, not among all primary comparisons" in describe(first)
+    assert together["blocks_needed"][0] == 7
     dozen = {"heap": BASELINE[:6]} | {f"arm {i}": slowed(1.1)[:6] for i in range(12)}
-    many = paired_effects(
-        made_up.samples(dozen), baseline="heap", by=(), primary=pl.lit(value=True)
-    )
-    assert 9 <= many["blocks_needed"][0] <= 12  # 9 suffice if every block agrees
+    many = as_family(paired_effects(made_up.samples(dozen), baseline="heap", by=()))
+    assert many["blocks_needed"][0] == 9  # they suffice if every block agrees
     seven = {"heap": BASELINE[:7], "b": slowed(1.1)[:7], "c": slowed(0.8)[:7]}
-    found = paired_effects(
-        made_up.samples(seven), baseline="heap", by=(), primary=pl.lit(value=True)
-    )
+    found = as_family(paired_effects(made_up.samples(seven), baseline="heap", by=()))
     assert found["verdict"].to_list() == ["slower", "faster"]
 
 
-def test_primary_comparisons_that_could_not_be_tested_stay_in_the_family() -> None:
+def test_what_could_not_be_tested_stays_in_its_family() -> None:
     missing: list[float | None] = [*slowed(1.1)[:4], *[None] * 6]
     table = made_up.samples({"heap": BASELINE, "b": slowed(1.1), "c": missing})
-    found = paired_effects(table, baseline="heap", by=(), primary=pl.lit(value=True))
+    found = as_family(paired_effects(table, baseline="heap", by=()))
     assert found["p_holm"].to_list() == [pytest.approx(2 * 2 / 2**10), None]
+    assert as_family(found.drop("p_holm").clear()).is_empty()
 
 
 # ---- sentences
@@ -447,6 +414,24 @@ def test_the_open_sentence_says_what_could_be_seen_and_what_would_settle_it() ->
     near = effect(slowed(1.0199))
     assert near["verdict"] == "inconclusive"
     assert describe(near).endswith("and this design cannot settle it")
+
+
+def test_a_sentence_tells_of_turns_that_were_much_dearer() -> None:
+    """Nine turns of ten take 1 % longer, and in the tenth the candidate stalls."""
+    rounds = [
+        (block, turn, arm, w * (1.0 if arm == "heap" else 2.01 if turn == 10 else 1.01))
+        for block, w in enumerate(WOBBLE, start=1)
+        for turn in range(1, 11)
+        for arm in ("heap", "tree")
+    ]
+    values = pl.DataFrame(rounds, schema=["block", "round", "arm", "value"], orient="row")
+    row = paired_effects(values.with_columns(unit=pl.lit("s")), baseline="heap", by=()).row(
+        0, named=True
+    )
+    assert (row["ratio"], row["ratio_of_sums"]) == pytest.approx((1.01, 1.11))
+    remark = "; by the sums over all turns +11.0 %: some turns were much dearer"
+    assert describe(row).endswith(remark)
+    assert "by the sums" not in describe(row | {"ratio_of_sums": 1.01 * 1.0199})
 
 
 # ---- values from samples

@@ -47,6 +47,14 @@ def test_effects_are_shown_after_what_tells_them_apart(effects: pl.DataFrame) ->
     ]
 
 
+def test_effects_say_where_some_turns_were_much_dearer(effects: pl.DataFrame) -> None:
+    sums = pl.when(pl.col("step") == "insert").then(2.5).otherwise("ratio_of_sums")
+    shown = effect_table(effects.with_columns(ratio_of_sums=sums), "step")
+    assert shown["remark"].to_list() == [
+        *("by the sums over all turns +150.0 %: some turns were much dearer", None)
+    ]
+
+
 def test_each_effect_has_a_sentence_that_says_where_it_is(effects: pl.DataFrame) -> None:
     insert, select = effects.iter_rows(named=True)
     assert sentences(effects, "{step}, {candidate}").splitlines() == [
@@ -62,12 +70,13 @@ def test_a_ratio_is_told_with_its_interval_or_that_there_is_none(effects: pl.Dat
 
 
 def test_verdicts_are_shown_to_three_digits(effects: pl.DataFrame) -> None:
-    claim = Claim("slow", "It is slower.", "a post", 1.98765, {"step": "insert"})
+    claim = Claim("slow", "It is slower.", "a post", "slower", 1.98765, "cpu_s", {"step": "insert"})
     shown = verdict_table(judge([claim], effects))
     assert shown.to_dicts() == [
         {
-            **{"text": "It is slower.", "source": "a post", "published_ratio": 1.988},
-            **{"ratio": 2.0, "low": 2.0, "high": 2.0, "blocks": 8, "verdict": "holds"},
+            **{"text": "It is slower.", "source": "a post", "metric": "duration_s"},
+            **{"published_ratio": 1.988, "ratio": 2.0, "low": 2.0, "high": 2.0, "beside": None},
+            **{"blocks": 8, "verdict": "holds"},
         }
     ]
 

@@ -51,9 +51,10 @@ study = "swept"
 id = "twice"
 text = "Two are twice as many as one."
 source = "arithmetic"
+kind = "count"
 direction = "more"
 published_ratio = 2.0
-holds_when = "It counts at least 1.41 times as many, or the interval reaches 2."
+judged_by = "rows"
 comparison = { candidate = "two" }
 
 [[claim]]
@@ -61,9 +62,10 @@ study = "swept"
 id = "alike"
 text = "Two are as many as one, <nearly>."
 source = "arithmetic"
+kind = "alike"
 direction = "alike"
 published_ratio = 1.0
-holds_when = "The interval lies within 2 % of 1."
+judged_by = "rows"
 comparison = { candidate = "two" }
 """
 
@@ -158,6 +160,37 @@ def test_one_more_block_is_singular_and_none_is_not_told() -> None:
     assert scorecards.in_full(told | {"blocks_needed": 7}) == "inconclusive: 1 more block"
     assert scorecards.in_full(told | {"blocks_needed": None}) == "inconclusive"
     assert scorecards.in_full(told | {"blocks_needed": 9, "verdict": "holds"}) == "holds"
+    evident = {"verdict": "inconclusive: evident on its own", "blocks_needed": 9}
+    assert scorecards.in_full(told | evident) == ("inconclusive: evident on its own; 3 more blocks")
+
+
+@pytest.mark.usefixtures("in_process")
+def test_what_would_count_as_holding_follows_from_the_rule(records: Callable[..., Path]) -> None:
+    told = [
+        "By rows: the ratio is at least 1.41, half of the published effect on a logarithmic scale, "
+        "and {}its interval above 1.",
+        "By rows: the whole interval of the ratio lies within {} of 1.",
+    ]
+    without = [told[0].format("past the margin, and "), told[1].format("the margin")]
+    assert scorecard()["holds_when"].to_list() == without
+    records()
+    assert scorecard()["holds_when"].to_list() == [told[0].format(""), told[1].format("2 %")]
+
+
+def test_what_was_measured_and_not_judged_says_why_and_is_no_open_verdict(
+    records: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records()
+
+    def unmet(path: Path) -> pl.DataFrame:
+        effects = pg.paired_effects(pg.block_values(read_record(path).samples), baseline="one")
+        return judge(claims("swept"), effects, conditions={"alike": "the plan is another"})
+
+    monkeypatch.setattr(scorecards, "judged", unmet)
+    cards = scorecard()
+    assert cards["verdict"].to_list() == ["holds", "not judged: the plan is another"]
+    assert cards["ratio"].to_list() == pytest.approx([2.0, 2.0])
+    assert "1 of 2 hold, 1 not judged " in in_text(cards)
 
 
 @pytest.mark.usefixtures("in_process")
@@ -242,18 +275,22 @@ def test_an_unknown_study_is_named() -> None:
 @pytest.fixture
 def cards() -> pl.DataFrame:
     """One row for each outcome, with words that are long and letters that HTML needs escaped."""
-    verdicts = [*list(OUTCOMES)[:4], "inconclusive: 12 more blocks", "not tested: <no> compiler"]
+    verdicts = [*list(OUTCOMES)[:4], "inconclusive: 12 more blocks"]
+    verdicts += ["not judged: the plan is another", "not tested: <no> compiler"]
     rows: list[dict[str, Any]] = [
         {
             "study": "swept",
             "claim": f"claim {n}",
             "text": "A claim of <many> words & more, as long as claims are said to become. " * 2,
             "source": "",
+            "kind": "direction",
             "holds_when": 'It "holds".',
+            "metric": "cpu_s",
             "published_ratio": 12345.678,
             "ratio": 0.00123456,
             "low": 0.0009,
             "high": 0.0021,
+            "beside": 0.002,
             "blocks": 6 + n,
             "verdict": verdict,
             "server": "9.6.24" if n else "18.6",
@@ -278,8 +315,8 @@ def test_the_text_fits_79_columns_and_says_every_verdict(cards: pl.DataFrame) ->
     assert "0.00123 (0.000900 to 0.00210)" in text
     words = " ".join(text.split())
     assert "12 more blocks" in words
-    assert "A study of nothing: 2 of 6 hold, 2 open (Nobody, 2026)" in words
-    assert "6 claims: 1 hold, 1 weaker, 1 gone, 1 reversed, 1 inconclusive, 1 not tested." in words
+    assert "A study of nothing: 2 of 7 hold, 2 open, 1 not judged (Nobody, 2026)" in words
+    assert "1 gone, 1 reversed, 1 inconclusive, 1 not judged, 1 not tested." in words
 
 
 def test_the_text_without_any_record_says_so(cards: pl.DataFrame) -> None:
@@ -299,7 +336,7 @@ def test_tables_and_tiles_escape_what_they_show_and_lead_to_each_other(cards: pl
     ids = re.findall(r'<tr id="([^"]+)"', table)
     assert ids == [row_id(row) for row in cards.iter_rows(named=True)]
     assert re.findall(r'href="studies/scorecard.html#([^"]+)"', tiles) == ids
-    assert table.count('href="swept.html#claims"') == 6
+    assert table.count('href="swept.html#claims"') == 7
 
 
 @pytest.mark.usefixtures("in_process")
@@ -323,7 +360,7 @@ def test_a_chart_offers_every_study_release_and_verdict(cards: pl.DataFrame) -> 
     assert menus["chosen_release"] == ["all", "18", "9.6"]
     assert menus["chosen_verdict"] == [
         "all",
-        *list(OUTCOMES)[:5],
+        *list(OUTCOMES)[:6],
     ]  # what is not tested has no ratio
 
 
@@ -372,7 +409,7 @@ def test_a_record_is_replayed_once(
     assert judged(path).equals(first)
     assert replayed == ["swept"]
     # Other claims may change the verdict.
-    paths.CLAIMS.write_text(CLAIMS.replace("1.41", "1.42"))
+    paths.CLAIMS.write_text(CLAIMS.replace("arithmetic", "sums"))
     assert judged(path).equals(first)
     assert replayed == ["swept", "swept"]
 

@@ -291,6 +291,7 @@ def test_the_parameters_of_a_study_are_listed_with_their_limits(
     file.write_text("rows: 1_000_000\nstarts: [4, 5]\nmemory: 80\n")
     lines = pgstudies("studies", "well").out.splitlines()
     assert lines[0] == "well: A study that works"
+    assert "blocks no claim" not in lines[1]
     assert lines[2:4] == [
         "-p rows=50_000  (standard 1_000_000)",
         "    rows in the table; at least 2000",
@@ -301,6 +302,16 @@ def test_the_parameters_of_a_study_are_listed_with_their_limits(
     assert "    shared_buffers; between 16 and 1024 MB" in lines
     assert "-p server=" in lines
     assert parameters("no_parameters") == "no_parameters: A study without parameters"
+
+
+def test_a_study_says_how_many_blocks_its_claims_take(
+    place: Path, pgstudies: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = (NOTEBOOKS.parents[1] / "data" / "claims.toml").read_text()
+    (place / "claims.toml").write_text(claim.replace("mvcc_catalog", "well"))
+    monkeypatch.setattr(paths, "CLAIMS", place / "claims.toml")
+    second = pgstudies("studies", "well").out.splitlines()[1]
+    assert second == "Below 8 blocks no claim of a difference can be told from chance."
 
 
 def test_servers_are_listed_with_what_is_here(

@@ -124,9 +124,10 @@ def test_hosts_that_differ_are_heterogeneous() -> None:
     assert row["low"] < 1 < row["high"]
 
 
-def test_one_host_is_not_pooled_and_none_is_not_tested() -> None:
+@pytest.mark.parametrize("verdict", ["not tested: no compiler", "not judged: the plan is another"])
+def test_one_host_is_not_pooled_and_one_that_did_not_judge_does_not_count(verdict: str) -> None:
     assert pooled(judged_frame((0.5, 0.1))).select("hosts", "ratio").rows() == [(1, None)]
-    nothing = judged_frame((0.5, 0.1), verdict="not tested: no compiler")
+    nothing = judged_frame((0.5, 0.1), verdict=verdict)
     assert pooled(nothing).select("hosts", "holds").rows() == [(0, 0)]
 
 

@@ -1,4 +1,5 @@
 from ._claims import all_claims as all_claims
+from ._claims import blocks_for_claims as blocks_for_claims
 from ._claims import claims as claims
 from ._claims import origins as origins
 from ._published import published as published
@@ -13,6 +14,7 @@ from ._tables import with_interval as with_interval
 from ._tables import yes_or_no as yes_or_no
 from .agreement import HOLDS as HOLDS
 from .agreement import Claim as Claim
+from .agreement import holds_when as holds_when
 from .agreement import judge as judge
 from .diagnostics import diagnose as diagnose
 from .effects import paired_effects as paired_effects

@@ -5,29 +5,26 @@ from __future__ import annotations
 import re
 import tomllib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import polars as pl
 
 from .. import paths
 from ..errors import StudyError
-from .agreement import Claim
+from .agreement import FAMILY, UPWARD, Claim, Direction, Kind
+from .intervals import blocks_for_family
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-WAYS = ("slower", "faster", "fewer", "more", "alike")
-"""What a claim may say of its candidate, compared with its baseline."""
-
-
-_TEXTS = ("study", "id", "text", "source", "direction", "holds_when")
+_TEXTS = ("study", "id", "text", "source", "kind", "direction", "judged_by")
 
 
 _KEYS = {*_TEXTS, "published_ratio", "comparison"}
 
 
-_COMPARED = ("step", "case", "metric", "baseline", "candidate")
+_COMPARED = ("step", "case", "baseline", "candidate")
 
 
 _WHOLE = re.compile(r"\{(\w+)\}")
@@ -83,9 +80,12 @@ def claims(
             entry["id"],
             entry["text"],
             _filled(entry["source"], entry, places or {}),
+            entry["direction"],
             ratios.get(entry["id"], entry["published_ratio"]),
+            entry["judged_by"],
             _comparison(entry, places or {}),
-            no_difference=entry["direction"] == "alike",
+            kind=entry["kind"],
+            threshold=entry.get("threshold"),
             not_tested=not_tested,
         )
         for entry in own
@@ -95,8 +95,9 @@ def claims(
 def all_claims() -> pl.DataFrame:
     """Every claim at the post's own size, in the file's order.
 
-    Columns: study, claim, text, source, direction, published_ratio, holds_when; then as text, and
-    null where the claim does not name it: step, case, metric, baseline, candidate.
+    Columns: study, claim, text, source, kind, direction, judged_by, published_ratio, threshold
+    (null where the claim names none); then as text, and null where the claim does not name it:
+    step, case, baseline, candidate.
     """
     origins, entries = _read()
     rows = []
@@ -104,12 +105,23 @@ def all_claims() -> pl.DataFrame:
         places = origins[entry["study"]].places
         row = {name: entry[name] for name in (*_TEXTS, "published_ratio")}
         row |= {"claim": entry["id"], "source": _filled(entry["source"], entry, places)}
+        row["threshold"] = entry.get("threshold")
         named = _comparison(entry, places)
         rows.append(row | {name: str(named[name]) for name in _COMPARED if name in named})
-    texts = ["study", "claim", "text", "source", "direction", "holds_when", *_COMPARED]
+    texts = ["study", "claim", "text", "source", "kind", "direction", "judged_by"]
     schema: dict[str, pl.DataType] = dict.fromkeys(texts, pl.String())
-    order = [*texts[:5], "published_ratio", *texts[5:]]
-    return pl.DataFrame(rows, schema=schema | {"published_ratio": pl.Float64()}).select(order)
+    schema |= dict.fromkeys(["published_ratio", "threshold"], pl.Float64())
+    return pl.DataFrame(rows, schema=schema | dict.fromkeys(_COMPARED, pl.String()))
+
+
+def blocks_for_claims(study: str) -> int | None:
+    """The blocks below which a run of the study can judge none of its claims of a difference.
+
+    See ``blocks_for_family``; None for a study without claims.
+    """
+    _, entries = _read()
+    kinds = [entry["kind"] for entry in entries if entry["study"] == study]
+    return blocks_for_family(sum(kind in FAMILY for kind in kinds)) if kinds else None
 
 
 def origins() -> dict[str, Origin]:
@@ -137,21 +149,41 @@ def _read() -> tuple[dict[str, Origin], list[dict[str, Any]]]:
 
 def _problem(entry: Mapping[str, Any], origins: Mapping[str, Origin]) -> str | None:
     who = f"the claim {entry.get('id')!r}"
-    if entry.keys() != _KEYS:
+    if entry.keys() - {"threshold"} != _KEYS:
         return f"{who} has not the keys {', '.join(sorted(_KEYS))}"
-    ratio = entry["published_ratio"]
+    ratio, kind, direction = entry["published_ratio"], entry["kind"], entry["direction"]
+    threshold = entry.get("threshold")
     wrong = {
         f"{who} has a number where a text should be": not all(
             isinstance(entry[name], str) for name in _TEXTS
         ),
         f"{who} is of {entry['study']}, which is no [study]": entry["study"] not in origins,
-        f"the direction of {who} is none of {', '.join(WAYS)}": entry["direction"] not in WAYS,
+        f"the kind of {who} is none of {', '.join(get_args(Kind))}": kind not in get_args(Kind),
+        f"the direction of {who} is none of {', '.join(_WAYS)}": direction not in _WAYS,
+        f"{who} is alike in its kind or its direction, but not in both": (
+            (kind == "alike") != (direction == "alike")
+        ),
         f"the published_ratio of {who} is not a number above 0, with a decimal point": (
             not isinstance(ratio, float) or ratio <= 0
         ),
         f"the comparison of {who} is not a table": not isinstance(entry["comparison"], dict),
+        f"the comparison of {who} names the metric, which is the key judged_by": (
+            isinstance(entry["comparison"], dict) and "metric" in entry["comparison"]
+        ),
+        f"{who} has no threshold, which its kind needs": kind == "threshold" and threshold is None,
+        f"{who} has a threshold, and its kind has none": (
+            kind in ("direction", "alike") and threshold is not None
+        ),
     }
+    if threshold is not None:
+        is_number = isinstance(threshold, float) and threshold > 0
+        wrong[f"the threshold of {who} is not a number on its direction's side of 1"] = (
+            not is_number or threshold == 1 or (threshold > 1) != (direction in UPWARD)
+        )
     return next((problem for problem, is_so in wrong.items() if is_so), None)
+
+
+_WAYS = get_args(Direction)
 
 
 def _comparison(entry: Mapping[str, Any], places: Mapping[str, object]) -> dict[str, object]:

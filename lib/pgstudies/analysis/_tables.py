@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from .verdicts import describe
+from .verdicts import dearer_turns, describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -16,9 +16,11 @@ def effect_table(effects: pl.DataFrame, *places: str | pl.Expr) -> pl.DataFrame:
     """The table of ``paired_effects`` for readers.
 
     Columns: ``places``, which tell the effects apart; blocks; ratio, low, high (to three digits);
-    verdict; margin and detectable in per cent; blocks_needed.
+    verdict; margin and detectable in per cent; blocks_needed; remark, if there is one to any, that
+    some turns were much dearer.
     """
-    return effects.select(
+    remarks = pl.Series("remark", map(dearer_turns, effects.iter_rows(named=True)), pl.String())
+    shown = effects.select(
         *places,
         "blocks",
         pl.col("ratio", "low", "high").round(3),
@@ -26,15 +28,17 @@ def effect_table(effects: pl.DataFrame, *places: str | pl.Expr) -> pl.DataFrame:
         (pl.col("margin", "detectable") * 100).round(1).name.suffix(", %"),
         "blocks_needed",
     )
+    return shown.with_columns(remarks) if remarks.count() else shown
 
 
 def verdict_table(judged: pl.DataFrame) -> pl.DataFrame:
     """The table of ``judge`` for readers.
 
-    Columns: text, source, published_ratio, ratio, low, high (to three digits), blocks, verdict.
+    Columns: text, source, metric, published_ratio, ratio, low, high, beside (to three digits),
+    blocks, verdict.
     """
-    ratios = pl.col("published_ratio", "ratio", "low", "high").round(3)
-    return judged.select("text", "source", ratios, "blocks", "verdict")
+    ratios = pl.col("published_ratio", "ratio", "low", "high", "beside").round(3)
+    return judged.select("text", "source", "metric", ratios, "blocks", "verdict")
 
 
 def sentences(effects: pl.DataFrame, place: str) -> str:

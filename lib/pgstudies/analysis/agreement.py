@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import polars as pl
 
 from ..errors import StudyError
+from .intervals import blocks_after_holm, holm
 from .pairing import DECIMALS
-from .verdicts import DIRECTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -19,153 +19,307 @@ if TYPE_CHECKING:
 Agreement = Literal["holds", "holds, weaker", "gone", "reversed", "inconclusive"]
 
 
+Kind = Literal["direction", "threshold", "alike", "count"]
+
+
+Direction = Literal["slower", "faster", "fewer", "more", "alike"]
+
+
+UPWARD = ("slower", "more")
+"""The directions of claims whose ratio is above 1."""
+
+
+FAMILY = ("direction", "threshold")
+"""The kinds of claims judged by a test of a difference, which Holm's correction is over."""
+
+
+NOT_TESTED = "not tested"
+"""Begins the verdict on a claim of which the run has no comparison, or the post no figure."""
+
+
+NOT_JUDGED = "not judged"
+"""Begins the verdict on a claim that was measured where it could not be judged."""
+
+
+HOLDS = ("holds", "holds, weaker")
+"""The verdicts on a claim that count for "holds on 3 of 3 hosts"."""
+
+
 @dataclass(frozen=True)
 class Claim:
-    """A statement of the published study that one comparison of ours can judge."""
+    """A statement of the published study that one comparison of ours can judge.
+
+    Attributes:
+        id: A short name, unique in its study.
+        text: The claim in our words, as one sentence.
+        source: Where the post says so, or which of its numbers the ratio is made of.
+        direction: What the candidate is, compared with the baseline.
+        published_ratio: candidate / baseline as published; None where the post gives no figure.
+        judged_by: The metric; a run without ``cpu_s`` is judged by ``duration_s`` in its place.
+        comparison: The row of the effects: column names and the values they must have.
+        kind: How it is judged. ``direction``: by which way, and how far, the ratio is off 1.
+            ``threshold``: by where the interval lies to a ratio that the claim names. ``alike``: by
+            the margin, whatever the post's figures are. ``count``: as a direction, or as a
+            threshold if it has one, by a count that the same work repeats to the digit.
+        threshold: The ratio that the claim names, or None.
+        not_tested: Why this reproduction does not test the claim, or None.
+
+    """
 
     id: str
     text: str
-    """The claim in our words, as one sentence."""
     source: str
-    """Where the post says so, or which of its numbers the ratio is made of."""
+    direction: Direction
     published_ratio: float | None
-    """candidate / baseline as published; None where the post gives no figure."""
+    judged_by: str
     comparison: Mapping[str, object] = field(default_factory=dict)
-    """The row of the effects that judges it: column names and the values they must have."""
-    no_difference: bool = False
-    """The post claims that the two are alike, whatever its figures are."""
+    kind: Kind = "direction"
+    threshold: float | None = None
     not_tested: str | None = None
-    """Why this reproduction does not test the claim."""
 
 
 def agreement(
-    published_ratio: float,
+    claimed: float,
     ratio: float | None,
     low: float | None,
     high: float | None,
     margin: float,
     *,
-    no_effect: float = 1.0,
+    is_threshold: bool = False,
 ) -> Agreement:
-    """Compare a published ratio with ours and its interval, on the log scale.
+    """Compare a claimed ratio with ours and its interval, on the log scale.
 
     A post is one run of unknown error on a machine long gone, so its ratio is taken for its
     direction and its order of magnitude; all the uncertainty that is known is ours. ``margin`` is
-    that of the effect (0.02 reaches from 1 / 1.02 to 1.02), and ``no_effect`` the ratio that
-    means no difference. The first that matches:
+    that of the effect: 0.02 reaches from 1 / 1.02 to 1.02. The first that matches:
 
     - *inconclusive* without an interval (fewer than 6 blocks).
-    - A published ratio of exactly ``no_effect`` claims that nothing changes. It *holds* when our
-      interval lies inside the margin, and is *gone* when the whole interval lies outside of it, on
-      either side.
-    - *reversed*: the interval excludes ``no_effect`` on the other side, and the estimate is past
-      the margin.
-    - *gone*: the interval lies inside the margin, and the published ratio does not. (A published
+    - A ratio of exactly 1 claims that nothing changes. It *holds* when our interval lies inside the
+      margin, and is *gone* when the whole interval lies outside of it, on either side.
+    - *reversed*: the interval excludes 1 on the other side, and the estimate is past the margin.
+    - *gone*: the interval lies inside the margin, and the claimed ratio does not. (A claimed
       effect smaller than our margin cannot be told from none; it is never gone.)
-    - *holds*: interval and estimate are past ``no_effect`` and the margin on the published side,
-      and the effect is at least half the published one. Larger than published holds as well.
-      Half on the log scale is a square root: 4 times published, at least 2 times found.
-    - *holds, weaker*: the same with a smaller effect.
+    - *holds*: interval and estimate are past 1 and the margin on the claimed side, and the effect
+      is at least half the claimed one. Larger than claimed holds as well. Half on the log scale is
+      a square root: 4 times published, at least 2 times found. Where the ratio ``is_threshold``,
+      the whole interval must be past that instead.
+    - *holds, weaker*: the same with a smaller effect; of a threshold, the whole interval is short
+      of it.
     - *inconclusive*: anything else.
 
     Raises ValueError for a ratio that is not above 0.
     """
-    if published_ratio <= 0 or no_effect <= 0:
+    if claimed <= 0:
         raise ValueError("a ratio is above 0")
     if ratio is None or low is None or high is None:
         return "inconclusive"
-    sign = math.copysign(1, _log(published_ratio / no_effect))
-    published = abs(_log(published_ratio / no_effect))
-    ours = sign * _log(ratio / no_effect)
-    near, far = sorted(sign * _log(bound / no_effect) for bound in (low, high))
+    sign = math.copysign(1, _log(claimed))
+    wanted = abs(_log(claimed))
+    ours = sign * _log(ratio)
+    near, far = sorted(sign * _log(bound) for bound in (low, high))
     edge = _log(1 + margin)
     is_alike = -edge <= near and far <= edge
     is_same_way = near > 0 and ours > edge
     is_other_way = far < 0 and ours < -edge
-    if published == 0:
+    if wanted == 0:
         is_outside = near > edge or far < -edge
         return "holds" if is_alike else "gone" if is_outside else "inconclusive"
     if is_other_way:
         return "reversed"
-    if is_alike and published > edge:
+    if is_alike and wanted > edge:
         return "gone"
-    if is_same_way:
-        return "holds" if ours >= published / 2 else "holds, weaker"
-    return "inconclusive"
+    is_straddling = is_threshold and near < wanted <= far
+    if is_straddling or not is_same_way:
+        return "inconclusive"
+    is_enough = near >= wanted if is_threshold else ours >= wanted / 2
+    return "holds" if is_enough else "holds, weaker"
 
 
 def _log(ratio: float) -> float:
     return round(math.log(ratio), DECIMALS)
 
 
+def holds_when(
+    kind: str,
+    direction: str,
+    *,
+    metric: str,
+    published_ratio: float | None,
+    threshold: float | None = None,
+    margin: float | None = None,
+) -> str:
+    """What would count as holding, by ``agreement``, in a sentence; ``margin`` None: not known."""
+    percent = "the margin" if margin is None else f"{100 * margin:g} %"
+    measure = _MEASURES.get(metric, metric)
+    if kind == "alike":
+        return f"By {measure}: the whole interval of the ratio lies within {percent} of 1."
+    is_up = direction in UPWARD
+    side = "above" if is_up else "below"
+    if threshold is not None:
+        return f"By {measure}: the whole interval of the ratio is {threshold:g} or {side}."
+    bound = f"{'at least' if is_up else 'at most'}"
+    past = f"past the margin{'' if margin is None else f' of {percent}'}"
+    far_enough = past
+    if published_ratio is not None:
+        half = math.sqrt(published_ratio)
+        far_enough = f"{bound} {half:#.3g}, half of the published effect on a logarithmic scale"
+        if margin is None or abs(math.log(half)) < math.log1p(margin):
+            far_enough += f", and {past}"
+    family = ", and so after Holm's correction over the study's claims" if kind in FAMILY else ""
+    return f"By {measure}: the ratio is {far_enough}, and its interval {side} 1{family}."
+
+
+_MEASURES = {
+    "cpu_s": "CPU time",
+    "duration_s": "wall time",
+    "buffers_read": "buffers read",
+    "read_bytes": "bytes read",
+    "used_bytes": "memory used",
+}
+
+
 def judge(
-    claims: Iterable[Claim], effects: pl.DataFrame, *, not_run: Mapping[str, str] | None = None
+    claims: Iterable[Claim],
+    effects: pl.DataFrame,
+    *,
+    not_run: Mapping[str, str] | None = None,
+    conditions: Mapping[str, str | None] | None = None,
 ) -> pl.DataFrame:
     """The verdict on each claim, in the order given.
 
-    ``effects`` is a table of ``paired_effects``; ``not_run`` gives the reason for each arm that did
-    not run. Columns: claim, text, source, published_ratio, ratio, low, high, blocks, margin,
-    verdict, blocks_needed, baseline, candidate; the last three and margin are those of the effect,
-    and the verdict is one of ``agreement`` or "not tested: reason". It never says more than the
-    effect's own verdict: what is inconclusive there, Holm's correction included, is so here.
-    Raises StudyError for a claim that fits several rows.
+    ``effects`` is a table of ``paired_effects`` with the column metric; ``not_run`` gives the
+    reason for each arm that did not run; ``conditions`` has, by id, why this run does not meet the
+    claim's own condition, None where it does. Columns:
+
+    - claim, text, source, kind, published_ratio
+    - metric: what it is judged by; ratio, low, high, blocks, margin: of the effect
+    - beside: the ratio by wall time where CPU time judged, by CPU time where wall time did; null
+      where the run has no such effect, or another metric judged
+    - p_holm: the p-value of "no difference", corrected over the claims of ``FAMILY`` that this run
+      tests; one with too few blocks is among them, one that could not be tested is not. Null for
+      all others
+    - verdict: one of ``agreement``, which after "inconclusive" may say why, "not tested: reason" or
+      "not judged: reason". Without p_holm ≤ 1 − level no claim of the family holds or is reversed
+    - blocks_needed, baseline, candidate
+
+    Raises StudyError for a claim that fits several rows, for effects that do not say their metric
+    and for a condition of an unknown claim.
     """
-    schema: dict[str, pl.DataType] = {
-        **dict.fromkeys(["claim", "text", "source"], pl.String()),
-        **dict.fromkeys(["published_ratio", "ratio", "low", "high"], pl.Float64()),
-        "blocks": pl.Int64(),
-        "margin": pl.Float64(),
-        "verdict": pl.String(),
-        "blocks_needed": pl.Int64(),
-        "baseline": pl.String(),
-        "candidate": pl.String(),
-    }
-    rows = [_judged(claim, effects, not_run or {}) for claim in claims]
-    return pl.DataFrame(rows, schema=schema)
+    claims = list(claims)
+    unmet = dict(conditions or {})
+    unknown = unmet.keys() - {claim.id for claim in claims}
+    if unknown:
+        raise StudyError(
+            f"There is a condition for {min(unknown)!r}, which is no claim; the claims are: "
+            f"{', '.join(claim.id for claim in claims)}."
+        )
+    if claims and "metric" not in effects.columns:
+        raise StudyError("The effects do not say their metric: group the values by it as well.")
+    found = [_found(claim, effects, not_run or {}) for claim in claims]
+    rows = [
+        row | _verdict(claim, row, unmet.get(claim.id))
+        for claim, row in zip(claims, found, strict=True)
+    ]
+    family = [row for row in rows if row["kind"] in FAMILY and row["verdict"] in _TESTED]
+    p_values = [1.0 if row["p_value"] is None else row["p_value"] for row in family]
+    for row, p_holm in zip(family, holm(p_values), strict=True):
+        row.update(_among(row, p_holm, len(family)))
+    return pl.DataFrame(rows, schema=_SCHEMA)
 
 
-def _judged(claim: Claim, effects: pl.DataFrame, not_run: Mapping[str, str]) -> dict[str, Any]:
+_SCHEMA: dict[str, pl.DataType] = {
+    **dict.fromkeys(["claim", "text", "source", "kind"], pl.String()),
+    "published_ratio": pl.Float64(),
+    "metric": pl.String(),
+    **dict.fromkeys(["ratio", "low", "high", "beside"], pl.Float64()),
+    "blocks": pl.Int64(),
+    **dict.fromkeys(["margin", "p_holm"], pl.Float64()),
+    "verdict": pl.String(),
+    "blocks_needed": pl.Int64(),
+    **dict.fromkeys(["baseline", "candidate"], pl.String()),
+}
+
+
+_TESTED = ("holds", "holds, weaker", "gone", "reversed", "inconclusive")
+
+
+_OTHER = {"cpu_s": "duration_s", "duration_s": "cpu_s"}
+
+
+_OF_EFFECT = (
+    *("metric", "ratio", "low", "high", "blocks", "margin"),
+    *("p_value", "level", "blocks_needed"),
+)
+
+
+def _found(claim: Claim, effects: pl.DataFrame, not_run: Mapping[str, str]) -> dict[str, Any]:
+    """The claim with what the effect that judges it says; effect is that one's own verdict."""
     row: dict[str, Any] = {
         "claim": claim.id,
         "text": claim.text,
         "source": claim.source,
+        "kind": claim.kind,
         "published_ratio": claim.published_ratio,
     }
     if claim.not_tested:
-        return row | {"verdict": f"not tested: {claim.not_tested}"}
-    fits = [pl.col(name) == value for name, value in claim.comparison.items()]
-    found = effects.filter(*fits)
-    if found.height > 1:
-        raise StudyError(
-            f"The claim '{claim.id}' fits {found.height} comparisons; "
-            f"name more columns in its comparison."
-        )
-    if found.is_empty():
+        return row | {"verdict": f"{NOT_TESTED}: {claim.not_tested}"}
+    fits = effects.filter(*(pl.col(name) == value for name, value in claim.comparison.items()))
+    by_metric = {name: part for (name,), part in fits.group_by("metric")}
+    # A server that is not ours shows no CPU time.
+    metrics = ["cpu_s", "duration_s"] if claim.judged_by == "cpu_s" else [claim.judged_by]
+    metric = next((name for name in metrics if name in by_metric), None)
+    if metric is None:
         arms = [claim.comparison.get(side) for side in ("baseline", "candidate")]
         reasons = [not_run[arm] for arm in arms if isinstance(arm, str) and arm in not_run]
         reason = reasons[0] if reasons else "this run has no such comparison"
-        return row | {"verdict": f"not tested: {reason}"}
-    effect = found.row(0, named=True)
-    row |= {name: effect[name] for name in ("ratio", "low", "high", "blocks", "margin")}
-    row |= {side: str(effect[side]) for side in ("baseline", "candidate") if side in effect}
-    return row | {
-        "blocks_needed": effect.get("blocks_needed"),
-        "verdict": _verdict(claim, effect),
-    }
+        return row | {"verdict": f"{NOT_TESTED}: {reason}"}
+    if by_metric[metric].height > 1:
+        raise StudyError(
+            f"The claim '{claim.id}' fits {by_metric[metric].height} comparisons; "
+            f"name more columns in its comparison."
+        )
+    effect = by_metric[metric].row(0, named=True)
+    beside = by_metric.get(_OTHER.get(metric))
+    return (
+        row
+        | {name: effect[name] for name in _OF_EFFECT}
+        | {side: str(effect[side]) for side in ("baseline", "candidate")}
+        | {"beside": beside["ratio"].item() if beside is not None and beside.height == 1 else None}
+        | {"effect": effect["verdict"]}
+    )
 
 
-def _verdict(claim: Claim, effect: Mapping[str, Any]) -> str:
-    if effect["verdict"] == "not comparable":
-        return "not tested: there is no ratio of these values"
-    published = 1.0 if claim.no_difference else claim.published_ratio
-    if published is None:
-        return "not tested: the post gives no figure"
-    if effect["verdict"] == "not valid":
-        return "not tested: two copies of one arm differ in this step"
-    if effect["verdict"] not in (*DIRECTIONS, "equivalent"):
-        return "inconclusive"
-    return agreement(published, effect["ratio"], effect["low"], effect["high"], effect["margin"])
+def _verdict(claim: Claim, row: Mapping[str, Any], unmet: str | None) -> dict[str, str]:
+    """The verdict as if the claim were the only one."""
+    if "verdict" in row:
+        return {}
+    published = claim.published_ratio
+    is_upward = claim.direction in UPWARD
+    reason = None
+    if row["effect"] == "not comparable":
+        reason = f"{NOT_TESTED}: there is no ratio of these values"
+    elif claim.kind != "alike" and claim.threshold is None:
+        if published is None:
+            reason = f"{NOT_TESTED}: the post gives no figure"
+        elif (published > 1) != is_upward or published == 1:
+            reason = f"{NOT_TESTED}: at this size the post has no such difference"
+    if reason is None and unmet:
+        reason = f"{NOT_JUDGED}: {unmet}"
+    if reason is None and row["effect"] == "not valid":
+        reason = f"{NOT_JUDGED}: two copies of one arm differ in this step"
+    if reason is not None:
+        return {"verdict": reason}
+    claimed = 1.0 if claim.kind == "alike" else claim.threshold or published or 1.0
+    interval = [row[name] for name in ("ratio", "low", "high", "margin")]
+    return {"verdict": agreement(claimed, *interval, is_threshold=claim.threshold is not None)}
 
 
-HOLDS = ("holds", "holds, weaker")
-"""The verdicts on a claim that count for "holds on 3 of 3 hosts"."""
+def _among(row: Mapping[str, Any], p_holm: float, family: int) -> dict[str, Any]:
+    """What remains of a claim's verdict among all that the run judges."""
+    if row["p_value"] is None:
+        return {}
+    if row["verdict"] not in (*HOLDS, "reversed") or p_holm <= 1 - row["level"]:
+        return {"p_holm": p_holm}
+    needed = blocks_after_holm(row["blocks"], row["p_value"], p_holm, family, level=row["level"])
+    verdict = "inconclusive: evident on its own, not among all claims"
+    return {"p_holm": p_holm, "verdict": verdict, "blocks_needed": needed}

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 from scipy.stats import kendalltau, mannwhitneyu, theilslopes
-from statsmodels.stats.multitest import multipletests
 
-from .intervals import MINIMUM_BLOCKS, hodges_lehmann, signed_rank_p_value
+from .intervals import MINIMUM_BLOCKS, hodges_lehmann, holm, signed_rank_p_value
 from .pairing import BY, copy_of, log_ratios
 
 if TYPE_CHECKING:
@@ -106,7 +105,6 @@ def _checked(
         for d, x in comparisons.select("log_ratio", against).iter_rows()
     ]
     p_values = [p for _, p in found]
-    corrected = multipletests(p_values, method="holm")[1] if p_values else []
     changes = [math.expm1(change) for change, _ in found]
     sentences = [sentence.format(abs(100 * c), "higher" if c > 0 else "lower") for c in changes]
     return comparisons.drop("log_ratio", "block", "after").select(
@@ -114,7 +112,7 @@ def _checked(
         pl.lit(name).alias("check"),
         "blocks",
         pl.Series("change", changes, dtype=pl.Float64),
-        pl.Series("p_holm", corrected, dtype=pl.Float64),
+        pl.Series("p_holm", holm(p_values), dtype=pl.Float64),
         pl.Series("sentence", sentences, dtype=pl.String),
     )
 

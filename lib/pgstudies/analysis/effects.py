@@ -6,7 +6,6 @@ import math
 from typing import TYPE_CHECKING
 
 import polars as pl
-from statsmodels.stats.multitest import multipletests
 
 from .intervals import (
     estimate_rows,
@@ -32,7 +31,6 @@ def paired_effects(
     key: str = "arm",
     by: Sequence[str] = BY,
     margin: float = 0.02,
-    primary: pl.Expr | None = None,
     level: float = 0.95,
 ) -> pl.DataFrame:
     """The effect of every candidate against ``baseline``, one row per combination of ``by``.
@@ -42,10 +40,9 @@ def paired_effects(
     counts. ``key`` is the column that tells baseline from candidate: the arm, or for instance the
     iteration, with the arm in ``by``. An arm whose name ends in " (again)" is the second copy of
     another, and needs no word here: with it the baseline is the mean of both, and what the two
-    copies of any arm show is a gate on all comparisons of the same ``by``. ``primary`` selects the
-    comparisons a study stands on, as an expression over the columns of the result; p_holm is
-    corrected over those, all others are exploratory, and the A/A pair always is. Columns, after the
-    ``by`` columns:
+    copies of any arm show is a gate on all comparisons of the same ``by``. Every effect is judged
+    on its own interval, as exploratory: ``judge`` corrects those that a claim rests on. Columns,
+    after the ``by`` columns:
 
     - baseline, candidate, unit; baseline_median, candidate_median over the complete blocks
     - blocks: pairs used; dropped: blocks left out because one of the two is missing
@@ -53,7 +50,7 @@ def paired_effects(
       below 6 blocks
     - ratio_of_sums: the same estimate of the sums over a block's rounds; where it differs from
       ratio by more than the margin, some turns were much dearer than others
-    - p_value of "no difference", null where there is no interval; primary; p_holm
+    - p_value of "no difference", null where there is no interval
     - noise: half-width of the A/A interval of this step, as a fraction; aa: its ratio
     - margin: ``margin``, within which two arms are alike and past which they differ; 0.02 reaches
       from 1 / 1.02 to 1.02
@@ -80,19 +77,16 @@ def paired_effects(
         .sort(*by, "candidate", maintain_order=True)
     )
     table = _with_estimates(table, level, margin)
-    is_aa = pl.col("candidate").cast(pl.String) == copy_of(baseline)
-    chosen = pl.lit(value=False) if primary is None else primary.fill_null(value=False)
     table = table.with_columns(
         pl.lit(baseline).cast(table.schema["candidate"]).alias("baseline"),
         pl.lit(level).alias("level"),
-    ).with_columns((chosen & ~is_aa).alias("primary"))
-    gates = _gates(values, key, by, level)
-    table = _with_gate(_with_holm(table), gates, by, margin)
+    )
+    table = _with_gate(table, _gates(values, key, by, level), by, margin)
     return with_verdicts(table).select(
         *by,
         *("baseline", "candidate", "unit", "baseline_median", "candidate_median"),
         *("blocks", "dropped", "ratio", "low", "high", "ratio_of_sums", "level", "p_value"),
-        *("primary", "p_holm", "noise", "aa", "margin", "verdict", "detectable", "blocks_needed"),
+        *("noise", "aa", "margin", "verdict", "detectable", "blocks_needed"),
     )
 
 
@@ -139,17 +133,6 @@ def _estimates(table: pl.DataFrame, level: float, margin: float) -> pl.DataFrame
             "detectable": pl.Series(detectable, dtype=pl.Float64),
         }
     ).fill_nan(None)
-
-
-def _with_holm(table: pl.DataFrame) -> pl.DataFrame:
-    # A primary comparison that could not be tested stays in the family: dropping it afterwards
-    # would make the others look more certain than they were declared to be.
-    family = table.filter("primary").select("row", pl.col("p_value").fill_null(1.0))
-    corrected = multipletests(family["p_value"], method="holm")[1] if family.height else []
-    p_holm = family.select("row", pl.Series("p_holm", corrected, dtype=pl.Float64))
-    return table.join(p_holm, on="row", how="left", maintain_order="left").with_columns(
-        pl.when(pl.col("p_value").is_not_null()).then("p_holm").alias("p_holm")
-    )
 
 
 def _gates(values: pl.DataFrame, key: str, by: Sequence[str], level: float) -> pl.DataFrame:

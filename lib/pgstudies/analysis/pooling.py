@@ -9,7 +9,7 @@ import polars as pl
 from scipy.stats import norm, t
 from statsmodels.stats.meta_analysis import combine_effects
 
-from .agreement import HOLDS
+from .agreement import HOLDS, NOT_JUDGED, NOT_TESTED
 
 
 def pooled(judged: pl.DataFrame) -> pl.DataFrame:
@@ -27,7 +27,7 @@ def pooled(judged: pl.DataFrame) -> pl.DataFrame:
     """
     rows = []
     for (claim,), part in judged.group_by("claim", maintain_order=True):
-        tested = part.filter(~pl.col("verdict").str.starts_with("not tested"))
+        tested = part.filter(~pl.col("verdict").str.contains(f"^({NOT_TESTED}|{NOT_JUDGED})"))
         rows.append(
             {
                 "claim": claim,

@@ -11,16 +11,18 @@ The first that matches:
 - *equivalent*: the whole interval lies inside the margin (two one-sided tests, each at 2.5 % for a
   95 % interval). It may exclude 1 all the same: small but real.
 - *faster* or *slower* for seconds, *fewer* or *more* for everything else: the interval excludes 1
-  and the estimate is past the margin. A primary comparison needs more, a p-value that remains
-  below 1 − level after Holm's correction; as the interval of one comparison knows nothing of the
-  others, it can exclude 1 without that being enough. With k primary comparisons no claim is
-  possible until 2k ≤ 0.05 · 2ⁿ: 7 blocks for 2 or 3, 8 up to 6, 9 up to 12, 10 up to 25.
+  and the estimate is past the margin.
 - *inconclusive*: anything else.
 
 ``detectable`` is the change that this number of blocks shows four times in five by the rule above,
-as a fraction;
-``blocks_needed`` the blocks in all that would probably end an open verdict if estimate and
-spread stayed as they are, null when the verdict is settled or when no reasonable number would.
+as a fraction; ``blocks_needed`` the blocks in all that would probably end an open verdict if
+estimate and spread stayed as they are, null when the verdict is settled or when no reasonable
+number would.
+
+Each effect is judged on its own. ``as_family`` judges several as one family, after Holm's
+correction: the interval of one knows nothing of the others, and can exclude 1 without that being
+enough. Of k no difference can be told from chance until 2k ≤ 0.05 · 2ⁿ: 7 blocks for 2 or 3, 8 up
+to 6, 9 up to 12, 10 up to 25.
 """
 
 from __future__ import annotations
@@ -29,17 +31,12 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
-from scipy.stats import norm
 
-from .intervals import blocks_to_detect, fewest_blocks
+from .intervals import MORE_BLOCKS, blocks_after_holm, blocks_to_detect, fewest_blocks, holm
 from .pairing import DECIMALS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-
-MORE_BLOCKS = 50
-"""Where it would take more than so many further blocks, another design is needed."""
 
 
 OPEN = ("inconclusive", "too few blocks")
@@ -58,12 +55,11 @@ def with_verdicts(table: pl.DataFrame) -> pl.DataFrame:
     """Add ratio, low, high, ratio_of_sums, noise, aa, margin, verdict and blocks_needed.
 
     ``table`` has log_ratio, log_low, log_high, log_sums, log_margin, log_aa, log_aa_low,
-    log_aa_high, sd, p_value, p_holm, blocks, level, unit and row, a number for each.
+    log_aa_high, sd, blocks, level, unit and row, a number for each.
     """
     estimate, low, high = pl.col("log_ratio"), pl.col("log_low"), pl.col("log_high")
     margin = pl.col("log_margin").round(DECIMALS)
     is_gated = (pl.col("log_aa_low") > margin) | (pl.col("log_aa_high") < -margin)
-    is_evident = pl.col("p_holm").is_null() | (pl.col("p_holm") <= 1 - pl.col("level"))
     verdict = (
         pl.when(estimate.is_null())
         .then(pl.lit("not comparable"))
@@ -73,9 +69,9 @@ def with_verdicts(table: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit("not valid"))
         .when((low >= -margin) & (high <= margin))
         .then(pl.lit("equivalent"))
-        .when((high < 0) & (estimate < -margin) & is_evident)
+        .when((high < 0) & (estimate < -margin))
         .then(_LESS)
-        .when((low > 0) & (estimate > margin) & is_evident)
+        .when((low > 0) & (estimate > margin))
         .then(_MORE)
         .otherwise(pl.lit("inconclusive"))
     )
@@ -114,15 +110,31 @@ def _blocks_needed(row: Mapping[str, Any]) -> int | None:
     # the margin's edge for an estimate inside, 1 for one outside.
     gap = margin - estimate if estimate <= margin else estimate
     growth = (half_width / gap) ** 2 if gap > 0 else math.inf
-    alpha = 1 - row["level"]
-    if estimate > margin and row["p_holm"] is not None and row["p_value"] < row["p_holm"]:
-        wanted = alpha * row["p_value"] / row["p_holm"]
-        growth = max(growth, float(norm.isf(wanted / 2) / norm.isf(row["p_value"] / 2)) ** 2)
     blocks: int = row["blocks"]
     extrapolated = blocks * growth
     if extrapolated > blocks + MORE_BLOCKS:
         return None
     return max(math.ceil(extrapolated), planned, blocks + 1)
+
+
+def as_family(effects: pl.DataFrame) -> pl.DataFrame:
+    """The effects as one family: with p_holm, and open where a difference does not remain.
+
+    ``effects`` is a table of ``paired_effects``. One that has no p-value counts, as if it were 1.
+    """
+    p_values = effects["p_value"].fill_null(1.0).to_list()
+    p_holm = pl.Series("p_holm", holm(p_values), dtype=pl.Float64)
+    rows = []
+    for row in effects.with_columns(p_holm).iter_rows(named=True):
+        if row["p_value"] is None:
+            row["p_holm"] = None
+        elif row["verdict"] in DIRECTIONS and row["p_holm"] > 1 - row["level"]:
+            row["verdict"] = "inconclusive"
+            row["blocks_needed"] = blocks_after_holm(
+                row["blocks"], row["p_value"], row["p_holm"], effects.height, level=row["level"]
+            )
+        rows.append(row)
+    return pl.DataFrame(rows, schema=effects.schema | {"p_holm": pl.Float64()})
 
 
 def describe(row: Mapping[str, Any]) -> str:  # noqa: PLR0911  (one for each verdict)
@@ -141,23 +153,37 @@ def describe(row: Mapping[str, Any]) -> str:  # noqa: PLR0911  (one for each ver
         interval = f"the same in all {blocks}"
     else:
         interval = f"{100 * row['level']:g} % interval {_interval(row)}, {blocks}"
+    dearer = f"; {told}" if (told := dearer_turns(row)) else ""
     if verdict in DIRECTIONS:
-        return f"{_change(row)} ({interval})"
+        return f"{_change(row)} ({interval}){dearer}"
     if verdict == "not valid":
         return f"not valid: two copies of one arm differ by {_signed(row['aa'])} in this step"
     if verdict == "equivalent":
         real = ", small but real" if _excludes_one(row) else ""
         within = f"equivalent within {_percent(row['margin'])} %{real}"
-        return f"{within}: {_signed(row['ratio'])} ({interval})"
-    return f"inconclusive: {_signed(row['ratio'])} ({interval}); {_prospect(row)}"
+        return f"{within}: {_signed(row['ratio'])} ({interval}){dearer}"
+    return f"inconclusive: {_signed(row['ratio'])} ({interval}); {_prospect(row)}{dearer}"
+
+
+def dearer_turns(row: Mapping[str, Any]) -> str | None:
+    """What the sums over all turns say, where it is not what the ratio says; else None.
+
+    A rare stall moves the sums and hardly the ratio, which is of typical turns; it may be the
+    effect itself.
+    """
+    if row["ratio"] is None or row["ratio_of_sums"] is None:
+        return None
+    apart = round(abs(math.log(row["ratio_of_sums"] / row["ratio"])), DECIMALS)
+    if apart <= round(math.log1p(row["margin"]), DECIMALS):
+        return None
+    return (
+        f"by the sums over all turns {_signed(row['ratio_of_sums'])}: some turns were much dearer"
+    )
 
 
 def _prospect(row: Mapping[str, Any]) -> str:
     """Why it is open, and what would settle it."""
-    log_margin = math.log1p(row["margin"])
-    if _excludes_one(row) and abs(math.log(row["ratio"])) > log_margin:
-        why = "evident on its own, not among all primary comparisons"
-    elif _excludes_one(row):
+    if _excludes_one(row):
         why = f"a difference, but not clearly one of more than {_percent(row['margin'])} %"
     else:
         why = f"this run could have seen {_percent(row['detectable'])} %"

@@ -116,10 +116,12 @@ def _tooltip() -> list[alt.Tooltip]:
     return [
         alt.Tooltip("text:N").title("claim"),
         alt.Tooltip("verdict:N"),
+        alt.Tooltip("metric:N").title("judged by"),
         alt.Tooltip("ratio:Q").format(".3f").title("here"),
         alt.Tooltip("low:Q").format(".3f").title("95 % interval from"),
         alt.Tooltip("high:Q").format(".3f").title("95 % interval to"),
         alt.Tooltip("published_ratio:Q").format(".3f").title("published (one run)"),
+        alt.Tooltip("beside:Q").format(".3f").title("by the other time"),
         alt.Tooltip("server:N").title("PostgreSQL"),
         alt.Tooltip("host:N"),
         alt.Tooltip("date:N").title("date (UTC)"),

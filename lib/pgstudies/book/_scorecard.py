@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from .. import paths
-from ..analysis import all_claims, origins
+from ..analysis import all_claims, holds_when, origins
+from ..analysis.agreement import NOT_JUDGED, NOT_TESTED
 from ..analysis.intervals import fewest_blocks
 from ..charts.style import BASELINE, CANDIDATES, NEUTRAL, PATCHED
 from ..errors import StudyError
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 
 
 SCHEMA: dict[str, pl.DataType] = {
-    **dict.fromkeys(["study", "claim", "text", "source", "holds_when"], pl.String()),
-    **dict.fromkeys(["published_ratio", "ratio", "low", "high"], pl.Float64()),
+    **dict.fromkeys(["study", "claim", "text", "source", "kind", "holds_when"], pl.String()),
+    "metric": pl.String(),
+    **dict.fromkeys(["published_ratio", "ratio", "low", "high", "beside"], pl.Float64()),
     "blocks": pl.Int64(),
     **dict.fromkeys(["verdict", "server", "release", "host", "date"], pl.String()),
     **dict.fromkeys(["profile", "record", "link"], pl.String()),
@@ -35,10 +37,10 @@ SCHEMA: dict[str, pl.DataType] = {
 """The columns, in order."""
 
 
-NO_RECORD = "not tested: no record"
+_NO_RECORD = f"{NOT_TESTED}: no record"
 
 
-NOT_JUDGED = "not tested: the study's page does not judge it"
+_NOT_ON_THE_PAGE = f"{NOT_TESTED}: the study's page does not judge it"
 
 
 _RELEASE = re.compile(r"\d\d+|\d\.\d+")
@@ -47,9 +49,11 @@ _RELEASE = re.compile(r"\d\d+|\d\.\d+")
 def scorecard(study: str | None = None, *, history: bool = True) -> pl.DataFrame:
     """Every claim (of ``study``) by the record its page rests on, and with ``history`` by others.
 
-    Columns, those of ``SCHEMA``: published_ratio at the size of the run; ratio with its 95 %
-    interval from low to high; verdict, one of ``agreement``, "inconclusive: n more blocks" or "not
-    tested: reason"; server, the version that the claim was judged on, and release, such as 9.6 or
+    Columns, those of ``SCHEMA``: holds_when, what would count as holding; metric, what it is judged
+    by; published_ratio at the size of the run; ratio with its 95 % interval from low to high;
+    beside, the ratio by wall time where CPU time judged, and the other way round; verdict, one of
+    ``agreement``, "inconclusive: n more blocks", "not judged: reason" or "not tested: reason";
+    server, the version that the claim was judged on, and release, such as 9.6 or
     18; date (UTC) when the record was begun; link, the place on the study's page, from the
     directory of the studies; current, whether this is the record of the page, or without a page
     the newest one, if possible with enough blocks for intervals.  Rows are in the order of the
@@ -66,15 +70,30 @@ def scorecard(study: str | None = None, *, history: bool = True) -> pl.DataFrame
         cards = [_cards(record) for record in (found if history else found[:1])]
         for claim in all_claims().filter(pl.col("study") == name).iter_rows(named=True):
             link = {"link": f"{name}.html#{known[name].anchor}"}
-            told = [card.get(claim["claim"], {"verdict": NOT_JUDGED}) for card in cards]
-            told = told or [{"verdict": NO_RECORD}]
+            told = [card.get(claim["claim"], {"verdict": _NOT_ON_THE_PAGE}) for card in cards]
+            told = told or [{"verdict": _NO_RECORD}]
             rows += [
-                claim | link | {k: v for k, v in card.items() if v is not None} | {"current": not n}
+                _with_rule(claim | link | {k: v for k, v in card.items() if v is not None})
+                | {"current": not n}
                 for n, card in enumerate(told)
             ]
     return pl.DataFrame(
         [{column: row.get(column) for column in SCHEMA} for row in rows], schema=SCHEMA
     )
+
+
+def _with_rule(row: dict[str, Any]) -> dict[str, Any]:
+    """The row with what it is judged by, and what would count as holding at the run's size."""
+    metric = row.get("metric") or row["judged_by"]
+    rule = holds_when(
+        row["kind"],
+        row["direction"],
+        metric=metric,
+        published_ratio=row["published_ratio"],
+        threshold=row["threshold"],
+        margin=row.get("margin"),
+    )
+    return row | {"metric": metric, "holds_when": rule}
 
 
 def _records(study: str, in_book: Record | None) -> list[Record]:
@@ -97,7 +116,7 @@ def _cards(record: Record) -> dict[str, dict[str, Any]]:
     try:
         table = judged(record.path)
     except StudyError as error:
-        reason = f"not tested: {str(error).rstrip('.')}"
+        reason = f"{NOT_TESTED}: {str(error).rstrip('.')}"
         claims = all_claims().filter(pl.col("study") == record.info["study"])["claim"]
         table = pl.DataFrame({"claim": claims}).with_columns(verdict=pl.lit(reason))
     return {
@@ -112,9 +131,11 @@ def _cards(record: Record) -> dict[str, dict[str, Any]]:
 def in_full(row: Mapping[str, Any]) -> str:
     """A verdict of ``judge`` with the number of blocks that an open one lacks."""
     more = (row.get("blocks_needed") or 0) - (row.get("blocks") or 0)
-    if row["verdict"] != "inconclusive" or more <= 0:
-        return str(row["verdict"])
-    return f"inconclusive: {more} more {'block' if more == 1 else 'blocks'}"
+    verdict = str(row["verdict"])
+    if outcome_of(verdict).word != "inconclusive" or more <= 0:
+        return verdict
+    separator = "; " if ":" in verdict else ": "
+    return f"{verdict}{separator}{more} more {'block' if more == 1 else 'blocks'}"
 
 
 def _server(record: Record, candidate: str | None) -> dict[str, str | None]:
@@ -169,7 +190,9 @@ OUTCOMES = {
                 "the opposite"),
         Outcome("inconclusive", "inconclusive", "?", "inconclusive", CANDIDATES[2], "cross",
                 "this run cannot tell"),
-        Outcome("not tested", "not tested", "–", "untested", NEUTRAL, "stroke",
+        Outcome(NOT_JUDGED, "not judged", "⊘", "unjudged", NEUTRAL, "wedge",
+                "measured where the claim's own condition was not met"),
+        Outcome(NOT_TESTED, "not tested", "–", "untested", NEUTRAL, "stroke",
                 "with the reason"),
     )
 }  # fmt: skip

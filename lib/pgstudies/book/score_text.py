@@ -6,7 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from ..analysis import origins
-from ..analysis.agreement import HOLDS
+from ..analysis.agreement import HOLDS, NOT_JUDGED, NOT_TESTED
 from ..terminal import printable
 from ._instrument_page import doubtful_hosts, read_checks
 from ._scorecard import OUTCOMES, in_sum, outcome_of, with_outcome
@@ -68,11 +68,14 @@ def interval_text(row: Mapping[str, Any]) -> str:
 
 
 def holding(cards: pl.DataFrame) -> str:
-    """How many of these claims hold and how many are open: "4 of 9 hold, 4 open"."""
+    """How many of these claims hold, are open, are not judged: "4 of 9 hold, 3 open"."""
     outcomes = with_outcome(cards)["outcome"]
-    count = f"{outcomes.is_in(HOLDS).sum()} of {cards.height} hold"
-    still_open = outcomes.is_in(["inconclusive", "not tested"]).sum()
-    return f"{count}, {still_open} open" if still_open else count
+    counts = {
+        "open": outcomes.is_in(["inconclusive", NOT_TESTED]).sum(),
+        NOT_JUDGED: (outcomes == NOT_JUDGED).sum(),
+    }
+    holding = f"{outcomes.is_in(HOLDS).sum()} of {cards.height} hold"
+    return ", ".join([holding, *(f"{count} {word}" for word, count in counts.items() if count)])
 
 
 def _study(study: str, part: pl.DataFrame) -> Iterator[str]:

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from .. import paths
 from ..addresses import EMBEDDED
+from ..analysis import blocks_for_claims
 from ..errors import ServerError, StudyError
 from ..files import size_text
 from ..measuring import COMPARED
@@ -45,7 +46,7 @@ def studies() -> str:
 def parameters(study: str) -> str:
     """Two lines for each parameter: its values in all profiles, then its help and limits.
 
-    Raises StudyError for an unknown study.
+    Before them, how many blocks the study's claims take. Raises StudyError for an unknown study.
     """
     profiles: dict[str, dict[str, Any]] = {}
     for profile in PROFILES:
@@ -54,7 +55,9 @@ def parameters(study: str) -> str:
     entries = [
         _entry(parameter, profiles) for parameter in declared(paths.NOTEBOOKS / f"{study}.ipynb")
     ]
-    return "\n".join([f"{study}: {_title(study)}", *entries])
+    blocks = blocks_for_claims(study)
+    needed = f"Below {blocks} blocks no claim of a difference can be told from chance."
+    return "\n".join([f"{study}: {_title(study)}", *([needed] if blocks else []), *entries])
 
 
 def records(study: str | None = None) -> str:

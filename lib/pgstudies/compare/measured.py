@@ -10,6 +10,7 @@ import polars as pl
 from ..analysis.effects import paired_effects
 from ..analysis.intervals import hodges_lehmann, signed_rank_interval
 from ..analysis.pairing import block_values, listed, round_values
+from ..analysis.verdicts import as_family
 from ..errors import StudyError
 from ..measuring import BASELINE, CANDIDATE, COMPARED, records_of
 from ..records.reading import read_record
@@ -119,8 +120,8 @@ def compared_effects(
     """The time of every step on the candidate relative to the baseline: one row per step.
 
     ``case`` is that of the only steps, or cases, to judge.  Columns: ``PLACE``, then those of
-    ``paired_effects`` with the A/A copy left out, and throughput, which is 1 / ratio.  All
-    comparisons are primary: Holm's correction is over all rows.  Raises StudyError when nothing
+    ``paired_effects`` with the A/A copy left out, p_holm, and throughput, which is 1 / ratio.  All
+    rows are one family, corrected after Holm.  Raises StudyError when nothing
     was timed, or nothing of that case.
     """
     times = values_of(measured, pl.col("metric") == TIME, of=round_values)
@@ -131,14 +132,8 @@ def compared_effects(
         times = times.filter((pl.col("case") == case) | (pl.col("step") == case))
         if times.is_empty():
             raise StudyError(f"No step or case is called {case!r}; there is {listed(known)}.")
-    effects = paired_effects(
-        times,
-        baseline=BASELINE,
-        by=[*PLACE, "metric"],
-        margin=margin,
-        primary=pl.col("candidate") == CANDIDATE,
-    )
-    return effects.filter(pl.col("candidate") == CANDIDATE).with_columns(
+    effects = paired_effects(times, baseline=BASELINE, by=[*PLACE, "metric"], margin=margin)
+    return as_family(effects.filter(pl.col("candidate") == CANDIDATE)).with_columns(
         throughput=1 / pl.col("ratio")
     )
 

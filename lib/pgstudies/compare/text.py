@@ -157,8 +157,7 @@ def _how(result: Result) -> list[str]:
         f"Each block runs every arm on both servers from restored state, in random order, {copies}"
         f"and gives one ratio of times per step. Estimates are Hodges-Lehmann, intervals exact "
         f"(signed-rank), Holm over {result.effects.height} comparisons; slower or faster is past "
-        f"{100 * result.margin:g} % and three times the noise of the copies. 'open, +n' would "
-        f"probably be settled by n more blocks.",
+        f"{100 * result.margin:g} %. 'open, +n' would probably be settled by n more blocks.",
         0,
     )
 

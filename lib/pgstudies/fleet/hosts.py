@@ -136,7 +136,8 @@ def lines_of_hosts(
     for row in together.iter_rows(named=True):
         yield f"{row['claim']}: {row['text']}"
         if not row["hosts"]:
-            yield "  not tested"
+            yield "  judged on no host"
+            yield from _verdicts(judged, row["claim"])
             continue
         words = f"  holds on {row['holds']} of {row['hosts']} {_hosts(row['hosts'])}"
         if row["ratio"] is not None:
@@ -145,10 +146,12 @@ def lines_of_hosts(
                 f"I² {row['i2']:.0%}"
             )
         yield words
-        for host, verdict in (
-            judged.filter(pl.col("claim") == row["claim"]).select("host", "verdict").rows()
-        ):
-            yield f"    {host}: {verdict}"
+        yield from _verdicts(judged, row["claim"])
+
+
+def _verdicts(judged: pl.DataFrame, claim: str) -> Iterator[str]:
+    for host, verdict in judged.filter(pl.col("claim") == claim).select("host", "verdict").rows():
+        yield f"    {host}: {verdict}"
 
 
 def _hosts(count: int) -> str:
