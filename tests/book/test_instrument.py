@@ -27,7 +27,7 @@ from pgstudies.analysis._shares import (
     share_table,
 )
 from pgstudies.analysis.effects import paired_effects
-from pgstudies.analysis.instrument import instrument_checks, mean_bias
+from pgstudies.analysis.instrument import _speed, instrument_checks, mean_bias
 from pgstudies.book._instrument_page import (
     ShownChecks,
     display_checks,
@@ -263,6 +263,16 @@ def test_a_machine_that_flips_within_rounds_is_noticed(turn_s: float, turns: int
     # Long turns, or too few of them, see one speed in one arm and the other in another.
     flipping = replace(honest(), turn_s=turn_s, turns=turns, machine=Machine(flips_per_s=5))
     assert failed(flipping.checks()) == {"speed"}
+
+
+def test_one_bad_block_of_six_is_not_yet_a_verdict() -> None:
+    # Where the baseline is off, so is every comparison with it.
+    loops = honest(blocks=EACH)._samples(np.random.default_rng(1), [*range(1, EACH + 1)])
+    bad = (pl.col("block") == 1) & (pl.col("arm") == "baseline")
+    for factor, expected in {1.0: True, 1.5: None}.items():
+        value = pl.when(bad).then(pl.col("value") * factor).otherwise("value")
+        passed, said = _speed(loops.with_columns(value=value), "baseline")
+        assert passed is expected, said
 
 
 def test_an_arm_that_often_has_the_slow_phase_is_noticed() -> None:
