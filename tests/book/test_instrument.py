@@ -7,6 +7,8 @@ noise of its own.  What is planted is known.  All seeds are fixed.
 from __future__ import annotations
 
 import json
+import math
+import re
 from dataclasses import dataclass, replace
 from html import unescape
 from pathlib import Path
@@ -25,16 +27,26 @@ from pgstudies.analysis._shares import (
     share_table,
 )
 from pgstudies.analysis.effects import paired_effects
-from pgstudies.analysis.instrument import instrument_checks, mean_bias
+from pgstudies.analysis.instrument import _speed, instrument_checks, mean_bias
 from pgstudies.book._instrument_page import (
     ShownChecks,
     display_checks,
     instrument_markup,
     read_checks,
 )
-from pgstudies.records.reading import Record
+from pgstudies.records.reading import SAMPLES_SCHEMA, Record
 from pgstudies.studies.executed import hiding, without_secrets
 from tests import made_up
+from tests.machines import (
+    ALL_AT_ONCE,
+    DRIFTING,
+    GOOD,
+    SPEEDS_APART,
+    SPIKY,
+    TWO_SPEEDS,
+    Machine,
+    in_turns,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,7 +116,11 @@ class Instrument:
     repeated: float = 1.01
     stolen: float = 0.001
     waited: float = 0.001
-    spread: float = 0.005
+    machine: Machine = TWO_SPEEDS
+    turn_s: float = 0.02
+    turns: int = 20
+    slow_phase: float = 0.0
+    drift: float = 0.0
 
     def checks(self) -> pl.DataFrame:
         rng = np.random.default_rng(9)
@@ -123,7 +139,8 @@ class Instrument:
             planted,
             deviations(self.measured, TRUTHS, baseline="baseline"),
             self._costs(rng, blocks),
-            self._machine(rng, blocks),
+            self._samples(rng, blocks),
+            baseline="baseline",
         )
 
     def _costs(self, rng: np.random.Generator, blocks: Sequence[int]) -> pl.DataFrame:
@@ -136,18 +153,32 @@ class Instrument:
         costs = pl.DataFrame(rows).with_columns(unit=pl.lit("s"))
         return paired_effects(costs, baseline="libpq loop", key="step", by=())
 
-    def _machine(self, rng: np.random.Generator, blocks: Sequence[int]) -> pl.DataFrame:
-        rows = [
-            {"block": b, "arm": arm, "metric": metric, "value": value}
-            for b in blocks
-            for arm in ARMS
-            for metric, value in {
-                "spin_s": 0.006 * np.exp(rng.normal(0, self.spread)),
-                "stolen": self.stolen,
-                "waited": self.waited,
-            }.items()
-        ]
-        return pl.DataFrame(rows)
+    def _samples(self, rng: np.random.Generator, blocks: Sequence[int]) -> pl.DataFrame:
+        """What ``watched`` records: the arm *5 % more* has the slow phase, and the drift."""
+        slots = self.machine.slots(rng, (len(blocks), self.turns * len(ARMS)), self.turn_s)
+        loops = in_turns(rng, slots, len(ARMS))
+        unlucky = list(ARMS).index("5 % more")
+        loops[:, :, unlucky] += SPEEDS_APART * (rng.random(loops.shape[:2]) < self.slow_phase)
+        loops[:, :, unlucky] += np.linspace(0, self.drift, len(blocks))[:, np.newaxis]
+        block, turn, arm = (axis.ravel() for axis in np.indices(loops.shape))
+        none = np.zeros_like(loops)
+        told = {
+            "spin_s": np.exp(loops) / 1000,
+            "waited": none + self.waited,
+            "stolen": none + self.stolen,
+        }
+        columns = {
+            "block": np.asarray(blocks)[block],
+            "group": 1,
+            "turn": turn + 1,
+            "position": arm + 1,
+            "arm": np.array(list(ARMS))[arm],
+            "case": "",
+            "step": "machine",
+            "iteration": 0,
+        }
+        each = [columns | {"metric": m, "value": v.ravel(), "unit": "s"} for m, v in told.items()]
+        return pl.concat([pl.DataFrame(one) for one in each])
 
 
 def honest(seed: int = 1, **how: Any) -> Instrument:
@@ -166,7 +197,7 @@ def sentence(checks: pl.DataFrame, check: str) -> str:
 
 def test_an_honest_instrument_passes_every_check() -> None:
     checks = honest().checks()
-    assert checks["passed"].to_list() == [True] * 8
+    assert checks["passed"].to_list() == [True] * 9
 
 
 @pytest.mark.parametrize("luck", [0.0, 0.01])
@@ -209,12 +240,50 @@ def test_a_loop_that_costs_double_is_noticed() -> None:
     assert "at 0.50 of the speed of a bare loop" in sentence(checks, "cost")
 
 
-@pytest.mark.parametrize(
-    ("fault", "check"),
-    [("stolen", "stolen time"), ("waited", "neighbours"), ("spread", "speed")],
-)
-def test_an_unsteady_machine_is_noticed(fault: str, check: str) -> None:
+@pytest.mark.parametrize(("fault", "check"), [("stolen", "stolen time"), ("waited", "neighbours")])
+def test_a_core_that_is_not_all_ours_is_noticed(fault: str, check: str) -> None:
     assert failed(replace(honest(), **{fault: 0.05}).checks()) == {check}  # type: ignore[arg-type]
+
+
+def test_two_speeds_are_no_fault_where_turns_are_short() -> None:
+    checks = honest().checks()  # the default machine
+    told = sentence(checks, "speed")
+    far = re.search(r"([\d.]+) % differ by more than 20 %", told)
+    assert far is not None
+    assert 1 < float(far.group(1)) < 3  # 2 % of neighbours 20 ms apart, at one flip in a second
+
+
+@pytest.mark.parametrize("machine", [DRIFTING, SPIKY, ALL_AT_ONCE])
+def test_nor_is_anything_else_that_happens_to_all_arms_of_a_round(machine: Machine) -> None:
+    assert failed(replace(honest(), machine=machine).checks()) == set()
+
+
+@pytest.mark.parametrize(("turn_s", "turns"), [(2.0, 20), (0.02, 1)])
+def test_a_machine_that_flips_within_rounds_is_noticed(turn_s: float, turns: int) -> None:
+    # Long turns, or too few of them, see one speed in one arm and the other in another.
+    flipping = replace(honest(), turn_s=turn_s, turns=turns, machine=Machine(flips_per_s=5))
+    assert failed(flipping.checks()) == {"speed"}
+
+
+def test_one_bad_block_of_six_is_not_yet_a_verdict() -> None:
+    # Where the baseline is off, so is every comparison with it.
+    loops = honest(blocks=EACH)._samples(np.random.default_rng(1), [*range(1, EACH + 1)])
+    bad = (pl.col("block") == 1) & (pl.col("arm") == "baseline")
+    for factor, expected in {1.0: True, 1.5: None}.items():
+        value = pl.when(bad).then(pl.col("value") * factor).otherwise("value")
+        passed, said = _speed(loops.with_columns(value=value), "baseline")
+        assert passed is expected, said
+
+
+def test_an_arm_that_often_has_the_slow_phase_is_noticed() -> None:
+    assert failed(replace(honest(), slow_phase=0.3).checks()) == {"speed"}
+
+
+def test_an_arm_that_drifts_away_from_the_others_is_noticed() -> None:
+    # While it drifts, fewer than one of twenty values are off by more than the margin.
+    checks = replace(honest(), machine=GOOD, drift=math.log(1.024)).checks()
+    assert failed(checks) == {"drift"}
+    assert "that loop drifts by 2.2 % in one arm against another" in sentence(checks, "drift")
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 5])
@@ -222,7 +291,7 @@ def test_too_little_is_not_judged_which_is_not_passed(blocks: int) -> None:
     checks = honest(blocks=blocks).checks()
     unjudged = checks.filter(pl.col("passed").is_null())["check"].to_list()
     assert unjudged == [
-        "false alarms", "false verdicts", "coverage", "recovery", "cost", "speed",
+        "false alarms", "false verdicts", "coverage", "recovery", "cost", "speed", "drift",
     ]  # fmt: skip
 
 
@@ -241,16 +310,16 @@ def test_related_comparisons_are_not_judged_as_if_they_were_many() -> None:
 
 def test_what_a_system_does_not_tell_is_not_judged() -> None:
     instrument = honest()
-    machine = pl.DataFrame(
-        schema={"block": pl.Int64, "arm": pl.String, "metric": pl.String, "value": pl.Float64}
-    )
+    machine = pl.DataFrame(schema=SAMPLES_SCHEMA)
     effects = paired_effects(instrument.measured, baseline="baseline", by=BY).join(
         TRUTHS, on=["step", "metric", "candidate"]
     )
     found = deviations(instrument.measured, TRUTHS, baseline="baseline")
     costs = pl.DataFrame(schema={"candidate": pl.String, "low": pl.Float64})
-    checks = instrument_checks(effects.clear(), effects.clear(), found, costs, machine)
-    assert checks["passed"].to_list() == [None] * 8
+    checks = instrument_checks(
+        effects.clear(), effects.clear(), found, costs, machine, baseline="baseline"
+    )
+    assert checks["passed"].to_list() == [None] * 9
     assert sentence(checks, "stolen time") == "this system does not tell"
 
 
@@ -357,7 +426,7 @@ def test_readers_without_html_get_sentences() -> None:
 def test_a_sound_instrument_is_one_calm_line() -> None:
     markup = instrument_markup(shown(honest().checks()).checks)
     assert markup == (
-        '<div class="instrument passed">The instrument: 8 of 8 checks passed on '
+        '<div class="instrument passed">The instrument: 9 of 9 checks passed on '
         "quiet&lt;1&gt;, 2026-11-21.</div>\n"
     )
 
@@ -375,8 +444,8 @@ def test_a_failed_check_is_named_with_its_sentence() -> None:
 
 def test_what_was_not_judged_is_not_counted_as_passed() -> None:
     markup = instrument_markup(shown(honest(blocks=2).checks()).checks)
-    assert "2 of 8 checks passed" in markup
-    assert "6 not judged" in markup
+    assert "2 of 9 checks passed" in markup
+    assert "7 not judged" in markup
 
 
 def test_an_instrument_that_was_not_tested_says_so(tmp_path: Path) -> None:

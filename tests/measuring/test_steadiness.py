@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pgstudies.measuring import _steadiness as steadiness
-from pgstudies.measuring._steadiness import SPINS, frequency_mhz, watched
+from pgstudies.measuring._steadiness import frequency_mhz, watched
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,12 +36,15 @@ def trial() -> Any:
     return Stranger()
 
 
-def test_a_loop_is_timed_before_and_after(trial: Any) -> None:
-    with watched(trial):
-        assert len(trial.recorded["spin_s"]) == SPINS
-    assert len(trial.recorded["spin_s"]) == 2 * SPINS
+def test_a_loop_is_timed_once_in_every_turn(trial: Any) -> None:
+    with watched(trial) as time_loop:
+        assert trial.recorded == {}
+        for turn in range(1, 4):
+            time_loop()
+            assert len(trial.recorded["spin_s"]) == turn
+    assert len(trial.recorded["spin_s"]) == 3
     assert all(0 <= share < 1 for share in trial.recorded["waited"])
-    assert len(trial.recorded["waited"]) == 2 * SPINS
+    assert len(trial.recorded["waited"]) == 3
 
 
 def test_switches_of_our_own_process_are_counted_where_the_server_is_not_ours(trial: Any) -> None:

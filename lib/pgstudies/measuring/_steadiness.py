@@ -1,4 +1,4 @@
-"""How steady the machine is while a trial runs: time stolen, others on our core, clock, speed."""
+"""How steady the machine is while arms take turns: time stolen, others on our core, speed."""
 
 from __future__ import annotations
 
@@ -12,34 +12,33 @@ import psutil
 from ..host import CPU, stolen_share
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from ._trial import Trial
 
 
-SPINS = 3
-"""So often a loop of fixed length is timed before what is watched, and again after it."""
-
-
-_LOOP = range(500_000)
+_LOOP = range(200_000)  # two milliseconds: of one alone, chance has 4 %
 
 
 @contextlib.contextmanager
-def watched(trial: Trial, step: str = "machine") -> Iterator[None]:
-    """Record what the machine did meanwhile, as far as it tells; the rest is noted as left out.
+def watched(trial: Trial, step: str = "machine") -> Iterator[Callable[[], None]]:
+    """Record what the machine does meanwhile, as far as it tells; the rest is noted as left out.
 
-    - ``spin_s``: wall time of a loop of fixed length, ``SPINS`` times before and after (iteration)
+    What it gives is to be called at the beginning of every turn, and records
+
+    - ``spin_s``: wall time of a loop of fixed length
     - ``waited``: the share of that time in which others had our core
+
+    At the end follows, over all turns,
+
     - ``stolen``: the share of our core's time (of all cores', where we are not pinned) that the
       host gave to other machines
     - ``switches_per_s`` of the whole machine, ``involuntary_per_s`` of our two processes
     - ``load_average``, and ``frequency_mhz`` of the core
     """
-    for iteration in range(1, SPINS + 1):
-        _spin(trial, step, iteration)
     ticks, switches, begin = _ticks(), _switches(trial), time.monotonic()
-    yield
+    yield lambda: _spin(trial, step)
     elapsed_s, after = time.monotonic() - begin, _switches(trial)
     stolen = stolen_share(ticks, _ticks())
     if stolen is None:
@@ -55,8 +54,6 @@ def watched(trial: Trial, step: str = "machine") -> Iterator[None]:
         trial.leave_out("frequency_mhz", "", "this system does not tell the clock of its cores")
     else:
         trial.record(step, "frequency_mhz", mhz, "MHz")
-    for iteration in range(SPINS + 1, 2 * SPINS + 1):
-        _spin(trial, step, iteration)
 
 
 def frequency_mhz(root: Path = CPU) -> float | None:
@@ -70,12 +67,12 @@ def frequency_mhz(root: Path = CPU) -> float | None:
     return float(frequency.current) if frequency else None
 
 
-def _spin(trial: Trial, step: str, iteration: int) -> None:
+def _spin(trial: Trial, step: str) -> None:
     wall, cpu = time.perf_counter(), time.thread_time()
     sum(_LOOP)
     cpu_s, wall_s = time.thread_time() - cpu, time.perf_counter() - wall
-    trial.record(step, "spin_s", wall_s, "s", iteration=iteration)
-    trial.record(step, "waited", max(0.0, 1 - cpu_s / wall_s), "share", iteration=iteration)
+    trial.record(step, "spin_s", wall_s, "s")
+    trial.record(step, "waited", max(0.0, 1 - cpu_s / wall_s), "share")
 
 
 def _ticks() -> Any:

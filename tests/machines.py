@@ -1,0 +1,90 @@
+"""Simulated machines: how long turns take where speed flips, drifts, spikes, and starts have luck.
+
+Times are logarithms, in which a steady machine has 0 for every turn.  The slots in which turns are
+taken follow each other in time; a design says which arm has which slot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[np.float64]
+
+SPEEDS_APART = np.log(1.7)
+SPIKE = np.log(1.5)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What is wrong with a machine; the defaults are those of a good one.
+
+    Attributes:
+        flips_per_s: How often it goes from one of its two speeds to the other.
+        walk: Standard deviation of a random walk of its speed, over one second.
+        slowing: How much slower it gets in one second.
+        spikes: The share of turns that something disturbs.
+        luck: Standard deviation of what one start of an arm has for all its turns.
+        noise: Standard deviation of one turn.
+
+    """
+
+    flips_per_s: float = 0.0
+    walk: float = 0.0
+    slowing: float = 0.0
+    spikes: float = 0.0
+    luck: float = 0.0
+    noise: float = 0.01
+
+    def slots(self, rng: np.random.Generator, shape: tuple[int, ...], turn_s: float) -> Numbers:
+        """ln(time) of slots of ``turn_s``, whose last axis is time."""
+        odd = (1 - np.exp(-2 * self.flips_per_s * turn_s)) / 2
+        flips = rng.random(shape) < odd
+        flips[..., 0] = rng.random(shape[:-1]) < 0.5  # either speed may be the first
+        log: Numbers = SPEEDS_APART * (flips.cumsum(axis=-1) % 2)
+        log += (self.walk * turn_s**0.5 * rng.standard_normal(shape)).cumsum(axis=-1)
+        log += self.slowing * turn_s * np.arange(shape[-1])
+        log += SPIKE * (rng.random(shape) < self.spikes)
+        return log + self.noise * rng.standard_normal(shape)
+
+    def starts(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Numbers:
+        """The luck of each start, on the log scale."""
+        return self.luck * rng.standard_normal(shape)
+
+
+GOOD = Machine()
+
+
+TWO_SPEEDS = Machine(flips_per_s=1.0)
+"""As the shared machine of the reference records: 1.7 times apart, about one flip in a second."""
+
+
+DRIFTING = Machine(walk=0.02, slowing=0.005)
+
+
+SPIKY = Machine(spikes=0.03)
+
+
+LUCKY = Machine(luck=0.02)
+
+
+ALL_AT_ONCE = replace(TWO_SPEEDS, walk=0.02, slowing=0.005, spikes=0.03, luck=0.02)
+
+
+def in_turns(rng: np.random.Generator, slots: Numbers, arms: int) -> Numbers:
+    """The slots of each arm, where all take turns in random order: …, rounds, arms."""
+    rounds = slots.reshape(*slots.shape[:-1], -1, arms)
+    order = rng.permuted(np.broadcast_to(np.arange(arms), rounds.shape), axis=-1)
+    return np.take_along_axis(rounds, order, axis=-1)
+
+
+def one_after_another(rng: np.random.Generator, slots: Numbers, arms: int) -> Numbers:
+    """The slots of each arm, where each takes all of its own at once: …, rounds, arms."""
+    each = slots.reshape(*slots.shape[:-1], arms, -1)
+    order = rng.permuted(np.broadcast_to(np.arange(arms), each.shape[:-1]), axis=-1)
+    return np.swapaxes(np.take_along_axis(each, order[..., np.newaxis], axis=-2), -1, -2)
