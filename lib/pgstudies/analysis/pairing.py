@@ -100,8 +100,9 @@ def log_ratios(
 
     A second copy of the baseline, whose name is the baseline's and " (again)", is baseline as well:
     the candidates are compared with the mean of the logarithms of both, the copy with the first
-    alone. Where ``values`` has rounds, each has its ratio, and the block's is their mean with a
-    fifth trimmed at either end; a round that lacks one of the two does not count.
+    alone. Where ``values`` has rounds, each has its ratio to either copy, and the block's is the
+    mean over the copies of their means over rounds, with a fifth trimmed at either end; a round
+    that lacks one of the two does not count.
 
     Columns: the ``by`` columns, candidate, block, unit, baseline_value, candidate_value,
     baseline_position, candidate_position, log_ratio, and log_sums, the same for the sums over all
@@ -132,44 +133,53 @@ def log_ratios(
         "has another unit than the baseline; compare one metric at a time",
     )
     pairs = pairs.with_columns(pl.coalesce("unit", "candidate_unit").alias("unit"))
-    pairs = pairs.drop("candidate_unit").with_columns(_LOG_RATIO.alias("log_ratio"))
+    pairs = pairs.drop("candidate_unit").with_columns(_log_ratio("baseline").alias("log_ratio"))
     if rounds:
         pairs = _over_rounds(pairs, [*by, "candidate", "block"])
-    return pairs.with_columns(_LOG_RATIO.alias("log_sums")).sort(*by, "candidate", "block")
+    return (
+        pairs.drop("first_value", "again_value", strict=False)
+        .with_columns(_log_ratio("baseline").alias("log_sums"))
+        .sort(*by, "candidate", "block")
+    )
 
 
 def _over_rounds(pairs: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-    """One row per block of those per round; the values are means over the rounds that have both."""
-    d = pl.col("log_ratio").drop_nulls()
-    cut = (d.len() * TRIMMED).floor().cast(pl.Int64)
-    kept = d.sort().slice(cut, d.len().cast(pl.Int64) - 2 * cut).mean()
-    has_nan = d.is_nan().any()
+    """One row per block of those per round; the values are means over the rounds that have both.
+
+    The ratios to either copy are trimmed by themselves: what disturbs a turn comes upon two copies
+    twice as often as upon one candidate, so the ratios to their mean are not symmetric about 0.
+    """
     both = pl.col("log_ratio").is_not_null()
     means = [pl.col(f"{side}_value").filter(both).mean() for side in _SIDES]
     positions = [pl.col(f"{side}_position").first() for side in _SIDES]
+    copies = [_trimmed_mean(_log_ratio(copy)) for copy in ("first", "again")]
     return pairs.group_by(*keys, maintain_order=True).agg(
         pl.col("unit").first(),
         *means,
         *positions,
-        pl.when(d.len() == 0)
-        .then(None)
-        .when(has_nan)
-        .then(math.nan)
-        .otherwise(kept.round(DECIMALS))
-        .alias("log_ratio"),
+        pl.mean_horizontal(*copies).round(DECIMALS).alias("log_ratio"),
     )
 
 
-_BEFORE, _AFTER = pl.col("baseline_value"), pl.col("candidate_value")
-_LOG_RATIO = (
-    pl.when(_BEFORE.is_null() | _AFTER.is_null())
-    .then(None)
-    .when((_BEFORE == 0) & (_AFTER == 0))
-    .then(0.0)
-    .when((_BEFORE > 0) & (_AFTER > 0))
-    .then((_AFTER.log() - _BEFORE.log()).round(DECIMALS))
-    .otherwise(math.nan)
-)
+def _trimmed_mean(d: pl.Expr) -> pl.Expr:
+    """Without a fifth at either end; null where there is nothing, NaN where one of them is."""
+    d = d.drop_nulls()
+    cut = (d.len() * TRIMMED).floor().cast(pl.Int64)
+    kept = d.sort().slice(cut, d.len().cast(pl.Int64) - 2 * cut).mean()
+    return pl.when(d.is_nan().any()).then(math.nan).otherwise(kept)
+
+
+def _log_ratio(reference: str) -> pl.Expr:
+    before, after = pl.col(f"{reference}_value"), pl.col("candidate_value")
+    return (
+        pl.when(before.is_null() | after.is_null())
+        .then(None)
+        .when((before == 0) & (after == 0))
+        .then(0.0)
+        .when((before > 0) & (after > 0))
+        .then((after.log() - before.log()).round(DECIMALS))
+        .otherwise(math.nan)
+    )
 
 
 def _pairs(
@@ -199,12 +209,13 @@ def _pairs(
         baselines = expected.join(baselines, how="cross")
     on = [*by, "candidate", "block"]
     pairs = baselines.join(candidates, on=on, how="full", coalesce=True, nulls_equal=True)
-    if copy in measured[key].to_list():
-        again = measured.filter(pl.col(key) == copy)
-        pairs = _with_both_copies(pairs, again, [*by, "block"], copy)
+    again = measured.filter(pl.col(key).cast(pl.String) == copy)
+    pairs = _with_both_copies(pairs, again, [*by, "block"], copy)
     sides = ("value", "position")
     return pairs.select(
-        *on, "unit", "candidate_unit", *(f"{arm}_{s}" for s in sides for arm in _SIDES)
+        *on,
+        *("unit", "candidate_unit", "first_value", "again_value"),
+        *(f"{arm}_{s}" for s in sides for arm in _SIDES),
     )
 
 
@@ -218,9 +229,10 @@ def _with_both_copies(
 ) -> pl.DataFrame:
     """The pairs, with the mean of the logarithms of both copies for the baseline's value."""
     second = again.select(*keys, pl.col("value").alias("again_value"))
-    first, other = pl.col("baseline_value"), pl.col("again_value")
+    first, other = pl.col("first_value"), pl.col("again_value")
+    is_copy = pl.col("candidate").cast(pl.String) == copy
     both = (
-        pl.when(other.is_null() | (pl.col("candidate") == copy))
+        pl.when(other.is_null())
         .then(first)
         .when((first > 0) & (other > 0))
         .then((first.log() + other.log()).truediv(2).exp())
@@ -228,8 +240,9 @@ def _with_both_copies(
     )
     return (
         pairs.join(second, on=list(keys), how="left", nulls_equal=True, maintain_order="left")
+        .rename({"baseline_value": "first_value"})
+        .with_columns(pl.when(~is_copy & first.is_not_null()).then(other).alias("again_value"))
         .with_columns(pl.when(first.is_null()).then(None).otherwise(both).alias("baseline_value"))
-        .drop("again_value")
     )
 
 
