@@ -12,6 +12,7 @@ from .analysis import spread as spread
 from .analysis import verdict_table as verdict_table
 from .analysis import with_interval as with_interval
 from .analysis import yes_or_no as yes_or_no
+from .charts import beside_chart as beside_chart
 from .charts import block_chart as block_chart
 from .charts import dot_chart as dot_chart
 from .charts import downloads as downloads

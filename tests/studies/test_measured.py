@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SMALL: dict[str, dict[str, Any]] = {
-    "cluster_order": {"rows": 20_000, "iterations": 2, "shared_buffers": 200},
+    "cluster_order": {"rows": 20_000, "iterations": 3, "shared_buffers": 200, "selects": 2},
     "dead_tuples": {"probes": 10_000, "dead": [2], "memory_kb": [64, 65_536]},
-    "hash_index": {"rows": 100_000, "transactions": 20, "legs": 3},
-    "instrument": {"letters": 1_000, "iterations": 1},
+    "hash_index": {"transactions": 20, "turns": 2, "queries": 50},
+    "instrument": {"letters": 1_000, "iterations": 1, "rounds": 1},
     "mvcc_catalog": {
         "releases": ["9.6"],
-        "connections": [20, 80],
-        "objects": 200,
-        "statements": 20,
-        "starts": 10,
+        "transactions": [20, 80],
+        "objects": 40,
+        "at_once": 20,
+        "starts": 5,
     },
     "sync_scans": {"table_mb": 64, "buffers_mb": 8, "read_mb": 800, "io_methods": ["sync"]},
 }

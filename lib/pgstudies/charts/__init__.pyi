@@ -1,4 +1,5 @@
 from ._scans import scan_chart as scan_chart
+from .effects import beside_chart as beside_chart
 from .effects import effect_chart as effect_chart
 from .effects import effect_map as effect_map
 from .markup import chart_markup as chart_markup

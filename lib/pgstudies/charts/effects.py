@@ -1,4 +1,4 @@
-"""Ratios with their intervals: forest plot and map."""
+"""Ratios with their intervals: forest plot, map, and ours against those published."""
 
 from __future__ import annotations
 
@@ -8,7 +8,17 @@ import altair as alt
 import polars as pl
 
 from ..analysis.verdicts import OPEN
-from .style import NEUTRAL, WIDTH, arm_channels, choosable, described, faded, present, require
+from .style import (
+    BASELINE,
+    NEUTRAL,
+    WIDTH,
+    arm_channels,
+    choosable,
+    described,
+    faded,
+    present,
+    require,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -120,6 +130,58 @@ _RATIO_TITLES = {
     "high": "95 % interval to",
     "published_ratio": "published ratio (one run)",
 }
+
+
+_MARGIN = 1.15
+"""How far an axis reaches past the outermost number, as a factor."""
+
+
+_SIDE = 400
+
+
+def beside_chart(judged: pl.DataFrame, *, description: str) -> alt.LayerChart:
+    """Every published ratio against ours with its interval; on the diagonal the two are equal.
+
+    Columns of ``judged``, such as ``judge`` returns: claim, the label of a point, published_ratio,
+    ratio, low, high, and verdict.  Rows without one of the two ratios are left out.  Right of the
+    vertical line and above the horizontal one the candidate costs more.  Raises StudyError when a
+    column is missing, there are no rows or the description is empty.
+    """
+    needed = ["claim", "published_ratio", "ratio", "low", "high", "verdict"]
+    require(judged, needed, "beside_chart")
+    data = judged.select(*needed, *present(judged, "text")).drop_nulls(["published_ratio", "ratio"])
+    require(data, needed, "beside_chart")
+    numbers = data.select("published_ratio", "ratio", "low", "high").to_numpy().ravel()
+    seen = [1.0, *(float(number) for number in numbers if number > 0)]
+    least, most = min(seen) / _MARGIN, max(seen) * _MARGIN
+    scale = alt.Scale(type="log", domain=[least, most], nice=False)
+    x = alt.X("published_ratio:Q").scale(scale).title("published ratio, one run")
+    y = alt.Y("ratio:Q").scale(scale).title("ours, with its 95 % interval")
+    ends = alt.Chart(pl.DataFrame({"published_ratio": [least, most], "ratio": [least, most]}))
+    base = alt.Chart(data).encode(x=x.axis(format="~r", tickCount=6))
+    tooltip = [
+        *(alt.Tooltip(f"{c}:N") for c in present(data, "text")),
+        alt.Tooltip("verdict:N"),
+        *(
+            alt.Tooltip(f"{column}:Q").format(".3f").title(title)
+            for column, title in _RATIO_TITLES.items()
+        ),
+    ]
+    layers = [
+        ends.mark_line(color=NEUTRAL, strokeDash=[5, 4]).encode(x=x, y=y),
+        alt.Chart().mark_rule(color=NEUTRAL, opacity=0.5).encode(x=alt.XDatum(1, scale=scale)),
+        alt.Chart().mark_rule(color=NEUTRAL, opacity=0.5).encode(y=alt.YDatum(1, scale=scale)),
+        base.mark_rule(strokeWidth=2, color=BASELINE).encode(
+            y=alt.Y("low:Q").scale(scale), y2="high:Q"
+        ),
+        base.mark_point(size=70, color=BASELINE).encode(
+            y=y.axis(format="~r", tickCount=6), tooltip=tooltip
+        ),
+        base.mark_text(align="left", dx=9, dy=-7, fontSize=11).encode(y=y, text="claim:N"),
+    ]
+    return described(
+        alt.LayerChart(layer=layers).properties(width=_SIDE, height=_SIDE), description
+    )
 
 
 LESS, NONE, MORE = "#6db3e3", "#f4f4f2", "#eb9a6c"
