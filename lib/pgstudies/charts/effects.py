@@ -9,10 +9,11 @@ import polars as pl
 
 from ..analysis.verdicts import OPEN
 from .style import (
-    BASELINE,
     NEUTRAL,
     WIDTH,
     arm_channels,
+    arm_scale,
+    arm_shapes,
     choosable,
     described,
     faded,
@@ -159,7 +160,13 @@ def beside_chart(judged: pl.DataFrame, *, description: str) -> alt.LayerChart:
     y = alt.Y("ratio:Q").scale(scale).title("ours, with its 95 % interval")
     ends = alt.Chart(pl.DataFrame({"published_ratio": [least, most], "ratio": [least, most]}))
     base = alt.Chart(data).encode(x=x.axis(format="~r", tickCount=6))
+    names = data["claim"].unique(maintain_order=True).to_list()
+    legend: Any = alt.Legend(orient="right", direction="vertical", columns=1)
+    color = alt.Color("claim:N").scale(arm_scale(names)).legend(legend)
+    shape = alt.Shape("claim:N").scale(arm_shapes(names)).legend(legend)
+    picked = alt.selection_point(fields=["claim"], bind="legend")
     tooltip = [
+        alt.Tooltip("claim:N"),
         *(alt.Tooltip(f"{c}:N") for c in present(data, "text")),
         alt.Tooltip("verdict:N"),
         *(
@@ -171,17 +178,19 @@ def beside_chart(judged: pl.DataFrame, *, description: str) -> alt.LayerChart:
         ends.mark_line(color=NEUTRAL, strokeDash=[5, 4]).encode(x=x, y=y),
         alt.Chart().mark_rule(color=NEUTRAL, opacity=0.5).encode(x=alt.XDatum(1, scale=scale)),
         alt.Chart().mark_rule(color=NEUTRAL, opacity=0.5).encode(y=alt.YDatum(1, scale=scale)),
-        base.mark_rule(strokeWidth=2, color=BASELINE).encode(
-            y=alt.Y("low:Q").scale(scale), y2="high:Q"
+        base.mark_rule(strokeWidth=2).encode(
+            y=alt.Y("low:Q").scale(scale), y2="high:Q", color=color, opacity=faded(picked)
         ),
-        base.mark_point(size=70, color=BASELINE).encode(
-            y=y.axis(format="~r", tickCount=6), tooltip=tooltip
+        base.mark_point(size=70).encode(
+            y=y.axis(format="~r", tickCount=6),
+            color=color,
+            shape=shape,
+            opacity=faded(picked),
+            tooltip=tooltip,
         ),
-        base.mark_text(align="left", dx=9, dy=-7, fontSize=11).encode(y=y, text="claim:N"),
     ]
-    return described(
-        alt.LayerChart(layer=layers).properties(width=_SIDE, height=_SIDE), description
-    )
+    chart = alt.LayerChart(layer=layers).properties(width=_SIDE, height=_SIDE)
+    return described(chart.add_params(picked), description)
 
 
 LESS, NONE, MORE = "#6db3e3", "#f4f4f2", "#eb9a6c"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
@@ -106,10 +107,11 @@ def arm_colours(arms: Sequence[str]) -> dict[str, str]:
     ``heap`` and the posts' ``head`` are baselines and have one blue in every study; without them
     the first arm has it.  A baseline's second copy, ``heap (again)``, has a lighter one.  Arms with
     ``patch`` in their name are vermilion and, where there are several, of other warm colours; the
-    others take the palette's colours in order.
+    others take the palette's colours in order, again from its beginning when all are taken: then
+    their shapes tell them apart.
     """
     baselines = {arm for arm in arms if arm.lower() in {"heap", "head"}} or set(arms[:1])
-    patched, rest = iter((PATCHED, *FURTHER_PATCHED)), iter(CANDIDATES)
+    patched, rest = iter((PATCHED, *FURTHER_PATCHED)), itertools.cycle(CANDIDATES)
     colours: dict[str, str] = {}
     for arm in arms:
         if arm in baselines:
@@ -119,7 +121,7 @@ def arm_colours(arms: Sequence[str]) -> dict[str, str]:
         elif "patch" in arm.lower():
             colours[arm] = next(patched, PATCHED)
         else:
-            colours[arm] = next(rest, NEUTRAL)
+            colours[arm] = next(rest)
     return colours
 
 
