@@ -19,11 +19,17 @@ if TYPE_CHECKING:
 SMALL: dict[str, dict[str, Any]] = {
     "cluster_order": {"rows": 20_000, "iterations": 3, "shared_buffers": 200, "selects": 2},
     "dead_tuples": {"probes": 10_000, "dead": [2], "memory_kb": [64, 65_536]},
-    "hash_index": {"transactions": 20, "turns": 2, "queries": 50},
+    "hash_index": {
+        "rows": 100_000,
+        "few_buffers": 128,
+        "transactions": 20,
+        "turns": 2,
+        "queries": 50,
+    },
     "instrument": {"letters": 1_000, "iterations": 1, "rounds": 1},
     "mvcc_catalog": {
         "releases": ["9.6"],
-        "transactions": [20, 80],
+        "prepared": [20, 80],
         "objects": 40,
         "at_once": 20,
         "starts": 5,
