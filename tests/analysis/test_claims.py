@@ -101,6 +101,20 @@ def test_a_published_ratio_may_be_missing_and_a_claim_not_tested() -> None:
     assert (claim.published_ratio, claim.not_tested) == (None, "no arm")
 
 
+def test_the_file_may_say_why_a_claim_is_not_tested_which_then_takes_no_blocks(file: Path) -> None:
+    file.write_text(
+        ONE.replace('kind = "count"', 'kind = "direction"') + 'not_tested = "it is gone"\n'
+    )
+    (claim,) = claims("swept", places={"arm": "two", "last": 1})
+    assert claim.not_tested == "it is gone"
+    others = "".join(
+        ONE[ONE.index("[[claim]]") :].replace('"count"', '"direction"').replace('"twice"', f'"{n}"')
+        for n in range(3)
+    )
+    file.write_text(file.read_text() + others)
+    assert blocks_for_claims("swept") == 7
+
+
 @pytest.mark.parametrize(
     ("said", "instead", "problem"),
     [
@@ -110,6 +124,7 @@ def test_a_published_ratio_may_be_missing_and_a_claim_not_tested() -> None:
         ('direction = "more"\n', "", "has not the keys"),
         ("published_ratio = 2.0", "published_ratio = -2.0", "not a number above 0"),
         ('study = "swept"', 'study = "other"', "is of other, which is no"),
+        ("judged_by", "not_tested = 1\njudged_by", "a number where a text should be"),
         ('id = "twice"', "id = 2", "a number where a text should be"),
         ("comparison = {", "comparison = 1 # {", "is not a table"),
         ('kind = "count"', 'kind = "guess"', "none of direction, threshold, alike, count"),

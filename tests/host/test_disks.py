@@ -10,7 +10,7 @@ import pytest
 
 from pgstudies.errors import CannotRun
 from pgstudies.host import disks
-from pgstudies.host.disks import disk_read_bytes, find_disk, scheduler_of
+from pgstudies.host.disks import disk_read_bytes, find_disk, read_ahead_bytes, scheduler_of
 from pgstudies.servers._serve import serve
 from pgstudies.servers.limits import scheduled
 from tests.servers_at_hand import BUILDER, dsn_of
@@ -57,11 +57,17 @@ def test_sectors_read_are_told_in_bytes(owned: OwnedServer, disk: Path) -> None:
     assert disk_read_bytes(owned.data_directory) == 4096 * 512
 
 
+def test_what_is_read_ahead_is_told_in_bytes(owned: OwnedServer, disk: Path) -> None:
+    (disk / "queue" / "read_ahead_kb").write_text("128\n")
+    assert read_ahead_bytes(owned.data_directory) == 131_072
+
+
 def test_what_is_on_no_disk_has_read_nothing(
     owned: OwnedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disks, "DEVICES", tmp_path)
     assert disk_read_bytes(owned.data_directory) is None
+    assert read_ahead_bytes(owned.data_directory) is None
     with pytest.raises(CannotRun, match="not on a disk whose"), scheduled(owned, "none"):
         pass
 

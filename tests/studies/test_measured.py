@@ -34,7 +34,7 @@ SMALL: dict[str, dict[str, Any]] = {
         "at_once": 20,
         "starts": 5,
     },
-    "sync_scans": {"table_mb": 64, "buffers_mb": 8, "read_mb": 800, "io_methods": ["sync"]},
+    "sync_scans": {"offsets": [0.0]},
 }
 """What makes a run small and yet shows what is counted; everything else is as in quick."""
 

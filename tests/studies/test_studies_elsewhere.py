@@ -51,7 +51,7 @@ LEFT_OUT = {
     "cluster_order": "the server is not ours, so nothing can be built for it",
     "hash_index": "its cache cannot be made cold",
     "dead_tuples": "the server is not ours, so nothing can be built for it",
-    "sync_scans": "its cache cannot be made cold",
+    "sync_scans": "the server is not ours, so it cannot be limited",
     "mvcc_catalog": "only a superuser can remove the cache files of this server",
     "instrument": "its cache cannot be made cold",
 }

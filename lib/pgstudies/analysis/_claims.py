@@ -24,6 +24,9 @@ _TEXTS = ("study", "id", "text", "source", "kind", "direction", "judged_by")
 _KEYS = {*_TEXTS, "published_ratio", "comparison"}
 
 
+_OPTIONAL = {"threshold", "not_tested"}
+
+
 _COMPARED = ("step", "case", "baseline", "candidate")
 
 
@@ -59,8 +62,9 @@ def claims(
 
     ``places`` fills the placeholders; ``published`` has, by id, the published ratios at the size of
     this run where that is not the post's, None where the post gives none; ``not_tested`` says why
-    this run tests no claim.  Raises StudyError for an unknown study, an id of ``published`` that is
-    not one of its claims, a placeholder without a value, and a file that is not as it should be.
+    this run tests no claim; of a single one the file may say so.  Raises StudyError for an unknown
+    study, an id of ``published`` that is not one of its claims, a placeholder without a value, and
+    a file that is not as it should be.
     """
     origins, entries = _read()
     if study not in origins:
@@ -86,7 +90,7 @@ def claims(
             _comparison(entry, places or {}),
             kind=entry["kind"],
             threshold=entry.get("threshold"),
-            not_tested=not_tested,
+            not_tested=not_tested or entry.get("not_tested"),
         )
         for entry in own
     ]
@@ -120,8 +124,9 @@ def blocks_for_claims(study: str) -> int | None:
     See ``blocks_for_family``; None for a study without claims.
     """
     _, entries = _read()
-    kinds = [entry["kind"] for entry in entries if entry["study"] == study]
-    return blocks_for_family(sum(kind in FAMILY for kind in kinds)) if kinds else None
+    own = [entry for entry in entries if entry["study"] == study]
+    tested = [entry for entry in own if "not_tested" not in entry]
+    return blocks_for_family(sum(e["kind"] in FAMILY for e in tested)) if own else None
 
 
 def origins() -> dict[str, Origin]:
@@ -149,13 +154,13 @@ def _read() -> tuple[dict[str, Origin], list[dict[str, Any]]]:
 
 def _problem(entry: Mapping[str, Any], origins: Mapping[str, Origin]) -> str | None:
     who = f"the claim {entry.get('id')!r}"
-    if entry.keys() - {"threshold"} != _KEYS:
+    if entry.keys() - _OPTIONAL != _KEYS:
         return f"{who} has not the keys {', '.join(sorted(_KEYS))}"
     ratio, kind, direction = entry["published_ratio"], entry["kind"], entry["direction"]
     threshold = entry.get("threshold")
     wrong = {
         f"{who} has a number where a text should be": not all(
-            isinstance(entry[name], str) for name in _TEXTS
+            isinstance(entry[name], str) for name in (*_TEXTS, *(entry.keys() & {"not_tested"}))
         ),
         f"{who} is of {entry['study']}, which is no [study]": entry["study"] not in origins,
         f"the kind of {who} is none of {', '.join(get_args(Kind))}": kind not in get_args(Kind),

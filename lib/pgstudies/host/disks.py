@@ -1,4 +1,4 @@
-"""The disk that holds a file: what it is, how much is read from it, and its I/O scheduler."""
+"""The disk that holds a file: what is read from it and read ahead, and its I/O scheduler."""
 
 from __future__ import annotations
 
@@ -32,6 +32,17 @@ def disk_read_bytes(path: Path) -> int | None:
     if disk is None:
         return None
     return int((disk / "stat").read_text().split()[_SECTORS_READ]) * _SECTOR_BYTES
+
+
+def read_ahead_bytes(path: Path) -> int | None:
+    """How far the kernel reads ahead of a sequential reader of the disk behind ``path``, at most.
+
+    None where no disk is seen.
+    """
+    disk = find_disk(path)
+    if disk is None:
+        return None
+    return int((disk / "queue/read_ahead_kb").read_text()) * 1024
 
 
 def scheduler_of(disk: Path) -> str | None:
