@@ -233,13 +233,12 @@ def of_hash_index() -> dict[tuple[str, str], float]:
 def of_dead_tuples() -> dict[tuple[str, str], float]:
     of = {(r["case"], r["structure"]): r for r in published("dead_tuples").iter_rows(named=True)}
     told = all_claims().filter(pl.col("study") == "dead_tuples", pl.col("claim") != "vacuum")
+    fields = {("lookup", "cpu_s"): "lookup_ms", ("load", "cpu_s"): "load_ms"}
+    fields |= {("load", "size"): "size_bytes"}
     ratios = {}
     for row in told.iter_rows(named=True):
-        case, field = (
-            row["case"].split(",")[0],
-            {"cpu_s": "lookup_ms", "size": "size_bytes"}[row["judged_by"]],
-        )
-        ratio = of[case, row["candidate"]][field] / of[case, "array"][field]
+        field = fields[row["step"], row["judged_by"]]
+        ratio = of[row["case"], row["candidate"]][field] / of[row["case"], "array"][field]
         ratios["dead_tuples", row["claim"]] = ratio
     return ratios
 

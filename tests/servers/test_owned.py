@@ -94,6 +94,11 @@ def test_a_servers_writers_are_quiet_unless_a_study_wants_them(owned: OwnedServe
         }
 
 
+def test_a_release_before_18_has_checksums_as_18_has_by_default() -> None:
+    with serve("16") as server:
+        assert shown(server, "data_checksums") == "on"
+
+
 def shown(server: Server, name: str) -> object:
     with server.connect() as connection:
         row = connection.execute(f"SHOW {name}".encode()).fetchone()

@@ -290,7 +290,8 @@ class OwnedServer(ServerBase):
         command += ["--auth-local=peer", "--auth-host=reject"]
         # -N is --nosync, since 10 spelled --no-sync.  -n is --noclean: a disk that was full stays
         # so for us to see.
-        command += ["-E", "UTF8", "--locale=C", "-N", "-n"]
+        # Checksums are the default since 18; without them the releases before would log less.
+        command += ["-E", "UTF8", "--locale=C", "--data-checksums", "-N", "-n"]
         held = self._instance.held_by()
         run_as(self._account, command, self._environment, pass_fds=held)
         try:
