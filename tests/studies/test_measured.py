@@ -20,8 +20,6 @@ SMALL: dict[str, dict[str, Any]] = {
     "cluster_order": {"rows": 20_000, "iterations": 3, "shared_buffers": 200, "selects": 2},
     "dead_tuples": {"probes": 40_000, "rows": 400_000},
     "hash_index": {
-        "rows": 100_000,
-        "few_buffers": 128,
         "transactions": 20,
         "turns": 2,
         "queries": 50,
