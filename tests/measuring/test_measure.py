@@ -277,16 +277,6 @@ def test_an_arm_whose_server_cannot_be_had_is_named_and_the_next_is_the_baseline
     assert value(record, "rows") == [ROWS] * 6
 
 
-def test_a_trial_can_go_back_to_its_state() -> None:
-    def twice(trial: Trial, arm: Arm) -> None:
-        procedure(trial, arm)
-        assert trial.value("SELECT count(*) FROM t") == 0
-        trial.restore()
-        procedure(trial, arm)
-
-    assert value(run(procedure=twice, blocks=1), "rows") == [ROWS] * 6
-
-
 def test_a_sequence_of_statements_is_recorded_as_one_of_them() -> None:
     between: list[int] = []
 

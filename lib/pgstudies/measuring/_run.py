@@ -184,7 +184,6 @@ class Run:
             block=block,
             group=group,
             show=self.progress.show,
-            restore=lambda: self._restore(arm, [], session=0),
             witness=self.witnesses.get(arm.name),
         )
 

@@ -57,7 +57,6 @@ class Trial:
         block: int,
         group: int = 1,
         show: Callable[[str], None] = lambda _: None,
-        restore: Callable[[], None] = lambda: None,
         witness: Witness | None = None,
     ) -> None:
         self.server = server
@@ -69,7 +68,6 @@ class Trial:
         self.rows: list[tuple[Any, ...]] = []
         self.left_out: list[tuple[str, str, str]] = []
         self._show = show
-        self._restore = restore
         self.witness = witness
         self._waits: Waits | None = None
         self._open()
@@ -99,12 +97,6 @@ class Trial:
 
     def __exit__(self, *_: object) -> None:
         self._close()
-
-    def restore(self) -> None:
-        """Go back to the state the trial started from; ``connection`` is a new one."""
-        self._close()
-        self._restore()
-        self._open()
 
     def show(self, what: str) -> None:
         """Say in the progress bar what is being done."""
