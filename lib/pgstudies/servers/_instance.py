@@ -41,19 +41,23 @@ _MAP = "pgstudies"
 # Runs when nobody holds the other end of its standard input any more: neither we, by whatever
 # death, nor initdb, whose servers would leave their shared memory behind if their files went first.
 # $1 is the instance's directory, $2 that of its socket; the last line read is the process number of
-# the last server.  It is stopped only if it is the one of that directory.
+# the last server.  It is stopped only as long as it is the one of that directory: numbers of
+# processes are given anew.
 _WATCHDOG = """
 while read -r line; do pid=$line; done
-if [ -n "$pid" ]; then
-    case $(tr '\\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null || ps -o args= -p "$pid") in
-    *"$1/data"*)
-        kill -QUIT "$pid"
-        for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
-            kill -0 "$pid" 2>/dev/null || break
-            sleep 0.25
-        done
-        kill -KILL "$pid" 2>/dev/null
+is_ours() {
+    case $(tr '\\0' ' ' <"/proc/$2/cmdline" 2>/dev/null || ps -o args= -p "$2") in
+    *"$1/data"*) true;;
+    *) false;;
     esac
+}
+if [ -n "$pid" ] && is_ours "$1" "$pid"; then
+    kill -QUIT "$pid"
+    for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+        is_ours "$1" "$pid" || break
+        sleep 0.25
+    done
+    is_ours "$1" "$pid" && kill -KILL "$pid" 2>/dev/null
 fi
 # More than once, as a copy may be under way; the lock goes last.
 for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
