@@ -173,7 +173,8 @@ class Waits:
 
     def __exit__(self, *_: object) -> None:
         self._awake.clear()
-        self._asleep.set()
+        with self._lock:
+            self._asleep.set()
 
     def turn(self) -> None:
         """Begin to count anew."""
@@ -213,8 +214,9 @@ class Waits:
                 except psycopg.Error:
                     return  # the server has ended, and whoever measures will say so
                 with self._lock:
-                    self._now.update(row[0] for row in rows)
-                    self._rounds[1] += 1
+                    if not self._asleep.is_set():  # else the turn has ended meanwhile
+                        self._now.update(row[0] for row in rows)
+                        self._rounds[1] += 1
             if self._ended:
                 return
 
