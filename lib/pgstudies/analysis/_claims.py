@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 _TEXTS = ("study", "id", "text", "source", "kind", "direction", "judged_by")
 
 
-_KEYS = {*_TEXTS, "published_ratio", "comparison"}
+_KEYS = {*_TEXTS, "comparison"}
 
 
-_OPTIONAL = {"threshold", "not_tested"}
+_OPTIONAL = {"published_ratio", "threshold", "not_tested"}
 
 
 _COMPARED = ("step", "case", "baseline", "candidate")
@@ -85,7 +85,7 @@ def claims(
             entry["text"],
             _filled(entry["source"], entry, places or {}),
             entry["direction"],
-            ratios.get(entry["id"], entry["published_ratio"]),
+            ratios.get(entry["id"], entry.get("published_ratio")),
             entry["judged_by"],
             _comparison(entry, places or {}),
             kind=entry["kind"],
@@ -99,15 +99,15 @@ def claims(
 def all_claims() -> pl.DataFrame:
     """Every claim at the post's own size, in the file's order.
 
-    Columns: study, claim, text, source, kind, direction, judged_by, published_ratio, threshold
-    (null where the claim names none); then as text, and null where the claim does not name it:
+    Columns: study, claim, text, source, kind, direction, judged_by, published_ratio (null where the
+    post gives no figure), threshold (null where the claim names none); then as text, and null where the claim does not name it:
     step, case, baseline, candidate.
     """
     origins, entries = _read()
     rows = []
     for entry in entries:
         places = origins[entry["study"]].places
-        row = {name: entry[name] for name in (*_TEXTS, "published_ratio")}
+        row = {name: entry.get(name) for name in (*_TEXTS, "published_ratio")}
         row |= {"claim": entry["id"], "source": _filled(entry["source"], entry, places)}
         row["threshold"] = entry.get("threshold")
         named = _comparison(entry, places)
@@ -156,7 +156,7 @@ def _problem(entry: Mapping[str, Any], origins: Mapping[str, Origin]) -> str | N
     who = f"the claim {entry.get('id')!r}"
     if entry.keys() - _OPTIONAL != _KEYS:
         return f"{who} has not the keys {', '.join(sorted(_KEYS))}"
-    ratio, kind, direction = entry["published_ratio"], entry["kind"], entry["direction"]
+    ratio, kind, direction = entry.get("published_ratio"), entry["kind"], entry["direction"]
     threshold = entry.get("threshold")
     wrong = {
         f"{who} has a number where a text should be": not all(
@@ -169,7 +169,10 @@ def _problem(entry: Mapping[str, Any], origins: Mapping[str, Origin]) -> str | N
             (kind == "alike") != (direction == "alike")
         ),
         f"the published_ratio of {who} is not a number above 0, with a decimal point": (
-            not isinstance(ratio, float) or ratio <= 0
+            ratio is not None and (not isinstance(ratio, float) or ratio <= 0)
+        ),
+        f"{who} has neither published_ratio nor threshold": (
+            ratio is None and threshold is None and kind != "alike"
         ),
         f"the comparison of {who} is not a table": not isinstance(entry["comparison"], dict),
         f"the comparison of {who} names the metric, which is the key judged_by": (
