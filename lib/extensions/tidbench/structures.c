@@ -31,11 +31,9 @@ nothing_contains(const void *set, const ItemPointerData *tid)
 static const Structure nothing = {"nothing", nothing_load, nothing_contains};
 
 /*
- * A sorted array and the C library's bsearch(): VACUUM up to 16.  Filled piece
- * by piece, as there: one copy of 520 MB took two to four times as long.
+ * A sorted array and the C library's bsearch(): VACUUM up to 16.  Filled TID by
+ * TID, as there and in bdbench.
  */
-
-#define TIDS_AT_A_TIME 10000
 
 typedef struct Array
 {
@@ -54,12 +52,12 @@ array_load(const ItemPointerData *dead, int64 count)
 	array->count = count;
 	array->first = tid_number(&dead[0]);
 	array->last = tid_number(&dead[count - 1]);
-	for (int64 done = 0; done < count; done += TIDS_AT_A_TIME)
+	for (int64 i = 0; i < count; i++)
 	{
-		const int64 now = Min(count - done, TIDS_AT_A_TIME);
-
 		CHECK_FOR_INTERRUPTS();
-		memcpy(&array->tids[done], &dead[done], now * sizeof(ItemPointerData));
+		ItemPointerSet(&array->tids[i],
+					   ItemPointerGetBlockNumberNoCheck(&dead[i]),
+					   ItemPointerGetOffsetNumberNoCheck(&dead[i]));
 	}
 	return array;
 }
