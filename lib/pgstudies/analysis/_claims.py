@@ -100,8 +100,8 @@ def all_claims() -> pl.DataFrame:
     """Every claim at the post's own size, in the file's order.
 
     Columns: study, claim, text, source, kind, direction, judged_by, published_ratio (null where the
-    post gives no figure), threshold (null where the claim names none); then as text, and null where the claim does not name it:
-    step, case, baseline, candidate.
+    post gives no figure), threshold (null where the claim names none); then as text, and null where
+    the claim does not name it: step, case, baseline, candidate.
     """
     origins, entries = _read()
     rows = []
