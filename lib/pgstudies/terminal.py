@@ -153,3 +153,14 @@ def byte_bar(what: str, total: int) -> tqdm[NoReturn]:
         mininterval=0.5,
         bar_format="{desc}: {n_fmt}/{total_fmt} |{bar:20}| {elapsed}",
     )
+
+
+def rough_duration(seconds: float) -> str:
+    """A duration in words that do not pretend to be exact."""
+    if seconds < 90:
+        return f"about {seconds:.0f} seconds"
+    minutes = seconds / 60
+    if minutes < 100:
+        return f"about {minutes:.0f} minutes"
+    hours = minutes / 60
+    return f"about {hours:.1f} hours" if hours < 10 else f"about {hours:.0f} hours"

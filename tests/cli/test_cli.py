@@ -158,6 +158,30 @@ def test_a_run_says_where_the_notebook_is(place: Path, pgstudies: Command) -> No
     assert metadata["pgstudies"]["parameters"]["starts"] == [1, 2]
 
 
+def test_a_run_says_beforehand_what_it_is_and_how_long_it_took(
+    place: Path, pgstudies: Command
+) -> None:
+    notebook = place / "notebooks" / "well.ipynb"
+    notebook.write_text(notebook.read_text().replace("iterations", "blocks"))
+    file = place / "notebooks" / "parameters" / "standard" / "well.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text("# A large table:\n# an hour.\nblocks: 8\n# no part of it\nrows: 3000\n")
+    ends = ["04:31:30", "04:33:30", "04:35:40"]
+    blocks = [
+        entry
+        | {"started_at": f"2026-11-21T{end[:-2]}00+00:00", "finished_at": f"2026-11-21T{end}Z"}
+        for entry, end in zip(timeline(1, 2, 3), ends, strict=True)
+    ]
+    samples = pl.DataFrame(schema=SAMPLES_SCHEMA)
+    told = info("well", profile="standard", timeline=blocks, blocks=3)
+    write_whole(place / "records" / "well" / "one", told, samples)
+    shown = pgstudies("run", "well", "--profile", "standard")
+    assert shown.err.splitlines()[:2] == [
+        "well, standard: A large table: an hour.",
+        "well, standard: 8 blocks: about 16 minutes where the newest record of this size was made",
+    ]
+
+
 def test_all_means_every_study(pgstudies: Command) -> None:
     shown = pgstudies("run", "all", "--server", "embedded")
     assert shown.code == 0
@@ -286,6 +310,8 @@ def test_studies_are_listed_with_their_titles(pgstudies: Command) -> None:
 def test_the_parameters_of_a_study_are_listed_with_their_limits(
     place: Path, pgstudies: Command
 ) -> None:
+    notebook = place / "notebooks" / "well.ipynb"
+    notebook.write_text(notebook.read_text().replace("iterations", "blocks"))
     file = place / "notebooks" / "parameters" / "standard" / "well.yaml"
     file.parent.mkdir(parents=True)
     file.write_text("rows: 1_000_000\nstarts: [4, 5]\nmemory: 80\n")

@@ -16,7 +16,7 @@ from pgstudies.compare.plan import forecast_lines, forecast_of
 from pgstudies.compare.report import request_in, write_report
 from pgstudies.compare.request import Request, read_settings, side
 from pgstudies.compare.result import Result, exit_code, result_of
-from pgstudies.compare.text import COLUMNS, as_text
+from pgstudies.compare.text import COLUMNS, as_text, noise
 from pgstudies.errors import StudyError
 from pgstudies.measuring._design import Arm, Comparison, Side, played
 from pgstudies.measuring._design import _both_sides as both_sides
@@ -259,11 +259,42 @@ def test_a_step_of_one_side_only_is_named() -> None:
     assert sentence == "Run on one side only: made_up, heap, select."
 
 
-def test_too_few_blocks_say_how_many_it_takes() -> None:
-    passed, sentence = guards_of(made_up(well().samples.filter(pl.col("block") <= 6)))["blocks"]
+def of_blocks(steps: Mapping[str, Sequence[float]], blocks: int) -> Measured:
+    return made_up(samples_of(steps).filter(pl.col("block") <= blocks))
+
+
+def test_too_few_blocks_for_a_difference_say_how_many_it_takes() -> None:
+    measured = of_blocks({"insert": logs(1.1), "select": logs(1.0)}, 6)
+    passed, sentence = guards_of(measured)["blocks"]
     assert passed is False
-    assert "before block 7; the same command with --blocks 7 adds them." in sentence
-    assert verdict_of(made_up(well().samples.filter(pl.col("block") <= 6))) == 2
+    assert "before block 7, and some are evident on their own (made_up, heap, insert)" in sentence
+    assert "the same command with --blocks 7 adds them." in sentence
+    assert verdict_of(measured) == 2
+
+
+def test_few_blocks_are_enough_where_nothing_differs() -> None:
+    measured = of_blocks({"insert": logs(1.0), "select": logs(1.0)}, 6)
+    passed, sentence = guards_of(measured)["blocks"]
+    assert (passed, verdict_of(measured)) == (True, 0)
+    assert sentence == (
+        "6 blocks; one of 2 comparisons is told from chance from block 7 on, and none differs even "
+        "on its own."
+    )
+
+
+def test_without_an_interval_the_blocks_are_too_few() -> None:
+    passed, sentence = guards_of(of_blocks({"insert": logs(1.0)}, 5))["blocks"]
+    assert passed is False
+    assert "an interval needs 6; the same command with --blocks 6 adds them." in sentence
+
+
+def test_half_an_interval_is_told() -> None:
+    (low, high, ratio) = (0.99, 0.99 * 1.02**2, 1.0)
+    effects = pl.DataFrame({"low": [low, 1.0], "high": [high, 1.0], "ratio": [ratio, 1.0]})
+    assert noise(effects) == (
+        "Half an interval is 1.0 % at the median of the steps, 2.0 % at most."
+    )
+    assert noise(effects.clear()) is None
 
 
 def test_an_order_effect_is_named() -> None:
@@ -296,8 +327,16 @@ def test_copies_that_differ_are_named() -> None:
 
 def test_a_busy_machine_is_told() -> None:
     info = info_of(gate=[{"name": "load", "level": "warn", "sentence": "The load average is 9."}])
-    assert guards_of(made_up(well().samples, info))["machine"] == (False, "The load average is 9.")
+    passed, sentence = guards_of(made_up(well().samples, info))["machine"]
+    assert passed is True  # it comes upon both sides alike; A/A would tell
+    assert sentence.startswith("The load average is 9.")
     assert verdict_of(made_up(well().samples, info)) == 0
+
+
+def test_what_changes_the_work_itself_fails_the_guard() -> None:
+    info = info_of(gate=[{"name": "swap", "level": "warn", "sentence": "9 GB of swap are in use."}])
+    told = guards_of(made_up(well().samples, info))["machine"]
+    assert told == (False, "9 GB of swap are in use.")
 
 
 METRICS = {
@@ -326,6 +365,46 @@ def test_a_wait_of_one_side_only_counts_as_nothing_on_the_other() -> None:
     found = reasons([measured], compared_effects([measured]))
     row = found.filter(pl.col("metric") == "wait, IO: WalSync").row(0, named=True)
     assert (row["baseline"], row["candidate"]) == (0, 0.145)
+
+
+def test_shares_are_of_one_whole_and_go_its_way() -> None:
+    metrics = {
+        ("insert", "wait, IO: DataFileRead"): (0.10, 0.16, "s"),
+        ("insert", "wait, LWLock: WALWrite"): (0.10, 0.14, "s"),
+        ("insert", "wait, IO: DataFileExtend"): (0.30, 0.10, "s"),
+        ("insert", "cpu_s"): (0.1, 0.1, "s"),
+        ("insert", "wait, CPU"): (0.1, 0.2, "s"),
+    }
+    measured = made_up(samples_of({"insert": logs(1.1), "select": logs(1.0)}, metrics))
+    found = reasons([measured], compared_effects([measured]))
+    shares = dict(found.select("metric", "share").rows())
+    assert shares == pytest.approx(
+        {"wait, IO: DataFileRead": 0.6, "wait, LWLock: WALWrite": 0.4}, abs=0.01
+    )
+
+
+def test_an_event_has_one_name_in_all_releases() -> None:
+    metrics = {
+        ("insert", "wait, IO: WALSync"): (0.1, 0.145, "s"),
+        ("insert", "wait, LWLockNamed: WALWriteLock"): (0.1, 0.105, "s"),
+    }
+    newer = {"wait, IO: WALSync": "wait, IO: WalSync"}
+    newer["wait, LWLockNamed: WALWriteLock"] = "wait, LWLock: WALWrite"
+    is_newer = pl.col("side") == "candidate"
+    samples = samples_of({"insert": logs(1.1), "select": logs(1.0)}, metrics).with_columns(
+        metric=pl.when(is_newer).then(pl.col("metric").replace(newer)).otherwise("metric")
+    )
+    measured = made_up(samples)
+    found = reasons([measured], compared_effects([measured]))
+    (row,) = found.filter(pl.col("metric") == "wait, IO: WalSync").rows(named=True)
+    assert (row["baseline"], row["candidate"]) == (0.1, 0.145)
+    assert "wait, IO: WALSync" not in found["metric"]
+
+
+def test_a_node_that_is_only_printed_as_disabled_is_no_other_plan() -> None:
+    info = info_of()
+    info["plans"]["heap, candidate"]["select"] = "Seq Scan on t\n  Disabled: true"
+    assert result(made_up(well().samples, info)).plans.is_empty()
 
 
 def test_a_case_is_judged_alone() -> None:
@@ -445,7 +524,7 @@ def test_a_block_that_two_records_have_counts_as_the_newer_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PGSTUDIES_RECORDS", str(tmp_path))
-    whole = samples_of({"insert": logs(1.0)}).drop("study", "of", "side")
+    whole = samples_of({"insert": logs(1.0), "first insert": logs(2.0)}).drop("study", "of", "side")
     for number, blocks in enumerate(([1, 2, 3], [3, 4])):
         place = tmp_path / "compare_made_up" / f"2026112{number}T000000Z-host-abcdef"
         samples = whole.filter(pl.col("block").is_in(blocks)).with_columns(
@@ -461,6 +540,7 @@ def test_a_block_that_two_records_have_counts_as_the_newer_has_it(
         write_whole(place, swept_info("host") | about, rows)
     measured = read_measured("made_up", "mark")
     assert measured.blocks == 4
+    assert set(measured.samples["step"]) == {"insert"}  # the other one only warms up
     third = measured.samples.filter(
         pl.col("block") == 3, pl.col("side") == "baseline", pl.col("metric") == "duration_s"
     )

@@ -20,6 +20,8 @@ from .servers import servers_app
 if TYPE_CHECKING:
     from types import FrameType
 
+    from ..studies import Plan
+
 
 _ALL = "all"
 
@@ -136,10 +138,12 @@ def run(
 
     given = assignments(parameter or [])
     names = studies() if study == _ALL else [study]
-    for name in names:  # before the first one starts, an hour perhaps before the last
-        plan(name, profile=profile, server=server, parameters=given)
+    # Before the first one starts, an hour perhaps before the last.
+    plans = [plan(name, profile=profile, server=server, parameters=given) for name in names]
     failures = []
-    for name in names:
+    for name, planned in zip(names, plans, strict=True):
+        if not replay:
+            _foretell(planned)
         try:
             done = run_study(
                 name,
@@ -165,6 +169,20 @@ def run(
     if failures:
         say(f"{len(failures)} of {len(names)} studies failed.")
         raise typer.Exit(failures[0].exit_code)
+
+
+def _foretell(planned: Plan) -> None:
+    """Say what is going to be measured, and how long it took before."""
+    from ..records import block_seconds
+    from ..terminal import rough_duration
+
+    if planned.about:
+        typer.echo(f"{planned.study}, {planned.profile}: {planned.about}", err=True)
+    blocks, each_s = planned.parameters.get("blocks"), block_seconds(planned.study, planned.profile)
+    if each_s and isinstance(blocks, int):
+        took = rough_duration(blocks * each_s)
+        told = f"{blocks} blocks: {took} where the newest record of this size was made"
+        typer.echo(f"{planned.study}, {planned.profile}: {told}", err=True)
 
 
 @app.command(short_help="List the studies, or the parameters of one.")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from ..analysis.diagnostics import diagnose
-from ..analysis.intervals import blocks_for_family
+from ..analysis.intervals import MINIMUM_BLOCKS, blocks_for_family
 from ..analysis.verdicts import OPEN
 from ..measuring import AGAIN, BASELINE, CANDIDATE
 from .measured import PLACE, TIME, values_of
@@ -72,10 +73,18 @@ def differing_plans(measured: Sequence[Measured]) -> pl.DataFrame:
         rows += [
             {"study": m.study, "of": of, "step": step} | {s: p[s] for s in (BASELINE, CANDIDATE)}
             for (of, step), p in found.items()
-            if BASELINE in p and CANDIDATE in p and p[BASELINE] != p[CANDIDATE]
+            if BASELINE in p and CANDIDATE in p and _nodes(p[BASELINE]) != _nodes(p[CANDIDATE])
         ]
     columns = ["study", "of", "step", BASELINE, CANDIDATE]
     return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String()))
+
+
+def _nodes(plan: str) -> list[str]:
+    """The lines of a plan without those that only newer releases print of an equal one."""
+    return [line for line in plan.splitlines() if line.strip() not in _ONLY_PRINTED]
+
+
+_ONLY_PRINTED = {"Disabled: true"}  # since 18; before, a disabled node had a high cost instead
 
 
 def _results(measured: Sequence[Measured]) -> Outcome:
@@ -143,15 +152,28 @@ def _both_sides(measured: Sequence[Measured], effects: pl.DataFrame) -> Outcome:
 
 
 def _blocks(effects: pl.DataFrame) -> Outcome:
+    """Whether no difference stays open only because its blocks are too few for so many."""
     count = effects.height
     fewest = blocks_for_family(count)
     have = int(effects["blocks"].min() or 0)  # type: ignore[arg-type]
     blocks = "1 block" if have == 1 else f"{have} blocks"
     if have >= fewest:
         return True, f"{blocks}, enough for {count} comparisons."
+    adds = f"the same command with --blocks {fewest} adds them."
+    if have < MINIMUM_BLOCKS:
+        return False, f"{blocks}: an interval needs {MINIMUM_BLOCKS}; {adds}"
+    edge = math.log1p(effects["margin"].max() or 0.0)  # type: ignore[arg-type]
+    is_alone = (pl.col("verdict") == "inconclusive") & (pl.col("p_value") <= 1 - pl.col("level"))
+    evident = effects.filter(is_alone, pl.col("ratio").log().abs() > edge)
+    if evident.is_empty():
+        return True, (
+            f"{blocks}; one of {count} comparisons is told from chance from block {fewest} on, and "
+            f"none differs even on its own."
+        )
+    places = named([_place(row) for row in evident.select(*PLACE).iter_rows()], "; ")
     return False, (
         f"{blocks}: with {count} comparisons no difference can be told from chance before "
-        f"block {fewest}; the same command with --blocks {fewest} adds them."
+        f"block {fewest}, and some are evident on their own ({places}); {adds}"
     )
 
 
@@ -188,12 +210,18 @@ def _diagnosed(
 
 
 def _machine(measured: Sequence[Measured]) -> Outcome:
-    said = dict.fromkeys(
-        finding["sentence"] for m in measured for info in m.infos for finding in info["gate"]
-    )
+    findings = [f for m in measured for info in m.infos for f in info["gate"]]
+    said = " ".join(dict.fromkeys(finding["sentence"] for finding in findings))
+    if any(finding["name"] not in _SHARED_ALIKE for finding in findings):
+        return False, said
     if said:
-        return False, " ".join(said)
+        return True, f"{said} Both sides took turns, so it met them alike: see A/A."
     return True, "Nothing disturbed the machine before measuring."
+
+
+# What takes processor time from both sides of a round. Short memory, a full disk or a hot processor
+# can change what is done, not only how fast.
+_SHARED_ALIKE = {"load", "processes", "servers", "steal"}
 
 
 def _place(place: Sequence[Any]) -> str:

@@ -12,7 +12,7 @@ from ..analysis.intervals import hodges_lehmann, signed_rank_interval
 from ..analysis.pairing import block_values, listed, round_values
 from ..analysis.verdicts import as_family
 from ..errors import StudyError
-from ..measuring import BASELINE, CANDIDATE, COMPARED, records_of
+from ..measuring import BASELINE, CANDIDATE, COMPARED, WARMS_UP, records_of
 from ..records.reading import read_record
 
 if TYPE_CHECKING:
@@ -66,12 +66,12 @@ class Measured:
 def read_measured(study: str, mark: str, since: str = "") -> Measured:
     """The comparison of ``study`` whose records have this fingerprint; it may have no block yet.
 
-    A block that two records have counts as the newer one has it.
+    A block that two records have counts as the newer one has it; what only warms up is left out.
     """
     paths = records_of(f"{COMPARED}{study}", mark, since)
     records = [read_record(path) for path in paths]
     frames = [
-        record.samples.filter(pl.col("block") > 0).join(
+        record.samples.filter(pl.col("block") > 0, ~pl.col("step").str.starts_with(WARMS_UP)).join(
             _sides(record.info), on="arm", maintain_order="left"
         )
         for record in records
@@ -166,7 +166,11 @@ def reasons(measured: Sequence[Measured], effects: pl.DataFrame) -> pl.DataFrame
 
 
 def _seconds(m: Measured, differing: pl.DataFrame) -> pl.DataFrame:
-    """Waits and CPU time, as differences: an event may not occur at all on one side."""
+    """Waits and CPU time, as differences: an event may not occur at all on one side.
+
+    Only what changed in the step's own direction explains it.  Where several sessions wait at once,
+    a share is one of all that they waited longer, so that shares never add up to more than 1.
+    """
     metric = pl.col("metric").str.starts_with("wait, ") | (pl.col("metric") == "cpu_s")
     wanted = differing.select(*PLACE)
     times = values_of([m], (pl.col("metric") == TIME) & pl.col("side").is_in([BASELINE, CANDIDATE]))
@@ -174,6 +178,9 @@ def _seconds(m: Measured, differing: pl.DataFrame) -> pl.DataFrame:
     rows = []
     if parts.is_empty():
         return pl.DataFrame()
+    parts = _with_one_name(parts)
+    if "cpu_s" in parts["metric"]:  # which the samples only estimate
+        parts = parts.filter(pl.col("metric") != "wait, CPU")
     whole = _by_block(times.join(wanted, on=PLACE, how="semi"))
     for (*place, name), part in parts.join(wanted, on=PLACE, how="semi").group_by(
         *PLACE, "metric", maintain_order=True
@@ -191,12 +198,28 @@ def _seconds(m: Measured, differing: pl.DataFrame) -> pl.DataFrame:
         if interval is None or interval[0] <= 0 <= interval[1]:
             continue
         of_step = hodges_lehmann((both[CANDIDATE] - both[BASELINE]).to_numpy())
-        share = hodges_lehmann(d) / of_step if of_step else float("nan")
-        if abs(share) < LEAST:
+        share = hodges_lehmann(d) / of_step if of_step else 0.0
+        if share <= 0:
             continue
         medians = [both[f"{s}_part"].median() for s in (BASELINE, CANDIDATE)]
-        rows.append((*place, name, "s", *medians, *interval, share, abs(share)))
-    return pl.DataFrame(rows, schema=REASONS_SCHEMA | {"weight": pl.Float64()}, orient="row")
+        rows.append((*place, name, "s", *medians, *interval, share, share))
+    found = pl.DataFrame(rows, schema=REASONS_SCHEMA | {"weight": pl.Float64()}, orient="row")
+    together = pl.max_horizontal(1.0, pl.col("share").sum().over(PLACE))
+    return found.with_columns(pl.col("share", "weight") / together).filter(pl.col("share") >= LEAST)
+
+
+def _with_one_name(parts: pl.DataFrame) -> pl.DataFrame:
+    """Events that releases spell differently (WALSync, WalSync) under the newer of the names."""
+    known = {_event(name): name for name in sorted(parts["metric"].unique())}
+    return parts.with_columns(
+        pl.col("metric").replace({name: known[_event(name)] for name in parts["metric"].unique()})
+    )
+
+
+def _event(name: str) -> str:
+    """What a wait event's names of all releases have in common."""
+    plain = name.lower().replace("lwlocknamed:", "lwlock:").replace("lwlocktranche:", "lwlock:")
+    return plain.removesuffix("lock") if "lwlock:" in plain else plain
 
 
 def _by_block(values: pl.DataFrame) -> pl.DataFrame:

@@ -13,9 +13,10 @@ from ..analysis.intervals import (
     blocks_to_detect,
     smallest_detectable,
 )
-from ..analysis.pairing import block_values, log_ratios
-from ..measuring import BASELINE, COMPARED
+from ..analysis.pairing import log_ratios, round_values
+from ..measuring import BASELINE, COMPARED, WARMS_UP
 from ..records.reading import list_records, readable_records
+from ..terminal import rough_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -58,6 +59,17 @@ class Forecast:
 _NOISE = {"step": pl.String(), "case": pl.String(), "sd": pl.Float64()}
 
 
+_IS_TIMED = (
+    (pl.col("metric") == "duration_s")
+    & (pl.col("block") > 0)
+    & ~pl.col("step").str.starts_with(WARMS_UP)
+)
+
+
+_START_S = 0.15
+"""What restoring and starting an instance of quick size takes, roughly."""
+
+
 def forecast_of(
     study: str, comparison: Comparison, *, profile: str, blocks: int | None, case: str | None
 ) -> Forecast:
@@ -81,16 +93,13 @@ def forecast_of(
         for name, of in own.items()
         if name == (f"{of}, {BASELINE}" if is_comparison else of) and not name.endswith("(again)")
     ]
-    timed = record.samples.filter(
-        pl.col("metric") == "duration_s", pl.col("block") > 0, pl.col("arm").is_in(once)
-    )
+    timed = record.samples.filter(_IS_TIMED, pl.col("arm").is_in(once))
     if case is not None:
         timed = timed.filter((pl.col("case") == case) | (pl.col("step") == case))
     comparisons = timed.select("arm", "case", "step").n_unique() or None
-    per_arm = record.timeline.filter(pl.col("arm").is_in(once)).select(
-        "arm", took=(pl.col("finished_at") - pl.col("started_at")).dt.total_milliseconds() / 1000
-    )
-    each_s = float(per_arm.group_by("arm").agg(pl.col("took").mean())["took"].sum())
+    blocks_timed = record.timeline["block"].n_unique() or 1
+    turns = record.timeline.filter(pl.col("arm").is_in(once))
+    each_s = float(turns["busy_s"].sum()) / blocks_timed + _START_S * len(once)
     noise = _noise(record, case)
     chosen = blocks or max(DEFAULT_BLOCKS, blocks_for_family(comparisons or 1))
     sides = 3 if comparison.copies else 2
@@ -110,7 +119,7 @@ def _newest(study: str, profile: str) -> Record | None:
 def _noise(record: Record, case: str | None) -> pl.DataFrame:
     """How far two equal arms differ from block to block, by step: the median over the arms."""
     pairs = [(arm["repeats"], arm["name"]) for arm in record.info["arms"] if arm["repeats"]]
-    values = block_values(record.samples.filter(pl.col("metric") == "duration_s"))
+    values = round_values(record.samples.filter(_IS_TIMED))
     found = []
     for baseline, copy in pairs:
         both = values.filter(pl.col("arm").is_in([baseline, copy]))
@@ -176,14 +185,3 @@ def _of_study(plan: Forecast, minutes: float | None, margin: float) -> Iterator[
         else ""
     )
     yield f"{blocks} block{'s' if blocks > 1 else ''} in all{took}"
-
-
-def rough_duration(seconds: float) -> str:
-    """A duration in words that do not pretend to be exact."""
-    if seconds < 90:
-        return f"about {seconds:.0f} seconds"
-    minutes = seconds / 60
-    if minutes < 100:
-        return f"about {minutes:.0f} minutes"
-    hours = minutes / 60
-    return f"about {hours:.1f} hours" if hours < 10 else f"about {hours:.0f} hours"

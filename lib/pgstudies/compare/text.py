@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -59,6 +60,18 @@ def headline(result: Result) -> str:
     return f"Not decided: {left} of {steps} open, {faster} faster, none slower."
 
 
+def noise(effects: pl.DataFrame) -> str | None:
+    """How finely the run could see, in a sentence; None where no step has an interval."""
+    half = ((pl.col("high") / pl.col("low")).log() / 2).exp() - 1
+    percent = effects.select(100 * half).to_series().drop_nulls().drop_nans().to_list()
+    if not percent:
+        return None
+    return (
+        f"Half an interval is {median(percent):.1f} % at the median of the steps, "
+        f"{max(percent):.1f} % at most."
+    )
+
+
 def _who(result: Result) -> list[str]:
     host = result.host
     rows = {
@@ -87,7 +100,8 @@ def _throughput(result: Result) -> list[str]:
             lines += _wrapped(name, 4)
             name = ""
         lines.append(f"{name:{COLUMNS - len(figures)}}{figures}".rstrip())
-    return lines
+    told = noise(result.effects)
+    return [*lines, "", told] if told else lines
 
 
 def _figures(row: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ import polars as pl
 
 from ..addresses import Address
 from ..errors import StudyError
-from ..records.reading import list_records, readable_records
+from ..records import block_seconds
 from ..studies import plan
 from ..studies.parameters import declared
 from .ledger import Unit
@@ -130,7 +130,7 @@ def overview(sweep: Sweep, done: set[Unit]) -> pl.DataFrame:
     which the cells of the study differ), cell, host, blocks, done, block_s (seconds a block took in
     the newest record of the study in that profile, or null).
     """
-    took = {(c.study, c.profile): _seconds_of_block(c) for c in sweep.cells}
+    took = {(c.study, c.profile): block_seconds(c.study, c.profile) for c in sweep.cells}
     differs = _differs(sweep.cells)
     counts = Counter((u.cell, u.host) for u in set(sweep.units()) & done)
     rows = [
@@ -225,18 +225,6 @@ def _differs(cells: list[Cell]) -> dict[str, str]:
         )
         for cell in cells
     }
-
-
-def _seconds_of_block(cell: Cell) -> float | None:
-    known = list_records(cell.study).filter(pl.col("status") == "complete")
-    same = known.filter(pl.col("profile") == cell.profile)
-    record = next(readable_records(same["path"].reverse()), None)
-    if record is None:
-        return None
-    times = record.timeline
-    blocks = times.group_by("block").agg(pl.col("finished_at").max() - pl.col("started_at").min())
-    seconds = blocks["finished_at"].dt.total_seconds(fractional=True).median()
-    return float(seconds) if isinstance(seconds, (int, float)) else None
 
 
 def _known(table: Any, names: Mapping[str, type], where: str) -> None:

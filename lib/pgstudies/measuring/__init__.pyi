@@ -6,6 +6,7 @@ from ._design import BASELINE as BASELINE
 from ._design import CANDIDATE as CANDIDATE
 from ._design import COMPARED as COMPARED
 from ._design import SIDES as SIDES
+from ._design import WARMS_UP as WARMS_UP
 from ._design import Arm as Arm
 from ._design import Comparison as Comparison
 from ._design import Side as Side

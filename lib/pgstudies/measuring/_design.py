@@ -94,6 +94,10 @@ BASELINE, AGAIN, CANDIDATE = "baseline", "baseline (again)", "candidate"
 SIDES = (BASELINE, AGAIN, CANDIDATE)
 
 
+WARMS_UP = "first "
+"""How the name of a step begins whose times count nowhere: it only warms up what follows."""
+
+
 COMPARED = "compare_"
 """How the records of comparisons are named: before the study's name, so that no page takes them."""
 

@@ -3,6 +3,7 @@ from ._format import SAMPLES as SAMPLES
 from ._format import damaged as damaged
 from ._format import info_in as info_in
 from .reading import Record as Record
+from .reading import block_seconds as block_seconds
 from .reading import find_record as find_record
 from .reading import infos_below as infos_below
 from .reading import list_records as list_records

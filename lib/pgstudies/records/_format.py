@@ -64,7 +64,12 @@ _PROPERTIES: dict[str, object] = {
         not_run=_TEXT_OR_NULL,
     ),
     "timeline": _entries(
-        block=_COUNT, position=_COUNT, arm=_TEXT, started_at=_TIME, finished_at=_TIME
+        {"busy_s": {"type": "number"}},
+        block=_COUNT,
+        position=_COUNT,
+        arm=_TEXT,
+        started_at=_TIME,
+        finished_at=_TIME,
     ),
     "gate": _entries(name=_TEXT, level=_TEXT, sentence=_TEXT),
     "left_out": _entries(arm=_TEXT, step=_TEXT, case=_TEXT, reason=_TEXT),

@@ -161,12 +161,16 @@ class Record:
 
     @property
     def timeline(self) -> pl.DataFrame:
-        """When each arm ran in each block: block, position, arm, started_at, finished_at."""
+        """When each arm ran in each block: block, position, arm, started_at, finished_at, busy_s.
+
+        All arms of a block are up at once; busy_s is what an arm's own turns took together.
+        """
         times = pl.col("started_at", "finished_at").str.to_datetime(time_unit="us", time_zone="UTC")
         schema = {
             "block": pl.Int32(),
             "position": pl.Int32(),
             **dict.fromkeys(["arm", "started_at", "finished_at"], pl.String()),
+            "busy_s": pl.Float64(),
         }
         return pl.DataFrame(self.info["timeline"], schema=schema).with_columns(times)
 
@@ -264,6 +268,26 @@ def list_records(study: str | None = None) -> pl.DataFrame:
         for directory, info in _skipping(record_directories(base, study), _whole_info)
     ]
     return pl.DataFrame(rows, schema=schema).sort("started_at")
+
+
+def block_seconds(study: str, profile: str) -> float | None:
+    """How long a block took in the newest complete record of that size (s), None without one.
+
+    From the beginning of a block to that of the next, what is between them included.
+    """
+    known = list_records(study).filter(pl.col("status") == "complete", pl.col("profile") == profile)
+    record = next(readable_records(known["path"].reverse()), None)
+    if record is None:
+        return None
+    blocks = (
+        record.timeline.group_by("block")
+        .agg(began=pl.col("started_at").min(), ended=pl.col("finished_at").max())
+        .sort("block")
+    )
+    apart = blocks["began"].diff().drop_nulls()
+    took = apart if apart.len() else blocks["ended"] - blocks["began"]
+    seconds = took.dt.total_seconds(fractional=True).median()
+    return float(seconds) if isinstance(seconds, (int, float)) else None
 
 
 def _summary(directory: Path, info: dict[str, Any]) -> dict[str, Any]:

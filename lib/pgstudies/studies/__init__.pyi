@@ -1,5 +1,6 @@
 from ._plan import INSTRUMENT as INSTRUMENT
 from ._plan import PROFILES as PROFILES
+from ._plan import Plan as Plan
 from ._plan import SUMMARIES as SUMMARIES
 from ._plan import plan as plan
 from ._plan import studies as studies

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -42,6 +43,8 @@ class Plan:
         parameters: Name and value of every parameter but ``server``.
         server: The server asked for; an empty text for ``$PGSTUDIES_SERVER``.
         injected: What papermill writes into the notebook: no password is in it.
+        about: What the file of the profile says of this size, and of how long it takes; it may be
+            empty.
 
     """
 
@@ -51,6 +54,7 @@ class Plan:
     parameters: dict[str, Any]
     server: Address
     injected: dict[str, Any]
+    about: str
 
 
 def studies() -> list[str]:
@@ -81,7 +85,8 @@ def plan(
     known_parameters = declared(notebook)
     if server and all(p.name != "server" for p in known_parameters):
         del given["server"]  # a study that needs none still runs with the others
-    values = checked(study, known_parameters, _profile(study, profile) | given)
+    of_profile, about = _profile(study, profile)
+    values = checked(study, known_parameters, of_profile | given)
     asked = Address.parse(str(values.pop("server", ""))).absolute()
     if not asked.text:
         Address.parse(Orders.given().server)  # is refused here if it is unreadable
@@ -91,19 +96,23 @@ def plan(
     injected = dict(values) if study not in SUMMARIES else {n: values[n] for n in given}
     if any(p.name == "server" for p in known_parameters):
         injected["server"] = "" if asked.secrets else asked.text
-    return Plan(study, notebook, profile, values, asked, injected)
+    return Plan(study, notebook, profile, values, asked, injected, about)
 
 
-def _profile(study: str, profile: str) -> dict[str, object]:
-    """The values of a profile; quick needs no file, because it is what the notebook says."""
+def _profile(study: str, profile: str) -> tuple[dict[str, object], str]:
+    """The values of a profile, and the comment that its file begins with.
+
+    Quick needs no file, because it is what the notebook says.
+    """
     if profile not in PROFILES:
         raise StudyError(f"There is no profile {profile}; the profiles are: {', '.join(PROFILES)}.")
     file = paths.PARAMETERS / profile / f"{study}.yaml"
     try:
-        values = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+        text = file.read_text(encoding="utf-8")
+        values = yaml.safe_load(text) or {}
     except FileNotFoundError:
         if profile == PROFILES[0]:
-            return {}
+            return {}, ""
         raise StudyError(f"{study} has no {profile} profile: there is no {shown(file)}.") from None
     except yaml.YAMLError as error:
         raise StudyError(
@@ -111,4 +120,5 @@ def _profile(study: str, profile: str) -> dict[str, object]:
         ) from None
     if not isinstance(values, dict):
         raise StudyError(f"{shown(file)} must hold lines of the form `name: value`.")
-    return values
+    comment = takewhile(lambda line: line.startswith("#"), text.splitlines())
+    return values, " ".join(line.lstrip("# ") for line in comment)
