@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import polars as pl
 import polars.selectors as cs
 
@@ -28,18 +30,22 @@ def per_unit(small: pl.DataFrame, large: pl.DataFrame, units: int) -> pl.DataFra
     )
 
 
-def counted(first: pl.DataFrame, second: pl.DataFrame) -> pl.DataFrame:
-    """Two counts of one unit as one table, the whole first, then by what each function does itself.
+def counted(first: pl.DataFrame, second: pl.DataFrame | None = None) -> pl.DataFrame:
+    """The counts of one unit as one table, the whole first, then by what each function does itself.
 
     Columns: ``function``, ``inclusive``, ``own``, ``share`` (of the whole, of what it does
-    itself), ``again`` (``inclusive`` of the second count), and what else was simulated.
+    itself), ``again`` (``inclusive`` of the second count, or null), and what else was simulated.
     """
     whole = first.filter(pl.col("function") == WHOLE)["inclusive"].item()
-    again = second.select("function", again="inclusive")
+    if second is None:
+        both = first.with_columns(again=pl.lit(None, pl.Float64()))
+    else:
+        again = second.select("function", again="inclusive")
+        both = first.join(again, on="function", how="left").with_columns(
+            pl.col("again").fill_null(0)
+        )
     return (
-        first.join(again, on="function", how="left", maintain_order="left")
-        .with_columns(pl.col("again").fill_null(0))
-        .filter((pl.col("inclusive") != 0) | (pl.col("own") != 0))
+        both.filter((pl.col("inclusive") != 0) | (pl.col("own") != 0))
         .select(
             "function",
             "inclusive",
@@ -53,6 +59,6 @@ def counted(first: pl.DataFrame, second: pl.DataFrame) -> pl.DataFrame:
 
 
 def deviation(counts: pl.DataFrame) -> float:
-    """By what part of it the second count of a unit differs from the first."""
-    whole = counts.filter(pl.col("function") == WHOLE)
-    return float((whole["again"] / whole["inclusive"] - 1).abs().max())  # type: ignore[arg-type]
+    """By what part of it the second count of a unit differs from the first; nan without one."""
+    whole = counts.filter(pl.col("function") == WHOLE).row(0, named=True)
+    return math.nan if whole["again"] is None else abs(whole["again"] / whole["inclusive"] - 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import tomllib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from ..errors import StudyError
 from ..paths import UNITS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,10 @@ class Unit:
             ``current_setting('pgstudies.sizes')`` is an array of both sizes.
         inside: Instead of a difference: only what the first of these functions executes, without
             what the others do within it.
+        without: What these functions execute is left out.
         settings: Server settings.
         extension: One of our extensions that it needs.
+        of: How many of what it is named for are done each time.
         study: The study whose work it is.
         varies: Whether it is counted with open transactions as well.
         open_transactions: So many prepared transactions are open, with an XID each.
@@ -40,8 +43,10 @@ class Unit:
     sizes: tuple[int, int] = (100, 300)
     prepare: tuple[str, ...] = ()
     inside: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     extension: str | None = None
+    of: int = 1
     study: str = ""
     varies: bool = False
     open_transactions: int = 0
@@ -59,8 +64,8 @@ class Unit:
 
     @property
     def runs(self) -> int:
-        """How often a backend is run to count it."""
-        return 2 if self.inside else 4
+        """How often a backend is run to count it once."""
+        return 1 if self.inside else 2
 
     @property
     def state(self) -> str:
@@ -80,16 +85,34 @@ class Unit:
     def what_counts(self) -> list[Any]:
         """All that a count depends on, in the types of JSON."""
         work = [self.script, self.sizes, self.prepare, self.inside]
-        return [*work, dict(self.settings), self.extension, *self._holders]
+        more = [x for x in (self.of, self.without) if x not in {1, ()}]
+        return [*work, dict(self.settings), self.extension, *self._holders, *more]
 
 
 @functools.cache
 def units(study: str | None = None) -> tuple[Unit, ...]:
     """The units of ``data/units.toml``, in its order; of one study, or of all."""
     tables = tomllib.loads(UNITS.read_text(encoding="utf-8"))["unit"]
-    known = (Unit(**{k: _plain(v) for k, v in table.items()}) for table in tables)
+    known = [Unit(**words) for table in tables for words in _spelled_out(table)]
     return tuple(unit for unit in known if study in {None, unit.study})
 
 
-def _plain(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+def _spelled_out(table: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The tables that one stands for; ``of`` and ``extension`` may be among what is replaced."""
+    each, others = table.pop("each", {"": [""]}), table.pop("with", {"": [""]})
+    for values in zip(*each.values(), strict=True):
+        for more in itertools.product(*others.values()):
+            words = dict(zip([*each, *others], [*values, *more], strict=True))
+            own = {name: words[name] for name in ("of", "extension") if words.get(name)}
+            yield _replaced(table, words) | own
+
+
+def _replaced(value: Any, words: Mapping[str, object]) -> Any:
+    if isinstance(value, dict):
+        return {name: _replaced(inner, words) for name, inner in value.items()}
+    if isinstance(value, list):
+        return tuple(_replaced(inner, words) for inner in value)
+    if isinstance(value, str):
+        for name, word in words.items():
+            value = value.replace(f"<{name}>", str(word))
+    return value

@@ -30,6 +30,10 @@ _END = "ShutdownXLOG"
 """What follows, writing a checkpoint, is no work of the statements: the counts are taken before."""
 
 
+_BY_THE_CLOCK = "pgstat_report_stat"
+"""At most once a second the server hands on its statistics: left out, as no two runs agree."""
+
+
 _LINE = re.compile(r"\s*((?:(?:[\d,]+|\.)\s+)+)(\S*?):(.+?)(?: \[([^\]]*)\])?")
 
 
@@ -70,14 +74,16 @@ def count(
     *,
     settings: dict[str, str],
     inside: Sequence[str] = (),
+    without: Sequence[str] = (),
     cache_sim: bool = False,
 ) -> pl.DataFrame:
     """What a single-user backend executes for ``script``, from its start to the end of the script.
 
     With ``inside`` only what the first of these functions executes, without what the others do
-    within it.  Columns: ``function``, ``inclusive``, ``own`` (both instructions), and with
-    ``cache_sim`` the other names of ``EVENTS``, inclusive.  The whole is the row whose function is
-    empty.  Raises CannotRun where a statement fails, or the backend crashes.
+    within it; what ``without`` names executes is not counted.  Columns: ``function``,
+    ``inclusive``, ``own`` (both instructions), and with ``cache_sim`` the other names of
+    ``EVENTS``, inclusive.  The whole is the row whose function is empty.  Raises CannotRun where a
+    statement fails, or the backend crashes.
     """
     version = valgrind_version()
     found = server.workplace / "counts"
@@ -91,8 +97,10 @@ def count(
         f"--dump-before={_END}",
         f"--cache-sim={'yes' if cache_sim else 'no'}",
     ]
-    if inside:
-        under += ["--collect-atstart=no", *(f"--toggle-collect={name}" for name in inside)]
+    apart = inside or (_BY_THE_CLOCK, *without)
+    under += [f"--toggle-collect={name}" for name in apart]
+    # The last word, as a function to toggle at implies that nothing is collected before.
+    under.append(f"--collect-atstart={'no' if inside else 'yes'}")
     setarch = shutil.which("setarch")
     if setarch:  # else addresses, and with them what is aligned how, differ from run to run
         under = [setarch, os.uname().machine, "--addr-no-randomize", *under]
