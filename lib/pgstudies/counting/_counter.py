@@ -90,8 +90,8 @@ class Counter:
     ) -> pl.DataFrame:
         """What one such unit executes; the table of ``counted``.
 
-        What has been counted before with the same programs is not counted again, unless ``fresh``.
-        Raises CannotRun where the unit cannot be done here.
+        What has been counted before with the same programs is not counted again, unless ``fresh``,
+        which also keeps nothing.  Raises CannotRun where the unit cannot be done here.
         """
         settings = self._settings(unit)
         file = cache_dir() / "counts" / f"{self._key(unit, settings, cache_sim)}.parquet"
@@ -102,6 +102,8 @@ class Counter:
                     return known
         first = self._once(unit, settings, cache_sim)
         found = counted(first, self._once(unit, settings, cache_sim) if twice else None)
+        if fresh:
+            return found
         with suppress(SpaceError):  # it is counted again, then
             write_file(file, parquet_bytes(found), "PGSTUDIES_CACHE")
         return found
@@ -124,11 +126,8 @@ class Counter:
             return found
 
         small, large = unit.sizes
-        return (
-            run(small)
-            if unit.inside
-            else per_unit(run(small), run(large), (large - small) * unit.of)
-        )
+        first = run(small)
+        return first if unit.inside else per_unit(first, run(large), (large - small) * unit.of)
 
     def _serving(self, unit: Unit, settings: dict[str, str]) -> OwnedServer:
         """The server, with the state that the unit begins with."""

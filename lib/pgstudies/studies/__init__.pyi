@@ -1,4 +1,4 @@
-from ._plan import INSTRUMENT as INSTRUMENT
+from ._plan import NO_POST as NO_POST
 from ._plan import PROFILES as PROFILES
 from ._plan import SUMMARIES as SUMMARIES
 from ._plan import plan as plan
