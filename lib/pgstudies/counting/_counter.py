@@ -115,7 +115,7 @@ class Counter:
             self._show(f"counting {unit.name}, {size} at once")
             found = count(
                 server,
-                unit.state,
+                _state(unit, settings),
                 unit.script,
                 settings=settings | {"pgstudies.n": str(size)},
                 inside=unit.inside,
@@ -150,7 +150,7 @@ class Counter:
 
         self._show(f"preparing {unit.name}")
         try:
-            server.prepare(unit.state, build_state, settings)
+            server.prepare(_state(unit, settings), build_state, settings)
         except psycopg.Error as error:
             said = str(error).strip().splitlines()[0]
             raise CannotRun(f"{unit.name} cannot be prepared: {said}") from error
@@ -171,6 +171,10 @@ class Counter:
     @cached_property
     def _programs(self) -> str:
         return digest_of(self._binaries)
+
+
+def _state(unit: Unit, settings: dict[str, str]) -> str:
+    return f"{unit.state} {sorted(settings.items())}"
 
 
 def instructions(
