@@ -72,10 +72,10 @@ bench: install  ## measure the harness itself
 	$(BIN)/python -m tests.bench.bench
 
 # The tests of the pages need a browser, those of older releases Maven, those of collations the source
-# of a locale, those of our extensions a C compiler. In CI the absence of any is an error, elsewhere they are skipped.
+# of a locale, those of our extensions a C compiler, those of counts valgrind. In CI the absence of any is an error, elsewhere they are skipped.
 tools:
 	@missing() { \
-	  for tool in chromium mvn; do command -v $$tool > /dev/null || echo $$tool; done; \
+	  for tool in chromium mvn valgrind; do command -v $$tool > /dev/null || echo $$tool; done; \
 	  [ -f /usr/share/i18n/locales/en_US ] || echo locales; \
 	  command -v cc > /dev/null || command -v clang > /dev/null || echo gcc; \
 	  [ -f /usr/include/stdio.h ] || echo libc6-dev; \

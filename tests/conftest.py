@@ -38,6 +38,7 @@ TOGETHER = {
     "tests/book/test_built.py": "book",
     "tests/book/test_pages.py": "book",
     "tests/compare/test_servers.py": "compare",
+    "tests/counting/test_counter.py": "counter",
     "tests/programs/test_cluster_order.py": "cluster_order",
     "tests/programs/test_tidbench.py": "tidbench",
 }

@@ -18,6 +18,8 @@ from .charts import dot_chart as dot_chart
 from .charts import downloads as downloads
 from .charts import effect_chart as effect_chart
 from .charts import series_chart as series_chart
+from .counting import Counter as Counter
+from .counting import instructions as instructions
 from .errors import CannotRun as CannotRun
 from .errors import require as require
 from .measuring import Arm as Arm

@@ -35,6 +35,10 @@ CLAIMS = ROOT / "data" / "claims.toml"
 """What the posts claim, and what would count as holding."""
 
 
+UNITS = ROOT / "data" / "units.toml"
+"""What instructions are counted of: the SQL of each unit of work."""
+
+
 RELEASES = ROOT / "data" / "releases.toml"
 """Where the programs of other PostgreSQL releases come from."""
 

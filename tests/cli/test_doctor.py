@@ -40,6 +40,16 @@ def test_only_what_keeps_the_studies_from_running_has_an_exit_code() -> None:
     )
 
 
+def test_counting_instructions_takes_valgrind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "reason_no_valgrind", lambda: None)
+    monkeypatch.setattr(doctor, "valgrind_version", lambda: "valgrind-3.19.0")
+    line = Check("valgrind", True, "instructions are counted under valgrind-3.19.0")
+    assert doctor._valgrind() == line
+    monkeypatch.setattr(doctor, "reason_no_valgrind", lambda: "there is no valgrind on PATH")
+    line = Check("valgrind", None, "counts of instructions: not run: there is no valgrind on PATH")
+    assert doctor._valgrind() == line
+
+
 def test_an_embedded_server_can_do_everything(
     run_base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,12 +38,12 @@ def unmet(requirements: list[str], text: str) -> list[str]:
     ]
 
 
-def test_environment_file_installs_the_project_and_nothing_else() -> None:
+def test_environment_file_installs_the_project_and_valgrind_and_nothing_else() -> None:
     environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
     *conda, pip = environment["dependencies"]
     extras = ",".join(sorted(PROJECT["optional-dependencies"]))
     minimum = PROJECT["requires-python"].removeprefix(">=")
-    assert conda == [f"python={minimum}", "pip"]
+    assert conda == [f"python={minimum}", "pip", "valgrind"]
     assert pip == {"pip": [f"--editable .[{extras}]"]}
 
 

@@ -32,6 +32,12 @@ SMALL: dict[str, dict[str, Any]] = {
         "at_once": 20,
         "starts": 5,
     },
+    "releases": {
+        "releases": [],
+        "what": ["one session started"],
+        "open_transactions": [20],
+        "twice": True,
+    },
     "sync_scans": {"offsets": [0.0]},
 }
 """What makes a run small and yet shows what is counted; everything else is as in quick."""

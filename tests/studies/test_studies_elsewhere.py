@@ -54,6 +54,7 @@ LEFT_OUT = {
     "sync_scans": "the server is not ours, so it cannot be limited",
     "mvcc_catalog": "only a superuser can remove the cache files of this server",
     "instrument": "its cache cannot be made cold",
+    "releases": "the server is not ours, so it cannot be run alone under valgrind",
 }
 """What each page must say of what cannot be had there."""
 

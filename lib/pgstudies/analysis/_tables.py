@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import polars as pl
 
+from ..records import claims_counted
 from .verdicts import dearer_turns, describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+
+_FAR = 1.1
 
 
 def effect_table(effects: pl.DataFrame, *places: str | pl.Expr) -> pl.DataFrame:
@@ -35,10 +40,32 @@ def verdict_table(judged: pl.DataFrame) -> pl.DataFrame:
     """The table of ``judge`` for readers.
 
     Columns: text, source, metric, published_ratio, ratio, low, high, beside (to three digits),
-    blocks, verdict.
+    blocks, verdict.  Where a claim's work has been counted also instructions, its ratio by the
+    newest record of counts, counted_in, that record's name, and remark, where it is far from ours.
     """
     ratios = pl.col("published_ratio", "ratio", "low", "high", "beside").round(3)
-    return judged.select("text", "source", "metric", ratios, "blocks", "verdict")
+    shown = judged.select("text", "source", "metric", ratios, "blocks", "verdict")
+    counted, name = claims_counted()
+    found = [counted.get(claim) for claim in judged["claim"]]
+    if not any(found):
+        return shown
+    remarks = [_remark(*pair) for pair in zip(judged["ratio"], found, strict=True)]
+    return shown.with_columns(
+        instructions=pl.Series(found, dtype=pl.Float64()).round(3),
+        counted_in=pl.Series([name if one else None for one in found], dtype=pl.String()),
+        remark=pl.Series(remarks, dtype=pl.String()),
+    )
+
+
+def _remark(ratio: float | None, counted: float | None) -> str | None:
+    """Why a ratio of times is not that of instructions, where they are a tenth apart or more."""
+    if not ratio or not counted or abs(math.log(ratio / counted)) < math.log(_FAR):
+        return None
+    less = "fewer" if ratio > counted else "more"
+    return (
+        f"unlike the instructions: the candidate may execute {less} of them at a time, which is "
+        f"about cache and prediction"
+    )
 
 
 def sentences(effects: pl.DataFrame, place: str) -> str:

@@ -19,6 +19,7 @@ from .options import assignments
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from ..compare.counted import Counted
     from ..compare.measured import Measured
     from ..compare.request import Request
 
@@ -46,6 +47,7 @@ Examples:
   pgstudies compare --candidate my.conf --study cluster_order --blocks 20
   pgstudies compare --baseline 17 --candidate embedded --minutes 60
   pgstudies compare --candidate DIR --study hash_index --arm hash --case warm
+  pgstudies compare --candidate DIR --study mvcc_catalog --instructions
 
 \b
 Exit codes:
@@ -125,6 +127,13 @@ def compare(  # noqa: D103  (its help is above)
             help="Keep server and client on one core where the study does, or not.",
         ),
     ] = True,
+    instructions: Annotated[
+        bool,
+        typer.Option(
+            "--instructions",
+            help="Also count the instructions of each unit of work, under valgrind.",
+        ),
+    ] = False,
     plan: Annotated[
         bool, typer.Option("--plan", help="Show the plan and measure nothing.")
     ] = False,
@@ -136,7 +145,7 @@ def compare(  # noqa: D103  (its help is above)
     try:
         from ..compare.request import Request
         from ..compare.request import side as read_side
-        from ..studies import INSTRUMENT, studies
+        from ..studies import NO_POST, studies
 
         parameters = assignments(parameter or [])
         _require_unset(parameters)
@@ -148,7 +157,7 @@ def compare(  # noqa: D103  (its help is above)
         request = Request(
             baseline=before,
             candidate=side(candidate, otherwise=before.server),
-            studies=tuple(study or (s for s in studies() if s != INSTRUMENT)),
+            studies=tuple(study or (s for s in studies() if s not in NO_POST)),
             profile=profile,
             parameters=parameters,
             arms=tuple(arm or ()),
@@ -158,6 +167,7 @@ def compare(  # noqa: D103  (its help is above)
             margin=margin,
             blocks=blocks,
             minutes=minutes,
+            instructions=instructions,
         )
         code = _compare(request, report, only_plan=plan)
     except StudyError as error:
@@ -249,6 +259,7 @@ def _compare(
     request: Request, report: Path | None, *, only_plan: bool = False, fresh: bool = False
 ) -> int:
     from ..analysis.intervals import MOST_BLOCKS
+    from ..compare.counted import counted
     from ..compare.plan import forecast_lines, forecast_of
     from ..compare.run import measured_blocks
     from ..studies import plan as checked
@@ -288,23 +299,30 @@ def _compare(
         failures.append(study)
 
     interrupted = False
+    counts = None
     try:
         for found in measured_blocks(request, blocks, fresh=fresh, failed=failed):
             measured.append(found)
+        counts = counted(request) if request.instructions else None
     except KeyboardInterrupt:
         interrupted = True
     if interrupted:
         say("interrupted; what is finished is kept: run it again to continue.")
         if not any(m.samples.height for m in measured):
             return 130
-    code = _reported(request, measured, target, interrupted=interrupted)
+    code = _reported(request, measured, counts, target, interrupted=interrupted)
     if failures:
         say(f"not compared: {', '.join(failures)}, for the reasons above.")
     return code or (UNDECIDED if failures else 0)
 
 
 def _reported(
-    request: Request, measured: list[Measured], target: Path, *, interrupted: bool
+    request: Request,
+    measured: list[Measured],
+    counts: Counted | None,
+    target: Path,
+    *,
+    interrupted: bool,
 ) -> int:
     from ..compare.report import write_report
     from ..compare.result import (
@@ -319,6 +337,7 @@ def _reported(
         case=request.case,
         margin=request.margin,
         profile=request.profile,
+        counted=counts,
     )
     text = as_text(result)
     typer.echo(text)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from ..counting.valgrind import reason_no_valgrind, valgrind_version
 from ..errors import SpaceError, StudyError
 from ..files import is_full, size_text
 from ..host import gate
@@ -74,6 +75,7 @@ def _software() -> Iterator[Check]:
         "tests of the book's pages: not run: there is no Chromium (apt-get install chromium)",
     )
     yield _releases()
+    yield _valgrind()
 
 
 def _releases() -> Check:
@@ -87,6 +89,13 @@ def _releases() -> Check:
         found if cached == len(known) else f"{found}; mvn fetches another when it is asked for",
         f"{found}; arms on another: not run: {reasons[-1] if reasons else ''}",
     )
+
+
+def _valgrind() -> Check:
+    reason = reason_no_valgrind()
+    if reason:
+        return Check("valgrind", None, f"counts of instructions: not run: {reason}")
+    return Check("valgrind", True, f"instructions are counted under {valgrind_version()}")
 
 
 def _machine() -> Iterator[Check]:

@@ -1,3 +1,5 @@
+from .counted import Counted as Counted
+from .counted import counted as counted
 from .measured import Measured as Measured
 from .plan import forecast_lines as forecast_lines
 from .plan import forecast_of as forecast_of

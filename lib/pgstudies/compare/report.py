@@ -28,6 +28,7 @@ from .text import headline, reason
 if TYPE_CHECKING:
     import altair as alt
 
+    from .counted import Counted
     from .measured import Measured
     from .result import Result
 
@@ -83,6 +84,7 @@ def _parts(result: Result, request: Request, text: str) -> dict[str, Any]:
             for place, part in result.reasons.group_by(*PLACE, maintain_order=True)
         ],
         "plans": result.plans.to_dicts(),
+        "counts": _counts(result.counted),
         "throughput": table_html(_throughput(result)),
         "request": _json(request.as_dict()),
         "asked": table_html(_asked(request)),
@@ -168,6 +170,17 @@ def _throughput(result: Result) -> pl.DataFrame:
     ).select(*study, "arm", "step", "verdict", pl.exclude(*study, "arm", "step", "verdict"))
 
 
+def _counts(counted: Counted | None) -> list[str]:
+    """Tables of what was counted, and of the functions that moved."""
+    if counted is None:
+        return []
+    units = counted.units.with_columns(
+        pl.col("baseline", "candidate").round(0), pl.col("ratio").round(4)
+    ).rename({"reason": "not run"})
+    functions = counted.moved.with_columns(pl.col("before", "after", "change").round(0))
+    return [table_html(frame) for frame in (units, functions) if frame.height]
+
+
 def _asked(request: Request) -> pl.DataFrame:
     rows = {
         "studies": ", ".join(request.studies),
@@ -176,6 +189,7 @@ def _asked(request: Request) -> pl.DataFrame:
         "arms": ", ".join(request.arms) or "all of the study's own server",
         "only": request.case or "every step and case",
         "margin": f"{100 * request.margin:g} %",
+        "instructions": "counted" if request.instructions else "not counted",
         "A/A copy": "yes" if request.copies else "no",
         "kept on one core": "where the study does" if request.pin else "no",
     }

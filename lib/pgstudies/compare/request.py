@@ -37,6 +37,7 @@ class Request:
     margin: float = 0.02
     blocks: int | None = None
     minutes: float | None = None
+    instructions: bool = False
 
     @property
     def comparison(self) -> Comparison:
@@ -138,6 +139,7 @@ _FITS: dict[str, Callable[[object], bool]] = {
     "case": lambda v: v is None or _is_text(v),
     "copies": lambda v: isinstance(v, bool),
     "pin": lambda v: isinstance(v, bool),
+    "instructions": lambda v: isinstance(v, bool),
     "margin": lambda v: _is_number(v, 0.001, 1.0),
     "blocks": _is_blocks,
     "minutes": lambda v: v is None or _is_number(v, 0.01, 1e6),

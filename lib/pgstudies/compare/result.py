@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ..measuring import Comparison
+    from .counted import Counted
     from .measured import Measured
 
 
@@ -32,6 +33,7 @@ class Result:
         plans: As of ``differing_plans``.
         margin: The declared margin, a fraction.
         profile: The size of the run.
+        counted: Instructions of both sides, where they were asked for.
 
     """
 
@@ -43,6 +45,7 @@ class Result:
     plans: pl.DataFrame
     margin: float
     profile: str
+    counted: Counted | None = None
 
     @property
     def host(self) -> Mapping[str, Any]:
@@ -69,21 +72,23 @@ def result_of(
     case: str | None,
     margin: float,
     profile: str,
+    counted: Counted | None = None,
 ) -> Result:
     """Work out everything; raises StudyError when no block is finished."""
-    counted = tuple(m for m in measured if not m.samples.is_empty())
-    if not counted:
+    finished = tuple(m for m in measured if not m.samples.is_empty())
+    if not finished:
         raise StudyError("No block was finished, so there is nothing to compare.")
-    effects = compared_effects(counted, case=case, margin=margin)
+    effects = compared_effects(finished, case=case, margin=margin)
     return Result(
         comparison=comparison,
-        measured=counted,
+        measured=finished,
         effects=effects,
-        reasons=reasons(counted, effects),
-        guards=check(counted, effects),
-        plans=differing_plans(counted),
+        reasons=reasons(finished, effects),
+        guards=check(finished, effects),
+        plans=differing_plans(finished),
         margin=margin,
         profile=profile,
+        counted=counted,
     )
 
 

@@ -15,6 +15,7 @@ from .result import decisive_failures, exit_code
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from .counted import Counted
     from .result import Result
 
 
@@ -34,6 +35,7 @@ def as_text(result: Result) -> str:
         [headline(result)],
         _throughput(result),
         _why(result),
+        _instructions(result.counted),
         _guards(result.guards),
         _how(result),
     ]
@@ -152,6 +154,23 @@ def reason(row: Mapping[str, Any]) -> str:
         return told
     low, high = f"{row['low']:.3g}", f"{row['high']:.3g}"
     return f"{told}, {low} times" if low == high else f"{told}, {low} to {high} times"
+
+
+def _instructions(counted: Counted | None) -> list[str]:
+    if counted is None or counted.units.is_empty():
+        return []
+    done = counted.units.filter(pl.col("reason").is_null())
+    lines = ["Instructions for one unit of work, counted in a lone backend:"]
+    for row in done.iter_rows(named=True):
+        figures = f"{row['baseline']:,.0f} -> {row['candidate']:,.0f}  {row['ratio']:7.4f}"
+        lines.append(f"  {row['unit']:{COLUMNS - len(figures) - 3}} {figures}")
+        parts = counted.moved.filter(unit=row["unit"])
+        if parts.height:
+            changes = (f"{r['function']} {r['change']:+,.0f}" for r in parts.iter_rows(named=True))
+            lines += _wrapped(f"    moved most: {', '.join(changes)}", 6)
+    for reason, part in counted.units.drop_nulls("reason").group_by("reason", maintain_order=True):
+        lines += _wrapped(f"  not run ({', '.join(part['unit'])}): {reason[0]}", 4)
+    return lines
 
 
 def _guards(guards: pl.DataFrame) -> list[str]:

@@ -57,7 +57,7 @@ def host_facts(path: Path) -> dict[str, Any]:
         "booted_at": _known(_booted_at),
         "boot_id": _read(Path("/proc/sys/kernel/random/boot_id")),
         "virtualization": _known(_virtualization),
-        "cpu_model": _known(_cpu_model) or platform.processor() or None,
+        "cpu_model": cpu_model(),
         "architecture": platform.machine() or None,
         "physical_cores": _known(lambda: psutil.cpu_count(logical=False)),
         "logical_cores": os.cpu_count(),
@@ -118,6 +118,11 @@ def _os_name() -> str:
     if platform.system() == "Linux":
         return platform.freedesktop_os_release()["PRETTY_NAME"]
     return platform.platform()
+
+
+def cpu_model() -> str | None:
+    """What the processor calls itself; None where it is not told."""
+    return _known(_cpu_model) or platform.processor() or None
 
 
 def _cpu_model() -> str | None:

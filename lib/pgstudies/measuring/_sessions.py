@@ -125,18 +125,28 @@ def hold_transactions(server: Server, count: int) -> Iterator[int]:
             wait_for_end(server, before)  # those too that were given up half opened
 
 
-def prepare_transactions(server: Server, count: int) -> None:
+def prepare_transactions(server: Server, count: int, subtransactions: int = 0) -> None:
     """Leave ``count`` prepared transactions there, each with an XID of its own.
 
-    They outlive sessions and restarts, so this is for the state of a server that is thrown away.
-    Raises psycopg.Error when ``max_prepared_transactions`` does not allow so many, and ServerError
-    when a snapshot does not hold them.
+    So many ``subtransactions`` has each of them, with an XID each, too; they have written a row of
+    a table ``held``.  They outlive sessions and restarts, so this is for the state of a server that
+    is thrown away.  Raises psycopg.Error when ``max_prepared_transactions`` does not allow so many,
+    and ServerError when a snapshot does not hold them.
     """
+    if not count:
+        return
+    inner = "".join(
+        f"SAVEPOINT s{n}; INSERT INTO held DEFAULT VALUES; RELEASE s{n}; "
+        for n in range(subtransactions)
+    )
     with server.connect() as connection:
+        if subtransactions:
+            connection.execute("CREATE TABLE held ()")
         for number in range(count):
             # In one message, so that it takes one round trip.
             connection.execute(
-                f"BEGIN; SELECT txid_current(); PREPARE TRANSACTION 'pgstudies {number}'"
+                f"BEGIN; SELECT txid_current(); {inner}PREPARE TRANSACTION 'pgstudies {number}'"
+                "".encode()
             )
     _check_held(open_xids(server), count)
 

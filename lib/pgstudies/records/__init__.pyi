@@ -2,6 +2,13 @@ from ._format import INFO as INFO
 from ._format import SAMPLES as SAMPLES
 from ._format import damaged as damaged
 from ._format import info_in as info_in
+from .counts import INSTRUCTIONS as INSTRUCTIONS
+from .counts import claims_counted as claims_counted
+from .counts import count_samples as count_samples
+from .counts import functions_counted as functions_counted
+from .counts import moved as moved
+from .counts import open_case as open_case
+from .counts import units_counted as units_counted
 from .reading import Record as Record
 from .reading import block_seconds as block_seconds
 from .reading import find_record as find_record

@@ -3,6 +3,7 @@ from ._serve import Server as Server
 from ._serve import serve as serve
 from ._snapshots import require_space as require_space
 from ._snapshots import size_bytes as size_bytes
+from .facts import digest_of as digest_of
 from .facts import examined as examined
 from .facts import identity as identity
 from .facts import server_facts as server_facts

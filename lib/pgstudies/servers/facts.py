@@ -12,6 +12,7 @@ from .settings import NOT_RECORDED
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ..programs import Binaries
     from ._serve import Server
 
 
@@ -63,9 +64,12 @@ def identity(server: Server) -> str:
 
     A build that was made anew in the same directory is another one.
     """
-    if not server.owned:
-        return server.version_text
-    bindir = server.binaries.bindir
+    return digest_of(server.binaries) if server.owned else server.version_text
+
+
+def digest_of(binaries: Binaries) -> str:
+    """A digest of an installation's programs and libraries."""
+    bindir = binaries.bindir
     whole = hashlib.sha256((bindir / "postgres").read_bytes())
     for library in sorted(_libraries(bindir.parent)):
         whole.update(library.read_bytes())

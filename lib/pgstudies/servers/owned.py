@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import subprocess
 from typing import TYPE_CHECKING, Any, Literal
 
 import psycopg
@@ -23,7 +24,7 @@ from ._snapshots import drop_recycled_wal, mirror, require_space, size_bytes
 from .settings import BLOCK_BYTES, merged, setting_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from psycopg.rows import TupleRow
@@ -45,7 +46,16 @@ processes do late for one arm would fall into the turns of another."""
 _PRELOADED = "pg_stat_statements"
 
 
+_PRELOAD = "shared_preload_libraries"
+
+
 _EXTENSIONS = (_PRELOADED, "pg_buffercache")
+
+
+_END_TIMEOUT_S = 20.0
+
+
+_LONGEST_S = 1e6
 
 
 class OwnedServer(ServerBase):
@@ -203,21 +213,84 @@ class OwnedServer(ServerBase):
         self, state: str, build: Callable[[], None], settings: Mapping[str, str] = {}
     ) -> None:
         """Put the server into the state of that name; see ``ServerBase.restore``."""
-        if state not in self._states:
-            self.stop("immediate")
-            self._unpack(*self._empty)
-            self.start()
-            try:
-                build()
-                self._states[state] = self._pack(f"{len(self._states) + 1}")
-            except (psycopg.Error, ServerError) as error:
-                full = self.space_error(error)
-                if full:
-                    raise full from error
-                raise
+        self.prepare(state, build)
         self.stop("immediate")
         self._unpack(*self._states[state])
         self.start(settings)
+
+    def prepare(
+        self, state: str, build: Callable[[], None], settings: Mapping[str, str] = {}
+    ) -> None:
+        """Make the state of that name with these settings, unless there is one; see ``restore``."""
+        if state in self._states:
+            return
+        self.stop("immediate")
+        self._unpack(*self._empty)
+        self.start(settings)
+        try:
+            build()
+            self._states[state] = self._pack(f"{len(self._states) + 1}")
+        except (psycopg.Error, ServerError) as error:
+            full = self.space_error(error)
+            if full:
+                raise full from error
+            raise
+
+    def run_alone(
+        self,
+        state: str,
+        statements: str,
+        *,
+        settings: Mapping[str, str] = {},
+        under: Sequence[str | Path] = (),
+    ) -> tuple[int, str]:
+        """Run statements in a single-user backend on a fresh copy of a prepared state.
+
+        One statement a line, each answered on the standard output; the first error ends it.
+        ``under`` is a command to run the backend by, such as a profiler.  Nothing is preloaded, and
+        the environment is the same for everybody.  Returns the exit status and all that was
+        written.  Whatever ends this ends the backend.  Raises ServerError where it cannot be run.
+        """
+        self.stop("immediate")
+        self._unpack(*self._states[state])
+        wanted = merged(self._settings, settings)
+        options = {n: v for n, v in wanted.items() if not n.startswith((_PRELOADED, _PRELOAD))}
+        # Every message has the time in it, of which the digits cost; an error ends it, so is fatal.
+        options |= {"exit_on_error": "on", "log_min_messages": "fatal"}
+        set_here = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
+        command: list[str | Path] = [*under, self._programs.bindir / "postgres", "--single"]
+        command += ["-D", self._instance.data, *set_here, DATABASE]
+        script = self._instance.path / "statements"
+        script.write_text(statements, encoding="utf-8")
+        with script.open("rb") as opened:
+            try:
+                process: subprocess.Popen[bytes] = subprocess.Popen(
+                    command,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    env={"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC", **self._environment},
+                    start_new_session=True,  # else Ctrl-C would reach it before us
+                    **(self._account.popen_arguments() | {"stdin": opened}),
+                )
+            except OSError as error:
+                raise ServerError(f"The backend cannot be run alone: {error.strerror}.") from error
+            with process:
+                try:
+                    self._instance.started(process.pid)
+                    # Without a time limit it would read, and polars has reads go on after Ctrl-C.
+                    said, _ = process.communicate(timeout=_LONGEST_S)
+                except BaseException:
+                    _end(process)
+                    raise
+        return process.returncode, said.decode("utf-8", "replace")
+
+    @property
+    def workplace(self) -> Path:
+        """A directory that programs run as the server's account may write to, gone with it."""
+        place = self._instance.path / "work"
+        if not place.exists():
+            self._instance.make_directory(place, self._account)
+        return place
 
     def has(self, state: str) -> bool:
         """Whether the state of that name is prepared."""
@@ -317,7 +390,7 @@ class OwnedServer(ServerBase):
         unmet = {n: v for n, v in wanted.items() if "." not in n and n not in known}
         if _PRELOADED in contrib:
             preload = {
-                "shared_preload_libraries": _PRELOADED,
+                _PRELOAD: _PRELOADED,
                 "pg_stat_statements.track_utility": "on",
             }
             wanted = preload | wanted
@@ -392,3 +465,12 @@ class OwnedServer(ServerBase):
     def _address(self, database: str) -> dict[str, Any]:
         address = {"host": str(self._instance.socket), "port": PORT}
         return address | {"user": SUPERUSER, "dbname": database}
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a backend: by itself if it does, for one that is killed leaves its shared memory."""
+    process.terminate()
+    try:
+        process.communicate(timeout=_END_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()

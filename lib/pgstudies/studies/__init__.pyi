@@ -1,4 +1,4 @@
-from ._plan import INSTRUMENT as INSTRUMENT
+from ._plan import NO_POST as NO_POST
 from ._plan import PROFILES as PROFILES
 from ._plan import Plan as Plan
 from ._plan import SUMMARIES as SUMMARIES

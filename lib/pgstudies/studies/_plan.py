@@ -28,8 +28,9 @@ SUMMARIES = ("scorecard",)
 """Notebooks that measure nothing: they draw together what the studies have found."""
 
 
-INSTRUMENT = "instrument"
-"""The notebook that tests the measuring itself: it runs as the studies do, and reruns no post."""
+NO_POST = ("instrument", "releases")
+"""Notebooks that run as the studies do and rerun no post: one tests the measuring itself, the other
+counts instructions."""
 
 
 @dataclass(frozen=True)

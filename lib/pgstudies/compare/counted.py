@@ -1,0 +1,99 @@
+"""Exact counts of both sides, unit by unit: what a comparison adds with ``--instructions``."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from ..counting import Counter, units
+from ..errors import CannotRun
+from ..records import moved
+from ..servers import merged
+from ..terminal import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..counting import Unit
+    from .request import Request
+
+
+_UNITS = {
+    "study": pl.String(),
+    "unit": pl.String(),
+    "baseline": pl.Float64(),
+    "candidate": pl.Float64(),
+    "ratio": pl.Float64(),
+    "reason": pl.String(),
+}
+
+
+_MOVED = {
+    "unit": pl.String(),
+    "function": pl.String(),
+    "before": pl.Float64(),
+    "after": pl.Float64(),
+    "change": pl.Float64(),
+}
+
+
+_ALIKE = 0.001
+"""Counts that differ by less are the same: so exact is a count."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What both sides execute for one unit of each kind of work.
+
+    Attributes:
+        units: study, unit, baseline and candidate (instructions), ratio, reason (why it was not
+            counted, or null).
+        moved: Of the units that differ: unit, function, before, after, change; at most ten each.
+
+    """
+
+    units: pl.DataFrame
+    moved: pl.DataFrame
+
+
+def counted(request: Request, wanted: Sequence[Unit] | None = None) -> Counted:
+    """Count the units of the request's studies (or those ``wanted``) on both sides.
+
+    With a case only those that have it in their names.  What cannot be counted has its reason.
+    """
+    if wanted is None:
+        of_studies = [unit for study in request.studies for unit in units(study)]
+        wanted = [unit for unit in of_studies if (request.case or "") in unit.name]
+    sides = (request.baseline, request.candidate)
+    rows: list[dict[str, Any]] = []
+    functions: list[dict[str, Any]] = []
+    total = len(sides) * sum(unit.runs for unit in wanted)
+    with Progress("counting", total=total) as progress, ExitStack() as stack:
+        counters: list[Counter] = []
+        for unit in wanted:
+            place = {"study": unit.study, "unit": unit.name}
+            try:
+                for side in sides[len(counters) :]:
+                    counter = Counter(side.server, show=progress.show, advance=progress.advance)
+                    counters.append(stack.enter_context(counter))
+                before, after = (
+                    counter.count(
+                        replace(unit, settings=merged(unit.settings, side.settings)), twice=False
+                    )
+                    for counter, side in zip(counters, sides, strict=True)
+                )
+            except CannotRun as reason:
+                rows.append(place | {"reason": str(reason)})
+                continue
+            one, other = (float(counts["inclusive"][0]) for counts in (before, after))
+            rows.append(place | {"baseline": one, "candidate": other, "ratio": other / one})
+            if abs(other / one - 1) > _ALIKE:
+                functions += (
+                    moved(before.slice(1), after.slice(1))
+                    .with_columns(unit=pl.lit(unit.name))
+                    .to_dicts()
+                )
+    return Counted(pl.DataFrame(rows, schema=_UNITS), pl.DataFrame(functions, schema=_MOVED))

@@ -1,0 +1,49 @@
+"""Counting units of work as what an arm of a study does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..errors import CannotRun
+from ..records import INSTRUCTIONS, count_samples, open_case
+from ._counter import Counter
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..measuring import Trial
+    from ._units import Unit
+
+
+def count_arm(
+    trial: Trial,
+    units: Sequence[Unit],
+    open_transactions: Sequence[int] = (0,),
+    *,
+    twice: bool = True,
+    fresh: bool = False,
+) -> None:
+    """Count units on a server like the trial's, and record them; what cannot be is left out.
+
+    Those that vary are counted with each number of open transactions.  ``twice`` and ``fresh`` are
+    those of ``Counter.count``.
+    """
+    wanted = [
+        (unit.with_open(number), open_case(number))
+        for unit in units
+        for number in (open_transactions if unit.varies else (0,))
+    ]
+    try:
+        counter = Counter(trial.server.spec, show=trial.show)
+    except CannotRun as reason:
+        trial.leave_out("all", "", str(reason))
+        return
+    with counter:
+        for unit, case in wanted:
+            try:
+                counts = counter.count(unit, twice=twice, fresh=fresh)
+            except CannotRun as reason:
+                trial.leave_out(unit.name, case, str(reason))
+                continue
+            for metric, iteration, value in count_samples(counts):
+                trial.record(unit.name, metric, value, INSTRUCTIONS, case=case, iteration=iteration)

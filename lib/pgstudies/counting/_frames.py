@@ -1,0 +1,64 @@
+"""Counts as polars frames: per unit of work, and how exact they are."""
+
+from __future__ import annotations
+
+import math
+
+import polars as pl
+import polars.selectors as cs
+
+WHOLE = ""
+"""The name, in the column ``function``, of all functions together."""
+
+
+EXACT = 0.001
+"""Two counts of one unit may differ by this part of it; else the page says so."""
+
+
+def per_unit(small: pl.DataFrame, large: pl.DataFrame, units: int) -> pl.DataFrame:
+    """What one unit costs: the difference between two counts, so many units apart."""
+    both = small.join(large, on="function", how="full", coalesce=True, suffix=" of more")
+    return both.select(
+        "function",
+        *(
+            ((pl.col(f"{name} of more").fill_null(0) - pl.col(name).fill_null(0)) / units).alias(
+                name
+            )
+            for name in small.columns
+            if name != "function"
+        ),
+    )
+
+
+def counted(first: pl.DataFrame, second: pl.DataFrame | None = None) -> pl.DataFrame:
+    """The counts of one unit as one table, the whole first, then by what each function does itself.
+
+    Columns: ``function``, ``inclusive``, ``own``, ``share`` (of the whole, of what it does
+    itself), ``again`` (``inclusive`` of the second count, or null), and what else was simulated.
+    """
+    whole = first.filter(pl.col("function") == WHOLE)["inclusive"].item()
+    if second is None:
+        both = first.with_columns(again=pl.lit(None, pl.Float64()))
+    else:
+        again = second.select("function", again="inclusive")
+        both = first.join(again, on="function", how="left").with_columns(
+            pl.col("again").fill_null(0)
+        )
+    return (
+        both.filter((pl.col("inclusive") != 0) | (pl.col("own") != 0))
+        .select(
+            "function",
+            "inclusive",
+            "own",
+            "again",
+            cs.exclude("function", "inclusive", "own", "again"),
+            share=pl.col("own") / whole,
+        )
+        .sort(pl.col("function") != WHOLE, -pl.col("own"), "function")
+    )
+
+
+def deviation(counts: pl.DataFrame) -> float:
+    """By what part of it the second count of a unit differs from the first; nan without one."""
+    whole = counts.filter(pl.col("function") == WHOLE).row(0, named=True)
+    return math.nan if whole["again"] is None else abs(whole["again"] / whole["inclusive"] - 1)

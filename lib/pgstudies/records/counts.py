@@ -1,0 +1,128 @@
+"""Counts of instructions as a record holds them, and read back."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from ..paths import UNITS
+from .reading import list_records, read_record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .reading import Record
+
+
+STUDY = "releases"
+"""The study whose records hold counts."""
+
+
+INSTRUCTIONS = "instructions"
+"""The metric of a whole unit of work, once for each count; its case is ``open_case``."""
+
+
+OWN, INCLUSIVE = "own: ", "inclusive: "
+"""A function's metrics begin so, and go on with its name: without and with what it calls."""
+
+
+LEAST_SHARE = 0.002
+"""What executes less than this part of a unit is not kept function by function."""
+
+
+def open_case(transactions: int) -> str:
+    """The case of a count while so many transactions are open."""
+    return f"{transactions} open" if transactions else ""
+
+
+def count_samples(counts: pl.DataFrame) -> Iterator[tuple[str, int, float]]:
+    """The values of one unit for a record: metric, iteration (from 1), instructions.
+
+    ``counts`` is the table of ``instructions``, its first row the whole.
+    """
+    whole, *functions = counts.iter_rows(named=True)
+    yield INSTRUCTIONS, 1, whole["inclusive"]
+    if whole["again"] is not None:
+        yield INSTRUCTIONS, 2, whole["again"]
+    for row in functions:
+        if abs(row["share"]) >= LEAST_SHARE:
+            yield f"{OWN}{row['function']}", 1, row["own"]
+            yield f"{INCLUSIVE}{row['function']}", 1, row["inclusive"]
+
+
+def units_counted(record: Record) -> pl.DataFrame:
+    """What each arm executes for one unit: arm, unit, open, instructions, again.
+
+    ``open`` is the number of open transactions, ``again`` the second count, null without one.
+    """
+    found = _of_units(record, pl.col("metric") == INSTRUCTIONS)
+    return found.group_by("arm", "unit", "open", maintain_order=True).agg(
+        instructions=pl.col("value").filter(pl.col("iteration") == 1).first(),
+        again=pl.col("value").filter(pl.col("iteration") == 2).first(),
+    )
+
+
+def functions_counted(record: Record) -> pl.DataFrame:
+    """What each function executes for one unit: arm, unit, open, function, inclusive, own.
+
+    Those of less than ``LEAST_SHARE`` of the unit are not there.
+    """
+    metric = pl.col("metric").str
+    found = _of_units(record, metric.starts_with(OWN) | metric.starts_with(INCLUSIVE)).with_columns(
+        function=pl.col("metric").str.split(": ").list.slice(1).list.join(": "),
+        kind=pl.col("metric").str.split(": ").list.first(),
+    )
+    return found.group_by("arm", "unit", "open", "function", maintain_order=True).agg(
+        pl.col("value").filter(pl.col("kind") == kind).first().alias(kind)
+        for kind in ("inclusive", "own")
+    )
+
+
+def moved(before: pl.DataFrame, after: pl.DataFrame, top: int = 10) -> pl.DataFrame:
+    """The functions whose own counts differ most between two tables of functions.
+
+    Columns: function, before, after, change (instructions of one unit, by what each executes
+    itself).  A function that one side lacks counts 0 there.
+    """
+    return (
+        before.select("function", before="own")
+        .join(after.select("function", after="own"), on="function", how="full", coalesce=True)
+        .with_columns(pl.col("before", "after").fill_null(0))
+        .with_columns(change=pl.col("after") - pl.col("before"))
+        .sort(pl.col("change").abs(), descending=True)
+        .head(top)
+    )
+
+
+def claims_counted() -> tuple[dict[str, float], str]:
+    """By a claim's id, its ratio in instructions, by the newest record of counts; and its name.
+
+    A claim of which something was not counted is not there.  Nothing where there is no record.
+    """
+    known = list_records(STUDY).filter(pl.col("status") == "complete")
+    if known.is_empty():
+        return {}, ""
+    record = read_record(Path(known["path"][-1]))
+    counts = {
+        (arm, unit, number): count
+        for arm, unit, number, count, _ in units_counted(record).iter_rows()
+    }
+    claims = tomllib.loads(UNITS.read_text(encoding="utf-8"))["claim"]
+    ratios = {claim["id"]: _ratio(claim, counts) for claim in claims}
+    return {name: ratio for name, ratio in ratios.items() if ratio is not None}, record.path.name
+
+
+def _ratio(claim: dict[str, Any], counts: dict[Any, float]) -> float | None:
+    over, under = ([counts.get(tuple(place)) for place in claim[k]] for k in ("over", "under"))
+    if None in over or None in under:
+        return None
+    return math.prod(over) / math.prod(under)  # type: ignore[arg-type]
+
+
+def _of_units(record: Record, which: pl.Expr) -> pl.DataFrame:
+    number = pl.col("case").str.extract(r"^(\d+) open$").cast(pl.Int64).fill_null(0)
+    return record.measured.filter(which).with_columns(unit="step", open=number)

@@ -1,0 +1,73 @@
+"""Instructions of both sides of a comparison, in its text and its report."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pgstudies.compare.counted import counted
+from pgstudies.compare.report import write_report
+from pgstudies.compare.request import Request
+from pgstudies.compare.text import COLUMNS, as_text
+from pgstudies.counting import Unit, reason_no_valgrind
+from pgstudies.errors import CannotRun
+from pgstudies.measuring import Side
+from tests.compare.test_compare import COMPARISON, result, well
+from tests.servers_at_hand import skip_but_not_in_ci
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WORK = """
+DO $$BEGIN
+    FOR i IN 1..current_setting('pgstudies.n')::int * current_setting('planted.work')::int LOOP
+        PERFORM md5('x');
+    END LOOP;
+END$$
+"""
+PLANTED = Unit("one planted thing", (WORK,), settings={"planted.work": "2"})
+IMPOSSIBLE = Unit("one impossible thing", ("SELECT * FROM nothing",))
+
+
+@pytest.fixture(autouse=True)
+def cache(run_base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reason = reason_no_valgrind()
+    if reason:
+        skip_but_not_in_ci(reason)
+    monkeypatch.setenv("PGSTUDIES_CACHE", str(run_base / "counted"))
+
+
+def test_planted_work_is_found_to_the_digit_with_its_functions(tmp_path: Path) -> None:
+    candidate = Side("embedded", {"planted.work": "3"})
+    request = Request(Side("embedded"), candidate, ("made_up",), instructions=True)
+    found = counted(request, [PLANTED, IMPOSSIBLE])
+    planted, impossible = found.units.iter_rows(named=True)
+    assert planted["ratio"] == pytest.approx(1.5, rel=0.001)
+    assert 'relation "nothing" does not exist' in impossible["reason"]
+    assert 0 < found.moved.height <= 10
+    assert "_SPI_execute_plan" in set(found.moved["function"])
+
+    compared = replace(result(well()), comparison=COMPARISON, counted=found)
+    text = as_text(compared)
+    ours = text.partition("Instructions for")[2].partition("Guards")[0]
+    assert max(map(len, ours.splitlines())) <= COLUMNS
+    assert "  one planted thing" in text
+    assert "  1.5" in text
+    assert "moved most: " in text
+    assert "not run (one impossible thing): a statement fails" in " ".join(text.split())
+    page = write_report(compared, request, text, tmp_path / "report.html").read_text()
+    assert "<h2>Instructions</h2>" in page
+    assert '"instructions": true' in page
+
+
+def test_without_valgrind_every_unit_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> str:
+        raise CannotRun("there is no valgrind on PATH")
+
+    monkeypatch.setattr("pgstudies.counting._counter.valgrind_version", missing)
+    request = Request(Side("embedded"), Side("embedded"), ("mvcc_catalog",), instructions=True)
+    found = counted(request)
+    assert found.units["unit"].len() == 3
+    assert set(found.units["reason"]) == {"there is no valgrind on PATH"}

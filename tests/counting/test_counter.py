@@ -1,0 +1,249 @@
+"""Counts of instructions: exact, of what was asked for alone, and nothing is left behind."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from pgstudies.counting import WHOLE, Counter, Unit, deviation, instructions, units
+from pgstudies.counting._frames import EXACT
+from pgstudies.counting.valgrind import reason_no_valgrind
+from pgstudies.errors import CannotRun, StudyError
+from pgstudies.programs import find_binaries, find_compiler, server_headers
+from tests.servers_at_hand import skip_but_not_in_ci, wait_until_dead
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import polars as pl
+
+pytestmark = pytest.mark.usefixtures("private")
+
+N = "current_setting('pgstudies.n')::int"
+LOOP = f"DO $$BEGIN FOR i IN 1..{N} LOOP PERFORM md5('x'); END LOOP; END$$"
+HASHED = Unit("one text hashed", (LOOP,), sizes=(200, 400))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(run_base: Path) -> Iterator[None]:
+    """Counts are kept apart from the user's."""
+    reason = reason_no_valgrind()
+    if reason:
+        skip_but_not_in_ci(reason)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PGSTUDIES_CACHE", str(run_base / "counted"))
+        yield
+
+
+@pytest.fixture(scope="module")
+def counter() -> Iterator[Counter]:
+    with Counter("embedded") as counter:
+        yield counter
+
+
+@pytest.fixture(scope="module")
+def library(run_base: Path) -> Path:
+    """Functions of ours in C, for the embedded server."""
+    if platform.machine() != "x86_64":
+        pytest.skip("the planted loop is written for x86_64")
+    try:
+        pg_config = server_headers(find_binaries("embedded"))
+        compiler = find_compiler()
+    except CannotRun as reason:
+        skip_but_not_in_ci(str(reason))
+    asked = [str(pg_config), "--includedir-server"]
+    headers = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
+    built = run_base / "planted.so"
+    source = Path(__file__).with_name("planted.c")
+    subprocess.run(
+        [*compiler, "-O2", "-shared", "-fPIC", f"-I{headers}", str(source), "-o", str(built)],
+        check=True,
+    )
+    built.chmod(0o755)
+    return built
+
+
+def in_c(library: Path, name: str, sizes: tuple[int, int]) -> Unit:
+    create = f"CREATE FUNCTION {name}(int) RETURNS int LANGUAGE c STRICT AS '{library}', '{name}'"
+    return Unit(name, (f"SELECT {name}({N})",), sizes=sizes, prepare=(create,))
+
+
+def whole(counts: pl.DataFrame) -> float:
+    return float(counts.row(0, named=True)["inclusive"])
+
+
+def test_a_planted_loop_of_known_length_is_counted(counter: Counter, library: Path) -> None:
+    counts = counter.count(in_c(library, "planted", (1_000_000, 3_000_000)))
+    assert whole(counts) == pytest.approx(2, rel=EXACT)
+    name, own = counts.select("function", "own").row(1)
+    assert (name, own) == ("planted", 2.0)
+
+
+def test_two_counts_agree_and_a_third_of_a_state_made_anew(counter: Counter) -> None:
+    first = counter.count(HASHED)
+    assert deviation(first) < EXACT
+    with Counter("embedded") as another:
+        second = another.count(HASHED, fresh=True)
+    assert whole(second) == pytest.approx(whole(first), rel=EXACT)
+
+
+def test_what_is_done_once_is_not_counted(counter: Counter) -> None:
+    once = "DO $$BEGIN PERFORM md5(repeat('x', 1000000)); END$$"
+    burdened = replace(HASHED, statements=(once, LOOP))
+    assert whole(counter.count(burdened)) == pytest.approx(whole(counter.count(HASHED)), rel=EXACT)
+
+
+def test_the_whole_comes_first_and_own_counts_add_up_to_it(counter: Counter) -> None:
+    counts = counter.count(HASHED)
+    assert counts.columns == ["function", "inclusive", "own", "again", "share"]
+    assert counts.row(0)[:1] == (WHOLE,)
+    functions = counts.slice(1)
+    assert functions["own"].sum() == pytest.approx(whole(counts), rel=1e-6)
+    assert functions["share"].sum() == pytest.approx(1, rel=1e-6)
+    assert functions["own"].is_sorted(descending=True)
+    assert "plpgsql_inline_handler" in set(functions["function"])
+
+
+def test_one_call_of_a_function_is_counted_without_what_another_does_in_it(
+    counter: Counter,
+) -> None:
+    start = Unit("start", ("SELECT 1",), inside=("InitPostgres", "StartupXLOG"))
+    with_recovery = replace(start, inside=("InitPostgres",))
+    alone, both = counter.count(start), counter.count(with_recovery)
+    assert "StartupXLOG" not in set(alone.head(2000)["function"])
+    recovery = both.filter(function="StartupXLOG")["inclusive"].item()
+    assert whole(both) - recovery == pytest.approx(whole(alone), rel=EXACT)
+
+
+def test_open_transactions_and_their_subtransactions_cost(counter: Counter) -> None:
+    (created,) = (unit for unit in units() if unit.name == "one function created")
+    small = replace(created, sizes=(20, 40))
+    none, some, more = (
+        counter.count(small.with_open(*open_)) for open_ in ((0, 0), (50, 0), (50, 20))
+    )
+    assert whole(none) < whole(some) < whole(more)
+    copied = [frame.filter(function="CopySnapshot")["own"].sum() for frame in (none, some, more)]
+    assert copied[0] < copied[1] < copied[2]
+
+
+def test_a_simulated_cache_counts_reads_writes_and_misses(counter: Counter) -> None:
+    counts = counter.count(HASHED, cache_sim=True)
+    row = counts.row(0, named=True)
+    assert 0 < row["writes"] < row["reads"] < row["inclusive"]
+    assert row["read_misses"] < row["reads"] / 100
+    assert row["inclusive"] == pytest.approx(whole(counter.count(HASHED)), rel=EXACT)
+
+
+def test_what_was_counted_is_not_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = instructions(HASHED, server="embedded")
+    assert first.height == 11
+    monkeypatch.setattr("pgstudies.counting._counter.serve", None)
+    again = instructions(replace(HASHED, name="another name"), server="embedded")
+    assert again.equals(first)
+    with pytest.raises(TypeError):
+        instructions(replace(HASHED, sizes=(200, 401)), server="embedded")
+
+
+def test_without_valgrind_the_reason_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    said = "there is no valgrind on PATH (apt-get install valgrind, or conda-forge's valgrind)"
+    assert reason_no_valgrind() == said
+
+
+def test_what_a_backend_cannot_do_alone_is_a_reason_in_one_sentence(
+    counter: Counter, library: Path
+) -> None:
+    crashing = in_c(library, "crash", (1, 2))
+    with pytest.raises(
+        CannotRun, match=r"^PostgreSQL 18\S* crashed under valgrind-\S+ \(.*SIGSEGV"
+    ):
+        counter.count(crashing)
+    with pytest.raises(
+        CannotRun, match=r'^a statement fails .*: relation "nothing" does not exist'
+    ):
+        counter.count(Unit("wrong", ("SELECT * FROM nothing",)))
+    with pytest.raises(CannotRun, match=r'^wrong cannot be prepared: table "nothing" does not'):
+        counter.count(Unit("wrong", ("SELECT 1",), prepare=("DROP TABLE nothing",)))
+    with pytest.raises(CannotRun, match="has no setting no_such_setting"):
+        counter.count(replace(HASHED, settings={"no_such_setting": "1"}))
+    with pytest.raises(CannotRun, match="not ours"):
+        Counter("postgresql://somebody@nowhere/else")
+    with pytest.raises(StudyError, match="the smaller first"):
+        replace(HASHED, sizes=(3, 3))
+
+
+ENDLESS = """
+import sys
+from pgstudies.counting import Counter, Unit
+loop = "DO $$BEGIN LOOP PERFORM md5('x'); END LOOP; END$$"
+with Counter("embedded") as counter:
+    counter.count(Unit("endless", (loop,)), fresh=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_whatever_ends_it_leaves_nothing(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_base: Path
+) -> None:
+    base = run_base / f"ended-{number}"
+    base.mkdir(mode=0o711)
+    monkeypatch.setenv("PGSTUDIES_RUN_DIR", str(base))
+    program = tmp_path / "endless.py"
+    program.write_text(ENDLESS, encoding="utf-8")
+    run = subprocess.Popen([sys.executable, str(program)], stderr=subprocess.PIPE)
+    try:
+        backend = counted_backend(base)
+        run.send_signal(number)
+        run.communicate(timeout=60)
+    finally:
+        run.kill()
+    assert run.returncode in {1, -number}
+    assert wait_until_dead([backend])
+    deadline = time.monotonic() + 20
+    while any(base.glob("s-*")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert list(base.glob("s-*")) == []
+    assert not has_shared_memory(backend.pid)
+
+
+def counted_backend(base: Path) -> psutil.Process:
+    """The process that valgrind runs there, once it does."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for process in psutil.process_iter(["cmdline"]):
+            command = " ".join(process.info["cmdline"] or [])
+            if "callgrind" in command and f"-D {base}/" in command:
+                time.sleep(1)  # until it is in the loop
+                return process
+        time.sleep(0.1)
+    raise AssertionError("no backend was run under valgrind")
+
+
+def has_shared_memory(pid: int) -> bool:
+    """Whether a segment of System V shared memory is there that this process made."""
+    segments = Path("/proc/sysvipc/shm")
+    rows = segments.read_text().splitlines()[1:] if segments.exists() else []
+    return any(row.split()[4] == str(pid) for row in rows)
+
+
+def test_every_unit_is_of_a_study_and_has_a_name_of_its_own() -> None:
+    names = [unit.name for unit in units()]
+    assert len(set(names)) == len(names)
+    assert {unit.study for unit in units()} <= {
+        "cluster_order",
+        "dead_tuples",
+        "hash_index",
+        "mvcc_catalog",
+        "sync_scans",
+    }
+    assert units("mvcc_catalog") == tuple(u for u in units() if u.study == "mvcc_catalog")

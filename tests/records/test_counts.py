@@ -1,0 +1,146 @@
+"""Counts of instructions in a record: kept, read back, and set beside each other."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pytest
+
+from pgstudies import paths
+from pgstudies.analysis import block_values, judge, paired_effects, verdict_table
+from pgstudies.analysis._claims import all_claims
+from pgstudies.analysis.agreement import Claim
+from pgstudies.counting import units
+from pgstudies.records import (
+    Record,
+    claims_counted,
+    count_samples,
+    functions_counted,
+    moved,
+    open_case,
+    units_counted,
+    write_whole,
+)
+from tests import made_up
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.usefixtures("private")
+
+COUNTS = pl.DataFrame(
+    [
+        ("", 1000.0, 1000.0, 1000.5, 1.0),
+        ("sort", 990.0, 700.0, 990.0, 0.7),
+        ("std::less", 290.0, 290.0, 290.0, 0.29),
+        ("rare", 1.0, 1.0, 1.0, 0.001),
+    ],
+    schema=["function", "inclusive", "own", "again", "share"],
+    orient="row",
+)
+
+
+def samples_of(arm: str, unit: str, number: int, counts: pl.DataFrame) -> pl.DataFrame:
+    return pl.concat(
+        made_up.samples(
+            {arm: [value]},
+            "instructions",
+            metric=metric,
+            iteration=iteration,
+            step=unit,
+            case=open_case(number),
+        )
+        for metric, iteration, value in count_samples(counts)
+    )
+
+
+def record_of(path: Path, *parts: pl.DataFrame) -> Record:
+    return Record(path, made_up.info("releases"), pl.concat(parts))
+
+
+def scaled(factor: float) -> pl.DataFrame:
+    return COUNTS.with_columns(pl.col("inclusive", "own", "again") * factor)
+
+
+def test_what_is_kept_is_read_back(tmp_path: Path) -> None:
+    parts = [samples_of("18", "one thing", n, scaled(1 + n)) for n in (0, 250)]
+    record = record_of(tmp_path, *parts)
+    assert units_counted(record).rows() == [
+        ("18", "one thing", 0, 1000.0, 1000.5),
+        ("18", "one thing", 250, 251_000.0, 251_125.5),
+    ]
+    found = functions_counted(record).filter(pl.col("open") == 0)
+    assert found.drop("arm", "unit", "open").rows() == [
+        ("sort", 990.0, 700.0),
+        ("std::less", 290.0, 290.0),
+    ]
+
+
+def test_a_single_count_has_no_second(tmp_path: Path) -> None:
+    once = COUNTS.with_columns(again=pl.lit(None, pl.Float64()))
+    record = record_of(tmp_path, samples_of("18", "one thing", 0, once))
+    assert units_counted(record)["again"].to_list() == [None]
+
+
+def test_functions_that_moved_most_come_first_and_new_ones_count_from_0() -> None:
+    before = pl.DataFrame({"function": ["a", "b", "gone"], "own": [10.0, 50.0, 5.0]})
+    after = pl.DataFrame({"function": ["a", "b", "new"], "own": [11.0, 20.0, 7.0]})
+    found = moved(before, after)
+    assert found.rows() == [
+        ("b", 50.0, 20.0, -30.0),
+        ("new", 0.0, 7.0, 7.0),
+        ("gone", 5.0, 0.0, -5.0),
+        ("a", 10.0, 11.0, 1.0),
+    ]
+    assert moved(before, after, top=1)["function"].to_list() == ["b"]
+
+
+def test_every_claim_that_is_counted_is_one_and_rests_on_units_there_are() -> None:
+    counted = tomllib.loads(paths.UNITS.read_text(encoding="utf-8"))["claim"]
+    known = all_claims()
+    assert known["claim"].is_unique().all()
+    places = set(known.select("study", "claim").iter_rows())
+    names = {unit.name for unit in units()}
+    for claim in counted:
+        assert (claim["study"], claim["id"]) in places
+        assert {place[1] for place in [*claim["over"], *claim["under"]]} <= names
+
+
+def test_a_verdict_stands_beside_the_ratio_of_instructions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: dict[tuple[str, int], float] = {
+        ("9.3", 250): 1,
+        ("9.3", 2000): 1,
+        ("9.6", 250): 2,
+        ("9.6", 2000): 5,
+    }
+    parts = [
+        samples_of(arm, "one function dropped", n, scaled(factor))
+        for (arm, n), factor in counts.items()
+    ]
+    monkeypatch.setattr("pgstudies.records.reading.REFERENCE_RECORDS", tmp_path / "none")
+    assert claims_counted() == ({}, "")
+    info: dict[str, Any] = made_up.info("releases")
+    path = paths.records_dir() / "releases" / "20261122T100000Z-here-abc"
+    path.parent.mkdir(parents=True)
+    write_whole(path, info, pl.concat(parts))
+    ratios, name = claims_counted()
+    assert list(ratios) == ["drop"]
+    assert ratios["drop"] == pytest.approx(2.5)
+    assert name == path.name
+
+    def shown(ratio: float) -> dict[str, Any]:
+        values = {"9.3": [1.0] * 8, "9.6": [ratio] * 8}
+        samples = made_up.samples(values, metric="cpu_s", step="drop")
+        by = ["step", "metric"]
+        effects = paired_effects(block_values(samples, by=by), baseline="9.3", by=by)
+        claim = Claim("drop", "It is.", "a post", "slower", 1.4, "cpu_s", {"candidate": "9.6"})
+        return verdict_table(judge([claim], effects)).row(0, named=True)
+
+    row = shown(2.4)
+    assert (row["instructions"], row["counted_in"], row["remark"]) == (2.5, path.name, None)
+    assert "fewer of them at a time" in shown(3.5)["remark"]
+    assert "more of them at a time" in shown(1.4)["remark"]
