@@ -12,8 +12,8 @@ from markupsafe import Markup
 from ..analysis import origins
 from ..templates import environment
 from ._instrument_page import doubtful_hosts, executed, instrument_markup, read_checks
-from ._scorecard import OUTCOMES, outcome_of, with_outcome
-from .score_text import holding, interval_text, ratio_text
+from ._scorecard import OUTCOMES, in_sum, outcome_of, with_outcome
+from .score_text import interval_text, ratio_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,7 +68,7 @@ def score_tiles(cards: pl.DataFrame) -> HTML:
             "title": origins()[study].title,
             "post": origins()[study].post,
             "is_doubtful": any(claim["host"] in doubtful for claim in claims),
-            "holding": holding(current.filter(study=study)),
+            "holding": in_sum(current.filter(study=study)),
             "claims": claims,
         }
         for study, claims in _by_study(current)

@@ -6,10 +6,9 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from ..analysis import origins
-from ..analysis.agreement import HOLDS, NOT_JUDGED, NOT_TESTED
 from ..terminal import printable
 from ._instrument_page import doubtful_hosts, read_checks
-from ._scorecard import OUTCOMES, in_sum, outcome_of, with_outcome
+from ._scorecard import OUTCOMES, in_sum, outcome_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -67,22 +66,12 @@ def interval_text(row: Mapping[str, Any]) -> str:
     return f"{ratio_text(row['ratio'])} ({within})"
 
 
-def holding(cards: pl.DataFrame) -> str:
-    """How many of these claims hold, are open, are not judged: "4 of 9 hold, 3 open"."""
-    outcomes = with_outcome(cards)["outcome"]
-    counts = {
-        "open": outcomes.is_in(["inconclusive", NOT_TESTED]).sum(),
-        NOT_JUDGED: (outcomes == NOT_JUDGED).sum(),
-    }
-    holding = f"{outcomes.is_in(HOLDS).sum()} of {cards.height} hold"
-    return ", ".join([holding, *(f"{count} {word}" for word, count in counts.items() if count)])
-
-
 def _study(study: str, part: pl.DataFrame) -> Iterator[str]:
     origin = origins()[study]
-    head, post = f"{origin.title}: {holding(part)}", f"({origin.post})"
-    yield f"{head}{post:>{WIDTH - len(head)}}"
+    post = f"({origin.post})"
+    yield f"{origin.title}{post:>{WIDTH - len(origin.title)}}"
     yield "=" * WIDTH
+    yield from _wrapped(in_sum(part))
     usual = _usual(part)
     if usual["record"] is not None:
         yield from _wrapped(
