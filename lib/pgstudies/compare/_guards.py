@@ -164,7 +164,8 @@ def _blocks(effects: pl.DataFrame) -> Outcome:
         return False, f"{blocks}: an interval needs {MINIMUM_BLOCKS}; {adds}"
     edge = math.log1p(effects["margin"].max() or 0.0)  # type: ignore[arg-type]
     is_alone = (pl.col("verdict") == "inconclusive") & (pl.col("p_value") <= 1 - pl.col("level"))
-    evident = effects.filter(is_alone, pl.col("ratio").log().abs() > edge)
+    is_short = pl.col("blocks") < fewest
+    evident = effects.filter(is_short, is_alone, pl.col("ratio").log().abs() > edge)
     if evident.is_empty():
         return True, (
             f"{blocks}; one of {count} comparisons is told from chance from block {fewest} on, and "
