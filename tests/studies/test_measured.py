@@ -34,7 +34,7 @@ SMALL: dict[str, dict[str, Any]] = {
     },
     "releases": {
         "releases": [],
-        "what": ["one session started"],
+        "what": "one session started",
         "open_transactions": [20],
         "twice": True,
     },
