@@ -12,7 +12,7 @@ LAB_MARK := \# Only for JupyterLab
 
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help install book test test-all lab bench lint tools constraints clean
+.PHONY: help install book verdicts test test-all lab strip bench lint tools constraints clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/\1:/p' Makefile | awk -F: '{ printf "make %-12s %s\n", $$1, $$2 }'
@@ -28,8 +28,9 @@ install: .venv/project  ## install everything but JupyterLab into .venv
 	  exit 1; }
 	@echo "Installing into .venv ..."
 	@$(PYTHON) -m venv --clear .venv
-	@sed '/^$(LAB_MARK)/,$$d' constraints.txt > .venv/base.txt
-	@$(PIP) install --no-compile --require-hashes --requirement .venv/base.txt
+	@# Every version is named, so each of two cores can install half of them.
+	@sed '/^$(LAB_MARK)/,$$d' constraints.txt | awk '/^[a-zA-Z0-9]/ { n++ } n { print > (".venv/part." n % 2 ".txt") }'
+	@printf '%s\n' .venv/part.0.txt .venv/part.1.txt | xargs -n 1 -P 2 $(PIP) install --no-compile --no-deps --require-hashes --requirement
 	@$(COMPILE)
 	@touch $@
 
@@ -46,6 +47,9 @@ install: .venv/project  ## install everything but JupyterLab into .venv
 book: install  ## measure every study at quick size and build the report, _build/html/index.html
 	$(BIN)/pgstudies run all --profile quick
 	$(BIN)/pgstudies book
+
+verdicts: install  ## judge the reference records anew, after a change of a notebook or of the analysis
+	@$(BIN)/python -c 'from pgstudies.book import keep_reference; print(*keep_reference(), sep="\n")'
 
 # The tests measure on servers of their own, and keep their records apart from the user's.
 TESTS := $(BIN)/python -m pytest --numprocesses 2 --dist loadscope --book
@@ -66,7 +70,11 @@ lint: install  ## check style and types
 	$(BIN)/lint-imports --no-logo
 
 lab: .venv/lab  ## open JupyterLab on the notebooks
+	@echo "What you save has its outputs in it: make strip takes them out again."
 	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks
+
+strip: install  ## take the outputs out of the notebooks, as saving in JupyterLab leaves them there
+	$(BIN)/nbstripout notebooks/*.ipynb
 
 bench: install  ## measure the harness itself
 	$(BIN)/python -m tests.bench.bench

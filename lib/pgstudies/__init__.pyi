@@ -18,6 +18,8 @@ from .charts import dot_chart as dot_chart
 from .charts import downloads as downloads
 from .charts import effect_chart as effect_chart
 from .charts import series_chart as series_chart
+from .charts import today as today
+from .charts import verdict_strip as verdict_strip
 from .counting import Counter as Counter
 from .counting import instructions as instructions
 from .errors import CannotRun as CannotRun
@@ -35,4 +37,5 @@ from .records import read_record as read_record
 from .servers import limited as limited
 from .servers import reason_no_limits as reason_no_limits
 from .servers import require_space as require_space
+from .studies import parameter_table as parameter_table
 from .studies import study_parameters as study_parameters

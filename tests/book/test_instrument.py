@@ -413,7 +413,7 @@ def test_a_notebook_that_is_not_there_or_has_no_checks_gives_none(tmp_path: Path
     path = tmp_path / "instrument.ipynb"
     assert read_checks(path).is_empty()
     path.write_text(json.dumps(notebook({"text/plain": "1"}, {})))
-    assert read_checks(path).columns == ["check", "passed", "sentence", "host", "date"]
+    assert read_checks(path).columns == ["check", "passed", "sentence", "host", "date", "machine"]
     assert read_checks(path).is_empty()
 
 

@@ -10,10 +10,9 @@ import pytest
 from playwright.sync_api import expect
 
 from pgstudies.analysis._claims import all_claims, origins
-from pgstudies.book._build import build, studies_in_book
-from pgstudies.book._scorecard import OUTCOMES
-from pgstudies.errors import StudyError
-from pgstudies.paths import HTML, ROOT, STUDIES
+from pgstudies.book._build import _is_there, _toc_without, studies_in_book
+from pgstudies.charts import OUTCOMES
+from pgstudies.paths import HTML, ROOT
 from tests.servers_at_hand import skip_but_not_in_ci
 
 if TYPE_CHECKING:
@@ -242,11 +241,33 @@ def test_the_forest_plot_shows_one_study_when_it_is_chosen(page: Page) -> None:
     assert all(text.startswith("dead_tuples: ") for text in labels.all_text_contents())
 
 
-def test_a_study_that_has_not_been_run_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgstudies.book._build.studies_in_book", lambda _: ["absent_study"])
-    assert not (STUDIES / "absent_study.ipynb").exists()
-    with pytest.raises(StudyError, match="`pgstudies run absent_study`"):
-        build()
+@pytest.mark.parametrize("study", origins())
+def test_a_study_answers_on_its_first_screen(page: Page, study: str) -> None:
+    open_page(page, HTML / "book" / "studies" / f"{study}.html")
+    answer = page.locator(".answer").first
+    box = answer.bounding_box()
+    assert box is not None
+    assert box["y"] < page.viewport_size["height"] / 2  # type: ignore[index]
+    assert answer.locator("tbody tr").count() == all_claims().filter(study=study).height
+    assert page.locator("section > h2").first.inner_text().startswith("What was claimed")
+
+
+def test_the_answer_needs_no_scrolling_sideways_on_a_phone(page: Page) -> None:
+    page.set_viewport_size(PHONE)  # type: ignore[arg-type]
+    open_page(page, STUDY)
+    wide, room = page.locator(".answer").first.evaluate("e => [e.scrollWidth, e.clientWidth]")
+    assert wide <= room
+
+
+def test_a_study_with_neither_run_nor_record_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert not _is_there("absent_study")
+    told = "absent_study has not been run and has no reference record"
+    assert told in capsys.readouterr().err
+    toc = _toc_without(["releases"], tmp_path).read_text(encoding="utf-8")
+    assert "book/studies/releases" not in toc
+    assert "book/studies/hash_index" in toc
 
 
 def _brightness(colour: str) -> float:

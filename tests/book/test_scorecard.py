@@ -22,14 +22,15 @@ from pgstudies.book._score_table import (
     history_table,
     instrument_line,
     row_id,
+    score_front,
     score_table,
-    score_tiles,
 )
-from pgstudies.book._scorecard import OUTCOMES, SCHEMA, scorecard
+from pgstudies.book._scorecard import SCHEMA, scorecard
 from pgstudies.book.judging import judged, keep
 from pgstudies.book.score_text import in_text
+from pgstudies.charts import OUTCOMES
 from pgstudies.errors import NotebookError, StudyError
-from pgstudies.records.reading import read_record
+from pgstudies.records.reading import machine_of, read_record
 from pgstudies.studies._plan import plan, studies
 from pgstudies.studies.executed import book_runs
 from pgstudies.studies.run import Executed, run_study
@@ -49,6 +50,7 @@ places = {}
 [[claim]]
 study = "swept"
 id = "twice"
+name = "twice in short"
 text = "Two are twice as many as one."
 source = "arithmetic"
 kind = "count"
@@ -60,6 +62,7 @@ comparison = { candidate = "two" }
 [[claim]]
 study = "swept"
 id = "alike"
+name = "alike in short"
 text = "Two are as many as one, <nearly>."
 source = "arithmetic"
 kind = "alike"
@@ -79,7 +82,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, private: None) -> Pat
     monkeypatch.setattr(paths, "STUDIES", tmp_path / "book" / "studies")
     monkeypatch.setattr(paths, "NOTEBOOKS", NOTEBOOKS)
     monkeypatch.setenv("PGSTUDIES_NOTEBOOKS", str(NOTEBOOKS))
-    monkeypatch.setattr("pgstudies.records.reading.REFERENCE_RECORDS", tmp_path / "reference")
+    monkeypatch.setattr("pgstudies.paths.REFERENCE_RECORDS", tmp_path / "reference")
     return tmp_path
 
 
@@ -218,7 +221,7 @@ def test_without_a_page_the_newest_record_with_intervals_is_current(
     records(name="4", started_at="2026-11-24T12:00:00+00:00", status="interrupted")
     cards = scorecard().filter(pl.col("claim") == "twice")
     assert cards.select("record", "current").rows() == [("2", True), ("1", False)]
-    assert scorecard(history=False).filter(pl.col("claim") == "twice")["record"].item() == "2"
+    assert scorecard(records="current").filter(pl.col("claim") == "twice")["record"].item() == "2"
 
 
 @pytest.mark.usefixtures("in_process")
@@ -264,6 +267,26 @@ def test_hosts_releases_and_dates_stand_side_by_side(records: Callable[..., Path
     assert told.count('<span class="verdict holds">') == 2
 
 
+@pytest.mark.usefixtures("in_process")
+def test_the_front_page_has_the_reference_record_and_beside_it_this_machine(
+    records: Callable[..., Path], place: Path
+) -> None:
+    reference, done = place / "reference" / "swept", timeline(*range(1, 7))
+    swept_record(reference, "db0", name="20260101T000000Z-a", timeline=done)
+    own = records("db1", two=0.5, started_at="2026-11-22T12:00:00+00:00")
+    cards = scorecard(records="reference").filter(pl.col("claim") == "twice")
+    assert cards.select("host", "current", "reference", "verdict").rows() == [
+        ("db1", True, False, "reversed"),
+        ("db0", False, True, "holds"),
+    ]
+    front = score_front(cards).data
+    assert "on db0, 2026-11-21" in front
+    assert "here: 1 reversed" in front
+    shutil.rmtree(own)
+    alone = score_front(scorecard(records="reference")).data
+    assert "here:" not in alone
+
+
 def test_an_unknown_study_is_named() -> None:
     with pytest.raises(StudyError, match="no claims of absent; the studies are: swept"):
         scorecard("absent")
@@ -281,6 +304,7 @@ def cards() -> pl.DataFrame:
         {
             "study": "swept",
             "claim": f"claim {n}",
+            "name": f"claim {n} of <many>",
             "text": "A claim of <many> words & more, as long as claims are said to become. " * 2,
             "source": "",
             "kind": "direction",
@@ -299,8 +323,10 @@ def cards() -> pl.DataFrame:
             "date": "2026-11-21 12:00",
             "profile": "standard",
             "record": "r",
+            "machine": "m",
             "link": "swept.html#claims",
             "current": True,
+            "reference": False,
         }
         for n, verdict in enumerate(verdicts)
     ]
@@ -327,7 +353,7 @@ def test_the_text_without_any_record_says_so(cards: pl.DataFrame) -> None:
 
 
 def test_tables_and_tiles_escape_what_they_show_and_lead_to_each_other(cards: pl.DataFrame) -> None:
-    table, tiles = score_table(cards).data, score_tiles(cards).data
+    table, tiles = score_table(cards).data, score_front(cards).data
     for text in (table, tiles):
         assert "<many>" not in text
         assert "&lt;no&gt; compiler" in text
@@ -346,7 +372,7 @@ def test_two_builds_give_the_same_bytes(records: Callable[..., Path]) -> None:
     first, second = scorecard(), scorecard()
     assert first.equals(second)
     for show in (in_text, lambda c: score_table(c).data, lambda c: history_table(c).data,
-                 lambda c: score_tiles(c).data):  # fmt: skip
+                 lambda c: score_front(c).data):  # fmt: skip
         assert show(first) == show(second)
     for draw in (score_chart, history_chart):
         said = [json.dumps(draw(c, description="Two.").to_dict()) for c in (first, second)]
@@ -376,8 +402,8 @@ def test_what_a_failed_instrument_measured_is_marked(
 ) -> None:
     records("db1")
     page(place, "instrument", None, checks=[check("speed", passed=False)])
-    assert "The instrument FAILED" in instrument_line().data
-    assert "measured where the instrument FAILED a check" in score_tiles(scorecard()).data
+    assert "failed: speed" in instrument_line().data
+    assert "measured where the instrument FAILED a check" in score_front(scorecard()).data
     assert "MARKED: the instrument of this host failed a check" in in_text(scorecard())
 
 
@@ -386,7 +412,16 @@ def test_what_another_host_measured_is_not_marked(
 ) -> None:
     records("db2")
     page(place, "instrument", None, checks=[check("speed", passed=False)])
-    assert "measured where the instrument" not in score_tiles(scorecard()).data
+    assert "measured where the instrument" not in score_front(scorecard()).data
+    assert "MARKED" not in in_text(scorecard())
+
+
+@pytest.mark.usefixtures("in_process")
+def test_another_machine_of_the_same_name_is_not_marked(
+    place: Path, records: Callable[..., Path]
+) -> None:
+    records("db1", host={"hostname": "db1", "cpu_model": "another"})
+    page(place, "instrument", None, checks=[check("speed", passed=False)])
     assert "MARKED" not in in_text(scorecard())
 
 
@@ -408,7 +443,10 @@ def test_a_record_is_replayed_once(
     assert first.select("claim", "verdict").rows() == [("twice", "holds")]
     assert judged(path).equals(first)
     assert replayed == ["swept"]
-    # Other claims may change the verdict.
+    # Better words for readers change nothing, other claims may.
+    paths.CLAIMS.write_text(CLAIMS.replace("Two are twice as many", "Two is the double"))
+    assert judged(path).equals(first)
+    assert replayed == ["swept"]
     paths.CLAIMS.write_text(CLAIMS.replace("arithmetic", "sums"))
     assert judged(path).equals(first)
     assert replayed == ["swept", "swept"]
@@ -451,7 +489,8 @@ def page(
 
 def check(name: str, *, passed: bool) -> dict[str, Any]:
     said = {"check": name, "passed": passed, "sentence": "as it was made"}
-    return said | {"host": "db1", "date": "2026-11-21"}
+    machine = machine_of({"hostname": "db1"})
+    return said | {"host": "db1", "date": "2026-11-21", "machine": machine}
 
 
 def _anonymous(spec: str) -> str:

@@ -25,7 +25,8 @@ from pgstudies.records.reading import SAMPLES_SCHEMA
 from tests.made_up import info, timeline
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
-COMMANDS = ["run", "studies", "book", "records", "scorecard", "doctor", "servers"]
+COMMANDS = ["run", "studies", "book", "records", "scorecard", "advise", "doctor", "servers"]
+COMMANDS += ["new-study", "check"]
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +41,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(paths, "STUDIES", tmp_path / "studies")
     monkeypatch.setattr(paths, "HTML", tmp_path / "_build" / "html")
     monkeypatch.setenv("PGSTUDIES_RECORDS", str(tmp_path / "records"))
-    monkeypatch.setattr("pgstudies.records.reading.REFERENCE_RECORDS", tmp_path / "reference")
+    monkeypatch.setattr("pgstudies.paths.REFERENCE_RECORDS", tmp_path / "reference")
     for name in ("SERVER", "REPLAY", "FRESH"):
         monkeypatch.delenv(f"PGSTUDIES_{name}", raising=False)
     monkeypatch.setenv("COLUMNS", "80")
@@ -310,8 +311,6 @@ def test_studies_are_listed_with_their_titles(pgstudies: Command) -> None:
 def test_the_parameters_of_a_study_are_listed_with_their_limits(
     place: Path, pgstudies: Command
 ) -> None:
-    notebook = place / "notebooks" / "well.ipynb"
-    notebook.write_text(notebook.read_text().replace("iterations", "blocks"))
     file = place / "notebooks" / "parameters" / "standard" / "well.yaml"
     file.parent.mkdir(parents=True)
     file.write_text("rows: 1_000_000\nstarts: [4, 5]\nmemory: 80\n")

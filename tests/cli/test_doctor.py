@@ -95,10 +95,10 @@ def test_a_server_that_is_not_ours_has_its_limits_named(role: str, stranger: Own
     )
 
 
-def test_a_server_that_does_not_let_us_in_is_the_last_line(stranger: OwnedServer) -> None:
-    *_, last = examine(dsn_of(stranger, LESSER, "wrong"))
-    assert (last.name, last.ok, last.exit_code) == ("server", False, 3)
-    assert last.sentence.endswith(": it refuses the password: check the user and the password.")
+def test_a_server_that_does_not_let_us_in_is_the_first_line(stranger: OwnedServer) -> None:
+    first, *_ = examine(dsn_of(stranger, LESSER, "wrong"))
+    assert (first.name, first.ok, first.exit_code) == ("server", False, 3)
+    assert first.sentence.endswith(": it refuses the password: check the user and the password.")
 
 
 def test_releases_that_are_out_of_reach_are_told(

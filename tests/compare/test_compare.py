@@ -12,9 +12,9 @@ import pytest
 
 from pgstudies.compare._guards import check
 from pgstudies.compare.measured import Measured, compared_effects, read_measured, reasons
-from pgstudies.compare.plan import forecast_lines, forecast_of
+from pgstudies.compare.plan import Forecast, forecast_lines, forecast_of, seconds_each
 from pgstudies.compare.report import request_in, write_report
-from pgstudies.compare.request import Request, read_settings, side
+from pgstudies.compare.request import Request, read_settings, share_cores_alike, side
 from pgstudies.compare.result import Result, exit_code, result_of
 from pgstudies.compare.text import COLUMNS, as_text, noise
 from pgstudies.errors import StudyError
@@ -146,7 +146,7 @@ def test_a_step_that_takes_a_tenth_more_is_a_regression() -> None:
         "insert": "slower",
         "select": "equivalent",
     }
-    assert effects["throughput"].round(2).to_list() == [0.91, 1.0]
+    assert effects["ratio"].round(2).to_list() == [1.1, 1.0]
     assert verdict_of(measured) == 1
 
 
@@ -218,6 +218,14 @@ def test_workers_of_one_side_alone_on_one_core_are_named() -> None:
     assert guards_of(made_up(well().samples, info | {"pinned_to_core": None}))["cores"][0] is True
 
 
+def test_cores_are_not_shared_where_one_side_alone_has_workers() -> None:
+    old, new = Side("14"), Side("18")
+    assert not share_cores_alike(old, new)
+    assert share_cores_alike(old, Side("18", {"io_method": "sync"}))
+    assert share_cores_alike(new, Side("embedded"))
+    assert share_cores_alike(old, Side("postgresql://me@db/test"))  # the guard will tell
+
+
 def test_different_results_are_named_with_their_step() -> None:
     samples = well().samples.with_columns(
         value=pl.when(
@@ -228,7 +236,7 @@ def test_different_results_are_named_with_their_step() -> None:
     )
     passed, sentence = guards_of(made_up(samples))["results"]
     assert passed is False
-    assert sentence == ("The two answer differently: made_up, heap, insert, made_up, heap, select.")
+    assert sentence == ("The two answer differently: made_up, heap, insert; made_up, heap, select.")
 
 
 def test_results_that_the_copies_do_not_share_are_drawn_at_random() -> None:
@@ -295,6 +303,47 @@ def test_half_an_interval_is_told() -> None:
         "Half an interval is 1.0 % at the median of the steps, 2.0 % at most."
     )
     assert noise(effects.clear()) is None
+
+
+def of_work(clock: Sequence[float], cpu: Sequence[float], share: float = 0.99) -> Measured:
+    """One step with these log-ratios by the clock, and by CPU time, which is a ``share`` of it."""
+    by_clock = samples_of({"probe": clock})
+    by_cpu = (
+        samples_of({"probe": cpu})
+        .filter(metric="duration_s")
+        .with_columns(metric=pl.lit("cpu_s"), value=share * pl.col("value"))
+    )
+    return made_up(pl.concat([by_clock, by_cpu]))
+
+
+def test_cpu_time_judges_what_is_bound_by_the_processor() -> None:
+    unsteady = [9 * noise + 0.1 for noise in NOISE]
+    effects = compared_effects([of_work(unsteady, logs(1.1))])
+    assert effects.select("metric", "verdict").rows() == [("cpu_s", "slower")]
+    assert effects["ratio"].round(2).to_list() == [1.1]
+    waits = compared_effects([of_work(logs(1.0), logs(1.1), share=0.8)])
+    assert waits.select("metric", "verdict").rows() == [("duration_s", "equivalent")]
+
+
+def test_what_only_waits_longer_is_caught_by_the_clock() -> None:
+    measured = of_work(logs(1.1), logs(1.0))
+    assert compared_effects([measured])["verdict"].to_list() == ["equivalent"]
+    passed, sentence = guards_of(measured)["clock"]
+    assert passed is False
+    assert "made_up, heap, probe: 1.100 by the clock, 1.000 by CPU time" in sentence
+    assert verdict_of(measured) == 2
+    effects = compared_effects([measured], clock=True)
+    assert effects.select("metric", "verdict").rows() == [("duration_s", "slower")]
+    assert exit_code(effects, check([measured], effects)) == 1
+
+
+def test_minutes_are_divided_so_that_all_studies_get_as_many_blocks() -> None:
+    none = pl.DataFrame()
+    plans = [Forecast(s, None, b, None, none, 10) for s, b in (("a", 5.0), ("b", 15.0))]
+    assert seconds_each(plans, 2.0) == {"a": 30.0, "b": 90.0}
+    assert seconds_each(plans, None) == {"a": 0.0, "b": 0.0}
+    unknown = [*plans, Forecast("c", None, None, None, none, 10)]
+    assert seconds_each(unknown, 1.0) == {"a": 10.0, "b": 30.0, "c": 20.0}
 
 
 def test_an_order_effect_is_named() -> None:

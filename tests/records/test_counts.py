@@ -121,7 +121,7 @@ def test_a_verdict_stands_beside_the_ratio_of_instructions(
         samples_of(arm, "one function dropped", n, scaled(factor))
         for (arm, n), factor in counts.items()
     ]
-    monkeypatch.setattr("pgstudies.records.reading.REFERENCE_RECORDS", tmp_path / "none")
+    monkeypatch.setattr("pgstudies.paths.REFERENCE_RECORDS", tmp_path / "none")
     assert claims_counted() == ({}, "")
     info: dict[str, Any] = made_up.info("releases")
     path = paths.records_dir() / "releases" / "20261122T100000Z-here-abc"

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("private")
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the records of the study ``swept`` are; there are no others."""
-    monkeypatch.setattr("pgstudies.records.reading.REFERENCE_RECORDS", tmp_path / "none")
+    monkeypatch.setattr("pgstudies.paths.REFERENCE_RECORDS", tmp_path / "none")
     return tmp_path / "records" / "swept"
 
 

@@ -1,7 +1,9 @@
 from ._claims import all_claims as all_claims
 from ._claims import blocks_for_claims as blocks_for_claims
 from ._claims import claims as claims
+from ._claims import meanings as meanings
 from ._claims import origins as origins
+from ._claims import rules as rules
 from ._published import published as published
 from ._shares import deviations as deviations
 from ._shares import share_table as share_table

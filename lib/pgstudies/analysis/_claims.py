@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-_TEXTS = ("study", "id", "text", "source", "kind", "direction", "judged_by")
+_TEXTS = ("study", "id", "name", "text", "source", "kind", "direction", "judged_by")
 
 
 _KEYS = {*_TEXTS, "comparison"}
 
 
-_OPTIONAL = {"published_ratio", "threshold", "not_tested"}
+_OPTIONAL = {"published_ratio", "threshold", "not_tested", "today"}
 
 
 _COMPARED = ("step", "case", "baseline", "candidate")
@@ -99,9 +99,9 @@ def claims(
 def all_claims() -> pl.DataFrame:
     """Every claim at the post's own size, in the file's order.
 
-    Columns: study, claim, text, source, kind, direction, judged_by, published_ratio (null where the
-    post gives no figure), threshold (null where the claim names none); then as text, and null where
-    the claim does not name it: step, case, baseline, candidate.
+    Columns: study, claim, name, text, source, kind, direction, judged_by, published_ratio (null
+    where the post gives no figure), threshold (null where the claim names none); then as text, and
+    null where the claim does not name it: step, case, baseline, candidate.
     """
     origins, entries = _read()
     rows = []
@@ -112,7 +112,7 @@ def all_claims() -> pl.DataFrame:
         row["threshold"] = entry.get("threshold")
         named = _comparison(entry, places)
         rows.append(row | {name: str(named[name]) for name in _COMPARED if name in named})
-    texts = ["study", "claim", "text", "source", "kind", "direction", "judged_by"]
+    texts = ["study", "claim", *_TEXTS[2:]]
     schema: dict[str, pl.DataType] = dict.fromkeys(texts, pl.String())
     schema |= dict.fromkeys(["published_ratio", "threshold"], pl.Float64())
     return pl.DataFrame(rows, schema=schema | dict.fromkeys(_COMPARED, pl.String()))
@@ -127,6 +127,15 @@ def blocks_for_claims(study: str) -> int | None:
     own = [entry for entry in entries if entry["study"] == study]
     tested = [entry for entry in own if "not_tested" not in entry]
     return blocks_for_family(sum(e["kind"] in FAMILY for e in tested)) if own else None
+
+
+def rules(study: str) -> list[dict[str, Any]]:
+    """What the verdicts on the claims of a study depend on: its entries, but for words to read."""
+    return [
+        {key: value for key, value in entry.items() if key not in {"name", "text", "today"}}
+        for entry in _read()[1]
+        if entry["study"] == study
+    ]
 
 
 def origins() -> dict[str, Origin]:
@@ -178,6 +187,9 @@ def _problem(entry: Mapping[str, Any], origins: Mapping[str, Origin]) -> str | N
         f"the comparison of {who} names the metric, which is the key judged_by": (
             isinstance(entry["comparison"], dict) and "metric" in entry["comparison"]
         ),
+        f"today of {who} is not about something with a sentence for an outcome": not _is_today(
+            entry.get("today", {"about": "", "holds": ""})
+        ),
         f"{who} has no threshold, which its kind needs": kind == "threshold" and threshold is None,
         f"{who} has a threshold, and its kind has none": (
             kind in ("direction", "alike") and threshold is not None
@@ -192,6 +204,49 @@ def _problem(entry: Mapping[str, Any], origins: Mapping[str, Origin]) -> str | N
 
 
 _WAYS = get_args(Direction)
+
+
+_SAID = ("holds", "gone", "reversed")
+
+
+def _is_today(today: object) -> bool:
+    if not isinstance(today, dict) or not isinstance(today.get("about"), str):
+        return False
+    sentences = [today[word] for word in _SAID if word in today]
+    try:
+        [sentence.format(ratio="2", percent="3 %") for sentence in sentences]
+    except (AttributeError, IndexError, KeyError, ValueError):
+        return False
+    releases = today.get("releases", [0, 1])
+    is_pair = isinstance(releases, list) and len(releases) == 2
+    return bool(sentences) and is_pair and not today.keys() - {"about", "releases", *_SAID}
+
+
+def meanings(study: str, judged: pl.DataFrame) -> pl.DataFrame:
+    """What the verdicts on a study's claims mean for whoever runs a server, in the file's order.
+
+    ``judged`` is the table of ``judge``.  Columns: study, claim, about, sentence, before and after:
+    the releases that a change lies between, null where it is not one of a release.  A verdict on
+    which there is nothing to say has no row.
+    """
+    found = {row["claim"]: row for row in judged.iter_rows(named=True)}
+    rows = []
+    for entry in _read()[1]:
+        row = found.get(entry["id"])
+        if entry["study"] != study or "today" not in entry or row is None or row["ratio"] is None:
+            continue
+        today, outcome = entry["today"], row["verdict"].partition(",")[0]  # holds, weaker: holds
+        if outcome in today:
+            sentence = today[outcome].format(
+                ratio=f"{row['ratio']:.3g}", percent=f"{100 * abs(row['ratio'] - 1):.0f} %"
+            )
+            between = today.get("releases", (None, None))
+            rows.append((study, entry["id"], today["about"], sentence, *between))
+    schema: dict[str, pl.DataType] = dict.fromkeys(
+        ["study", "claim", "about", "sentence"], pl.String()
+    )
+    schema |= dict.fromkeys(["before", "after"], pl.Float64())
+    return pl.DataFrame(rows, schema=schema, orient="row", strict=False)
 
 
 def _comparison(entry: Mapping[str, Any], places: Mapping[str, object]) -> dict[str, object]:

@@ -6,11 +6,16 @@ from ._score_chart import history_chart as history_chart
 from ._score_chart import score_chart as score_chart
 from ._score_table import history_table as history_table
 from ._score_table import instrument_line as instrument_line
+from ._score_table import score_front as score_front
 from ._score_table import score_table as score_table
-from ._score_table import score_tiles as score_tiles
 from ._scorecard import scorecard as scorecard
+from .advice import advice as advice
+from .advice import advice_text as advice_text
+from .advice import counted_between as counted_between
+from .judging import digest_of as digest_of
 from .judging import judged as judged
 from .judging import keep as keep
+from .judging import keep_reference as keep_reference
 from .score_text import in_sentence as in_sentence
 from .sphinx import VegaLiteRenderer as VegaLiteRenderer
 from .sphinx import setup as setup

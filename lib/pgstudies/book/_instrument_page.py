@@ -11,6 +11,7 @@ import polars as pl
 from .. import paths
 from ..analysis.instrument import SCHEMA, check_lines
 from ..charts.tables import table_html
+from ..records import machine_of
 from ..templates import environment
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ KEY = "pgstudies_checks"
 because MyST-NB warns of every MIME type that it does not know."""
 
 
-SHOWN = {**SCHEMA, "host": pl.String(), "date": pl.String()}
-"""The checks, and where and when (UTC) they were made."""
+SHOWN = {**SCHEMA, **dict.fromkeys(["host", "date", "machine"], pl.String())}
+"""The checks, and where and when (UTC) they were made; machine is that of ``machine_of``."""
 
 
 class ShownChecks:
@@ -49,7 +50,8 @@ class ShownChecks:
 def display_checks(checks: pl.DataFrame, record: Record) -> ShownChecks:
     """Show the checks that rest on ``record``, so that the front page can read them."""
     host, date = record.info["host"].get("hostname"), record.info["started_at"][:10]
-    shown = checks.with_columns(host=pl.lit(host, pl.String()), date=pl.lit(date, pl.String()))
+    told = {"host": host, "date": date, "machine": machine_of(record.info["host"])}
+    shown = checks.with_columns(pl.lit(v, pl.String()).alias(name) for name, v in told.items())
     return ShownChecks(shown)
 
 
@@ -59,7 +61,7 @@ def executed() -> Path:
 
 
 def read_checks(notebook: Path | None = None) -> pl.DataFrame:
-    """The checks that an executed notebook shows: check, passed, sentence, host, date.
+    """The checks that an executed notebook shows: check, passed, sentence, host, date, machine.
 
     By default that of the book.  No rows where there is no such notebook, or it has not got so far.
     """
@@ -72,22 +74,27 @@ def read_checks(notebook: Path | None = None) -> pl.DataFrame:
     return pl.DataFrame(next(kept, []), schema=SHOWN)
 
 
-def doubtful_hosts(checks: pl.DataFrame) -> set[str]:
-    """The hosts whose instrument failed a check: what was measured there is marked."""
+def doubtful_machines(checks: pl.DataFrame) -> set[str]:
+    """The machines whose instrument failed a check: what was measured there is marked."""
     failed = checks.filter(pl.col("passed").not_())
-    return set(failed["host"].drop_nulls())
+    return set(failed["machine"].drop_nulls())
 
 
 def instrument_markup(checks: pl.DataFrame) -> str:
-    """The notice for the front page, as HTML: a line when all is well, a box of what failed."""
+    """The notice on the instrument's page, as HTML: a line, or a box of what failed."""
+    return _TEMPLATES.get_template("instrument.html").render(in_short(checks))
+
+
+def in_short(checks: pl.DataFrame) -> dict[str, Any]:
+    """The checks as templates show them: checks, passed and open (how many), failed, where."""
     rows = checks.to_dicts()
-    return _TEMPLATES.get_template("instrument.html").render(
-        checks=rows,
-        passed=sum(row["passed"] is True for row in rows),
-        failed=[row for row in rows if row["passed"] is False],
-        open=sum(row["passed"] is None for row in rows),
-        where=f"on {rows[0]['host']}, {rows[0]['date']}" if rows else "",
-    )
+    return {
+        "checks": rows,
+        "passed": sum(row["passed"] is True for row in rows),
+        "failed": [row for row in rows if row["passed"] is False],
+        "open": sum(row["passed"] is None for row in rows),
+        "where": f"on {rows[0]['host']}, {rows[0]['date']}" if rows else "",
+    }
 
 
 _WORDS = {True: "passed", False: "FAILED"}

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 import polars as pl
 
+from ..charts import OUTCOMES
 from ..charts.style import NEUTRAL, WIDTH, described, require
-from ._scorecard import OUTCOMES, with_outcome
+from ._scorecard import with_outcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

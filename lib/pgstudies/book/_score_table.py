@@ -1,4 +1,4 @@
-"""The scorecard as HTML: tiles, table, history."""
+"""The scorecard as HTML: front page, table, history."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
 from IPython.display import HTML
-from markupsafe import Markup
 
 from ..analysis import origins
+from ..charts import OUTCOMES, outcome_of, ratio_text
 from ..templates import environment
-from ._instrument_page import doubtful_hosts, executed, instrument_markup, read_checks
-from ._scorecard import OUTCOMES, in_sum, outcome_of, with_outcome
-from .score_text import interval_text, ratio_text
+from ._instrument_page import doubtful_machines, executed, in_short, read_checks
+from ._scorecard import in_sum
+from .score_text import interval_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    import polars as pl
 
 
 _TEMPLATES = environment(Path(__file__).parent)
@@ -54,34 +53,44 @@ def history_table(cards: pl.DataFrame) -> HTML:
     return _html("history_table", studies)
 
 
-def score_tiles(cards: pl.DataFrame) -> HTML:
-    """The current rows of a ``scorecard``: a row of tiles for each study, and how many hold.
+def score_front(cards: pl.DataFrame) -> HTML:
+    """The findings of the reference records, and beside each what this copy's own run says.
 
-    A tile bears the sign and the name of a claim, its title the claim's words and verdict; it links
-    to the claim's row in the scorecard.  The last line says what the signs mean.
+    ``cards`` is a ``scorecard`` with the reference records.  A claim's line bears its name and
+    links to its row in the scorecard; its title has the claim's words and both verdicts.  A study
+    without a reference record shows its own run alone.  The last line says what the signs mean.
     """
-    doubtful = doubtful_hosts(read_checks())
-    current = cards.filter("current")
-    studies = [
-        {
-            "study": study,
-            "title": origins()[study].title,
-            "post": origins()[study].post,
-            "is_doubtful": any(claim["host"] in doubtful for claim in claims),
-            "holding": in_sum(current.filter(study=study)),
-            "claims": claims,
-        }
-        for study, claims in _by_study(current)
-    ]
-    counts = dict(with_outcome(current)["outcome"].value_counts().iter_rows())
-    legend = [(outcome, counts.get(word, 0)) for word, outcome in OUTCOMES.items()]
-    return _html("score_tiles", studies, legend)
+    doubtful = doubtful_machines(read_checks())
+    studies = []
+    for (study,), part in cards.group_by("study", maintain_order=True):
+        told = part.filter("reference") if part["reference"].any() else part.filter("current")
+        own = part.filter("current", ~pl.col("reference"), pl.col("record").is_not_null())
+        own = own if part["reference"].any() else own.clear()
+        beside = {row["claim"]: _shown(row) for row in own.iter_rows(named=True)}
+        origin = origins()[str(study)]
+        studies.append(
+            {
+                "study": study,
+                "title": origin.title,
+                "post": origin.post,
+                "is_doubtful": bool(doubtful & set(told["machine"])),
+                "sum": in_sum(told),
+                "about": _where(told.row(0, named=True)),
+                "own": _where(own.row(0, named=True)) if own.height else "",
+                "own_sum": in_sum(own) if own.height else "",
+                "claims": [
+                    _shown(row) | {"own": beside.get(row["claim"])}
+                    for row in told.iter_rows(named=True)
+                ],
+            }
+        )
+    legend = list(OUTCOMES.values())
+    return _html("score_front", studies, legend)
 
 
 def instrument_line() -> HTML:
-    """Whether this machine's measuring passed its checks, with those that failed in a red box."""
-    notice = Markup(instrument_markup(read_checks()))  # noqa: S704  (of a template of ours)
-    return _html("instrument_line", notice, executed().exists())
+    """Whether this machine's measuring passed its checks, in a line that names what failed."""
+    return _html("instrument_line", in_short(read_checks()), executed().exists())
 
 
 def row_id(row: Mapping[str, Any]) -> str:
@@ -111,10 +120,15 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _about(study: str, first: Mapping[str, Any]) -> str:
     about = origins()[study].post
-    if first["record"] is None:
-        return about
-    size = f"{first['profile']} size" if first["profile"] else "size unknown"
-    return f"{about}; here on {first['host']}, {first['date']} UTC, {size}"
+    return f"{about}; here {_where(first)}" if first["record"] else about
+
+
+def _where(row: Mapping[str, Any]) -> str:
+    """By which run a row was judged: release, machine, date and size."""
+    if row["record"] is None:
+        return "no record"
+    size = f"{row['profile']} size" if row["profile"] else "size unknown"
+    return f"PostgreSQL {row['server']} on {row['host']}, {row['date'][:10]}, {size}"
 
 
 def _side_by_side(claim: pl.DataFrame, records: list[str]) -> dict[str, Any]:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
 from .. import paths
 from ..analysis import all_claims, holds_when, origins
-from ..analysis.agreement import NOT_JUDGED, NOT_TESTED
+from ..analysis.agreement import NOT_TESTED
 from ..analysis.intervals import fewest_blocks
-from ..charts.style import BASELINE, CANDIDATES, NEUTRAL, PATCHED
+from ..charts import OUTCOMES, outcome_of
 from ..errors import StudyError
-from ..records.reading import list_records, readable_records
+from ..records.reading import list_records, machine_of, readable_records
 from ..studies.executed import book_runs
 from .judging import judged
 
@@ -26,13 +25,15 @@ if TYPE_CHECKING:
 
 
 SCHEMA: dict[str, pl.DataType] = {
-    **dict.fromkeys(["study", "claim", "text", "source", "kind", "holds_when"], pl.String()),
+    **dict.fromkeys(["study", "claim", "name", "text", "source", "kind"], pl.String()),
+    "holds_when": pl.String(),
     "metric": pl.String(),
     **dict.fromkeys(["published_ratio", "ratio", "low", "high", "beside"], pl.Float64()),
     "blocks": pl.Int64(),
     **dict.fromkeys(["verdict", "server", "release", "host", "date"], pl.String()),
-    **dict.fromkeys(["profile", "record", "link"], pl.String()),
+    **dict.fromkeys(["profile", "record", "machine", "link"], pl.String()),
     "current": pl.Boolean(),
+    "reference": pl.Boolean(),
 }
 """The columns, in order."""
 
@@ -46,8 +47,12 @@ _NOT_ON_THE_PAGE = f"{NOT_TESTED}: the study's page does not judge it"
 _RELEASE = re.compile(r"\d\d+|\d\.\d+")
 
 
-def scorecard(study: str | None = None, *, history: bool = True) -> pl.DataFrame:
-    """Every claim (of ``study``) by the record its page rests on, and with ``history`` by others.
+def scorecard(
+    study: str | None = None, *, records: Literal["current", "reference", "all"] = "all"
+) -> pl.DataFrame:
+    """Every claim (of ``study``) by the record its page rests on, and by others.
+
+    ``records`` says by which: the current one alone, the reference record beside it, or all.
 
     Columns, those of ``SCHEMA``: holds_when, what would count as holding; metric, what it is judged
     by; published_ratio at the size of the run; ratio with its 95 % interval from low to high;
@@ -56,9 +61,10 @@ def scorecard(study: str | None = None, *, history: bool = True) -> pl.DataFrame
     server, the version that the claim was judged on, and release, such as 9.6 or
     18; date (UTC) when the record was begun; link, the place on the study's page, from the
     directory of the studies; current, whether this is the record of the page, or without a page
-    the newest one, if possible with enough blocks for intervals.  Rows are in the order of the
-    claims, each by its current record first, then by the others from the newest on.  A record
-    never judged before is replayed.  Raises StudyError for a study without claims.
+    the newest one, if possible with enough blocks for intervals; reference, whether it is the
+    newest reference record of the study.  Rows are in the order of the claims, each by its current
+    record first, then by the others from the newest on.  A record never judged before is replayed.
+    Raises StudyError for a study without claims.
     """
     known = origins()
     if study is not None and study not in known:
@@ -67,14 +73,19 @@ def scorecard(study: str | None = None, *, history: bool = True) -> pl.DataFrame
     rows = []
     for name in [study] if study else known:
         found = _records(name, in_book.get(name))
-        cards = [_cards(record) for record in (found if history else found[:1])]
+        reference = _reference(name)
+        if records != "all":
+            found = found[:1] + [
+                r for r in found[1:] if records == "reference" and r.path.name == reference
+            ]
+        cards = [_cards(record) for record in found]
         for claim in all_claims().filter(pl.col("study") == name).iter_rows(named=True):
             link = {"link": f"{name}.html#{known[name].anchor}"}
             told = [card.get(claim["claim"], {"verdict": _NOT_ON_THE_PAGE}) for card in cards]
             told = told or [{"verdict": _NO_RECORD}]
             rows += [
                 _with_rule(claim | link | {k: v for k, v in card.items() if v is not None})
-                | {"current": not n}
+                | {"current": not n, "reference": reference in {card.get("record")} - {None}}
                 for n, card in enumerate(told)
             ]
     return pl.DataFrame(
@@ -105,6 +116,11 @@ def _records(study: str, in_book: Record | None) -> list[Record]:
     return list(readable_records(reversed(once.values())))
 
 
+def _reference(study: str) -> str | None:
+    """The name of the newest reference record."""
+    return max((d.name for d in (paths.REFERENCE_RECORDS / study).glob("*/")), default=None)
+
+
 def _cards(record: Record) -> dict[str, dict[str, Any]]:
     """What one record says, by claim; columns it says nothing of are left out."""
     about = {
@@ -112,6 +128,7 @@ def _cards(record: Record) -> dict[str, dict[str, Any]]:
         "date": str(record.info["started_at"])[:16].replace("T", " "),
         "profile": record.info.get("profile"),
         "record": record.path.name,
+        "machine": machine_of(record.info["host"]),
     }
     try:
         table = judged(record.path)
@@ -120,12 +137,15 @@ def _cards(record: Record) -> dict[str, dict[str, Any]]:
         claims = all_claims().filter(pl.col("study") == record.info["study"])["claim"]
         table = pl.DataFrame({"claim": claims}).with_columns(verdict=pl.lit(reason))
     return {
-        row["claim"]: {k: v for k, v in row.items() if k not in {"text", "baseline"}}
+        row["claim"]: {k: v for k, v in row.items() if k not in _WORDS}
         | about
         | _server(record, row.get("candidate"))
         | {"verdict": in_full(row)}
         for row in table.iter_rows(named=True)
     }
+
+
+_WORDS = {"text", "baseline"}  # the first may have been put better since
 
 
 def in_full(row: Mapping[str, Any]) -> str:
@@ -151,57 +171,6 @@ def _server(record: Record, candidate: str | None) -> dict[str, str | None]:
 
 def _number(version: str) -> str:
     return version.removeprefix("PostgreSQL ").split()[0]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """One outcome, and how it is shown; never by its colour alone.
-
-    Attributes:
-        word: As verdicts begin.
-        several: How a sentence goes on after a number of claims.
-        sign: One character, for tiles and tables.
-        css: The class that book.css colours.
-        colour: In charts, as in book.css.
-        shape: In charts, as Vega calls it.
-        meaning: One line for legends.
-
-    """
-
-    word: str
-    several: str
-    sign: str
-    css: str
-    colour: str
-    shape: str
-    meaning: str
-
-
-OUTCOMES = {
-    outcome.word: outcome
-    for outcome in (
-        Outcome("holds", "hold", "✓", "holds", CANDIDATES[0], "circle",
-                "the same direction, at least half as large"),
-        Outcome("holds, weaker", "weaker", "◐", "weaker", BASELINE, "triangle-down",
-                "the same direction, but smaller"),
-        Outcome("gone", "gone", "○", "gone", NEUTRAL, "square",
-                "no difference here that matters, or one where the post has none"),
-        Outcome("reversed", "reversed", "⇄", "reversed", PATCHED, "triangle-up",
-                "the opposite"),
-        Outcome("inconclusive", "inconclusive", "?", "inconclusive", CANDIDATES[2], "cross",
-                "this run cannot tell"),
-        Outcome(NOT_JUDGED, "not judged", "⊘", "unjudged", NEUTRAL, "wedge",
-                "measured where the claim's own condition was not met"),
-        Outcome(NOT_TESTED, "not tested", "–", "untested", NEUTRAL, "stroke",
-                "with the reason"),
-    )
-}  # fmt: skip
-"""Best first, by the word a verdict begins with."""
-
-
-def outcome_of(verdict: str) -> Outcome:
-    """The outcome a verdict such as "inconclusive: 3 more blocks" begins with."""
-    return OUTCOMES[verdict.partition(":")[0]]
 
 
 def with_outcome(cards: pl.DataFrame) -> pl.DataFrame:

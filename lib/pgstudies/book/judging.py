@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,28 +12,31 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from .. import paths
+from ..analysis import origins, rules
 from ..errors import StudyError
 from ..files import write_file
-from ..records.reading import read_info
+from ..records import INFO, PREFIX, read_info
 from ..studies.run import run_study
 from ..terminal import say
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from ..studies import Executed
 
 
 def judged(record: str | Path) -> pl.DataFrame:
     """The claims as the notebook of the record's study judges them: the table of ``judge``.
 
-    A record not yet judged by this notebook, these claims and this library is replayed, which takes
-    about ten seconds and is said on stderr.  Raises StudyError when there is no such record or its
-    study judges no claim, and NotebookError when the notebook fails.
+    A reference record has its verdicts beside it.  Any other that was not yet judged by this code
+    and these claims is replayed, which takes about ten seconds and is said on stderr.  Raises
+    StudyError when there is no such record or its study judges no claim, and NotebookError when the
+    notebook fails.
     """
     directory = Path(record).expanduser().resolve()
     study = read_info(directory)["study"]
-    kept = _place(study, directory)
+    mark = digest_of(study, directory)
+    beside, kept = _beside(directory, mark), _place(study, directory, mark)
+    if beside.exists():
+        return pl.read_parquet(beside)
     if not kept.exists():
         say(f"judging {study} by {directory.name}, once")
         with tempfile.TemporaryDirectory(prefix="pgstudies-") as scratch:
@@ -47,25 +51,62 @@ def keep(done: Executed) -> None:
     """Keep the verdicts of a notebook that was executed, if it judged a record."""
     if done.record is None or done.verdicts is None:
         return
+    study = read_info(done.record)["study"]
+    kept = _place(study, done.record, digest_of(study, done.record))
+    write_file(kept, _parquet(done.verdicts))
+
+
+def keep_reference() -> list[Path]:
+    """Judge every reference record anew where anything has changed, and keep that beside it.
+
+    Gives the files that were written.  What stands in the book of others comes from here, so it is
+    for those who change a notebook, the analysis or a reference record: ``make verdicts``.
+    """
+    written = []
+    for study in origins():
+        for directory in sorted((paths.REFERENCE_RECORDS / study).glob("*/")):
+            target = _beside(directory, digest_of(study, directory))
+            if target.exists():
+                continue
+            table = judged(directory)
+            for stale in directory.glob(f"{PREFIX}*"):
+                stale.unlink()
+            write_file(target, _parquet(table))
+            written.append(target)
+    return written
+
+
+def _parquet(table: pl.DataFrame) -> bytes:
     buffer = io.BytesIO()
-    done.verdicts.write_parquet(buffer)
-    write_file(_place(read_info(done.record)["study"], done.record), buffer.getvalue())
+    table.write_parquet(buffer)
+    return buffer.getvalue()
 
 
-def _place(study: str, record: Path) -> Path:
-    """Where the verdicts are, named for all that they depend on."""
-    judges = [paths.NOTEBOOKS / f"{study}.ipynb", paths.CLAIMS, *paths.PUBLISHED.iterdir()]
-    library = Path(__file__).parents[1].rglob("*.py")
-    measured = [record / "record.json", *record.rglob("*.parquet")]
-    digest = hashlib.sha256()
-    for files in (judges, library, measured):
-        digest.update(_digest(files))
-    return paths.JUDGED / study / f"{record.name}-{digest.hexdigest()[:16]}.parquet"
+def _beside(record: Path, mark: str) -> Path:
+    return record / f"{PREFIX}{mark}.parquet"
 
 
-def _digest(files: Iterable[Path]) -> bytes:
-    """One digest of the contents, in the order of the names."""
-    digest = hashlib.sha256()
-    for file in sorted(files):
+def _place(study: str, record: Path, mark: str) -> Path:
+    return paths.JUDGED / study / f"{record.name}-{mark}.parquet"
+
+
+def digest_of(study: str, record: Path) -> str:
+    """A digest of all that the verdicts on a record depend on.
+
+    That is the code of the notebook, the claims but for their words, the post's numbers, how
+    records are read and analysed, and what was measured.
+    """
+    notebook = json.loads((paths.NOTEBOOKS / f"{study}.ipynb").read_text(encoding="utf-8"))
+    code = ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
+    library = Path(__file__).parents[1]
+    files = [
+        *paths.PUBLISHED.glob("*.csv"),
+        *(library / "analysis").glob("*.py"),
+        *(library / "records").glob("*.py"),
+        record / INFO,
+        *(f for f in record.rglob("*.parquet") if not f.name.startswith(PREFIX)),
+    ]
+    digest = hashlib.sha256(json.dumps([code, rules(study)], sort_keys=True).encode())
+    for file in sorted(files, key=lambda f: (f.parent.name, f.name)):
         digest.update(hashlib.sha256(file.read_bytes()).digest())
-    return digest.digest()
+    return digest.hexdigest()[:16]

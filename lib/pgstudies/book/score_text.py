@@ -6,9 +6,10 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from ..analysis import origins
+from ..charts import OUTCOMES, outcome_of, ratio_text
 from ..terminal import printable
-from ._instrument_page import doubtful_hosts, read_checks
-from ._scorecard import OUTCOMES, in_sum, outcome_of
+from ._instrument_page import doubtful_machines, read_checks
+from ._scorecard import in_sum
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -48,13 +49,6 @@ def in_sentence(cards: pl.DataFrame) -> str:
     return f"{current.height} {'claim' if current.height == 1 else 'claims'}: {in_sum(current)}."
 
 
-def ratio_text(value: float | None) -> str:
-    """A ratio to three digits; a dash for none."""
-    if value is None:
-        return "–"
-    return f"{value:,.0f}" if value >= 1000 else f"{value:#.3g}".rstrip(".")
-
-
 def interval_text(row: Mapping[str, Any]) -> str:
     """Our ratio and its interval, such as "1.75 (1.47 to 2.07)"."""
     if row["low"] is None:
@@ -78,7 +72,7 @@ def _study(study: str, part: pl.DataFrame) -> Iterator[str]:
             f"{usual['host']}, PostgreSQL {usual['server']}, {usual['date']} UTC, "
             f"{usual['blocks']} blocks, {usual['profile'] or 'unknown'} size"
         )
-    if doubtful_hosts(read_checks()) & set(part["host"]):
+    if doubtful_machines(read_checks()) & set(part["machine"]):
         yield "MARKED: the instrument of this host failed a check (its page says which)."
     yield ""
     for row in part.iter_rows(named=True):

@@ -17,6 +17,7 @@ from ..charts.markup import chart_markup
 from ..charts.style import MIME
 from ..errors import StudyError
 from ..files import write_file
+from .pages import answer_first
 
 if TYPE_CHECKING:
     from myst_nb.core.render import MimeData, NbElementRenderer
@@ -84,6 +85,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_js_file("charts.js", defer="defer")
     app.add_css_file("book.css")
     app.connect("env-get-outdated", executed_pages)
+    app.connect("source-read", answer_first)
     app.connect("build-finished", write_vega_bundle)
     app.connect("build-finished", light_without_scripts)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

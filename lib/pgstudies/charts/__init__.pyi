@@ -1,8 +1,14 @@
 from ._scans import scan_chart as scan_chart
+from .claims import today as today
+from .claims import verdict_strip as verdict_strip
 from .effects import beside_chart as beside_chart
 from .effects import effect_chart as effect_chart
 from .effects import effect_map as effect_map
 from .markup import chart_markup as chart_markup
+from .outcomes import OUTCOMES as OUTCOMES
+from .outcomes import Outcome as Outcome
+from .outcomes import outcome_of as outcome_of
+from .outcomes import ratio_text as ratio_text
 from .series import block_chart as block_chart
 from .series import dot_chart as dot_chart
 from .series import save as save

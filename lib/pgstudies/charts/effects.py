@@ -272,4 +272,4 @@ def effect_map(
     chart = alt.LayerChart(layer=layers).properties(
         width=WIDTH - 150, height=_CELL_HEIGHT * len(rows)
     )
-    return described(chart, description)
+    return described(chart, description, step=step)

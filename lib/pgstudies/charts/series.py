@@ -93,7 +93,7 @@ def series_chart(
     layers = choosable(layers, frame, step)
     chart = alt.LayerChart(layer=layers).properties(width=WIDTH, height=260)
     chart = chart.add_params(picked, _zoom())
-    return described(chart, description)
+    return described(chart, description, step=step)
 
 
 def block_chart(
@@ -140,7 +140,7 @@ def block_chart(
     chart = (
         alt.LayerChart(layer=layers).properties(width=WIDTH, height=240).add_params(picked, _zoom())
     )
-    return described(chart, description)
+    return described(chart, description, step=step)
 
 
 _KINDS: dict[str, Literal["svg", "png", "json"]] = {".svg": "svg", ".png": "png", ".json": "json"}
@@ -264,4 +264,4 @@ def dot_chart(
     )
     layers = choosable(layers, frame, step)
     chart = alt.LayerChart(layer=layers).properties(width=WIDTH, height=240).add_params(picked)
-    return described(chart, description)
+    return described(chart, description, step=step)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import itertools
+import json
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
@@ -75,6 +77,10 @@ def description_of(spec: dict[str, Any]) -> str:
             "with chart.properties(description=...)."
         )
     return sentence
+
+
+TITLE_COLUMNS = 95
+"""In so many characters a chart's title is as wide as the chart."""
 
 
 def _theme() -> Any:
@@ -177,10 +183,23 @@ def number(column: str, title: str) -> alt.Tooltip:
     return alt.Tooltip(column, type="quantitative").format(ROUNDED).title(title)
 
 
-def described(chart: alt.LayerChart, description: str) -> alt.LayerChart:
-    """The chart with its sentence for readers who cannot see it; StudyError if it is empty."""
+def described(
+    chart: alt.LayerChart, description: str, *, step: str | None = None
+) -> alt.LayerChart:
+    """The chart with its sentence, as title and for readers who cannot see it.
+
+    With ``step`` the title ends with the one that is chosen in the menu.  Raises StudyError if the
+    sentence is empty.
+    """
     sentence = description_of({"description": description})
-    described: alt.LayerChart = chart.properties(description=sentence)
+    lines = textwrap.wrap(sentence, TITLE_COLUMNS)
+    text: Any = lines
+    if step is not None:
+        known = "".join(f"{json.dumps(line)}, " for line in lines)
+        text = alt.ExprRef(f"[{known}{json.dumps(f'{step}: ')} + chosen_step]")
+    described: alt.LayerChart = chart.properties(
+        description=sentence, title=alt.TitleParams(text, fontWeight="normal")
+    )
     return described
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import traceback
@@ -11,6 +12,7 @@ import typer
 
 from ..errors import NotebookError, StudyError
 from ..files import space_error
+from ..orders import Orders
 from ..terminal import say
 from . import compare as cli_compare
 from . import sweep as cli_sweep
@@ -134,12 +136,15 @@ def run(
     """Run one study or all."""
     from ..book import keep
     from ..paths import shown
-    from ..studies import plan, run_study, studies
+    from ..studies import EXACT, plan, run_study, studies
 
     given = assignments(parameter or [])
-    names = studies() if study == _ALL else [study]
+    every = [name for name in studies() if replay or name not in EXACT]
+    names = every if study == _ALL else [study]
     # Before the first one starts, an hour perhaps before the last.
     plans = [plan(name, profile=profile, server=server, parameters=given) for name in names]
+    if not (replay or plans[0].server.text or Orders.given().server) and os.environ.get("PGHOST"):
+        say("PGHOST is set, but the embedded server is measured; --server postgresql:// takes it.")
     failures = []
     for name, planned in zip(names, plans, strict=True):
         if not replay:
@@ -201,6 +206,49 @@ def studies(
     typer.echo(listing.studies() if study is None else listing.parameters(study))
 
 
+@app.command(short_help="Begin a study of your own.")
+def new_study(
+    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)],
+) -> None:
+    """Write a new study that runs at once: its notebook, the post's numbers, its claims.
+
+    It measures a toy, so that every part is there to be replaced.
+
+    \b
+    Examples:
+      pgstudies new-study btree_deduplication
+    """  # noqa: D301
+    from ..paths import shown
+    from ..studies import new_study as write
+
+    for file in write(name):
+        typer.echo(shown(file))
+    typer.echo(
+        f"Run it with `pgstudies run {name}`, see its page after `pgstudies book`, and let "
+        f"`pgstudies check {name}` say what is missing."
+    )
+
+
+@app.command(short_help="Say what a study lacks.")
+def check(
+    study: Annotated[str, typer.Argument(metavar="STUDY", show_default=False)],
+) -> None:
+    """Say what a study lacks, in a sentence each; the tests of the project ask the same.
+
+    \b
+    Examples:
+      pgstudies check btree_deduplication
+    """  # noqa: D301
+    from ..studies import problems
+
+    found = list(problems(study))
+    for problem in found:
+        typer.echo(problem)
+    if not found:
+        typer.echo(f"{study} is whole.")
+    raise typer.Exit(1 if found else 0)
+
+
 @app.command(short_help="Draw the report from the executed notebooks.")
 def book() -> None:
     """Draw the report from the executed notebooks: _build/html/index.html."""
@@ -245,7 +293,34 @@ def scorecard(
     from ..book import score_text as scoretext
     from ..book import scorecard as of_study
 
-    typer.echo(scoretext.in_text(of_study(study, history=False)))
+    typer.echo(scoretext.in_text(of_study(study, records="current")))
+
+
+@app.command(short_help="Say what the findings mean for an upgrade or a setting.")
+def advise(
+    before: Annotated[
+        str | None,
+        typer.Option("--from", metavar="RELEASE", help="The release that runs now, such as 14."),
+    ] = None,
+    after: Annotated[
+        str | None,
+        typer.Option("--to", metavar="RELEASE", help="The release to go to, such as 18."),
+    ] = None,
+) -> None:
+    """Say what changes with an upgrade, by how much, how sure that is and where it was measured.
+
+    Without releases it is about settings and habits that the studies cover.  It
+    all comes from the reference records of the project; what none of them
+    supports is not said.
+
+    \b
+    Examples:
+      pgstudies advise --from 14 --to 18
+      pgstudies advise
+    """  # noqa: D301
+    from ..book import advice_text
+
+    typer.echo(advice_text(before, after))
 
 
 @app.command(short_help="Say what this machine and a server can do.")

@@ -121,18 +121,24 @@ def compare(  # noqa: D103  (its help is above)
         bool, typer.Option("--aa/--no-aa", help="Run a second copy of the baseline, or not.")
     ] = True,
     pin: Annotated[
-        bool,
+        bool | None,
         typer.Option(
             "--pin/--no-pin",
-            help="Keep server and client on one core where the study does, or not.",
+            help="Keep server and client on one core where the study does, or not.  [default: not "
+            "where one side alone has I/O workers]",
+            show_default=False,
         ),
-    ] = True,
+    ] = None,
     instructions: Annotated[
         bool,
         typer.Option(
             "--instructions",
             help="Also count the instructions of each unit of work, under valgrind.",
         ),
+    ] = False,
+    clock: Annotated[
+        bool,
+        typer.Option("--clock", help="Judge every step by the clock, none by its CPU time."),
     ] = False,
     plan: Annotated[
         bool, typer.Option("--plan", help="Show the plan and measure nothing.")
@@ -143,7 +149,7 @@ def compare(  # noqa: D103  (its help is above)
     ] = None,
 ) -> None:
     try:
-        from ..compare.request import Request
+        from ..compare.request import Request, share_cores_alike
         from ..compare.request import side as read_side
         from ..studies import NO_POST, studies
 
@@ -154,9 +160,16 @@ def compare(  # noqa: D103  (its help is above)
             baseline or Orders.given().server or "embedded",
             otherwise="embedded",
         )
+        after = side(candidate, otherwise=before.server)
+        if pin is None:
+            pin = share_cores_alike(before, after)
+            if not pin:
+                typer.echo(
+                    "One side alone has I/O workers, so no server is kept on one core (--no-pin)."
+                )
         request = Request(
             baseline=before,
-            candidate=side(candidate, otherwise=before.server),
+            candidate=after,
             studies=tuple(study or (s for s in studies() if s not in NO_POST)),
             profile=profile,
             parameters=parameters,
@@ -168,6 +181,7 @@ def compare(  # noqa: D103  (its help is above)
             blocks=blocks,
             minutes=minutes,
             instructions=instructions,
+            clock=clock,
         )
         code = _compare(request, report, only_plan=plan)
     except StudyError as error:
@@ -260,7 +274,7 @@ def _compare(
 ) -> int:
     from ..analysis.intervals import MOST_BLOCKS
     from ..compare.counted import counted
-    from ..compare.plan import forecast_lines, forecast_of
+    from ..compare.plan import forecast_lines, forecast_of, seconds_each
     from ..compare.run import measured_blocks
     from ..studies import plan as checked
 
@@ -301,7 +315,13 @@ def _compare(
     interrupted = False
     counts = None
     try:
-        for found in measured_blocks(request, blocks, fresh=fresh, failed=failed):
+        for found in measured_blocks(
+            request,
+            blocks,
+            seconds=seconds_each(plans, request.minutes),
+            fresh=fresh,
+            failed=failed,
+        ):
             measured.append(found)
         counts = counted(request) if request.instructions else None
     except KeyboardInterrupt:
@@ -336,6 +356,7 @@ def _reported(
         measured,
         case=request.case,
         margin=request.margin,
+        clock=request.clock,
         profile=request.profile,
         counted=counts,
     )

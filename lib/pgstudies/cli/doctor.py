@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from ..servers import Server
 
 
+HAS_LZ4 = 140000
+"""The release in which lz4 came, as the server counts versions."""
+
+
 _FICLONE = 0x40049409  # ioctl of Linux: make one file share the blocks of another
 
 
@@ -42,9 +46,20 @@ _CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 
 
 def examine(spec: str | None = None) -> Iterator[Check]:
-    """Examine the machine, then the server ``spec`` (as for ``serve``), which is left as it was."""
-    yield from _software()
-    yield from _machine()
+    """Examine the machine and the server ``spec`` (as for ``serve``), which is left as it was.
+
+    A server that was asked about comes first.
+    """
+    if spec is None:
+        yield from _software()
+        yield from _machine()
+    yield from _served(spec)
+    if spec is not None:
+        yield from _software()
+        yield from _machine()
+
+
+def _served(spec: str | None) -> Iterator[Check]:
     try:
         with serve(spec) as server:
             yield from _server(server)
@@ -170,6 +185,7 @@ def _server(server: Server) -> Iterator[Check]:
         f"steps with a slow disk or a small memory: not run: {reason}",
     )
     yield from _counters(server)
+    yield _build(server)
     yield _able(
         "pgbench",
         can.pgbench is not None,
@@ -200,6 +216,29 @@ def _counters(server: Server) -> Iterator[Check]:
         bytes_read is not None,
         "CPU time and bytes read from the device are recorded",
         f"CPU time and bytes read from the device: not recorded: {hidden}",
+    )
+
+
+def _build(server: Server) -> Check:
+    """What else a build may lack that changes what is measured."""
+    lacks = {
+        "lz4 (values are compressed by pglz)": (
+            "SELECT 'lz4' = ANY(enumvals) FROM pg_settings WHERE name = 'default_toast_compression'"
+        ),
+        "ICU (collations are the C library's)": (
+            "SELECT count(*) > 0 FROM pg_collation WHERE collprovider = 'i'"
+        ),
+    }
+    if server.version < HAS_LZ4:
+        return Check("build", None, "whether it has lz4 and ICU is not asked before release 14")
+    with server.connect() as connection:
+        missing = []
+        for name, query in lacks.items():
+            row = connection.execute(query).fetchone()
+            if row is None or not row[0]:
+                missing.append(name)
+    return _able(
+        "build", not missing, "it has lz4 and ICU", f"it is built without {' and '.join(missing)}"
     )
 
 

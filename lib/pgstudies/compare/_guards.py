@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from ..analysis.diagnostics import diagnose
+from ..analysis.diagnostics import ALPHA, diagnose
 from ..analysis.intervals import MINIMUM_BLOCKS, blocks_for_family
-from ..analysis.verdicts import OPEN
+from ..analysis.verdicts import DIRECTIONS, OPEN
 from ..measuring import AGAIN, BASELINE, CANDIDATE
-from .measured import PLACE, TIME, values_of
+from .measured import CPU, PLACE, TIME, clock_effects, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -43,6 +43,7 @@ def check(measured: Sequence[Measured], effects: pl.DataFrame) -> pl.DataFrame:
         ("results", True, *_results(measured)),
         ("plans", False, *_plans(measured)),
         ("both sides", True, *_both_sides(measured, effects)),
+        ("clock", True, *_clock(measured, effects)),
         ("blocks", True, *_blocks(effects)),
         *_diagnosed(measured, effects),
         ("machine", False, *_machine(measured)),
@@ -151,6 +152,31 @@ def _both_sides(measured: Sequence[Measured], effects: pl.DataFrame) -> Outcome:
     return True, f"Every step ran on both.{left_out}"
 
 
+def _clock(measured: Sequence[Measured], effects: pl.DataFrame) -> Outcome:
+    """Whether no step that CPU time judges waits more, or less, on the candidate."""
+    clock = clock_effects(measured, effects)
+    if clock.is_empty():
+        return True, "The clock itself judges every step."
+    both = clock.join(effects, on=PLACE, suffix="_cpu").filter(
+        pl.col("verdict").is_in(DIRECTIONS), pl.col("verdict") != pl.col("verdict_cpu")
+    )
+    if both.is_empty():
+        return True, (
+            f"CPU time judges {_steps(clock.height)}, and by the clock none of them differs "
+            f"otherwise."
+        )
+    said = [
+        f"{_place(tuple(row[c] for c in PLACE))}: {row['ratio']:.3f} by the clock, "
+        f"{row['ratio_cpu']:.3f} by CPU time"
+        for row in both.iter_rows(named=True)
+    ]
+    return False, f"The two wait differently; --clock judges by that. {named(said)}."
+
+
+def _steps(count: int) -> str:
+    return f"{count} step{'s' if count != 1 else ''}"
+
+
 def _blocks(effects: pl.DataFrame) -> Outcome:
     """Whether no difference stays open only because its blocks are too few for so many."""
     count = effects.height
@@ -171,7 +197,7 @@ def _blocks(effects: pl.DataFrame) -> Outcome:
             f"{blocks}; one of {count} comparisons is told from chance from block {fewest} on, and "
             f"none differs even on its own."
         )
-    places = named([_place(row) for row in evident.select(*PLACE).iter_rows()], "; ")
+    places = named([_place(row) for row in evident.select(*PLACE).iter_rows()])
     return False, (
         f"{blocks}: with {count} comparisons no difference can be told from chance before "
         f"block {fewest}, and some are evident on their own ({places}); {adds}"
@@ -181,33 +207,40 @@ def _blocks(effects: pl.DataFrame) -> Outcome:
 def _diagnosed(
     measured: Sequence[Measured], effects: pl.DataFrame
 ) -> list[tuple[str, bool, bool | None, str]]:
-    times = values_of(measured, pl.col("metric") == TIME).join(
-        effects.select(*PLACE), on=PLACE, how="semi"
+    times = values_of(measured, pl.col("metric").is_in([TIME, CPU])).join(
+        effects, on=[*PLACE, "metric"], how="semi"
     )
+    # Only what could make, or hide, a difference worth the name; and the three are one family.
+    is_worth_it = pl.col("change").abs() > effects["margin"].max()
+    is_certain = pl.col("p_holm") <= ALPHA / len(_CHECKS)
     has_copies = AGAIN in times["arm"]
     is_enough = effects.filter(~pl.col("verdict").is_in(OPEN[1:])).height > 0
-    found = diagnose(times, baseline=BASELINE, by=[*PLACE, "metric"])
-    words = {
-        "order": ("order", "No step depends on which side ran first."),
-        "drift": ("drift", "The ratio does not change from the first block to the last."),
-        "A/A": ("A/A", "The two copies of the baseline are alike."),
-    }
+    found = diagnose(times, baseline=BASELINE, by=[*PLACE, "metric"]).filter(
+        is_worth_it, is_certain
+    )
     rows: list[tuple[str, bool, bool | None, str]] = []
-    for name, (guard, well) in words.items():
+    for name, well in _CHECKS.items():
         rows_found = found.filter(pl.col("check") == name)
         if not is_enough:
-            rows.append((guard, True, None, "Too few blocks to tell."))
+            rows.append((name, True, None, "Too few blocks to tell."))
         elif name == "A/A" and not has_copies:
-            rows.append((guard, True, None, "No second copy of the baseline was asked for."))
+            rows.append((name, True, None, "No second copy of the baseline was asked for."))
         elif rows_found.is_empty():
-            rows.append((guard, True, True, well))
+            rows.append((name, True, True, well))
         else:
             said = [
                 f"{_place(tuple(row[c] for c in PLACE))}: {row['sentence']}"
                 for row in rows_found.iter_rows(named=True)
             ]
-            rows.append((guard, True, False, f"{named(said, '; ')}."))
+            rows.append((name, True, False, f"{named(said)}."))
     return rows
+
+
+_CHECKS = {
+    "order": "No step depends on which side ran first.",
+    "drift": "The ratio does not change from the first block to the last.",
+    "A/A": "The two copies of the baseline are alike.",
+}
 
 
 def _machine(measured: Sequence[Measured]) -> Outcome:
@@ -319,7 +352,7 @@ def cores(measured: Sequence[Measured]) -> Outcome:
     return True, "Neither side has I/O workers alone to share one core with."
 
 
-def named(things: Sequence[str], between: str = ", ") -> str:
-    """The first few, and how many more there are."""
+def named(things: Sequence[str]) -> str:
+    """The first few, and how many more there are; a name may have commas in it."""
     more = f" and {len(things) - _MOST_NAMED} more" if len(things) > _MOST_NAMED else ""
-    return between.join(things[:_MOST_NAMED]) + more
+    return "; ".join(things[:_MOST_NAMED]) + more

@@ -27,6 +27,13 @@ PLACE = ("study", "of", "case", "step")
 TIME = "duration_s"
 
 
+CPU = "cpu_s"
+
+
+BOUND = 0.9
+"""A step that spends this part of the baseline's time on its processor is judged by CPU time."""
+
+
 _NO_COUNTER = (TIME, "result", "median_s", "p99_s", "drift", "longest_s", "makespan_s")
 
 
@@ -115,16 +122,22 @@ def values_of(
 
 
 def compared_effects(
-    measured: Sequence[Measured], *, case: str | None = None, margin: float = 0.02
+    measured: Sequence[Measured],
+    *,
+    case: str | None = None,
+    margin: float = 0.02,
+    clock: bool = False,
 ) -> pl.DataFrame:
     """The time of every step on the candidate relative to the baseline: one row per step.
 
-    ``case`` is that of the only steps, or cases, to judge.  Columns: ``PLACE``, then those of
-    ``paired_effects`` with the A/A copy left out, p_holm, and throughput, which is 1 / ratio.  All
-    rows are one family, corrected after Holm.  Raises StudyError when nothing
-    was timed, or nothing of that case.
+    ``case`` is that of the only steps, or cases, to judge.  Columns: ``PLACE``, metric (cpu_s where
+    the step is bound by the processor, see ``BOUND``, else, or with ``clock``, duration_s), then
+    those of
+    ``paired_effects`` with the A/A copy left out, and p_holm.  All rows are one family, corrected
+    after Holm.  Raises StudyError when nothing was timed, or nothing of that case.
     """
-    times = values_of(measured, pl.col("metric") == TIME, of=round_values)
+    metrics = [TIME] if clock else [TIME, CPU]
+    times = values_of(measured, pl.col("metric").is_in(metrics), of=round_values)
     if times.is_empty() or CANDIDATE not in times["arm"]:
         raise StudyError("No block was finished on both servers, so there is nothing to compare.")
     if case is not None:
@@ -132,9 +145,37 @@ def compared_effects(
         times = times.filter((pl.col("case") == case) | (pl.col("step") == case))
         if times.is_empty():
             raise StudyError(f"No step or case is called {case!r}; there is {listed(known)}.")
+    judged = times.join(judging(times), on=[*PLACE, "metric"], how="semi", maintain_order="left")
+    return _family(judged, margin)
+
+
+def clock_effects(measured: Sequence[Measured], effects: pl.DataFrame) -> pl.DataFrame:
+    """The same by the clock, for the rows of ``effects`` that CPU time judges."""
+    times = values_of(measured, pl.col("metric") == TIME, of=round_values)
+    by_cpu = effects.filter(pl.col("metric") == CPU)
+    if by_cpu.is_empty():
+        return by_cpu
+    return _family(times.join(by_cpu, on=PLACE, how="semi"), by_cpu["margin"][0])
+
+
+def _family(times: pl.DataFrame, margin: float) -> pl.DataFrame:
     effects = paired_effects(times, baseline=BASELINE, by=[*PLACE, "metric"], margin=margin)
-    return as_family(effects.filter(pl.col("candidate") == CANDIDATE)).with_columns(
-        throughput=1 / pl.col("ratio")
+    return as_family(effects.filter(pl.col("candidate") == CANDIDATE))
+
+
+def judging(
+    times: pl.DataFrame, *, place: Sequence[str] = PLACE, baseline: str | None = BASELINE
+) -> pl.DataFrame:
+    """The metric that judges each step: the columns of ``place``, and metric.
+
+    By ``baseline`` alone (None for all arms), so that what is found does not choose what judges it.
+    """
+    reference = {} if baseline is None else {"arm": baseline}
+    cpu, clock = (pl.col("value").filter(metric=m, **reference).median() for m in (CPU, TIME))
+    on_all = pl.col("arm").filter(metric=CPU).n_unique() == pl.col("arm").n_unique()
+    is_bound = (on_all & (cpu >= BOUND * clock)).fill_null(value=False)
+    return times.group_by(*place, maintain_order=True).agg(
+        metric=pl.when(is_bound).then(pl.lit(CPU)).otherwise(pl.lit(TIME))
     )
 
 

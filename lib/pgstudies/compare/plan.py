@@ -17,6 +17,7 @@ from ..analysis.pairing import log_ratios, round_values
 from ..measuring import BASELINE, COMPARED, WARMS_UP
 from ..records.reading import list_records, readable_records
 from ..terminal import rough_duration
+from .measured import CPU, TIME, judging
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -60,14 +61,10 @@ _NOISE = {"step": pl.String(), "case": pl.String(), "sd": pl.Float64()}
 
 
 _IS_TIMED = (
-    (pl.col("metric") == "duration_s")
+    pl.col("metric").is_in([TIME, CPU])
     & (pl.col("block") > 0)
     & ~pl.col("step").str.starts_with(WARMS_UP)
 )
-
-
-_START_S = 0.15
-"""What restoring and starting an instance of quick size takes, roughly."""
 
 
 def forecast_of(
@@ -97,9 +94,9 @@ def forecast_of(
     if case is not None:
         timed = timed.filter((pl.col("case") == case) | (pl.col("step") == case))
     comparisons = timed.select("arm", "case", "step").n_unique() or None
-    blocks_timed = record.timeline["block"].n_unique() or 1
-    turns = record.timeline.filter(pl.col("arm").is_in(once))
-    each_s = float(turns["busy_s"].sum()) / blocks_timed + _START_S * len(once)
+    is_once = pl.col("arm").is_in(once)
+    busy = record.timeline.select(pl.col("busy_s").filter(is_once).sum() / pl.col("busy_s").sum())
+    each_s = (record.block_s or 0.0) * float(busy.item() or 0.0)
     noise = _noise(record, case)
     chosen = blocks or max(DEFAULT_BLOCKS, blocks_for_family(comparisons or 1))
     sides = 3 if comparison.copies else 2
@@ -120,6 +117,8 @@ def _noise(record: Record, case: str | None) -> pl.DataFrame:
     """How far two equal arms differ from block to block, by step: the median over the arms."""
     pairs = [(arm["repeats"], arm["name"]) for arm in record.info["arms"] if arm["repeats"]]
     values = round_values(record.samples.filter(_IS_TIMED))
+    judged = judging(values, place=("step", "case"), baseline=None)
+    values = values.join(judged, on=["step", "case", "metric"], how="semi", maintain_order="left")
     found = []
     for baseline, copy in pairs:
         both = values.filter(pl.col("arm").is_in([baseline, copy]))
@@ -141,22 +140,40 @@ def _noise(record: Record, case: str | None) -> pl.DataFrame:
     return noise.select(list(_NOISE)).sort("sd")
 
 
+def seconds_each(plans: Sequence[Forecast], minutes: float | None) -> dict[str, float]:
+    """The part of ``minutes`` that each study gets, so that all get as many blocks; 0 is no limit.
+
+    All steps of all studies are one family, and the study with the fewest blocks decides how many
+    it is that can be told from chance.
+    """
+    known = [plan.block_s for plan in plans if plan.block_s]
+    usual = sum(known) / len(known) if known else 1.0
+    takes = {plan.study: plan.block_s or usual for plan in plans}
+    return {s: 60 * (minutes or 0.0) * t / sum(takes.values()) for s, t in takes.items()}
+
+
 def forecast_lines(
     comparison: Comparison, plans: Sequence[Forecast], *, minutes: float | None, margin: float
 ) -> Iterator[str]:
     """The plan as lines for a terminal; ``minutes`` are for all studies together."""
-    each = minutes / len(plans) if minutes is not None else None
+    seconds = seconds_each(plans, minutes)
+    comparisons = sum(plan.comparisons or 0 for plan in plans)
     yield f"Baseline:  {comparison.baseline}"
     yield f"Candidate: {comparison.candidate}"
     for plan in plans:
         yield f"{plan.study}:"
-        yield from (f"  {line}" for line in _of_study(plan, each, margin))
+        yield from (f"  {line}" for line in _of_study(plan, seconds[plan.study], margin))
+    if comparisons:
+        yield (
+            f"{comparisons} comparisons: no difference can be told from chance before block "
+            f"{blocks_for_family(comparisons)}"
+        )
 
 
-def _of_study(plan: Forecast, minutes: float | None, margin: float) -> Iterator[str]:
+def _of_study(plan: Forecast, seconds: float, margin: float) -> Iterator[str]:
     blocks = plan.blocks
-    if minutes is not None and plan.block_s:
-        blocks = max(1, int(60 * minutes / plan.block_s))
+    if seconds and plan.block_s:
+        blocks = max(1, int(seconds / plan.block_s))
     for step, case, sd in plan.noise.head(_MOST_SHOWN).iter_rows():
         shown = smallest_detectable(sd, blocks)
         place = f"{step}, {case}" if case else step
@@ -169,15 +186,11 @@ def _of_study(plan: Forecast, minutes: float | None, margin: float) -> Iterator[
     more = plan.noise.height - _MOST_SHOWN
     if more > 0:
         yield f"and {more} noisier step{'s' if more > 1 else ''}"
-    if plan.comparisons:
-        yield (
-            f"{plan.comparisons} comparisons: no difference can be told from chance before block "
-            f"{blocks_for_family(plan.comparisons)}"
-        )
     if plan.record is None:
         yield "no record of this size tells how long a block takes, or how noisy it is"
-    if minutes is not None:
-        yield f"as many blocks as fit into {minutes:g} minutes"
+    if seconds:
+        fit = f": {blocks}" if plan.block_s else ""
+        yield f"as many blocks as fit into {rough_duration(seconds).removeprefix('about ')}{fit}"
         return
     took = (
         f", {rough_duration(blocks * plan.block_s)} where that record was made"

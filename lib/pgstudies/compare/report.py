@@ -21,7 +21,7 @@ from ..measuring import SIDES
 from ..paths import BOOK
 from ..records.writing import parquet_bytes
 from ..templates import environment
-from .measured import PLACE, TIME, values_of
+from .measured import CPU, PLACE, TIME, clock_effects, values_of
 from .request import Request
 from .text import headline, reason
 
@@ -85,7 +85,7 @@ def _parts(result: Result, request: Request, text: str) -> dict[str, Any]:
         ],
         "plans": result.plans.to_dicts(),
         "counts": _counts(result.counted),
-        "throughput": table_html(_throughput(result)),
+        "times": table_html(_times(result)),
         "request": _json(request.as_dict()),
         "asked": table_html(_asked(request)),
         "host": table_html(_facts(dict(result.host))),
@@ -104,12 +104,8 @@ def _study(result: Result, m: Measured) -> dict[str, Any]:
     )  # fmt: skip
     drawn = effects.drop_nulls("ratio")
     times = (
-        values_of([m], pl.col("metric") == TIME)
-        .join(
-            result.effects.select(*PLACE),
-            on=PLACE,
-            how="semi",
-        )
+        values_of([m], pl.col("metric").is_in([TIME, CPU]))
+        .join(result.effects, on=[*PLACE, "metric"], how="semi")
         .with_columns(what=pl.format("{}: {}", "of", _step()))
         .sort("what", "block", "position")
     )
@@ -151,23 +147,26 @@ def _drawn(chart: alt.LayerChart) -> str:
     return chart_markup(chart.to_dict())
 
 
-def _throughput(result: Result) -> pl.DataFrame:
+def _times(result: Result) -> pl.DataFrame:
     study = ["study"] if len(result.measured) > 1 else []
-    return result.effects.select(
+    clock = clock_effects(result.measured, result.effects).select(*PLACE, clock=pl.col("ratio"))
+    return result.effects.join(clock, on=PLACE, how="left", maintain_order="left").select(
         *study,
-        "verdict",
-        "blocks",
         arm="of",
         step=_step(),
+        verdict="verdict",
+        ratio=pl.col("ratio").round(3),
+        low=pl.col("low").round(3),
+        high=pl.col("high").round(3),
+        by=pl.when(pl.col("metric") == CPU).then(pl.lit("CPU")).otherwise(pl.lit("clock")),
         **{
-            "throughput, %": (100 * pl.col("throughput")).round(1),
-            "from": (100 / pl.col("high")).round(1),
-            "to": (100 / pl.col("low")).round(1),
+            "by the clock": pl.coalesce("clock", "ratio").round(3),
+            "noise, %": (100 * pl.col("noise")).round(1),
+            "blocks": pl.col("blocks"),
             "baseline, s": pl.col("baseline_median"),
             "candidate, s": pl.col("candidate_median"),
-            "noise, %": (100 * pl.col("noise")).round(1),
         },
-    ).select(*study, "arm", "step", "verdict", pl.exclude(*study, "arm", "step", "verdict"))
+    )
 
 
 def _counts(counted: Counted | None) -> list[str]:
@@ -190,6 +189,9 @@ def _asked(request: Request) -> pl.DataFrame:
         "only": request.case or "every step and case",
         "margin": f"{100 * request.margin:g} %",
         "instructions": "counted" if request.instructions else "not counted",
+        "judged by": "the clock"
+        if request.clock
+        else "CPU time where it is nearly all of the time",
         "A/A copy": "yes" if request.copies else "no",
         "kept on one core": "where the study does" if request.pin else "no",
     }

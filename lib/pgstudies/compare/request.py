@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..addresses import EMBEDDED, Address
 from ..errors import StudyError
 from ..measuring import Comparison, Side
-from ..programs import is_release
+from ..programs import find_binaries, is_release
 from ..servers import refused, require_allowable, require_wellformed
 
 if TYPE_CHECKING:
@@ -38,12 +38,12 @@ class Request:
     blocks: int | None = None
     minutes: float | None = None
     instructions: bool = False
+    clock: bool = False
 
     @property
     def comparison(self) -> Comparison:
-        """The part that the notebooks need."""
-        seconds = 60 * self.minutes / len(self.studies) if self.minutes else 0.0
-        return Comparison(self.baseline, self.candidate, self.arms, self.copies, self.pin, seconds)
+        """The part that the notebooks need, without a limit of time."""
+        return Comparison(self.baseline, self.candidate, self.arms, self.copies, self.pin)
 
     def as_dict(self) -> dict[str, Any]:
         """The request in the types of JSON."""
@@ -95,6 +95,33 @@ def _chosen(name: str, told: Side, text: str | None) -> Side:
     )
 
 
+HAS_WORKERS = 18
+"""The release from which on I/O workers are the default."""
+
+
+def share_cores_alike(baseline: Side, candidate: Side) -> bool:
+    """Whether both sides, or neither, have I/O workers, which on one core a session would wait for.
+
+    True where one cannot be told: the guard "cores" looks at the servers themselves.
+    """
+    have = [_has_workers(side) for side in (baseline, candidate)]
+    return None in have or have[0] == have[1]
+
+
+def _has_workers(side: Side) -> bool | None:
+    method = side.settings.get("io_method")
+    if method is not None:
+        return method == "worker"
+    if is_release(side.server):
+        return float(side.server.split(".")[0]) >= HAS_WORKERS
+    if Address.parse(side.server).is_dsn:
+        return None
+    try:
+        return find_binaries(side.server).version >= 10_000 * HAS_WORKERS
+    except StudyError:
+        return None  # which is told when it is to be measured
+
+
 _NEEDED = {"baseline", "candidate", "studies"}
 
 
@@ -140,6 +167,7 @@ _FITS: dict[str, Callable[[object], bool]] = {
     "copies": lambda v: isinstance(v, bool),
     "pin": lambda v: isinstance(v, bool),
     "instructions": lambda v: isinstance(v, bool),
+    "clock": lambda v: isinstance(v, bool),
     "margin": lambda v: _is_number(v, 0.001, 1.0),
     "blocks": _is_blocks,
     "minutes": lambda v: v is None or _is_number(v, 0.01, 1e6),

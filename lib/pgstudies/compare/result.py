@@ -71,6 +71,7 @@ def result_of(
     *,
     case: str | None,
     margin: float,
+    clock: bool = False,
     profile: str,
     counted: Counted | None = None,
 ) -> Result:
@@ -78,7 +79,7 @@ def result_of(
     finished = tuple(m for m in measured if not m.samples.is_empty())
     if not finished:
         raise StudyError("No block was finished, so there is nothing to compare.")
-    effects = compared_effects(finished, case=case, margin=margin)
+    effects = compared_effects(finished, case=case, margin=margin, clock=clock)
     return Result(
         comparison=comparison,
         measured=finished,

@@ -24,18 +24,20 @@ def measured_blocks(
     request: Request,
     blocks: Mapping[str, int],
     *,
+    seconds: Mapping[str, float] | None = None,
     fresh: bool = False,
     failed: Callable[[str, StudyError], None] | None = None,
 ) -> Iterator[Measured]:
     """Measure every study in turn and give its blocks, those of earlier runs included.
 
-    ``blocks`` gives the number of each study in all; with ``fresh`` earlier ones do not count.
+    ``blocks`` gives the number of each study in all, ``seconds`` the time that it may take (0 is no
+    limit); with ``fresh`` earlier blocks do not count.
     After Ctrl-C the blocks that are finished are given as well, and then KeyboardInterrupt raised.
     A study that cannot be compared is told to ``failed``, and the others go on; without it, and
     where the others would meet the same (a server, a disk), the error is raised.
     """
     since = datetime.now(UTC).isoformat() if fresh else ""
-    comparison = replace(request.comparison, since=since).as_dict()
+    comparison = replace(request.comparison, since=since)
     for study in request.studies:
         interrupted = False
         with tempfile.TemporaryDirectory(prefix="pgstudies-") as scratch:
@@ -47,7 +49,9 @@ def measured_blocks(
                     profile=request.profile,
                     server=request.baseline.server,
                     parameters=dict(request.parameters) | {"blocks": blocks[study]},
-                    comparison=comparison,
+                    comparison=replace(
+                        comparison, seconds=(seconds or {}).get(study, 0.0)
+                    ).as_dict(),
                     replies=replies,
                     output=Path(scratch) / f"{study}.ipynb",
                 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from ..terminal import printable
-from .measured import PLACE
+from .measured import CPU, PLACE
 from .result import decisive_failures, exit_code
 
 if TYPE_CHECKING:
@@ -29,11 +29,11 @@ _MOST_REASONS = 4
 
 
 def as_text(result: Result) -> str:
-    """The whole summary: who, verdict, throughput per step, why, guards, how."""
+    """The whole summary: who, verdict, ratio of times per step, why, guards, how."""
     parts = [
         _who(result),
         [headline(result)],
-        _throughput(result),
+        _times(result),
         _why(result),
         _instructions(result.counted),
         _guards(result.guards),
@@ -88,8 +88,8 @@ def _who(result: Result) -> list[str]:
     return [line for name, value in rows.items() for line in _wrapped(f"{name:11}{value}", 11)]
 
 
-def _throughput(result: Result) -> list[str]:
-    lines = ["Throughput of the candidate, baseline = 100 %, 95 % interval:"]
+def _times(result: Result) -> list[str]:
+    lines = ["Time on the candidate, baseline = 1, with its 95 % interval:"]
     place: tuple[Any, ...] = ()
     for row in result.effects.iter_rows(named=True):
         if (row["study"], row["of"]) != place:
@@ -103,17 +103,24 @@ def _throughput(result: Result) -> list[str]:
             name = ""
         lines.append(f"{name:{COLUMNS - len(figures)}}{figures}".rstrip())
     told = noise(result.effects)
-    return [*lines, "", told] if told else lines
+    by_cpu = result.effects.filter(pl.col("metric") == CPU).height
+    if by_cpu:
+        told = f"CPU time judges {by_cpu} of {result.effects.height}. {told or ''}".rstrip()
+    return [*lines, "", *_wrapped(told, 0)] if told else lines
 
 
 def _figures(row: Mapping[str, Any]) -> str:
     if row["ratio"] is None:
-        return f"{'':24}"
-    ratio = f"{100 / row['ratio']:6.1f} %"
+        return f"{'':22}"
+    ratio = _ratio(row["ratio"])
     if row["low"] is None:
-        return f"{ratio}{'':16}"
-    interval = f"({100 / row['high']:.1f} to {100 / row['low']:.1f})"
-    return f"{ratio} {interval:>15}"
+        return f"{ratio}{'':17}"
+    interval = f"({_ratio(row['low'])} to {_ratio(row['high'])})"
+    return f"{ratio} {interval:>16}"
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.3f}" if value < 10 else f"{value:#.4g}".rstrip(".")
 
 
 def _verdict(row: Mapping[str, Any]) -> str:
@@ -188,7 +195,8 @@ def _how(result: Result) -> list[str]:
     copies = "a second copy of the baseline beside, " if result.comparison.copies else ""
     return _wrapped(
         f"Each block runs every arm on both servers from restored state, in random order, {copies}"
-        f"and gives one ratio of times per step. Estimates are Hodges-Lehmann, intervals exact "
+        f"and gives one ratio of times per step: of CPU times where the baseline spends nine "
+        f"tenths of the time on its processor. Estimates are Hodges-Lehmann, intervals exact "
         f"(signed-rank), Holm over {result.effects.height} comparisons; slower or faster is past "
         f"{100 * result.margin:g} %. 'open, +n' would probably be settled by n more blocks.",
         0,

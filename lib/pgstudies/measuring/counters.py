@@ -20,6 +20,7 @@ UNITS = {
     "cpu_s": "s",
     "buffers_hit": "blocks",
     "buffers_read": "blocks",
+    "buffers_touched": "blocks",
     "buffers_dirtied": "blocks",
     "wal_bytes": "bytes",
     "wal_fpi": "images",
@@ -41,13 +42,20 @@ class Counts:
     read_bytes: float | None = None
 
     def since(self, earlier: Counts) -> dict[str, float]:
-        """What was added since ``earlier``, by metric, without the unknown ones."""
+        """What was added since ``earlier``, by metric, without the unknown ones.
+
+        ``buffers_touched`` is what was hit and what was read: the work that does not depend on the
+        cache.
+        """
         pairs = {f.name: (getattr(earlier, f.name), getattr(self, f.name)) for f in fields(self)}
-        return {
+        found = {
             name: after - before
             for name, (before, after) in pairs.items()
             if before is not None and after is not None
         }
+        if {"buffers_hit", "buffers_read"} <= found.keys():
+            found["buffers_touched"] = found["buffers_hit"] + found["buffers_read"]
+        return found
 
 
 # pg_stat_statements and not EXPLAIN, because it counts utility statements too and leaves the

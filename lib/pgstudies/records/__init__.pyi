@@ -14,11 +14,14 @@ from .reading import block_seconds as block_seconds
 from .reading import find_record as find_record
 from .reading import infos_below as infos_below
 from .reading import list_records as list_records
+from .reading import machine_of as machine_of
 from .reading import read_info as read_info
 from .reading import read_record as read_record
 from .reading import readable_records as readable_records
 from .reading import record_directories as record_directories
 from .reading import samples_in as samples_in
+from .verdicts import PREFIX as PREFIX
+from .verdicts import reference_verdicts as reference_verdicts
 from .writing import RecordWriter as RecordWriter
 from .writing import fingerprint as fingerprint
 from .writing import parquet_bytes as parquet_bytes

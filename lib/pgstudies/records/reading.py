@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import polars as pl
 
+from .. import paths
 from ..errors import StudyError
 from ..files import is_locked
-from ..paths import REFERENCE_RECORDS, records_dir
+from ..paths import records_dir
 from ..terminal import say
 from ._format import INFO, SAMPLES, damaged, info_in, sha256
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 
 T = TypeVar("T")
@@ -174,6 +175,24 @@ class Record:
         }
         return pl.DataFrame(self.info["timeline"], schema=schema).with_columns(times)
 
+    @property
+    def block_s(self) -> float | None:
+        """From the beginning of a block to that of the next (s), median; None without a block."""
+        blocks = (
+            self.timeline.group_by("block")
+            .agg(began=pl.col("started_at").min(), ended=pl.col("finished_at").max())
+            .sort("block")
+        )
+        apart = blocks["began"].diff().drop_nulls()
+        took = apart if apart.len() else blocks["ended"] - blocks["began"]
+        seconds = took.dt.total_seconds(fractional=True).median()
+        return float(seconds) if isinstance(seconds, (int, float)) else None
+
+
+def machine_of(host: Mapping[str, Any]) -> str:
+    """What tells machines apart that have one name: this boot of its kernel, and its processor."""
+    return f"{host.get('boot_id') or host.get('hostname')}, {host.get('cpu_model')}"
+
 
 def read_record(path: str | Path) -> Record:
     """Read the record in directory ``path``, also one whose run has not finished.
@@ -264,7 +283,7 @@ def list_records(study: str | None = None) -> pl.DataFrame:
     }
     rows = [
         _summary(directory, info)
-        for base in (REFERENCE_RECORDS, records_dir())
+        for base in (paths.REFERENCE_RECORDS, records_dir())
         for directory, info in _skipping(record_directories(base, study), _whole_info)
     ]
     return pl.DataFrame(rows, schema=schema).sort("started_at")
@@ -273,21 +292,13 @@ def list_records(study: str | None = None) -> pl.DataFrame:
 def block_seconds(study: str, profile: str) -> float | None:
     """How long a block took in the newest complete record of that size (s), None without one.
 
-    From the beginning of a block to that of the next, what is between them included.
+    See ``Record.block_s``.
     """
     known = list_records(study).filter(pl.col("status") == "complete", pl.col("profile") == profile)
     record = next(readable_records(known["path"].reverse()), None)
     if record is None:
         return None
-    blocks = (
-        record.timeline.group_by("block")
-        .agg(began=pl.col("started_at").min(), ended=pl.col("finished_at").max())
-        .sort("block")
-    )
-    apart = blocks["began"].diff().drop_nulls()
-    took = apart if apart.len() else blocks["ended"] - blocks["began"]
-    seconds = took.dt.total_seconds(fractional=True).median()
-    return float(seconds) if isinstance(seconds, (int, float)) else None
+    return record.block_s
 
 
 def _summary(directory: Path, info: dict[str, Any]) -> dict[str, Any]:

@@ -1,3 +1,4 @@
+from ._plan import EXACT as EXACT
 from ._plan import NO_POST as NO_POST
 from ._plan import PROFILES as PROFILES
 from ._plan import SUMMARIES as SUMMARIES
@@ -6,8 +7,11 @@ from ._plan import plan as plan
 from ._plan import studies as studies
 from .executed import StudyPage as StudyPage
 from .executed import book_runs as book_runs
+from .new_study import new_study as new_study
+from .new_study import problems as problems
 from .parameters import Parameter as Parameter
 from .parameters import declared as declared
+from .parameters import parameter_table as parameter_table
 from .parameters import spelled as spelled
 from .parameters import study_parameters as study_parameters
 from .run import Executed as Executed

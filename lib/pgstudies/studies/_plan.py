@@ -24,13 +24,17 @@ PROFILES = ("quick", "standard", "published")
 """Sizes of a run; the defaults in a notebook are those of quick."""
 
 
-SUMMARIES = ("scorecard",)
+SUMMARIES = ("scorecard", "today")
 """Notebooks that measure nothing: they draw together what the studies have found."""
 
 
 NO_POST = ("instrument", "releases")
 """Notebooks that run as the studies do and rerun no post: one tests the measuring itself, the other
 counts instructions."""
+
+
+EXACT = ("releases",)
+"""Notebooks that find the same on every machine: `run all` leaves them to reference records."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,7 @@ def plan(
 def _profile(study: str, profile: str) -> tuple[dict[str, object], str]:
     """The values of a profile, and the comment that its file begins with.
 
-    Quick needs no file, because it is what the notebook says.
+    Quick has no file, because it is what the notebook says.
     """
     if profile not in PROFILES:
         raise StudyError(f"There is no profile {profile}; the profiles are: {', '.join(PROFILES)}.")

@@ -9,8 +9,11 @@ import json
 import re
 import sys
 import tokenize
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import polars as pl
 
 from .. import paths
 from ..addresses import Address
@@ -200,7 +203,7 @@ def study_parameters(study: str, namespace: Mapping[str, object]) -> dict[str, A
     Every notebook calls it below its cell of parameters, so that a value which came by
     ``papermill -p`` or was typed into the cell meets the same checks.  Raises StudyError.
     """
-    parameters = declared(paths.NOTEBOOKS / f"{study}.ipynb")
+    parameters = _of(study)
     present = {p.name: namespace[p.name] for p in parameters if p.name in namespace}
     values = checked(study, parameters, present)
     if Address.parse(str(values.get("server", ""))).secrets:
@@ -210,6 +213,27 @@ def study_parameters(study: str, namespace: Mapping[str, object]) -> dict[str, A
             file=sys.stderr,
         )
     return values
+
+
+def parameter_table(study: str, values: Mapping[str, object]) -> pl.DataFrame:
+    """The parameters of a run for readers: parameter, value, and what it means."""
+    rows = [(p.name, spelled(values[p.name]), p.help) for p in _of(study) if p.name in values]
+    columns = dict.fromkeys(["parameter", "value", "what it is"], pl.String())
+    return pl.DataFrame(rows, schema=columns, orient="row")
+
+
+def acceptable(study: str, values: Mapping[str, object]) -> dict[str, Any]:
+    """Those of ``values`` that the study's notebook still takes: a record may be older than it."""
+    known = {parameter.name: parameter for parameter in _of(study)}
+    kept = {}
+    for name in known.keys() & values.keys() - {"server"}:
+        with suppress(ValueError):
+            kept[name] = _value(known[name], values[name])
+    return kept
+
+
+def _of(study: str) -> tuple[Parameter, ...]:
+    return declared(paths.NOTEBOOKS / f"{study}.ipynb")
 
 
 def spelled(value: object) -> str:

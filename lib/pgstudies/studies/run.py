@@ -20,6 +20,7 @@ from ..orders import Orders, Replies
 from ..paths import in_checkout, shown
 from ._plan import plan
 from .executed import error_of, hiding, last_place, without_secrets
+from .parameters import acceptable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -71,7 +72,8 @@ def run_study(
     """Execute a study's notebook into ``output``, or into its place in the book.
 
     With ``fresh`` an unfinished record is not continued; with ``replay`` a record (or the newest
-    complete one below a directory) is analysed instead of measuring.  With ``block`` or
+    complete one below a directory) is analysed instead of measuring, with its profile and its
+    parameters in place of those not given.  With ``block`` or
     ``comparison`` the notebook measures that and ends; ``states`` is that of ``Orders``.
     ``replies`` is an empty directory in which the notebook's replies can be found also when this
     ends by an exception.  Progress and warnings go to ``terminal``, by default stderr.  The
@@ -81,12 +83,15 @@ def run_study(
     Raises StudyError as ``plan`` does, or as the notebook did; NotebookError when the notebook
     failed otherwise; KeyboardInterrupt after Ctrl-C, SIGTERM or SIGHUP, with the server stopped.
     """
-    chosen = plan(study, profile=profile, server=server, parameters=parameters)
     given = Orders.given()
     if replay is not None:
-        from ..records import find_record  # noqa: PLC0415  (imports polars)
+        from ..records import find_record, read_info  # noqa: PLC0415  (imports polars)
 
         replay = find_record(study, replay)
+        info = read_info(replay)
+        profile = info.get("profile") or profile
+        parameters = acceptable(study, info["parameters"]) | dict(parameters or {})
+    chosen = plan(study, profile=profile, server=server, parameters=parameters)
     measures = bool(block or comparison)
     target = output or paths.STUDIES / f"{study}.ipynb"
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,168 @@
+"""What the reference records mean for an upgrade or a setting: nothing that no record supports."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from ..analysis import meanings, origins
+from ..errors import StudyError
+from ..records import list_records, read_info, read_record, reference_verdicts, units_counted
+from ..terminal import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+WIDTH = 79
+
+
+WORTH_TELLING = 1.05
+"""A count that changed by less is not on the card."""
+
+
+MOST_UNITS = 12
+"""So many units of work, those that changed most."""
+
+
+_CARD: dict[str, pl.DataType] = {
+    **dict.fromkeys(["study", "claim", "about", "sentence"], pl.String()),
+    **dict.fromkeys(["before", "after", "ratio", "low", "high"], pl.Float64()),
+    **dict.fromkeys(["verdict", "where"], pl.String()),
+}
+
+
+def advice() -> pl.DataFrame:
+    """What the verdicts of the reference records mean for whoever runs a server.
+
+    Columns: study, claim, about (a setting or a thing), sentence, before and after (the releases
+    that a change lies between, null for what is no matter of releases), ratio with its 95 %
+    interval from low to high, verdict, where: release, machine, date and size of the record.
+    """
+    found = [pl.DataFrame(schema=_CARD)]
+    for study in origins():
+        known = reference_verdicts(study)
+        if known is None:
+            continue
+        directory, judged = known
+        figures = judged.select("claim", "ratio", "low", "high", "verdict")
+        found.append(
+            meanings(study, judged)
+            .join(figures, on="claim", maintain_order="left")
+            .with_columns(where=pl.lit(_where(read_info(directory))))
+            .select(list(_CARD))
+        )
+    return pl.concat(found)
+
+
+def counted_between(before: str, after: str) -> pl.DataFrame:
+    """The units of work that two releases execute with unlike numbers of instructions.
+
+    Columns: study, unit, open (transactions), before and after (instructions of one unit), ratio;
+    what changed most first.  Raises StudyError for a release that was not counted.
+    """
+    record = _newest_counts()
+    counts = units_counted(record)
+    known = counts["arm"].unique(maintain_order=True).to_list()
+    for release in (before, after):
+        if release not in known:
+            raise StudyError(f"Release {release} was not counted; there is {', '.join(known)}.")
+    sides = [
+        counts.filter(arm=release).select("unit", "open", pl.col("instructions").alias(name))
+        for release, name in ((before, "before"), (after, "after"))
+    ]
+    changed = sides[0].join(sides[1], on=["unit", "open"], maintain_order="left")
+    ratio = pl.col("after") / pl.col("before")
+    return (
+        changed.with_columns(ratio=ratio)
+        .filter(pl.max_horizontal(ratio, 1 / ratio) >= WORTH_TELLING)
+        .sort(pl.max_horizontal(ratio, 1 / ratio), descending=True, maintain_order=True)
+    )
+
+
+def _newest_counts() -> Any:
+    known = list_records("releases").filter(pl.col("status") == "complete")
+    largest = known.sort("profile", "started_at", descending=[True, False])  # standard, quick
+    if largest.is_empty():
+        raise StudyError("There is no record of counts: run `pgstudies run releases`.")
+    newest = largest.filter(pl.col("profile") == largest["profile"][0])["path"][-1]
+    return read_record(newest)
+
+
+def advice_text(before: str | None = None, after: str | None = None) -> str:
+    """The card for a terminal: for an upgrade from ``before`` to ``after``, or for settings alone.
+
+    Raises StudyError for a release that was not counted, and where only one is given.
+    """
+    if (before is None) != (after is None):
+        raise StudyError("Give both releases, --from and --to, or neither.")
+    return "\n".join(map(printable, _lines(before, after)))
+
+
+def _lines(before: str | None, after: str | None) -> Iterator[str]:
+    cards = advice()
+    if before is not None and after is not None:
+        units = counted_between(before, after)
+        yield f"From release {before} to {after}"
+        yield "=" * WIDTH
+        yield from _told(crossed(cards, before, after))
+        yield from _counted(units, before, after)
+        yield ""
+        yield "Measure it on servers of your own:"
+        yield f"  pgstudies compare --baseline {before} --candidate {after} --minutes 30"
+        yield ""
+    yield "Settings and habits"
+    yield "=" * WIDTH
+    yield from _told(cards.filter(pl.col("before").is_null()))
+    yield "Measure one of them on your server:"
+    yield "  pgstudies run STUDY --server postgresql://me@host/database"
+
+
+def crossed(cards: pl.DataFrame, before: str, after: str) -> pl.DataFrame:
+    """The rows of ``advice`` about changes that lie between two releases."""
+    return cards.filter(pl.col("before") >= float(before), pl.col("after") <= float(after))
+
+
+def _told(cards: pl.DataFrame) -> Iterator[str]:
+    if cards.is_empty():
+        yield "No claim of these studies is about that."
+    for (about,), part in cards.group_by("about", maintain_order=True):
+        yield f"{about}"
+        for row in part.iter_rows(named=True):
+            yield from _wrapped(row["sentence"])
+            interval = "" if row["low"] is None else f" ({row['low']:.3g} to {row['high']:.3g})"
+            yield from _wrapped(
+                f"[{row['study']}: {row['ratio']:.3g}{interval}, {row['verdict']}; {row['where']}]"
+            )
+        yield ""
+
+
+def _counted(units: pl.DataFrame, before: str, after: str) -> Iterator[str]:
+    if units.is_empty():
+        yield "No unit of work executes other numbers of instructions."
+        return
+    yield f"Instructions for one unit of work in a lone backend, {before} -> {after}:"
+    for row in units.head(MOST_UNITS).iter_rows(named=True):
+        figures = f"{row['before']:>13,.0f} -> {row['after']:>13,.0f}  {row['ratio']:6.2f}"
+        held = f", {row['open']} open" if row["open"] else ""
+        name = f"  {row['unit']}{held}"
+        if len(name) + len(figures) >= WIDTH:
+            yield name
+            name = ""
+        yield f"{name:{WIDTH - len(figures)}}{figures}"
+    if units.height > MOST_UNITS:
+        yield f"  and {units.height - MOST_UNITS} more that changed less"
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
+    )
+
+
+def _where(info: dict[str, Any]) -> str:
+    server = str(info["server"].get("version_text", "unknown")).split(" (")[0]
+    size = info.get("profile") or "unknown"
+    return f"{server} on {info['host'].get('hostname')}, {info['started_at'][:10]}, {size} size"

@@ -1,0 +1,94 @@
+"""The answer of a page: its claims as published, as found, and what became of them."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from IPython.display import HTML
+
+from ..analysis import meanings
+from ..records import read_info, reference_verdicts
+from .outcomes import outcome_of, ratio_text
+from .tables import TEMPLATES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import polars as pl
+
+    from ..records import Record
+
+
+PICTURE = 110
+"""How wide the picture of an interval is, in pixels."""
+
+
+def verdict_strip(judged: pl.DataFrame, record: Record) -> HTML:
+    """The claims in a few lines: published, found here, verdict, and the interval as a picture.
+
+    ``judged`` is the table of ``judge`` on ``record``.  Where that is not the reference record of
+    its study, a last column has what the reference record says.
+    """
+    found = reference_verdicts(record.info["study"])
+    reference: dict[str, Any] = {}
+    if found is not None and found[0].name != record.path.name:
+        reference = {row["claim"]: _shown(row) for row in found[1].iter_rows(named=True)}
+    place = _scale(judged)
+    rows = [
+        _shown(row) | {"picture": _picture(row, place), "reference": reference.get(row["claim"])}
+        for row in judged.iter_rows(named=True)
+    ]
+    text = TEMPLATES.get_template("claims.html").render(
+        rows=rows,
+        width=PICTURE,
+        one=place(1.0),
+        here=_about(record.info),
+        there=_about(read_info(found[0])) if found is not None and reference else "",
+    )
+    return HTML(text)  # type: ignore[no-untyped-call]
+
+
+def today(study: str, judged: pl.DataFrame) -> HTML:
+    """What these verdicts mean for whoever runs a server, in a few sentences; nothing for none."""
+    sentences = meanings(study, judged)["sentence"].to_list()
+    text = TEMPLATES.get_template("today.html").render(sentences=sentences)
+    return HTML(text)  # type: ignore[no-untyped-call]
+
+
+def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What the template needs of a row of ``judge``; the reason is apart from the verdict."""
+    outcome = outcome_of(row["verdict"])
+    interval = None
+    if row["low"] is not None and row["low"] != row["high"]:
+        interval = f"{ratio_text(row['low'])} to {ratio_text(row['high'])}"
+    return {
+        "text": row["text"],
+        "published": ratio_text(row["published_ratio"]),
+        "ratio": ratio_text(row["ratio"]),
+        "interval": interval,
+        "outcome": outcome,
+        "reason": row["verdict"].removeprefix(outcome.word).removeprefix(": "),
+    }
+
+
+def _about(info: Mapping[str, Any]) -> str:
+    release = str(info["server"].get("version_text", "")).removeprefix("PostgreSQL ").split(" ")[0]
+    size = f"{info['profile']} size, " if info.get("profile") else ""
+    return f"{size}PostgreSQL {release}, {info['started_at'][:10]}"
+
+
+def _scale(judged: pl.DataFrame) -> Callable[[float], float]:
+    """From a ratio to its place in the picture: one logarithmic scale for all rows, 1 in it."""
+    columns = ("published_ratio", "ratio", "low", "high")
+    known = [value for name in columns for value in judged[name].drop_nulls() if value > 0]
+    logs = [math.log(value) for value in [*known, 0.99, 1.01]]
+    low, high = min(logs), max(logs)
+    return lambda value: round(6 + (PICTURE - 12) * (math.log(value) - low) / (high - low), 1)
+
+
+def _picture(row: Mapping[str, Any], place: Callable[[float], float]) -> dict[str, Any] | None:
+    if row["ratio"] is None:
+        return None
+    names = ("ratio", "low", "high", "published_ratio")
+    return {n: place(row[n]) if row[n] is not None and row[n] > 0 else None for n in names}

@@ -1,0 +1,66 @@
+"""What can become of a claim, and how each outcome looks: a sign, a word, a colour, a shape."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..analysis.agreement import NOT_JUDGED, NOT_TESTED
+from .style import BASELINE, CANDIDATES, NEUTRAL, PATCHED
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One outcome, and how it is shown; never by its colour alone.
+
+    Attributes:
+        word: As verdicts begin.
+        several: How a sentence goes on after a number of claims.
+        sign: One character, for tiles and tables.
+        css: The class that book.css colours.
+        colour: In charts, as in book.css.
+        shape: In charts, as Vega calls it.
+        meaning: One line for legends.
+
+    """
+
+    word: str
+    several: str
+    sign: str
+    css: str
+    colour: str
+    shape: str
+    meaning: str
+
+
+OUTCOMES = {
+    outcome.word: outcome
+    for outcome in (
+        Outcome("holds", "hold", "✓", "holds", CANDIDATES[0], "circle",
+                "the same direction, at least half as large"),
+        Outcome("holds, weaker", "weaker", "◐", "weaker", BASELINE, "triangle-down",
+                "the same direction, but smaller"),
+        Outcome("gone", "gone", "○", "gone", NEUTRAL, "square",
+                "no difference here that matters, or one where the post has none"),
+        Outcome("reversed", "reversed", "⇄", "reversed", PATCHED, "triangle-up",
+                "the opposite"),
+        Outcome("inconclusive", "inconclusive", "?", "inconclusive", CANDIDATES[2], "cross",
+                "this run cannot tell"),
+        Outcome(NOT_JUDGED, "not judged", "⊘", "unjudged", NEUTRAL, "wedge",
+                "measured where the claim's own condition was not met"),
+        Outcome(NOT_TESTED, "not tested", "–", "untested", NEUTRAL, "stroke",
+                "with the reason"),
+    )
+}  # fmt: skip
+"""Best first, by the word a verdict begins with."""
+
+
+def outcome_of(verdict: str) -> Outcome:
+    """The outcome a verdict such as "inconclusive: 3 more blocks" begins with."""
+    return OUTCOMES[verdict.partition(":")[0]]
+
+
+def ratio_text(value: float | None) -> str:
+    """A ratio to three digits; a dash for none."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:#.3g}".rstrip(".")

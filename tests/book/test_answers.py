@@ -1,0 +1,181 @@
+"""Pages that answer first: their order, the strip of claims, and what is said for today."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pytest
+
+from pgstudies import paths
+from pgstudies.analysis import claims, judge, meanings, origins
+from pgstudies.book.advice import advice, advice_text, counted_between
+from pgstudies.book.judging import digest_of, keep_reference
+from pgstudies.book.pages import page_of
+from pgstudies.charts.claims import today, verdict_strip
+from pgstudies.errors import StudyError
+from pgstudies.records import read_record, reference_verdicts
+from tests.made_up import swept_record
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CLAIMS = """
+[study.swept]
+title = "A study of nothing"
+post = "Nobody, 2026"
+anchor = "claims"
+places = {}
+
+[[claim]]
+study = "swept"
+id = "twice"
+name = "twice as many"
+text = "Two are <twice> as many as one."
+source = "arithmetic"
+kind = "count"
+direction = "more"
+published_ratio = 2.0
+judged_by = "rows"
+comparison = { candidate = "two" }
+today = { about = "counting", holds = "Expect {ratio} times, {percent} more.", releases = [16, 17] }
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One claim, and reference records of the test's own."""
+    (tmp_path / "claims.toml").write_text(CLAIMS)
+    monkeypatch.setattr(paths, "CLAIMS", tmp_path / "claims.toml")
+    monkeypatch.setattr(paths, "REFERENCE_RECORDS", tmp_path / "reference")
+    return tmp_path
+
+
+def verdicts(ratio: float, low: float | None = None) -> pl.DataFrame:
+    """The table of ``judge`` for the one claim, which two arms count ``ratio`` times."""
+    row: dict[str, Any] = {"candidate": "two", "baseline": "one", "metric": "rows", "ratio": ratio}
+    row |= {"low": low or ratio, "high": ratio, "blocks": 8, "margin": 0.02, "p_value": 0.001}
+    row |= {"level": 0.95, "blocks_needed": None, "verdict": "more" if ratio > 1 else "fewer"}
+    return judge(claims("swept"), pl.DataFrame([row], schema_overrides={"blocks_needed": pl.Int64}))
+
+
+def cell(source: str, *tags: str) -> dict[str, Any]:
+    return {"cell_type": "code", "source": source, "metadata": {"tags": list(tags)}}
+
+
+def test_a_page_begins_with_its_answer_and_leaves_out_the_cell_of_parameters() -> None:
+    cells = [
+        {"cell_type": "markdown", "source": "# Title", "metadata": {}},
+        cell("rows = 1", "parameters"),
+        cell("rows = 2", "injected-parameters"),
+        cell("chart", "hide-input", "finding"),
+        cell("gate", "fold"),
+        cell("strip", "answer"),
+    ]
+    found = page_of({"cells": cells, "metadata": {}})["cells"]
+    assert [c["source"] for c in found] == [
+        *("# Title", "strip", "chart", "rows = 1", "rows = 2", "gate"),
+    ]
+    shown = {c["source"]: c["metadata"].get("tags", []) for c in found}
+    assert "remove-cell" in shown["rows = 1"]
+    assert "remove-cell" in shown["rows = 2"]
+    assert "hide-output" in shown["gate"]
+    assert "remove-input" in shown["strip"]
+    assert "hide-input" not in shown["chart"]
+    assert cells[3]["metadata"]["tags"] == ["hide-input", "finding"]  # the notebook stays as it was
+
+
+def test_the_strip_has_the_posts_figure_ours_and_the_verdict(place: Path) -> None:
+    record = read_record(swept_record(place / "records", "db1"))
+    strip = verdict_strip(verdicts(1.9, 1.8), record).data
+    assert "Two are &lt;twice&gt; as many as one." in strip
+    assert re.search(r">2.00<.*>1.90 <small>1.80 to 1.90</small><.*holds", strip, re.DOTALL)
+    assert strip.count("<circle") == 1
+    assert "quick size, PostgreSQL 18.6, 2026-11-21" in strip
+    assert ">reference<" not in strip
+
+
+def test_the_strip_sets_the_reference_record_beside_another(place: Path) -> None:
+    kept = swept_record(place / "reference" / "swept", "db1", name="20260101T000000Z-a")
+    verdicts(0.5).write_parquet(kept / "verdicts-abc.parquet")
+    strip = verdict_strip(verdicts(1.9), read_record(swept_record(place / "records", "db2"))).data
+    assert ">reference<" in strip
+    assert "⇄ reversed" in strip
+    assert ">reference<" not in verdict_strip(verdicts(0.5), read_record(kept)).data
+
+
+def test_what_a_verdict_means_today_is_said_in_the_words_for_that_outcome(place: Path) -> None:
+    assert place.exists()
+    found = meanings("swept", verdicts(2.0))
+    assert found.drop("study").rows() == [
+        ("twice", "counting", "Expect 2 times, 100 % more.", 16.0, 17.0)
+    ]
+    assert "Expect 2 times" in today("swept", verdicts(2.0)).data
+    weaker = verdicts(1.2)
+    assert weaker["verdict"].to_list() == ["holds, weaker"]
+    assert meanings("swept", weaker)["sentence"].to_list() == ["Expect 1.2 times, 20 % more."]
+    assert meanings("swept", verdicts(0.5)).is_empty()
+    assert today("swept", verdicts(0.5)).data.strip() == ""
+
+
+@pytest.mark.parametrize(
+    "body", ['{ about = "x" }', '{ holds = "x" }', '{ about = "x", holds = "{nothing}" }', '"x"']
+)
+def test_words_for_today_that_cannot_be_said_are_refused(place: Path, body: str) -> None:
+    spoilt = re.sub(r"(?m)^today = .*$", f"today = {body}", CLAIMS)
+    (place / "claims.toml").write_text(spoilt)
+    with pytest.raises(StudyError, match="today of the claim 'twice' is not about something"):
+        claims("swept")
+
+
+def test_advice_comes_from_reference_records_alone(place: Path) -> None:
+    assert advice().is_empty()
+    kept = swept_record(place / "reference" / "swept", "db1", name="20260101T000000Z-a")
+    verdicts(2.0).write_parquet(kept / "verdicts-abc.parquet")
+    (row,) = advice().iter_rows(named=True)
+    assert (row["sentence"], row["ratio"], row["verdict"]) == (
+        "Expect 2 times, 100 % more.",
+        2.0,
+        "holds",
+    )
+    assert row["where"] == "18.6 on db1, 2026-11-21, quick size"
+
+
+def test_the_card_of_an_upgrade_has_what_was_counted_and_what_lies_between() -> None:
+    units = counted_between("14", "15")
+    assert (units.select(pl.max_horizontal("ratio", 1 / pl.col("ratio"))).to_series() >= 1.05).all()
+    created = units.filter(pl.col("unit") == "one function created", pl.col("open") == 2000)
+    assert 0.5 < created["ratio"].item() < 0.65
+    text = advice_text("14", "18")
+    assert max(map(len, text.splitlines())) <= 79
+    assert "maintenance_work_mem" in text
+    assert "maintenance_work_mem" not in advice_text("17", "18")
+    assert "pgstudies compare --baseline 14 --candidate 18" in text
+    assert "synchronize_seqscans" in advice_text()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [("14", None, "Give both releases"), ("14", "8.2", "Release 8.2 was not counted")],
+)
+def test_a_release_that_is_not_known_is_named(before: str, after: str | None, words: str) -> None:
+    with pytest.raises(StudyError, match=words):
+        advice_text(before, after)
+
+
+@pytest.mark.parametrize("study", origins())
+def test_the_verdicts_beside_a_reference_record_are_of_this_code(study: str) -> None:
+    known = reference_verdicts(study)
+    assert known is not None, "run `make verdicts`"
+    directory, _ = known
+    stale = "the verdicts are older than the notebook or the analysis: run `make verdicts`"
+    assert (directory / f"verdicts-{digest_of(study, directory)}.parquet").exists(), stale
+
+
+def test_verdicts_of_this_code_are_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("replayed")
+
+    monkeypatch.setattr("pgstudies.book.judging.run_study", never)
+    assert keep_reference() == []
