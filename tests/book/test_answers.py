@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import re
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -12,7 +15,7 @@ from pgstudies import paths
 from pgstudies.analysis import claims, judge, meanings, origins
 from pgstudies.book.advice import advice, advice_text, counted_between
 from pgstudies.book.judging import digest_of, keep_reference
-from pgstudies.book.pages import page_of
+from pgstudies.book.pages import LARGE, TERMS, answer_first, page_of
 from pgstudies.charts.claims import today, verdict_strip
 from pgstudies.errors import StudyError
 from pgstudies.records import read_record, reference_verdicts
@@ -84,6 +87,37 @@ def test_a_page_begins_with_its_answer_and_leaves_out_the_cell_of_parameters() -
     assert "remove-input" in shown["strip"]
     assert "hide-input" not in shown["chart"]
     assert cells[3]["metadata"]["tags"] == ["hide-input", "finding"]  # the notebook stays as it was
+
+
+def test_a_large_file_goes_beside_its_page(tmp_path: Path) -> None:
+    link = '<a download="{}" href="data:application/octet-stream;base64,{}">x</a>'
+    large, small = base64.b64encode(bytes(LARGE)).decode(), base64.b64encode(b"abc").decode()
+    html = link.format("swept-samples.parquet", large) + link.format("swept-record.json", small)
+    shown = cell("pg.downloads(record)") | {"outputs": [{"data": {"text/html": [html]}}]}
+    source = [json.dumps({"cells": [shown], "metadata": {}})]
+    answer_first(SimpleNamespace(outdir=tmp_path), "book/studies/swept", source)  # type: ignore[arg-type]
+    (output,) = json.loads(source[0])["cells"][0]["outputs"]
+    (file,) = tmp_path.rglob("swept-samples.parquet")
+    assert file.read_bytes() == bytes(LARGE)
+    assert f'href="../../{file.relative_to(tmp_path)}"' in output["data"]["text/html"]
+    assert small in output["data"]["text/html"]
+
+
+def test_a_term_of_the_glossary_is_linked_where_it_is_first_used() -> None:
+    text = "# Arms and blocks\n\nIn a `block` every [arm](x.md) starts. Arms, arms and blocks.\n"
+    text += "An arm."
+    (cell,) = page_of({"cells": [{"cell_type": "markdown", "source": text, "metadata": {}}]})[
+        "cells"
+    ]
+    assert cell["source"] == (
+        "# Arms and blocks\n\nIn a `block` every [arm](x.md) starts. "
+        "Arms, {term}`arms <arm>` and {term}`blocks <block>`.\nAn arm."
+    )
+
+
+def test_every_term_that_is_linked_stands_in_the_glossary() -> None:
+    entries = (paths.BOOK / "glossary.md").read_text(encoding="utf-8").split("\n")
+    assert set(TERMS) <= set(entries)
 
 
 def test_the_strip_has_the_posts_figure_ours_and_the_verdict(place: Path) -> None:

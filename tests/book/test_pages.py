@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
 STUDY = HTML / "book" / "studies" / "cluster_order.html"
-PROSE = ["intro", "method", "environment", "references"]
-HOW_TO = ["your-server", "compare", "hosts", "security", "add-a-study"]
+PROSE = ["intro", "method", "glossary", "environment", "references"]
+HOW_TO = ["your-server", "compare", "hosts", "security", "add-a-study", "reference"]
 PAGES = [
     "index.html",
     "search.html",

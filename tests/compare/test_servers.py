@@ -48,7 +48,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def compared(candidate: Side, blocks: int = 8, **more: Any) -> Result:
     request = Request(Side("embedded"), candidate, (STUDY,), blocks=blocks, **more)
-    measured = list(measured_blocks(request, {STUDY: blocks}))
+    seconds = {STUDY: 60 * (request.minutes or 0.0)}
+    measured = list(measured_blocks(request, {STUDY: blocks}, seconds=seconds))
     return result_of(request.comparison, measured, case=None, margin=1.0, profile="quick")
 
 
@@ -85,7 +86,7 @@ def test_the_guards_that_count_pass(planted: Result) -> None:
 def test_random_results_are_not_taken_for_a_difference(planted: Result) -> None:
     (sentence,) = planted.guards.filter(pl.col("guard") == "results")["sentence"]
     assert sentence.endswith(
-        "Drawn at random, so not compared: two_sides, other, draw, two_sides, plain, draw."
+        "Drawn at random, so not compared: two_sides, other, draw; two_sides, plain, draw."
     )
 
 
@@ -184,7 +185,7 @@ def test_the_report_opens_without_a_network(page: Page, reported: tuple[Path, in
         chart.scroll_into_view_if_needed()
         expect(chart).to_have_attribute("data-live", "")
     assert page.locator("h1").inner_text()
-    assert page.locator(".guards dt").count() == 11
+    assert page.locator(".guards dt").count() == 12
     with page.expect_download() as download:
         page.get_by_role("link", name="two_sides-samples.parquet").click()
     samples = pl.read_parquet(download.value.path())

@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of what a study is made of, without the records."""
-    for part in ("lib", "notebooks", "data"):
-        left = shutil.ignore_patterns("__pycache__", "*.egg-info", "records")
+    left = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    for part in ("lib", "notebooks", "data/published"):
         shutil.copytree(paths.ROOT / part, tmp_path / part, ignore=left)
+    for file in (paths.ROOT / "data").glob("*.toml"):
+        shutil.copy(file, tmp_path / "data")
     shutil.copy(paths.ROOT / "_toc.yml", tmp_path)
     monkeypatch.setattr(paths, "ROOT", tmp_path)
     monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path / "notebooks")

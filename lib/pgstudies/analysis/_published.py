@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import tomllib
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from .. import paths
 from ..errors import StudyError
-from ..paths import PUBLISHED
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
 
 TYPES = {"text": pl.String(), "integer": pl.Int64(), "number": pl.Float64()}
 
@@ -20,7 +24,7 @@ def published(study: str, table: str | None = None) -> pl.DataFrame:
     Its columns with their units, and where the numbers are from, are in
     ``data/published/sources.toml``.  Raises StudyError for a study or a table that is not known.
     """
-    sources = _sources()
+    sources = _sources(paths.PUBLISHED)
     if study not in sources:
         raise StudyError(
             f"No published numbers of a study {study!r}; there are: {', '.join(sources)}."
@@ -30,9 +34,9 @@ def published(study: str, table: str | None = None) -> pl.DataFrame:
     if name not in tables:
         raise StudyError(f"No published table {name!r} of {study}; there are: {', '.join(tables)}.")
     schema = {column["name"]: TYPES[column["type"]] for column in tables[name]["columns"]}
-    return pl.read_csv(PUBLISHED / tables[name]["file"], schema=schema)
+    return pl.read_csv(paths.PUBLISHED / tables[name]["file"], schema=schema)
 
 
 @cache
-def _sources() -> dict[str, Any]:
-    return tomllib.loads((PUBLISHED / "sources.toml").read_text(encoding="utf-8"))
+def _sources(directory: Path) -> dict[str, Any]:
+    return tomllib.loads((directory / "sources.toml").read_text(encoding="utf-8"))

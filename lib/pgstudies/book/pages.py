@@ -6,7 +6,11 @@ Tags on its cells say what goes where.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -27,9 +31,16 @@ FOLDED = {
 """Tags of cells that only those who audit a run will read, and what MyST-NB is told of them."""
 
 
+TERMS = ("arm", "block", "turn", "A/A", "gate", "record", "margin", "Holm's correction")
+"""Words of the glossary that a page links where it first uses them."""
+
+
+_NO_PROSE = re.compile(r"(`[^`]*`|\[[^\]]*\]\([^)]*\)|<[^>]*>|\{[^}]*\}`[^`]*`)")
+
+
 def page_of(document: Document) -> Document:
     """An executed notebook as its page shows it."""
-    cells = [_folded(cell) for cell in document["cells"]]
+    cells = _linked([_folded(cell) for cell in document["cells"]])
     top = [cell for tag in TOP for cell in cells if tag in _tags(cell)]
     rest = [cell for cell in cells if not set(TOP) & set(_tags(cell))]
     return document | {"cells": [*rest[:1], *top, *rest[1:]]}
@@ -44,11 +55,74 @@ def _folded(cell: dict[str, Any]) -> dict[str, Any]:
     return cell | {"metadata": cell["metadata"] | {"tags": [*tags, *more]}} if more else cell
 
 
+def _linked(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The cells with each of ``TERMS`` a link to the glossary where the prose first has it."""
+    left = {term: re.compile(rf"(?<![\w/*-]){term}s?(?![\w/*-])") for term in TERMS}
+    linked = []
+    for cell in cells:
+        if cell["cell_type"] == "markdown":
+            lines = "".join(cell["source"]).split("\n")
+            is_prose = [not line.startswith(("#", "|", "```", "    ")) for line in lines]
+            lines = [
+                _link(line, left) if prose else line
+                for line, prose in zip(lines, is_prose, strict=True)
+            ]
+            cell = cell | {"source": "\n".join(lines)}  # noqa: PLW2901
+        linked.append(cell)
+    return linked
+
+
+def _link(line: str, left: dict[str, re.Pattern[str]]) -> str:
+    """The line with the terms it has linked, which are then no longer ``left``."""
+    for term, pattern in list(left.items()):
+        parts = _NO_PROSE.split(line)  # every second one is code or a link
+        for place in range(0, len(parts), 2):
+            found = pattern.search(parts[place])
+            if found:
+                link = f"{{term}}`{found[0]} <{term}>`"
+                parts[place] = parts[place][: found.start()] + link + parts[place][found.end() :]
+                line, _ = "".join(parts), left.pop(term)
+                break
+    return line
+
+
 def _tags(cell: dict[str, Any]) -> list[str]:
     return list(cell["metadata"].get("tags", []))
 
 
-def answer_first(_app: Sphinx, page: str, source: list[str]) -> None:
+_INSIDE = re.compile(
+    r'(download="([\w.-]+)" href=")data:application/octet-stream;base64,([A-Za-z0-9+/=]+)'
+)
+
+
+LARGE = 200_000
+"""Files of so many characters in base64 are put beside a page, which they would make slow."""
+
+
+def answer_first(app: Sphinx, page: str, source: list[str]) -> None:
     """Turn the source of a study's page into that page (a handler of Sphinx's source-read)."""
     if page.startswith("book/studies/"):
-        source[0] = json.dumps(page_of(json.loads(source[0])), ensure_ascii=False)
+        document = page_of(json.loads(source[0]))
+        moved = _large_files_beside(document, Path(app.outdir), depth=page.count("/"))
+        source[0] = json.dumps(moved, ensure_ascii=False)
+
+
+def _large_files_beside(document: Document, outdir: Path, *, depth: int) -> Document:
+    """The page with links to its large files, which are written below ``outdir``."""
+
+    def moved(found: re.Match[str]) -> str:
+        head, name, text = found.groups()
+        if len(text) < LARGE:
+            return found[0]
+        content = base64.b64decode(text)
+        file = f"_downloads/{hashlib.sha256(content).hexdigest()[:12]}/{name}"
+        (outdir / file).parent.mkdir(parents=True, exist_ok=True)
+        (outdir / file).write_bytes(content)
+        return f"{head}{'../' * depth}{file}"
+
+    for cell in document["cells"]:
+        for output in cell.get("outputs", []):
+            html = output.get("data", {}).get("text/html")
+            if html is not None:
+                output["data"]["text/html"] = _INSIDE.sub(moved, "".join(html))
+    return document

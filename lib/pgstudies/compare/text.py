@@ -32,7 +32,7 @@ def as_text(result: Result) -> str:
     """The whole summary: who, verdict, ratio of times per step, why, guards, how."""
     parts = [
         _who(result),
-        [headline(result)],
+        _wrapped(headline(result), 0),
         _times(result),
         _why(result),
         _instructions(result.counted),

@@ -100,9 +100,7 @@ def new_study(name: str) -> list[Path]:
         paths.NOTEBOOKS / f"{name}.ipynb": _notebook(name),
         paths.PUBLISHED / f"{name}.csv": _CSV,
         sources: sources.read_text(encoding="utf-8") + _SOURCE.format(**told),
-        paths.CLAIMS: claims.replace(
-            _HEAD, f"\n{origin.rstrip()}\n{_HEAD}", 1
-        )
+        paths.CLAIMS: claims.replace(_HEAD, f"\n{origin.rstrip()}\n{_HEAD}", 1)
         + _CLAIMS.format(**told),
         toc: toc.read_text(encoding="utf-8").replace(
             _IN_TOC, f"      - file: book/studies/{name}\n{_IN_TOC}", 1
