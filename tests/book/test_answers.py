@@ -124,7 +124,7 @@ def test_the_strip_has_the_posts_figure_ours_and_the_verdict(place: Path) -> Non
     record = read_record(swept_record(place / "records", "db1"))
     strip = verdict_strip(verdicts(1.9, 1.8), record).data
     assert "Two are &lt;twice&gt; as many as one." in strip
-    assert re.search(r">2.00<.*>1.90 <small>1.80 to 1.90</small><.*holds", strip, re.DOTALL)
+    assert re.search(r"holds</span>.*>2.00<.*>1.90 <small>1.80 to 1.90</small><", strip, re.DOTALL)
     assert strip.count("<circle") == 1
     assert "quick size, PostgreSQL 18.6, 2026-11-21" in strip
     assert ">reference<" not in strip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import shutil
@@ -22,6 +23,7 @@ from pgstudies.book._score_table import (
     history_table,
     instrument_line,
     row_id,
+    score_downloads,
     score_front,
     score_table,
 )
@@ -377,6 +379,13 @@ def test_two_builds_give_the_same_bytes(records: Callable[..., Path]) -> None:
     for draw in (score_chart, history_chart):
         said = [json.dumps(draw(c, description="Two.").to_dict()) for c in (first, second)]
         assert _anonymous(said[0]) == _anonymous(said[1])
+
+
+def test_the_scorecard_can_be_taken_away(cards: pl.DataFrame) -> None:
+    found = re.findall(r'download="(\S+)" href="[^,]*,([^"]+)"', score_downloads(cards).data)
+    files = {name: base64.b64decode(text) for name, text in found}
+    assert pl.read_csv(files["scorecard.csv"]).height == cards.height
+    assert files["scorecard.txt"].decode() == in_text(cards)
 
 
 def test_a_chart_offers_every_study_release_and_verdict(cards: pl.DataFrame) -> None:

@@ -6,10 +6,12 @@ from ._score_chart import history_chart as history_chart
 from ._score_chart import score_chart as score_chart
 from ._score_table import history_table as history_table
 from ._score_table import instrument_line as instrument_line
+from ._score_table import score_downloads as score_downloads
 from ._score_table import score_front as score_front
 from ._score_table import score_table as score_table
 from ._scorecard import scorecard as scorecard
 from .advice import advice as advice
+from .advice import advice_cards as advice_cards
 from .advice import advice_text as advice_text
 from .advice import counted_between as counted_between
 from .judging import digest_of as digest_of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from ..charts import OUTCOMES, outcome_of, ratio_text
 from ..templates import environment
 from ._instrument_page import doubtful_machines, executed, in_short, read_checks
 from ._scorecard import in_sum
-from .score_text import interval_text
+from .score_text import in_text, interval_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -86,6 +87,18 @@ def score_front(cards: pl.DataFrame) -> HTML:
         )
     legend = list(OUTCOMES.values())
     return _html("score_front", studies, legend)
+
+
+def score_downloads(cards: pl.DataFrame) -> HTML:
+    """Links to take a ``scorecard`` away: every row as CSV, the current ones as text."""
+    files = {
+        "scorecard.csv": cards.drop("link", "machine").write_csv(),
+        "scorecard.txt": in_text(cards),
+    }
+    links = {
+        name: base64.b64encode(text.encode("utf-8")).decode("ascii") for name, text in files.items()
+    }
+    return _html("score_downloads", links)
 
 
 def instrument_line() -> HTML:

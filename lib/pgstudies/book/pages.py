@@ -46,9 +46,15 @@ def page_of(document: Document) -> Document:
     return document | {"cells": [*rest[:1], *top, *rest[1:]]}
 
 
+LONG = 20
+"""Code of more lines than these is folded away, and one click unfolds it."""
+
+
 def _folded(cell: dict[str, Any]) -> dict[str, Any]:
     tags = _tags(cell)
     more = [FOLDED[tag] for tag in tags if tag in FOLDED]
+    if cell["cell_type"] == "code" and "".join(cell["source"]).count("\n") >= LONG:
+        more.append("hide-input")
     if set(TOP) & set(tags):
         more.append("remove-input")
         tags = [tag for tag in tags if tag != "hide-input"]
