@@ -549,7 +549,7 @@ def test_a_comparison_survives_its_way_to_the_notebook() -> None:
 
 @pytest.mark.usefixtures("private")
 def test_the_plan_tells_blocks_and_minutes_from_a_record() -> None:
-    plan = forecast_of("cluster_order", COMPARISON, profile="quick", blocks=None, case=None)
+    plan = forecast_of("cluster_order", COMPARISON, profile="standard", blocks=None, case=None)
     assert plan.record is not None
     assert plan.comparisons is not None
     assert plan.blocks >= 10
