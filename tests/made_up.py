@@ -13,6 +13,27 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+SWEPT_CLAIM = """
+[study.swept]
+title = "A study of nothing"
+post = "Nobody, 2026"
+anchor = "claims"
+places = {}
+
+[[claim]]
+study = "swept"
+id = "twice"
+name = "twice in short"
+text = "Two are <twice> as many as one."
+source = "arithmetic"
+kind = "count"
+direction = "more"
+published_ratio = 2.0
+judged_by = "rows"
+comparison = { candidate = "two" }
+"""
+"""A file of claims with one claim of the study ``swept``."""
+
 SWEPT = {"server": "embedded", "pause_s": 0.0, "twice": True, "sizes": [1, 2], "seed": 1}
 """The parameters of the study ``swept``, but for its blocks."""
 

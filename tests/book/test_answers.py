@@ -19,31 +19,17 @@ from pgstudies.book.pages import LARGE, TERMS, answer_first, page_of
 from pgstudies.charts.claims import today, verdict_strip
 from pgstudies.errors import StudyError
 from pgstudies.records import read_record, reference_verdicts
-from tests.made_up import swept_record
+from tests.made_up import SWEPT_CLAIM, swept_record
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-CLAIMS = """
-[study.swept]
-title = "A study of nothing"
-post = "Nobody, 2026"
-anchor = "claims"
-places = {}
-
-[[claim]]
-study = "swept"
-id = "twice"
-name = "twice as many"
-text = "Two are <twice> as many as one."
-source = "arithmetic"
-kind = "count"
-direction = "more"
-published_ratio = 2.0
-judged_by = "rows"
-comparison = { candidate = "two" }
+CLAIMS = (
+    SWEPT_CLAIM
+    + """\
 today = { about = "counting", holds = "Expect {ratio} times, {percent} more.", releases = [16, 17] }
 """
+)
 
 
 @pytest.fixture
@@ -126,7 +112,7 @@ def test_the_strip_has_the_posts_figure_ours_and_the_verdict(place: Path) -> Non
     assert "Two are &lt;twice&gt; as many as one." in strip
     assert re.search(r"holds</span>.*>2.00<.*>1.90 <small>1.80 to 1.90</small><", strip, re.DOTALL)
     assert strip.count("<circle") == 1
-    assert "quick size, PostgreSQL 18.6, 2026-11-21" in strip
+    assert "PostgreSQL 18.6 on db1, 2026-11-21, quick size" in strip
     assert ">reference<" not in strip
 
 
@@ -173,7 +159,7 @@ def test_advice_comes_from_reference_records_alone(place: Path) -> None:
         2.0,
         "holds",
     )
-    assert row["where"] == "18.6 on db1, 2026-11-21, quick size"
+    assert row["where"] == "PostgreSQL 18.6 on db1, 2026-11-21, quick size"
 
 
 def test_the_card_of_an_upgrade_has_what_was_counted_and_what_lies_between() -> None:

@@ -36,31 +36,13 @@ from pgstudies.records.reading import machine_of, read_record
 from pgstudies.studies._plan import plan, studies
 from pgstudies.studies.executed import book_runs
 from pgstudies.studies.run import Executed, run_study
-from tests.made_up import swept_record, timeline
+from tests.made_up import SWEPT_CLAIM, swept_record, timeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
-CLAIMS = """
-[study.swept]
-title = "A study of nothing"
-post = "Nobody, 2026"
-anchor = "claims"
-places = {}
-
-[[claim]]
-study = "swept"
-id = "twice"
-name = "twice in short"
-text = "Two are twice as many as one."
-source = "arithmetic"
-kind = "count"
-direction = "more"
-published_ratio = 2.0
-judged_by = "rows"
-comparison = { candidate = "two" }
-
+CLAIMS = f"""{SWEPT_CLAIM}
 [[claim]]
 study = "swept"
 id = "alike"
@@ -71,7 +53,7 @@ kind = "alike"
 direction = "alike"
 published_ratio = 1.0
 judged_by = "rows"
-comparison = { candidate = "two" }
+comparison = {{ candidate = "two" }}
 """
 
 
@@ -454,7 +436,7 @@ def test_a_record_is_replayed_once(
     assert judged(path).equals(first)
     assert replayed == ["swept"]
     # Better words for readers change nothing, other claims may.
-    paths.CLAIMS.write_text(CLAIMS.replace("Two are twice as many", "Two is the double"))
+    paths.CLAIMS.write_text(CLAIMS.replace("Two are <twice> as many", "Two is the double"))
     assert judged(path).equals(first)
     assert replayed == ["swept"]
     paths.CLAIMS.write_text(CLAIMS.replace("arithmetic", "sums"))

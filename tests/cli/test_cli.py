@@ -183,6 +183,15 @@ def test_a_run_says_beforehand_what_it_is_and_how_long_it_took(
     ]
 
 
+def test_a_server_of_libpq_that_is_not_measured_is_told(
+    pgstudies: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGHOST", "db.example")
+    monkeypatch.delenv("PGSTUDIES_SERVER", raising=False)
+    assert "PGHOST is set, but the embedded server is measured" in pgstudies("run", "well").err
+    assert "PGHOST" not in pgstudies("run", "well", "--server", "embedded").err
+
+
 def test_all_means_every_study(pgstudies: Command) -> None:
     shown = pgstudies("run", "all", "--server", "embedded")
     assert shown.code == 0

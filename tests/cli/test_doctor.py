@@ -62,6 +62,7 @@ def test_an_embedded_server_can_do_everything(
     assert checks["server"].sentence == (
         "PostgreSQL 18.6 (embedded), started, restarted and stopped by each run"
     )
+    assert checks["features"].sentence.startswith(("it has lz4 and ICU", "it is built without "))
     assert checks["cold cache"].sentence == (
         "by emptying buffers and dropping our own files from the page cache"
     )

@@ -12,6 +12,7 @@ from IPython.display import HTML
 
 from ..analysis import origins
 from ..charts import OUTCOMES, outcome_of, ratio_text
+from ..records import made_where
 from ..templates import environment
 from ._instrument_page import doubtful_machines, executed, in_short, read_checks
 from ._scorecard import in_sum
@@ -140,8 +141,7 @@ def _where(row: Mapping[str, Any]) -> str:
     """By which run a row was judged: release, machine, date and size."""
     if row["record"] is None:
         return "no record"
-    size = f"{row['profile']} size" if row["profile"] else "size unknown"
-    return f"PostgreSQL {row['server']} on {row['host']}, {row['date'][:10]}, {size}"
+    return made_where(row["server"], row["host"], row["date"], row["profile"])
 
 
 def _side_by_side(claim: pl.DataFrame, records: list[str]) -> dict[str, Any]:

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 from IPython.display import HTML
 
 from ..analysis import meanings, origins
 from ..errors import StudyError
-from ..records import list_records, read_info, read_record, reference_verdicts, units_counted
+from ..records import fullest_counts, read_record, reference_verdicts, units_counted
 from ..templates import environment
 from ..terminal import printable
-from .score_text import interval_text
+from .score_text import WIDTH, interval_text, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-WIDTH = 79
+_INDENT = 2
 
 
 WORTH_TELLING = 1.05
@@ -55,7 +54,7 @@ def advice() -> pl.DataFrame:
         found.append(
             meanings(study, judged)
             .join(figures, on="claim", maintain_order="left")
-            .with_columns(where=pl.lit(_where(read_info(directory))))
+            .with_columns(where=pl.lit(read_record(directory).where))
             .select(list(_CARD))
         )
     return pl.concat(found)
@@ -77,9 +76,11 @@ def counted_between(before: str, after: str) -> pl.DataFrame:
     Columns: study, unit, open (transactions), before and after (instructions of one unit), ratio;
     what changed most first.  Raises StudyError for a release that was not counted.
     """
-    record = _newest_counts()
+    record = fullest_counts()
+    if record is None:
+        raise StudyError("There is no record of counts: run `pgstudies run releases`.")
     counts = units_counted(record)
-    known = counts["arm"].unique(maintain_order=True).to_list()
+    known = record.arms.filter(pl.col("repeats").is_null())["name"].to_list()
     for release in (before, after):
         if release not in known:
             raise StudyError(f"Release {release} was not counted; there is {', '.join(known)}.")
@@ -94,15 +95,6 @@ def counted_between(before: str, after: str) -> pl.DataFrame:
         .filter(pl.max_horizontal(ratio, 1 / ratio) >= WORTH_TELLING)
         .sort(pl.max_horizontal(ratio, 1 / ratio), descending=True, maintain_order=True)
     )
-
-
-def _newest_counts() -> Any:
-    known = list_records("releases").filter(pl.col("status") == "complete")
-    largest = known.sort("profile", "started_at", descending=[True, False])  # standard, quick
-    if largest.is_empty():
-        raise StudyError("There is no record of counts: run `pgstudies run releases`.")
-    newest = largest.filter(pl.col("profile") == largest["profile"][0])["path"][-1]
-    return read_record(newest)
 
 
 def advice_text(before: str | None = None, after: str | None = None) -> str:
@@ -145,11 +137,9 @@ def _told(cards: pl.DataFrame) -> Iterator[str]:
     for (about,), part in cards.group_by("about", maintain_order=True):
         yield f"{about}"
         for row in part.iter_rows(named=True):
-            yield from _wrapped(row["sentence"])
-            interval = "" if row["low"] is None else f" ({row['low']:.3g} to {row['high']:.3g})"
-            yield from _wrapped(
-                f"[{row['study']}: {row['ratio']:.3g}{interval}, {row['verdict']}; {row['where']}]"
-            )
+            yield from wrapped(row["sentence"], _INDENT)
+            told = f"{row['study']}: {interval_text(row)}, {row['verdict']}; {row['where']}"
+            yield from wrapped(f"[{told}]", _INDENT)
         yield ""
 
 
@@ -168,15 +158,3 @@ def _counted(units: pl.DataFrame, before: str, after: str) -> Iterator[str]:
         yield f"{name:{WIDTH - len(figures)}}{figures}"
     if units.height > MOST_UNITS:
         yield f"  and {units.height - MOST_UNITS} more that changed less"
-
-
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(
-        text, WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
-    )
-
-
-def _where(info: dict[str, Any]) -> str:
-    server = str(info["server"].get("version_text", "unknown")).split(" (")[0]
-    size = info.get("profile") or "unknown"
-    return f"{server} on {info['host'].get('hostname')}, {info['started_at'][:10]}, {size} size"

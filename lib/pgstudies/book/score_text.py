@@ -35,8 +35,8 @@ def in_text(cards: pl.DataFrame) -> str:
     lines: list[str] = []
     for (study,), part in current.group_by("study", maintain_order=True):
         lines += [*_study(str(study), part), ""]
-    lines += _wrapped(in_sentence(current))
-    lines += _wrapped(
+    lines += wrapped(in_sentence(current))
+    lines += wrapped(
         "Ratios are candidate / baseline: ours with its 95 % interval, then the published one. "
         "Weaker: less than half as large on a logarithmic scale."
     )
@@ -65,10 +65,10 @@ def _study(study: str, part: pl.DataFrame) -> Iterator[str]:
     post = f"({origin.post})"
     yield f"{origin.title}{post:>{WIDTH - len(origin.title)}}"
     yield "=" * WIDTH
-    yield from _wrapped(in_sum(part))
+    yield from wrapped(in_sum(part))
     usual = _usual(part)
     if usual["record"] is not None:
-        yield from _wrapped(
+        yield from wrapped(
             f"{usual['host']}, PostgreSQL {usual['server']}, {usual['date']} UTC, "
             f"{usual['blocks']} blocks, {usual['profile'] or 'unknown'} size"
         )
@@ -98,13 +98,14 @@ def _claim(row: Mapping[str, Any], usual: Mapping[str, Any]) -> Iterator[str]:
     if row["ratio"] is not None:
         published = f"published {ratio_text(row['published_ratio'])}"
         told = f"{interval_text(row):{_FIGURES}}  {published:16}  {told}".rstrip()
-    lines = _wrapped(told, _COLUMN) or [""]
+    lines = wrapped(told, _COLUMN) or [""]
     yield f"{' ' * _INDENT}{word:{_COLUMN - _INDENT}}{lines[0].strip()}".rstrip()
     yield from lines[1:]
-    yield from _wrapped(row["text"], _COLUMN)
+    yield from wrapped(row["text"], _COLUMN)
 
 
-def _wrapped(text: str, indent: int = 0) -> list[str]:
+def wrapped(text: str, indent: int = 0) -> list[str]:
+    """The text in lines of at most ``WIDTH`` columns."""
     space = " " * indent
     return textwrap.wrap(
         text, WIDTH, initial_indent=space, subsequent_indent=space, break_on_hyphens=False

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.display import HTML
 
 from ..analysis import meanings
-from ..records import read_info, reference_verdicts
+from ..records import read_record, reference_verdicts
 from .outcomes import outcome_of, ratio_text
 from .tables import TEMPLATES
 
@@ -43,8 +43,8 @@ def verdict_strip(judged: pl.DataFrame, record: Record) -> HTML:
         rows=rows,
         width=PICTURE,
         one=place(1.0),
-        here=_about(record.info),
-        there=_about(read_info(found[0])) if found is not None and reference else "",
+        here=record.where,
+        there=read_record(found[0]).where if found is not None and reference else "",
     )
     return HTML(text)  # type: ignore[no-untyped-call]
 
@@ -70,12 +70,6 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
         "outcome": outcome,
         "reason": row["verdict"].removeprefix(outcome.word).removeprefix(": "),
     }
-
-
-def _about(info: Mapping[str, Any]) -> str:
-    release = str(info["server"].get("version_text", "")).removeprefix("PostgreSQL ").split(" ")[0]
-    size = f"{info['profile']} size, " if info.get("profile") else ""
-    return f"{size}PostgreSQL {release}, {info['started_at'][:10]}"
 
 
 def _scale(judged: pl.DataFrame) -> Callable[[float], float]:

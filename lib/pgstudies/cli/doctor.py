@@ -22,7 +22,7 @@ from ..measuring.counters import StatementCounters, device_bytes
 from ..paths import records_dir, run_dir
 from ..programs import reason_not_available, releases
 from ..programs.accounts import server_account
-from ..programs.versions import counts_wal
+from ..programs.versions import counts_wal, tells_compression
 from ..servers import serve
 from ..servers.limits import reason_no_limits
 from ..servers.owned import OwnedServer
@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..servers import Server
-
-
-HAS_LZ4 = 140000
-"""The release in which lz4 came, as the server counts versions."""
 
 
 _FICLONE = 0x40049409  # ioctl of Linux: make one file share the blocks of another
@@ -185,7 +181,7 @@ def _server(server: Server) -> Iterator[Check]:
         f"steps with a slow disk or a small memory: not run: {reason}",
     )
     yield from _counters(server)
-    yield _build(server)
+    yield _features(server)
     yield _able(
         "pgbench",
         can.pgbench is not None,
@@ -219,7 +215,7 @@ def _counters(server: Server) -> Iterator[Check]:
     )
 
 
-def _build(server: Server) -> Check:
+def _features(server: Server) -> Check:
     """What else a build may lack that changes what is measured."""
     lacks = {
         "lz4 (values are compressed by pglz)": (
@@ -229,8 +225,8 @@ def _build(server: Server) -> Check:
             "SELECT count(*) > 0 FROM pg_collation WHERE collprovider = 'i'"
         ),
     }
-    if server.version < HAS_LZ4:
-        return Check("build", None, "whether it has lz4 and ICU is not asked before release 14")
+    if not tells_compression(server.version):
+        return Check("features", None, "whether it has lz4 and ICU is not asked before release 14")
     with server.connect() as connection:
         missing = []
         for name, query in lacks.items():
@@ -238,7 +234,10 @@ def _build(server: Server) -> Check:
             if row is None or not row[0]:
                 missing.append(name)
     return _able(
-        "build", not missing, "it has lz4 and ICU", f"it is built without {' and '.join(missing)}"
+        "features",
+        not missing,
+        "it has lz4 and ICU",
+        f"it is built without {' and '.join(missing)}",
     )
 
 

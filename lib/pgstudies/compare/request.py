@@ -12,6 +12,7 @@ from ..addresses import EMBEDDED, Address
 from ..errors import StudyError
 from ..measuring import Comparison, Side
 from ..programs import find_binaries, is_release
+from ..programs.versions import has_io_workers, parse_version
 from ..servers import refused, require_allowable, require_wellformed
 
 if TYPE_CHECKING:
@@ -95,10 +96,6 @@ def _chosen(name: str, told: Side, text: str | None) -> Side:
     )
 
 
-HAS_WORKERS = 18
-"""The release from which on I/O workers are the default."""
-
-
 def share_cores_alike(baseline: Side, candidate: Side) -> bool:
     """Whether both sides, or neither, have I/O workers, which on one core a session would wait for.
 
@@ -113,11 +110,11 @@ def _has_workers(side: Side) -> bool | None:
     if method is not None:
         return method == "worker"
     if is_release(side.server):
-        return float(side.server.split(".")[0]) >= HAS_WORKERS
+        return has_io_workers(parse_version(side.server))  # which fetches nothing
     if Address.parse(side.server).is_dsn:
         return None
     try:
-        return find_binaries(side.server).version >= 10_000 * HAS_WORKERS
+        return has_io_workers(find_binaries(side.server).version)
     except StudyError:
         return None  # which is told when it is to be measured
 

@@ -29,6 +29,12 @@ _COUNTS_WAL = 130000
 _MARKS_TOPLEVEL = 140000
 
 
+_TELLS_COMPRESSION = 140000
+
+
+_HAS_IO_WORKERS = 180000
+
+
 def wal_directory(version: int) -> str:
     """Where a data directory has its WAL."""
     return "pg_wal" if version >= _RENAMED_XLOG else "pg_xlog"
@@ -52,6 +58,16 @@ def counts_wal(version: int) -> bool:
 def marks_toplevel(version: int) -> bool:
     """Whether pg_stat_statements tells statements of a client from those inside of them."""
     return version >= _MARKS_TOPLEVEL
+
+
+def tells_compression(version: int) -> bool:
+    """Whether a setting lists how values may be compressed, lz4 among them where it is built in."""
+    return version >= _TELLS_COMPRESSION
+
+
+def has_io_workers(version: int) -> bool:
+    """Whether processes of its own read and write for a server by default."""
+    return version >= _HAS_IO_WORKERS
 
 
 def parse_version(text: str) -> int:

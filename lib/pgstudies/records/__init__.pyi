@@ -5,6 +5,7 @@ from ._format import info_in as info_in
 from .counts import INSTRUCTIONS as INSTRUCTIONS
 from .counts import claims_counted as claims_counted
 from .counts import count_samples as count_samples
+from .counts import fullest_counts as fullest_counts
 from .counts import functions_counted as functions_counted
 from .counts import moved as moved
 from .counts import open_case as open_case
@@ -15,6 +16,7 @@ from .reading import find_record as find_record
 from .reading import infos_below as infos_below
 from .reading import list_records as list_records
 from .reading import machine_of as machine_of
+from .reading import made_where as made_where
 from .reading import read_info as read_info
 from .reading import read_record as read_record
 from .reading import readable_records as readable_records

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import tomllib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from ..paths import UNITS
-from .reading import list_records, read_record
+from .reading import list_records, readable_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,15 +97,24 @@ def moved(before: pl.DataFrame, after: pl.DataFrame, top: int = 10) -> pl.DataFr
     )
 
 
+def fullest_counts() -> Record | None:
+    """The complete record that counted most, of several the newest; None where there is none.
+
+    A quick run of two units does not hide a record of all.
+    """
+    known = list_records(STUDY).filter(pl.col("status") == "complete").sort("started_at")
+    records = list(readable_records(known["path"]))
+    return max(records[::-1], key=lambda r: units_counted(r).height, default=None)
+
+
 def claims_counted() -> tuple[dict[str, float], str]:
-    """By a claim's id, its ratio in instructions, by the newest record of counts; and its name.
+    """By a claim's id, its ratio in instructions, by the fullest record of counts; and its name.
 
     A claim of which something was not counted is not there.  Nothing where there is no record.
     """
-    known = list_records(STUDY).filter(pl.col("status") == "complete")
-    if known.is_empty():
+    record = fullest_counts()
+    if record is None:
         return {}, ""
-    record = read_record(Path(known["path"][-1]))
     counts = {
         (arm, unit, number): count
         for arm, unit, number, count, _ in units_counted(record).iter_rows()

@@ -176,6 +176,17 @@ class Record:
         return pl.DataFrame(self.info["timeline"], schema=schema).with_columns(times)
 
     @property
+    def where(self) -> str:
+        """Release, machine, date and size, in words."""
+        info = self.info
+        return made_where(
+            info["server"].get("version_text"),
+            info["host"].get("hostname"),
+            str(info["started_at"]),
+            info.get("profile"),
+        )
+
+    @property
     def block_s(self) -> float | None:
         """From the beginning of a block to that of the next (s), median; None without a block."""
         blocks = (
@@ -192,6 +203,13 @@ class Record:
 def machine_of(host: Mapping[str, Any]) -> str:
     """What tells machines apart that have one name: this boot of its kernel, and its processor."""
     return f"{host.get('boot_id') or host.get('hostname')}, {host.get('cpu_model')}"
+
+
+def made_where(server: str | None, host: str | None, date: str, profile: str | None) -> str:
+    """A run in words: release, machine, date and size."""
+    number = (server or "unknown").removeprefix("PostgreSQL ").split()[0]
+    size = f"{profile} size" if profile else "size unknown"
+    return f"PostgreSQL {number} on {host or 'unknown'}, {date[:10]}, {size}"
 
 
 def read_record(path: str | Path) -> Record:

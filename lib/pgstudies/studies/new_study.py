@@ -45,6 +45,12 @@ columns = [
 _CLAIMS = """
 # {title}
 
+[study.{name}]
+title = "{title}"
+post = "Its author, 2026"
+anchor = "the-post-s-claims"
+places = {{}}
+
 [[claim]]
 study = "{name}"
 id = "size"
@@ -57,18 +63,6 @@ published_ratio = 2.0
 judged_by = "buffers"
 comparison = {{ step = "scan", candidate = "fillfactor 50" }}
 """
-
-
-_ORIGIN = """[study.{name}]
-title = "{title}"
-post = "Its author, 2026"
-anchor = "the-post-s-claims"
-places = {{}}
-
-"""
-
-
-_HEAD = "\n# Cluster order\n"
 
 
 _IN_TOC = "      - file: book/studies/releases\n"
@@ -95,13 +89,11 @@ def new_study(name: str) -> list[Path]:
     sources = paths.PUBLISHED / "sources.toml"
     claims = paths.CLAIMS.read_text(encoding="utf-8")
     toc = paths.ROOT / "_toc.yml"
-    origin = _ORIGIN.format(**told)
     written = {
         paths.NOTEBOOKS / f"{name}.ipynb": _notebook(name),
         paths.PUBLISHED / f"{name}.csv": _CSV,
         sources: sources.read_text(encoding="utf-8") + _SOURCE.format(**told),
-        paths.CLAIMS: claims.replace(_HEAD, f"\n{origin.rstrip()}\n{_HEAD}", 1)
-        + _CLAIMS.format(**told),
+        paths.CLAIMS: claims + _CLAIMS.format(**told),
         toc: toc.read_text(encoding="utf-8").replace(
             _IN_TOC, f"      - file: book/studies/{name}\n{_IN_TOC}", 1
         ),
