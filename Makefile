@@ -12,7 +12,7 @@ LAB_MARK := \# Only for JupyterLab
 
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help install book verdicts test test-all lab strip bench lint tools constraints clean
+.PHONY: help install book verdicts test test-all test-lab lab strip bench lint tools constraints clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/\1:/p' Makefile | awk -F: '{ printf "make %-12s %s\n", $$1, $$2 }'
@@ -53,15 +53,18 @@ verdicts: install  ## judge the reference records anew, after a change of a note
 
 # The tests measure on servers of their own, and keep their records apart from the user's.
 TESTS := $(BIN)/python -m pytest --numprocesses 2 --dist loadscope --book
-test test-all: export PGSTUDIES_SERVER = embedded
-test test-all: export PGSTUDIES_RECORDS = $(CURDIR)/_build/records-of-tests
-test test-all: export PGSTUDIES_REPLAY =
+test test-all test-lab: export PGSTUDIES_SERVER = embedded
+test test-all test-lab: export PGSTUDIES_RECORDS = $(CURDIR)/_build/records-of-tests
+test test-all test-lab: export PGSTUDIES_REPLAY =
 test: install tools lint  ## check style and types, run the tests on two cores, build the book
-	$(TESTS) -m "not slow"
+	$(TESTS) -m "not slow and not lab"
 	$(BIN)/python -m pytest --nbval-lax --nbval-current-env notebooks/_template.ipynb
 
 test-all: install tools lint  ## the same, and what takes minutes: every release, every study at quick size
-	$(TESTS)
+	$(TESTS) -m "not lab"
+
+test-lab: .venv/lab tools  ## drive a study in JupyterLab, as a reader would
+	$(BIN)/python -m pytest -m lab tests/lab
 
 lint: install  ## check style and types
 	$(BIN)/ruff check

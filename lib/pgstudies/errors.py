@@ -35,6 +35,19 @@ class CannotRun(StudyError):  # noqa: N818  (reads as the page does: "not run: r
     """An arm or a step cannot run on this server; the message is the reason."""
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, or a notebook's stop button, while a study was measured; says how to go on."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Blocks that were finished are kept: run all cells again with the same parameters, "
+            "and the run goes on after them."
+        )
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"Interrupted. {self}"]
+
+
 def require(reason: str | None) -> None:
     """Go on where nothing stands against it; raises CannotRun with the reason otherwise.
 

@@ -93,7 +93,7 @@ def _overwritten(line: str) -> str:
 
 
 class Progress:
-    """A bar over the trials of a run; the same text in a terminal, a notebook and a log.
+    """A bar over the trials of a run, or so; the same text in a terminal, a notebook and a log.
 
     ``total`` is None where a run ends by the clock: ``expect`` tells once there is an estimate.
 
@@ -102,17 +102,26 @@ class Progress:
     """
 
     def __init__(
-        self, study: str, total: int | None, done: int = 0, stream: TextIO | Relay | None = None
+        self,
+        study: str,
+        total: int | None,
+        done: int = 0,
+        stream: TextIO | Relay | None = None,
+        unit: str = "trial",
+        delay_s: float = 0,
     ) -> None:
         self._stream = stream or sys.stderr
         self._bar = tqdm(
             total=total,
             initial=done,
             desc=study,
-            unit="trial",
+            unit=unit,
             file=self._stream,
+            ascii=False,  # else it asks the file, and a relay has no encoding
             ncols=100,
             mininterval=0.5,
+            delay=delay_s,
+            miniters=0,  # else what is done meanwhile, and for how long, is not drawn
             bar_format="{desc}: {n_fmt}/{total_fmt} |{bar:20}| {elapsed}<{remaining} {postfix}",
         )
 
@@ -151,6 +160,7 @@ def byte_bar(what: str, total: int) -> tqdm[NoReturn]:
         file=sys.stderr,
         ncols=100,
         mininterval=0.5,
+        miniters=0,  # else it stands still while nothing arrives
         bar_format="{desc}: {n_fmt}/{total_fmt} |{bar:20}| {elapsed}",
     )
 

@@ -42,7 +42,9 @@ COUNTS = pl.DataFrame(
 )
 
 
-def samples_of(arm: str, unit: str, number: int, counts: pl.DataFrame) -> pl.DataFrame:
+def samples_of(
+    arm: str, unit: str, number: int, counts: pl.DataFrame, nested: int = 0
+) -> pl.DataFrame:
     return pl.concat(
         made_up.samples(
             {arm: [value]},
@@ -50,7 +52,7 @@ def samples_of(arm: str, unit: str, number: int, counts: pl.DataFrame) -> pl.Dat
             metric=metric,
             iteration=iteration,
             step=unit,
-            case=open_case(number),
+            case=open_case(number, nested),
         )
         for metric, iteration, value in count_samples(counts)
     )
@@ -66,13 +68,15 @@ def scaled(factor: float) -> pl.DataFrame:
 
 def test_what_is_kept_is_read_back(tmp_path: Path) -> None:
     parts = [samples_of("18", "one thing", n, scaled(1 + n)) for n in (0, 250)]
+    parts.append(samples_of("18", "one thing", 250, scaled(2), nested=8))
     record = record_of(tmp_path, *parts)
     assert units_counted(record).rows() == [
-        ("18", "one thing", 0, 1000.0, 1000.5),
-        ("18", "one thing", 250, 251_000.0, 251_125.5),
+        ("18", "one thing", 0, 0, 1000.0, 1000.5),
+        ("18", "one thing", 250, 0, 251_000.0, 251_125.5),
+        ("18", "one thing", 250, 8, 2000.0, 2001.0),
     ]
     found = functions_counted(record).filter(pl.col("open") == 0)
-    assert found.drop("arm", "unit", "open").rows() == [
+    assert found.drop("arm", "unit", "open", "nested").rows() == [
         ("sort", 990.0, 700.0),
         ("std::less", 290.0, 290.0),
     ]
@@ -142,5 +146,6 @@ def test_a_verdict_stands_beside_the_ratio_of_instructions(
 
     row = shown(2.4)
     assert (row["instructions"], row["counted_in"], row["remark"]) == (2.5, path.name, None)
-    assert "fewer of them at a time" in shown(3.5)["remark"]
-    assert "more of them at a time" in shown(1.4)["remark"]
+    more = shown(3.5)["remark"]
+    assert more.startswith("time per instruction is 1.40 of the baseline's: more cache misses")
+    assert "0.56 of the baseline's: fewer cache misses" in shown(1.4)["remark"]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import resource
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
 import pytest
 
 from pgstudies.errors import SpaceError, StudyError
@@ -20,6 +22,7 @@ from pgstudies.records.reading import (
     read_record,
 )
 from pgstudies.records.writing import RecordWriter, fingerprint
+from tests import made_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -272,3 +275,15 @@ def test_the_facts_of_a_run_are_those_that_are_known(record: Record) -> None:
         "seed": "7",
         "sessions": "2",
     }
+
+
+def test_a_server_elsewhere_is_not_said_to_run_on_the_clients_host(tmp_path: Path) -> None:
+    told = made_up.info("a study", server={"version_text": "PostgreSQL 16.4", "elsewhere": True})
+    there = Record(tmp_path, told, pl.DataFrame(schema=SAMPLES_SCHEMA))
+    assert there.where == (
+        "PostgreSQL 16.4 on another machine (client on db1), 2026-11-21, quick size"
+    )
+    assert dict(there.facts.iter_rows())["client"] == "db1"
+    here = replace(there, info=made_up.info("a study"))
+    assert here.where == "PostgreSQL 18.6 on db1, 2026-11-21, quick size"
+    assert dict(here.facts.iter_rows())["host"] == "db1"

@@ -18,6 +18,7 @@ from pgstudies.errors import CannotRun, ServerError
 from pgstudies.servers._dsn import DsnServer
 from pgstudies.servers._places import DatabasePlace, _checksum
 from pgstudies.servers._serve import serve
+from pgstudies.servers.facts import server_facts
 from tests.servers_at_hand import BUILDER, LESSER, PASSWORD, dsn_of
 
 if TYPE_CHECKING:
@@ -110,6 +111,18 @@ def test_an_arm_that_needs_a_restart_is_refused_with_the_reason(dsn: str) -> Non
         server.restore("ten", lambda: build_testtab(server, []), {"enable_hashjoin": "off"})
         with server.connect() as c:
             assert c.execute("SHOW enable_hashjoin").fetchone() == ("off",)
+
+
+@pytest.mark.parametrize(
+    ("address", "elsewhere"),
+    [("", False), ("127.0.0.1", False), ("::1", False), ("203.0.113.9", True)],
+)
+def test_whether_it_is_on_another_machine_is_told_by_its_address(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, address: str, elsewhere: bool
+) -> None:
+    monkeypatch.setattr(psycopg.ConnectionInfo, "hostaddr", address)
+    with reach(dsn, settings={}) as server:
+        assert server_facts(server)["elsewhere"] is elsewhere
 
 
 def test_the_password_is_shown_nowhere(dsn: str) -> None:

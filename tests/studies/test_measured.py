@@ -61,12 +61,12 @@ def measured(study: str, output: Path, **parameters: Any) -> list[str]:
         study,
         server="embedded",
         fresh=True,
-        parameters={"blocks": 2} | parameters,
+        parameters=parameters,
         output=output / f"{study}.ipynb",
     ).notebook
     record = read_record(list_records(study)["path"][-1])
     assert record.info["status"] == "complete"
-    assert record.blocks == 2
+    assert record.blocks == record.parameters["blocks"]
     return checked(page)
 
 
@@ -74,7 +74,7 @@ def measured(study: str, output: Path, **parameters: Any) -> list[str]:
 def test_what_is_counted_is_what_the_notebook_says(study: str, tmp_path: Path) -> None:
     wanted = checked(paths.NOTEBOOKS / f"{study}.ipynb")
     assert wanted
-    assert measured(study, tmp_path, **SMALL.get(study, {})) == wanted
+    assert measured(study, tmp_path, **{"blocks": 2} | SMALL.get(study, {})) == wanted
 
 
 @pytest.mark.slow

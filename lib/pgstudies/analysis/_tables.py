@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 _FAR = 1.1
 
 
+_TIMES = ("cpu_s", "duration_s")
+
+
 def effect_table(effects: pl.DataFrame, *places: str | pl.Expr) -> pl.DataFrame:
     """The table of ``paired_effects`` for readers.
 
@@ -49,7 +52,7 @@ def verdict_table(judged: pl.DataFrame) -> pl.DataFrame:
     found = [counted.get(claim) for claim in judged["claim"]]
     if not any(found):
         return shown
-    remarks = [_remark(*pair) for pair in zip(judged["ratio"], found, strict=True)]
+    remarks = [_remark(*row) for row in zip(judged["ratio"], found, judged["metric"], strict=True)]
     return shown.with_columns(
         instructions=pl.Series(found, dtype=pl.Float64()).round(3),
         counted_in=pl.Series([name if one else None for one in found], dtype=pl.String()),
@@ -57,14 +60,18 @@ def verdict_table(judged: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _remark(ratio: float | None, counted: float | None) -> str | None:
+def _remark(ratio: float | None, counted: float | None, metric: str | None) -> str | None:
     """Why a ratio of times is not that of instructions, where they are a tenth apart or more."""
-    if not ratio or not counted or abs(math.log(ratio / counted)) < math.log(_FAR):
+    if not ratio or not counted or metric not in _TIMES:
         return None
-    less = "fewer" if ratio > counted else "more"
+    each = ratio / counted
+    if abs(math.log(each)) < math.log(_FAR):
+        return None
+    misses = "more" if each > 1 else "fewer"
+    waiting = f", or {misses} waits" if metric == "duration_s" else ""
     return (
-        f"unlike the instructions: the candidate may execute {less} of them at a time, which is "
-        f"about cache and prediction"
+        f"time per instruction is {each:.2f} of the baseline's: {misses} cache misses or "
+        f"mispredicted branches{waiting}, or work that a lone backend does not do"
     )
 
 

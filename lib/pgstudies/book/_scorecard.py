@@ -14,7 +14,7 @@ from ..analysis.agreement import NOT_TESTED
 from ..analysis.intervals import fewest_blocks
 from ..charts import OUTCOMES, outcome_of
 from ..errors import StudyError
-from ..records.reading import list_records, machine_of, readable_records
+from ..records.reading import host_of, list_records, machine_of, readable_records
 from ..studies.executed import book_runs
 from .judging import judged
 
@@ -124,7 +124,7 @@ def _reference(study: str) -> str | None:
 def _cards(record: Record) -> dict[str, dict[str, Any]]:
     """What one record says, by claim; columns it says nothing of are left out."""
     about = {
-        "host": record.info["host"].get("hostname") or "unknown",
+        "host": host_of(record.info),
         "date": str(record.info["started_at"])[:16].replace("T", " "),
         "profile": record.info.get("profile"),
         "record": record.path.name,

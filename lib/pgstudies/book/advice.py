@@ -10,7 +10,7 @@ from IPython.display import HTML
 
 from ..analysis import meanings, origins
 from ..errors import StudyError
-from ..records import fullest_counts, read_record, reference_verdicts, units_counted
+from ..records import fullest_counts, open_case, read_record, reference_verdicts, units_counted
 from ..templates import environment
 from ..terminal import printable
 from .score_text import WIDTH, interval_text, wrapped
@@ -73,8 +73,9 @@ def advice_cards(cards: pl.DataFrame) -> HTML:
 def counted_between(before: str, after: str) -> pl.DataFrame:
     """The units of work that two releases execute with unlike numbers of instructions.
 
-    Columns: study, unit, open (transactions), before and after (instructions of one unit), ratio;
-    what changed most first.  Raises StudyError for a release that was not counted.
+    Columns: unit, open (transactions), nested (subtransactions of each), before and after
+    (instructions of one unit), ratio; what changed most first.  Raises StudyError for a release
+    that was not counted.
     """
     record = fullest_counts()
     if record is None:
@@ -84,11 +85,12 @@ def counted_between(before: str, after: str) -> pl.DataFrame:
     for release in (before, after):
         if release not in known:
             raise StudyError(f"Release {release} was not counted; there is {', '.join(known)}.")
+    place = ["unit", "open", "nested"]
     sides = [
-        counts.filter(arm=release).select("unit", "open", pl.col("instructions").alias(name))
+        counts.filter(arm=release).select(*place, pl.col("instructions").alias(name))
         for release, name in ((before, "before"), (after, "after"))
     ]
-    changed = sides[0].join(sides[1], on=["unit", "open"], maintain_order="left")
+    changed = sides[0].join(sides[1], on=place, maintain_order="left")
     ratio = pl.col("after") / pl.col("before")
     return (
         changed.with_columns(ratio=ratio)
@@ -150,7 +152,7 @@ def _counted(units: pl.DataFrame, before: str, after: str) -> Iterator[str]:
     yield f"Instructions for one unit of work in a lone backend, {before} -> {after}:"
     for row in units.head(MOST_UNITS).iter_rows(named=True):
         figures = f"{row['before']:>13,.0f} -> {row['after']:>13,.0f}  {row['ratio']:6.2f}"
-        held = f", {row['open']} open" if row["open"] else ""
+        held = f", {open_case(row['open'], row['nested'])}" if row["open"] else ""
         name = f"  {row['unit']}{held}"
         if len(name) + len(figures) >= WIDTH:
             yield name

@@ -31,10 +31,15 @@ MOST_ROWS = 200
 NOTHING = "–"
 
 
+NARROW = 4
+"""So many columns fit into the width of a phone."""
+
+
 def table_html(frame: pl.DataFrame) -> str:
     """The frame as an HTML table of its first ``MOST_ROWS`` rows, numbers to ``DIGITS`` digits.
 
-    Text stands left and numbers right; a null is a dash.
+    Text stands left and numbers right; a null is a dash.  One of more than ``NARROW`` columns is
+    turned into a list where the page is narrow.
     """
     shown = frame.head(MOST_ROWS)
     right = [dtype.is_numeric() or dtype.is_temporal() for dtype in frame.dtypes]
@@ -45,7 +50,14 @@ def table_html(frame: pl.DataFrame) -> str:
         ],
         rows=[[_text(value) for value in row] for row in shown.iter_rows()],
         left_out=frame.height - shown.height,
+        labels=_labels(frame.columns) if frame.width > NARROW else "",
     )
+
+
+def _labels(columns: list[str]) -> str:
+    """The names of columns as CSS variables, ``--c1`` and so on."""
+    quoted = (name.replace("\\", r"\\").replace("'", r"\'") for name in columns)
+    return "".join(f"--c{number}: '{name}';" for number, name in enumerate(quoted, start=1))
 
 
 def _text(value: object) -> str:

@@ -17,6 +17,7 @@ from ..errors import SpaceError, StudyError
 from ..files import is_full, size_text
 from ..host import gate
 from ..host.facts import git_revision, mount_of, nearest_existing
+from ..host.hardware import reason_no_counter
 from ..measuring.cold import can_evict, reason_not_cold
 from ..measuring.counters import StatementCounters, device_bytes
 from ..paths import records_dir, run_dir
@@ -212,6 +213,13 @@ def _counters(server: Server) -> Iterator[Check]:
         bytes_read is not None,
         "CPU time and bytes read from the device are recorded",
         f"CPU time and bytes read from the device: not recorded: {hidden}",
+    )
+    reason = reason_no_counter() if server.owned else "the server is not ours"
+    yield _able(
+        "instructions",
+        reason is None,
+        "the processor counts those of every timed statement",
+        f"those of a timed statement: not recorded: {reason}",
     )
 
 

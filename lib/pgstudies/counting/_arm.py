@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 def count_arm(
     trial: Trial,
     units: Sequence[Unit],
-    open_transactions: Sequence[int] = (0,),
+    holders: Sequence[tuple[int, int]] = ((0, 0),),
     *,
     twice: bool = True,
     fresh: bool = False,
 ) -> None:
     """Count units on a server like the trial's, and record them; what cannot be is left out.
 
-    Those that vary are counted with each number of open transactions.  ``twice`` and ``fresh`` are
-    those of ``Counter.count``.
+    Those that vary are counted with each of the ``holders``: so many open transactions, with so
+    many subtransactions each.  ``twice`` and ``fresh`` are those of ``Counter.count``.
     """
     wanted = [
-        (unit.with_open(number), open_case(number))
+        (unit.with_open(*held), open_case(*held))
         for unit in units
-        for number in (open_transactions if unit.varies else (0,))
+        for held in (holders if unit.varies else ((0, 0),))
     ]
     try:
         counter = Counter(trial.server.spec, show=trial.show)

@@ -21,7 +21,7 @@ from ..host import cpu_model
 from ..measuring import prepare_transactions
 from ..orders import Orders
 from ..paths import cache_dir
-from ..programs import build
+from ..programs import build, reason_no_locale
 from ..programs.installations import find_binaries
 from ..records import parquet_bytes
 from ..servers import OwnedServer, digest_of, serve
@@ -131,6 +131,9 @@ class Counter:
 
     def _serving(self, unit: Unit, settings: dict[str, str]) -> OwnedServer:
         """The server, with the state that the unit begins with."""
+        no_locale = reason_no_locale(unit.locale) if unit.locale else None
+        if no_locale:
+            raise CannotRun(no_locale)
         if self._server is None:
             self._show("starting a server")
             server = serve(self.spec, settings=SETTINGS)

@@ -30,6 +30,7 @@ class Unit:
         without: What these functions execute is left out.
         settings: Server settings.
         extension: One of our extensions that it needs.
+        locale: A locale of the C library that it needs.
         of: How many of what it is named for are done each time.
         study: The study whose work it is.
         varies: Whether it is counted with open transactions as well.
@@ -46,6 +47,7 @@ class Unit:
     without: tuple[str, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     extension: str | None = None
+    locale: str = ""
     of: int = 1
     study: str = ""
     varies: bool = False
@@ -98,12 +100,12 @@ def units(study: str | None = None) -> tuple[Unit, ...]:
 
 
 def _spelled_out(table: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The tables that one stands for; ``of`` and ``extension`` may be among what is replaced."""
+    """The tables that one stands for; what is replaced may be fields of a unit, too."""
     each, others = table.pop("each", {"": [""]}), table.pop("with", {"": [""]})
     for values in zip(*each.values(), strict=True):
         for more in itertools.product(*others.values()):
             words = dict(zip([*each, *others], [*values, *more], strict=True))
-            own = {name: words[name] for name in ("of", "extension") if words.get(name)}
+            own = {n: words[n] for n in ("of", "extension", "locale") if words.get(n)}
             yield _replaced(table, words) | own
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import StudyError
+from ..errors import Interrupted, StudyError
 from ..host import gate, git_revision, host_facts, only_one_here, packages
 from ..orders import Orders
 from ..paths import run_dir
@@ -21,7 +21,7 @@ from ._instances import Instances, Kept, roots_of
 from ._run import Run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ..host import Finding
     from ..orders import Replies
@@ -57,8 +57,8 @@ def measure(
     in the environment: see ``orders``.  While another measurement runs on this host, it is waited
     for.
 
-    Raises ServerError, SpaceError, or StudyError when the baseline cannot run; an arm that cannot
-    run is left out, with its reason in the record.
+    Raises ServerError, SpaceError, or StudyError when the baseline cannot run, and Interrupted; an
+    arm that cannot run is left out, with its reason in the record.
     """
     orders = Orders.given()
     replies = orders.reply()
@@ -67,7 +67,7 @@ def measure(
     design = planned(study, arms, parameters["blocks"], orders)
     pin = pin and design.pin
     core = max(os.sched_getaffinity(0)) if pin and hasattr(os, "sched_getaffinity") else None
-    with ExitStack() as stack:
+    with _interruptible(), ExitStack() as stack:
         stack.enter_context(only_one_here(f"the study {study}"))
         findings = _look_around()
         own = serve(parameters["server"] or None, settings=settings, cpu=core)
@@ -120,6 +120,14 @@ def measure(
         seed = parameters["seed"]
         run = Run(design, instances, writer, prepare, procedure, seed=seed, core=core)
         return _told(_carried_out(run, blocks, findings), replies)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted from None
 
 
 def _look_around() -> list[Finding]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import pq
 
-from ..errors import StudyError
+from ..errors import CannotRun, StudyError
+from ..host.hardware import InstructionCounter
 from ._witness import WAIT, digest, waits_of
 from .cold import can_evict, drop_from_page_cache, evict, reason_not_cold
 from .counters import UNITS, Counts, StatementCounters, cpu_seconds, device_bytes
@@ -82,6 +83,10 @@ class Trial:
         # Once: looking for a server's processes reads all of /proc, and that alone, just before it,
         # made a statement of a millisecond take a tenth longer.
         self._processes = self.server.pids() if self.server.owned else []
+        self._instructions: InstructionCounter | None = None
+        if self.server.owned:
+            with suppress(CannotRun):
+                self._instructions = InstructionCounter(self._backend)
         if self.witness is not None:
             self._waits = waits_of(self.server)
 
@@ -89,6 +94,9 @@ class Trial:
         if self._waits is not None:
             self._waits.close()
             self._waits = None
+        if self._instructions is not None:
+            self._instructions.close()
+            self._instructions = None
         self.connection.close()
         self._observer.close()
 
@@ -123,8 +131,8 @@ class Trial:
         """Run a statement once and record what it took; returns its cursor, rows fetched.
 
         Records ``duration_s`` (wall time of psycopg's execute: sent, answered, all rows received),
-        and, where the server lets us see them, ``cpu_s`` of the backend, buffers, WAL and
-        ``read_bytes`` of the whole server, each with its unit.
+        and, where they can be seen, ``cpu_s`` and ``instructions`` (in user mode) of the backend,
+        buffers, WAL and ``read_bytes`` of the whole server, each with its unit.
         """
         execute = self.connection.execute
         with self.measuring(step, iteration=iteration, case=case) as took:
@@ -193,8 +201,9 @@ class Trial:
     ) -> None:
         """Run statements one after the other and record what one of them took in the mean.
 
-        Records ``duration_s`` (wall time from sending to answer) and ``cpu_s`` of the backend where
-        it can be seen.  ``between`` is called after every statement; its time does not count.
+        Records ``duration_s`` (wall time from sending to answer), and ``cpu_s`` and
+        ``instructions`` of the backend where they can be seen.  ``between`` is called after every
+        statement; its time does not count.
         Through psycopg's libpq layer, rows thrown away.  Raises psycopg.Error, and StudyError when
         there is no statement.
         """
@@ -230,8 +239,8 @@ class Trial:
     ) -> Iterator[Took]:
         """Record the duration that is set meanwhile, and what the server counts, of one in ``of``.
 
-        Without ``counters``, of what the server counts only the CPU time of the trial's own
-        backend; with ``other_sessions`` all but that, which has slept.
+        Without ``counters`` only the CPU time and the instructions of the trial's own backend;
+        with ``other_sessions`` all but those, as it has slept.
         """
         times = f"{step} × {of}" if of > 1 else step
         self.show(f"{times} {iteration or ''}")
@@ -242,7 +251,8 @@ class Trial:
         measured = {"duration_s": took.duration_s}
         measured |= self.counts(everything=counters).since(before)
         if other_sessions:
-            measured.pop("cpu_s", None)
+            for of_backend in ("cpu_s", "instructions"):
+                measured.pop(of_backend, None)
         each = {metric: value / of for metric, value in measured.items()}
         self.keep(step, each, iteration=iteration, case=case, at=at)
 
@@ -273,16 +283,16 @@ class Trial:
     def counts(self, *, everything: bool = True) -> Counts:
         """The server's running totals, for what is measured between two looks at them.
 
-        Without ``everything`` the CPU time alone.
+        Without ``everything`` only what its own backend did.
         """
         self._begin_waits()
-        if not everything:
-            return Counts(cpu_seconds(self._backend) if self.server.owned else None)
-        hit, read, dirtied, wal, images = self._counters.read()
+        hit, read, dirtied, wal, images = self._counters.read() if everything else (None,) * 5
         if not self.server.owned:
-            return Counts(None, hit, read, dirtied, wal, images, None)
+            return Counts(None, hit, read, dirtied, wal, images)
         cpu = cpu_seconds(self._backend)
-        return Counts(cpu, hit, read, dirtied, wal, images, device_bytes(self._processes))
+        bytes_read = device_bytes(self._processes) if everything else None
+        executed = self._instructions.read() if self._instructions is not None else None
+        return Counts(cpu, hit, read, dirtied, wal, images, bytes_read, executed)
 
     def _begin_waits(self) -> None:
         if self._waits is not None:

@@ -1,4 +1,4 @@
-"""Counted quantities of one timed statement: buffers and WAL, CPU time, bytes from the device."""
+"""Counted quantities of one timed statement: buffers, WAL, CPU time, instructions, device bytes."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 UNITS = {
     "duration_s": "s",
     "cpu_s": "s",
+    "instructions": "instructions",
     "buffers_hit": "blocks",
     "buffers_read": "blocks",
     "buffers_touched": "blocks",
@@ -40,6 +41,7 @@ class Counts:
     wal_bytes: float | None = None
     wal_fpi: float | None = None
     read_bytes: float | None = None
+    instructions: float | None = None
 
     def since(self, earlier: Counts) -> dict[str, float]:
         """What was added since ``earlier``, by metric, without the unknown ones.

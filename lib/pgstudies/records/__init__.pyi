@@ -13,6 +13,7 @@ from .counts import units_counted as units_counted
 from .reading import Record as Record
 from .reading import block_seconds as block_seconds
 from .reading import find_record as find_record
+from .reading import host_of as host_of
 from .reading import infos_below as infos_below
 from .reading import list_records as list_records
 from .reading import machine_of as machine_of

@@ -33,9 +33,13 @@ LEAST_SHARE = 0.002
 """What executes less than this part of a unit is not kept function by function."""
 
 
-def open_case(transactions: int) -> str:
-    """The case of a count while so many transactions are open."""
-    return f"{transactions} open" if transactions else ""
+def open_case(transactions: int, nested: int = 0) -> str:
+    """The case of a count while so many transactions are open, with so many subtransactions each.
+
+    It reads ``250 open`` or ``250 open, 8 in each``; without any it is empty.
+    """
+    within = f", {nested} in each" if nested else ""
+    return f"{transactions} open{within}" if transactions else ""
 
 
 def count_samples(counts: pl.DataFrame) -> Iterator[tuple[str, int, float]]:
@@ -54,19 +58,20 @@ def count_samples(counts: pl.DataFrame) -> Iterator[tuple[str, int, float]]:
 
 
 def units_counted(record: Record) -> pl.DataFrame:
-    """What each arm executes for one unit: arm, unit, open, instructions, again.
+    """What each arm executes for one unit: arm, unit, open, nested, instructions, again.
 
-    ``open`` is the number of open transactions, ``again`` the second count, null without one.
+    ``open`` is the number of open transactions, ``nested`` that of the subtransactions of each,
+    ``again`` the second count, null without one.
     """
     found = _of_units(record, pl.col("metric") == INSTRUCTIONS)
-    return found.group_by("arm", "unit", "open", maintain_order=True).agg(
+    return found.group_by("arm", "unit", "open", "nested", maintain_order=True).agg(
         instructions=pl.col("value").filter(pl.col("iteration") == 1).first(),
         again=pl.col("value").filter(pl.col("iteration") == 2).first(),
     )
 
 
 def functions_counted(record: Record) -> pl.DataFrame:
-    """What each function executes for one unit: arm, unit, open, function, inclusive, own.
+    """What each function executes for one unit: arm, unit, open, nested, function, inclusive, own.
 
     Those of less than ``LEAST_SHARE`` of the unit are not there.
     """
@@ -75,7 +80,7 @@ def functions_counted(record: Record) -> pl.DataFrame:
         function=pl.col("metric").str.split(": ").list.slice(1).list.join(": "),
         kind=pl.col("metric").str.split(": ").list.first(),
     )
-    return found.group_by("arm", "unit", "open", "function", maintain_order=True).agg(
+    return found.group_by("arm", "unit", "open", "nested", "function", maintain_order=True).agg(
         pl.col("value").filter(pl.col("kind") == kind).first().alias(kind)
         for kind in ("inclusive", "own")
     )
@@ -117,7 +122,8 @@ def claims_counted() -> tuple[dict[str, float], str]:
         return {}, ""
     counts = {
         (arm, unit, number): count
-        for arm, unit, number, count, _ in units_counted(record).iter_rows()
+        for arm, unit, number, nested, count, _ in units_counted(record).iter_rows()
+        if not nested
     }
     claims = tomllib.loads(UNITS.read_text(encoding="utf-8"))["claim"]
     ratios = {claim["id"]: _ratio(claim, counts) for claim in claims}
@@ -132,5 +138,11 @@ def _ratio(claim: dict[str, Any], counts: dict[Any, float]) -> float | None:
 
 
 def _of_units(record: Record, which: pl.Expr) -> pl.DataFrame:
-    number = pl.col("case").str.extract(r"^(\d+) open$").cast(pl.Int64).fill_null(0)
-    return record.measured.filter(which).with_columns(unit="step", open=number)
+    holders = {"open": r"^(\d+) open", "nested": r", (\d+) in each$"}
+    return record.measured.filter(which).with_columns(
+        pl.col("step").alias("unit"),
+        *(
+            pl.col("case").str.extract(pattern).cast(pl.Int64).fill_null(0).alias(name)
+            for name, pattern in holders.items()
+        ),
+    )

@@ -145,7 +145,10 @@ class Record:
         facts = {
             "record": [self.path.name],
             "server": [server.get("version_text"), server.get("spec")],
-            "host": [host.get("hostname"), host.get("cpu_model")],
+            "client" if server.get("elsewhere") else "host": [
+                host.get("hostname"),
+                host.get("cpu_model"),
+            ],
             "virtualization": [host.get("virtualization")],
             "disk": [host.get(name) for name in ("device", "device_scheduler", "file_system")],
             "pinned to core": [info.get("pinned_to_core")],
@@ -181,7 +184,7 @@ class Record:
         info = self.info
         return made_where(
             info["server"].get("version_text"),
-            info["host"].get("hostname"),
+            host_of(info),
             str(info["started_at"]),
             info.get("profile"),
         )
@@ -198,6 +201,12 @@ class Record:
         took = apart if apart.len() else blocks["ended"] - blocks["began"]
         seconds = took.dt.total_seconds(fractional=True).median()
         return float(seconds) if isinstance(seconds, (int, float)) else None
+
+
+def host_of(info: Mapping[str, Any]) -> str:
+    """The name of the server's host; where that is not known, as it was elsewhere, the client's."""
+    name = info["host"].get("hostname") or "unknown"
+    return f"another machine (client on {name})" if info["server"].get("elsewhere") else name
 
 
 def machine_of(host: Mapping[str, Any]) -> str:

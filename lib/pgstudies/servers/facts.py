@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import psycopg
 
 from .settings import NOT_RECORDED
@@ -12,14 +14,20 @@ from .settings import NOT_RECORDED
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from psycopg.rows import TupleRow
+
     from ..programs import Binaries
     from ._serve import Server
 
 
 def server_facts(server: Server) -> dict[str, Any]:
-    """What a record tells of a server that runs: version, build, settings, what it can do."""
+    """What a record tells of a server that runs: version, build, settings, what it can do.
+
+    ``elsewhere`` is whether it runs on another machine than we do, as far as its address tells.
+    """
     capabilities = server.capabilities
     with server.connect() as connection:
+        elsewhere = _is_elsewhere(connection)
         build = connection.execute("SELECT version()").fetchone()
     return {
         "spec": server.spec,
@@ -27,11 +35,18 @@ def server_facts(server: Server) -> dict[str, Any]:
         "version_text": server.version_text,
         "build": build[0] if build else None,
         "owned": server.owned,
+        "elsewhere": elsewhere,
         "superuser": capabilities.superuser,
         "contrib": sorted(capabilities.contrib),
         "nondefault_settings": server.nondefault_settings().to_dicts(),
         "unmet_settings": {k: list(v) for k, v in server.unmet_settings.items()},
     }
+
+
+def _is_elsewhere(connection: psycopg.Connection[TupleRow]) -> bool:
+    address = connection.info.hostaddr  # empty on a Unix socket
+    ours = {a.address.partition("%")[0] for them in psutil.net_if_addrs().values() for a in them}
+    return bool(address) and not ip_address(address).is_loopback and address not in ours
 
 
 def examined(server: Server) -> dict[str, Any]:

@@ -81,7 +81,7 @@ class OwnedServer(ServerBase):
         self.spec = spec
         self.binaries = binaries
         self._programs: Binaries
-        self._environment: dict[str, str]
+        self._libraries: dict[str, str]
         self._known: frozenset[str]
         self._empty: tuple[Path, int]
         self._snapshots: Path
@@ -98,14 +98,14 @@ class OwnedServer(ServerBase):
         self._instance = Instance(self._account, spec)
         atexit.register(self.close)
         if like is not None:
-            self._programs, self._environment = like._programs, like._environment
+            self._programs, self._libraries = like._programs, like._libraries
             self._settings, self.unmet_settings = like._settings, like.unmet_settings
             self._known, self.capabilities = like._known, like.capabilities
             self._states, self._empty, self._snapshots = like._states, like._empty, like._snapshots
             return
         self._snapshots = self._instance.snapshots
         try:
-            self._programs, self._environment = self._programs_in_reach()
+            self._programs, self._libraries = self._programs_in_reach()
             known, contrib = self._make_empty_state()
             self._settings, self.unmet_settings = self._base_settings(settings, known, contrib)
             self._known = known
@@ -347,12 +347,16 @@ class OwnedServer(ServerBase):
         self._closed = True
 
     def _programs_in_reach(self) -> tuple[Binaries, dict[str, str]]:
-        environment = locale_environment()
         if can_execute(self._account, self.binaries.bindir / "postgres"):
-            return self.binaries, environment
+            return self.binaries, {}
         copy = copy_installation(self.binaries, self._instance.path / "binaries")
         # Programs built from source look for libpq where they were installed.
-        return copy, environment | {"LD_LIBRARY_PATH": str(copy.bindir.parent / "lib")}
+        return copy, {"LD_LIBRARY_PATH": str(copy.bindir.parent / "lib")}
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        """What our programs are started with: a locale may have been made since the last one."""
+        return locale_environment() | self._libraries
 
     def _make_empty_state(self) -> tuple[frozenset[str], frozenset[str]]:
         """Make a cluster with our database; returns names of all settings and of all extensions."""

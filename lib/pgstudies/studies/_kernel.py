@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -17,14 +18,14 @@ from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 from nbclient.exceptions import DeadKernelError
 
-from ..terminal import Relay
+from ..terminal import Progress, Relay
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator, Mapping
     from pathlib import Path
     from types import FrameType
-    from typing import TextIO
+    from typing import Self, TextIO
 
     from ..orders import Orders
 
@@ -43,12 +44,14 @@ def execute(
     """Execute ``notebook`` into ``executed``; a cell that fails ends it.
 
     The kernel is given ``orders``, and where these are to measure only, no cell is executed after
-    the one that has measured.  What the kernel writes to stderr goes to ``terminal`` at once.
+    the one that has measured.  What the kernel writes to stderr goes to ``terminal`` at once, and
+    after it a bar over the cells that read the record.
     Returns the error of the cell that failed, or how the kernel died, in words; None if neither
     happened.  Raises KeyboardInterrupt when a signal ended the run.
     """
-    with tempfile.TemporaryFile() as log:
-        kernel = _Kernel(orders, log, terminal)
+    relay = Relay(terminal)
+    with tempfile.TemporaryFile() as log, _Analysing(notebook, relay) as analysing:
+        kernel = _Kernel(orders, log, terminal, analysing)
         try:
             with _quiet(), kernel.interruptible():
                 done = papermill.execute_notebook(
@@ -58,7 +61,7 @@ def execute(
                     kernel_name="python3",
                     language="python",
                     progress_bar=False,
-                    stderr_file=Relay(terminal),
+                    stderr_file=relay,
                     **kernel.options(),
                 )
         except _Enough:
@@ -110,6 +113,33 @@ class _Enough(Exception):  # noqa: N818  (nothing went wrong)
     """All that the notebook was to do is done."""
 
 
+class _Analysing:
+    """A bar over a notebook's cells, from the first that reads the record on."""
+
+    def __init__(self, notebook: Path, stream: Relay) -> None:
+        self._notebook = notebook
+        self._stream = stream
+        self._bar: Progress | None = None
+        self._at = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.__exit__()
+
+    def reached(self, index: int) -> None:
+        """The cell of this number, from 0, is executed next."""
+        if self._bar is None:
+            cells = len(json.loads(self._notebook.read_text(encoding="utf-8"))["cells"])
+            name = f"{self._notebook.stem}, reading the record"
+            self._bar = Progress(name, cells, index, self._stream, unit="cell", delay_s=2)
+            self._at = index
+        self._bar.advance(index - self._at)
+        self._at = index
+
+
 class _Kernel:
     """One kernel and its interruption.
 
@@ -118,12 +148,15 @@ class _Kernel:
     and closes its record.  The second, or the end of ``GRACE_S``, ends the kernel itself.
     """
 
-    def __init__(self, orders: Orders, log: IO[bytes], terminal: TextIO) -> None:
+    def __init__(
+        self, orders: Orders, log: IO[bytes], terminal: TextIO, analysing: _Analysing
+    ) -> None:
         self.interrupted = False
         self._orders = orders
         self._replies = orders.reply()
         self._log = log
         self._terminal = terminal
+        self._analysing = analysing
         self._process: subprocess.Popen[bytes] | None = None
         self._executing = False
 
@@ -184,11 +217,13 @@ class _Kernel:
 
         return Manager
 
-    def _before_cell(self, **_: object) -> None:
+    def _before_cell(self, cell_index: int, **_: object) -> None:
         if self.interrupted:  # the kernel ignores a signal that comes between two cells
             raise KeyboardInterrupt
-        if self._orders.measures_only and self._replies and self._replies.record:
-            raise _Enough
+        if self._replies and self._replies.record:
+            if self._orders.measures_only:
+                raise _Enough
+            self._analysing.reached(cell_index)
 
     def _begin_cell(self, **_: object) -> None:
         self._executing = True

@@ -58,7 +58,7 @@ def error_of(
     NotebookError that begins with the cell.
     """
     name, sentence = stopped.ename, " ".join(hide(stopped.evalue).split())
-    if name == "KeyboardInterrupt":
+    if name in {KeyboardInterrupt.__name__, errors.Interrupted.__name__}:
         return KeyboardInterrupt()
     known = getattr(errors, name, None)
     if isinstance(known, type) and issubclass(known, errors.StudyError):
