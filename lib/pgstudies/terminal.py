@@ -107,6 +107,7 @@ class Progress:
         total: int | None,
         done: int = 0,
         stream: TextIO | Relay | None = None,
+        *,
         unit: str = "trial",
         delay_s: float = 0,
     ) -> None:
