@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
@@ -9,6 +10,8 @@ import unicodedata
 from typing import TYPE_CHECKING, NoReturn
 
 from tqdm import tqdm
+
+from .orders import Orders
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,8 +100,9 @@ class Progress:
 
     ``total`` is None where a run ends by the clock: ``expect`` tells once there is an estimate.
 
-    It is plain text on stderr and not a widget: a widget needs JavaScript from elsewhere in the
-    book, and papermill would not show it.
+    It is plain text and not a widget: a widget needs JavaScript from elsewhere in the book, and
+    papermill would not show it.  It goes to stderr, which the book leaves out; in JupyterLab, where
+    that is as pink as an error, to stdout.
     """
 
     def __init__(
@@ -111,7 +115,7 @@ class Progress:
         unit: str = "trial",
         delay_s: float = 0,
     ) -> None:
-        self._stream = stream or sys.stderr
+        self._stream = stream or (sys.stdout if _in_jupyterlab() else sys.stderr)
         self._bar = tqdm(
             total=total,
             initial=done,
@@ -151,6 +155,11 @@ class Progress:
         self._bar.write(sentence, file=self._stream)
 
 
+def _in_jupyterlab() -> bool:
+    """Whether a person runs this in a notebook: Jupyter's server names the session."""
+    return bool(os.environ.get("JPY_SESSION_NAME")) and not Orders.given().replies
+
+
 def byte_bar(what: str, total: int) -> tqdm[NoReturn]:
     """A bar in the same style over bytes that are fetched or unpacked."""
     return tqdm(
@@ -158,7 +167,7 @@ def byte_bar(what: str, total: int) -> tqdm[NoReturn]:
         desc=what,
         unit="B",
         unit_scale=True,
-        file=sys.stderr,
+        file=sys.stdout if _in_jupyterlab() else sys.stderr,
         ncols=100,
         mininterval=0.5,
         miniters=0,  # else it stands still while nothing arrives

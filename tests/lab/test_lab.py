@@ -110,9 +110,7 @@ def choose(page: Page, menu: str, entry: str) -> None:
 
 
 def wait_until_idle(page: Page) -> None:
-    page.wait_for_selector(
-        '.jp-Notebook-ExecutionIndicator[data-status="idle"]', state="attached", timeout=2 * MINUTE
-    )
+    page.wait_for_selector("#jp-main-statusbar >> text=| Idle", timeout=2 * MINUTE)
     page.wait_for_function(
         "() => ![...document.querySelectorAll('.jp-InputPrompt')].some(p => p.innerText == '[*]:')",
         timeout=2 * MINUTE,
@@ -120,8 +118,14 @@ def wait_until_idle(page: Page) -> None:
 
 
 def run_all(page: Page) -> None:
+    """Begin to run all cells; returns when the first one has been run."""
+    first = ".jp-CodeCell .jp-InputPrompt"
+    before = page.locator(first).first.inner_text()
     choose(page, "Run", "Run All Cells")
-    page.wait_for_selector('.jp-InputPrompt:has-text("[*]")')
+    page.wait_for_function(
+        "([css, old]) => ![old, '[*]:'].includes(document.querySelector(css).innerText)",
+        arg=[first, before],
+    )
 
 
 def code_cell(page: Page, begins: str) -> Locator:
@@ -137,9 +141,11 @@ def change(page: Page, values: dict[str, str]) -> None:
     page.keyboard.insert_text(with_values("\n".join(lines), values))
 
 
-def errors(page: Page) -> list[str]:
-    kind = '.jp-OutputArea-output[data-mime-type="application/vnd.jupyter.error"]'
-    return page.locator(kind).all_inner_texts()
+def pink(page: Page) -> list[str]:
+    """What JupyterLab shows as errors, but for what the gate says of a busy machine."""
+    kind = '.jp-OutputArea-output[data-mime-type="application/vnd.jupyter.stderr"]'
+    texts = page.locator(kind).all_inner_texts()
+    return [text.strip() for text in texts if not text.startswith("Before measuring: ")]
 
 
 def measured(page: Page) -> Locator:
@@ -149,9 +155,9 @@ def measured(page: Page) -> Locator:
 def test_run_all_ends_with_verdicts_charts_and_nothing_in_the_pink_of_errors(lab: Page) -> None:
     run_all(lab)
     wait_until_idle(lab)
-    assert errors(lab) == []
-    assert lab.locator('[data-mime-type="application/vnd.jupyter.stderr"]').count() == 0
-    assert "24/24" in measured(lab).all_inner_texts()[-1] or measured(lab).count() >= 1
+    assert pink(lab) == []
+    told = measured(lab).filter(has_text="10/10")
+    assert told.get_attribute("data-mime-type") == "application/vnd.jupyter.stdout"
     assert lab.locator(".vega-embed canvas, .vega-embed svg").count() >= 5
     strip = code_cell(lab, "pg.verdict_strip(").locator(".jp-OutputArea-output")
     assert "With the patch, inserting rows takes about twice as long." in strip.inner_text()
@@ -161,7 +167,7 @@ def test_a_changed_parameter_is_what_the_next_run_is_made_with(lab: Page) -> Non
     change(lab, {"blocks": "3"})
     run_all(lab)
     wait_until_idle(lab)
-    assert errors(lab) == []
+    assert pink(lab) == []
     told = code_cell(lab, "pg.parameter_table(").locator(".jp-OutputArea-output").inner_text()
     (blocks,) = (row for row in told.splitlines() if row.startswith("blocks"))
     assert blocks.split()[1] == "3"
@@ -171,7 +177,9 @@ def test_a_value_that_is_not_allowed_is_answered_in_one_sentence(lab: Page) -> N
     change(lab, {"blocks": "0"})
     run_all(lab)
     wait_until_idle(lab)
-    assert errors(lab) == ["StudyError: The parameter blocks must be between 1 and 1000, not 0."]
+    assert pink(lab) == [
+        "StudyError: cluster_order: blocks must be between 1 and 1000, and 0 is not."
+    ]
 
 
 def test_interrupting_leaves_a_sentence_that_says_how_to_go_on(lab: Page) -> None:
@@ -180,7 +188,7 @@ def test_interrupting_leaves_a_sentence_that_says_how_to_go_on(lab: Page) -> Non
     measured(lab).filter(has_text="block ").first.wait_for(timeout=2 * MINUTE)
     choose(lab, "Kernel", "Interrupt Kernel")
     wait_until_idle(lab)
-    assert errors(lab) == [
+    assert pink(lab) == [
         "Interrupted. Blocks that were finished are kept: run all cells again with the same "
         "parameters, and the run goes on after them."
     ]
