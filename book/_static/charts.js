@@ -36,6 +36,51 @@
     return details;
   }
 
+  /* Lines of at most so many letters. */
+  function wrapped(text, letters) {
+    const lines = [""];
+    for (const word of text.split(" ")) {
+      const line = `${lines.at(-1)} ${word}`.trim();
+      if (line.length > letters && lines.at(-1)) lines.push(word);
+      else lines[lines.length - 1] = line;
+    }
+    return lines;
+  }
+
+  const NAMES = ["nominal", "ordinal"];
+
+  /* Where there is less room than the chart was made for, as on a phone: as wide as the room, titles and
+     long names broken into lines, one entry of a legend to a line. */
+  function fitted(spec, room) {
+    if (typeof spec.width !== "number" || room >= spec.width + 80) return spec;
+    const letters = Math.floor((room - 24) / 6.5);
+    const title = wrapped(spec.description, letters);
+    const step = spec.usermeta?.step;
+    const tail = step === undefined ? "" : `, ${JSON.stringify(`${step}: `)} + chosen_step`;
+    spec.title = { ...spec.title, text: { expr: `[${title.map((line) => JSON.stringify(line))}${tail}]` } };
+    spec.autosize = { type: "fit-x", contains: "padding" };
+    spec.width = room;
+    const narrow = (part) => {
+      for (const [key, value] of Object.entries(part)) {
+        if (key === "data" || key === "datasets" || value === null || typeof value !== "object") continue;
+        if (key === "legend") {
+          if (value.orient === "right") value.orient = "bottom";
+          Object.assign(value, { columns: 1, labelLimit: room - 50, titleLimit: room - 24 });
+        }
+        if (key === "x" && value.title) value.title = wrapped([value.title].flat().join("; "), letters - 8);
+        if (key === "x" && NAMES.includes(value.type) && value.axis !== null) {
+          value.axis = { ...value.axis, labelAngle: -35, labelLimit: room / 3 };
+        }
+        if (key === "y" && NAMES.includes(value.type) && value.axis !== null) {
+          value.axis = { ...value.axis, labelLimit: room / 3, labelExpr: "split(datum.label, ', ')" };
+        }
+        narrow(value);
+      }
+    };
+    narrow(spec);
+    return spec;
+  }
+
   const pending = new Set();
 
   async function draw(chart) {
@@ -43,7 +88,7 @@
     await loadVega();
     const spec = JSON.parse(chart.querySelector('script[type="application/json"]').textContent);
     const live = document.createElement("div");
-    const { view } = await vegaEmbed(live, spec, {
+    const { view } = await vegaEmbed(live, fitted(spec, chart.clientWidth), {
       mode: "vega-lite",
       renderer: "svg",
       actions: false,

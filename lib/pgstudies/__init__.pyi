@@ -37,5 +37,6 @@ from .records import read_record as read_record
 from .servers import limited as limited
 from .servers import reason_no_limits as reason_no_limits
 from .servers import require_space as require_space
+from .studies import beside as beside
 from .studies import parameter_table as parameter_table
 from .studies import study_parameters as study_parameters

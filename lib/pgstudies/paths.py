@@ -59,6 +59,11 @@ JUDGED = ROOT / "_build" / "judged"
 """Verdicts on claims, one file for each record that a notebook has judged; can be made again."""
 
 
+def modules_beside(study: str) -> list[Path]:
+    """The Python modules beside a study's notebook, which begin with its name."""
+    return sorted(NOTEBOOKS.glob(f"{study}_*.py"))
+
+
 def records_dir() -> Path:
     """The directory of this user's records: ``$PGSTUDIES_RECORDS``, else the user's data directory.
 

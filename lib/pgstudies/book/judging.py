@@ -93,11 +93,12 @@ def _place(study: str, record: Path, mark: str) -> Path:
 def digest_of(study: str, record: Path) -> str:
     """A digest of all that the verdicts on a record depend on.
 
-    That is the code of the notebook, the claims but for their words, the post's numbers, how
-    records are read and analysed, and what was measured.
+    That is the code of the notebook and of modules beside it, the claims but for their words, the
+    post's numbers, how records are read and analysed, and what was measured.
     """
     notebook = json.loads((paths.NOTEBOOKS / f"{study}.ipynb").read_text(encoding="utf-8"))
     code = ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
+    code += [module.read_text(encoding="utf-8") for module in paths.modules_beside(study)]
     library = Path(__file__).parents[1]
     files = [
         *paths.PUBLISHED.glob("*.csv"),

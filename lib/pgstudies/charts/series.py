@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import altair as alt
 import polars as pl
@@ -27,6 +27,10 @@ from .style import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+MOST_TICKS = 12
+"""An axis of so many different numbers is marked at each of them."""
 
 
 def series_chart(
@@ -62,7 +66,9 @@ def series_chart(
     picked = alt.selection_point(fields=[color], bind="legend")
     is_number = frame.schema[x].is_numeric()
     if is_number:
-        where = alt.X(x, type="quantitative").axis(format="d", tickMinStep=1, tickCount=10)
+        where = alt.X(x, type="quantitative").axis(
+            format="d", labelOverlap="greedy", **_ticks(frame[x])
+        )
         where = where.scale(nice=False, padding=10)
     else:
         where = alt.X(x, type="ordinal").sort(None).axis(labelAngle=0)
@@ -94,6 +100,12 @@ def series_chart(
     chart = alt.LayerChart(layer=layers).properties(width=WIDTH, height=260)
     chart = chart.add_params(picked, _zoom())
     return described(chart, description, step=step)
+
+
+def _ticks(values: pl.Series) -> dict[str, Any]:
+    """Marks at the values themselves, such as the post's sizes, unless they are many."""
+    known = values.unique().sort().to_list()
+    return {"values": known} if len(known) <= MOST_TICKS else {"tickMinStep": 1, "tickCount": 10}
 
 
 def block_chart(

@@ -197,8 +197,10 @@ def described(
     if step is not None:
         known = "".join(f"{json.dumps(line)}, " for line in lines)
         text = alt.ExprRef(f"[{known}{json.dumps(f'{step}: ')} + chosen_step]")
+    # charts.js, which breaks titles anew on a phone, needs to know what the menu chooses.
+    chosen = {} if step is None else {"usermeta": {"step": step}}
     described: alt.LayerChart = chart.properties(
-        description=sentence, title=alt.TitleParams(text, fontWeight="normal")
+        description=sentence, title=alt.TitleParams(text, fontWeight="normal"), **chosen
     )
     return described
 

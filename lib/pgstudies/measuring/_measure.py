@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import Interrupted, StudyError
 from ..host import gate, git_revision, host_facts, only_one_here, packages
 from ..orders import Orders
-from ..paths import run_dir
+from ..paths import modules_beside, run_dir
 from ..records import RecordWriter, find_record, fingerprint, read_record
 from ..servers import identity, serve, server_facts, sweep
 from ._design import baseline_of, planned, records_of, with_copies
@@ -161,7 +161,10 @@ def _same(
         "pinned": core is not None,
         "packages": packages(),
         "kernel": os.uname().release,
-        "code": [_source(function) for function in code],
+        "code": [
+            *map(_source, code),
+            *(module.read_text(encoding="utf-8") for module in modules_beside(design.study)),
+        ],
     }
 
 

@@ -5,6 +5,7 @@ from ._plan import SUMMARIES as SUMMARIES
 from ._plan import Plan as Plan
 from ._plan import plan as plan
 from ._plan import studies as studies
+from .beside import beside as beside
 from .executed import StudyPage as StudyPage
 from .executed import book_runs as book_runs
 from .new_study import new_study as new_study

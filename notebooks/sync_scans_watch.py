@@ -1,0 +1,97 @@
+"""How the scans of ``sync_scans.ipynb`` are watched, and how one is kept behind another.
+
+The notebook has the post's procedure and its SQL; this is the bookkeeping of cursors, distances and
+threads beside it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import statistics
+import threading
+from datetime import UTC, datetime
+
+from psycopg import sql
+
+from pgstudies.measuring import block_of
+
+NEAR = 64
+"""Blocks, twice what the smallest ring holds: scans no further apart are together."""
+
+
+def step_by_step(session, path, what, *, pages, per_page):
+    """Scan the table by a cursor, and note in ``path`` when it was at which block.
+
+    It moves by 16 pages of rows at a time, as a scan notes its place for others every 16 pages.
+    ``pages`` is the table's size, ``per_page`` the number of rows of each.
+    """
+    query = "BEGIN; DECLARE scan NO SCROLL CURSOR FOR SELECT ctid::text, {} FROM big"
+    session.execute(sql.SQL(query).format(sql.SQL(what)))
+    move = sql.SQL("MOVE {} FROM scan").format(16 * per_page).as_string()
+    first = block_of(session.execute("FETCH 1 FROM scan").fetchone()[0])
+    rows = 1
+    path.append((datetime.now(UTC), first))
+    while moved := session.execute(move).rowcount:
+        rows += moved
+        path.append(
+            (datetime.now(UTC), (first + (rows - 1) // per_page) % pages)
+        )
+    session.execute("COMMIT")
+
+
+def note_distances(trial, step, case, paths, *, pages):
+    """Record where scans began, and how far each was from the one that began before it."""
+    for number, (one, two) in enumerate(itertools.pairwise(paths), 2):
+        where = {"iteration": number, "case": case}
+        trial.record(step, "began_at", two[0][1], "block number", **where)
+        ahead = distances(one, two, pages=pages)
+        if ahead:
+            near = sum(abs(distance) <= NEAR for distance in ahead) / len(
+                ahead
+            )
+            usual = statistics.median(map(abs, ahead))
+            trial.record(step, "began_ahead", ahead[0], "blocks", **where)
+            trial.record(step, "apart", usual, "blocks", **where)
+            trial.record(
+                step, "apart_most", max(map(abs, ahead)), "blocks", **where
+            )
+            trial.record(step, "together", near, "part", **where)
+
+
+def distances(one, two, *, pages):
+    """How many blocks the second is ahead, the shorter way round, wherever it notes its place."""
+    times = [at for at, _ in one]
+    found = []
+    for at, block in two:
+        if times[0] <= at <= times[-1]:
+            ahead = block - one[bisect.bisect_right(times, at) - 1][1]
+            found.append((ahead + pages // 2) % pages - pages // 2)
+    return found
+
+
+def leader_and_follower(lag, count, *, pages):
+    """The work of two sessions: the first counts the table, the second does ``lag`` blocks behind.
+
+    ``count(session, begin, end)`` counts a range of blocks.  The second begins when the first is
+    halfway through, wraps around, and ends where it began.
+    """
+    halfway, leader = threading.Event(), [0]
+    stride = max(1, min(256, pages // 64))
+
+    def work(session, number):
+        if number:
+            halfway.wait(600)
+        start = (leader[0] - lag) % pages if number else 0
+        for block in [
+            *range(start, pages, stride),
+            *range(0, start, stride),
+        ]:
+            end = min(block + stride, start if block < start else pages)
+            count(session, block, end)
+            if not number:
+                leader[0] = end
+                if 2 * end >= pages:
+                    halfway.set()
+
+    return work
