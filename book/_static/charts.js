@@ -88,7 +88,7 @@
     await loadVega();
     const spec = JSON.parse(chart.querySelector('script[type="application/json"]').textContent);
     const live = document.createElement("div");
-    const { view } = await vegaEmbed(live, fitted(spec, chart.clientWidth), {
+    const { view } = await vegaEmbed(live, fitted(spec, chart.clientWidth - 8), {
       mode: "vega-lite",
       renderer: "svg",
       actions: false,

@@ -4,11 +4,13 @@ import csv
 import hashlib
 import re
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 
+from pgstudies import paths
 from pgstudies.analysis._published import TYPES, published
 from pgstudies.errors import StudyError
 from pgstudies.paths import PUBLISHED
@@ -86,6 +88,33 @@ def test_range_starts_follow_from_the_generator_of_the_c_library() -> None:
 def test_unknown_study_is_answered_with_those_known() -> None:
     with pytest.raises(StudyError, match="cluster_order, hash_index"):
         published("cluster")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "said"),
+    [
+        (
+            "arm,sorts\na,1\n",
+            "integer",
+            "has the columns arm, sorts, and sources.toml describes arm",
+        ),
+        ("arm,pages\na,many\n", "integer", "is not as sources.toml describes it: could not parse"),
+        ("arm,pages\na,1\n", "count", "its type is 'count': it must be text, integer, number"),
+        (None, "integer", "is not as sources.toml describes it: .* No such file"),
+    ],
+)
+def test_a_file_that_is_not_as_described_is_told_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, kind: str, said: str
+) -> None:
+    if text is not None:
+        (tmp_path / "mine.csv").write_text(text)
+    (tmp_path / "sources.toml").write_text(
+        '[mine.tables.t]\nfile = "mine.csv"\ncolumns = [{ name = "arm", type = "text" }, '
+        f'{{ name = "pages", type = "{kind}" }}]\n'
+    )
+    monkeypatch.setattr(paths, "PUBLISHED", tmp_path)
+    with pytest.raises(StudyError, match=said):
+        published("mine")
 
 
 def test_unknown_table_is_answered_with_those_known() -> None:

@@ -22,7 +22,8 @@ def published(study: str, table: str | None = None) -> pl.DataFrame:
     """A published table of ``study``: the one named, else the study's main one.
 
     Its columns with their units, and where the numbers are from, are in
-    ``data/published/sources.toml``.  Raises StudyError for a study or a table that is not known.
+    ``data/published/sources.toml``.  Raises StudyError for a study or a table that is not known,
+    and for a file that is not as it is described.
     """
     sources = _sources(paths.PUBLISHED)
     if study not in sources:
@@ -33,8 +34,29 @@ def published(study: str, table: str | None = None) -> pl.DataFrame:
     name = table or next(iter(tables))
     if name not in tables:
         raise StudyError(f"No published table {name!r} of {study}; there are: {', '.join(tables)}.")
-    schema = {column["name"]: TYPES[column["type"]] for column in tables[name]["columns"]}
-    return pl.read_csv(paths.PUBLISHED / tables[name]["file"], schema=schema)
+    return _table(paths.PUBLISHED / tables[name]["file"], tables[name]["columns"])
+
+
+def _table(file: Path, columns: list[dict[str, str]]) -> pl.DataFrame:
+    place = f"{file.parent.name}/{file.name}"
+    try:
+        schema = {column["name"]: TYPES[column["type"]] for column in columns}
+        with file.open(encoding="utf-8") as opened:
+            found = opened.readline().strip().split(",")
+        if found != list(schema):
+            raise StudyError(
+                f"{place} has the columns {', '.join(found)}, and sources.toml describes "
+                f"{', '.join(schema)}: they must be the same, in one order."
+            )
+        return pl.read_csv(file, schema=schema)
+    except KeyError as error:
+        raise StudyError(
+            f"sources.toml says of a column of {place} that its type is {error}: "
+            f"it must be {', '.join(TYPES)}."
+        ) from None
+    except (OSError, pl.exceptions.PolarsError) as error:
+        said = str(error).splitlines()[0]
+        raise StudyError(f"{place} is not as sources.toml describes it: {said}") from None
 
 
 @cache

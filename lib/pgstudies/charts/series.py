@@ -198,7 +198,8 @@ def _dashed(
 
 
 def _value(y: str, title: str, *, log: bool) -> alt.Y:
-    scale = alt.Scale(type="log") if log else alt.Scale(zero=True)
+    # Rounded, it would reach from decade to decade.
+    scale = alt.Scale(type="log", nice=False, padding=10) if log else alt.Scale(zero=True)
     value = alt.Y(y, type="quantitative").title(title).scale(scale)
     return value.axis(gridOpacity=LABELLED_ONLY) if log else value
 
