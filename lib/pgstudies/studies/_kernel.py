@@ -61,6 +61,7 @@ def execute(
                     kernel_name="python3",
                     language="python",
                     progress_bar=False,
+                    request_save_on_cell_execute=False,  # the file is megabytes, of dozens of cells
                     stderr_file=relay,
                     **kernel.options(),
                 )
