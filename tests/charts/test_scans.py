@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 from pgstudies.charts._scans import scan_chart
+from pgstudies.charts.markup import chart_markup
 from pgstudies.errors import StudyError
 
 PATHS = pl.DataFrame(
@@ -69,3 +70,10 @@ def test_of_many_places_some_are_drawn() -> None:
 def test_a_missing_column_is_named() -> None:
     with pytest.raises(StudyError, match="scan_chart needs the column 'scan'"):
         scan_chart(PATHS.drop("scan"), blocks=100, description="Scans.")
+
+
+def test_the_still_picture_has_no_marks_that_only_serve_tooltips() -> None:
+    spec = scan_chart(PATHS, blocks=100, description="One.").to_dict()
+    picture, _, live = chart_markup(spec).partition('<script type="application/json">')
+    assert 'opacity="0"' not in picture
+    assert '"opacity":{"value":0}' in live

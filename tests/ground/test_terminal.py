@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import io
 import os
-from typing import TYPE_CHECKING
 
-from pgstudies.terminal import Relay, printable
+import pytest
 
-if TYPE_CHECKING:
-    import pytest
+from pgstudies.terminal import Progress, Relay, printable
 
 
 class Terminal(io.StringIO):
@@ -81,3 +79,24 @@ def test_a_log_has_a_line_of_a_bar_now_and_then() -> None:
 
 def test_text_from_elsewhere_cannot_move_the_cursor() -> None:
     assert printable("a\x1b[31mé\u00a0−\n\u202e\x9b") == "a\\x1b[31mé\u00a0−\\n\\u202e\\x9b"
+
+
+@pytest.mark.parametrize(
+    ("session", "orders", "where"),
+    [("a.ipynb", "{}", "out"), ("", "{}", "err"), ("a.ipynb", '{"replies": "/tmp"}', "err")],
+    ids=["JupyterLab", "a terminal", "a run begun from JupyterLab"],
+)
+def test_progress_is_no_error_in_jupyterlab(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    session: str,
+    orders: str,
+    where: str,
+) -> None:
+    monkeypatch.setenv("JPY_SESSION_NAME", session)
+    monkeypatch.setenv("PGSTUDIES_ORDERS", orders)
+    with Progress("study", 3, done=1) as progress:
+        progress.advance(2)
+    shown = capsys.readouterr()._asdict()
+    assert "study: 3/3" in shown.pop(where)
+    assert [*shown.values()] == [""]

@@ -189,7 +189,10 @@ def beside_chart(judged: pl.DataFrame, *, description: str) -> alt.LayerChart:
             tooltip=tooltip,
         ),
     ]
-    chart = alt.LayerChart(layer=layers).properties(width=_SIDE, height=_SIDE)
+    # A browser's letters can be wider than those that the picture was laid out with.
+    chart = alt.LayerChart(layer=layers).properties(
+        width=_SIDE, height=_SIDE, padding={"left": 12, "top": 4, "right": 30, "bottom": 4}
+    )
     return described(chart.add_params(picked), description)
 
 

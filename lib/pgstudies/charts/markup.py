@@ -20,6 +20,8 @@ def chart_markup(spec: dict[str, Any]) -> str:
     # All charts of a page share one space of ids, the clip paths' among them.
     mark = hashlib.sha256(payload.encode()).hexdigest()[:8]
     svg = vl_convert.vegalite_to_svg(spec)
+    # Marks that are there for their tooltips alone are half a megabyte of a picture that has none.
+    svg = re.sub(r'<path [^>]*\bopacity="0"/>', "", svg)
     svg = re.sub(r'id="([^"]+)"', rf'id="c{mark}-\1"', svg)
     svg = re.sub(r"url\(#([^)]+)\)", rf"url(#c{mark}-\1)", svg)
     # Neither is escaped: the one is markup, and a script ends at the first "</".
