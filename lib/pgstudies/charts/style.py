@@ -39,6 +39,9 @@ PATCHED = "#d55e00"
 FURTHER_PATCHED = ("#e0568a", "#c8322a", "#bb6d14")
 
 
+PUBLISHED = ("#6b6b6b", "#8c8c8c")
+
+
 CANDIDATES = ("#009e73", "#cc79a7", "#a67c00", "#7f6cd0", "#7a7a7a")
 
 
@@ -112,15 +115,19 @@ def arm_colours(arms: Sequence[str]) -> dict[str, str]:
 
     ``heap`` and the posts' ``head`` are baselines and have one blue in every study; without them
     the first arm has it.  A baseline's second copy, ``heap (again)``, has a lighter one.  Arms with
-    ``patch`` in their name are vermilion and, where there are several, of other warm colours; the
-    others take the palette's colours in order, again from its beginning when all are taken: then
+    ``patch`` in their name are vermilion and, where there are several, of other warm colours.  What
+    a post measured, ``post`` or ``post, head``, is grey wherever it stands beside ours.  The others
+    take the palette's colours in order, again from its beginning when all are taken: then
     their shapes tell them apart.
     """
     baselines = {arm for arm in arms if arm.lower() in {"heap", "head"}} or set(arms[:1])
     patched, rest = iter((PATCHED, *FURTHER_PATCHED)), itertools.cycle(CANDIDATES)
+    published = itertools.cycle(PUBLISHED)
     colours: dict[str, str] = {}
     for arm in arms:
-        if arm in baselines:
+        if arm.partition(",")[0] == "post":
+            colours[arm] = next(published)
+        elif arm in baselines:
             colours[arm] = BASELINE
         elif arm.removesuffix(" (again)") in baselines:
             colours[arm] = REPEAT
