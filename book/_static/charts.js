@@ -89,6 +89,7 @@
     const spec = JSON.parse(chart.querySelector('script[type="application/json"]').textContent);
     const live = document.createElement("div");
     const { view } = await vegaEmbed(live, fitted(spec, chart.clientWidth - 8), {
+      logLevel: 1,  // errors: that a chart of fixed rows is fitted in its width alone is no news
       mode: "vega-lite",
       renderer: "svg",
       actions: false,

@@ -85,7 +85,7 @@ def test_on_a_phone_a_wide_table_names_its_columns_in_every_line(page: Page) -> 
     names = table.locator("th").all_text_contents()
     cells = table.locator("tbody tr").first.locator("td").all()
     label = "c => getComputedStyle(c, '::before').content"
-    assert [cell.evaluate(label) for cell in cells] == [f'"{name}" ": "' for name in names]
+    assert [cell.evaluate(label) for cell in cells] == [f'"{name}: "' for name in names]
 
 
 @pytest.mark.parametrize(

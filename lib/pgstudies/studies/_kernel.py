@@ -12,11 +12,13 @@ import warnings
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
+import nbformat
 import papermill
 from ipykernel.kernelspec import make_ipkernel_cmd
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 from nbclient.exceptions import DeadKernelError
+from papermill.engines import NBClientEngine, papermill_engines
 
 from ..terminal import Progress, Relay
 
@@ -61,7 +63,9 @@ def execute(
                     kernel_name="python3",
                     language="python",
                     progress_bar=False,
-                    request_save_on_cell_execute=False,  # the file is megabytes, of dozens of cells
+                    engine_name=_ENGINE,
+                    executed=executed,
+                    request_save_on_cell_execute=False,  # megabytes, for each of dozens of cells
                     stderr_file=relay,
                     **kernel.options(),
                 )
@@ -112,6 +116,24 @@ def _quiet() -> Iterator[None]:
 
 class _Enough(Exception):  # noqa: N818  (nothing went wrong)
     """All that the notebook was to do is done."""
+
+
+class _Engine(NBClientEngine):  # type: ignore[misc]
+    """Papermill's own, but that it writes the notebook when it ends, however it ends."""
+
+    @classmethod
+    def execute_managed_notebook(
+        cls, nb_man: Any, kernel_name: str, *, executed: Path, **options: Any
+    ) -> None:
+        try:
+            super().execute_managed_notebook(nb_man, kernel_name, **options)
+        finally:
+            text = nbformat.writes(nb_man.nb)  # type: ignore[no-untyped-call]
+            executed.write_text(text, encoding="utf-8")
+
+
+_ENGINE = "pgstudies"
+papermill_engines.register(_ENGINE, _Engine)
 
 
 class _Analysing:
