@@ -58,8 +58,14 @@
     const step = spec.usermeta?.step;
     const tail = step === undefined ? "" : `, ${JSON.stringify(`${step}: `)} + chosen_step`;
     spec.title = { ...spec.title, text: { expr: `[${title.map((line) => JSON.stringify(line))}${tail}]` } };
-    spec.autosize = { type: "fit-x", contains: "padding" };
-    spec.width = room;
+    const rows = spec.height?.step;  // of fixed height: it cannot be fitted, so its names get half of the room
+    const names = room / (rows ? 1.65 : 3);
+    if (rows) {
+      spec.width = Math.floor(room - names) - 44;
+    } else {
+      spec.autosize = { type: "fit-x", contains: "padding" };
+      spec.width = room;
+    }
     const narrow = (part) => {
       for (const [key, value] of Object.entries(part)) {
         if (key === "data" || key === "datasets" || value === null || typeof value !== "object") continue;
@@ -68,11 +74,13 @@
           Object.assign(value, { columns: 1, labelLimit: room - 50, titleLimit: room - 24 });
         }
         if (key === "x" && value.title) value.title = wrapped([value.title].flat().join("; "), letters - 8);
+        if (key === "x" && rows && value.axis !== null) value.axis = { ...value.axis, titleAnchor: "end" };
         if (key === "x" && NAMES.includes(value.type) && value.axis !== null) {
           value.axis = { ...value.axis, labelAngle: -35, labelLimit: room / 3 };
         }
         if (key === "y" && NAMES.includes(value.type) && value.axis !== null) {
-          value.axis = { ...value.axis, labelLimit: room / 3, labelExpr: "split(datum.label, ', ')" };
+          value.axis = { ...value.axis, labelLimit: names };
+          if (!rows) value.axis.labelExpr = "split(datum.label, ', ')";
         }
         narrow(value);
       }
@@ -89,7 +97,6 @@
     const spec = JSON.parse(chart.querySelector('script[type="application/json"]').textContent);
     const live = document.createElement("div");
     const { view } = await vegaEmbed(live, fitted(spec, chart.clientWidth - 8), {
-      logLevel: 1,  // errors: that a chart of fixed rows is fitted in its width alone is no news
       mode: "vega-lite",
       renderer: "svg",
       actions: false,
