@@ -71,7 +71,7 @@ def test_no_page_scrolls_sideways_on_a_phone(page: Page, name: str) -> None:
         chart.scroll_into_view_if_needed()
         expect(chart).to_have_attribute("data-live", "")
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
-    boxes = "[...document.querySelectorAll('.vega-chart figure, .table-box:not(.score)')]"
+    boxes = "[...document.querySelectorAll('.vega-chart figure, .table-box:not(.score), .claims')]"
     too_wide = f"{boxes}.filter(b => b.scrollWidth > b.clientWidth).map(b => b.outerHTML)"
     assert page.evaluate(too_wide) == []
 
