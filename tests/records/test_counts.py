@@ -147,5 +147,5 @@ def test_a_verdict_stands_beside_the_ratio_of_instructions(
     row = shown(2.4)
     assert (row["instructions"], row["counted_in"], row["remark"]) == (2.5, path.name, None)
     more = shown(3.5)["remark"]
-    assert more.startswith("time per instruction is 1.40 of the baseline's: more cache misses")
-    assert "0.56 of the baseline's: fewer cache misses" in shown(1.4)["remark"]
+    assert more.startswith("time per instruction is 1.40 of the baseline's, as it would be by more")
+    assert "0.56 of the baseline's, as it would be by fewer cache misses" in shown(1.4)["remark"]

@@ -70,8 +70,8 @@ def _remark(ratio: float | None, counted: float | None, metric: str | None) -> s
     misses = "more" if each > 1 else "fewer"
     waiting = f", or {misses} waits" if metric == "duration_s" else ""
     return (
-        f"time per instruction is {each:.2f} of the baseline's: {misses} cache misses or "
-        f"mispredicted branches{waiting}, or work that a lone backend does not do"
+        f"time per instruction is {each:.2f} of the baseline's, as it would be by {misses} cache "
+        f"misses or mispredicted branches{waiting}, or by work that a lone backend does not do"
     )
 
 

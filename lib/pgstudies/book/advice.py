@@ -10,7 +10,14 @@ from IPython.display import HTML
 
 from ..analysis import meanings, origins
 from ..errors import StudyError
-from ..records import fullest_counts, open_case, read_record, reference_verdicts, units_counted
+from ..records import (
+    fullest_counts,
+    open_case,
+    read_info,
+    reference_verdicts,
+    units_counted,
+    where_of,
+)
 from ..templates import environment
 from ..terminal import printable
 from .score_text import WIDTH, interval_text, wrapped
@@ -54,7 +61,7 @@ def advice() -> pl.DataFrame:
         found.append(
             meanings(study, judged)
             .join(figures, on="claim", maintain_order="left")
-            .with_columns(where=pl.lit(read_record(directory).where))
+            .with_columns(where=pl.lit(where_of(read_info(directory))))
             .select(list(_CARD))
         )
     return pl.concat(found)

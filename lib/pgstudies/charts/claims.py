@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.display import HTML
 
 from ..analysis import meanings
-from ..records import read_record, reference_verdicts
+from ..records import read_info, reference_verdicts, where_of
 from .outcomes import outcome_of, ratio_text
 from .tables import TEMPLATES
 
@@ -44,7 +44,7 @@ def verdict_strip(judged: pl.DataFrame, record: Record) -> HTML:
         width=PICTURE,
         one=place(1.0),
         here=record.where,
-        there=read_record(found[0]).where if found is not None and reference else "",
+        there=where_of(read_info(found[0])) if found is not None and reference else "",
     )
     return HTML(text)  # type: ignore[no-untyped-call]
 

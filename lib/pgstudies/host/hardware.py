@@ -73,5 +73,8 @@ def _why(code: int) -> str:
         return "the processor's counters are not to be had here, as in most virtual machines"
     if code in {errno.EACCES, errno.EPERM}:
         level = _PARANOID.read_text().strip() if _PARANOID.exists() else "unknown"
-        return f"the kernel does not allow it (kernel.perf_event_paranoid is {level}, 1 would do)"
+        return (
+            f"the kernel does not allow it (kernel.perf_event_paranoid is {level}: up to 2, "
+            f"programs of one's own account may be counted, by root all)"
+        )
     return f"the kernel does not count them: {os.strerror(code)}"

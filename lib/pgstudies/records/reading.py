@@ -181,13 +181,7 @@ class Record:
     @property
     def where(self) -> str:
         """Release, machine, date and size, in words."""
-        info = self.info
-        return made_where(
-            info["server"].get("version_text"),
-            host_of(info),
-            str(info["started_at"]),
-            info.get("profile"),
-        )
+        return where_of(self.info)
 
     @property
     def block_s(self) -> float | None:
@@ -212,6 +206,12 @@ def host_of(info: Mapping[str, Any]) -> str:
 def machine_of(host: Mapping[str, Any]) -> str:
     """What tells machines apart that have one name: this boot of its kernel, and its processor."""
     return f"{host.get('boot_id') or host.get('hostname')}, {host.get('cpu_model')}"
+
+
+def where_of(info: Mapping[str, Any]) -> str:
+    """The run of a record in words, by what its record.json says."""
+    server, date = info["server"].get("version_text"), str(info["started_at"])
+    return made_where(server, host_of(info), date, info.get("profile"))
 
 
 def made_where(server: str | None, host: str | None, date: str, profile: str | None) -> str:
