@@ -31,8 +31,8 @@ MOST_ROWS = 200
 NOTHING = "–"
 
 
-NARROW = 4
-"""So many columns fit into the width of a phone."""
+NARROW = 3
+"""So many columns fit into the width of a phone without breaking words."""
 
 
 def table_html(frame: pl.DataFrame) -> str:
