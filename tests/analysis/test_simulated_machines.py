@@ -93,24 +93,26 @@ def found(d: Numbers) -> float:
 
 
 def samples(log: Numbers) -> pl.DataFrame:
-    """The turns as a record holds them, with the column repetition."""
+    """The turns as a record may list them, by position in the turn, with the column repetition."""
     repetition, block, turn, arm = (axis.ravel() for axis in np.indices(log.shape))
+    places = np.arange(log.shape[-1]) + np.zeros(log.shape, dtype=int)
+    position = np.random.default_rng(1).permuted(places, axis=-1).ravel()
     return pl.DataFrame(
         {
             "repetition": repetition,
             "block": block + 1,
             "group": 1,
             "turn": turn + 1,
-            "position": arm + 1,
+            "position": position + 1,
             "arm": np.array(ARMS)[arm],
             "case": "",
             "step": "insert",
-            "iteration": turn + 1,
+            "iteration": 0,
             "metric": "duration_s",
             "value": np.exp(log).ravel(),
             "unit": "s",
         }
-    )
+    ).sort("repetition", "block", "position")
 
 
 def test_what_is_simulated_is_the_estimate_of_the_studies() -> None:

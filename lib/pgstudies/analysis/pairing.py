@@ -30,6 +30,10 @@ TRIMMED = 0.2
 """The share of a block's rounds that is left out at either end, before their mean is taken."""
 
 
+FEWEST_TURNS = 9
+"""Rounds of a block, at least, for its beginning to be told from its end."""
+
+
 _SIDES = ("baseline", "candidate")
 
 
@@ -82,7 +86,9 @@ def round_values(samples: pl.DataFrame, *, by: Sequence[str] = BY) -> pl.DataFra
     where = list(
         dict.fromkeys(["block", "group", "arm", "case", "step", "iteration", "metric", *by])
     )
-    numbered = samples.with_columns(leg=pl.col("value").cum_count().over(where))
+    # A record lists a block's samples by position, which is drawn anew for every turn.
+    in_order = samples.sort("turn", maintain_order=True)
+    numbered = in_order.with_columns(leg=pl.col("value").cum_count().over(where))
     told = pl.format("{}.{}.{}", "group", "iteration", "leg")
     return block_values(numbered.with_columns(round=told), by=["round", *by]).select(
         "block", "round", pl.exclude("block", "round")
@@ -105,8 +111,10 @@ def log_ratios(
     that lacks one of the two does not count.
 
     Columns: the ``by`` columns, candidate, block, unit, baseline_value, candidate_value,
-    baseline_position, candidate_position, log_ratio, and log_sums, the same for the sums over all
-    rounds. A block that lacks one of the two has nulls
+    baseline_position, candidate_position, log_ratio, log_sums, the same for the sums over all
+    rounds, and log_settling, by how much the last third of a block's rounds reads higher than the
+    first: null without rounds, with fewer than 9, and where they are of several iterations. A
+    block that lacks one of the two has nulls
     there, and log_ratio null; log_ratio is 0 where both values are 0, and NaN where no ratio
     exists because one of them is 0, or negative. ``values`` and errors as for ``paired_effects``.
     """
@@ -133,7 +141,10 @@ def log_ratios(
         "has another unit than the baseline; compare one metric at a time",
     )
     pairs = pairs.with_columns(pl.coalesce("unit", "candidate_unit").alias("unit"))
-    pairs = pairs.drop("candidate_unit").with_columns(_log_ratio("baseline").alias("log_ratio"))
+    pairs = pairs.drop("candidate_unit").with_columns(
+        _log_ratio("baseline").alias("log_ratio"),
+        pl.lit(None, pl.Float64).alias("log_settling"),
+    )
     if rounds:
         pairs = _over_rounds(pairs, [*by, "candidate", "block"])
     return (
@@ -153,12 +164,33 @@ def _over_rounds(pairs: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
     means = [pl.col(f"{side}_value").filter(both).mean() for side in _SIDES]
     positions = [pl.col(f"{side}_position").first() for side in _SIDES]
     copies = [_trimmed_mean(_log_ratio(copy)) for copy in ("first", "again")]
-    return pairs.group_by(*keys, maintain_order=True).agg(
-        pl.col("unit").first(),
-        *means,
-        *positions,
-        pl.mean_horizontal(*copies).round(DECIMALS).alias("log_ratio"),
+    leg = pl.col("round").cast(pl.String).str.extract(_LEG).cast(pl.Int64)
+    return (
+        pairs.sort(leg)
+        .group_by(*keys, maintain_order=True)
+        .agg(
+            pl.col("unit").first(),
+            *means,
+            *positions,
+            pl.mean_horizontal(*copies).round(DECIMALS).alias("log_ratio"),
+            _settling().alias("log_settling"),
+        )
     )
+
+
+def _settling() -> pl.Expr:
+    """The median over the last third of a block's rounds less that over the first third."""
+    d = pl.col("log_ratio").drop_nulls()
+    third = d.len() // 3
+    is_one_sequence = pl.col("round").cast(pl.String).str.replace(_LEG, "").n_unique() == 1
+    return (
+        pl.when((d.len() >= FEWEST_TURNS) & is_one_sequence & ~d.is_nan().any())
+        .then(d.tail(third).median() - d.head(third).median())
+        .otherwise(None)
+    )
+
+
+_LEG = r"(\d+)$"
 
 
 def _trimmed_mean(d: pl.Expr) -> pl.Expr:

@@ -134,7 +134,7 @@ class RecordWriter:
     def finish(self) -> Record:
         """Join the blocks into samples.parquet, mark the record complete and return it."""
         record = read_record(self.path)
-        samples = record.samples.sort("block", "position", "started_at", maintain_order=True)
+        samples = record.samples.sort("block", "started_at", maintain_order=True)
         content = parquet_bytes(samples)
         write_file(self.path / SAMPLES, content, _ELSEWHERE)
         done = {"status": "complete", "finished_at": datetime.now(UTC).isoformat()}
