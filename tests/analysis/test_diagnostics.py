@@ -15,6 +15,7 @@ BLOCKS = 10
 AFTER = np.array([1, -1, -1, 1, -1, 1, 1, -1, 1, -1])
 COPY = "heap (again)"
 BLOCK = np.arange(1, BLOCKS + 1)
+RNG = np.random.default_rng(7)
 NOISE = np.random.default_rng(5).normal(0, 0.003, BLOCKS)
 
 
@@ -65,6 +66,46 @@ def test_copies_of_the_baseline_that_differ_are_seen() -> None:
     found = diagnose(values, baseline="heap", by=())
     assert found.select("candidate", "check").rows() == [(COPY, "A/A")]
     assert found["change"].item() == pytest.approx(0.03, abs=0.003)
+
+
+def in_turns(settling: float, turns: int = 12, **columns: str) -> pl.DataFrame:
+    """A candidate that reads 5 % higher in the end, and more at first, by e^(−turn/3)."""
+    turn = np.arange(turns)
+    ratio = 0.05 - settling * np.exp(-turn / 3)
+    frames = [
+        pl.DataFrame(
+            {
+                "block": int(block),
+                "round": [f"3.0.{n}" for n in range(1, turns + 1)],
+                "arm": arm,
+                "unit": "s",
+                "position": 1,
+                "value": np.exp(values + RNG.normal(0, 0.002, turns)),
+                **columns,
+            }
+        )
+        for block in BLOCK
+        for arm, values in (("heap", np.zeros(turns)), ("tree", ratio))
+    ]
+    return pl.concat(frames).sample(fraction=1, shuffle=True, seed=1)
+
+
+def test_an_arm_that_still_warms_up_is_seen() -> None:
+    found = diagnose(in_turns(-0.2), baseline="heap", by=())
+    assert found["check"].to_list() == ["settling"]
+    first, last = (np.median(0.2 * np.exp(-t / 3)) for t in (np.arange(4), np.arange(8, 12)))
+    assert found["change"].item() == pytest.approx(math.expm1(last - first), abs=0.004)
+    assert "% lower than that of its first" in found["sentence"].item()
+
+
+def test_little_settling_or_few_turns_or_several_iterations_are_no_warning() -> None:
+    assert diagnose(in_turns(-0.01), baseline="heap", by=()).is_empty()
+    assert diagnose(in_turns(-0.2), baseline="heap", by=(), margin=0.2).is_empty()
+    assert diagnose(in_turns(-0.2, turns=8), baseline="heap", by=()).is_empty()
+    iterations = in_turns(-0.2).with_columns(
+        round=pl.col("round").str.replace(r"3\.0\.(\d+)$", "3.$1.1")
+    )
+    assert diagnose(iterations, baseline="heap", by=()).is_empty()
 
 
 def test_many_comparisons_are_corrected_for() -> None:

@@ -38,9 +38,13 @@ SMALL: dict[str, dict[str, Any]] = {
         "open_transactions": [20],
         "twice": True,
     },
-    "sync_scans": {"offsets": [0.0]},
+    "sync_scans": {"blocks": 3, "offsets": [0.0]},
 }
 """What makes a run small and yet shows what is counted; everything else is as in quick."""
+
+ANYWHERE: dict[str, dict[str, Any]] = {"sync_scans": {"read_mb": 160}}
+"""What makes a count come out beside other work: a scan that waits for a core while the disk reads
+on loses step, and the slower the disk, the longer it may wait."""
 
 pytestmark = pytest.mark.usefixtures("private", "on_disk")
 
@@ -74,7 +78,8 @@ def measured(study: str, output: Path, **parameters: Any) -> list[str]:
 def test_what_is_counted_is_what_the_notebook_says(study: str, tmp_path: Path) -> None:
     wanted = checked(paths.NOTEBOOKS / f"{study}.ipynb")
     assert wanted
-    assert measured(study, tmp_path, **{"blocks": 2} | SMALL.get(study, {})) == wanted
+    small = {"blocks": 2} | SMALL.get(study, {}) | ANYWHERE.get(study, {})
+    assert measured(study, tmp_path, **small) == wanted
 
 
 @pytest.mark.slow
@@ -83,7 +88,8 @@ def test_what_is_counted_is_what_the_notebook_says(study: str, tmp_path: Path) -
 def test_what_is_counted_at_quick_size_is_what_the_notebook_says(
     study: str, tmp_path: Path
 ) -> None:
-    assert measured(study, tmp_path) == checked(paths.NOTEBOOKS / f"{study}.ipynb")
+    found = measured(study, tmp_path, **ANYWHERE.get(study, {}))
+    assert found == checked(paths.NOTEBOOKS / f"{study}.ipynb")
 
 
 def test_the_template_is_a_study_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
-from scipy.stats import kendalltau, mannwhitneyu, theilslopes
+from scipy.stats import kendalltau, mannwhitneyu, theilslopes, ttest_1samp
 
 from .intervals import MINIMUM_BLOCKS, hodges_lehmann, holm, signed_rank_p_value
 from .pairing import BY, copy_of, log_ratios
@@ -30,6 +30,7 @@ def diagnose(
     baseline: str | int,
     key: str = "arm",
     by: Sequence[str] = BY,
+    margin: float = 0.02,
 ) -> pl.DataFrame:
     """The warnings about a run; no rows when nothing is amiss.
 
@@ -42,6 +43,10 @@ def diagnose(
       change is that of the ratio over the whole run. A machine that drifts is no fault, that is
       what blocks are for: this is one arm drifting away from the other.
     - A/A: the two copies of the baseline differ (signed-rank); change is that difference.
+    - settling: within a block, the log-ratio of the last third of all turns differs from that of
+      the first (t) by more than ``margin``; change is that difference. Where one arm
+      still warms up, or pays for what an earlier step left behind, more turns would give another
+      ratio. It is seen in values of ``round_values`` only, from 9 turns on.
 
     Comparisons of fewer than 6 complete blocks are not checked. Give it the values a study stands
     on, not all of them: among hundreds of comparisons no ten blocks can stand out. Errors as for
@@ -54,15 +59,21 @@ def diagnose(
             (pl.col("candidate_position") - pl.col("baseline_position")).sign().alias("after")
         )
         .group_by(*by, "candidate")
-        .agg("log_ratio", "block", "after", pl.len().cast(pl.Int64).alias("blocks"))
+        .agg(
+            *("log_ratio", "block", "after", "log_settling"),
+            pl.len().cast(pl.Int64).alias("blocks"),
+        )
         .filter(pl.col("blocks") >= MINIMUM_BLOCKS, ~pl.col("log_ratio").list.eval(_NAN).list.any())
         .sort(*by, "candidate")
     )
     copies = comparisons.filter(pl.col("candidate").cast(pl.String) == copy_of(baseline))
+    in_turns = comparisons.filter(pl.col("log_settling").list.eval(_NONE).list.any().not_())
+    settling = _checked(in_turns, "settling", "log_settling", _settling, _SETTLING)
     checked = [
         _checked(comparisons, "order", "after", order_effect, _ORDER),
         _checked(comparisons, "drift", "block", drift, _DRIFT),
         _checked(copies, "A/A", "block", _difference, _AA),
+        settling.filter(pl.col("change").log1p().abs() > math.log1p(margin)),
     ]
     return pl.concat(checked).filter(pl.col("p_holm") <= ALPHA).sort("check", *by, "candidate")
 
@@ -93,6 +104,13 @@ def _difference(d: Numbers, _: Numbers) -> tuple[float, float]:
     return hodges_lehmann(d), signed_rank_p_value(d)
 
 
+def _settling(_: Numbers, settling: Numbers) -> tuple[float, float]:
+    # Medians over many turns are nearly normal; ranks of eight blocks could not stand out.
+    if np.ptp(settling) == 0:
+        return float(settling[0]), float(settling[0] == 0)
+    return float(settling.mean()), float(ttest_1samp(settling, 0).pvalue)
+
+
 def _checked(
     comparisons: pl.DataFrame,
     name: str,
@@ -107,7 +125,7 @@ def _checked(
     p_values = [p for _, p in found]
     changes = [math.expm1(change) for change, _ in found]
     sentences = [sentence.format(abs(100 * c), "higher" if c > 0 else "lower") for c in changes]
-    return comparisons.drop("log_ratio", "block", "after").select(
+    return comparisons.drop("log_ratio", "block", "after", "log_settling").select(
         pl.exclude("blocks"),
         pl.lit(name).alias("check"),
         "blocks",
@@ -120,10 +138,19 @@ def _checked(
 _NAN = pl.element().is_nan()
 
 
+_NONE = pl.element().is_null()
+
+
 _ORDER = "the arm that runs later in a block reads {:.1f} % {}: one arm leaves something behind"
 
 
 _DRIFT = "the ratio ends the run {:.1f} % {} than it began: the arms do not drift alike"
+
+
+_SETTLING = (
+    "the ratio of a block's last turns is {:.1f} % {} than that of its first: one arm still warms "
+    "up, or pays for what came before"
+)
 
 
 _AA = "the second copy of the baseline reads {:.1f} % {}: trust no difference of that size here"

@@ -210,9 +210,9 @@ def _diagnosed(
     times = values_of(measured, pl.col("metric").is_in([TIME, CPU])).join(
         effects, on=[*PLACE, "metric"], how="semi"
     )
-    # Only what could make, or hide, a difference worth the name; and the three are one family.
+    # Only what could make, or hide, a difference worth the name; those that decide are a family.
     is_worth_it = pl.col("change").abs() > effects["margin"].max()
-    is_certain = pl.col("p_holm") <= ALPHA / len(_CHECKS)
+    is_certain = pl.col("p_holm") <= ALPHA / (len(_CHECKS) - len(_EXPLAIN))
     has_copies = AGAIN in times["arm"]
     is_enough = effects.filter(~pl.col("verdict").is_in(OPEN[1:])).height > 0
     found = diagnose(times, baseline=BASELINE, by=[*PLACE, "metric"]).filter(
@@ -220,19 +220,20 @@ def _diagnosed(
     )
     rows: list[tuple[str, bool, bool | None, str]] = []
     for name, well in _CHECKS.items():
+        decides = name not in _EXPLAIN
         rows_found = found.filter(pl.col("check") == name)
         if not is_enough:
-            rows.append((name, True, None, "Too few blocks to tell."))
+            rows.append((name, decides, None, "Too few blocks to tell."))
         elif name == "A/A" and not has_copies:
-            rows.append((name, True, None, "No second copy of the baseline was asked for."))
+            rows.append((name, decides, None, "No second copy of the baseline was asked for."))
         elif rows_found.is_empty():
-            rows.append((name, True, True, well))
+            rows.append((name, decides, True, well))
         else:
             said = [
                 f"{_place(tuple(row[c] for c in PLACE))}: {row['sentence']}"
                 for row in rows_found.iter_rows(named=True)
             ]
-            rows.append((name, True, False, f"{named(said)}."))
+            rows.append((name, decides, False, f"{named(said)}."))
     return rows
 
 
@@ -240,7 +241,11 @@ _CHECKS = {
     "order": "No step depends on which side ran first.",
     "drift": "The ratio does not change from the first block to the last.",
     "A/A": "The two copies of the baseline are alike.",
+    "settling": "The ratio does not change from a block's first turns to its last.",
 }
+
+
+_EXPLAIN = ("settling",)
 
 
 def _machine(measured: Sequence[Measured]) -> Outcome:
