@@ -12,6 +12,7 @@ from IPython.display import HTML
 
 from ..analysis import origins
 from ..charts import OUTCOMES, outcome_of, ratio_text
+from ..charts.tables import column_labels
 from ..records import made_where
 from ..templates import environment
 from ._instrument_page import doubtful_machines, executed, in_short, read_checks
@@ -50,8 +51,9 @@ def history_table(cards: pl.DataFrame) -> HTML:
             _side_by_side(claim, records["record"].to_list())
             for _, claim in part.group_by("claim", maintain_order=True)
         ]
-        title = origins()[str(study)].title
-        studies.append({"title": title, "records": records.to_dicts(), "claims": claims})
+        title, rows = origins()[str(study)].title, records.to_dicts()
+        labels = column_labels(["claim", *map(_where, rows)])
+        studies.append({"title": title, "records": rows, "labels": labels, "claims": claims})
     return _html("history_table", studies)
 
 

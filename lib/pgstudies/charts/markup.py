@@ -16,15 +16,34 @@ from .tables import TEMPLATES
 def chart_markup(spec: dict[str, Any]) -> str:
     """The chart for the page; raises StudyError when it has no description."""
     description = description_of(spec)
-    payload = json.dumps(spec, separators=(",", ":"))
+    payload = json.dumps(_in_few_digits(spec), separators=(",", ":"))
     # All charts of a page share one space of ids, the clip paths' among them.
     mark = hashlib.sha256(payload.encode()).hexdigest()[:8]
     svg = vl_convert.vegalite_to_svg(spec)
     # Marks that are there for their tooltips alone are half a megabyte of a picture that has none.
     svg = re.sub(r'<path [^>]*\bopacity="0"/>', "", svg)
+    # The figure has the description; what is inside a picture is not read out, and no eye sees a
+    # thousandth of a pixel.
+    svg = re.sub(r' (?:aria-[a-z]+|role)="[^"]*"', "", svg)
+    svg = re.sub(r' (?:d|transform)="[^"]*"', lambda found: _HUNDREDTHS.sub(r"\1", found[0]), svg)
     svg = re.sub(r'id="([^"]+)"', rf'id="c{mark}-\1"', svg)
     svg = re.sub(r"url\(#([^)]+)\)", rf"url(#c{mark}-\1)", svg)
     # Neither is escaped: the one is markup, and a script ends at the first "</".
     return TEMPLATES.get_template("chart.html").render(
         description=description, svg=svg, spec=payload.replace("</", "<\\/")
     )
+
+
+def _in_few_digits(spec: Any) -> Any:
+    """The same with numbers to as many digits as a tooltip could show; times stay exact."""
+    if isinstance(spec, float):
+        return float(f"{spec:.6g}") if abs(spec) < _TIMES else spec
+    if isinstance(spec, dict):
+        return {key: _in_few_digits(value) for key, value in spec.items()}
+    return [_in_few_digits(value) for value in spec] if isinstance(spec, list) else spec
+
+
+_TIMES = 1e9
+
+
+_HUNDREDTHS = re.compile(r"(\.\d\d)\d+")

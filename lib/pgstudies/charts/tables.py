@@ -50,12 +50,12 @@ def table_html(frame: pl.DataFrame) -> str:
         ],
         rows=[[_text(value) for value in row] for row in shown.iter_rows()],
         left_out=frame.height - shown.height,
-        labels=_labels(frame.columns) if frame.width > NARROW else "",
+        labels=column_labels(frame.columns) if frame.width > NARROW else "",
     )
 
 
-def _labels(columns: list[str]) -> str:
-    """The names of columns as CSS variables, ``--c1`` and so on."""
+def column_labels(columns: list[str]) -> str:
+    """The names of columns as CSS variables, ``--c1`` and so on, for a table of class "wide"."""
     quoted = (name.replace("\\", r"\\").replace("'", r"\'") for name in columns)
     return "".join(f"--c{number}: '{name}';" for number, name in enumerate(quoted, start=1))
 
