@@ -1,0 +1,377 @@
+"""What ``dead_tuples.ipynb`` shows and judges, made of the samples of its record.
+
+``of_structures`` and ``of_vacuum`` are samples, a row for each value; ``names`` are those of all
+arms, in their order; ``published`` has the post's numbers.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+import pgstudies as pg
+
+BY = ["case", "step", "metric"]
+PATTERNS = ["dense", "sparse", "real"]
+PATTERN = pl.col("case").str.split(", ").list.first()
+IS_SHUFFLED = ~pl.col("case").str.ends_with("in order")
+HERE, POST = "here", "in the post"
+
+
+def loaded(of_structures, names):
+    """Columns arm, pattern, bytes_per_tid (median over blocks), its low and high, and load_ns."""
+    metrics = ["size", "cpu_s", "dead"]
+    return (
+        of_structures.filter(
+            pl.col("step") == "load", pl.col("metric").is_in(metrics)
+        )
+        .pivot(
+            "metric",
+            on_columns=metrics,
+            index=["arm", "case", "block"],
+            values="value",
+            aggregate_function="median",
+        )
+        .drop_nulls()
+        .with_columns(pattern=PATTERN)
+        .group_by("arm", "pattern")
+        .agg(
+            pg.spread("bytes_per_tid", pl.col("size") / pl.col("dead")),
+            load_ns=(1e9 * pl.col("cpu_s") / pl.col("dead")).median(),
+        )
+        .sort(_in_order("pattern", "arm", names))
+    )
+
+
+def lookup_cost(looked_up, names):
+    """Columns arm, case, lookup_ns (median over blocks), its low and high, pattern and order.
+
+    ``looked_up`` are the samples of the lookups' CPU time.
+    """
+    return (
+        looked_up.group_by("arm", "case", "block")
+        .agg(pl.col("value").median())
+        .group_by("arm", "case")
+        .agg(pg.spread("lookup_ns", 1e9 * pl.col("value")))
+        .with_columns(
+            pattern=PATTERN,
+            order=pl.when(IS_SHUFFLED)
+            .then(pl.lit("shuffled"))
+            .otherwise(pl.lit("in order")),
+        )
+        .sort(_in_order("pattern", "arm", names))
+    )
+
+
+def of_post(published):
+    """Columns arm, pattern, bytes_per_tid, load_ns and lookup_ns."""
+    by_arm = {"structure": "arm", "case": "pattern"}
+    return published.rename(by_arm).select(
+        "arm", "pattern", "bytes_per_tid", "load_ns", "lookup_ns"
+    )
+
+
+def beside_post(ours, theirs, quantity, names):
+    """The dots of a chart, HERE and POST as its arms: the quantity, low and high by structure.
+
+    The column step has the pattern.
+    """
+    columns = {"structure": "arm", "step": "pattern"}
+    points = [
+        ours.select(quantity, "low", "high", **columns, arm=pl.lit(HERE)),
+        theirs.select(
+            quantity,
+            low=quantity,
+            high=quantity,
+            **columns,
+            arm=pl.lit(POST),
+        ),
+    ]
+    return pl.concat(points).sort(
+        _in_order("step", "structure", names), maintain_order=True
+    )
+
+
+def table_beside_post(loaded, cost, theirs):
+    """Memory, loading and lookups, ours and the post's, by pattern and arm, to three digits."""
+    place = ["pattern", "arm"]
+    by_order = cost.pivot(
+        "order",
+        on_columns=["shuffled", "in order"],
+        index=place,
+        values="lookup_ns",
+    )
+    return (
+        loaded.join(by_order, on=place, maintain_order="left")
+        .join(
+            theirs,
+            on=place,
+            how="left",
+            suffix=", post",
+            maintain_order="left",
+        )
+        .select(
+            *place,
+            **{
+                "bytes": "bytes_per_tid",
+                "bytes, post": "bytes_per_tid, post",
+                "load, ns": "load_ns",
+                "load, ns, post": "load_ns, post",
+                "lookup, ns": "shuffled",
+                "in order, ns": "in order",
+                "lookup, ns, post": "lookup_ns",
+            },
+        )
+        .with_columns(pl.selectors.numeric().round_sig_figs(3))
+    )
+
+
+def effects(of_structures, published):
+    """Effects against the array by BY, with published_ratio; no columns where there is no array."""
+    if "array" not in of_structures["arm"]:
+        return pl.DataFrame()
+    costs = of_structures.filter(
+        pl.col("step").is_in(["load", "lookup"]),
+        pl.col("metric").is_in(["cpu_s", "duration_s"]),
+    )
+    held = of_structures.filter(pl.col("metric") == "size")
+    compared = [
+        pg.round_values(costs, by=BY),
+        pg.block_values(held, by=BY),
+    ]
+    return (
+        pl.concat(
+            pg.paired_effects(values, baseline="array", by=BY)
+            for values in compared
+        )
+        .join(
+            published_ratios(published),
+            on=[*BY, "candidate"],
+            how="left",
+            maintain_order="left",
+        )
+        .sort(PATTERN.cast(pl.Enum(PATTERNS)), "case", maintain_order=True)
+    )
+
+
+def published_ratios(published):
+    """The columns of BY, candidate, and published_ratio: to the post's array."""
+    of_array = published.filter(pl.col("structure") == "array").drop(
+        "structure"
+    )
+    quantities = {
+        "lookup_ms": ("lookup", "cpu_s"),
+        "load_ms": ("load", "cpu_s"),
+        "size_bytes": ("load", "size"),
+    }
+    return pl.concat(
+        published.join(of_array, on="case", suffix="_array")
+        .filter(pl.col("structure") != "array")
+        .select(
+            "case",
+            step=pl.lit(step),
+            metric=pl.lit(metric),
+            candidate="structure",
+            published_ratio=pl.col(field) / pl.col(f"{field}_array"),
+        )
+        for field, (step, metric) in quantities.items()
+    )
+
+
+def ratios_beside_post(effects):
+    """The rows of a chart: ratios that the post has, too, with claim and text; may be empty."""
+    if not effects.height:
+        return effects
+    what = (
+        pl.when(pl.col("metric") == "size")
+        .then(pl.lit("memory"))
+        .otherwise("step")
+    )
+    return (
+        effects.drop_nulls(["published_ratio", "ratio"])
+        .select(
+            "published_ratio",
+            "ratio",
+            "low",
+            "high",
+            "verdict",
+            claim=pl.format("{}, {}", "case", what),
+            text="candidate",
+        )
+        .sort("claim", maintain_order=True)
+    )
+
+
+def of_vacuum(samples):
+    """The samples of VACUUM, with rows_dead: one row in so many is dead."""
+    return samples.filter(pl.col("step") == "vacuum").with_columns(
+        rows_dead=pl.col("case").str.strip_prefix("every ").cast(pl.Int64)
+    )
+
+
+MEASURED = [
+    "index_scans",
+    "used_bytes",
+    "allocated_bytes",
+    "index_blocks",
+    "duration_s",
+]
+
+
+def vacuums(of_vacuum):
+    """A row for each VACUUM: arm, rows_dead, memory_kb, block and the columns of MEASURED."""
+    return (
+        of_vacuum.group_by(
+            "arm", "rows_dead", "block", "metric", memory_kb="iteration"
+        )
+        .agg(pl.col("value").last())
+        .pivot(
+            "metric",
+            on_columns=MEASURED,
+            index=["arm", "rows_dead", "memory_kb", "block"],
+            values="value",
+        )
+    )
+
+
+def one_pass(vacuums, names):
+    """Columns arm, rows_dead, mib, low (used) and high (allocated), all MiB, and what."""
+    allocated = pl.col("allocated_bytes").max() / 2**20
+    return (
+        vacuums.filter(
+            pl.col("index_scans") == 1,
+            pl.col("allocated_bytes").is_not_null(),
+        )
+        .group_by("arm", "rows_dead")
+        .agg(
+            mib=allocated,
+            low=pl.col("used_bytes").max() / 2**20,
+            high=allocated,
+        )
+        .with_columns(what=pl.format("1 row in {}", "rows_dead"))
+        .sort("rows_dead", pl.col("arm").cast(pl.Enum(names)))
+    )
+
+
+def passes(vacuums, names):
+    """Medians of MEASURED over the blocks by arm, rows_dead and memory_kb, and what."""
+    return (
+        vacuums.group_by("arm", "rows_dead", "memory_kb")
+        .agg(pl.col(MEASURED).median())
+        .with_columns(what=pl.format("1 row in {}", "rows_dead"))
+        .sort("rows_dead", pl.col("arm").cast(pl.Enum(names)), "memory_kb")
+    )
+
+
+def newest_before_17(releases):
+    """The name of the arm that stands for VACUUM's array, measured or not."""
+    older = [release for release in releases if float(release) < 17]
+    return (
+        f"VACUUM, {max(older, key=float)}"
+        if older
+        else "VACUUM, before 17"
+    )
+
+
+def no_vacuum(both, before, version):
+    """Why the memory of VACUUM cannot be judged against ``before``, or None.
+
+    ``both`` are the rows of these two, and ``version`` is the server's, such as 180000.
+    """
+    if version < 170000:
+        return "the server is older than 17, so it has the array itself"
+    if (both["index_scans"] > 1).any():
+        return "the array did not hold all dead rows at once"
+    of_array = both.filter(pl.col("arm") == before)["allocated_bytes"]
+    if of_array.count() and of_array.max() < 6 * 2**20:
+        return "the table is so small that a tree's first blocks are most of it"
+    return None
+
+
+def released(of_vacuum, both, before, memory_kb):
+    """Effects of VACUUM's memory against ``before``; no columns where one of them is missing."""
+    sizes = of_vacuum.filter(
+        pl.col("metric").is_in(["allocated_bytes", "used_bytes"]),
+        pl.col("iteration") == memory_kb,
+        pl.col("arm").is_in([before, "VACUUM"]),
+    )
+    if both["arm"].n_unique() < 2 or sizes["arm"].n_unique() < 2:
+        return pl.DataFrame()
+    values = pg.block_values(sizes, by=BY)
+    return pg.paired_effects(values, baseline=before, by=BY)
+
+
+def together(*effects):
+    """All effects in one frame, which has the columns that ``judge`` asks for in any case."""
+    columns = ["baseline", "candidate", *BY]
+    nothing = pl.DataFrame(schema=dict.fromkeys(columns, pl.String()))
+    return pl.concat(
+        [nothing, *(frame for frame in effects if frame.height)],
+        how="diagonal_relaxed",
+    )
+
+
+def all_found(of_structures):
+    """Whether lookups hit as often as expected in every block; None where nothing was looked up."""
+    metrics = ["hits", "expected"]
+    found = (
+        of_structures.filter(pl.col("metric").is_in(metrics))
+        .group_by("block", "arm", "case", "metric")
+        .agg(pl.col("value").sum())
+        .pivot(
+            "metric",
+            on_columns=metrics,
+            index=["block", "arm", "case"],
+            values="value",
+        )
+    )
+    return (
+        (found["hits"] == found["expected"]).all()
+        if found.height
+        else None
+    )
+
+
+def sizes(loaded):
+    """Bytes for each dead TID by pattern and arm."""
+    return {
+        (row["pattern"], row["arm"]): row["bytes_per_tid"]
+        for row in loaded.iter_rows(named=True)
+    }
+
+
+def smallest(size_of, pattern):
+    """The arm with the least bytes for each dead TID, or None."""
+    known = [
+        (size, arm) for (p, arm), size in size_of.items() if p == pattern
+    ]
+    return min(known)[1] if known else None
+
+
+def own_vacuum(passes, rows_dead, memory_kb, version):
+    """The row of ``passes`` that is VACUUM's on the server of the run; None before 17."""
+    own = passes.filter(
+        pl.col("arm") == "VACUUM",
+        pl.col("rows_dead") == rows_dead,
+        pl.col("memory_kb") == memory_kb,
+    )
+    return (
+        own.row(0, named=True)
+        if own.height and version >= 170000
+        else None
+    )
+
+
+def small_enough(own, dead):
+    """Whether a VACUUM used less than half of six bytes for each dead row; None: not known."""
+    if own is None or not own["used_bytes"]:
+        return None
+    if 6 * dead <= 2**18:
+        return None  # of less, a tree's first blocks are most
+    return own["used_bytes"] < 3 * dead
+
+
+def _in_order(pattern, arm, names):
+    return [
+        pl.col(pattern).cast(pl.Enum(PATTERNS)),
+        pl.col(arm).cast(pl.Enum(names)),
+    ]

@@ -1,0 +1,54 @@
+"""How VACUUM is watched in ``dead_tuples.ipynb``: what it says, and how much memory it takes."""
+
+from __future__ import annotations
+
+import re
+import threading
+from contextlib import contextmanager
+
+
+@contextmanager
+def notices(trial):
+    """What the server says to the trial meanwhile: a list of messages, each with its detail."""
+    said = []
+
+    def listen(notice):
+        said.append(f"{notice.message_primary} {notice.message_detail}")
+
+    trial.connection.add_notice_handler(listen)
+    try:
+        yield said
+    finally:
+        trial.connection.remove_notice_handler(listen)
+
+
+@contextmanager
+def highest(server, query, names):
+    """The largest value in each column of a query that another session repeats meanwhile, by name.
+
+    It is empty where the query found no row, and where there is no query.
+    """
+    most, done = {}, threading.Event()
+
+    def watch():
+        with server.connect() as watcher:
+            while query and not done.is_set():
+                for row in watcher.execute(query, prepare=True).fetchall():
+                    for name, value in zip(names, row, strict=True):
+                        most[name] = max(most.get(name, 0), value)
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        yield most
+    finally:
+        done.set()
+        watching.join()
+
+
+def index_scans(said, index):
+    """How often VACUUM VERBOSE went through the index, by the messages ``said``."""
+    text = "\n".join(said)
+    # since 14; before, a line for each scan
+    told = re.search(r"index scans: (\d+)", text)
+    return int(told[1]) if told else text.count(f'scanned index "{index}"')
