@@ -1,0 +1,462 @@
+"""What ``mvcc_catalog.ipynb`` reads from its record and from the post, shaped to be shown.
+
+``lines`` says what every arm is; ``costs`` are seconds for one object or one session, in each turn;
+``rounds`` are the same, one value for each round.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+import pgstudies as pg
+from pgstudies.errors import StudyError
+
+FACES = [
+    "create, many at once",
+    "drop, many at once",
+    "start, cache files removed",
+]
+"""The three steps that the post measured."""
+
+TESTS = dict(zip(("create", "drop", "startup"), FACES, strict=True))
+"""The same steps by the names of the post's tests."""
+
+ONE_BY_ONE = [
+    "one transaction",
+    "one transaction, bystander",
+    "commit each",
+    "commit each, bystander",
+]
+STEPS = [
+    *FACES,
+    "start, the post's path",
+    *(f"{s}, {c}" for s in ("create", "drop") for c in ONE_BY_ONE),
+]
+METRICS = {"cpu_s": "CPU time", "duration_s": "time"}
+NAMED = pl.format(
+    "{}: {}", "what", pl.col("metric").replace_strict(METRICS)
+)
+"""A step and its metric, as charts call them."""
+
+
+def post_ratios(timings, percent):
+    """The post's cells: both times, percentages as printed and recomputed, and the times' ratio."""
+    cell = ["battery", "test", "connections"]
+    mvcc, now = pl.col("mvcc"), pl.col("snapshot_now")
+    return (
+        timings.pivot("arm", index=cell, values="value")
+        .join(percent, on=cell)
+        .with_columns(
+            recomputed=100 * (mvcc - now).abs() / ((mvcc + now) / 2),
+            ratio=mvcc / now,
+        )
+    )
+
+
+def post_formula(ratio):
+    """The post's percentage, the difference over the mean of both, by their ratio."""
+    return (200 * (ratio - 1).abs() / (ratio + 1)).round(1)
+
+
+def lines_of(record):
+    """What each measured arm is: *home* is its server, *release* the line it belongs to in charts.
+
+    A server's arms with sessions are a line of their own; *open* counts transactions, *asked* is
+    the release as the parameters named it. Raises StudyError where no arm had any open.
+    """
+    versions = {
+        row["name"]: row["server"].removeprefix("PostgreSQL ").split()[0]
+        for row in record.arms.drop_nulls("server").iter_rows(named=True)
+    }
+    done = set(record.measured["arm"])
+    arms = [arm for arm in record.info["arms"] if arm["name"] in done]
+    homes = [home_of(arm, versions[arm["name"]]) for arm in arms]
+    lines = pl.DataFrame(
+        {
+            "arm": arm["name"],
+            "home": home,
+            "release": f"{home}, sessions"
+            if arm["options"]["holder"] == "sessions"
+            else home,
+            "open": arm["options"]["open"],
+            "asked": arm["options"]["release"],
+        }
+        for arm, home in zip(arms, homes, strict=True)
+    )
+    if lines["open"].max() == 0:
+        reasons = "; ".join(dict.fromkeys(record.reasons.values()))
+        raise StudyError(
+            f"Nothing was measured with transactions open: {reasons}."
+        )
+    return lines
+
+
+def home_of(arm, version):
+    """The arm's release as its server tells it; a second copy of it is another one."""
+    is_ours = arm["options"]["release"] == "this server"
+    return (
+        version
+        + (" (this server)" if is_ours else "")
+        + (" (again)" if arm["repeats"] else "")
+    )
+
+
+def release_of(names, number):
+    """The version measured of a release; its number where none was."""
+    return next((n for n in names if n.startswith(f"{number}.")), number)
+
+
+def metric_of(samples):
+    """What effects rest on: CPU time where it can be seen."""
+    return next(
+        metric for metric in METRICS if metric in samples["metric"]
+    )
+
+
+def costs_of(samples, at_once):
+    """Times of all turns but the first: ``value`` is seconds for one of ``at_once`` objects."""
+    in_all = pl.col("case") == "many at once"
+    return samples.filter(
+        pl.col("metric").is_in(METRICS), pl.col("case") != "first"
+    ).with_columns(
+        value=pl.col("value") / pl.when(in_all).then(at_once).otherwise(1),
+        what=pl.format("{}, {}", "step", "case"),
+    )
+
+
+def in_order(names):
+    """What sorts a chart's rows: by step and metric, then by release."""
+    choices = [
+        f"{what}: {name}" for what in STEPS for name in METRICS.values()
+    ]
+    return [
+        pl.col("what").cast(pl.Enum(choices)),
+        pl.col("release").cast(pl.Enum(names)),
+    ]
+
+
+def medians(costs, names, distinct):
+    """Median cost over blocks in ``us``, from ``low`` to ``high``, by release and number open."""
+    by = ["release", "what", "metric", "open"]
+    return (
+        pg.block_values(costs, by=by, statistic="median")
+        .filter(pl.col("release").is_in(distinct))
+        .group_by("release", "open", what=NAMED)
+        .agg(pg.spread("us", 1e6 * pl.col("value")))
+        .sort(*in_order(names), "open")
+        .select(
+            "what",
+            "us",
+            "low",
+            "high",
+            arm="release",
+            connections="open",
+        )
+    )
+
+
+def rounds_of(costs, lines):
+    return (
+        pg.round_values(costs, by=["what", "metric"])
+        .join(lines, on="arm")
+        .drop("position")
+    )
+
+
+def from_none(rounds, lines):
+    """The rounds, in which sessions begin where their release does: with no transaction open."""
+    of_line = lines.select("release", "home").unique()
+    without = rounds.filter(pl.col("open") == 0).drop("release")
+    zeros = without.join(of_line, on="home").select(rounds.columns)
+    return pl.concat([zeros, rounds.filter(pl.col("open") > 0)])
+
+
+def growth_lines(growth, names, distinct):
+    """Growth by release and ``connections``, each line beginning at 1 with none open."""
+    shown = growth.select(
+        "low",
+        "high",
+        "ratio",
+        what=NAMED,
+        release="release",
+        connections=pl.col("candidate").cast(int),
+    )
+    one = pl.lit(1.0)
+    at_none = shown.with_columns(
+        low=one, high=one, ratio=one, connections=pl.lit(0, pl.Int64)
+    )
+    return (
+        pl.concat([at_none.unique(), shown])
+        .filter(
+            pl.col("release").is_in(distinct),
+            pl.col("ratio").is_not_null(),
+        )
+        .sort(*in_order(names), "connections")
+        .rename({"release": "arm"})
+    )
+
+
+def timeline(at_top, names):
+    """Growth of the post's three steps in the order of releases; ``measure`` names the metric."""
+    return (
+        at_top.filter(pl.col("what").is_in(FACES))
+        .select(
+            "what",
+            "low",
+            "high",
+            "ratio",
+            "release",
+            measure=pl.col("metric").replace_strict(METRICS),
+        )
+        .sort("measure", "what", pl.col("release").cast(pl.Enum(names)))
+    )
+
+
+def relative_to(numbers, rounds):
+    """Every round's cost over that of the same release with fewer open: ``since`` says how many."""
+    return pl.concat([grown_since(number, rounds) for number in numbers])
+
+
+def grown_since(number, rounds):
+    same = ["block", "round", "what", "metric"]
+    # Arms with sessions have none without: theirs is the one of their server.
+    same.append("release" if number else "home")
+    own = rounds.filter(pl.col("open") == number)
+    return (
+        rounds.filter(pl.col("open") > number)
+        .join(own.select(*same, own="value"), on=same)
+        .with_columns(
+            value=pl.col("value") / pl.col("own"), since=pl.lit(number)
+        )
+    )
+
+
+def post_beside(ratios, ours):
+    """The post's ratios and ours, and both as the post's percentages, by test and connections."""
+    return (
+        ratios.with_columns(what=pl.col("test").replace_strict(TESTS))
+        .pivot(
+            "battery",
+            index=["test", "what", "connections"],
+            values="ratio",
+        )
+        .join(
+            ours,
+            left_on=["what", "connections"],
+            right_on=["what", "open"],
+            how="left",
+            maintain_order="left",
+        )
+        .select(
+            "test",
+            "connections",
+            pl.col("1", "2").round(3).name.prefix("battery "),
+            **{
+                "reproduced": pg.with_interval(),
+                "published, %": post_formula(pl.col("2")),
+                "reproduced, %": post_formula(pl.col("ratio")),
+            },
+        )
+        .sort("test", "connections")
+    )
+
+
+def ratio_lines(ratios, effects):
+    """The post's ratios and ours by test and connections: a line for each battery and release."""
+    of_post = ratios.select(
+        arm=pl.format("post, battery {}", "battery"),
+        connections="connections",
+        test="test",
+        ratio="ratio",
+        low="ratio",
+        high="ratio",
+    )
+    tests = {what: test for test, what in TESTS.items()}
+    ours = effects.filter(pl.col("what").is_in(FACES)).select(
+        arm="candidate",
+        connections=pl.col("open").cast(pl.Int64),
+        test=pl.col("what").replace_strict(tests),
+        ratio="ratio",
+        low=pl.coalesce("low", "ratio"),
+        high=pl.coalesce("high", "ratio"),
+    )
+    return (
+        pl.concat([of_post, ours])
+        .filter(pl.col("ratio").is_not_null())
+        .sort("test", "arm", "connections")
+    )
+
+
+def pairs(ratios, ours):
+    """Every ratio of the post's that was measured here, too, with ours: a ``claim`` each."""
+    return (
+        ratios.with_columns(what=pl.col("test").replace_strict(TESTS))
+        .join(
+            ours,
+            left_on=["what", "connections"],
+            right_on=["what", "open"],
+            suffix="_here",
+        )
+        .select(
+            "low",
+            "high",
+            "verdict",
+            claim=pl.format("{} {}", "test", "connections"),
+            published_ratio="ratio",
+            ratio="ratio_here",
+        )
+    )
+
+
+def known_of(ratios):
+    """The post's ratios by battery, test and connections."""
+    cell = ["battery", "test", "connections"]
+    return {
+        tuple(row[name] for name in cell): row["ratio"]
+        for row in ratios.iter_rows(named=True)
+    }
+
+
+def ends_in_post(ratios, measured):
+    """Fewest and most of the measured numbers that the second battery has, too, or None twice."""
+    known = known_of(ratios)
+    both = [number for number in measured if (2, "drop", number) in known]
+    return (both[0], both[-1]) if both else (None, None)
+
+
+def missing(asked, most):
+    """Why no claim can be judged: a release was not run, or no number of the post's; or None."""
+    for name in ("9.3", "9.6"):
+        if name not in set(asked):
+            return f"release {name} was not run"
+    if most is None:
+        return "none of the post's numbers of transactions was measured"
+    return None
+
+
+def told_by_post(ratios, fewest, most, *, tested):
+    """The second battery's growth from fewest to most, where tested, and its ratio with fewest."""
+    known = known_of(ratios)
+
+    def growth(test):
+        if not tested or fewest == most:
+            return None
+        return known[2, test, most] / known[2, test, fewest]
+
+    return {
+        "drop": growth("drop"),
+        "create": growth("create"),
+        "start": growth("startup"),
+        "few": known.get((2, "create", fewest)),
+    }
+
+
+def not_held(samples):
+    """Why nothing tells what open transactions cost: some snapshot was without them; or None."""
+    listed = samples.filter(pl.col("metric") == "xids")
+    if (listed["value"] >= listed["open"]).all():
+        return None
+    return "some snapshot did not list all the transactions held open"
+
+
+def against(growth, bases, later):
+    """The later releases' growth against that of each of the bases."""
+    by = ["what", "metric"]
+    tables = [
+        pg.paired_effects(growth, baseline=base, key="release", by=by)
+        .filter(pl.col("candidate").is_in(later))
+        .select(
+            "what",
+            "candidate",
+            against="baseline",
+            effect=pg.with_interval(),
+            verdict="verdict",
+        )
+        for base in bases
+    ]
+    empty = pl.DataFrame(
+        schema=["what", "candidate", "against", "effect", "verdict"]
+    )
+    return pl.concat(tables or [empty])
+
+
+def touched_of(samples, at_once):
+    """Buffers per object, hit and read together, in every turn with many at once."""
+    return (
+        samples.filter(
+            pl.col("metric").is_in(["buffers_hit", "buffers_read"]),
+            pl.col("case") == "many at once",
+        )
+        .group_by("block", "release", "step", "open", "turn")
+        .agg(pl.col("value").sum() / at_once)
+    )
+
+
+def growth_of_work(touched, top):
+    """How often more pages a drop touches with ``top`` open than without; None if not counted."""
+    work = touched.filter(pl.col("step") == "drop").pivot(
+        "open", index=["block", "release", "turn"], values="value"
+    )
+    if work.is_empty():
+        return None
+    return work.select((pl.col(str(top)) / pl.col("0")).median()).item()
+
+
+def removal(starts, numbers, names):
+    """A session's start in ms, removing at the post's path and removing the real files."""
+    return (
+        pg.paired_effects(
+            pg.block_values(
+                starts, by=["release", "case", "metric", "open"]
+            ),
+            baseline="the post's path",
+            key="case",
+            by=["release", "metric", "open"],
+        )
+        .filter(pl.col("open").is_in(numbers))
+        .select(
+            "release",
+            "open",
+            "metric",
+            post_ms=(1e3 * pl.col("baseline_median")).round(2),
+            removed_ms=(1e3 * pl.col("candidate_median")).round(2),
+            effect=pg.with_interval(),
+        )
+        .sort(pl.col("release").cast(pl.Enum(names)), "open", "metric")
+    )
+
+
+def all_of(samples, metric, condition, **where):
+    """Whether the condition holds for every value of the metric there; None if there is none."""
+    rows = samples.filter(
+        pl.col("metric") == metric,
+        *(pl.col(column) == value for column, value in where.items()),
+    )
+    return rows.select(condition.all()).item() if rows.height else None
+
+
+def counted(samples, touched, top, at_once):
+    """What must come out the same on every machine: yes, no, or None where it was not counted."""
+
+    def every(metric, condition, **where):
+        return all_of(samples, metric, condition, **where)
+
+    value, work = pl.col("value"), growth_of_work(touched, top)
+    return {
+        "every snapshot held all the open transactions": every(
+            "xids", value >= pl.col("open")
+        ),
+        "every object was created": every(
+            "objects", value == at_once, step="create"
+        ),
+        "and dropped": every("objects", value == 0, step="drop"),
+        "both cache files were there, and removed, before every start": every(
+            "files_removed", value == 2, case="cache files removed"
+        ),
+        "there was nothing to remove at the post's path": every(
+            "files_removed", value == 0, case="the post's path"
+        ),
+        "dropping touches as many pages with open transactions as without, within a tenth": (
+            work and abs(work - 1) < 0.1
+        ),
+    }
