@@ -40,6 +40,21 @@ def step_by_step(session, path, what, *, pages, per_page):
     session.execute("COMMIT")
 
 
+def note(trial, step, case, paths, *, pages):
+    """Record the distances between scans and, in the first block of a run, where each was."""
+    note_distances(trial, step, case, paths, pages=pages)
+    if trial.block == 1:
+        note_places(trial, step, case, paths)
+
+
+def note_places(trial, step, case, paths):
+    """Record about 150 positions of every scan, enough for a picture."""
+    for number, path in enumerate(paths, 1):
+        for at, block in path[:: max(1, len(path) // 150)]:
+            where = {"iteration": number, "case": case, "at": at}
+            trial.record(step, "block", block, "block number", **where)
+
+
 def note_distances(trial, step, case, paths, *, pages):
     """Record where scans began, and how far each was from the one that began before it."""
     for number, (one, two) in enumerate(itertools.pairwise(paths), 2):

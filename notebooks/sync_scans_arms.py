@@ -1,0 +1,192 @@
+"""The arms of ``sync_scans.ipynb``: scans out of step and in step, and what varies them."""
+
+from __future__ import annotations
+
+import itertools
+
+import pgstudies as pg
+
+OUT = "Every scan begins at block 0"
+IN = "A scan begins where another one is"
+BOTH = (("off", OUT), ("on", IN))
+ROOMY, LIMITED = ("warm", "cold"), ("small memory", "small and slow")
+DIRECT = {"debug_io_direct": "data"}
+
+
+def arms(
+    *,
+    scans,
+    machines,
+    table_mb,
+    window,
+    small_bytes,
+    io_methods,
+    concurrencies,
+    combine_kb,
+    releases,
+    schedulers,
+):
+    """Every arm, in the order of the page.
+
+    ``window`` is what the kernel reads ahead (bytes), ``small_bytes`` what a machine of small
+    memory has beside what each session needs; the other arguments are the study's parameters.
+    """
+    too_small = reason_too_small(crowd(scans), window, small_bytes)
+    found = of_the_post(scans, table_mb, too_small)
+    if "cold" in machines:
+        found.append(without_ring(scans, table_mb))
+    if "direct" in machines:
+        found += past_the_kernel(scans)
+        found += looking_ahead(io_methods, concurrencies, combine_kb)
+    for release in releases:
+        found += of_release(release, with_direct="direct" in machines)
+    for scheduler in schedulers:
+        found += under_scheduler(scheduler)
+    return found
+
+
+def crowd(scans):
+    """The most scans of those that are no more than four: for what more would overdo."""
+    return max((n for n in scans if n <= 4), default=min(scans))
+
+
+def reason_too_small(count, window, small_bytes):
+    """Why so many scans that read by themselves cannot be had in small memory, or None."""
+    if 2 * count * window <= small_bytes:
+        return None
+    return (
+        f"the kernel reads {window / 2**20:.0f} MB ahead for each scan, and {count} scans "
+        "that read by themselves would fill the memory that goes with a table this small"
+    )
+
+
+def of_the_post(scans, table_mb, too_small):
+    """Off, on, and what varies them: the ring of buffers and the removed offset."""
+    few = [count for count in scans if count <= crowd(scans)]
+    quarter = {"shared_buffers": f"{max(1, table_mb // 4)}MB"}
+    return [
+        _arm("off", f"{OUT}.", "off", (*ROOMY, *LIMITED), scans),
+        _arm("on", f"{IN}.", "on", (*ROOMY, *LIMITED), scans),
+        _arm(
+            "on, small ring",
+            "The same without look-ahead.",
+            "on",
+            ("small and slow",),
+            few,
+            settings={"effective_io_concurrency": "0"},
+            not_run=too_small,
+        ),
+        _arm(
+            "behind",
+            "Some way behind, by the client, past the kernel's cache.",
+            "on",
+            (),
+            scans,
+            settings=DIRECT | quarter,
+        ),
+    ]
+
+
+def without_ring(scans, table_mb):
+    """A table that is smaller than a quarter of shared buffers."""
+    fits = {"shared_buffers": f"{5 * table_mb}MB"}
+    words = "Shared buffers have room for the table."
+    return _arm("no ring", words, "on", ROOMY, scans, settings=fits)
+
+
+def past_the_kernel(scans):
+    """Off and on with direct I/O."""
+    words = "past the kernel's cache."
+    return [
+        _direct("direct, off", f"{OUT}, {words}", "off", scans),
+        _direct("direct", f"{IN}, {words}", "on", scans),
+    ]
+
+
+def looking_ahead(io_methods, concurrencies, combine_kb):
+    """Two scans in step with direct I/O, for every way in which 18 can read ahead."""
+    found = []
+    for method, concurrency, combine in itertools.product(
+        io_methods, concurrencies, combine_kb
+    ):
+        look_ahead = {
+            "io_method": method,
+            "effective_io_concurrency": str(concurrency),
+            "io_combine_limit": f"{combine}kB",
+        }
+        said = ", ".join(f"{k} = {v}" for k, v in look_ahead.items())
+        name = f"direct, {method} {concurrency}×{combine}"
+        words = f"In step, with {said}."
+        found.append(_direct(name, words, "on", settings=look_ahead))
+    return found
+
+
+def of_release(release, *, with_direct):
+    """Two scans on another release, with direct I/O too where that is measured and it has it."""
+    found = []
+    for sync, said in BOTH:
+        words = f"{said}, on {release}."
+        slow = ("small and slow",)
+        found.append(_arm(sync, words, sync, slow, [2], release=release))
+        if with_direct and int(release.split(".")[0]) >= 16:
+            name = {"off": "direct, off", "on": "direct"}[sync]
+            words = f"{said}, past the kernel's cache."
+            found.append(_direct(name, words, sync, release=release))
+    return found
+
+
+def under_scheduler(scheduler):
+    """Scans in small memory while the disk has this I/O scheduler."""
+    return [
+        _arm(
+            f"{sync}, {scheduler}",
+            f"{said}, with the I/O scheduler {scheduler}.",
+            sync,
+            ("small memory",),
+            [2, 4],
+            scheduler=scheduler,
+        )
+        for sync, said in BOTH
+    ]
+
+
+def _arm(
+    name,
+    description,
+    sync,
+    cases,
+    counts,
+    *,
+    settings=None,
+    scheduler=None,
+    release=None,
+    not_run=None,
+):
+    options = {
+        "sync": sync,
+        "cases": cases,
+        "counts": counts,
+        "scheduler": scheduler,
+    }
+    return pg.Arm(
+        f"{name}, {release}" if release else name,
+        description,
+        server=release,
+        settings=settings or {},
+        options=options,
+        not_run=pg.reason_not_available(release) if release else not_run,
+    )
+
+
+def _direct(
+    name, description, sync, counts=(2,), *, settings=None, release=None
+):
+    return _arm(
+        name,
+        description,
+        sync,
+        ("direct",),
+        counts,
+        settings=DIRECT | (settings or {}),
+        release=release,
+    )
