@@ -1,0 +1,330 @@
+"""How ``hash_index.ipynb`` reads its record: what its charts, tables and answers are made of."""
+
+from __future__ import annotations
+
+import polars as pl
+
+import pgstudies as pg
+
+LARGE = 100_000
+"""Rows; the index of a smaller table is mostly its first pages."""
+MOST_COLD = 3000 / 2_000_000
+"""Transactions of a cold run to rows of the table: the post's own in a minute."""
+
+
+def release_of(version_text):
+    """17.2 of "PostgreSQL 17.2 on x86_64…"; nothing where there is no text."""
+    return (version_text or "").removeprefix("PostgreSQL ").split(" ")[0]
+
+
+def of_arms(record):
+    """What each arm is: arm, index ("… (again)" of the second copy), release."""
+    servers = dict(record.arms.select("name", "server").iter_rows())
+    return pl.DataFrame(
+        {
+            "arm": arm["name"],
+            "index": (arm["options"]["index"] or arm["name"])
+            + (" (again)" if arm["repeats"] else ""),
+            "release": release_of(servers[arm["name"]]),
+        }
+        for arm in record.info["arms"]
+    )
+
+
+def cases_of(samples, widths, collations):
+    """The kinds of key that were measured, in the order of the page: texts by their width."""
+    texts = {f"text{width}": width for width in widths} | {"wide": 100}
+    cases = [
+        "narrow",
+        *sorted(texts, key=texts.get),
+        *(f"wide, {collation}" for collation in collations),
+        "collision",
+    ]
+    return [case for case in cases if case in samples["case"]]
+
+
+def pages_read(samples):
+    """Pages read per transaction, cold: case, release, index, arm, reads (mean), low, high."""
+    value = pl.col("value")
+    return (
+        samples.filter(
+            pl.col("metric") == "buffers_read", pl.col("step") == "cold"
+        )
+        .group_by("case", "release", "index", "arm")
+        .agg(reads=value.mean(), low=value.min(), high=value.max())
+    )
+
+
+def from_cold_to_warm(samples, own, cases):
+    """One transaction, leg by leg, on the release ``own``.
+
+    Columns: arm, case, leg, value, low, high, what (the case and the unit: µs or pages).
+    """
+    leg = pl.when(pl.col("step") == "cold").then(1).otherwise("iteration")
+    shown = {
+        "duration_s": ("µs per transaction", 1e6),
+        "buffers_read": ("pages read per transaction", 1),
+    }
+    return pl.concat(
+        samples.filter(
+            pl.col("release") == own,
+            pl.col("metric") == metric,
+            pl.col("step").is_in(["cold", "warming"]),
+            pl.col("case").is_in(cases),
+        )
+        .group_by("arm", "case", leg=leg.cast(pl.Int64))
+        .agg(pg.spread("value", factor * pl.col("value")))
+        .with_columns(what=pl.format("{}: {}", "case", pl.lit(unit)))
+        for metric, (unit, factor) in shown.items()
+        if metric in samples["metric"]
+    )
+
+
+def warm_turns(samples):
+    """How warm the warm turns were: case, arm, turns, least_hits (a part of 1)."""
+    pages = ["buffers_hit", "buffers_read"]
+    hit, read = map(pl.col, pages)
+    return (
+        samples.filter(
+            pl.col("step") == "warm", pl.col("metric").is_in(pages)
+        )
+        .group_by("case", "arm", "block", "turn", "metric")
+        .agg(pl.col("value").sum())
+        .pivot(
+            "metric",
+            on_columns=pages,
+            index=["case", "arm", "block", "turn"],
+            values="value",
+        )
+        .group_by("case", "arm")
+        .agg(
+            turns=pl.len(), least_hits=(hit / (hit + read)).min().round(5)
+        )
+    )
+
+
+def is_shown(samples):
+    """Whether an effect is of the quantity by which its step is shown; an expression."""
+    warm = "cpu_s" if "cpu_s" in samples["metric"] else "duration_s"
+    shown_by = {
+        "cold": "buffers_read",
+        "slow disk": "duration_s",
+        "warm": warm,
+    }
+    return pl.col("metric") == pl.col("step").replace_strict(shown_by)
+
+
+def patch_ratios(published):
+    """The post's cost with the patch to that without: case, step, published_ratio."""
+    ratios = _throughputs(published).select(
+        "case",
+        step="cache",
+        published_ratio=pl.col("hash_head") / pl.col("hash_patched"),
+    )
+    slow = ratios.filter(pl.col("step") == "cold").with_columns(
+        step=pl.lit("slow disk")
+    )
+    return pl.concat([ratios, slow])
+
+
+def claimed_ratios(published):
+    """The post's ratios by the ids of its claims."""
+    patch = patch_ratios(published).filter(pl.col("step") != "slow disk")
+    ratios = {
+        f"{case} {step}": ratio for case, step, ratio in patch.rows()
+    }
+    wide = _throughputs(published).filter(pl.col("case") == "wide")
+    names = {"cold": "hash beats btree", "warm": "hash as btree"}
+    for tps in wide.iter_rows(named=True):
+        ratios[names[tps["cache"]]] = tps["btree"] / tps["hash_patched"]
+    return ratios
+
+
+def _throughputs(published):
+    return published.filter(pl.col("unit") == "tps").pivot(
+        "arm", index=["case", "cache"], values="value"
+    )
+
+
+def gains(rounds, cases):
+    """Warm, the code alone to code and value, as samples of which cases can be compared.
+
+    Columns: block, round, case, step, metric, unit (ratio), code, code and value, value.
+    """
+    pair = ["code", "code and value"]
+    return (
+        rounds.filter(
+            pl.col("step") == "warm",
+            pl.col("metric").is_in(["cpu_s", "duration_s"]),
+            pl.col("case").is_in(cases),
+            pl.col("arm").is_in(pair),
+        )
+        .pivot(
+            "arm",
+            on_columns=pair,
+            index=["block", "round", "case", "step", "metric", "unit"],
+            values="value",
+        )
+        .with_columns(
+            value=pl.col("code") / pl.col("code and value"),
+            unit=pl.lit("ratio"),
+        )
+    )
+
+
+def told(ways):
+    """Of builds, medians: arm, case, presorted (0 or 1), index_bytes, wal_bytes."""
+    metrics = ["presorted", "index_bytes", "wal_bytes"]
+    return (
+        ways.filter(pl.col("metric").is_in(metrics))
+        .group_by("arm", "case", "metric")
+        .agg(pl.col("value").median())
+        .pivot(
+            "metric",
+            on_columns=metrics,
+            index=["arm", "case"],
+            values="value",
+        )
+    )
+
+
+def building_effects(samples, metrics):
+    """Effects on building: of the wrong estimate, and of leaving out the value, where measured."""
+    built = pg.round_values(
+        samples.filter(
+            pl.col("step").is_in(["build", "build, wide"]),
+            pl.col("metric").is_in(metrics),
+        ),
+        by=["case", "step", "metric"],
+    )
+    pairs = {
+        "few buffers": "few buffers, wrong estimate",
+        "code": "code and value",
+    }
+    return [
+        pg.paired_effects(
+            built.filter(pl.col("arm").is_in([one, other])), baseline=other
+        )
+        for one, other in pairs.items()
+        if {one, other} <= set(built["arm"])
+    ]
+
+
+def not_warm(least_hits):
+    """Why no warm claim is judged, by the smallest share of hits in a turn; or None."""
+    if least_hits is None or least_hits >= 0.999:
+        return None
+    return f"of a warm turn only {least_hits:.1%} of pages were in shared buffers"
+
+
+def comes_back(transactions, rows):
+    """Why no cold claim is judged, by the size of a cold run; or None."""
+    if transactions <= MOST_COLD * rows:
+        return None
+    return (
+        f"not at this size: {transactions} transactions on {rows:,} rows come back to "
+        f"pages that they have read"
+    )
+
+
+def answers_of_data(everything, rows):
+    """Whether the tables are what they should be, by what was looked at after loading."""
+    loaded = everything.filter(
+        pl.col("block") == 0, pl.col("step") == "load"
+    )
+
+    def colliding(case):
+        return loaded.filter(
+            pl.col("metric") == "colliding", pl.col("case") == case
+        )["value"]
+
+    sums = (
+        loaded.filter(pl.col("metric") == "checksum")
+        .group_by("case")
+        .agg(pl.col("value").n_unique())
+    )
+    return {
+        "every server has the same data": sums["value"].max() == 1,
+        "nearly all colliding keys collide, and hardly any others": (
+            colliding("collision").min() >= 0.999 * rows
+            and colliding("narrow").max() < 0.01 * rows
+        ),
+    }
+
+
+def answers_of_sizes(sizes, rows):
+    """How large indexes are beside each other; None of each where the table is small."""
+
+    def size(index, case):
+        return sizes.filter(
+            pl.col("case") == case, pl.col("arm") == index
+        )["size_bytes"].item()
+
+    is_large = rows >= LARGE
+    return {
+        "a hash index is as large on wide keys as on narrow ones": (
+            abs(size("hash", "wide") / size("hash", "narrow") - 1) < 0.05
+            if is_large
+            else None
+        ),
+        "a btree on wide keys is more than three times as large": (
+            size("btree", "wide") > 3 * size("hash", "wide")
+            if is_large
+            else None
+        ),
+    }
+
+
+def answers_of_reads(reads, repeat):
+    """How many pages cold queries read, on one server; ``repeat`` is the second copy's index."""
+
+    def pages(index, case):
+        found = reads.filter(
+            pl.col("case") == case, pl.col("index") == index
+        )["reads"]
+        return found.item() if found.len() else None
+
+    cold = pages("hash", "wide")
+    return {
+        "a cold query by wide keys reads fewer pages by hash than by btree": cold
+        and cold < pages("btree", "wide"),
+        "a collision costs one more page, within a fifth": cold
+        and abs(pages("hash", "collision") - pages("hash", "narrow") - 1)
+        < 0.2,
+        "both copies of the baseline read the same pages": cold
+        and abs(pages(repeat, "wide") / pages("btree", "wide") - 1)
+        < 0.001,
+    }
+
+
+def answers_of_builds(ways, rows, unmet_settings):
+    """When a hash index is sorted first; with other shared buffers the threshold is elsewhere."""
+
+    def presorted(arm, case):
+        is_one = (
+            (pl.col("metric") == "presorted")
+            & (pl.col("arm") == arm)
+            & (pl.col("case") == case)
+        )
+        return set(ways.filter(is_one)["value"])
+
+    has_threshold = (
+        rows >= LARGE and "shared_buffers" not in unmet_settings
+    )
+    few = presorted("few buffers", "few buffers")
+    misled = presorted("few buffers, wrong estimate", "few buffers")
+    return {
+        "a hash index is sorted first where memory is little, not where it is much": (
+            (
+                presorted("hash", "little memory") == {1}
+                and presorted("hash", "much memory") == {0}
+            )
+            if has_threshold
+            else None
+        ),
+        "with few buffers it is sorted first, unless the estimate is wrong": (
+            (few == {1} and misled == {0})
+            if few and has_threshold
+            else None
+        ),
+    }
