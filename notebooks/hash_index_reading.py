@@ -210,8 +210,13 @@ def building_effects(samples, metrics):
     ]
 
 
-def not_warm(least_hits):
-    """Why no warm claim is judged, by the smallest share of hits in a turn; or None."""
+def not_warm(turns, comparison):
+    """Why a warm claim is not judged, by the least hits in a turn of what it compares; or None.
+
+    ``turns`` is ``warm_turns``; a claim compares two arms of one case, or two cases.
+    """
+    compared = turns.filter(pl.col("case").is_in(comparison.values()))
+    least_hits = compared["least_hits"].min()
     if least_hits is None or least_hits >= 0.999:
         return None
     return f"of a warm turn only {least_hits:.1%} of pages were in shared buffers"

@@ -58,16 +58,16 @@ def test_the_posts_ratios_are_of_cost_so_fewer_transactions_are_above_one() -> N
     assert slow["published_ratio"].to_list() == [49.9 / 37.2]
 
 
-@pytest.mark.parametrize(
-    ("least", "reason"),
-    [
-        (None, None),
-        (0.999, None),
-        (0.9, "of a warm turn only 90.0% of pages were in shared buffers"),
-    ],
-)
-def test_warm_claims_need_warm_turns(least: float | None, reason: str | None) -> None:
-    assert READING.not_warm(least) == reason
+def test_warm_claims_need_warm_turns_of_what_they_compare() -> None:
+    hits = {"wide": 1.0, "narrow": 0.9991, "collision": None, "wide, en_US": 0.972}
+    turns = pl.DataFrame({"case": list(hits), "least_hits": list(hits.values())})
+    step = {"step": "warm", "baseline": "code and value", "candidate": "code"}
+    for case in POST:
+        assert READING.not_warm(turns, step | {"case": case}) is None
+    locales = {"step": "warm", "baseline": "wide", "candidate": "wide, en_US"}
+    assert READING.not_warm(turns, locales) == (
+        "of a warm turn only 97.2% of pages were in shared buffers"
+    )
 
 
 def test_cold_claims_need_a_run_as_short_for_its_table_as_the_posts() -> None:
