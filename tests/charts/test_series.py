@@ -121,6 +121,18 @@ def test_a_name_cannot_end_the_script_of_its_chart() -> None:
     assert chart_markup(chart.to_dict()).count("</script>") == 1
 
 
+def test_a_page_keeps_counts_and_words_exact_and_drops_what_nobody_sees() -> None:
+    counted, timed = 1_048_577.0, 0.12345678901
+    frame = pl.DataFrame({"arm": ["a"] * 2, "iteration": [1, 2], "s": [counted, timed]})
+    chart = series_chart(frame, y="s", y_title="0.123456 s", description=SENTENCE)
+    picture, _, live = chart_markup(chart.to_dict()).partition('<script type="application/json">')
+    assert '"s":1048577,' in live
+    assert '"s":0.123457,' in live
+    assert "0.123456 s" in picture
+    assert picture.count("aria-") == 1  # the figure's
+    assert not re.search(r' d="[^"]*\.\d{3}', picture)
+
+
 @pytest.mark.parametrize(
     ("draw", "needed"),
     [

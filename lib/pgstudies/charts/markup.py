@@ -35,8 +35,10 @@ def chart_markup(spec: dict[str, Any]) -> str:
 
 
 def _in_few_digits(spec: Any) -> Any:
-    """The same with numbers to as many digits as a tooltip could show; times stay exact."""
+    """The same with fractions to more digits than a tooltip shows; counts and times stay exact."""
     if isinstance(spec, float):
+        if spec.is_integer():
+            return int(spec)
         return float(f"{spec:.6g}") if abs(spec) < _TIMES else spec
     if isinstance(spec, dict):
         return {key: _in_few_digits(value) for key, value in spec.items()}
