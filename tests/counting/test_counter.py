@@ -129,7 +129,7 @@ def test_open_transactions_and_their_subtransactions_cost(counter: Counter) -> N
     (created,) = (unit for unit in units() if unit.name == "one function created")
     small = replace(created, sizes=(20, 40))
     none, some, more = (
-        counter.count(small.with_open(*open_)) for open_ in ((0, 0), (50, 0), (50, 20))
+        counter.count(small.with_open(*open_)) for open_ in ((0, 0), (250, 0), (250, 20))
     )
     assert whole(none) < whole(some) < whole(more)
     copied = [frame.filter(function="CopySnapshot")["own"].sum() for frame in (none, some, more)]
