@@ -86,7 +86,7 @@ def round_values(samples: pl.DataFrame, *, by: Sequence[str] = BY) -> pl.DataFra
     where = list(
         dict.fromkeys(["block", "group", "arm", "case", "step", "iteration", "metric", *by])
     )
-    # A record lists a block's samples by position, which is drawn anew for every turn.
+    # Records of before list a block's samples by position, which is drawn anew for every turn.
     in_order = samples.sort("turn", maintain_order=True)
     numbered = in_order.with_columns(leg=pl.col("value").cum_count().over(where))
     told = pl.format("{}.{}.{}", "group", "iteration", "leg")
