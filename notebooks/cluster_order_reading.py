@@ -193,13 +193,12 @@ def cost_of_a_step(samples, names):
     counted += ["wal_bytes", "wal_fpi", "read_bytes"]
     return (
         samples.filter(pl.col("metric").is_in(counted))
-        .group_by("step", "case", "arm", "metric")
-        .agg(pl.col("value").median())
         .pivot(
             "metric",
             on_columns=counted,
             index=["step", "case", "arm"],
             values="value",
+            aggregate_function="median",
         )
         .sort("step", "case", pl.col("arm").cast(pl.Enum(names)))
     )

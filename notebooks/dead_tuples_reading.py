@@ -219,17 +219,12 @@ MEASURED = [
 
 def vacuums(of_vacuum):
     """A row for each VACUUM: arm, rows_dead, memory_kb, block and the columns of MEASURED."""
-    return (
-        of_vacuum.group_by(
-            "arm", "rows_dead", "block", "metric", memory_kb="iteration"
-        )
-        .agg(pl.col("value").last())
-        .pivot(
-            "metric",
-            on_columns=MEASURED,
-            index=["arm", "rows_dead", "memory_kb", "block"],
-            values="value",
-        )
+    return of_vacuum.rename({"iteration": "memory_kb"}).pivot(
+        "metric",
+        on_columns=MEASURED,
+        index=["arm", "rows_dead", "memory_kb", "block"],
+        values="value",
+        aggregate_function="last",
     )
 
 
@@ -313,16 +308,12 @@ def together(*effects):
 def all_found(of_structures):
     """Whether lookups hit as often as expected in every block; None where nothing was looked up."""
     metrics = ["hits", "expected"]
-    found = (
-        of_structures.filter(pl.col("metric").is_in(metrics))
-        .group_by("block", "arm", "case", "metric")
-        .agg(pl.col("value").sum())
-        .pivot(
-            "metric",
-            on_columns=metrics,
-            index=["block", "arm", "case"],
-            values="value",
-        )
+    found = of_structures.filter(pl.col("metric").is_in(metrics)).pivot(
+        "metric",
+        on_columns=metrics,
+        index=["block", "arm", "case"],
+        values="value",
+        aggregate_function="sum",
     )
     return (
         (found["hits"] == found["expected"]).all()

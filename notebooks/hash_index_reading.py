@@ -88,13 +88,12 @@ def warm_turns(samples):
         samples.filter(
             pl.col("step") == "warm", pl.col("metric").is_in(pages)
         )
-        .group_by("case", "arm", "block", "turn", "metric")
-        .agg(pl.col("value").sum())
         .pivot(
             "metric",
             on_columns=pages,
             index=["case", "arm", "block", "turn"],
             values="value",
+            aggregate_function="sum",
         )
         .group_by("case", "arm")
         .agg(
