@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from pgstudies.errors import SpaceError
+from pgstudies.measuring import _instances
 from pgstudies.measuring._design import Arm
-from pgstudies.measuring._instances import KEPT_SHARE, Kept
+from pgstudies.measuring._instances import KEPT_SHARE, Instances, Kept
 from pgstudies.servers import OwnedServer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 ROWS = [
@@ -27,6 +29,8 @@ class Holder(OwnedServer):
 
     def __init__(self, directory: Path, states: Sequence[str] = ()) -> None:
         self.spec = "embedded"
+        self.directory = directory
+        self.held_bytes = 0
         self._snapshots = directory
         self._states = {}
         directory.mkdir()
@@ -108,3 +112,95 @@ def test_where_the_sweep_has_ended_nothing_is_kept_and_nobody_fails(tmp_path: Pa
     kept.put(Holder(tmp_path / "a", ["plain"]), Arm("plain"), ROWS)
     assert kept.take(Holder(tmp_path / "b"), Arm("plain")) is None
     assert not (tmp_path / "gone").exists()
+
+
+class Stopped(Holder):
+    """A stopped server with one state in common with the others, and a copy of it or none."""
+
+    def another(self) -> Stopped:
+        more = Stopped(self.directory / str(len(list(self.directory.iterdir()))))
+        more._states = self._states
+        return more
+
+    @property
+    def data_directory(self) -> Path:
+        return self.directory
+
+    def memory_bytes(self, settings: Mapping[str, str] = {}) -> int:
+        return 0 * len(settings)
+
+    def clear(self) -> None:
+        self.held_bytes = 0
+
+    def copy(self, state: str) -> None:
+        self.held_bytes = self.state_bytes(state)
+
+
+ARMS = [
+    Arm("plain", state="t"),
+    Arm("plain (again)", state="t", repeats="plain"),
+    *(Arm(name, state="t") for name in ("one", "two", "three", "four")),
+]
+
+
+def instances(tmp_path: Path, arms: Sequence[Arm] = ARMS) -> Instances:
+    return Instances({None: Stopped(tmp_path / "root", ["t"])}, arms)
+
+
+def of(these: Instances, arm: str) -> Stopped:
+    found = these[arm]
+    assert isinstance(found, Stopped)
+    return found
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_data_that_servers_hold_already_count_as_room_for_the_same_servers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: bool
+) -> None:
+    """A disk of five copies and a little, of which four fifths may be taken: four at once."""
+    these = instances(tmp_path)
+    for arm in ARMS[: 3 * held]:
+        of(these, arm.name).copy("t")
+    left = (5.2 - 3 * held) * SIZE
+    monkeypatch.setattr(_instances, "_free", lambda _: left)
+    assert [[arm.name for arm in group] for group in these.groups(ARMS)] == [
+        ["plain", "plain (again)", "one", "two"],
+        ["plain", "plain (again)", "three", "four"],
+    ]
+
+
+def test_a_disk_that_does_not_hold_three_copies_is_told_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_instances, "_free", lambda _: 2.5 * SIZE)
+    with pytest.raises(SpaceError, match=r"needs 3\.1 MB .* of the 3 servers .* has 2\.6 MB free"):
+        instances(tmp_path).groups(ARMS)
+
+
+@pytest.mark.parametrize(("room", "left"), [(2.0, 6), (1.0, 3)])
+def test_the_data_of_other_servers_go_where_the_disk_needs_the_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: float, left: int
+) -> None:
+    """Two groups of which the first has been measured, and the second wants one copy more."""
+    these = instances(tmp_path)
+    for arm in ARMS[:5]:
+        of(these, arm.name).copy("t")
+    monkeypatch.setattr(_instances, "_free", lambda _: room * SIZE)
+    these.make_room([*ARMS[:2], ARMS[5]])
+    of(these, ARMS[5].name).copy("t")
+    assert sum(of(these, arm.name).held_bytes > 0 for arm in ARMS) == left
+
+
+def test_before_a_state_of_unknown_size_more_data_go_than_are_left_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Arm("other", state="not yet")
+    these = instances(tmp_path, [*ARMS, other])
+    for arm in ARMS:
+        of(these, arm.name).copy("t")
+    monkeypatch.setattr(_instances, "_free", lambda _: 8 * SIZE)
+    these.make_room([other])
+    assert of(these, "one").held_bytes == SIZE
+    monkeypatch.setattr(_instances, "_free", lambda _: 7 * SIZE)
+    these.make_room([other])
+    assert of(these, "one").held_bytes == 0

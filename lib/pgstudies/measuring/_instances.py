@@ -17,6 +17,8 @@ import polars as pl
 import psutil
 
 from ..errors import SpaceError, StudyError
+from ..files import size_text
+from ..paths import run_dir
 from ..records.reading import SAMPLES_SCHEMA
 from ..servers import serve, size_bytes
 from ._design import baseline_of
@@ -178,13 +180,32 @@ class Instances:
             if server.owned:
                 server.stop("immediate")
 
+    def make_room(self, arms: Sequence[Arm]) -> None:
+        """Remove the data of all other servers, which do not run, if the disk needs the room.
+
+        A stopped server keeps its data, since a restore copies only what has changed.
+        """
+        here = [(arm, s) for arm in arms if (s := self._of[arm.name]).owned]
+        servers = [server for _, server in here]
+        others = [s for s in self._of.values() if s.owned and s not in servers]
+        if not others:
+            return
+        free = _OF_WHAT_IS_FREE * _free(others[0].data_directory)
+        more = sum(max(0, s.state_bytes(arm.state) - s.held_bytes) for arm, s in here)
+        is_unknown = not all(s.has(arm.state) for arm, s in here)
+        if more > free or (is_unknown and sum(s.held_bytes for s in others) > free):
+            for server in others:
+                server.clear()
+
     def groups(self, arms: Sequence[Arm]) -> list[list[Arm]]:
         """The arms in the largest groups that are up at once, with the baseline in each.
 
         All sides of one arm of a comparison stay together.  ``arms`` are those that can run, and
-        their states are prepared.
+        their states are prepared.  Raises SpaceError where the disk does not hold the smallest.
         """
         always, units = _units(arms)
+        for unit in units:
+            self._require_room([*always, *unit])
         groups: list[list[Arm]] = []
         for unit in units:
             if groups and self._fit([*groups[-1], *unit]):
@@ -197,10 +218,26 @@ class Instances:
         owned = [(arm, s) for arm in arms if (s := self._of[arm.name]).owned]
         memory = sum(s.memory_bytes(arm.settings) + arm.memory_bytes for arm, s in owned)
         memory += _PROCESSES_BYTES * len(owned)
-        disk = sum(s.state_bytes(arm.state) for arm, s in owned)
         if memory > _OF_WHAT_IS_FREE * psutil.virtual_memory().available:
             return False
-        return not owned or disk <= _OF_WHAT_IS_FREE * _free(owned[0][1].data_directory)
+        disk = sum(s.state_bytes(arm.state) for arm, s in owned)
+        return not owned or disk <= _OF_WHAT_IS_FREE * self._room(owned[0][1])
+
+    def _require_room(self, arms: Sequence[Arm]) -> None:
+        owned = [(arm, s) for arm in arms if (s := self._of[arm.name]).owned]
+        disk = sum(s.state_bytes(arm.state) for arm, s in owned)
+        if owned and disk > (room := self._room(owned[0][1])):
+            raise SpaceError(
+                f"{run_dir()} needs {size_text(disk)} for copies of the prepared state, one for "
+                f"each of the {len(owned)} servers that are compared at once, and has "
+                f"{size_text(room)} free: free some space, make the study smaller, or set "
+                f"PGSTUDIES_RUN_DIR to a directory on another disk."
+            )
+
+    def _room(self, server: OwnedServer) -> float:
+        """What is free on disk, and what the servers' data take there, which can be removed."""
+        held = sum(s.held_bytes for s in self._of.values() if s.owned)
+        return _free(server.data_directory) + held
 
 
 def _units(arms: Sequence[Arm]) -> tuple[list[Arm], list[list[Arm]]]:

@@ -111,6 +111,7 @@ class Run:
             server = self.instances[arm.name]
             try:
                 with self._pinned(arm), self._explained(arm, "while preparing"):
+                    self.instances.make_room([arm])
                     rows += self.instances.kept_samples(arm)
                     self._restore(arm, rows, session)
             except CannotRun as reason:
@@ -162,6 +163,7 @@ class Run:
         trials: dict[str, Trial] = {}
         with ExitStack() as stack:
             stack.callback(lambda: self.instances.stop(arms))
+            self.instances.make_room(arms)
             for name in turn_order([arm.name for arm in arms], self.seed, block, 0):
                 arm = self.arms[name]
                 self.progress.show(f"block {block}, {name}: restoring")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -94,6 +95,8 @@ class OwnedServer(ServerBase):
         self._postmaster: Postmaster | None = None
         self._last: Postmaster | None = None
         self._states: dict[str, tuple[Path, int]] = {}
+        self.held_bytes = 0
+        """What the copy of a state took that the server has been put into last, or still holds."""
         self._account = server_account()
         self._instance = Instance(self._account, spec)
         atexit.register(self.close)
@@ -189,6 +192,12 @@ class OwnedServer(ServerBase):
         if self._postmaster is not None:
             self._postmaster.stop(mode)
             self._postmaster = None
+
+    def clear(self) -> None:
+        """Stop the server and remove its data, which the next restore makes anew."""
+        self.stop("immediate")
+        shutil.rmtree(self._instance.data, ignore_errors=True)
+        self.held_bytes = 0
 
     def restart(self, settings: Mapping[str, str] = {}) -> None:
         """Stop, then start with the study's settings and these."""
@@ -449,6 +458,7 @@ class OwnedServer(ServerBase):
         drop_recycled_wal(self._instance.data / wal_directory(self.version))
         kept = self._snapshots / name
         self._instance.data.rename(kept)
+        self.held_bytes = 0
         return kept, size_bytes(kept)
 
     def _unpack(self, kept: Path, size: int) -> None:
@@ -456,6 +466,7 @@ class OwnedServer(ServerBase):
         if not self._instance.data.exists():
             require_space(kept, size)
         mirror(kept, self._instance.data)
+        self.held_bytes = size
 
     def _running(self) -> Postmaster:
         if self._postmaster is None:
