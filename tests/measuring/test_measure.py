@@ -111,7 +111,9 @@ def test_an_arm_that_fails_in_a_turn_leaves_the_block_and_the_others_go_on() -> 
     assert dict(record.arms.select("name", "not_run").iter_rows())["wide"] is not None
 
 
-def test_where_memory_does_not_hold_all_arms_they_run_in_groups_with_the_baseline() -> None:
+def test_where_memory_does_not_hold_all_arms_they_run_in_groups_with_the_baseline(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     free = psutil.virtual_memory().available
     large = int(0.5 * free)
     arms = [Arm("plain"), *(Arm(name, memory_bytes=large) for name in ("one", "two"))]
@@ -120,6 +122,7 @@ def test_where_memory_does_not_hold_all_arms_they_run_in_groups_with_the_baselin
         ["plain", "plain (again)", "one"],
         ["plain", "plain (again)", "two"],
     ]
+    assert "made_up: 4/4" in capsys.readouterr().err
     groups = record.samples.filter(pl.col("metric") == "rows").select("group", "arm").rows()
     assert sorted(groups) == [
         (1, "one"), (1, "plain"), (1, "plain (again)"),

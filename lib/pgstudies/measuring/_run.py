@@ -152,10 +152,13 @@ class Run:
 
     def _block(self, number: int) -> None:
         rows: list[tuple[Any, ...]] = []
+        left = set(self.arms)
         for group, names in enumerate(self.writer.info["groups"], start=1):
             arms = [self.arms[name] for name in names if name not in self.not_run]
             rows += self._group(number, group, arms)
-            self.progress.advance(len(names))
+            self.progress.advance(len(left.intersection(names)))
+            left -= set(names)
+        self.progress.advance(len(left))
         self.writer.write_block(f"{number:04d}", rows)
 
     def _group(self, block: int, group: int, arms: Sequence[Arm]) -> list[tuple[Any, ...]]:
