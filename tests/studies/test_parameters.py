@@ -164,6 +164,8 @@ def test_defaults_fill_in_what_is_not_given() -> None:
         ("cold", False, False),
         ("starts", "4,5", [4, 5]),
         ("starts", "[4, 5]", [4, 5]),
+        ("starts", '["4", "5"]', [4, 5]),  # as a shell's user types JSON
+        ("starts", "[4_000, 5]", [4000, 5]),
         ("starts", "7", [7]),
         ("starts", [4, 5], [4, 5]),
         ("order", "fixed", "fixed"),

@@ -259,7 +259,7 @@ def _value(parameter: Parameter, given: object) -> object:
     if element == parameter.type:
         return _within(parameter, _element(parameter, element, given))
     if isinstance(given, str):
-        given = [part for part in given.strip("[] ").split(",") if part.strip()]
+        given = _parts(given)
     if not isinstance(given, (list, tuple)):
         raise _wrong_type(parameter, given)
     values = [_within(parameter, _element(parameter, element, part)) for part in given]
@@ -269,6 +269,17 @@ def _value(parameter: Parameter, given: object) -> object:
         if value in values[:number]:
             raise ValueError(f"{parameter.name} has {spelled(value)} twice, and once is enough")
     return values
+
+
+def _parts(given: str) -> list[object]:
+    """The values of a list as it is typed: parted by commas, or as JSON has it."""
+    try:
+        values = json.loads(given, parse_int=str, parse_float=str)
+    except ValueError:
+        values = None
+    if isinstance(values, list):
+        return values
+    return [part for part in given.strip("[] ").split(",") if part.strip()]
 
 
 def _element(parameter: Parameter, kind: str, given: object) -> Any:
