@@ -13,6 +13,7 @@ import pytest
 
 from pgstudies import paths
 from pgstudies.errors import StudyError
+from pgstudies.studies._plan import studies
 from pgstudies.studies.new_study import new_study, problems
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ def test_what_a_study_lacks_is_said_in_a_sentence_each(checkout: Path) -> None:
             cell["outputs"] = []
         if cell["id"] == "run":
             cell["execution_count"] = 3
+        if cell["cell_type"] == "markdown":
+            cell["source"] += "\n- a list of 40\n  % and more"
     notebook.write_text(json.dumps(document), encoding="utf-8")
     toc = checkout / "_toc.yml"
     toc.write_text(toc.read_text().replace("      - file: book/studies/half_full\n", ""))
@@ -82,6 +85,12 @@ def test_what_a_study_lacks_is_said_in_a_sentence_each(checkout: Path) -> None:
     assert "no output to compare a rerun with" in found
     assert "`make strip` takes them out" in found
     assert "add `- file: book/studies/half_full`" in found
+    assert "A line of cell 1 begins with %" in found
+
+
+@pytest.mark.parametrize("study", studies())
+def test_every_study_of_the_book_is_whole(study: str) -> None:
+    assert list(problems(study)) == []
 
 
 @pytest.mark.parametrize("name", ["Half", "half-full", "../half", "", "half__full"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .. import paths
 from ..errors import StudyError
@@ -156,7 +156,7 @@ def problems(study: str) -> Iterator[str]:
     yield from _of_cells(cells)
 
 
-def _of_cells(cells: list[dict[str, object]]) -> Iterator[str]:
+def _of_cells(cells: list[dict[str, Any]]) -> Iterator[str]:
     checked = [c for c in cells if "nbval-check-output" in _tags(c)]
     if not checked:
         yield (
@@ -169,11 +169,16 @@ def _of_cells(cells: list[dict[str, object]]) -> Iterator[str]:
             "keep what it prints."
         )
     for number, cell in enumerate(cells, start=1):
+        lines = "".join(cell["source"]).splitlines() if cell["cell_type"] == "markdown" else []
+        if any(line.lstrip().startswith("%") for line in lines):
+            yield (
+                f"A line of cell {number} begins with %, which makes it a comment that the book "
+                "leaves out: break the line elsewhere."
+            )
         is_left = cell["cell_type"] == "code" and "keep_output" not in _tags(cell)
         if is_left and (cell["outputs"] or cell["execution_count"] is not None):
             yield f"Cell {number} has outputs that belong to a run: `make strip` takes them out."
 
 
-def _tags(cell: dict[str, object]) -> list[str]:
-    metadata = cell["metadata"]
-    return list(metadata.get("tags", [])) if isinstance(metadata, dict) else []
+def _tags(cell: dict[str, Any]) -> list[str]:
+    return list(cell["metadata"].get("tags", []))
