@@ -36,7 +36,7 @@ def arms(
     if "cold" in machines:
         found.append(without_ring(scans, table_mb))
     if "direct" in machines:
-        found += past_the_kernel(scans)
+        found += past_the_kernel()
         found += looking_ahead(io_methods, concurrencies, combine_kb)
     for release in releases:
         found += of_release(release, with_direct="direct" in machines)
@@ -94,12 +94,12 @@ def without_ring(scans, table_mb):
     return _arm("no ring", words, "on", ROOMY, scans, settings=fits)
 
 
-def past_the_kernel(scans):
-    """Off and on with direct I/O."""
+def past_the_kernel():
+    """Two scans with direct I/O, off and on."""
     words = "past the kernel's cache."
     return [
-        _direct("direct, off", f"{OUT}, {words}", "off", scans),
-        _direct("direct", f"{IN}, {words}", "on", scans),
+        _direct("direct, off", f"{OUT}, {words}", "off"),
+        _direct("direct", f"{IN}, {words}", "on"),
     ]
 
 
@@ -178,15 +178,13 @@ def _arm(
     )
 
 
-def _direct(
-    name, description, sync, counts=(2,), *, settings=None, release=None
-):
+def _direct(name, description, sync, *, settings=None, release=None):
     return _arm(
         name,
         description,
         sync,
         ("direct",),
-        counts,
+        (2,),
         settings=DIRECT | (settings or {}),
         release=release,
     )

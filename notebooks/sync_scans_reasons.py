@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 
 def no_chance(apart, in_step, most):
     """Why it cannot tell what synchronization does, by the tables read out of step and in step."""
@@ -35,6 +37,21 @@ def small(table_bytes, window, margin):
     return (
         f"not at this size: the kernel reads {window / 2**20:.0f} MB ahead, and two such "
         f"windows are {100 * share:.0f} % of the table"
+    )
+
+
+def crowded(table_bytes, window, count, stagger):
+    """Why scans that lose step for a moment cannot find it again, memory being so small.
+
+    Memory is an eighth of the table; each scan out of step reads two windows ahead (bytes).
+    """
+    at_once = min(count, 1 + math.ceil(1 / stagger))
+    wanted = 2 * window * at_once
+    if wanted <= table_bytes / 8:
+        return None
+    return (
+        f"not at this size: {at_once} scans at a time may read {wanted / 2**20:.0f} MB ahead, and "
+        f"an eighth of the table is {table_bytes / 8 / 2**20:.0f} MB"
     )
 
 

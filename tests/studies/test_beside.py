@@ -102,6 +102,11 @@ def test_each_reason_speaks_where_its_condition_fails_and_is_silent_elsewhere() 
         REASONS.parted(4, 2.5, 0.25) == "scans lost step here: 4 read 2.5 tables, 1.8 if none does"
     )
     assert REASONS.parted(4, 2.0, 0.25) is None
+    wanted = "5 scans at a time may read 80 MB ahead, and an eighth of the table is 44 MB"
+    assert wanted in REASONS.crowded(352 * 2**20, 8 * 2**20, 8, 0.25)
+    assert REASONS.crowded(352 * 2**20, 2**20, 8, 0.25) is None
+    assert REASONS.crowded(640 * 2**20, 8 * 2**20, 20, 0.25) is None
+    assert REASONS.crowded(512 * 2**20, 8 * 2**20, 4, 0.25) is None
     took, half, read = pl.Series([1.0]), pl.Series([2.0]), pl.Series([1e6])
     assert "50 % of the time" in REASONS.no_cores(half, read, 1e6)
     assert REASONS.no_cores(took, read, 1e6) is None
