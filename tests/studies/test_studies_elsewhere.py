@@ -124,7 +124,10 @@ def test_an_unknown_release_is_refused_with_the_known() -> None:
             "A table of 4 MB is not scanned in step with 16 MB of shared buffers: that begins "
             "above a quarter of them, so give table_mb more than 4",
         ),
-        ({"table_mb": 90_000_000}, r"needs [\d.]+ [GT]B for the study's table and has"),
+        (
+            {"table_mb": 90_000_000},
+            r"needs [\d.]+ [GT]B for four copies of the study's table and has",
+        ),
     ],
 )
 def test_scans_that_cannot_be_had_are_refused(parameters: dict[str, object], said: str) -> None:

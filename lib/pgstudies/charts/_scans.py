@@ -47,11 +47,12 @@ def scan_chart(
         detail="lap:N",
         opacity=faded(picked),
     )
-    # Scans that share lie on each other: the first is the widest, so that all can be seen.
-    lines = [
-        base.transform_filter(alt.datum["scan"] == scan).mark_line(strokeWidth=2 + 2 * behind)
-        for behind, scan in zip(reversed(range(len(scans))), scans, strict=True)
-    ]
+    # Scans that share lie on each other: the first is the widest, so that all can be seen. They are
+    # one layer: where a choice has fewer scans, a layer of one scan would be empty, without extent.
+    widths = [2 + 2 * behind for behind in reversed(range(len(scans)))]
+    lines = base.mark_line().encode(
+        strokeWidth=alt.StrokeWidth("scan:O").scale(domain=scans, range=widths).legend(None)
+    )
     points = base.mark_point(size=60).encode(
         opacity=alt.value(0),
         tooltip=[
@@ -60,6 +61,6 @@ def scan_chart(
             alt.Tooltip("block:Q").format(",d"),
         ],
     )
-    layers = choosable([*lines, points], positions, step)
+    layers = choosable([lines, points], positions, step)
     chart = alt.LayerChart(layer=layers).properties(width=WIDTH, height=320).add_params(picked)
     return described(chart, description)
