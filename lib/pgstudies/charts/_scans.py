@@ -49,9 +49,9 @@ def scan_chart(
     )
     # Scans that share lie on each other: the first is the widest, so that all can be seen. They are
     # one layer: where a choice has fewer scans, a layer of one scan would be empty, without extent.
-    widths = [2 + 2 * behind for behind in reversed(range(len(scans)))]
+    widths = alt.Scale(domain=[1, 1 + len(scans)], range=[2 * len(scans), 0], zero=False)
     lines = base.mark_line().encode(
-        strokeWidth=alt.StrokeWidth("scan:O").scale(domain=scans, range=widths).legend(None)
+        strokeWidth=alt.StrokeWidth("scan:Q").scale(widths).legend(None)
     )
     points = base.mark_point(size=60).encode(
         opacity=alt.value(0),
