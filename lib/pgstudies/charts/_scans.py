@@ -23,9 +23,9 @@ def scan_chart(
 
     Columns of ``positions``: scan (a number from 1), seconds, block, and where given ``step``, of
     which the reader chooses one value at a time.  ``blocks`` is the size of the table, ``until``
-    the end of the time axis (s), so that two charts can be compared.  Where two lines lie on each
-    other, the later one thinner, the scans share what is read.  Raises StudyError when a column is
-    missing, there are no rows or the description is empty.
+    the end of the time axis (s), so that two charts can be compared; else that of the data.  Where
+    two lines lie on each other, the later one thinner, the scans share what is read.  Raises
+    StudyError when a column is missing, there are no rows or the description is empty.
     """
     keys = [step] if step else []
     require(positions, ["scan", "seconds", "block", *keys], "scan_chart")
@@ -34,7 +34,9 @@ def scan_chart(
     lap = (pl.col("block").diff().fill_null(0) < 0).cum_sum().over(*keys, "scan")
     place = pl.int_range(pl.len()).over(*keys, "scan")
     data = data.with_columns(lap=lap).filter(place % (1 + data.height // MOST_PLACES) == 0)
-    seconds = alt.Scale(nice=False) if until is None else alt.Scale(domain=[0, until], nice=False)
+    # Given, since a choice may lack a scan, and its layer would have no extent.
+    end = data.select(pl.col("seconds").max()).item() if until is None else until
+    seconds = alt.Scale(domain=[0, end], nice=False)
     scans = sorted(data["scan"].unique())
     palette = [BASELINE, PATCHED, *CANDIDATES]
     picked = alt.selection_point(fields=["scan"], bind="legend")
@@ -47,12 +49,11 @@ def scan_chart(
         detail="lap:N",
         opacity=faded(picked),
     )
-    # Scans that share lie on each other: the first is the widest, so that all can be seen. They are
-    # one layer: where a choice has fewer scans, a layer of one scan would be empty, without extent.
-    widths = alt.Scale(domain=[1, 1 + len(scans)], range=[2 * len(scans), 0], zero=False)
-    lines = base.mark_line().encode(
-        strokeWidth=alt.StrokeWidth("scan:Q").scale(widths).legend(None)
-    )
+    # Scans that share lie on each other: the first is the widest, so that all can be seen.
+    lines = [
+        base.transform_filter(alt.datum["scan"] == scan).mark_line(strokeWidth=2 + 2 * behind)
+        for behind, scan in zip(reversed(range(len(scans))), scans, strict=True)
+    ]
     points = base.mark_point(size=60).encode(
         opacity=alt.value(0),
         tooltip=[
@@ -61,6 +62,6 @@ def scan_chart(
             alt.Tooltip("block:Q").format(",d"),
         ],
     )
-    layers = choosable([lines, points], positions, step)
+    layers = choosable([*lines, points], positions, step)
     chart = alt.LayerChart(layer=layers).properties(width=WIDTH, height=320).add_params(picked)
     return described(chart, description)
