@@ -38,13 +38,14 @@ SMALL: dict[str, dict[str, Any]] = {
         "open_transactions": [20],
         "twice": True,
     },
-    "sync_scans": {"blocks": 3, "offsets": [0.0]},
+    "sync_scans": {"again": 2, "offsets": [0.0]},
 }
 """What makes a run small and yet shows what is counted; everything else is as in quick."""
 
-ANYWHERE: dict[str, dict[str, Any]] = {"sync_scans": {"read_mb": 160}}
+ANYWHERE: dict[str, dict[str, Any]] = {"sync_scans": {"read_mb": 100}}
 """What makes a count come out beside other work: a scan that waits for a core while the disk reads
-on loses step, and the slower the disk, the longer it may wait."""
+on loses step, and the slower the disk, the longer it may wait.  Of several groups the median
+counts, so one may."""
 
 pytestmark = pytest.mark.usefixtures("private", "on_disk")
 
