@@ -62,7 +62,6 @@ def reason_too_small(count, window, small_bytes):
 
 def of_the_post(scans, table_mb, too_small):
     """Off, on, and what varies them: the ring of buffers and the removed offset."""
-    few = [count for count in scans if count <= crowd(scans)]
     quarter = {"shared_buffers": f"{max(1, table_mb // 4)}MB"}
     return [
         _arm("off", f"{OUT}.", "off", (*ROOMY, *LIMITED), scans),
@@ -72,7 +71,7 @@ def of_the_post(scans, table_mb, too_small):
             "The same without look-ahead.",
             "on",
             ("small and slow",),
-            few,
+            [crowd(scans)],
             settings={"effective_io_concurrency": "0"},
             not_run=too_small,
         ),
