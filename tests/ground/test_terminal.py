@@ -81,6 +81,29 @@ def test_text_from_elsewhere_cannot_move_the_cursor() -> None:
     assert printable("a\x1b[31mé\u00a0−\n\u202e\x9b") == "a\\x1b[31mé\u00a0−\\n\\u202e\\x9b"
 
 
+def test_the_time_left_of_arms_that_end_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, stream = Clock(), io.StringIO()
+    monkeypatch.setattr("tqdm.std.time", clock)
+
+    def seen() -> str:
+        return stream.getvalue().rpartition("\r")[2].rstrip()
+
+    with Progress("study", 54, stream=stream) as progress:
+        for second in range(241):
+            clock.now = float(second)
+            progress.show("block 1")
+        assert seen() == "study: 0/54 |                    | 04:00<? , block 1"
+        clock.now = 241.0
+        for _ in range(9):
+            progress.advance()
+        clock.now = 301.0
+        progress.show("block 2")
+        assert seen() == "study: 9/54 |███▎                | 05:01<19:05 , block 2"
+        clock.now = 3000.0  # a block that takes far longer than the one before
+        progress.show("block 2")
+        assert seen() == "study: 9/54 |███▎                | 50:00<00:01 , block 2"
+
+
 @pytest.mark.parametrize(
     ("session", "orders", "where"),
     [("a.ipynb", "{}", "out"), ("", "{}", "err"), ("a.ipynb", '{"replies": "/tmp"}', "err")],
