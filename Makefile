@@ -28,6 +28,8 @@ install: .venv/project  ## install everything but JupyterLab into .venv
 	  exit 1; }
 	@echo "Installing into .venv ..."
 	@$(PYTHON) -m venv --clear .venv
+	@# Else one of the two below warns of what the other one is removing.
+	@$(PIP) --quiet --quiet uninstall --yes setuptools
 	@# Every version is named, so each of two cores can install half of them.
 	@sed '/^$(LAB_MARK)/,$$d' constraints.txt | awk '/^[a-zA-Z0-9]/ { n++ } n { print > (".venv/part." n % 2 ".txt") }'
 	@printf '%s\n' .venv/part.0.txt .venv/part.1.txt | xargs -n 1 -P 2 $(PIP) install --no-compile --no-deps --require-hashes --requirement
