@@ -63,7 +63,7 @@ class Relay:
             self._line(line)
         bar = _overwritten(self._unfinished)
         if "\r" in self._unfinished:
-            self._unfinished = f"\r{bar}"
+            self._unfinished = f"\r{bar}\r" if self._unfinished.endswith("\r") else f"\r{bar}"
         if self._stream.isatty():
             self._draw(bar[: shutil.get_terminal_size().columns - 1])
         elif bar.strip() and self._clock() >= self._due:
@@ -112,7 +112,9 @@ class _Bar(tqdm):  # type: ignore[type-arg]
     def format_dict(self) -> MutableMapping[str, Any]:
         known = super().format_dict
         done, left = self.n - self.initial, (self.total or 0) - self.n
-        if done and left > 0:
+        if self.total is None:
+            known["rate"] = 0.0  # else no time is left
+        elif done and left > 0:
             left_s = self.took_s * left / done - (known["elapsed"] - self.took_s)
             known["rate"] = left / max(left_s, 1.0)
         return known

@@ -77,6 +77,14 @@ def test_a_log_has_a_line_of_a_bar_now_and_then() -> None:
     ]
 
 
+def test_a_sentence_above_a_bar_begins_its_line() -> None:
+    for stream in (io.StringIO(), Terminal()):
+        with Progress("study", 2, stream=Relay(stream)) as progress:
+            progress.note("Time is up.")
+            progress.advance(2)
+        assert "Time is up." in stream.getvalue().replace("\r", "\n").split("\n")
+
+
 def test_text_from_elsewhere_cannot_move_the_cursor() -> None:
     assert printable("a\x1b[31mé\u00a0−\n\u202e\x9b") == "a\\x1b[31mé\u00a0−\\n\\u202e\\x9b"
 
@@ -88,6 +96,12 @@ def test_the_time_left_of_arms_that_end_together(monkeypatch: pytest.MonkeyPatch
     def seen() -> str:
         return stream.getvalue().rpartition("\r")[2].rstrip()
 
+    with Progress("study", None, stream=stream) as progress:
+        progress.advance(9)
+        clock.now = 17.0
+        progress.show("block 2")
+        assert seen() == "study: 9/? |                    | 00:17<? , block 2"
+    clock.now = 0.0
     with Progress("study", 54, stream=stream) as progress:
         for second in range(241):
             clock.now = float(second)
