@@ -113,10 +113,10 @@ class _Bar(tqdm):  # type: ignore[type-arg]
         known = super().format_dict
         done, left = self.n - self.initial, (self.total or 0) - self.n
         if self.total is None:
-            known["rate"] = 0.0  # else no time is left
+            known["rate"] = 0.0  # shown as unknown; else no time is left
         elif done and left > 0:
             left_s = self.took_s * left / done - (known["elapsed"] - self.took_s)
-            known["rate"] = left / max(left_s, 1.0)
+            known["rate"] = left / left_s if left_s > 0 else 0.0
         return known
 
 

@@ -115,7 +115,7 @@ def test_the_time_left_of_arms_that_end_together(monkeypatch: pytest.MonkeyPatch
         assert seen() == "study: 9/54 |███▎                | 05:01<19:05 , block 2"
         clock.now = 3000.0  # a block that takes far longer than the one before
         progress.show("block 2")
-        assert seen() == "study: 9/54 |███▎                | 50:00<00:01 , block 2"
+        assert seen() == "study: 9/54 |███▎                | 50:00<? , block 2"
 
 
 @pytest.mark.parametrize(
