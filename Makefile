@@ -60,7 +60,7 @@ test test-all test-lab: export PGSTUDIES_RECORDS = $(CURDIR)/_build/records-of-t
 test test-all test-lab: export PGSTUDIES_REPLAY =
 test: install tools lint  ## check style and types, run the tests on two cores, build the book
 	$(TESTS) -m "not slow and not lab"
-	$(BIN)/python -m pytest --nbval-lax --nbval-current-env notebooks/_template.ipynb
+	$(BIN)/python -m pytest --nbval-lax --nbval-current-env notebooks/_template/_template.ipynb
 
 test-all: install tools lint  ## the same, and what takes minutes: every release, every study at quick size
 	$(TESTS) -m "not lab"
@@ -79,7 +79,7 @@ lab: .venv/lab  ## open JupyterLab on the notebooks
 	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks
 
 strip: install  ## take the outputs out of the notebooks, as saving in JupyterLab leaves them there
-	$(BIN)/nbstripout notebooks/*.ipynb
+	$(BIN)/nbstripout notebooks/*/*.ipynb
 
 bench: install  ## measure the harness itself
 	$(BIN)/python -m tests.bench.bench

@@ -39,7 +39,7 @@ TOGETHER = {
     "tests/book/test_pages.py": "book",
     "tests/compare/test_servers.py": "compare",
     "tests/counting/test_counter.py": "counter",
-    "tests/programs/test_cluster_order.py": "cluster_order",
+    "tests/programs/test_cluster_heap.py": "cluster_heap",
     "tests/programs/test_tidbench.py": "tidbench",
 }
 """Files whose tests share what was made once, and so run on one worker, in their order."""

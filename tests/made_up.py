@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -11,17 +13,22 @@ from pgstudies.records.writing import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
+
+ROOMS = Path(__file__).parent / "rooms"
+"""Studies of the tests' own."""
+
+
+def copied_rooms(place: Path, *names: str) -> Path:
+    """The directory of copies of some of ``ROOMS``, below ``place``."""
+    for name in names:
+        shutil.copytree(ROOMS / name, place / "notebooks" / name)
+    return place / "notebooks"
+
 
 SWEPT_CLAIM = """
-[study.swept]
-title = "A study of nothing"
-post = "Nobody, 2026"
 anchor = "claims"
-places = {}
 
 [[claim]]
-study = "swept"
 id = "twice"
 name = "twice in short"
 text = "Two are <twice> as many as one."

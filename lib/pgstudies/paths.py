@@ -11,32 +11,32 @@ ROOT = Path(__file__).resolve().parents[2]
 """The checkout. The package is always installed editable: its notebooks lie beside it."""
 
 
-NOTEBOOKS = Path(os.environ.get("PGSTUDIES_NOTEBOOKS") or ROOT / "notebooks").resolve()
-"""Source notebooks, one per study, without outputs; ``$PGSTUDIES_NOTEBOOKS`` is another place."""
-
-
-PARAMETERS = NOTEBOOKS / "parameters"
-"""``quick/``, ``standard/`` and ``published/``: one YAML file per study."""
-
-
 BOOK = ROOT / "book"
 """The prose of the book."""
 
 
-STUDIES = BOOK / "studies"
+_OWN = os.environ.get("PGSTUDIES_NOTEBOOKS")
+
+
+OWN = Path(_OWN).expanduser().resolve() if _OWN else None
+"""The directory of the user's own studies, ``$PGSTUDIES_NOTEBOOKS``; None without one."""
+
+
+NOTEBOOKS = (*([OWN] if OWN else []), ROOT / "notebooks")
+"""The directories of the studies, the user's own first: see ``rooms``."""
+
+
+BUILD = (OWN or ROOT) / "_build"
+"""What can be made again: the built book and verdicts.  The checkout stays as it is for studies
+that live elsewhere."""
+
+
+SITE = BUILD / "site" if OWN else ROOT
+"""The source directory of the book: the checkout, or a copy of its pages beside the user's own."""
+
+
+STUDIES = SITE / "book" / "studies"
 """Executed notebooks, made by a run and never committed."""
-
-
-PUBLISHED = ROOT / "data" / "published"
-"""The posts' numbers and their descriptor."""
-
-
-CLAIMS = ROOT / "data" / "claims.toml"
-"""What the posts claim, and what would count as holding."""
-
-
-UNITS = ROOT / "data" / "units.toml"
-"""What instructions are counted of: the SQL of each unit of work."""
 
 
 RELEASES = ROOT / "data" / "releases.toml"
@@ -51,17 +51,12 @@ REFERENCE_RECORDS = ROOT / "data" / "records"
 """Dated reference runs of this project."""
 
 
-HTML = ROOT / "_build" / "html"
+HTML = BUILD / "html"
 """The built book."""
 
 
-JUDGED = ROOT / "_build" / "judged"
+JUDGED = BUILD / "judged"
 """Verdicts on claims, one file for each record that a notebook has judged; can be made again."""
-
-
-def modules_beside(study: str) -> list[Path]:
-    """The Python modules beside a study's notebook, which begin with its name."""
-    return sorted(NOTEBOOKS.glob(f"{study}_*.py"))
 
 
 def records_dir() -> Path:

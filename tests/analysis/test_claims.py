@@ -15,21 +15,18 @@ from pgstudies.analysis._claims import all_claims, blocks_for_claims, claims, or
 from pgstudies.analysis._published import published
 from pgstudies.analysis.agreement import Claim
 from pgstudies.errors import StudyError
-from pgstudies.paths import NOTEBOOKS
-from pgstudies.studies._plan import plan, studies
+from pgstudies.rooms import find_room
+from pgstudies.studies._plan import plan, profiles_of, studies
+from tests.made_up import copied_rooms
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 ONE = """
-[study.swept]
-title = "Swept"
-post = "Nobody, 2026"
 anchor = "claims"
 places = { arm = "two", last = 10 }
 
 [[claim]]
-study = "swept"
 id = "twice"
 name = "twice in short"
 text = "Two are twice as many as one."
@@ -45,9 +42,10 @@ comparison = { candidate = "{arm}", iteration = "{last}", baseline = "{last!s}" 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file of one claim that a test may spoil."""
-    path = tmp_path / "claims.toml"
+    rooms = copied_rooms(tmp_path, "swept")
+    monkeypatch.setattr(paths, "NOTEBOOKS", (rooms,))
+    path = rooms / "swept" / "claims.toml"
     path.write_text(ONE)
-    monkeypatch.setattr(paths, "CLAIMS", path)
     return path
 
 
@@ -86,11 +84,11 @@ def test_a_claim_may_name_a_threshold(file: Path) -> None:
 
 @pytest.mark.usefixtures("file")
 def test_unknown_studies_ids_and_places_are_named() -> None:
-    with pytest.raises(StudyError, match="no claims of absent, but of swept"):
+    with pytest.raises(StudyError, match="There is no study absent; the studies are: swept"):
         claims("absent")
     with pytest.raises(StudyError, match="no claim 'thrice'; its claims are: twice"):
         claims("swept", places={"arm": "two", "last": 1}, published={"thrice": 3.0})
-    with pytest.raises(StudyError, match="'twice' of swept has a place for last"):
+    with pytest.raises(StudyError, match="'twice' has a place for last"):
         claims("swept", places={"arm": "two"})
 
 
@@ -119,13 +117,13 @@ def test_the_file_may_say_why_a_claim_is_not_tested_which_then_takes_no_blocks(f
 @pytest.mark.parametrize(
     ("said", "instead", "problem"),
     [
-        ("[study.swept]", "[study.swept", "cannot be read as claims"),
-        ('title = "Swept"\n', "", "cannot be read as claims"),
+        ("[[claim]]", "[[claim", "claims.toml cannot be read"),
+        ("[[claim]]", "[claim]", "its claims are not tables"),
+        ('anchor = "claims"\n', "", "says nowhere its anchor"),
         ('direction = "more"', 'direction = "bigger"', "none of slower, faster"),
         ('direction = "more"\n', "", "has not the keys"),
         ("published_ratio = 2.0", "published_ratio = -2.0", "not a number above 0"),
         ("published_ratio = 2.0\n", "", "neither published_ratio nor threshold"),
-        ('study = "swept"', 'study = "other"', "is of other, which is no"),
         ("judged_by", "not_tested = 1\njudged_by", "a number where a text should be"),
         ('id = "twice"', "id = 2", "a number where a text should be"),
         ("comparison = {", "comparison = 1 # {", "is not a table"),
@@ -147,7 +145,7 @@ def test_a_mistake_in_the_file_is_told_in_a_sentence(
 
 def test_two_claims_of_one_name_are_refused(file: Path) -> None:
     file.write_text(ONE + ONE[ONE.index("[[claim]]") :])
-    with pytest.raises(StudyError, match="swept has the claim 'twice' twice"):
+    with pytest.raises(StudyError, match="the claim 'twice' stands there twice"):
         all_claims()
 
 
@@ -155,9 +153,7 @@ def test_two_claims_of_one_name_are_refused(file: Path) -> None:
 
 
 def test_every_study_that_judges_has_claims_and_no_other_has() -> None:
-    judging = {
-        study for study in studies() if "pg.judge(" in (NOTEBOOKS / f"{study}.ipynb").read_text()
-    }
+    judging = {study for study in studies() if "pg.judge(" in find_room(study).notebook.read_text()}
     assert set(origins()) == judging == set(all_claims()["study"])
 
 
@@ -173,7 +169,7 @@ def test_the_direction_is_that_of_the_ratio() -> None:
 def test_a_larger_size_has_the_blocks_that_its_claims_take(study: str, profile: str) -> None:
     needed = blocks_for_claims(study)
     assert needed is not None
-    if not (paths.PARAMETERS / profile / f"{study}.yaml").exists():
+    if profile not in profiles_of(find_room(study)):
         pytest.skip(f"{study} has no {profile} size")
     assert plan(study, profile=profile).parameters["blocks"] >= needed
 
@@ -190,7 +186,6 @@ def test_the_blocks_that_claims_take_follow_from_how_many_differences_they_claim
 
     assert [with_claims(n, "direction") for n in (0, 1, 2, 3, 4, 6, 7)] == [6, 6, 7, 7, 8, 8, 9]
     assert with_claims(7, "count") == 6
-    assert blocks_for_claims("absent") is None
 
 
 def test_published_ratios_are_those_of_the_posts_numbers() -> None:
@@ -270,7 +265,7 @@ def of_mvcc_catalog() -> dict[tuple[str, str], float]:
 
 @pytest.mark.parametrize("study", origins())
 def test_a_notebook_takes_its_claims_from_the_file_and_fills_every_place(study: str) -> None:
-    cells = json.loads((NOTEBOOKS / f"{study}.ipynb").read_text(encoding="utf-8"))["cells"]
+    cells = json.loads(find_room(study).notebook.read_text(encoding="utf-8"))["cells"]
     sources = ["".join(c["source"]) for c in cells if c["cell_type"] == "code"]
     assert not any("pg.Claim(" in source for source in sources)
     (call,) = [

@@ -1,9 +1,7 @@
 """Published numbers: files and descriptor hold together, and what notebooks ask for is there."""
 
 import csv
-import hashlib
 import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +11,10 @@ import pytest
 from pgstudies import paths
 from pgstudies.analysis._published import TYPES, published
 from pgstudies.errors import StudyError
-from pgstudies.paths import PUBLISHED
+from pgstudies.rooms import find_room, rooms
+from tests.made_up import copied_rooms
 
-SOURCES = tomllib.loads((PUBLISHED / "sources.toml").read_text(encoding="utf-8"))
+SOURCES = {name: found for name, room in rooms().items() if (found := room.read("published.toml"))}
 TABLES = [
     pytest.param(study, name, table, id=f"{study}-{name}")
     for study, source in SOURCES.items()
@@ -25,16 +24,12 @@ TABLES = [
 
 @pytest.mark.parametrize(("study", "name", "table"), TABLES)
 class TestEachTable:
-    def test_file_is_the_one_that_was_described(
-        self, study: str, name: str, table: dict[str, Any]
-    ) -> None:
-        content = (PUBLISHED / table["file"]).read_bytes()
-        assert hashlib.sha256(content).hexdigest() == table["sha256"], (study, name)
-
     def test_columns_are_those_of_the_file(
         self, study: str, name: str, table: dict[str, Any]
     ) -> None:
-        with (PUBLISHED / table["file"]).open(encoding="utf-8", newline="") as file:
+        with (find_room(study).directory / table["file"]).open(
+            encoding="utf-8", newline=""
+        ) as file:
             header = next(csv.reader(file))
         assert header == [column["name"] for column in table["columns"]], (study, name)
 
@@ -43,7 +38,7 @@ class TestEachTable:
     ) -> None:
         frame = published(study, name)
         assert frame.dtypes == [TYPES[column["type"]] for column in table["columns"]]
-        as_text = pl.read_csv(PUBLISHED / table["file"], infer_schema=False)
+        as_text = pl.read_csv(find_room(study).directory / table["file"], infer_schema=False)
         assert frame.null_count().row(0) == as_text.null_count().row(0)
 
     def test_every_column_is_explained_and_every_measured_number_has_a_unit(
@@ -55,12 +50,10 @@ class TestEachTable:
 
 
 def test_every_file_is_described_once() -> None:
-    described = [
-        PUBLISHED / table["file"]
-        for source in SOURCES.values()
-        for table in source["tables"].values()
-    ]
-    assert sorted(described) == sorted(PUBLISHED.glob("*.csv"))
+    for study, source in SOURCES.items():
+        described = [table["file"] for table in source["tables"].values()]
+        there = [file.name for file in find_room(study).directory.glob("*.csv")]
+        assert sorted(described) == sorted(there)
 
 
 @pytest.mark.parametrize("study", SOURCES)
@@ -86,7 +79,7 @@ def test_range_starts_follow_from_the_generator_of_the_c_library() -> None:
 
 
 def test_unknown_study_is_answered_with_those_known() -> None:
-    with pytest.raises(StudyError, match="cluster_order, hash_index"):
+    with pytest.raises(StudyError, match="no study cluster; the studies are: cluster_order"):
         published("cluster")
 
 
@@ -96,25 +89,30 @@ def test_unknown_study_is_answered_with_those_known() -> None:
         (
             "arm,sorts\na,1\n",
             "integer",
-            "has the columns arm, sorts, and sources.toml describes arm",
+            "has the columns arm, sorts, and published.toml describes arm",
         ),
-        ("arm,pages\na,many\n", "integer", "is not as sources.toml describes it: could not parse"),
+        (
+            "arm,pages\na,many\n",
+            "integer",
+            "is not as published.toml describes it: could not parse",
+        ),
         ("arm,pages\na,1\n", "count", "its type is 'count': it must be text, integer, number"),
-        (None, "integer", "is not as sources.toml describes it: .* No such file"),
+        (None, "integer", "is not as published.toml describes it: .* No such file"),
     ],
 )
 def test_a_file_that_is_not_as_described_is_told_in_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, kind: str, said: str
 ) -> None:
+    rooms = copied_rooms(tmp_path, "well")
     if text is not None:
-        (tmp_path / "mine.csv").write_text(text)
-    (tmp_path / "sources.toml").write_text(
-        '[mine.tables.t]\nfile = "mine.csv"\ncolumns = [{ name = "arm", type = "text" }, '
+        (rooms / "well" / "mine.csv").write_text(text)
+    (rooms / "well" / "published.toml").write_text(
+        '[tables.t]\nfile = "mine.csv"\ncolumns = [{ name = "arm", type = "text" }, '
         f'{{ name = "pages", type = "{kind}" }}]\n'
     )
-    monkeypatch.setattr(paths, "PUBLISHED", tmp_path)
+    monkeypatch.setattr(paths, "NOTEBOOKS", (rooms,))
     with pytest.raises(StudyError, match=said):
-        published("mine")
+        published("well")
 
 
 def test_unknown_table_is_answered_with_those_known() -> None:

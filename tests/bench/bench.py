@@ -30,8 +30,9 @@ from pgstudies.fleet.plan import Cell, Sweep
 from pgstudies.measuring import hold_transactions, reason_no_room
 from pgstudies.measuring._design import Arm
 from pgstudies.measuring._trial import Trial
-from pgstudies.paths import HTML, NOTEBOOKS
+from pgstudies.paths import HTML
 from pgstudies.programs._releases import find_release
+from pgstudies.rooms import find_room
 from pgstudies.servers import serve
 from pgstudies.terminal import Progress
 from tests.bench.report import report
@@ -216,7 +217,7 @@ def restoring(core: int) -> None:
 
 def loading(core: int) -> None:
     """The wide table of hash_index, made by the server, against rows that psycopg has ready."""
-    notebook = json.loads((NOTEBOOKS / "hash_index.ipynb").read_text(encoding="utf-8"))
+    notebook = json.loads(find_room("hash_index").notebook.read_text(encoding="utf-8"))
     cell = next("".join(c["source"]) for c in notebook["cells"] if c["id"] == "data")
     names: dict[str, Any] = {"rows": WIDE_ROWS, "widths": [], "sql": sql}
     exec(cell, names)

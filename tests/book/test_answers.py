@@ -19,7 +19,7 @@ from pgstudies.book.pages import LARGE, TERMS, answer_first, page_of
 from pgstudies.charts.claims import today, verdict_strip
 from pgstudies.errors import StudyError
 from pgstudies.records import read_record, reference_verdicts
-from tests.made_up import SWEPT_CLAIM, swept_record
+from tests.made_up import SWEPT_CLAIM, copied_rooms, swept_record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,8 +35,9 @@ today = { about = "counting", holds = "Expect {ratio} times, {percent} more.", r
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """One claim, and reference records of the test's own."""
-    (tmp_path / "claims.toml").write_text(CLAIMS)
-    monkeypatch.setattr(paths, "CLAIMS", tmp_path / "claims.toml")
+    rooms = copied_rooms(tmp_path, "swept")
+    (rooms / "swept" / "claims.toml").write_text(CLAIMS)
+    monkeypatch.setattr(paths, "NOTEBOOKS", (rooms,))
     monkeypatch.setattr(paths, "REFERENCE_RECORDS", tmp_path / "reference")
     return tmp_path
 
@@ -144,7 +145,7 @@ def test_what_a_verdict_means_today_is_said_in_the_words_for_that_outcome(place:
 )
 def test_words_for_today_that_cannot_be_said_are_refused(place: Path, body: str) -> None:
     spoilt = re.sub(r"(?m)^today = .*$", f"today = {body}", CLAIMS)
-    (place / "claims.toml").write_text(spoilt)
+    (place / "notebooks" / "swept" / "claims.toml").write_text(spoilt)
     with pytest.raises(StudyError, match="today of the claim 'twice' is not about something"):
         claims("swept")
 

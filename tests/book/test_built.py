@@ -15,6 +15,7 @@ from pgstudies.analysis._claims import all_claims, origins
 from pgstudies.book._build import build
 from pgstudies.book.judging import digest_of, judged
 from pgstudies.records.reading import find_record
+from pgstudies.rooms import find_room
 from pgstudies.studies._plan import studies
 from tests.studies.test_measured import checked
 
@@ -53,7 +54,7 @@ def test_a_reference_record_is_analysed_by_its_notebook(study: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     page = paths.STUDIES / f"{study}.ipynb"
-    found, saved = ("".join(checked(p)).splitlines() for p in (page, paths.NOTEBOOKS / page.name))
+    found, saved = ("".join(checked(p)).splitlines() for p in (page, find_room(study).notebook))
     # What quick is too small to judge, the record may, and never the other way round.
     told = zip(found, saved, strict=True)
     assert [both for both in told if both[0] != both[1] and not both[1].endswith(OPEN)] == []

@@ -6,7 +6,6 @@ import base64
 import json
 import re
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -17,34 +16,34 @@ from pgstudies import paths
 from pgstudies.analysis._claims import claims
 from pgstudies.analysis.agreement import judge
 from pgstudies.book import _scorecard as scorecards
-from pgstudies.book._instrument_page import KEY
 from pgstudies.book._score_chart import history_chart, score_chart
 from pgstudies.book._score_table import (
+    checks_line,
     history_table,
-    instrument_line,
     row_id,
     score_downloads,
     score_front,
     score_table,
 )
 from pgstudies.book._scorecard import SCHEMA, scorecard
+from pgstudies.book.checks import KEY
 from pgstudies.book.judging import judged, keep
 from pgstudies.book.score_text import in_text
 from pgstudies.charts import OUTCOMES
 from pgstudies.errors import NotebookError, StudyError
 from pgstudies.records.reading import machine_of, read_record
+from pgstudies.rooms import find_room
 from pgstudies.studies._plan import plan, studies
 from pgstudies.studies.executed import book_runs
 from pgstudies.studies.run import Executed, run_study
-from tests.made_up import SWEPT_CLAIM, swept_record, timeline
+from tests.made_up import SWEPT_CLAIM, copied_rooms, swept_record, timeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
-NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 CLAIMS = f"""{SWEPT_CLAIM}
 [[claim]]
-study = "swept"
 id = "alike"
 name = "alike in short"
 text = "Two are as many as one, <nearly>."
@@ -61,11 +60,15 @@ comparison = {{ candidate = "two" }}
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, private: None) -> Path:
     """A project with one study, two claims, and neither a book nor records."""
     assert private is None
-    (tmp_path / "claims.toml").write_text(CLAIMS)
-    monkeypatch.setattr(paths, "CLAIMS", tmp_path / "claims.toml")
+    rooms = copied_rooms(tmp_path, "swept")
+    (rooms / "swept" / "claims.toml").write_text(CLAIMS)
+    for name, kind in (("instrument", "check"), ("scorecard", "summary")):
+        (rooms / name).mkdir()
+        (rooms / name / f"{name}.ipynb").write_text('{"cells": []}')
+        (rooms / name / "sizes.toml").write_text(f'kind = "{kind}"')
     monkeypatch.setattr(paths, "STUDIES", tmp_path / "book" / "studies")
-    monkeypatch.setattr(paths, "NOTEBOOKS", NOTEBOOKS)
-    monkeypatch.setenv("PGSTUDIES_NOTEBOOKS", str(NOTEBOOKS))
+    monkeypatch.setattr(paths, "NOTEBOOKS", (rooms,))
+    monkeypatch.setenv("PGSTUDIES_NOTEBOOKS", str(rooms))
     monkeypatch.setattr("pgstudies.paths.REFERENCE_RECORDS", tmp_path / "reference")
     return tmp_path
 
@@ -382,10 +385,10 @@ def test_a_chart_offers_every_study_release_and_verdict(cards: pl.DataFrame) -> 
 
 
 def test_the_state_of_the_instrument_is_told(place: Path) -> None:
-    assert "The instrument was not tested" in instrument_line().data
+    assert "Measuring was not tested" in checks_line().data
     page(place, "instrument", None, checks=[check("speed", passed=True)])
-    assert "1 of 1 checks passed on db1" in instrument_line().data
-    assert 'href="studies/instrument.html"' in instrument_line().data
+    assert "1 of 1 checks passed on db1" in checks_line().data
+    assert 'href="studies/instrument.html"' in checks_line().data
 
 
 def test_what_a_failed_instrument_measured_is_marked(
@@ -393,9 +396,9 @@ def test_what_a_failed_instrument_measured_is_marked(
 ) -> None:
     records("db1")
     page(place, "instrument", None, checks=[check("speed", passed=False)])
-    assert "failed: speed" in instrument_line().data
-    assert "measured where the instrument FAILED a check" in score_front(scorecard()).data
-    assert "MARKED: the instrument of this host failed a check" in in_text(scorecard())
+    assert "failed: speed" in checks_line().data
+    assert "measured where measuring FAILED a check" in score_front(scorecard()).data
+    assert "MARKED: measuring failed a check on this host" in in_text(scorecard())
 
 
 def test_what_another_host_measured_is_not_marked(
@@ -403,7 +406,7 @@ def test_what_another_host_measured_is_not_marked(
 ) -> None:
     records("db2")
     page(place, "instrument", None, checks=[check("speed", passed=False)])
-    assert "measured where the instrument" not in score_front(scorecard()).data
+    assert "measured where measuring" not in score_front(scorecard()).data
     assert "MARKED" not in in_text(scorecard())
 
 
@@ -436,10 +439,14 @@ def test_a_record_is_replayed_once(
     assert judged(path).equals(first)
     assert replayed == ["swept"]
     # Better words for readers change nothing, other claims may.
-    paths.CLAIMS.write_text(CLAIMS.replace("Two are <twice> as many", "Two is the double"))
+    find_room("swept").directory.joinpath("claims.toml").write_text(
+        CLAIMS.replace("Two are <twice> as many", "Two is the double")
+    )
     assert judged(path).equals(first)
     assert replayed == ["swept"]
-    paths.CLAIMS.write_text(CLAIMS.replace("arithmetic", "sums"))
+    find_room("swept").directory.joinpath("claims.toml").write_text(
+        CLAIMS.replace("arithmetic", "sums")
+    )
     assert judged(path).equals(first)
     assert replayed == ["swept", "swept"]
 
@@ -459,7 +466,7 @@ def test_a_run_leaves_its_verdicts_for_the_scorecard(
 
 
 def test_the_scorecard_is_no_study_and_yet_can_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paths, "NOTEBOOKS", paths.ROOT / "notebooks")
+    monkeypatch.setattr(paths, "NOTEBOOKS", (paths.ROOT / "notebooks",))
     assert "scorecard" not in studies()
     assert plan("scorecard").parameters == {"study": "", "release": "", "history": True}
     assert plan("scorecard").injected == {}

@@ -9,8 +9,7 @@ import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
@@ -22,9 +21,11 @@ from pgstudies.errors import ServerError
 from pgstudies.programs._releases import find_release
 from pgstudies.records import write_whole
 from pgstudies.records.reading import SAMPLES_SCHEMA
-from tests.made_up import info, timeline
+from tests.made_up import ROOMS, copied_rooms, info, timeline
 
-NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+if TYPE_CHECKING:
+    from pathlib import Path
+
 COMMANDS = ["run", "studies", "book", "records", "scorecard", "advise", "doctor", "servers"]
 COMMANDS += ["new-study", "check"]
 
@@ -32,14 +33,10 @@ COMMANDS += ["new-study", "check"]
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout with copies of two notebooks, and a home without records."""
-    notebooks = tmp_path / "notebooks"
-    notebooks.mkdir()
-    for name in ("no_parameters", "well"):
-        shutil.copy(NOTEBOOKS / f"{name}.ipynb", notebooks)
-    monkeypatch.setattr(paths, "NOTEBOOKS", notebooks)
-    monkeypatch.setattr(paths, "PARAMETERS", notebooks / "parameters")
+    notebooks = copied_rooms(tmp_path, "no_parameters", "well")
+    monkeypatch.setattr(paths, "NOTEBOOKS", (notebooks,))
     monkeypatch.setattr(paths, "STUDIES", tmp_path / "studies")
-    monkeypatch.setattr(paths, "HTML", tmp_path / "_build" / "html")
+    monkeypatch.setattr(paths, "BUILD", tmp_path / "_build")
     monkeypatch.setenv("PGSTUDIES_RECORDS", str(tmp_path / "records"))
     monkeypatch.setattr("pgstudies.paths.REFERENCE_RECORDS", tmp_path / "reference")
     for name in ("SERVER", "REPLAY", "FRESH"):
@@ -162,11 +159,10 @@ def test_a_run_says_where_the_notebook_is(place: Path, pgstudies: Command) -> No
 def test_a_run_says_beforehand_what_it_is_and_how_long_it_took(
     place: Path, pgstudies: Command
 ) -> None:
-    notebook = place / "notebooks" / "well.ipynb"
+    notebook = place / "notebooks" / "well" / "well.ipynb"
     notebook.write_text(notebook.read_text().replace("iterations", "blocks"))
-    file = place / "notebooks" / "parameters" / "standard" / "well.yaml"
-    file.parent.mkdir(parents=True)
-    file.write_text("# A large table:\n# an hour.\nblocks: 8\n# no part of it\nrows: 3000\n")
+    file = place / "notebooks" / "well" / "sizes.toml"
+    file.write_text('[standard]\nabout = "A large table: an hour."\nblocks = 8\nrows = 3000\n')
     ends = ["04:31:30", "04:33:30", "04:35:40"]
     blocks = [
         entry
@@ -199,7 +195,7 @@ def test_all_means_every_study(pgstudies: Command) -> None:
 
 
 def test_all_goes_on_after_a_notebook_that_fails(place: Path, pgstudies: Command) -> None:
-    shutil.copy(NOTEBOOKS / "broken.ipynb", place / "notebooks")
+    copied_rooms(place, "broken")
     shown = pgstudies("run", "all")
     assert shown.code == 4
     assert shown.out == "no_parameters: studies/no_parameters.ipynb\nwell: studies/well.ipynb\n"
@@ -211,7 +207,9 @@ def test_all_goes_on_after_a_notebook_that_fails(place: Path, pgstudies: Command
 
 
 def test_all_stops_at_a_server_that_is_not_there(place: Path, pgstudies: Command) -> None:
-    shutil.copy(NOTEBOOKS / "refused.ipynb", place / "notebooks" / "a.ipynb")
+    refused = copied_rooms(place, "refused") / "refused"
+    (refused / "refused.ipynb").rename(refused / "a.ipynb")
+    refused.rename(refused.with_name("a"))
     shown = pgstudies("run", "all")
     assert (shown.code, shown.out) == (3, "")
     assert shown.err == "pgstudies: The server at nowhere does not answer.\n"
@@ -320,9 +318,8 @@ def test_studies_are_listed_with_their_titles(pgstudies: Command) -> None:
 def test_the_parameters_of_a_study_are_listed_with_their_limits(
     place: Path, pgstudies: Command
 ) -> None:
-    file = place / "notebooks" / "parameters" / "standard" / "well.yaml"
-    file.parent.mkdir(parents=True)
-    file.write_text("rows: 1_000_000\nstarts: [4, 5]\nmemory: 80\n")
+    file = place / "notebooks" / "well" / "sizes.toml"
+    file.write_text("[standard]\nrows = 1_000_000\nstarts = [4, 5]\nmemory = 80\n")
     lines = pgstudies("studies", "well").out.splitlines()
     assert lines[0] == "well: A study that works"
     assert "blocks no claim" not in lines[1]
@@ -338,12 +335,10 @@ def test_the_parameters_of_a_study_are_listed_with_their_limits(
     assert parameters("no_parameters") == "no_parameters: A study without parameters"
 
 
-def test_a_study_says_how_many_blocks_its_claims_take(
-    place: Path, pgstudies: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    claim = (NOTEBOOKS.parents[1] / "data" / "claims.toml").read_text()
-    (place / "claims.toml").write_text(claim.replace("mvcc_catalog", "well"))
-    monkeypatch.setattr(paths, "CLAIMS", place / "claims.toml")
+def test_a_study_says_how_many_blocks_its_claims_take(place: Path, pgstudies: Command) -> None:
+    well = place / "notebooks" / "well"
+    shutil.copy(ROOMS.parents[1] / "notebooks" / "mvcc_catalog" / "claims.toml", well)
+    (well / "sizes.toml").write_text('title = "Well"\npost = "Nobody, 2026"\n')
     second = pgstudies("studies", "well").out.splitlines()[1]
     assert second == "Below 8 blocks no claim of a difference can be told from chance."
 

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -21,13 +20,14 @@ from pgstudies.compare.run import measured_blocks
 from pgstudies.errors import StudyError
 from pgstudies.measuring._design import Side
 from pgstudies.records.reading import list_records
+from tests.made_up import ROOMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from playwright.sync_api import Page
 
-NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 STUDY = "two_sides"
 TWENTYFOLD = Side("embedded", {"planted.work": "400000"})
 """Whatever else the machine does, twenty times the work takes longer."""
@@ -38,8 +38,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The notebooks are those of the tests, and records are kept apart from the user's."""
     place = tmp_path_factory.mktemp("compared")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(paths, "NOTEBOOKS", NOTEBOOKS)
-        patch.setenv("PGSTUDIES_NOTEBOOKS", str(NOTEBOOKS))
+        patch.setattr(paths, "NOTEBOOKS", (ROOMS,))
+        patch.setenv("PGSTUDIES_NOTEBOOKS", str(ROOMS))
         patch.setenv("PGSTUDIES_RECORDS", str(place / "records"))
         for name in ("PGSTUDIES_SERVER", "PGSTUDIES_REPLAY", "PGSTUDIES_FRESH"):
             patch.delenv(name, raising=False)
@@ -145,7 +145,7 @@ def test_a_server_that_is_not_there_cannot_be_compared_with(tmp_path: Path) -> N
 
 
 def command(place: Path, *arguments: str) -> subprocess.Popen[str]:
-    environment = os.environ | {"PGSTUDIES_NOTEBOOKS": str(NOTEBOOKS)}
+    environment = os.environ | {"PGSTUDIES_NOTEBOOKS": str(ROOMS)}
     return subprocess.Popen(
         [sys.executable, "-m", "pgstudies", *arguments],
         cwd=place,

@@ -18,12 +18,10 @@ from pgstudies.charts import save
 from pgstudies.errors import SpaceError, StudyError
 from pgstudies.fleet.hosts import by_host, host_records, judged_by_host, lines_of_hosts
 from pgstudies.records import read_record, write_whole
-from tests.made_up import SWEPT, swept_record
+from tests.made_up import ROOMS, SWEPT, swept_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 
 
 @pytest.fixture
@@ -66,8 +64,8 @@ def test_records_of_two_studies_and_none_at_all(records: Callable[..., Path]) ->
 def test_each_host_is_judged_by_the_notebook(
     records: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paths, "NOTEBOOKS", NOTEBOOKS)
-    monkeypatch.setenv("PGSTUDIES_NOTEBOOKS", str(NOTEBOOKS))
+    monkeypatch.setattr(paths, "NOTEBOOKS", (ROOMS,))
+    monkeypatch.setenv("PGSTUDIES_NOTEBOOKS", str(ROOMS))
     found = host_records([records("a"), records("b", two=1.0), records("c", two=8.0)])
     judged = judged_by_host(found)
     assert dict(judged.select("host", "verdict").rows()) == {

@@ -14,8 +14,8 @@ from pgstudies import paths
 from pgstudies.errors import StudyError
 from pgstudies.fleet.ledger import Unit
 from pgstudies.fleet.plan import overview, read_sweep
+from tests.made_up import ROOMS
 
-NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 SWEEP = """
 hosts = ["bench1", "bench2"]
 blocks = 2
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("private")
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(paths, "NOTEBOOKS", NOTEBOOKS)
+    monkeypatch.setattr(paths, "NOTEBOOKS", (ROOMS,))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -37,6 +37,7 @@ from pgstudies.records.reading import read_record
 from pgstudies.servers.leftovers import find_postmaster
 from pgstudies.terminal import Progress
 from tests.fleet.test_ledger import bucket
+from tests.made_up import ROOMS
 from tests.servers_at_hand import wait_until_dead
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 
     from pgstudies.servers.owned import OwnedServer
 
-NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 NAMES = ["bench1", "bench2"]
 pytestmark = pytest.mark.usefixtures("private")
 
@@ -75,7 +75,7 @@ class Place:
     def environment(self, host: str) -> dict[str, str]:
         """What sets one host apart from the other on this machine."""
         own = {
-            "PGSTUDIES_NOTEBOOKS": str(NOTEBOOKS),
+            "PGSTUDIES_NOTEBOOKS": str(ROOMS),
             "PGSTUDIES_RECORDS": str(self.base / host / "records"),
             "PGSTUDIES_HOST_LOCK": str(self.base / f"{host}.lock"),
             "PGSTUDIES_CERTIFICATES": str(self.certificates),
@@ -144,8 +144,8 @@ class Place:
 
 @contextmanager
 def place_in(base: Path, server: OwnedServer, patch: pytest.MonkeyPatch) -> Iterator[Place]:
-    patch.setattr(paths, "NOTEBOOKS", NOTEBOOKS)
-    patch.setenv("PGSTUDIES_NOTEBOOKS", str(NOTEBOOKS))
+    patch.setattr(paths, "NOTEBOOKS", (ROOMS,))
+    patch.setenv("PGSTUDIES_NOTEBOOKS", str(ROOMS))
     patch.setenv("PGSTUDIES_HOST_LOCK", str(base / "client.lock"))
     host = quote(server.environment()["PGHOST"], safe="")
     place = Place(base, f"postgresql://postgres@{host}:5432/postgres")

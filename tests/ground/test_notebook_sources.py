@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from pgstudies.paths import NOTEBOOKS
+from pgstudies.paths import ROOT
 
 
-@pytest.mark.parametrize("notebook", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "notebook", sorted(ROOT.glob("notebooks/*/*.ipynb")), ids=lambda path: path.name
+)
 def test_outputs_are_stripped(notebook: Path) -> None:
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     left = [

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PACKAGE = ROOT / "lib" / "pgstudies"
 ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
-PAGES = [*ROOT.glob("notebooks/*.ipynb"), *ROOT.glob("book/*.md"), *ROOT.glob("notebooks/*.py")]
+PAGES = [*ROOT.glob("notebooks/*/*.ipynb"), *ROOT.glob("book/*.md"), *ROOT.glob("notebooks/*/*.py")]
 
 
 def imports(file: Path) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pgstudies import paths
+from pgstudies.rooms import find_room
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,8 +42,8 @@ def address(run_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """JupyterLab on a copy of the notebooks in which cluster_order is small."""
     here = tmp_path_factory.mktemp("lab")
     notebooks = here / "notebooks"
-    shutil.copytree(paths.NOTEBOOKS, notebooks)
-    notebook = notebooks / "cluster_order.ipynb"
+    shutil.copytree(find_room("cluster_order").directory, notebooks / "cluster_order")
+    notebook = notebooks / "cluster_order" / "cluster_order.ipynb"
     document = json.loads(notebook.read_text(encoding="utf-8"))
     (cell,) = (c for c in document["cells"] if "parameters" in c["metadata"].get("tags", []))
     lines = ["".join(cell["source"])]
@@ -97,7 +97,7 @@ def with_values(source: str, values: dict[str, str]) -> str:
 @pytest.fixture(scope="module")
 def lab(browser: Browser, address: str) -> Iterator[Page]:
     page = browser.new_page(viewport={"width": 1300, "height": 900})
-    page.goto(f"{address}lab/tree/cluster_order.ipynb?token=of-the-test")
+    page.goto(f"{address}lab/tree/cluster_order/cluster_order.ipynb?token=of-the-test")
     page.wait_for_selector(".jp-Notebook .jp-CodeCell", timeout=MINUTE)
     wait_until_idle(page)
     yield page

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -23,6 +22,7 @@ from pgstudies.records import (
     units_counted,
     write_whole,
 )
+from pgstudies.rooms import rooms
 from tests import made_up
 
 if TYPE_CHECKING:
@@ -102,14 +102,14 @@ def test_functions_that_moved_most_come_first_and_new_ones_count_from_0() -> Non
 
 
 def test_every_claim_that_is_counted_is_one_and_rests_on_units_there_are() -> None:
-    counted = tomllib.loads(paths.UNITS.read_text(encoding="utf-8"))["claim"]
     known = all_claims()
     assert known["claim"].is_unique().all()
     places = set(known.select("study", "claim").iter_rows())
     names = {unit.name for unit in units()}
-    for claim in counted:
-        assert (claim["study"], claim["id"]) in places
-        assert {place[1] for place in [*claim["over"], *claim["under"]]} <= names
+    for study, room in rooms().items():
+        for ratio in room.read("units.toml").get("ratio", []):
+            assert (study, ratio["id"]) in places
+            assert {place[1] for place in [*ratio["over"], *ratio["under"]]} <= names
 
 
 def test_a_verdict_stands_beside_the_ratio_of_instructions(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pgstudies import paths
 from pgstudies.records.reading import list_records, read_record
+from pgstudies.rooms import find_room
 from pgstudies.studies._plan import studies
 from pgstudies.studies.run import run_study
 
@@ -81,7 +80,7 @@ def measured(study: str, output: Path, **parameters: Any) -> list[str]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("study", studies())
 def test_what_is_counted_is_what_the_notebook_says(study: str, tmp_path: Path) -> None:
-    wanted = checked(paths.NOTEBOOKS / f"{study}.ipynb")
+    wanted = checked(find_room(study).notebook)
     assert wanted
     small = {"blocks": 2} | SMALL.get(study, {}) | ANYWHERE.get(study, {})
     assert measured(study, tmp_path, **small) == wanted
@@ -94,16 +93,9 @@ def test_what_is_counted_at_quick_size_is_what_the_notebook_says(
     study: str, tmp_path: Path
 ) -> None:
     found = measured(study, tmp_path, **ANYWHERE.get(study, {}))
-    assert found == checked(paths.NOTEBOOKS / f"{study}.ipynb")
+    assert found == checked(find_room(study).notebook)
 
 
-def test_the_template_is_a_study_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    template = paths.NOTEBOOKS / "_template.ipynb"
-    notebooks = tmp_path / "notebooks"
-    notebooks.mkdir()
-    for name in ("template", "_template"):  # to be run, and where it finds its parameters
-        shutil.copy(template, notebooks / f"{name}.ipynb")
-    monkeypatch.setattr(paths, "NOTEBOOKS", notebooks)
-    monkeypatch.setenv("PGSTUDIES_NOTEBOOKS", str(notebooks))
-    page = run_study("template", server="embedded", output=tmp_path / "page.ipynb").notebook
-    assert checked(page) == checked(template)
+def test_the_template_is_a_study_that_runs(tmp_path: Path) -> None:
+    page = run_study("_template", server="embedded", output=tmp_path / "page.ipynb").notebook
+    assert checked(page) == checked(find_room("_template").notebook)

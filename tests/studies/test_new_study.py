@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pgstudies import paths
 from pgstudies.errors import StudyError
-from pgstudies.studies._plan import studies
 from pgstudies.studies.new_study import new_study, problems
 
 if TYPE_CHECKING:
@@ -21,54 +19,76 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of what a study is made of, without the records."""
-    left = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    for part in ("lib", "notebooks", "data/published"):
-        shutil.copytree(paths.ROOT / part, tmp_path / part, ignore=left)
-    for file in (paths.ROOT / "data").glob("*.toml"):
-        shutil.copy(file, tmp_path / "data")
-    shutil.copy(paths.ROOT / "_toc.yml", tmp_path)
-    monkeypatch.setattr(paths, "ROOT", tmp_path)
-    monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path / "notebooks")
-    monkeypatch.setattr(paths, "PUBLISHED", tmp_path / "data" / "published")
-    monkeypatch.setattr(paths, "CLAIMS", tmp_path / "data" / "claims.toml")
-    return tmp_path
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty directory for studies of one's own."""
+    directory = tmp_path / "mine"
+    monkeypatch.setattr(paths, "NOTEBOOKS", (directory, paths.ROOT / "notebooks"))
+    monkeypatch.setenv("PGSTUDIES_NOTEBOOKS", str(directory))
+    return directory
 
 
-def run(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    left = ("PGSTUDIES_NOTEBOOKS", "PGSTUDIES_REPLAY", "PGSTUDIES_FRESH")
+def run(own: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    left = ("PGSTUDIES_REPLAY", "PGSTUDIES_FRESH")
     environment = {name: value for name, value in os.environ.items() if name not in left}
     return subprocess.run(
         [sys.executable, "-m", "pgstudies", *arguments],
-        cwd=checkout,
-        env=environment | {"PYTHONPATH": str(checkout / "lib"), "PGSTUDIES_SERVER": "embedded"},
+        cwd=own.parent,
+        env=environment | {"PGSTUDIES_SERVER": "embedded"},
         capture_output=True,
         text=True,
         check=False,
     )
 
 
+def in_checkout() -> set[Path]:
+    """Every file of the checkout that git knows, or would take."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=paths.ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return {paths.ROOT / line for line in listed.stdout.splitlines()}
+
+
 @pytest.mark.usefixtures("private", "on_disk")
-def test_a_new_study_runs_at_once_and_its_claim_is_judged(checkout: Path) -> None:
-    written = run(checkout, "new-study", "half_full")
+def test_a_new_study_lives_in_a_directory_of_its_own(own: Path) -> None:
+    before = {file: file.stat().st_mtime_ns for file in in_checkout() if file.exists()}
+    written = run(own, "new-study", "half_full")
     assert written.returncode == 0, written.stderr
-    assert "notebooks/half_full.ipynb" in written.stdout
-    ran = run(checkout, "run", "half_full")
+    assert "mine/half_full/half_full.ipynb" in written.stdout
+    ran = run(own, "run", "half_full")
     assert ran.returncode == 0, ran.stderr
-    page = (checkout / "book" / "studies" / "half_full.ipynb").read_text(encoding="utf-8")
-    assert "half-filled pages, about twice as many: yes" in page
-    told = run(checkout, "scorecard", "--study", "half_full")
+    page = own / "_build" / "site" / "book" / "studies" / "half_full.ipynb"
+    assert "half-filled pages, about twice as many: yes" in page.read_text(encoding="utf-8")
+    told = run(own, "scorecard", "--study", "half_full")
     assert "1 hold" in told.stdout, told.stderr
-    checked = run(checkout, "check", "half_full")
-    assert (checked.returncode, checked.stdout) == (0, "half_full is whole.\n")
+    checked = run(own, "check", "half_full")
+    assert checked.returncode == 1
+    assert "still has a sentence of the template" in checked.stdout
+    compared = run(own, "compare", "--candidate", "embedded", "--study", "half_full", "--plan")
+    assert compared.returncode == 0, compared.stderr
+    after = {file: file.stat().st_mtime_ns for file in in_checkout() if file.exists()}
+    assert after == before
 
 
-def test_what_a_study_lacks_is_said_in_a_sentence_each(checkout: Path) -> None:
-    new_study("half_full")
-    assert list(problems("half_full")) == []
-    notebook = checkout / "notebooks" / "half_full.ipynb"
+def rewritten(notebook: Path) -> Any:
+    """The notebook with words of its own in place of the template's."""
     document = json.loads(notebook.read_text(encoding="utf-8"))
+    for number, cell in enumerate(document["cells"]):
+        if cell["cell_type"] == "markdown":
+            title = "".join(cell["source"]).splitlines()[0]
+            cell["source"] = f"{title}\n\nWhat is to be said here, {number}."
+    return document
+
+
+def test_what_a_study_lacks_is_said_in_a_sentence_each(own: Path) -> None:
+    new_study("half_full")
+    notebook = own / "half_full" / "half_full.ipynb"
+    document = rewritten(notebook)
+    notebook.write_text(json.dumps(document), encoding="utf-8")
+    assert list(problems("half_full")) == []
     for cell in document["cells"]:
         cell["source"] = "".join(cell["source"]).replace("seed: int = 1  # for the order", "#")
         if cell["id"] == "verdict":
@@ -76,36 +96,40 @@ def test_what_a_study_lacks_is_said_in_a_sentence_each(checkout: Path) -> None:
         if cell["id"] == "run":
             cell["execution_count"] = 3
         if cell["cell_type"] == "markdown":
+            cell["source"] = cell["source"].replace("## Limits of", "## Notes on")
             cell["source"] += "\n- a list of 40\n  % and more"
+    document["cells"].append({"cell_type": "markdown", "metadata": {}, "source": "## Nothing"})
     notebook.write_text(json.dumps(document), encoding="utf-8")
-    toc = checkout / "_toc.yml"
-    toc.write_text(toc.read_text().replace("      - file: book/studies/half_full\n", ""))
+    (notebook.parent / "published.csv").write_text("arm,pages\nfillfactor 100,2\n")
     found = "\n".join(problems("half_full"))
     assert "The parameter seed, which every study has, is missing." in found
     assert "no output to compare a rerun with" in found
     assert "`make strip` takes them out" in found
-    assert "add `- file: book/studies/half_full`" in found
     assert "A line of cell 1 begins with %" in found
+    assert "The section 'Nothing' is empty." in found
+    assert "It has no section on its limits" in found
+    assert "published.csv is not the file whose sha256" in found
 
 
-@pytest.mark.parametrize("study", studies())
-def test_every_study_of_the_book_is_whole(study: str) -> None:
-    assert list(problems(study)) == []
-
-
-@pytest.mark.parametrize("name", ["Half", "half-full", "../half", "", "half__full"])
-def test_a_name_that_cannot_be_one_is_refused(checkout: Path, name: str) -> None:
-    before = (checkout / "data" / "claims.toml").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", ["Half", "half-full", "../half", "", "half__full", "x" * 300])
+def test_a_name_that_cannot_be_one_is_refused(own: Path, name: str) -> None:
     with pytest.raises(StudyError, match="cannot be a study's name"):
         new_study(name)
-    assert (checkout / "data" / "claims.toml").read_text(encoding="utf-8") == before
+    assert not own.exists()
 
 
-@pytest.mark.usefixtures("checkout")
+@pytest.mark.usefixtures("own")
 @pytest.mark.parametrize("name", ["hash_index", "scorecard"])
 def test_a_name_that_is_taken_is_refused(name: str) -> None:
     with pytest.raises(StudyError, match=f"There is a study {name} already"):
         new_study(name)
+
+
+def test_a_study_that_cannot_be_written_leaves_nothing(own: Path) -> None:
+    own.write_text("a file where the directory should be")
+    with pytest.raises(StudyError, match=r"Cannot write to .*mine .*PGSTUDIES_NOTEBOOKS"):
+        new_study("half_full")
+    assert own.is_file()
 
 
 def test_an_unknown_study_is_named() -> None:

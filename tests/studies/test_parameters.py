@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tomllib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,14 +12,16 @@ from hypothesis import strategies as st
 
 from pgstudies import paths
 from pgstudies.errors import StudyError
+from pgstudies.rooms import find_room, rooms
 from pgstudies.studies import plan, studies
 from pgstudies.studies.parameters import checked, declared, study_parameters
+from tests.made_up import ROOMS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
-NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
-PARAMETERS = declared(NOTEBOOKS / "well.ipynb")
+PARAMETERS = declared(ROOMS / "well" / "well.ipynb")
 DEFAULTS = {
     "rows": 50_000,
     "iterations": 4,
@@ -64,7 +65,7 @@ def test_a_declaration_is_read_whole() -> None:
 
 
 def test_a_notebook_without_the_cell_has_no_parameters() -> None:
-    assert declared(NOTEBOOKS / "no_parameters.ipynb") == ()
+    assert declared(ROOMS / "no_parameters" / "no_parameters.ipynb") == ()
     with pytest.raises(StudyError) as caught:
         checked("no_parameters", (), {"rows": 1})
     assert str(caught.value) == "no_parameters has no parameters, so rows cannot be set."
@@ -96,7 +97,7 @@ def test_a_list_may_be_empty_if_its_default_is(tmp_path: Path) -> None:
         checked("n", given, {"more": "';DROP'"})
 
 
-STUDIES = sorted(paths.NOTEBOOKS.glob("*.ipynb"))
+STUDIES = [room.notebook for room in rooms().values()]
 
 
 @pytest.mark.parametrize("study", STUDIES, ids=lambda path: path.stem)
@@ -227,8 +228,8 @@ def test_an_unknown_name_is_answered_with_the_nearest_and_all() -> None:
 
 
 def test_a_notebook_checks_its_own_globals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paths, "NOTEBOOKS", NOTEBOOKS)
-    surroundings: dict[str, object] = {"__name__": "__main__", "pl": object()}
+    monkeypatch.setattr(paths, "NOTEBOOKS", (ROOMS,))
+    surroundings: dict[str, Any] = {"__name__": "__main__", "pl": object()}
     namespace = surroundings | DEFAULTS | {"rows": 2500}
     assert study_parameters("well", namespace) == DEFAULTS | {"rows": 2500}
     with pytest.raises(StudyError, match=r"^well: rows must be at least 2000, and 1 is not\.$"):
@@ -238,7 +239,7 @@ def test_a_notebook_checks_its_own_globals(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_notebook_that_was_given_a_password_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(paths, "NOTEBOOKS", NOTEBOOKS)
+    monkeypatch.setattr(paths, "NOTEBOOKS", (ROOMS,))
     study_parameters("well", DEFAULTS | {"server": "postgresql://me@db/x"})
     assert capsys.readouterr().err == ""
     study_parameters("well", DEFAULTS | {"server": "postgresql://me:hidden@db/x"})
@@ -265,7 +266,7 @@ SERVERS += ["jdbc:postgresql://me:secret@h/d", "PASSWORD=secret"]
 def test_whatever_a_parameter_is_given_is_taken_or_refused_in_one_sentence(
     study: str, data: st.DataObject
 ) -> None:
-    names = [p.name for p in declared(paths.NOTEBOOKS / f"{study}.ipynb")] + ["nothing_known"]
+    names = [p.name for p in declared(find_room(study).notebook)] + ["nothing_known"]
     given_values = data.draw(st.dictionaries(st.sampled_from(names), WORDS, max_size=3))
     if data.draw(st.booleans()):
         given_values["server"] = data.draw(st.sampled_from(SERVERS))

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import pytest
-import yaml
 
-from pgstudies.paths import NOTEBOOKS, PARAMETERS
-from pgstudies.studies._plan import EXACT, PROFILES, plan, studies
+from pgstudies.rooms import find_room, rooms
+from pgstudies.studies._plan import plan, profiles_of, studies
 from pgstudies.studies.new_study import problems
 from pgstudies.studies.parameters import declared
 
 
 @pytest.mark.parametrize("study", studies())
 def test_every_size_of_a_study_has_enough_blocks_for_an_interval(study: str) -> None:
-    least = 1 if study in EXACT else 6
-    for profile in PROFILES:
-        if profile == "quick" or (PARAMETERS / profile / f"{study}.yaml").exists():
-            assert plan(study, profile=profile).parameters["blocks"] >= least
+    least = 1 if study in rooms("counts") else 6
+    for profile in profiles_of(find_room(study)):
+        assert plan(study, profile=profile).parameters["blocks"] >= least
 
 
 @pytest.mark.parametrize("study", studies())
@@ -27,12 +25,14 @@ def test_every_study_is_whole(study: str) -> None:
 @pytest.mark.parametrize("study", studies())
 def test_no_size_repeats_what_the_notebook_says(study: str) -> None:
     """Quick is the notebook's own defaults, and has no file."""
-    defaults = {p.name: p.default for p in declared(NOTEBOOKS / f"{study}.ipynb")}
+    defaults = {p.name: p.default for p in declared(find_room(study).notebook)}
     assert plan(study).parameters == {n: v for n, v in defaults.items() if n != "server"}
-    for file in PARAMETERS.glob(f"*/{study}.yaml"):
-        values = yaml.safe_load(file.read_text(encoding="utf-8"))
-        assert [n for n, v in values.items() if defaults[n] == v] == [], file
+    for profile in profiles_of(find_room(study)):
+        values = {n: v for n, v in find_room(study).about.get(profile, {}).items() if n != "about"}
+        assert [n for n, v in values.items() if defaults[n] == v] == [], profile
 
 
-def test_there_is_no_profile_of_a_study_that_does_not_exist() -> None:
-    assert {file.stem for file in PARAMETERS.glob("*/*.yaml")} <= set(studies())
+def test_a_larger_size_says_what_it_is_and_how_long_it_takes() -> None:
+    for name, room in rooms().items():
+        for profile in profiles_of(room)[1:]:
+            assert plan(name, profile=profile).about.endswith(".")

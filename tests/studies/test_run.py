@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -24,12 +23,13 @@ from pgstudies.errors import NotebookError, ServerError, SpaceError, StudyError
 from pgstudies.studies._plan import plan, studies
 from pgstudies.studies.executed import HIDDEN, error_of, hiding, without_secrets
 from pgstudies.studies.run import run_study
+from tests.made_up import ROOMS, copied_rooms
 from tests.servers_at_hand import wait_until_dead
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
-NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 PASSWORD = "kept-from-the-page"
 ADDRESS = f"postgresql://me:{PASSWORD}@db.invalid/postgres"
 
@@ -38,10 +38,10 @@ ADDRESS = f"postgresql://me:{PASSWORD}@db.invalid/postgres"
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout of the test notebooks; all that a run writes goes there."""
     monkeypatch.setattr(paths, "ROOT", tmp_path)
-    monkeypatch.setattr(paths, "NOTEBOOKS", NOTEBOOKS)
-    monkeypatch.setattr(paths, "PARAMETERS", tmp_path / "parameters")
+    (tmp_path / "_toc.yml").write_text("parts: []\n")
+    monkeypatch.setattr(paths, "NOTEBOOKS", (tmp_path / "notebooks", ROOMS))
     monkeypatch.setattr(paths, "STUDIES", tmp_path / "studies")
-    monkeypatch.setattr(paths, "HTML", tmp_path / "_build" / "html")
+    monkeypatch.setattr(paths, "BUILD", tmp_path / "_build")
     monkeypatch.setenv("PGSTUDIES_RECORDS", str(tmp_path / "records"))
     for name in ("SERVER", "REPLAY", "FRESH", "PROFILE", "RECORD_FILE"):
         monkeypatch.delenv(f"PGSTUDIES_{name}", raising=False)
@@ -67,9 +67,8 @@ def injected(path: Path) -> str:
 
 
 def profile(place: Path, name: str, study: str, text: str) -> None:
-    file = place / "parameters" / name / f"{study}.yaml"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text)
+    room = copied_rooms(place, study) / study
+    (room / "sizes.toml").write_text(f"[{name}]\n{text}")
 
 
 # A run that succeeds
@@ -77,8 +76,9 @@ def profile(place: Path, name: str, study: str, text: str) -> None:
 
 def test_studies_are_the_notebooks(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"well", "broken", "no_parameters"} <= set(studies())
-    monkeypatch.setattr(paths, "NOTEBOOKS", place)
-    for name in ("b.ipynb", "a.ipynb", "_template.ipynb", "notes.md"):
+    monkeypatch.setattr(paths, "NOTEBOOKS", (place,))
+    for name in ("b/b.ipynb", "a/a.ipynb", "a/b.ipynb", "_template/_template.ipynb", "c/d.ipynb"):
+        (place / name).parent.mkdir(exist_ok=True)
         (place / name).touch()
     assert studies() == ["a", "b"]
 
@@ -145,7 +145,7 @@ def test_a_directory_with_braces_in_its_name_is_no_trouble(place: Path) -> None:
 
 
 def test_the_command_line_goes_before_the_profile_and_that_before_the_notebook(place: Path) -> None:
-    profile(place, "standard", "well", "rows: 9_000\niterations: 9\nserver: embedded\n")
+    profile(place, "standard", "well", "rows = 9_000\niterations = 9\nserver = 'embedded'\n")
     chosen = plan("well", profile="standard", parameters={"iterations": "8"})
     assert chosen.server.text == "embedded"
     assert chosen.injected == chosen.parameters | {"server": "embedded"}
@@ -166,7 +166,7 @@ def test_a_directory_of_binaries_is_named_in_full(place: Path) -> None:
         ),
         (
             {"profile": "published"},
-            "well has no published profile: there is no parameters/published/well.yaml.",
+            "well has no published profile: sizes.toml of its room has no [published].",
         ),
         (
             {"parameters": {"iterations": 0}},
@@ -190,9 +190,10 @@ def test_what_cannot_be_is_refused_before_a_kernel_starts(
 def test_an_unknown_study_is_answered_with_the_known_ones(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paths, "NOTEBOOKS", place)
-    (place / "first.ipynb").touch()
-    (place / "second.ipynb").touch()
+    monkeypatch.setattr(paths, "NOTEBOOKS", (place,))
+    for name in ("first", "second"):
+        (place / name).mkdir()
+        (place / name / f"{name}.ipynb").touch()
     with pytest.raises(StudyError) as caught:
         run_study("third")
     assert str(caught.value) == "There is no study third; the studies are: first, second."
@@ -201,16 +202,15 @@ def test_an_unknown_study_is_answered_with_the_known_ones(
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("rows: [", "parameters/quick/well.yaml is not valid YAML: "),
-        ("- 1", "parameters/quick/well.yaml must hold lines of the form `name: value`."),
-        ("row: 1", "well has no parameter row; did you mean rows?"),
+        ("rows = [", "{place}/notebooks/well/sizes.toml cannot be read: "),
+        ("row = 1", "well has no parameter row; did you mean rows?"),
     ],
 )
 def test_a_wrong_profile_is_named(text: str, sentence: str, place: Path) -> None:
     profile(place, "quick", "well", text)
     with pytest.raises(StudyError) as caught:
         plan("well")
-    assert str(caught.value).startswith(sentence)
+    assert str(caught.value).startswith(sentence.format(place=place))
 
 
 def test_a_replay_without_a_record_is_refused_at_once(place: Path) -> None:
@@ -314,7 +314,7 @@ def test_no_password_is_in_the_notebook(
     elif way == "environment":
         monkeypatch.setenv("PGSTUDIES_SERVER", ADDRESS)
     else:
-        profile(place, "quick", "telling", f"server: {ADDRESS}\n")
+        profile(place, "quick", "telling", f"server = '{ADDRESS}'\n")
     with pytest.raises(NotebookError) as caught:
         run_study("telling", terminal=io.StringIO(), **arguments)
     text = (place / "_build" / "failed" / "telling.ipynb").read_text()
@@ -398,12 +398,13 @@ def test_an_error_without_words_is_given_by_its_name() -> None:
 def test_a_notebook_that_exits_has_not_come_to_its_end(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    notebook = document(NOTEBOOKS / "dying.ipynb")
+    notebook = document(ROOMS / "dying" / "dying.ipynb")
     for cell in notebook["cells"]:
         if "SIGKILL" in "".join(cell["source"]):
             cell["source"] = "raise SystemExit"
-    (place / "leaving.ipynb").write_text(json.dumps(notebook))
-    monkeypatch.setattr(paths, "NOTEBOOKS", place)
+    (place / "leaving").mkdir()
+    (place / "leaving" / "leaving.ipynb").write_text(json.dumps(notebook))
+    monkeypatch.setattr(paths, "NOTEBOOKS", (place,))
     with pytest.raises(NotebookError, match=r"stopped in cell 3.*: its kernel was told to exit"):
         run_study("leaving", terminal=io.StringIO())
 
@@ -415,7 +416,7 @@ import sys
 from pathlib import Path
 from pgstudies import paths
 
-paths.NOTEBOOKS, paths.STUDIES = Path(sys.argv[1]), Path(sys.argv[2])
+paths.NOTEBOOKS, paths.STUDIES = (Path(sys.argv[1]),), Path(sys.argv[2])
 sys.argv[1:] = ["run", *sys.argv[3:]]
 from pgstudies.cli.app import main
 
@@ -429,8 +430,9 @@ def start(place: Path) -> Callable[[str], subprocess.Popen[str]]:
 
     def started(notebook: str = "endless", *options: str) -> subprocess.Popen[str]:
         directory = place / "notebooks"
-        directory.mkdir()
-        shutil.copy(NOTEBOOKS / f"{notebook}.ipynb", directory / "endless.ipynb")
+        (directory / "endless").mkdir(parents=True)
+        source = ROOMS / notebook / f"{notebook}.ipynb"
+        shutil.copy(source, directory / "endless" / "endless.ipynb")
         run = subprocess.Popen(
             [sys.executable, "-c", RUN, directory, place / "studies", "endless", *options],
             env=os.environ | {"BEGAN": str(place / "began"), "ENDED": str(place / "ended")},
@@ -438,7 +440,7 @@ def start(place: Path) -> Callable[[str], subprocess.Popen[str]]:
             text=True,
         )
         while not (place / "began").exists():
-            assert run.poll() is None
+            assert run.poll() is None, run.communicate()
         return run
 
     return started

@@ -8,8 +8,9 @@ import polars as pl
 import pytest
 
 from pgstudies.errors import SpaceError, StudyError
-from pgstudies.paths import NOTEBOOKS, records_dir
+from pgstudies.paths import records_dir
 from pgstudies.records.reading import list_records, read_record
+from pgstudies.rooms import find_room
 from pgstudies.servers.owned import SUPERUSER
 from pgstudies.studies._plan import studies
 from pgstudies.studies.parameters import declared
@@ -66,7 +67,7 @@ pytestmark = pytest.mark.usefixtures("private")
 
 
 def page_of(study: str, dsn: str, directory: Path) -> str:
-    has = {parameter.name for parameter in declared(NOTEBOOKS / f"{study}.ipynb")}
+    has = {parameter.name for parameter in declared(find_room(study).notebook)}
     small = {name: value for name, value in SMALL.items() if name in has}
     page = run_study(study, server=dsn, parameters=small, output=directory / "page.ipynb").notebook
     return page.read_text(encoding="utf-8")

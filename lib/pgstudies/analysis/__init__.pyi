@@ -5,8 +5,6 @@ from ._claims import meanings as meanings
 from ._claims import origins as origins
 from ._claims import rules as rules
 from ._published import published as published
-from ._shares import deviations as deviations
-from ._shares import share_table as share_table
 from ._tables import effect_table as effect_table
 from ._tables import if_known as if_known
 from ._tables import sentences as sentences
@@ -20,9 +18,6 @@ from .agreement import holds_when as holds_when
 from .agreement import judge as judge
 from .diagnostics import diagnose as diagnose
 from .effects import paired_effects as paired_effects
-from .instrument import SCHEMA as SCHEMA
-from .instrument import check_lines as check_lines
-from .instrument import instrument_checks as instrument_checks
 from .intervals import MINIMUM_BLOCKS as MINIMUM_BLOCKS
 from .intervals import MOST_BLOCKS as MOST_BLOCKS
 from .intervals import blocks_for_family as blocks_for_family

@@ -1,24 +1,28 @@
-"""The claims of the posts, as ``data/claims.toml`` has them, for notebooks and the scorecard."""
+"""The claims of the posts, as each study's ``claims.toml`` has them."""
 
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
 import polars as pl
 
-from .. import paths
 from ..errors import StudyError
+from ..rooms import find_room, rooms
 from .agreement import FAMILY, UPWARD, Claim, Direction, Kind
 from .intervals import blocks_for_family
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ..rooms import Room
 
-_TEXTS = ("study", "id", "name", "text", "source", "kind", "direction", "judged_by")
+
+_TEXTS = ("id", "name", "text", "source", "kind", "direction", "judged_by")
+
+
+_FILE = "claims.toml"
 
 
 _KEYS = {*_TEXTS, "comparison"}
@@ -66,12 +70,9 @@ def claims(
     study, an id of ``published`` that is not one of its claims, a placeholder without a value, and
     a file that is not as it should be.
     """
-    origins, entries = _read()
-    if study not in origins:
-        raise StudyError(
-            f"{paths.CLAIMS.name} has no claims of {study}, but of {', '.join(origins)}."
-        )
-    own = [entry for entry in entries if entry["study"] == study]
+    own = _entries(study)
+    if not own:
+        raise StudyError(f"{study} has no claims; the studies with claims: {', '.join(origins())}.")
     ratios = dict(published or {})
     unknown = ratios.keys() - {entry["id"] for entry in own}
     if unknown:
@@ -103,16 +104,15 @@ def all_claims() -> pl.DataFrame:
     where the post gives no figure), threshold (null where the claim names none); then as text, and
     null where the claim does not name it: step, case, baseline, candidate.
     """
-    origins, entries = _read()
     rows = []
-    for entry in entries:
-        places = origins[entry["study"]].places
-        row = {name: entry.get(name) for name in (*_TEXTS, "published_ratio")}
-        row |= {"claim": entry["id"], "source": _filled(entry["source"], entry, places)}
-        row["threshold"] = entry.get("threshold")
-        named = _comparison(entry, places)
-        rows.append(row | {name: str(named[name]) for name in _COMPARED if name in named})
-    texts = ["study", "claim", *_TEXTS[2:]]
+    for study, origin in origins().items():
+        for entry in _entries(study):
+            row = {name: entry.get(name) for name in (*_TEXTS, "published_ratio", "threshold")}
+            source = _filled(entry["source"], entry, origin.places)
+            row |= {"study": study, "claim": entry["id"], "source": source}
+            named = _comparison(entry, origin.places)
+            rows.append(row | {name: str(named[name]) for name in _COMPARED if name in named})
+    texts = ["study", "claim", *_TEXTS[1:]]
     schema: dict[str, pl.DataType] = dict.fromkeys(texts, pl.String())
     schema |= dict.fromkeys(["published_ratio", "threshold"], pl.Float64())
     return pl.DataFrame(rows, schema=schema | dict.fromkeys(_COMPARED, pl.String()))
@@ -123,8 +123,7 @@ def blocks_for_claims(study: str) -> int | None:
 
     See ``blocks_for_family``; None for a study without claims.
     """
-    _, entries = _read()
-    own = [entry for entry in entries if entry["study"] == study]
+    own = _entries(study)
     tested = [entry for entry in own if "not_tested" not in entry]
     return blocks_for_family(sum(e["kind"] in FAMILY for e in tested)) if own else None
 
@@ -133,35 +132,43 @@ def rules(study: str) -> list[dict[str, Any]]:
     """What the verdicts on the claims of a study depend on: its entries, but for words to read."""
     return [
         {key: value for key, value in entry.items() if key not in {"name", "text", "today"}}
-        for entry in _read()[1]
-        if entry["study"] == study
+        for entry in _entries(study)
     ]
 
 
 def origins() -> dict[str, Origin]:
-    """The studies that have claims, in the file's order."""
-    return _read()[0]
+    """The studies that have claims, in the order of the book."""
+    return {name: _origin(room) for name, room in rooms().items() if room.read(_FILE)}
 
 
-def _read() -> tuple[dict[str, Origin], list[dict[str, Any]]]:
-    """What the file says, checked."""
+def _origin(room: Room) -> Origin:
+    found = room.read(_FILE)
     try:
-        found = tomllib.loads(paths.CLAIMS.read_text(encoding="utf-8"))
-        origins = {name: Origin(**about) for name, about in found["study"].items()}
-        entries: list[dict[str, Any]] = found["claim"]
-        problem = next(filter(None, (_problem(entry, origins) for entry in entries)), None)
-    except (OSError, KeyError, TypeError, AttributeError, tomllib.TOMLDecodeError) as error:
-        raise StudyError(f"{paths.CLAIMS} cannot be read as claims: {error}.") from None
-    keys = [(entry.get("study"), entry.get("id")) for entry in entries]
-    twice = next((key for key in keys if keys.count(key) > 1), None)
-    if twice and not problem:
-        problem = f"{twice[0]} has the claim {twice[1]!r} twice"
+        return Origin(
+            title=room.about["title"],
+            post=room.about["post"],
+            anchor=found["anchor"],
+            places=found.get("places", {}),
+        )
+    except KeyError as missing:
+        raise StudyError(f"{room.directory} says nowhere its {missing.args[0]}.") from None
+
+
+def _entries(study: str) -> list[dict[str, Any]]:
+    """The claims of a study as its file has them, checked; none where it has no file."""
+    room = find_room(study)
+    entries: list[dict[str, Any]] = room.read(_FILE).get("claim", [])
+    problem = "its claims are not tables [[claim]]"
+    if isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries):
+        ids = [entry.get("id") for entry in entries]
+        twice = (f"the claim {i!r} stands there twice" for i in ids if ids.count(i) > 1)
+        problem = next(filter(None, (*map(_problem, entries), *twice)), "")
     if problem:
-        raise StudyError(f"{paths.CLAIMS} is not as it should be: {problem}.")
-    return origins, entries
+        raise StudyError(f"{room.directory / _FILE} is not as it should be: {problem}.")
+    return entries
 
 
-def _problem(entry: Mapping[str, Any], origins: Mapping[str, Origin]) -> str | None:
+def _problem(entry: Mapping[str, Any]) -> str | None:
     who = f"the claim {entry.get('id')!r}"
     if entry.keys() - _OPTIONAL != _KEYS:
         return f"{who} has not the keys {', '.join(sorted(_KEYS))}"
@@ -171,7 +178,6 @@ def _problem(entry: Mapping[str, Any], origins: Mapping[str, Origin]) -> str | N
         f"{who} has a number where a text should be": not all(
             isinstance(entry[name], str) for name in (*_TEXTS, *(entry.keys() & {"not_tested"}))
         ),
-        f"{who} is of {entry['study']}, which is no [study]": entry["study"] not in origins,
         f"the kind of {who} is none of {', '.join(get_args(Kind))}": kind not in get_args(Kind),
         f"the direction of {who} is none of {', '.join(_WAYS)}": direction not in _WAYS,
         f"{who} is alike in its kind or its direction, but not in both": (
@@ -231,9 +237,9 @@ def meanings(study: str, judged: pl.DataFrame) -> pl.DataFrame:
     """
     found = {row["claim"]: row for row in judged.iter_rows(named=True)}
     rows = []
-    for entry in _read()[1]:
+    for entry in _entries(study):
         row = found.get(entry["id"])
-        if entry["study"] != study or "today" not in entry or row is None or row["ratio"] is None:
+        if "today" not in entry or row is None or row["ratio"] is None:
             continue
         today, outcome = entry["today"], row["verdict"].partition(",")[0]  # holds, weaker: holds
         if outcome in today:
@@ -262,6 +268,6 @@ def _filled(value: Any, entry: Mapping[str, Any], places: Mapping[str, object]) 
         return places[whole[1]] if whole else value.format_map(places)
     except KeyError as missing:
         raise StudyError(
-            f"The claim {entry['id']!r} of {entry['study']} has a place for {missing.args[0]}, "
+            f"The claim {entry['id']!r} has a place for {missing.args[0]}, "
             f"and the notebook gives no such value."
         ) from None

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 
-from .. import paths
 from ..errors import StudyError
+from ..rooms import find_room
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,20 +19,18 @@ TYPES = {"text": pl.String(), "integer": pl.Int64(), "number": pl.Float64()}
 def published(study: str, table: str | None = None) -> pl.DataFrame:
     """A published table of ``study``: the one named, else the study's main one.
 
-    Its columns with their units, and where the numbers are from, are in
-    ``data/published/sources.toml``.  Raises StudyError for a study or a table that is not known,
-    and for a file that is not as it is described.
+    Its columns with their units, and where the numbers are from, are in ``published.toml`` of the
+    study.  Raises StudyError for a study or a table that is not known, and for a file that is not
+    as it is described.
     """
-    sources = _sources(paths.PUBLISHED)
-    if study not in sources:
-        raise StudyError(
-            f"No published numbers of a study {study!r}; there are: {', '.join(sources)}."
-        )
-    tables = sources[study]["tables"]
+    room = find_room(study)
+    tables = room.read("published.toml").get("tables", {})
+    if not tables:
+        raise StudyError(f"There are no published numbers of {study}.")
     name = table or next(iter(tables))
     if name not in tables:
         raise StudyError(f"No published table {name!r} of {study}; there are: {', '.join(tables)}.")
-    return _table(paths.PUBLISHED / tables[name]["file"], tables[name]["columns"])
+    return _table(room.directory / tables[name]["file"], tables[name]["columns"])
 
 
 def _table(file: Path, columns: list[dict[str, str]]) -> pl.DataFrame:
@@ -45,20 +41,15 @@ def _table(file: Path, columns: list[dict[str, str]]) -> pl.DataFrame:
             found = opened.readline().strip().split(",")
         if found != list(schema):
             raise StudyError(
-                f"{place} has the columns {', '.join(found)}, and sources.toml describes "
+                f"{place} has the columns {', '.join(found)}, and published.toml describes "
                 f"{', '.join(schema)}: they must be the same, in one order."
             )
         return pl.read_csv(file, schema=schema)
     except KeyError as error:
         raise StudyError(
-            f"sources.toml says of a column of {place} that its type is {error}: "
+            f"published.toml says of a column of {place} that its type is {error}: "
             f"it must be {', '.join(TYPES)}."
         ) from None
     except (OSError, pl.exceptions.PolarsError) as error:
         said = str(error).splitlines()[0]
-        raise StudyError(f"{place} is not as sources.toml describes it: {said}") from None
-
-
-@cache
-def _sources(directory: Path) -> dict[str, Any]:
-    return tomllib.loads((directory / "sources.toml").read_text(encoding="utf-8"))
+        raise StudyError(f"{place} is not as published.toml describes it: {said}") from None

@@ -1,11 +1,8 @@
 from ._build import build as build
-from ._instrument_page import display_checks as display_checks
-from ._instrument_page import instrument_markup as instrument_markup
-from ._instrument_page import read_checks as read_checks
 from ._score_chart import history_chart as history_chart
 from ._score_chart import score_chart as score_chart
+from ._score_table import checks_line as checks_line
 from ._score_table import history_table as history_table
-from ._score_table import instrument_line as instrument_line
 from ._score_table import score_downloads as score_downloads
 from ._score_table import score_front as score_front
 from ._score_table import score_table as score_table
@@ -14,6 +11,9 @@ from .advice import advice as advice
 from .advice import advice_cards as advice_cards
 from .advice import advice_text as advice_text
 from .advice import counted_between as counted_between
+from .checks import checks_markup as checks_markup
+from .checks import display_checks as display_checks
+from .checks import read_checks as read_checks
 from .judging import digest_of as digest_of
 from .judging import judged as judged
 from .judging import keep as keep

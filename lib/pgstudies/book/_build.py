@@ -5,23 +5,24 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from click import unstyle
 
 from .. import paths
 from ..errors import NotebookError, StudyError
-from ..paths import HTML, ROOT
-from ..studies import SUMMARIES
+from ..paths import HTML, ROOT, SITE
+from ..rooms import contents, in_contents, rooms
 from ..studies.run import run_study
 from ..terminal import say
 from .judging import keep
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
 
@@ -33,25 +34,29 @@ def build(html: Path = HTML) -> Path:
 
     ``html`` must end in ``_build/html``, because Jupyter Book will have it so; what it prints is
     kept in ``_build/book.log``.  A study that has not been run shows its reference record, and one
-    that has none is left out.  The summaries, which measure nothing, are executed as well.  Raises
-    StudyError when there is nothing to show or Jupyter Book is not installed, NotebookError when a
-    page has a mistake.
+    that has none is left out; a study that ``_toc.yml`` does not name stands at the end of the
+    studies.  The summaries, which measure nothing, are executed as well.  Raises StudyError when
+    there is nothing to show or Jupyter Book is not installed, NotebookError when a page has a
+    mistake.
     """
     if html.parts[-2:] != ("_build", "html"):
         raise StudyError(f"The book goes to a directory that ends in _build/html, not to {html}.")
-    shown = studies_in_book(ROOT)
-    left_out = [study for study in shown if study not in SUMMARIES and not _is_there(study)]
     if importlib.util.find_spec("jupyter_book") is None:
         raise StudyError("Jupyter Book is not installed: run `pip install --editable '.[book]'`.")
-    for summary in SUMMARIES:
-        if summary in shown:
-            run_study(summary)  # anew each time: it rests on whatever was run last
-    arguments = ["build", ROOT, "--path-output", html.parents[1], "-W", "-n", "--keep-going", "-q"]
-    if left_out:
-        arguments += ["--toc", _toc_without(left_out, html.parent)]
+    if SITE != ROOT:
+        _copy_pages()
+    found = rooms()
+    shown = [name for name, room in found.items() if room.kind != "summary" and _is_there(name)]
+    for summary in rooms("summary"):
+        run_study(summary)  # anew each time: it rests on whatever was run last
+        shown.append(summary)
+    toc = html.parent / "_toc.yml"
+    toc.parent.mkdir(parents=True, exist_ok=True)
+    toc.write_text(yaml.safe_dump(_toc_of(shown), sort_keys=False), encoding="utf-8")
+    arguments = ["build", SITE, "--path-output", html.parents[1], "--toc", toc]
     done = subprocess.run(
-        [sys.executable, "-c", COMMAND, *map(str, arguments)],
-        cwd=ROOT,
+        [sys.executable, "-c", COMMAND, *map(str, arguments), "-W", "-n", "--keep-going", "-q"],
+        cwd=SITE,
         env=os.environ | {"PYTHONUTF8": "1"},
         capture_output=True,
         text=True,
@@ -59,11 +64,19 @@ def build(html: Path = HTML) -> Path:
     )
     output = unstyle(done.stdout + done.stderr)
     log = html.parent / "book.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text(output, encoding="utf-8")
     if done.returncode != 0:
         raise NotebookError(f"The book was not built: {_first_complaint(output)} ({log} has more).")
     return html / "index.html"
+
+
+def _copy_pages() -> None:
+    """Put the prose, and the rooms that pages link to, beside the pages of the user's studies."""
+    shutil.copy(ROOT / "_config.yml", SITE)
+    aside = shutil.ignore_patterns("studies", "__pycache__", "_build", ".*")
+    for directory in (ROOT / "book", *paths.NOTEBOOKS[::-1]):
+        name = "book" if directory == ROOT / "book" else "notebooks"
+        shutil.copytree(directory, SITE / name, dirs_exist_ok=True, ignore=aside)
 
 
 def _is_there(study: str) -> bool:
@@ -78,34 +91,19 @@ def _is_there(study: str) -> bool:
     return True
 
 
-def _toc_without(left_out: Sequence[str], directory: Path) -> Path:
-    """A table of contents without these studies."""
-    toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
-    files = {f"book/studies/{study}" for study in left_out}
+def _toc_of(shown: Sequence[str]) -> dict[str, Any]:
+    """The table of contents with exactly these studies."""
+    toc = contents()
+    named = in_contents(toc)
+    missing = {f"{_PREFIX}{study}" for study in named if study not in shown}
     for part in toc["parts"]:
-        part["chapters"] = [c for c in part["chapters"] if c.get("file") not in files]
-    directory.mkdir(parents=True, exist_ok=True)
-    shorter = directory / "_toc.yml"
-    shorter.write_text(yaml.safe_dump(toc, sort_keys=False), encoding="utf-8")
-    return shorter
+        part["chapters"] = [c for c in part["chapters"] if c.get("file") not in missing]
+    more = [{"file": f"{_PREFIX}{study}"} for study in shown if study not in named]
+    toc["parts"][0]["chapters"] += more
+    return toc
 
 
-def studies_in_book(root: Path) -> list[str]:
-    """The studies and summaries that ``_toc.yml`` names, in its order."""
-    toc = yaml.safe_load((root / "_toc.yml").read_text(encoding="utf-8"))
-    prefix = "book/studies/"
-    return [file.removeprefix(prefix) for file in _files(toc) if file.startswith(prefix)]
-
-
-def _files(node: object) -> Iterator[str]:
-    if isinstance(node, list):
-        for item in node:
-            yield from _files(item)
-    elif isinstance(node, dict):
-        if "file" in node:
-            yield str(node["file"]).removesuffix(".ipynb")
-        for value in node.values():
-            yield from _files(value)
+_PREFIX = "book/studies/"
 
 
 def _first_complaint(output: str) -> str:

@@ -15,8 +15,8 @@ from ..charts import OUTCOMES, outcome_of, ratio_text
 from ..charts.tables import column_labels
 from ..records import made_where
 from ..templates import environment
-from ._instrument_page import doubtful_machines, executed, in_short, read_checks
 from ._scorecard import in_sum
+from .checks import doubtful_machines, in_short, read_checks
 from .score_text import in_text, interval_text
 
 if TYPE_CHECKING:
@@ -104,9 +104,9 @@ def score_downloads(cards: pl.DataFrame) -> HTML:
     return _html("score_downloads", links)
 
 
-def instrument_line() -> HTML:
+def checks_line() -> HTML:
     """Whether this machine's measuring passed its checks, in a line that names what failed."""
-    return _html("instrument_line", in_short(read_checks()), executed().exists())
+    return _html("checks_line", in_short(read_checks()))
 
 
 def row_id(row: Mapping[str, Any]) -> str:

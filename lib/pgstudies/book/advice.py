@@ -18,6 +18,7 @@ from ..records import (
     units_counted,
     where_of,
 )
+from ..rooms import rooms
 from ..templates import environment
 from ..terminal import printable
 from .score_text import WIDTH, interval_text, wrapped
@@ -86,7 +87,8 @@ def counted_between(before: str, after: str) -> pl.DataFrame:
     """
     record = fullest_counts()
     if record is None:
-        raise StudyError("There is no record of counts: run `pgstudies run releases`.")
+        counting = " or ".join(rooms("counts"))
+        raise StudyError(f"There is no record of counts: run `pgstudies run {counting}`.")
     counts = units_counted(record)
     known = record.arms.filter(pl.col("repeats").is_null())["name"].to_list()
     for release in (before, after):

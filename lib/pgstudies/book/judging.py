@@ -16,6 +16,7 @@ from ..analysis import origins, rules
 from ..errors import StudyError
 from ..files import write_file
 from ..records import INFO, PREFIX, read_info
+from ..rooms import find_room
 from ..studies.run import run_study
 from ..terminal import say
 
@@ -96,12 +97,13 @@ def digest_of(study: str, record: Path) -> str:
     That is the code of the notebook and of modules beside it, the claims but for their words, the
     post's numbers, how records are read and analysed, and what was measured.
     """
-    notebook = json.loads((paths.NOTEBOOKS / f"{study}.ipynb").read_text(encoding="utf-8"))
+    room = find_room(study)
+    notebook = json.loads(room.notebook.read_text(encoding="utf-8"))
     code = ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
-    code += [module.read_text(encoding="utf-8") for module in paths.modules_beside(study)]
+    code += [module.read_text(encoding="utf-8") for module in room.modules]
     library = Path(__file__).parents[1]
     files = [
-        *paths.PUBLISHED.glob("*.csv"),
+        *room.directory.glob("*.csv"),
         *(library / "analysis").glob("*.py"),
         *(library / "records").glob("*.py"),
         record / INFO,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ..analysis import origins
 from ..charts import OUTCOMES, outcome_of, ratio_text
 from ..terminal import printable
-from ._instrument_page import doubtful_machines, read_checks
 from ._scorecard import in_sum
+from .checks import doubtful_machines, read_checks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -73,7 +73,7 @@ def _study(study: str, part: pl.DataFrame) -> Iterator[str]:
             f"{usual['blocks']} blocks, {usual['profile'] or 'unknown'} size"
         )
     if doubtful_machines(read_checks()) & set(part["machine"]):
-        yield "MARKED: the instrument of this host failed a check (its page says which)."
+        yield "MARKED: measuring failed a check on this host (its page says which)."
     yield ""
     for row in part.iter_rows(named=True):
         yield from _claim(row, usual)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import vl_convert
 from docutils import nodes
+from sphinx.errors import ExtensionError
 
 from ..charts.markup import chart_markup
 from ..charts.style import MIME
@@ -80,11 +81,23 @@ def executed_pages(app: Sphinx, *_others: object) -> list[str]:
     return [page for page in ("book/intro", "book/environment") if page in app.env.found_docs]
 
 
+def require_pages(app: Sphinx) -> None:
+    """Refuse to build a book without the pages of its studies (a handler of builder-inited)."""
+    named = (app.srcdir / f"{page}.ipynb" for page in app.config.external_site_map)
+    missing = [page.stem for page in named if page.parent.name == "studies" and not page.exists()]
+    if missing:
+        raise ExtensionError(
+            f"book/studies has no page of {', '.join(missing)}: `pgstudies book` builds the book "
+            f"with the reference record of what has not been run."
+        )
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the scripts, the style sheet and the events (Sphinx calls this)."""
     app.add_js_file("charts.js", defer="defer")
     app.add_css_file("book.css")
     app.connect("env-get-outdated", executed_pages)
+    app.connect("builder-inited", require_pages)
     app.connect("source-read", answer_first)
     app.connect("build-finished", write_vega_bundle)
     app.connect("build-finished", light_without_scripts)

@@ -22,6 +22,7 @@ from .servers import servers_app
 if TYPE_CHECKING:
     from types import FrameType
 
+    from ..rooms import Kind
     from ..studies import Plan
 
 
@@ -136,10 +137,12 @@ def run(
     """Run one study or all."""
     from ..book import keep
     from ..paths import shown
-    from ..studies import EXACT, plan, run_study, studies
+    from ..rooms import rooms
+    from ..studies import plan, run_study
 
     given = assignments(parameter or [])
-    every = [name for name in studies() if replay or name not in EXACT]
+    kinds: tuple[Kind, ...] = ("study", "check", "counts") if replay else ("study", "check")
+    every = [*rooms(*kinds)]
     names = every if study == _ALL else [study]
     # Before the first one starts, an hour perhaps before the last.
     plans = [plan(name, profile=profile, server=server, parameters=given) for name in names]

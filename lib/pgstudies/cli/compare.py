@@ -151,7 +151,7 @@ def compare(  # noqa: D103  (its help is above)
     try:
         from ..compare.request import Request, share_cores_alike
         from ..compare.request import side as read_side
-        from ..studies import NO_POST, studies
+        from ..rooms import rooms
 
         parameters = assignments(parameter or [])
         _require_unset(parameters)
@@ -170,7 +170,7 @@ def compare(  # noqa: D103  (its help is above)
         request = Request(
             baseline=before,
             candidate=after,
-            studies=tuple(study or (s for s in studies() if s not in NO_POST)),
+            studies=tuple(study or rooms("study")),
             profile=profile,
             parameters=parameters,
             arms=tuple(arm or ()),

@@ -14,7 +14,6 @@ import polars as pl
 from rich.console import Console
 from rich.table import Table
 
-from .. import paths
 from ..addresses import EMBEDDED
 from ..analysis import blocks_for_claims
 from ..errors import ServerError, StudyError
@@ -23,7 +22,8 @@ from ..measuring import COMPARED
 from ..programs import reason_not_available, releases, releases_dir
 from ..programs.installations import find_binaries
 from ..records import reading as recorded
-from ..studies import PROFILES, plan
+from ..rooms import find_room
+from ..studies import plan, profiles_of
 from ..studies import studies as names_of_studies
 from ..studies.parameters import declared, spelled
 from ..terminal import printable
@@ -48,13 +48,9 @@ def parameters(study: str) -> str:
 
     Before them, how many blocks the study's claims take. Raises StudyError for an unknown study.
     """
-    profiles: dict[str, dict[str, Any]] = {}
-    for profile in PROFILES:
-        if profile == "quick" or (paths.PARAMETERS / profile / f"{study}.yaml").exists():
-            profiles[profile] = plan(study, profile=profile).parameters
-    entries = [
-        _entry(parameter, profiles) for parameter in declared(paths.NOTEBOOKS / f"{study}.ipynb")
-    ]
+    room = find_room(study)
+    profiles = {name: plan(study, profile=name).parameters for name in profiles_of(room)}
+    entries = [_entry(parameter, profiles) for parameter in declared(room.notebook)]
     blocks = blocks_for_claims(study)
     needed = f"Below {blocks} blocks no claim of a difference can be told from chance."
     return "\n".join([f"{study}: {_title(study)}", *([needed] if blocks else []), *entries])
@@ -126,7 +122,7 @@ def _state(release: Release) -> str:
 
 
 def _title(study: str) -> str:
-    cells = json.loads((paths.NOTEBOOKS / f"{study}.ipynb").read_text(encoding="utf-8"))["cells"]
+    cells = json.loads(find_room(study).notebook.read_text(encoding="utf-8"))["cells"]
     lines = (
         line.strip("# \n")
         for cell in cells

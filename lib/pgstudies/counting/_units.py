@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 import itertools
-import tomllib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import StudyError
-from ..paths import UNITS
+from ..rooms import rooms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -93,10 +92,14 @@ class Unit:
 
 @functools.cache
 def units(study: str | None = None) -> tuple[Unit, ...]:
-    """The units of ``data/units.toml``, in its order; of one study, or of all."""
-    tables = tomllib.loads(UNITS.read_text(encoding="utf-8"))["unit"]
-    known = [Unit(**words) for table in tables for words in _spelled_out(table)]
-    return tuple(unit for unit in known if study in {None, unit.study})
+    """The units of every ``units.toml``, in the order of the book; of one study, or of all."""
+    return tuple(
+        Unit(study=name, **words)
+        for name, room in rooms().items()
+        if study in {None, name}
+        for table in room.read("units.toml").get("unit", [])
+        for words in _spelled_out(table)
+    )
 
 
 def _spelled_out(table: dict[str, Any]) -> Iterator[dict[str, Any]]:

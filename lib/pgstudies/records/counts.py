@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from ..paths import UNITS
+from ..rooms import rooms
 from .reading import list_records, readable_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from .reading import Record
-
-
-STUDY = "releases"
-"""The study whose records hold counts."""
 
 
 INSTRUCTIONS = "instructions"
@@ -107,8 +102,9 @@ def fullest_counts() -> Record | None:
 
     A quick run of two units does not hide a record of all.
     """
-    known = list_records(STUDY).filter(pl.col("status") == "complete").sort("started_at")
-    records = list(readable_records(known["path"]))
+    known = pl.concat([list_records(None).clear(), *map(list_records, rooms("counts"))])
+    complete = known.filter(pl.col("status") == "complete").sort("started_at")
+    records = list(readable_records(complete["path"]))
     return max(records[::-1], key=lambda r: units_counted(r).height, default=None)
 
 
@@ -125,13 +121,13 @@ def claims_counted() -> tuple[dict[str, float], str]:
         for arm, unit, number, nested, count, _ in units_counted(record).iter_rows()
         if not nested
     }
-    claims = tomllib.loads(UNITS.read_text(encoding="utf-8"))["claim"]
-    ratios = {claim["id"]: _ratio(claim, counts) for claim in claims}
+    wanted = [r for room in rooms().values() for r in room.read("units.toml").get("ratio", [])]
+    ratios = {ratio["id"]: _ratio(ratio, counts) for ratio in wanted}
     return {name: ratio for name, ratio in ratios.items() if ratio is not None}, record.path.name
 
 
-def _ratio(claim: dict[str, Any], counts: dict[Any, float]) -> float | None:
-    over, under = ([counts.get(tuple(place)) for place in claim[k]] for k in ("over", "under"))
+def _ratio(wanted: dict[str, Any], counts: dict[Any, float]) -> float | None:
+    over, under = ([counts.get(tuple(place)) for place in wanted[k]] for k in ("over", "under"))
     if None in over or None in under:
         return None
     return math.prod(over) / math.prod(under)  # type: ignore[arg-type]

@@ -1,9 +1,7 @@
-from ._plan import EXACT as EXACT
-from ._plan import NO_POST as NO_POST
 from ._plan import PROFILES as PROFILES
-from ._plan import SUMMARIES as SUMMARIES
 from ._plan import Plan as Plan
 from ._plan import plan as plan
+from ._plan import profiles_of as profiles_of
 from ._plan import studies as studies
 from .beside import beside as beside
 from .executed import StudyPage as StudyPage

@@ -3,38 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
-from .. import paths
 from ..addresses import Address
 from ..errors import StudyError
 from ..orders import Orders
-from ..paths import shown
+from ..rooms import find_room, rooms
 from .parameters import checked, declared
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from ..rooms import Room
+
 
 PROFILES = ("quick", "standard", "published")
 """Sizes of a run; the defaults in a notebook are those of quick."""
-
-
-SUMMARIES = ("scorecard", "today")
-"""Notebooks that measure nothing: they draw together what the studies have found."""
-
-
-NO_POST = ("instrument", "releases")
-"""Notebooks that run as the studies do and rerun no post: one tests the measuring itself, the other
-counts instructions."""
-
-
-EXACT = ("releases",)
-"""Notebooks that find the same on every machine: `run all` leaves them to reference records."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +33,7 @@ class Plan:
         parameters: Name and value of every parameter but ``server``.
         server: The server asked for; an empty text for ``$PGSTUDIES_SERVER``.
         injected: What papermill writes into the notebook: no password is in it.
-        about: What the file of the profile says of this size, and of how long it takes; it may be
-            empty.
+        about: What ``sizes.toml`` says of this size, and of how long it takes; it may be empty.
 
     """
 
@@ -63,9 +47,8 @@ class Plan:
 
 
 def studies() -> list[str]:
-    """The names of all studies, which are those of their notebooks."""
-    names = {p.stem for p in paths.NOTEBOOKS.glob("[!._]*.ipynb")}
-    return sorted(names.difference(SUMMARIES))
+    """The names of all notebooks that measure, in the order of the book."""
+    return list(rooms("study", "check", "counts"))
 
 
 def plan(
@@ -80,17 +63,14 @@ def plan(
     Raises StudyError for an unknown study, profile or parameter, and for a value that is of the
     wrong type or out of its limits; ServerError for an address that cannot be read.
     """
-    if study not in (*studies(), *SUMMARIES):
-        known = ", ".join(studies()) or f"none in {paths.NOTEBOOKS}"
-        raise StudyError(f"There is no study {study}; the studies are: {known}.")
-    notebook = paths.NOTEBOOKS / f"{study}.ipynb"
+    room = find_room(study)
     given = dict(parameters or {})
     if server and given.setdefault("server", server) != server:
         raise StudyError("Two servers are given: leave out --server or -p server=...")
-    known_parameters = declared(notebook)
+    known_parameters = declared(room.notebook)
     if server and all(p.name != "server" for p in known_parameters):
         del given["server"]  # a study that needs none still runs with the others
-    of_profile, about = _profile(study, profile)
+    of_profile, about = _profile(room, profile)
     values = checked(study, known_parameters, of_profile | given)
     asked = Address.parse(str(values.pop("server", ""))).absolute()
     if not asked.text:
@@ -98,32 +78,24 @@ def plan(
     # An address with a password reaches the kernel by its environment only: whatever is injected
     # stays in the notebook, and the notebook goes into the book.
     # Of a summary only what was asked for: its page is not to begin with a cell of parameters.
-    injected = dict(values) if study not in SUMMARIES else {n: values[n] for n in given}
+    injected = dict(values) if room.kind != "summary" else {n: values[n] for n in given}
     if any(p.name == "server" for p in known_parameters):
         injected["server"] = "" if asked.secrets else asked.text
-    return Plan(study, notebook, profile, values, asked, injected, about)
+    return Plan(study, room.notebook, profile, values, asked, injected, about)
 
 
-def _profile(study: str, profile: str) -> tuple[dict[str, object], str]:
-    """The values of a profile, and the comment that its file begins with.
-
-    Quick has no file, because it is what the notebook says.
-    """
+def _profile(room: Room, profile: str) -> tuple[dict[str, object], str]:
+    """The values of a profile, and what it says of itself; quick is what the notebook says."""
     if profile not in PROFILES:
         raise StudyError(f"There is no profile {profile}; the profiles are: {', '.join(PROFILES)}.")
-    file = paths.PARAMETERS / profile / f"{study}.yaml"
-    try:
-        text = file.read_text(encoding="utf-8")
-        values = yaml.safe_load(text) or {}
-    except FileNotFoundError:
-        if profile == PROFILES[0]:
-            return {}, ""
-        raise StudyError(f"{study} has no {profile} profile: there is no {shown(file)}.") from None
-    except yaml.YAMLError as error:
+    if profile not in profiles_of(room):
         raise StudyError(
-            f"{shown(file)} is not valid YAML: {' '.join(str(error).split())}."
-        ) from None
-    if not isinstance(values, dict):
-        raise StudyError(f"{shown(file)} must hold lines of the form `name: value`.")
-    comment = takewhile(lambda line: line.startswith("#"), text.splitlines())
-    return values, " ".join(line.lstrip("# ") for line in comment)
+            f"{room.name} has no {profile} profile: sizes.toml of its room has no [{profile}]."
+        )
+    values = dict(room.about.get(profile, {}))
+    return values, str(values.pop("about", ""))
+
+
+def profiles_of(room: Room) -> list[str]:
+    """The profiles that a study has."""
+    return [name for name in PROFILES if name == PROFILES[0] or name in room.about]

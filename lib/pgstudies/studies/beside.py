@@ -6,24 +6,24 @@ import importlib.util
 import sys
 from typing import TYPE_CHECKING
 
-from .. import paths
 from ..errors import StudyError
+from ..rooms import find_room
 
 if TYPE_CHECKING:
     from types import ModuleType
 
 
-def beside(name: str) -> ModuleType:
-    """The module ``name``.py beside the notebooks, wherever the notebook is executed.
+def beside(study: str, module: str) -> ModuleType:
+    """The module of that name in the room of ``study``, wherever its notebook is executed.
 
-    Its name begins with the study's and an underscore: then a change of it makes a run another run.
-    Raises StudyError when there is none.
+    A change of it makes a run another run.  Raises StudyError when there is none.
     """
-    file = paths.NOTEBOOKS / f"{name}.py"
+    file = find_room(study).directory / f"{module}.py"
+    name = f"notebooks.{study}.{module}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None or not file.is_file():
         raise StudyError(f"There is no module {file}.")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[name] = loaded
+    spec.loader.exec_module(loaded)
+    return loaded

@@ -18,7 +18,7 @@ from ..addresses import Address
 from ..errors import StudyError
 from ..paths import STUDIES
 from ..records.reading import Record, read_record
-from ._plan import SUMMARIES
+from ..rooms import rooms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -162,8 +162,9 @@ class StudyPage:
 
 def book_runs(directory: Path = STUDIES) -> list[StudyPage]:
     """The executed studies in ``directory``, by name, each with the record it rests on."""
+    summaries = rooms("summary")
     notebooks = sorted(directory.glob("[!._]*.ipynb"))
-    return [_run(notebook) for notebook in notebooks if notebook.stem not in SUMMARIES]
+    return [_run(notebook) for notebook in notebooks if notebook.stem not in summaries]
 
 
 def _run(notebook: Path) -> StudyPage:

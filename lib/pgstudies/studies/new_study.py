@@ -1,122 +1,60 @@
-"""A new study: everything that it needs, runnable at once on a toy measurement."""
+"""A new study: a room of its own, runnable at once on a toy measurement, and what one lacks."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
+import shutil
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import paths
 from ..errors import StudyError
-from ._plan import SUMMARIES, studies
+from ..files import cannot_write
+from ..rooms import TEMPLATE, find_room, rooms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
-TEMPLATE = "_template"
-
-
-_CSV = "arm,pages\nfillfactor 100,1\nfillfactor 50,2\n"
-
-
-_SOURCE = """
-[{name}]
-title = "The post's title"
-author = "Its author"
-date = "2026"
-url = "https://example.org/post"
-licence = "The figures are quoted as facts, with their source; the text is its author's."
-note = "Made up, for the template's toy."
-
-[{name}.tables.pages]
-file = "{name}.csv"
-sha256 = "{digest}"
-description = "Pages of a table, in units of one that is full."
-columns = [
-  {{ name = "arm", type = "text", unit = "", meaning = "how full its pages are kept" }},
-  {{ name = "pages", type = "integer", unit = "pages", meaning = "how many it has" }},
-]
-"""
-
-
-_CLAIMS = """
-# {title}
-
-[study.{name}]
-title = "{title}"
-post = "Its author, 2026"
-anchor = "the-post-s-claims"
-places = {{}}
-
-[[claim]]
-study = "{name}"
-id = "size"
-name = "half-full pages: twice as many"
-text = "A scan at fillfactor 50 touches twice the pages."
-source = "2 pages instead of 1"
-kind = "count"
-direction = "more"
-published_ratio = 2.0
-judged_by = "buffers"
-comparison = {{ step = "scan", candidate = "fillfactor 50" }}
-"""
-
-
-_IN_TOC = "      - file: book/studies/releases\n"
+LONGEST = 40
+"""Letters of a study's name: it is part of file names and database names."""
 
 
 def new_study(name: str) -> list[Path]:
     """Write a study called ``name`` that runs, is judged and has a page; give the files.
 
-    Made are its notebook and the post's numbers; added to are the sources, the claims and the table
-    of contents.  Raises StudyError for a name that cannot be one, or is taken: nothing changes.
+    It is a copy of the room ``_template``, in the user's own directory of studies if there is one.
+    Raises StudyError for a name that cannot be one, or is taken, and where nothing can be written:
+    then nothing has changed.
     """
-    if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
+    if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name) or len(name) > LONGEST:
         raise StudyError(
-            f"{name!r} cannot be a study's name: take lower-case words with _ between them, "
-            f"such as btree_deduplication."
+            f"{name[: LONGEST + 1]!r} cannot be a study's name: use lower-case words with _ "
+            f"between them, at most {LONGEST} letters, such as btree_deduplication."
         )
-    if name in (*studies(), *SUMMARIES) or (paths.PUBLISHED / f"{name}.csv").exists():
-        raise StudyError(f"There is a study {name} already: take another name.")
-    told = {
-        "name": name,
-        "title": name.replace("_", " ").capitalize(),
-        "digest": hashlib.sha256(_CSV.encode()).hexdigest(),
-    }
-    sources = paths.PUBLISHED / "sources.toml"
-    claims = paths.CLAIMS.read_text(encoding="utf-8")
-    toc = paths.ROOT / "_toc.yml"
-    written = {
-        paths.NOTEBOOKS / f"{name}.ipynb": _notebook(name),
-        paths.PUBLISHED / f"{name}.csv": _CSV,
-        sources: sources.read_text(encoding="utf-8") + _SOURCE.format(**told),
-        paths.CLAIMS: claims + _CLAIMS.format(**told),
-        toc: toc.read_text(encoding="utf-8").replace(
-            _IN_TOC, f"      - file: book/studies/{name}\n{_IN_TOC}", 1
-        ),
-    }
-    for file, text in written.items():
-        file.write_text(text, encoding="utf-8")
-    return list(written)
-
-
-def _notebook(name: str) -> str:
-    """The template under another name, with its claims and numbers from the files."""
-    text = (paths.NOTEBOOKS / f"{TEMPLATE}.ipynb").read_text(encoding="utf-8")
-    notebook = json.loads(text.replace(TEMPLATE, name))
-    for cell in notebook["cells"]:
-        if cell["id"] == "imports":
-            cell["source"] = (
-                "".join(cell["source"]).partition("from pgstudies.analysis")[0].rstrip()
+    home = paths.NOTEBOOKS[0]
+    if name in rooms() or (home / name).exists():
+        raise StudyError(f"There is a study {name} already: use another name.")
+    title = name.replace("_", " ").capitalize()
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=home, prefix=".new-") as aside:
+            room = Path(aside) / name
+            shutil.copytree(
+                find_room(TEMPLATE).directory, room, ignore=shutil.ignore_patterns("__pycache__")
             )
-        if cell["id"] == "published":
-            cell["source"] = f'claims = pg.claims("{name}")\npg.published("{name}")'
-        if isinstance(cell["source"], str):
-            cell["source"] = cell["source"].splitlines(keepends=True)
-    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+            (room / f"{TEMPLATE}.ipynb").rename(room / f"{name}.ipynb")
+            for file in room.iterdir():
+                text = file.read_text(encoding="utf-8")
+                text = text.replace(TEMPLATE, name).replace("Title of the study", title)
+                file.write_text(text, encoding="utf-8")
+            made = room.rename(home / name)
+    except OSError as error:
+        raise cannot_write(error, home, "PGSTUDIES_NOTEBOOKS") from error
+    return sorted(made.iterdir())
 
 
 def problems(study: str) -> Iterator[str]:
@@ -129,12 +67,10 @@ def problems(study: str) -> Iterator[str]:
     from ..analysis import origins, published  # noqa: PLC0415
     from .parameters import declared  # noqa: PLC0415
 
-    if study not in studies():
-        raise StudyError(f"There is no study {study}; the studies are: {', '.join(studies())}.")
-    notebook = paths.NOTEBOOKS / f"{study}.ipynb"
-    text = notebook.read_text(encoding="utf-8")
+    room = find_room(study)
+    text = room.notebook.read_text(encoding="utf-8")
     cells = json.loads(text)["cells"]
-    parameters = {p.name: p for p in declared(notebook)}
+    parameters = {p.name: p for p in declared(room.notebook)}
     for name in ("server", "blocks", "seed"):
         if name not in parameters:
             yield f"The parameter {name}, which every study has, is missing."
@@ -143,17 +79,41 @@ def problems(study: str) -> Iterator[str]:
             yield f"The parameter {parameter.name} has no comment that says what it is."
         if parameter.type.removeprefix("list[")[:3] in ("int", "flo") and not parameter.limits:
             yield f"The parameter {parameter.name} has no limits: write them in brackets, as [1..]."
-    toc = (paths.ROOT / "_toc.yml").read_text(encoding="utf-8")
-    if f"book/studies/{study}\n" not in toc:
-        yield f"_toc.yml does not have it: add `- file: book/studies/{study}`."
     if "pg.judge(" in text:
         if study not in origins():
-            yield "It judges claims, and data/claims.toml has no [study] for it."
+            yield f"It judges claims, and {room.directory} has no claims.toml."
         else:
             claims_of(study, places=dict(origins()[study].places))
-    if f'pg.published("{study}"' in text or f'pg.published(\\"{study}\\"' in text:
-        published(study)
+    for name, table in room.read("published.toml").get("tables", {}).items():
+        published(study, name)
+        content = (room.directory / table["file"]).read_bytes()
+        if hashlib.sha256(content).hexdigest() != table["sha256"]:
+            yield f"{table['file']} is not the file whose sha256 published.toml has."
+    yield from _unwritten(cells)
     yield from _of_cells(cells)
+
+
+def _unwritten(cells: list[dict[str, Any]]) -> Iterator[str]:
+    """Sentences that are still the template's, and sections without a text."""
+    template = json.loads(find_room(TEMPLATE).notebook.read_text(encoding="utf-8"))["cells"]
+    theirs = {line for cell in template for line in _prose(cell) if not line.startswith("#")}
+    for number, cell in enumerate(cells, start=1):
+        same = [line for line in _prose(cell) if line in theirs]
+        if same:
+            yield f"Cell {number} still has a sentence of the template: {same[0]!r}."
+    followed = zip(cells, [*cells[1:], {"cell_type": "markdown"}], strict=True)
+    for cell, after in followed:
+        lines = _prose(cell)
+        if lines and lines[-1].startswith("#") and after["cell_type"] == "markdown":
+            yield f"The section {lines[-1].lstrip('# ')!r} is empty."
+    if not any(line.startswith("## Limits") for cell in cells for line in _prose(cell)):
+        yield "It has no section on its limits: what differs from the post, and what was not run."
+
+
+def _prose(cell: dict[str, Any]) -> list[str]:
+    if cell["cell_type"] != "markdown":
+        return []
+    return [line.strip() for line in "".join(cell["source"]).splitlines() if line.strip()]
 
 
 def _of_cells(cells: list[dict[str, Any]]) -> Iterator[str]:

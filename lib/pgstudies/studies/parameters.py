@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from .. import paths
 from ..addresses import Address
 from ..errors import StudyError
+from ..rooms import find_room
 from ..terminal import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, MutableMapping, Sequence
     from pathlib import Path
 
 
@@ -197,15 +197,17 @@ def checked(
         raise StudyError(printable(f"{study}: {error}.")) from None
 
 
-def study_parameters(study: str, namespace: Mapping[str, object]) -> dict[str, Any]:
+def study_parameters(study: str, namespace: MutableMapping[str, Any]) -> dict[str, Any]:
     """The study's parameters as they stand in ``namespace``, a notebook's ``globals()``, checked.
 
     Every notebook calls it below its cell of parameters, so that a value which came by
-    ``papermill -p`` or was typed into the cell meets the same checks.  Raises StudyError.
+    ``papermill -p`` or was typed into the cell meets the same checks; what has been checked takes
+    its place in ``namespace``, as papermill reads ``-p server 17`` as a number.  Raises StudyError.
     """
     parameters = _of(study)
     present = {p.name: namespace[p.name] for p in parameters if p.name in namespace}
     values = checked(study, parameters, present)
+    namespace.update(values)
     if Address.parse(str(values.get("server", ""))).secrets:
         print(
             "This notebook now holds the password of the server: to keep it out, set "
@@ -233,7 +235,7 @@ def acceptable(study: str, values: Mapping[str, object]) -> dict[str, Any]:
 
 
 def _of(study: str) -> tuple[Parameter, ...]:
-    return declared(paths.NOTEBOOKS / f"{study}.ipynb")
+    return declared(find_room(study).notebook)
 
 
 def spelled(value: object) -> str:

@@ -116,7 +116,7 @@ def run_study(
         if failure is not None and not isinstance(failure, NotebookError):
             raise failure  # its sentence says all that the notebook could
         replied = Replies(replies or Path(scratch))
-        failed = paths.HTML.parent / "failed" / f"{study}.ipynb"
+        failed = paths.BUILD / "failed" / f"{study}.ipynb"
         kept = target if failure is None else failed
         document["metadata"]["pgstudies"] = _about(chosen, replied.record)
         document["metadata"]["papermill"] |= {

@@ -1,0 +1,120 @@
+"""Rooms: one directory for each study, which holds everything of that study.
+
+``<study>/<study>.ipynb`` is the notebook and ``sizes.toml`` says what kind of page it is, with the
+parameters of its larger runs.  Where the study has them, ``claims.toml`` has the post's claims,
+``published.toml`` and CSV files its numbers, ``units.toml`` the work whose instructions are
+counted, and Python modules the arms and the reading of its records.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import yaml
+
+from . import paths
+from .errors import StudyError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+Kind = Literal["study", "check", "counts", "summary"]
+"""A *study* reruns a post.  A *check* tests the measuring, *counts* are instructions, the same on
+every machine: both run as studies do and rerun no post.  A *summary* measures nothing: it draws
+together what the others have found."""
+
+
+TEMPLATE = "_template"
+"""The room that ``new-study`` copies."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """The directory of a study.  Raises StudyError for a file that cannot be read."""
+
+    directory: Path
+
+    @property
+    def name(self) -> str:
+        """The study's name."""
+        return self.directory.name
+
+    @property
+    def notebook(self) -> Path:
+        """The source notebook, without outputs."""
+        return self.directory / f"{self.name}.ipynb"
+
+    @property
+    def modules(self) -> list[Path]:
+        """The Python modules beside the notebook."""
+        return sorted(self.directory.glob("*.py"))
+
+    def read(self, file: str) -> dict[str, Any]:
+        """A TOML file of the room; nothing where there is none."""
+        try:
+            return tomllib.loads((self.directory / file).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise StudyError(f"{self.directory / file} cannot be read: {error}.") from None
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """What ``sizes.toml`` says."""
+        found = self.read("sizes.toml")
+        if found.get("kind", "study") not in get_args(Kind):
+            known = ", ".join(get_args(Kind))
+            raise StudyError(f"{self.directory / 'sizes.toml'}: kind must be one of {known}.")
+        return found
+
+    @property
+    def kind(self) -> Kind:
+        """What kind of page it is."""
+        kind: Kind = self.about.get("kind", "study")
+        return kind
+
+
+def rooms(*kinds: Kind) -> dict[str, Room]:
+    """The rooms of these kinds (of all) by study, in the order of the book; then others by name.
+
+    A room in the user's own directory goes before one of the same name in the checkout.
+    """
+    found: dict[str, Room] = {}
+    for directory in paths.NOTEBOOKS:
+        for notebook in sorted(directory.glob("[!._]*/*.ipynb")):
+            if notebook.stem == notebook.parent.name:
+                found.setdefault(notebook.stem, Room(notebook.parent))
+    order = {name: place for place, name in enumerate(in_contents(contents()))}
+    names = sorted(found, key=lambda name: (order.get(name, len(order)), name))
+    return {name: found[name] for name in names if not kinds or found[name].kind in kinds}
+
+
+def find_room(study: str) -> Room:
+    """The room of a study, also of the template.  Raises StudyError when there is none."""
+    known = rooms()
+    if study in known:
+        return known[study]
+    room = next((Room(d / study) for d in paths.NOTEBOOKS if (d / study).is_dir()), None)
+    if study != TEMPLATE or room is None:
+        names = ", ".join(name for name, room in known.items() if room.kind != "summary")
+        places = " or ".join(map(str, paths.NOTEBOOKS))
+        raise StudyError(
+            f"There is no study {study}; the studies are: {names or f'none in {places}'}."
+        )
+    return room
+
+
+def contents() -> dict[str, Any]:
+    """The book's table of contents."""
+    found: dict[str, Any] = yaml.safe_load((paths.ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    return found
+
+
+def in_contents(toc: dict[str, Any]) -> list[str]:
+    """The studies and summaries that a table of contents names, in its order."""
+    files = (str(c.get("file", "")) for part in toc["parts"] for c in part["chapters"])
+    return [file.rpartition("/")[2] for file in files if file.startswith("book/studies/")]

@@ -1,0 +1,329 @@
+"""What the charts and tables of ``sync_scans.ipynb`` show, shaped from the samples of its record.
+
+``in_tables`` is an expression: a number of bytes in multiples of the table.  ``scans`` is how many
+scans ran at once.  What is not sorted here is in no order.
+"""
+
+from __future__ import annotations
+
+import math
+
+import polars as pl
+
+import pgstudies as pg
+
+COUNTERS = {
+    "read_bytes": "processes",
+    "disk_bytes": "whole disk",
+    "stat_io_bytes": "pg_stat_io",
+}
+STEPPED = ["began_ahead", "together", "apart", "apart_most"]
+ROOMY_IDEAL = {"warm": [0.0, 0.0], "cold": [1.0, 1.0]}
+
+
+def tables_read(in_tables):
+    """The median, least and most of bytes read, to two digits, for a group or a frame."""
+    return {
+        "tables": in_tables.median().round(2),
+        "least": in_tables.min().round(2),
+        "most": in_tables.max().round(2),
+    }
+
+
+def places(walks):
+    """Where scans were: arm, case, step, seconds, scan (from 1) and block."""
+    began = pl.col("started_at").min().over("arm", "case", "step")
+    since = pl.col("started_at") - began
+    return (
+        walks.filter(pl.col("metric") == "block")
+        .with_columns(seconds=since.dt.total_microseconds() / 1e6)
+        .select(
+            "arm",
+            "case",
+            "step",
+            "seconds",
+            scan="iteration",
+            block="value",
+        )
+    )
+
+
+def walking_cost(samples):
+    """Time and bytes of walking scans, relative to those that count, by case, arm and scans.
+
+    Empty where not both are known.
+    """
+    value = pl.col("value")
+    compared = (
+        samples.filter(
+            pl.col("step").is_in(["walk", "scan"]),
+            pl.col("metric").is_in(["duration_s", "read_bytes"]),
+        )
+        .group_by("case", "arm", "metric", scans="iteration")
+        .agg(
+            walking=value.filter(pl.col("step") == "walk").median(),
+            counting=value.filter(pl.col("step") == "scan").median(),
+        )
+        .drop_nulls()
+        .with_columns(
+            ratio=(pl.col("walking") / pl.col("counting")).round(2)
+        )
+        .pivot("metric", index=["case", "arm", "scans"], values="ratio")
+    )
+    if not {"duration_s", "read_bytes"} <= set(compared.columns):
+        return pl.DataFrame()
+    return compared.select(
+        "case",
+        "arm",
+        "scans",
+        pl.col("duration_s").alias("time, walking/counting"),
+        pl.col("read_bytes").alias("bytes, walking/counting"),
+    )
+
+
+def by_count(scanned, in_tables):
+    """Tables read, and low and high, by case, arm and scans."""
+    return (
+        scanned.filter(pl.col("metric") == "read_bytes")
+        .group_by("case", "arm", scans="iteration")
+        .agg(pg.spread("tables", in_tables))
+        .with_columns(pl.col("scans").cast(pl.Int64))
+    )
+
+
+def ideal(cases, *, most, stagger):
+    """Tables that 1 scan and ``most`` scans read where none of them loses step, by case."""
+    in_step = [1.0, 1 + stagger * (most - 1)]
+    return pl.concat(
+        pl.DataFrame(
+            {
+                "case": case,
+                "scans": [1, most],
+                "tables": ROOMY_IDEAL.get(case, in_step),
+            }
+        )
+        for case in cases
+    )
+
+
+def by_counter(scanned, in_tables):
+    """Tables read by case, arm and scans, as each of three counters has them."""
+    return (
+        scanned.filter(pl.col("metric").is_in(list(COUNTERS)))
+        .group_by("case", "arm", "metric", scans="iteration")
+        .agg(in_tables.median().round(2).alias("tables"))
+        .pivot(
+            "metric",
+            on_columns=list(COUNTERS),
+            index=["case", "arm", "scans"],
+            values="tables",
+        )
+        .rename(COUNTERS)
+    )
+
+
+def with_lone_scans(slowdown):
+    """The ratio by case, arm and scans, with that of a lone scan, which is 1; none is unknown."""
+    one = pl.lit(1.0)
+    lone = slowdown.select("case", "arm").unique()
+    known = slowdown.filter(pl.col("ratio").is_not_null())
+    return pl.concat(
+        [
+            lone.with_columns(
+                scans=pl.lit(1, pl.Int64), ratio=one, low=one, high=one
+            ),
+            known.select(
+                "case",
+                "arm",
+                "scans",
+                "ratio",
+                pl.coalesce("low", "ratio"),
+                pl.coalesce("high", "ratio"),
+            ),
+        ]
+    )
+
+
+def by_stagger(samples, in_tables, *, count, usual):
+    """Tables read and seconds taken by ``count`` scans, by the part of a scan between them.
+
+    ``usual`` is the stagger of the step "scan", and the mean of random ones.
+    """
+    step = pl.col("step")
+    begun = samples.filter(
+        pl.col("iteration") == count,
+        step.str.contains("stagger") | (step == "scan"),
+    ).with_columns(
+        stagger=pl.when(step == "scan")
+        .then(pl.lit(f"{usual}"))
+        .otherwise(
+            step.str.strip_prefix("stagger ").str.strip_suffix(" stagger")
+        )
+    )
+    part = (
+        pl.col("stagger").cast(pl.Float64, strict=False).fill_null(usual)
+    )
+    read = begun.filter(pl.col("metric") == "read_bytes")
+    timed = begun.filter(pl.col("metric") == "duration_s")
+    seconds = pl.col("value").median().round(2).alias("seconds per scan")
+    return (
+        read.group_by("stagger")
+        .agg(
+            scans=pl.lit(count), **tables_read(in_tables), blocks=pl.len()
+        )
+        .with_columns(ideal=1 + part * (count - 1))
+        .join(timed.group_by("stagger").agg(seconds), on="stagger")
+        .sort("stagger")
+    )
+
+
+def drift(walks, by):
+    """Medians of where scans began and how far apart they were, by the columns of ``by``."""
+    return (
+        walks.filter(pl.col("metric").is_in(STEPPED))
+        .group_by(*by, "metric")
+        .agg(pl.col("value").median())
+        .pivot("metric", on_columns=STEPPED, index=by, values="value")
+    )
+
+
+def seconds_and_tables(samples, in_tables):
+    """The median value, by arm, scans and what it is: seconds per scan or tables read."""
+    timed = pl.col("metric") == "duration_s"
+    return (
+        samples.filter(
+            pl.col("metric").is_in(["duration_s", "read_bytes"])
+        )
+        .with_columns(
+            value=pl.when(timed).then("value").otherwise(in_tables),
+            what=pl.when(timed)
+            .then(pl.lit("seconds per scan"))
+            .otherwise(pl.lit("tables read")),
+        )
+        .group_by("arm", "what", scans="iteration")
+        .agg(pl.col("value").median().round(2))
+    )
+
+
+def of_pairs(pairs, in_tables):
+    """Tables that two scans read, counting and walking, and how they drifted apart, by arm."""
+    read = pairs.filter(pl.col("metric") == "read_bytes")
+    walking = read.filter(pl.col("step") == "walk")
+    return (
+        read.filter(pl.col("step") == "scan")
+        .group_by("arm")
+        .agg(**tables_read(in_tables), blocks=pl.len())
+        .join(
+            walking.group_by("arm").agg(
+                walking=in_tables.median().round(2)
+            ),
+            on="arm",
+            how="left",
+        )
+        .join(
+            drift(pairs.filter(pl.col("step") == "walk"), ["arm"]),
+            on="arm",
+            how="left",
+        )
+    )
+
+
+def by_offset(behind, in_tables):
+    """Tables read by both scans, and low and high, by offset: a part of shared buffers, as text."""
+    return (
+        behind.filter(pl.col("metric") == "read_bytes")
+        .group_by("iteration")
+        .agg(pg.spread("tables", in_tables))
+        .sort("iteration")
+        .with_columns(
+            offset=(pl.col("iteration") / 100).cast(pl.String),
+            arm=pl.lit("behind"),
+        )
+    )
+
+
+def in_step(scanned, *, case, count):
+    """From the first beginning to the last end (s), and bytes read, of so many scans in step."""
+    return scanned.filter(
+        pl.col("case") == case,
+        pl.col("arm") == "on",
+        pl.col("iteration") == count,
+    ).pivot(
+        "metric",
+        on_columns=["makespan_s", "read_bytes"],
+        index=["block", "turn"],
+        values="value",
+    )
+
+
+def beginnings(walks):
+    """The blocks at which scans began, as a set for each arm."""
+    began = walks.filter(pl.col("metric") == "began_at")
+    by_arm = began.group_by("arm").agg("value").iter_rows()
+    return {arm: set(blocks) for arm, blocks in by_arm}
+
+
+def reason_no_chance(apart, in_step, most):
+    """Why it cannot tell what synchronization does, by the tables read out of step and in step."""
+    if apart is None or in_step is None:
+        return "memory and disk could not be made small and slow here"
+    if apart <= most / 2:
+        return f"{most} scans out of step read only {apart:.1f} tables, so memory was not small"
+    if in_step >= 0.75 * apart:
+        return f"scans did not stay in step: {most} read {in_step:.1f} tables, {apart:.1f} without"
+    return None
+
+
+def reason_few(count, stagger):
+    """Why so few scans cannot be twice as fast in step as out of it."""
+    gain = count / (
+        1 + stagger * (count - 1)
+    )  # at most, where all of it is reading
+    if gain > 2.5:
+        return None
+    return f"not at this size: {count} scans gain at most {gain:.1f} times"
+
+
+def reason_small(table_bytes, window, margin):
+    """Why no scan's time is known to within the margin, the table being so small.
+
+    ``window`` is what the kernel reads ahead (bytes): one where a scan begins, one where it ends.
+    """
+    share = 2 * window / table_bytes
+    if share <= margin:
+        return None
+    return (
+        f"not at this size: the kernel reads {window / 2**20:.0f} MB ahead, and two such "
+        f"windows are {100 * share:.0f} % of the table"
+    )
+
+
+def reason_crowded(table_bytes, window, count, stagger):
+    """Why scans that lose step for a moment cannot find it again, memory being so small.
+
+    Memory is an eighth of the table; each scan out of step reads two windows ahead (bytes).
+    """
+    at_once = min(count, 1 + math.ceil(1 / stagger))
+    wanted = 2 * window * at_once
+    if wanted <= table_bytes / 8:
+        return None
+    return (
+        f"not at this size: {at_once} scans at a time may read {wanted / 2**20:.0f} MB ahead, and "
+        f"an eighth of the table is {table_bytes / 8 / 2**20:.0f} MB"
+    )
+
+
+def reason_parted(count, in_step, stagger):
+    """Why so many scans in step are not what this run has, though they shared much."""
+    wanted = 1 + stagger * (count - 1)
+    if in_step <= 1.3 * wanted:
+        return None
+    return f"scans lost step here: {count} read {in_step:.1f} tables, {wanted:.1f} if none does"
+
+
+def reason_no_cores(makespan_s, read_bytes, bytes_per_second):
+    """Why the processor, and not the disk, decided how long scans took; a value for each group."""
+    share = (read_bytes / bytes_per_second / makespan_s).median()
+    if share is None or share >= 0.8:
+        return None
+    return f"the disk was at work {100 * share:.0f} % of the time: cores were too few or too busy"

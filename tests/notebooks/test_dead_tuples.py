@@ -1,0 +1,180 @@
+"""What stands beside ``dead_tuples.ipynb``: its reasons, counts and watching, by known truths."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pytest
+
+import pgstudies as pg
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+READING = pg.beside("dead_tuples", "reading")
+WATCH = pg.beside("dead_tuples", "watch")
+MB = 2**20
+
+
+def samples(*rows: tuple[int, str, str, str, float]) -> pl.DataFrame:
+    """Values by block, arm, case and metric."""
+    return pl.DataFrame(
+        rows,
+        schema={
+            "block": pl.Int64(),
+            "arm": pl.String(),
+            "case": pl.String(),
+            "metric": pl.String(),
+            "value": pl.Float64(),
+        },
+        orient="row",
+    )
+
+
+def both(before: float | None, *, scans: float = 1) -> pl.DataFrame:
+    """The VACUUM of a release before 17, which allocated so much, and today's."""
+    return pl.DataFrame(
+        {
+            "arm": ["VACUUM, 16", "VACUUM"],
+            "index_scans": [scans, 1],
+            "allocated_bytes": [before, MB],
+        },
+        schema_overrides={"index_scans": pl.Float64(), "allocated_bytes": pl.Float64()},
+    )
+
+
+@pytest.mark.parametrize(
+    ("index_scans", "said"),
+    [
+        (3, ["finished vacuuming", "table: index scans: 3\npages: 0 removed"]),
+        (2, ['scanned index "t_i" to remove', 'scanned index "t_i" to', 'scanned index "u_i"']),
+        (0, ["nothing to do"]),
+    ],
+)
+def test_passes_over_the_index_are_counted_as_either_release_says_them(
+    index_scans: int, said: list[str]
+) -> None:
+    assert WATCH.index_scans(said, "t_i") == index_scans
+
+
+def test_the_most_of_each_column_is_kept_and_the_watcher_ends() -> None:
+    answers = iter([[], [(3, 10)], [(7, 8)], [(5, 9)]])
+    asked = threading.Event()
+
+    def execute(_: str, **__: bool) -> Any:
+        rows = next(answers, None)
+        if rows is None:
+            asked.set()
+        return SimpleNamespace(fetchall=lambda: rows or [])
+
+    @contextlib.contextmanager
+    def connect() -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(execute=execute)
+
+    threads = threading.active_count()
+    with WATCH.highest(SimpleNamespace(connect=connect), "SELECT", ("used", "held")) as most:
+        assert asked.wait(60)
+    assert most == {"used": 7, "held": 10}
+    with WATCH.highest(SimpleNamespace(connect=connect), None, ("used", "held")) as most:
+        pass
+    assert most == {}
+    assert threading.active_count() == threads
+
+
+def test_notices_are_kept_while_the_block_runs_even_where_it_fails() -> None:
+    handlers: list[Any] = []
+    connection = SimpleNamespace(
+        add_notice_handler=handlers.append, remove_notice_handler=handlers.remove
+    )
+    heard: list[str] = []
+
+    def fail() -> None:
+        with WATCH.notices(SimpleNamespace(connection=connection)) as said:
+            handlers[0](SimpleNamespace(message_primary="INFO", message_detail="index scans: 1"))
+            heard.extend(said)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert heard == ["INFO index scans: 1"]
+    assert handlers == []
+
+
+def test_releases_are_compared_as_numbers() -> None:
+    assert READING.newest_before_17(["9.6", "10", "17", "9.3"]) == "VACUUM, 10"
+    assert READING.newest_before_17(["17", "18"]) == "VACUUM, before 17"
+
+
+def test_each_reason_speaks_where_its_condition_fails_and_is_silent_elsewhere() -> None:
+    def reason(rows: pl.DataFrame, version: int = 180000) -> Any:
+        return READING.no_vacuum(rows, "VACUUM, 16", version)
+
+    assert reason(both(64 * MB)) is None
+    assert reason(both(None)) is None
+    assert reason(both(64 * MB).clear()) is None
+    assert reason(both(64 * MB), 160000).startswith("the server is older than 17")
+    assert reason(both(64 * MB, scans=2)) == "the array did not hold all dead rows at once"
+    assert reason(both(5 * MB)).startswith("the table is so small")
+
+
+def test_lookups_have_to_hit_as_often_as_expected_in_every_block() -> None:
+    expected = samples((1, "a", "dense", "expected", 5), (2, "a", "dense", "expected", 5))
+    turns = samples((1, "a", "dense", "hits", 2), (1, "a", "dense", "hits", 3))
+    right, wrong = (samples((2, "a", "dense", "hits", n)) for n in (5, 4))
+    assert READING.all_found(pl.concat([expected, turns, right])) is True
+    assert READING.all_found(pl.concat([expected, turns, wrong])) is False
+    assert READING.all_found(expected.clear()) is None
+
+
+def test_the_smallest_is_that_of_its_pattern() -> None:
+    size_of = {("dense", "radix"): 0.4, ("sparse", "radix"): 12.0, ("sparse", "array"): 6.0}
+    assert READING.smallest(size_of, "sparse") == "array"
+    assert READING.smallest(size_of, "real") is None
+
+
+def test_little_memory_is_judged_only_where_the_array_would_be_large() -> None:
+    dead = 100_000
+    assert READING.small_enough({"used_bytes": 3 * dead - 1}, dead) is True
+    assert READING.small_enough({"used_bytes": 3 * dead}, dead) is False
+    assert READING.small_enough({"used_bytes": None}, dead) is None
+    assert READING.small_enough({"used_bytes": 1}, 2**18 // 6) is None
+    assert READING.small_enough(None, dead) is None
+
+
+def test_the_vacuum_of_the_run_is_that_of_its_server_since_17() -> None:
+    passes = pl.DataFrame(
+        {
+            "arm": ["VACUUM, 16", "VACUUM", "VACUUM"],
+            "rows_dead": [2, 2, 10],
+            "memory_kb": [64, 64, 64],
+            "index_scans": [1.0, 2.0, 3.0],
+        }
+    )
+    assert READING.own_vacuum(passes, 2, 64, 180000)["index_scans"] == 2
+    assert READING.own_vacuum(passes, 2, 64, 160000) is None
+    assert READING.own_vacuum(passes, 2, 128, 180000) is None
+
+
+def test_the_post_is_compared_with_its_own_array() -> None:
+    published = pl.DataFrame(
+        {
+            "case": ["dense", "dense"],
+            "structure": ["array", "radix"],
+            "lookup_ms": [90.0, 10.0],
+            "load_ms": [1.0, 2.0],
+            "size_bytes": [14, 1],
+        }
+    )
+    ratios = {
+        (row["step"], row["metric"], row["candidate"]): row["published_ratio"]
+        for row in READING.published_ratios(published).iter_rows(named=True)
+    }
+    assert ratios == {
+        ("lookup", "cpu_s", "radix"): pytest.approx(1 / 9),
+        ("load", "cpu_s", "radix"): 2,
+        ("load", "size", "radix"): pytest.approx(1 / 14),
+    }

@@ -1,0 +1,135 @@
+"""The modules beside hash_index: its arms, and the reasons and answers that its page gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+import pgstudies as pg
+
+ARMS = pg.beside("hash_index", "arms")
+READING = pg.beside("hash_index", "reading")
+POST = ["wide", "narrow", "collision"]
+
+
+def samples(*rows: tuple[Any, ...]) -> pl.DataFrame:
+    """Samples of block 0: arm, case, step, metric and value of each."""
+    names = ["arm", "case", "step", "metric", "value"]
+    return pl.DataFrame(rows, schema=names, orient="row").with_columns(block=pl.lit(0))
+
+
+def test_arms_share_a_state_unless_they_have_more_than_the_posts_tables() -> None:
+    arms = ARMS.arms(
+        post=POST, more=[*POST, "text20"], in_two_locales=POST, few_buffers=64, releases=["9.6"]
+    )
+    states = {arm.name: arm.state for arm in arms}
+    assert [name for name, state in states.items() if state == "more tables"] == ["btree", "hash"]
+    assert list(states)[-2:] == ["btree, 9.6", "hash, 9.6"]
+    (misled,) = (arm for arm in arms if "estimate" in arm.name)
+    assert misled.options == {"index": None, "tables": ["wide"], "believed": 0.01}
+    assert misled.settings == {"shared_buffers": "512kB"}
+
+
+def test_space_is_for_rows_and_index_in_two_copies() -> None:
+    assert ARMS.bytes_needed(["wide"], rows=10, narrow=["narrow"], widths=[]) == 20 * 400
+    assert ARMS.bytes_needed(["narrow"], rows=10, narrow=["narrow"], widths=[20]) == 20 * 220
+
+
+def test_texts_stand_by_their_width_and_only_measured_ones() -> None:
+    measured = pl.DataFrame({"case": ["collision", "text200", "wide", "text20", "narrow"]})
+    found = READING.cases_of(measured, [200, 20, 50], ["ICU"])
+    assert found == ["narrow", "text20", "wide", "text200", "collision"]
+
+
+def test_a_release_is_found_in_what_a_server_says_of_itself() -> None:
+    assert READING.release_of("PostgreSQL 17.2 on x86_64-pc-linux-gnu") == "17.2"
+    assert READING.release_of(None) == ""
+
+
+def test_the_posts_ratios_are_of_cost_so_fewer_transactions_are_above_one() -> None:
+    published = pg.published("hash_index")
+    ratios = READING.claimed_ratios(published)
+    assert ratios["wide cold"] == 26.9 / 41.9
+    assert ratios["hash beats btree"] == 31.5 / 41.9
+    assert len(ratios) == 8
+    slow = READING.patch_ratios(published).filter(step="slow disk", case="collision")
+    assert slow["published_ratio"].to_list() == [49.9 / 37.2]
+
+
+def test_warm_claims_need_warm_turns_of_what_they_compare() -> None:
+    hits = {"wide": 1.0, "narrow": 0.9991, "collision": None, "wide, en_US": 0.972}
+    turns = pl.DataFrame({"case": list(hits), "least_hits": list(hits.values())})
+    step = {"step": "warm", "baseline": "code and value", "candidate": "code"}
+    for case in POST:
+        assert READING.not_warm(turns, step | {"case": case}) is None
+    locales = {"step": "warm", "baseline": "wide", "candidate": "wide, en_US"}
+    assert READING.not_warm(turns, locales) == (
+        "of a warm turn only 97.2% of pages were in shared buffers"
+    )
+
+
+def test_cold_claims_need_a_run_as_short_for_its_table_as_the_posts() -> None:
+    assert READING.comes_back(3000, 2_000_000) is None
+    assert READING.comes_back(151, 100_000) == (
+        "not at this size: 151 transactions on 100,000 rows come back to pages that they have read"
+    )
+
+
+def test_data_must_be_the_same_and_collide_where_it_should() -> None:
+    def answers(*sums: float, collide: float = 1000) -> list[bool]:
+        rows = [("btree", "wide", "load", "checksum", value) for value in sums]
+        rows.append(("btree", "narrow", "load", "colliding", 0.0))
+        rows.append(("btree", "collision", "load", "colliding", collide))
+        return list(READING.answers_of_data(samples(*rows), 1000).values())
+
+    assert answers(7.0, 7.0) == [True, True]
+    assert answers(7.0, 8.0, collide=900.0) == [False, False]
+
+
+def test_sizes_are_compared_where_the_table_is_large() -> None:
+    sizes = pl.DataFrame(
+        {
+            "arm": ["hash", "hash", "btree"],
+            "case": ["wide", "narrow", "wide"],
+            "size_bytes": [100, 104, 301],
+        }
+    )
+    assert list(READING.answers_of_sizes(sizes, 100_000).values()) == [True, True]
+    assert list(READING.answers_of_sizes(sizes, 99_999).values()) == [None, None]
+    assert list(READING.answers_of_sizes(sizes.with_columns(size_bytes=1), 10**6).values()) == [
+        True,
+        False,
+    ]
+
+
+def test_reads_are_not_judged_where_nothing_was_read_cold() -> None:
+    reads = pl.DataFrame(
+        {
+            "index": ["hash", "btree", "btree (again)", "hash", "hash"],
+            "case": ["wide", "wide", "wide", "narrow", "collision"],
+            "reads": [3.0, 3.4, 3.5, 3.0, 4.1],
+        }
+    )
+    answers = READING.answers_of_reads(reads, "btree (again)")
+    assert list(answers.values()) == [True, True, False]
+    assert set(READING.answers_of_reads(reads.clear(), "btree (again)").values()) == {None}
+
+
+def test_builds_are_judged_where_the_server_has_the_buffers_that_it_was_given() -> None:
+    def answers(rows: int, unmet: dict[str, str], **of_arms: int) -> list[bool | None]:
+        places = {
+            "little": ("hash", "little memory"),
+            "much": ("hash", "much memory"),
+            "few": ("few buffers", "few buffers"),
+            "misled": ("few buffers, wrong estimate", "few buffers"),
+        }
+        told = [(*places[k], "build, wide", "presorted", v) for k, v in of_arms.items()]
+        return list(READING.answers_of_builds(samples(*told), rows, unmet).values())
+
+    as_claimed = {"little": 1, "much": 0, "few": 1, "misled": 0}
+    assert answers(100_000, {}, **as_claimed) == [True, True]
+    assert answers(100_000, {}, **as_claimed | {"much": 1, "misled": 1}) == [False, False]
+    assert answers(100_000, {}, little=1, much=0) == [True, None]
+    assert answers(100_000, {"shared_buffers": "128MB"}, **as_claimed) == [None, None]
+    assert answers(99_999, {}, **as_claimed) == [None, None]

@@ -1,0 +1,460 @@
+"""The checks on the instrument: an honest one passes, and each fault fails the check meant for it.
+
+The machine is simulated: every trial has luck that all its measurements share, every measurement
+noise of its own.  What is planted is known.  All seeds are fixed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass, replace
+from html import unescape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import nbformat
+import numpy as np
+import polars as pl
+import pytest
+from IPython.core.formatters import DisplayFormatter
+
+import pgstudies as pg
+from pgstudies.analysis.effects import paired_effects
+from pgstudies.book.checks import ShownChecks, checks_markup, display_checks, read_checks
+from pgstudies.records.reading import SAMPLES_SCHEMA, Record
+from pgstudies.studies.executed import hiding, without_secrets
+from tests import made_up
+from tests.machines import (
+    ALL_AT_ONCE,
+    DRIFTING,
+    GOOD,
+    SPEEDS_APART,
+    SPIKY,
+    TWO_SPEEDS,
+    Machine,
+    in_turns,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+READING = pg.beside("instrument", "reading")
+BY, deviations, share_table = READING.BY, READING.deviations, READING.share_table
+effective_number, mean_bias = READING.effective_number, READING.mean_bias
+AGAIN = "baseline (again)"
+ARMS = {
+    "baseline": 0,
+    AGAIN: 0,
+    "1 % more": 1,
+    "2 % more": 2,
+    "5 % more": 5,
+    "10 % more": 10,
+}
+STEPS = ("timed", "repeated", "pgbench")
+BLOCKS = 48
+EACH = 6
+ITERATIONS = 4
+
+
+def values(
+    rng: np.random.Generator,
+    *,
+    blocks: int = BLOCKS,
+    luck: float = 0.003,
+    noise: float = 0.005,
+    recovered: float = 1.0,
+    offset: float = 0.0,
+) -> pl.DataFrame:
+    """What the arms took: log-normal noise of measurements, and luck that a trial shares.
+
+    ``recovered`` of the planted work shows; ``offset`` is the spread of a difference between the
+    equal arms that stays for a whole experiment.
+    """
+    shape = (blocks, len(ARMS), len(STEPS), ITERATIONS)
+    log = rng.normal(0, luck, shape[:2])[..., np.newaxis, np.newaxis] + rng.normal(0, noise, shape)
+    log += np.log1p(recovered * np.array([*ARMS.values()]) / 100)[:, np.newaxis, np.newaxis]
+    stays = rng.normal(0, offset, (blocks // EACH + 1, len(STEPS), ITERATIONS))
+    log[:, 1] += stays[np.arange(blocks) // EACH]
+    seconds = np.exp(log)
+    each = [
+        made_up.samples(
+            {arm: seconds[:, a, s, i].tolist() for a, arm in enumerate(ARMS)},
+            step=step,
+            iteration=i + 1,
+        )
+        for s, step in enumerate(STEPS)
+        for i in range(ITERATIONS)
+    ]
+    return pl.concat(each).with_columns(experiment=(pl.col("block") - 1) // EACH + 1)
+
+
+TRUTHS = pl.DataFrame(
+    [
+        {"step": s, "metric": "duration_s", "candidate": a, "truth": 1 + p / 100}
+        for s in STEPS
+        for a, p in ARMS.items()
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Instrument:
+    """What one test of the instrument has measured; the defaults are those of an honest one."""
+
+    measured: pl.DataFrame
+    narrowed: float = 1.0
+    repeated: float = 1.01
+    stolen: float = 0.001
+    waited: float = 0.001
+    machine: Machine = TWO_SPEEDS
+    turn_s: float = 0.02
+    turns: int = 20
+    slow_phase: float = 0.0
+    drift: float = 0.0
+
+    def checks(self) -> pl.DataFrame:
+        rng = np.random.default_rng(9)
+        effects = paired_effects(self.measured, baseline="baseline", by=BY).join(
+            TRUTHS, on=["step", "metric", "candidate"]
+        )
+        is_equal = pl.col("candidate") == AGAIN
+        ratio = pl.col("ratio")
+        planted = effects.filter(~is_equal).with_columns(
+            low=ratio * (pl.col("low") / ratio) ** self.narrowed,
+            high=ratio * (pl.col("high") / ratio) ** self.narrowed,
+        )
+        blocks = self.measured["block"].unique().sort().to_list()
+        checks: pl.DataFrame = READING.instrument_checks(
+            effects.filter(is_equal),
+            planted,
+            deviations(self.measured, TRUTHS, baseline="baseline"),
+            self._costs(rng, blocks),
+            self._samples(rng, blocks),
+            baseline="baseline",
+        )
+        return checks
+
+    def _costs(self, rng: np.random.Generator, blocks: Sequence[int]) -> pl.DataFrame:
+        ways = {"libpq loop": 1.0, "repeated": self.repeated}
+        rows = [
+            {"block": b, "step": way, "value": 1e-5 * cost * np.exp(rng.normal(0, 0.01))}
+            for b in blocks
+            for way, cost in ways.items()
+        ]
+        costs = pl.DataFrame(rows).with_columns(unit=pl.lit("s"))
+        return paired_effects(costs, baseline="libpq loop", key="step", by=())
+
+    def _samples(self, rng: np.random.Generator, blocks: Sequence[int]) -> pl.DataFrame:
+        """What ``watched`` records: the arm *5 % more* has the slow phase, and the drift."""
+        slots = self.machine.slots(rng, (len(blocks), self.turns * len(ARMS)), self.turn_s)
+        loops = in_turns(rng, slots, len(ARMS))
+        unlucky = list(ARMS).index("5 % more")
+        loops[:, :, unlucky] += SPEEDS_APART * (rng.random(loops.shape[:2]) < self.slow_phase)
+        loops[:, :, unlucky] += np.linspace(0, self.drift, len(blocks))[:, np.newaxis]
+        block, turn, arm = (axis.ravel() for axis in np.indices(loops.shape))
+        none = np.zeros_like(loops)
+        told = {
+            "spin_s": np.exp(loops) / 1000,
+            "waited": none + self.waited,
+            "stolen": none + self.stolen,
+        }
+        columns = {
+            "block": np.asarray(blocks)[block],
+            "group": 1,
+            "turn": turn + 1,
+            "position": arm + 1,
+            "arm": np.array(list(ARMS))[arm],
+            "case": "",
+            "step": "machine",
+            "iteration": 0,
+        }
+        each = [columns | {"metric": m, "value": v.ravel(), "unit": "s"} for m, v in told.items()]
+        return pl.concat([pl.DataFrame(one) for one in each])
+
+
+def honest(seed: int = 1, **how: Any) -> Instrument:
+    return Instrument(values(np.random.default_rng(seed), **how))
+
+
+def failed(checks: pl.DataFrame) -> set[str]:
+    return set(checks.filter(~pl.col("passed"))["check"])
+
+
+def sentence(checks: pl.DataFrame, check: str) -> str:
+    found = checks.filter(pl.col("check") == check)["sentence"].item()
+    assert isinstance(found, str)
+    return found
+
+
+def test_an_honest_instrument_passes_every_check() -> None:
+    checks = honest().checks()
+    assert checks["passed"].to_list() == [True] * 9
+
+
+@pytest.mark.parametrize("luck", [0.0, 0.01])
+def test_an_honest_instrument_is_seldom_accused(luck: float) -> None:
+    # Also where all measurements of a trial share its luck, and so fail together.
+    accused = [failed(honest(seed, luck=luck).checks()) for seed in range(25)]
+    assert sum(map(bool, accused)) <= 2
+
+
+def test_false_alarms_are_noticed() -> None:
+    checks = honest(offset=0.009).checks()  # about three comparisons in ten
+    # The copy that is off is part of the baseline, so no interval holds the truth either.
+    assert failed(checks) == {"false alarms", "coverage"}
+    assert "of 96 comparisons of two equal arms came out different" in sentence(
+        checks, "false alarms"
+    )
+
+
+def test_false_verdicts_are_noticed_as_well() -> None:
+    wrong = {"false alarms", "false verdicts", "coverage"}
+    assert failed(honest(offset=0.05).checks()) == wrong
+
+
+def test_half_of_the_planted_work_is_not_enough() -> None:
+    # An interval around the wrong centre does not hold the truth either.
+    checks = honest(recovered=0.5).checks()
+    assert failed(checks) == {"recovery", "coverage"}
+    assert "−" in sentence(checks, "recovery")
+
+
+def test_intervals_that_are_too_narrow_are_noticed() -> None:
+    checks = replace(honest(), narrowed=0.5).checks()
+    assert failed(checks) == {"coverage"}
+    assert "of 384 intervals hold the planted effect" in sentence(checks, "coverage")
+
+
+def test_a_loop_that_costs_double_is_noticed() -> None:
+    checks = replace(honest(), repeated=2.0).checks()
+    assert failed(checks) == {"cost"}
+    assert "at 0.50 of the speed of a bare loop" in sentence(checks, "cost")
+
+
+@pytest.mark.parametrize(("fault", "check"), [("stolen", "stolen time"), ("waited", "neighbours")])
+def test_a_core_that_is_not_all_ours_is_noticed(fault: str, check: str) -> None:
+    assert failed(replace(honest(), **{fault: 0.05}).checks()) == {check}  # type: ignore[arg-type]
+
+
+def test_two_speeds_are_no_fault_where_turns_are_short() -> None:
+    checks = honest().checks()  # the default machine
+    told = sentence(checks, "speed")
+    far = re.search(r"([\d.]+) % differ by more than 20 %", told)
+    assert far is not None
+    assert 1 < float(far.group(1)) < 3  # 2 % of neighbours 20 ms apart, at one flip in a second
+
+
+@pytest.mark.parametrize("machine", [DRIFTING, SPIKY, ALL_AT_ONCE])
+def test_nor_is_anything_else_that_happens_to_all_arms_of_a_round(machine: Machine) -> None:
+    assert failed(replace(honest(), machine=machine).checks()) == set()
+
+
+@pytest.mark.parametrize(("turn_s", "turns"), [(2.0, 20), (0.02, 1)])
+def test_a_machine_that_flips_within_rounds_is_noticed(turn_s: float, turns: int) -> None:
+    # Long turns, or too few of them, see one speed in one arm and the other in another.
+    flipping = replace(honest(), turn_s=turn_s, turns=turns, machine=Machine(flips_per_s=5))
+    assert failed(flipping.checks()) == {"speed"}
+
+
+def test_one_bad_block_of_six_is_not_yet_a_verdict() -> None:
+    # Where the baseline is off, so is every comparison with it.
+    loops = honest(blocks=EACH)._samples(np.random.default_rng(1), [*range(1, EACH + 1)])
+    bad = (pl.col("block") == 1) & (pl.col("arm") == "baseline")
+    for factor, expected in {1.0: True, 1.5: None}.items():
+        value = pl.when(bad).then(pl.col("value") * factor).otherwise("value")
+        passed, said = READING._speed(loops.with_columns(value=value), "baseline")
+        assert passed is expected, said
+
+
+def test_an_arm_that_often_has_the_slow_phase_is_noticed() -> None:
+    assert failed(replace(honest(), slow_phase=0.3).checks()) == {"speed"}
+
+
+def test_an_arm_that_drifts_away_from_the_others_is_noticed() -> None:
+    # While it drifts, fewer than one of twenty values are off by more than the margin.
+    checks = replace(honest(), machine=GOOD, drift=math.log(1.024)).checks()
+    assert failed(checks) == {"drift"}
+    assert "that loop drifts by 2.2 % in one arm against another" in sentence(checks, "drift")
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 5])
+def test_too_little_is_not_judged_which_is_not_passed(blocks: int) -> None:
+    checks = honest(blocks=blocks).checks()
+    unjudged = checks.filter(pl.col("passed").is_null())["check"].to_list()
+    assert unjudged == [
+        "false alarms", "false verdicts", "coverage", "recovery", "cost", "speed", "drift",
+    ]  # fmt: skip
+
+
+def test_what_noise_hides_is_not_judged() -> None:
+    checks = honest(blocks=EACH, noise=0.3).checks()
+    recovery = checks.row(by_predicate=pl.col("check") == "recovery", named=True)
+    assert recovery["passed"] is None
+    assert recovery["sentence"].endswith("too uncertain to judge")
+
+
+def test_related_comparisons_are_not_judged_as_if_they_were_many() -> None:
+    checks = honest(blocks=EACH, noise=1e-6).checks()
+    told = sentence(checks, "false alarms")
+    assert "12 comparisons count as 1.0 independent ones, and it takes 10" in told
+
+
+def test_what_a_system_does_not_tell_is_not_judged() -> None:
+    instrument = honest()
+    machine = pl.DataFrame(schema=SAMPLES_SCHEMA)
+    effects = paired_effects(instrument.measured, baseline="baseline", by=BY).join(
+        TRUTHS, on=["step", "metric", "candidate"]
+    )
+    found = deviations(instrument.measured, TRUTHS, baseline="baseline")
+    costs = pl.DataFrame(schema={"candidate": pl.String, "low": pl.Float64})
+    checks = READING.instrument_checks(
+        effects.clear(), effects.clear(), found, costs, machine, baseline="baseline"
+    )
+    assert checks["passed"].to_list() == [None] * 9
+    assert sentence(checks, "stolen time") == "this system does not tell"
+
+
+# How much comparisons count
+
+
+def test_unrelated_comparisons_all_count() -> None:
+    found = deviations(
+        values(np.random.default_rng(2), luck=0.0), TRUTHS, baseline="baseline"
+    ).filter(pl.col("candidate") == AGAIN)
+    most = len(STEPS) * ITERATIONS * BLOCKS // EACH
+    assert 0.8 * most <= effective_number(found) <= most
+
+
+def test_comparisons_that_repeat_each_other_count_once_for_each_experiment() -> None:
+    measured = values(np.random.default_rng(3), noise=1e-7)
+    found = deviations(measured, TRUTHS, baseline="baseline").filter(pl.col("candidate") == AGAIN)
+    assert effective_number(found) == pytest.approx(BLOCKS // EACH, rel=0.01)
+
+
+def test_the_effective_number_tells_how_much_a_share_varies() -> None:
+    rng, observed, promised = np.random.default_rng(4), [], []
+    for _ in range(60):
+        measured = values(rng, blocks=2 * EACH, luck=0.005)
+        effects = paired_effects(measured, baseline="baseline", by=BY).filter(
+            pl.col("candidate") == AGAIN
+        )
+        found = deviations(measured, TRUTHS, baseline="baseline").filter(
+            pl.col("candidate") == AGAIN
+        )
+        row = share_table(effects, found, (pl.col("low") > 1) | (pl.col("high") < 1)).row(
+            0, named=True
+        )
+        observed.append(row["share"])
+        promised.append(row["effective"])
+    share = np.mean(observed)
+    assert np.var(observed) <= share * (1 - share) / np.mean(promised)
+
+
+def test_the_bias_has_an_interval_of_its_own() -> None:
+    measured = values(np.random.default_rng(5), recovered=0.9)
+    found = deviations(measured, TRUTHS, baseline="baseline")
+    ten = found.filter(pl.col("candidate") == "10 % more")
+    bias = mean_bias(ten)
+    assert bias is not None
+    centre, low, high = bias
+    assert low < centre < high
+    assert centre == pytest.approx(1.09 / 1.10 - 1, abs=0.001)
+    assert mean_bias(ten.filter(pl.col("block") <= 5)) is None
+
+
+# The page, and the notice on the front page
+
+
+def record() -> Record:
+    info = made_up.info("instrument", host={"hostname": "quiet<1>"})
+    return Record(Path(), info, pl.DataFrame())
+
+
+def shown(checks: pl.DataFrame) -> ShownChecks:
+    return display_checks(checks, record())
+
+
+def notebook(data: dict[str, str], metadata: dict[str, Any]) -> dict[str, Any]:
+    output = {
+        "output_type": "execute_result", "data": data, "execution_count": 1, "metadata": metadata,
+    }  # fmt: skip
+    code = {"cell_type": "code", "execution_count": 1, "metadata": {}, "source": "x"}
+    cells: list[dict[str, Any]] = [
+        {"cell_type": "markdown", "metadata": {}, "source": "# Title", "id": "a"},
+        code | {"outputs": [], "id": "b"},
+        code | {"outputs": [output], "id": "c"},
+    ]
+    return {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": cells}
+
+
+def test_checks_are_read_back_from_the_executed_notebook(tmp_path: Path) -> None:
+    checks = replace(honest(blocks=EACH), stolen=0.5).checks()
+    executed = notebook(*DisplayFormatter().format(shown(checks)))  # type: ignore[no-untyped-call]
+    nbformat.validate(executed)
+    kept = without_secrets(executed, hiding("postgresql://me:s3cret99@h/d"))
+    path = tmp_path / "instrument.ipynb"
+    path.write_text(json.dumps(kept))
+    found = read_checks(path)
+    assert found.select("check", "passed", "sentence").equals(checks)
+    assert found["host"].unique().to_list() == ["quiet<1>"]
+    assert found["date"].unique().to_list() == ["2026-11-21"]
+
+
+def test_a_notebook_that_is_not_there_or_has_no_checks_gives_none(tmp_path: Path) -> None:
+    path = tmp_path / "instrument.ipynb"
+    assert read_checks(path).is_empty()
+    path.write_text(json.dumps(notebook({"text/plain": "1"}, {})))
+    assert read_checks(path).columns == [
+        "check",
+        "passed",
+        "sentence",
+        "host",
+        "date",
+        "machine",
+        "study",
+    ]
+    assert read_checks(path).is_empty()
+
+
+def test_readers_without_html_get_sentences() -> None:
+    text = shown(replace(honest(), repeated=2.0).checks())._repr_mimebundle_()[0]["text/plain"]
+    assert "\nFAILED: cost: a short statement runs at 0.50" in text
+    assert text.startswith("passed: false alarms: ")
+
+
+def test_a_sound_instrument_is_one_calm_line() -> None:
+    markup = checks_markup(shown(honest().checks()).checks)
+    assert markup == (
+        '<div class="checks passed">Measuring: 9 of 9 checks passed on '
+        "quiet&lt;1&gt;, 2026-11-21.</div>\n"
+    )
+
+
+def test_a_failed_check_is_named_with_its_sentence() -> None:
+    checks = replace(honest(), stolen=0.05).checks()
+    markup = checks_markup(shown(checks).checks)
+    assert '<div class="checks failed" role="alert">' in markup
+    assert "FAILED" in markup
+    assert "What was measured there is marked" in markup
+    told = sentence(checks, "stolen time")
+    assert f"<li><strong>stolen time</strong>: {told}</li>" in unescape(markup)
+    assert markup.count("<li>") == 1
+
+
+def test_what_was_not_judged_is_not_counted_as_passed() -> None:
+    markup = checks_markup(shown(honest(blocks=2).checks()).checks)
+    assert "2 of 9 checks passed" in markup
+    assert "7 not judged" in markup
+
+
+def test_an_instrument_that_was_not_tested_says_so(tmp_path: Path) -> None:
+    markup = checks_markup(read_checks(tmp_path / "instrument.ipynb"))
+    assert "was not tested" in markup
+    assert "pgstudies run instrument" in markup
+
+
+def test_sentences_are_text_and_never_markup() -> None:
+    checks = honest().checks().with_columns(passed=False, sentence=pl.lit("<script>x</script>"))
+    assert "<script>" not in shown(checks)._repr_mimebundle_()[0]["text/html"]
