@@ -165,10 +165,7 @@ def _same(
         "kernel": os.uname().release,
         "code": [
             *map(_source, code),
-            *(
-                module.read_text(encoding="utf-8")
-                for module in find_room(design.study.removeprefix(COMPARED)).modules
-            ),
+            *(module.read_text(encoding="utf-8") for module in room.modules),
         ],
     }
 
