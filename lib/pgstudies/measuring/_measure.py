@@ -15,7 +15,7 @@ from ..host import gate, git_revision, host_facts, only_one_here, packages
 from ..orders import Orders
 from ..paths import run_dir
 from ..records import RecordWriter, find_record, fingerprint, read_record
-from ..rooms import find_room
+from ..rooms import rooms
 from ..servers import identity, serve, server_facts, sweep
 from ._design import COMPARED, baseline_of, planned, records_of, with_copies
 from ._instances import Instances, Kept, roots_of
@@ -152,7 +152,7 @@ def _same(
     core: int | None,
 ) -> dict[str, Any]:
     """Everything that must be alike for two runs to be one."""
-    room = find_room(design.study.removeprefix(COMPARED))
+    room = rooms().get(design.study.removeprefix(COMPARED))
     return {
         "study": design.study,
         "parameters": {k: v for k, v in parameters.items() if k not in {"blocks", "server"}},
@@ -165,7 +165,7 @@ def _same(
         "kernel": os.uname().release,
         "code": [
             *map(_source, code),
-            *(module.read_text(encoding="utf-8") for module in room.modules),
+            *(module.read_text(encoding="utf-8") for module in (room.modules if room else [])),
         ],
     }
 
