@@ -234,6 +234,12 @@ def test_without_cpu_time_wall_time_judges_and_without_a_count_nothing_does() ->
     assert verdict(by_time, effects()) == "not tested: this run has no such comparison"
 
 
+def test_a_claim_that_compares_by_what_is_no_column_is_refused() -> None:
+    typing = replace(SLOWER, comparison={"candidat": "patched"})
+    with pytest.raises(StudyError, match="compares by candidat, which is no column of the effects"):
+        verdict(typing, effects())
+
+
 def test_untested_claims_say_why() -> None:
     patch = replace(SLOWER, not_tested="it needs the patch")
     assert verdict(patch, effects()) == "not tested: it needs the patch"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ import pytest
 
 from pgstudies import paths
 from pgstudies.analysis._claims import all_claims, origins
-from pgstudies.book._build import build
+from pgstudies.book._build import COMMAND, build
 from pgstudies.book.judging import digest_of, judged
 from pgstudies.records.reading import find_record
 from pgstudies.rooms import find_room
@@ -84,3 +85,44 @@ def test_the_book_is_built_without_a_warning(
 ) -> None:
     monkeypatch.setenv("PGSTUDIES_RECORDS", str(tmp_path))  # no records of the user's in it
     assert build().exists()
+
+
+@pytest.mark.usefixtures("replacing")
+def test_a_study_of_ones_own_has_its_place_in_ones_own_book(tmp_path: Path) -> None:
+    """The other pages are there already, so that the records are not replayed again."""
+    own = tmp_path / "mine"
+    shutil.copytree(paths.STUDIES, own / "_build" / "site" / "book" / "studies")
+    front = paths.HTML / "index.html"
+    before = front.stat().st_mtime_ns
+    more = {"PGSTUDIES_NOTEBOOKS": str(own), "PGSTUDIES_RECORDS": str(tmp_path / "records")}
+    for arguments in (["new-study", "half_full"], ["run", "half_full"], ["book"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "pgstudies", *arguments],
+            env=os.environ | more | {"PGSTUDIES_SERVER": "embedded"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{own / '_build' / 'html' / 'index.html'}\n"
+    pages = own / "_build" / "html" / "book"
+    assert "A scan at fillfactor 50" in (pages / "studies" / "half_full.html").read_text()
+    assert "half_full.html" in (pages / "intro.html").read_text()
+    assert "half-full pages: twice as many" in (pages / "intro.html").read_text()
+    assert front.stat().st_mtime_ns == before
+
+
+def test_jupyter_book_alone_names_the_pages_that_are_missing(tmp_path: Path) -> None:
+    shutil.copy(paths.ROOT / "_config.yml", tmp_path)
+    shutil.copy(paths.ROOT / "_toc.yml", tmp_path)
+    shutil.copytree(
+        paths.BOOK, tmp_path / "book", ignore=shutil.ignore_patterns("studies", "__pycache__")
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND, "build", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "book/studies has no page of scorecard, cluster_order" in done.stdout + done.stderr

@@ -64,8 +64,11 @@ def test_a_new_study_lives_in_a_directory_of_its_own(own: Path) -> None:
     assert "half-filled pages, about twice as many: yes" in page.read_text(encoding="utf-8")
     told = run(own, "scorecard", "--study", "half_full")
     assert "1 hold" in told.stdout, told.stderr
-    checked = run(own, "check", "half_full")
+    notebook = own / "half_full" / "half_full.ipynb"
+    notebook.write_text(notebook.read_text().replace("about twice as many: yes", "?"))
+    checked = run(own, "check", "half_full", "--keep")
     assert checked.returncode == 1
+    assert "about twice as many: yes" in notebook.read_text()
     assert "still has a sentence of the template" in checked.stdout
     compared = run(own, "compare", "--candidate", "embedded", "--study", "half_full", "--plan")
     assert compared.returncode == 0, compared.stderr

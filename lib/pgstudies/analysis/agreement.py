@@ -240,6 +240,10 @@ _SCHEMA: dict[str, pl.DataType] = {
 }
 
 
+NO_SUCH = "this run has no such comparison"
+"""Said of a claim that fits no row of the effects."""
+
+
 _TESTED = ("holds", "holds, weaker", "gone", "reversed", "inconclusive")
 
 
@@ -263,6 +267,12 @@ def _found(claim: Claim, effects: pl.DataFrame, not_run: Mapping[str, str]) -> d
     }
     if claim.not_tested:
         return row | {"verdict": f"{NOT_TESTED}: {claim.not_tested}"}
+    unknown = claim.comparison.keys() - set(effects.columns)
+    if unknown:
+        raise StudyError(
+            f"The claim '{claim.id}' compares by {min(unknown)}, which is no column of the "
+            f"effects: {', '.join(effects.columns)}."
+        )
     fits = effects.filter(*(pl.col(name) == value for name, value in claim.comparison.items()))
     by_metric = {name: part for (name,), part in fits.group_by("metric")}
     # A server that is not ours shows no CPU time.
@@ -271,7 +281,7 @@ def _found(claim: Claim, effects: pl.DataFrame, not_run: Mapping[str, str]) -> d
     if metric is None:
         arms = [claim.comparison.get(side) for side in ("baseline", "candidate")]
         reasons = [not_run[arm] for arm in arms if isinstance(arm, str) and arm in not_run]
-        reason = reasons[0] if reasons else "this run has no such comparison"
+        reason = reasons[0] if reasons else NO_SUCH
         return row | {"verdict": f"{NOT_TESTED}: {reason}"}
     if by_metric[metric].height > 1:
         raise StudyError(

@@ -235,15 +235,26 @@ def new_study(
 @app.command(short_help="Say what a study lacks.")
 def check(
     study: Annotated[str, typer.Argument(metavar="STUDY", show_default=False)],
+    *,
+    keep: Annotated[
+        bool,
+        typer.Option("--keep", help="Keep in the notebook what its checked cells printed."),
+    ] = False,
 ) -> None:
     """Say what a study lacks, in a sentence each; the tests of the project ask the same.
+
+    With --keep, what the cells tagged nbval-check-output printed in the last run
+    is kept in the notebook first: a rerun is compared with it.
 
     \b
     Examples:
       pgstudies check btree_deduplication
+      pgstudies check btree_deduplication --keep
     """  # noqa: D301
-    from ..studies import problems
+    from ..studies import keep_checked, problems
 
+    if keep:
+        keep_checked(study)
     found = list(problems(study))
     for problem in found:
         typer.echo(problem)

@@ -6,6 +6,7 @@ from ._plan import studies as studies
 from .beside import beside as beside
 from .executed import StudyPage as StudyPage
 from .executed import book_runs as book_runs
+from .new_study import keep_checked as keep_checked
 from .new_study import new_study as new_study
 from .new_study import problems as problems
 from .parameters import Parameter as Parameter

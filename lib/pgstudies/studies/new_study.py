@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import paths
 from ..errors import StudyError
-from ..files import cannot_write
+from ..files import cannot_write, write_file
 from ..rooms import TEMPLATE, find_room, rooms
 
 if TYPE_CHECKING:
@@ -93,6 +93,28 @@ def problems(study: str) -> Iterator[str]:
     yield from _of_cells(cells)
 
 
+def keep_checked(study: str) -> Path:
+    """Keep in the notebook what its checked cells printed in the run that the book shows.
+
+    Gives the notebook.  Raises StudyError where the study has not been run.
+    """
+    notebook, page = find_room(study).notebook, paths.STUDIES / f"{study}.ipynb"
+    if not page.exists():
+        raise StudyError(f"{study} has no page yet: `pgstudies run {study}` makes it.")
+    cells = json.loads(page.read_text(encoding="utf-8"))["cells"]
+    printed = {cell["id"]: cell["outputs"] for cell in cells if _CHECKED in _tags(cell)}
+    document = json.loads(notebook.read_text(encoding="utf-8"))
+    for cell in document["cells"]:
+        if cell["id"] in printed:
+            cell["outputs"] = printed[cell["id"]]
+    text = json.dumps(document, indent=1, ensure_ascii=False)
+    write_file(notebook, f"{text}\n")
+    return notebook
+
+
+_CHECKED = "nbval-check-output"
+
+
 def _unwritten(cells: list[dict[str, Any]]) -> Iterator[str]:
     """Sentences that are still the template's, and sections without a text."""
     template = json.loads(find_room(TEMPLATE).notebook.read_text(encoding="utf-8"))["cells"]
@@ -117,7 +139,7 @@ def _prose(cell: dict[str, Any]) -> list[str]:
 
 
 def _of_cells(cells: list[dict[str, Any]]) -> Iterator[str]:
-    checked = [c for c in cells if "nbval-check-output" in _tags(c)]
+    checked = [c for c in cells if _CHECKED in _tags(c)]
     if not checked:
         yield (
             "No cell is tagged nbval-check-output: let one print answers that rest on counts, "
