@@ -374,6 +374,48 @@ def test_copies_that_differ_are_named() -> None:
     assert "the second copy of the baseline reads 10.5 % higher" in sentence
 
 
+def settling(effect: float, blocks: int = 10, turns: int = 30) -> Measured:
+    """A candidate that takes ``effect`` times as long in a block's first third, then 1 % more."""
+    d = [math.log(effect if turn < turns // 3 else 1.01) for turn in range(turns)]
+    noise = [NOISE[turn % len(NOISE)] for turn in range(turns)]
+    seconds = {
+        "baseline": [0.5] * turns,
+        "baseline (again)": [0.5 * math.exp(x) for x in noise],
+        "candidate": [0.5 * math.exp(a + b) for a, b in zip(d, noise[1:] + noise[:1], strict=True)],
+    }
+    rows = [
+        samples({arm: [values[turn]] * blocks for arm, values in seconds.items()}, turn=turn)
+        for turn in range(turns)
+    ]
+    return made_up(
+        pl.concat(rows).with_columns(
+            side="arm",
+            arm=pl.format("heap, {}", "arm"),
+            of=pl.lit("heap"),
+            study=pl.lit("made_up"),
+            step=pl.lit("insert"),
+            iteration=pl.lit(0, pl.Int32),
+        )
+    )
+
+
+def test_a_candidate_that_is_not_warm_when_a_block_begins_is_named() -> None:
+    passed, sentence = guards_of(settling(1.44))["settling"]
+    assert passed is False
+    assert "insert" in sentence
+    assert guards_of(settling(1.01))["settling"][0] is True
+
+
+def test_settling_is_judged_by_the_margin_of_the_comparison() -> None:
+    measured = settling(1.06)
+    strict, loose = (
+        check([measured], compared_effects([measured], margin=margin)).filter(guard="settling")
+        for margin in (0.02, 0.1)
+    )
+    assert strict["passed"].to_list() == [False]
+    assert loose["passed"].to_list() == [True]
+
+
 def test_a_busy_machine_is_told() -> None:
     info = info_of(gate=[{"name": "load", "level": "warn", "sentence": "The load average is 9."}])
     passed, sentence = guards_of(made_up(well().samples, info))["machine"]
@@ -386,6 +428,15 @@ def test_what_changes_the_work_itself_fails_the_guard() -> None:
     info = info_of(gate=[{"name": "swap", "level": "warn", "sentence": "9 GB of swap are in use."}])
     told = guards_of(made_up(well().samples, info))["machine"]
     assert told == (False, "9 GB of swap are in use.")
+
+
+FAILING = {"settings", "builds", "cores", "results", "plans", "both sides", "clock", "blocks"}
+FAILING |= {"order", "drift", "A/A", "settling", "machine"}
+"""The guards that a test above makes fail."""
+
+
+def test_every_guard_has_a_test_that_makes_it_fail() -> None:
+    assert set(guards_of(well())) == FAILING
 
 
 METRICS = {

@@ -11,7 +11,7 @@ from ..analysis.diagnostics import ALPHA, diagnose
 from ..analysis.intervals import MINIMUM_BLOCKS, blocks_for_family
 from ..analysis.verdicts import DIRECTIONS, OPEN
 from ..measuring import AGAIN, BASELINE, CANDIDATE
-from .measured import CPU, PLACE, TIME, clock_effects, values_of
+from .measured import CPU, PLACE, TIME, clock_effects, rounds_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -207,15 +207,16 @@ def _blocks(effects: pl.DataFrame) -> Outcome:
 def _diagnosed(
     measured: Sequence[Measured], effects: pl.DataFrame
 ) -> list[tuple[str, bool, bool | None, str]]:
-    times = values_of(measured, pl.col("metric").is_in([TIME, CPU])).join(
+    times = rounds_of(measured, pl.col("metric").is_in([TIME, CPU])).join(
         effects, on=[*PLACE, "metric"], how="semi"
     )
+    margin = float(effects["margin"].max() or 0.0)  # type: ignore[arg-type]
     # Only what could make, or hide, a difference worth the name; those that decide are a family.
-    is_worth_it = pl.col("change").abs() > effects["margin"].max()
+    is_worth_it = pl.col("change").abs() > margin
     is_certain = pl.col("p_holm") <= ALPHA / (len(_CHECKS) - len(_EXPLAIN))
     has_copies = AGAIN in times["arm"]
     is_enough = effects.filter(~pl.col("verdict").is_in(OPEN[1:])).height > 0
-    found = diagnose(times, baseline=BASELINE, by=[*PLACE, "metric"]).filter(
+    found = diagnose(times, baseline=BASELINE, by=[*PLACE, "metric"], margin=margin).filter(
         is_worth_it, is_certain
     )
     rows: list[tuple[str, bool, bool | None, str]] = []

@@ -102,19 +102,24 @@ def _sides(info: dict[str, Any]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String()), orient="row")
 
 
-def values_of(
-    measured: Iterable[Measured],
-    metric: pl.Expr,
-    *,
-    of: Callable[..., pl.DataFrame] = block_values,
-) -> pl.DataFrame:
-    """One value per block and side: columns block, arm (the side), ``PLACE``, metric, unit, value.
+def rounds_of(measured: Iterable[Measured], metric: pl.Expr) -> pl.DataFrame:
+    """What a verdict rests on: ``round_values`` of the sides, by ``PLACE`` and metric.
 
-    ``metric`` chooses, as an expression over the samples; with ``of`` ``round_values`` there is one
-    per round.
+    ``metric`` chooses, as an expression over the samples.
     """
+    return _of_sides(measured, metric, round_values)
+
+
+def blocks_of(measured: Iterable[Measured], metric: pl.Expr) -> pl.DataFrame:
+    """What explains a verdict: the same as ``block_values``, which know no rounds."""
+    return _of_sides(measured, metric, block_values)
+
+
+def _of_sides(
+    measured: Iterable[Measured], metric: pl.Expr, values: Callable[..., pl.DataFrame]
+) -> pl.DataFrame:
     frames = [
-        of(m.samples.filter(metric).with_columns(arm="side"), by=[*PLACE, "metric"])
+        values(m.samples.filter(metric).with_columns(arm="side"), by=[*PLACE, "metric"])
         for m in measured
         if not m.samples.is_empty()
     ]
@@ -137,7 +142,7 @@ def compared_effects(
     after Holm.  Raises StudyError when nothing was timed, or nothing of that case.
     """
     metrics = [TIME] if clock else [TIME, CPU]
-    times = values_of(measured, pl.col("metric").is_in(metrics), of=round_values)
+    times = rounds_of(measured, pl.col("metric").is_in(metrics))
     if times.is_empty() or CANDIDATE not in times["arm"]:
         raise StudyError("No block was finished on both servers, so there is nothing to compare.")
     if case is not None:
@@ -151,7 +156,7 @@ def compared_effects(
 
 def clock_effects(measured: Sequence[Measured], effects: pl.DataFrame) -> pl.DataFrame:
     """The same by the clock, for the rows of ``effects`` that CPU time judges."""
-    times = values_of(measured, pl.col("metric") == TIME, of=round_values)
+    times = rounds_of(measured, pl.col("metric") == TIME)
     by_cpu = effects.filter(pl.col("metric") == CPU)
     if by_cpu.is_empty():
         return by_cpu
@@ -214,8 +219,8 @@ def _seconds(m: Measured, differing: pl.DataFrame) -> pl.DataFrame:
     """
     metric = pl.col("metric").str.starts_with("wait, ") | (pl.col("metric") == "cpu_s")
     wanted = differing.select(*PLACE)
-    times = values_of([m], (pl.col("metric") == TIME) & pl.col("side").is_in([BASELINE, CANDIDATE]))
-    parts = values_of([m], metric & pl.col("side").is_in([BASELINE, CANDIDATE]))
+    times = blocks_of([m], (pl.col("metric") == TIME) & pl.col("side").is_in([BASELINE, CANDIDATE]))
+    parts = blocks_of([m], metric & pl.col("side").is_in([BASELINE, CANDIDATE]))
     rows = []
     if parts.is_empty():
         return pl.DataFrame()
@@ -273,7 +278,7 @@ def _by_block(values: pl.DataFrame) -> pl.DataFrame:
 def _counters(m: Measured, differing: pl.DataFrame) -> pl.DataFrame:
     """Counters, as ratios; one that is 0 on one side only is told by its medians alone."""
     metric = ~pl.col("metric").is_in(_NO_COUNTER) & (pl.col("unit") != "s")
-    counted = values_of([m], metric & pl.col("side").is_in([BASELINE, CANDIDATE]))
+    counted = blocks_of([m], metric & pl.col("side").is_in([BASELINE, CANDIDATE]))
     counted = (
         counted.join(differing.select(*PLACE), on=PLACE, how="semi") if counted.height else counted
     )

@@ -21,7 +21,7 @@ from ..measuring import SIDES
 from ..paths import BOOK
 from ..records.writing import parquet_bytes
 from ..templates import environment
-from .measured import CPU, PLACE, TIME, clock_effects, values_of
+from .measured import CPU, PLACE, TIME, blocks_of, clock_effects
 from .request import Request
 from .text import headline, reason
 
@@ -104,7 +104,7 @@ def _study(result: Result, m: Measured) -> dict[str, Any]:
     )  # fmt: skip
     drawn = effects.drop_nulls("ratio")
     times = (
-        values_of([m], pl.col("metric").is_in([TIME, CPU]))
+        blocks_of([m], pl.col("metric").is_in([TIME, CPU]))
         .join(result.effects, on=[*PLACE, "metric"], how="semi")
         .with_columns(what=pl.format("{}: {}", "of", _step()))
         .sort("what", "block", "position")
