@@ -35,7 +35,6 @@ from .programs import reason_no_extension as reason_no_extension
 from .programs import reason_not_available as reason_not_available
 from .records import read_record as read_record
 from .servers import limited as limited
-from .servers import reason_no_limits as reason_no_limits
 from .servers import require_space as require_space
 from .studies import beside as beside
 from .studies import parameter_table as parameter_table

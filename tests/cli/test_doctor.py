@@ -60,7 +60,7 @@ def test_an_embedded_server_can_do_everything(
     able = {"server", "superuser", "settings", "states", "checkpoints", "counters", "pgbench"}
     assert {name for name in able if checks[name].ok} == able
     assert checks["server"].sentence == (
-        "PostgreSQL 18.6 (embedded), started, restarted and stopped by each run"
+        "PostgreSQL 18.6 (embedded), managed: each run starts and stops it"
     )
     assert checks["features"].sentence.startswith(("it has lz4 and ICU", "it is built without "))
     assert checks["cold cache"].sentence == (
@@ -72,27 +72,27 @@ def test_an_embedded_server_can_do_everything(
 
 
 @pytest.mark.parametrize("role", [BUILDER, LESSER])
-def test_a_server_that_is_not_ours_has_its_limits_named(role: str, stranger: OwnedServer) -> None:
+def test_an_external_server_has_its_limits_named(role: str, stranger: OwnedServer) -> None:
     checks = by_name(dsn_of(stranger, role))
     assert exit_code(list(checks.values())) == 0
     assert checks["server"].ok
     assert "p@ss" not in checks["server"].sentence
     assert checks["settings"].sentence == (
-        "arms that change a setting of the whole server: not run: it is not ours to restart"
+        "arms that change a setting of the whole server: not run: an external server is not "
+        "restarted"
     )
     assert checks["cold cache"].sentence == (
-        "steps with a cold cache: not run: the server's files cannot be reached from here, so its "
-        "cache cannot be made cold"
+        "steps with a cold cache: not run: the files of an external server cannot be reached"
     )
     assert checks["cpu and device"].sentence == (
-        "CPU time and bytes read from the device: not recorded: the server is not ours"
+        "CPU time and bytes read from the device: not recorded: the processes of an external "
+        "server cannot be seen"
     )
     assert checks["states"].ok is (True if role == BUILDER else None)
     assert checks["checkpoints"].ok is None
     assert checks["superuser"].ok is None
     assert checks["extensions"].sentence == (
-        "arms that need a C extension: not run: the server is not ours, so nothing can be built "
-        "for it"
+        "arms that need a C extension: not run: no extension is built for an external server"
     )
 
 

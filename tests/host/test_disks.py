@@ -110,7 +110,7 @@ def test_a_word_that_is_no_scheduler_is_not_written(owned: OwnedServer, disk: Pa
 def test_the_disk_of_others_is_left_alone(stranger: OwnedServer) -> None:
     with (
         serve(dsn_of(stranger, BUILDER)) as server,
-        pytest.raises(CannotRun, match="not ours"),
+        pytest.raises(CannotRun, match="external server"),
         scheduled(server, "none"),
     ):
         pass

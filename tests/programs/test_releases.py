@@ -29,6 +29,7 @@ from pgstudies.programs.fetching import fetch
 from pgstudies.programs.installations import find_binaries
 from pgstudies.programs.versions import counts_wal, parse_version
 from pgstudies.servers._serve import serve
+from pgstudies.servers.owned import OwnedServer
 from tests.servers_at_hand import is_alive
 
 if TYPE_CHECKING:
@@ -333,7 +334,7 @@ def require(name: str) -> Release:
 def test_every_release_starts_restarts_and_stops(release: Release) -> None:
     settings = {"fsync": "off", "autovacuum": "off", "jit": "off"}
     with serve(release.name, settings=settings) as server:
-        assert server.owned
+        assert isinstance(server, OwnedServer)
         assert (server.spec, server.version) == (release.name, parse_version(release.version))
         assert server.unmet_settings.keys() <= {"jit"}
         # Not a copy of its programs, which the account that root's servers run as cannot reach.
@@ -359,7 +360,7 @@ def test_every_release_starts_restarts_and_stops(release: Release) -> None:
 def test_all_that_a_study_does_is_possible_on_the_oldest_release() -> None:
     require("9.3")
     with serve("9.3", settings={"max_parallel_workers_per_gather": "0"}) as server:
-        assert server.owned
+        assert isinstance(server, OwnedServer)
 
         def build() -> None:
             with server.connect() as c:

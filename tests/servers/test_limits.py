@@ -34,7 +34,7 @@ def groups(postmaster_pid: int) -> list[Path]:
 
 @pytest.fixture
 def able(owned: OwnedServer) -> None:
-    reason = reason_no_limits(owned)
+    reason = owned.capabilities.reason("limits")
     if reason:
         pytest.skip(reason)
 
@@ -85,15 +85,15 @@ def test_a_server_that_stops_meanwhile_leaves_no_group(owned: OwnedServer) -> No
     assert groups(pid) == []
 
 
-def test_a_server_that_is_not_ours_is_left_alone(stranger: OwnedServer) -> None:
+def test_an_external_server_is_left_alone(stranger: OwnedServer) -> None:
     with serve(dsn_of(stranger, BUILDER)) as server:
-        assert "not ours" in str(reason_no_limits(server))
-        with pytest.raises(CannotRun, match="not ours"), limited(server, reads_per_second=100):
+        assert "external server" in str(server.capabilities.reason("limits"))
+        with pytest.raises(CannotRun, match="external server"), limited(server, memory_bytes=1):
             pass
 
 
 def test_a_system_without_cgroups_says_so(owned: OwnedServer, tmp_path: Path) -> None:
-    reason = reason_no_limits(owned, tmp_path)
+    reason = reason_no_limits(owned.data_directory, owned.postmaster_pid, tmp_path)
     assert reason is not None
     assert "no cgroups that limit reads and memory" in reason
 
@@ -102,7 +102,7 @@ def test_files_on_no_disk_of_this_machine_cannot_be_slow(
     owned: OwnedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disks, "DEVICES", tmp_path)
-    assert "not on a disk" in str(reason_no_limits(owned))
+    assert "not on a disk" in str(reason_no_limits(owned.data_directory, owned.postmaster_pid))
 
 
 def test_version_2_is_asked_in_its_own_words(

@@ -27,13 +27,13 @@ from pgstudies.servers._postmaster import Postmaster, StartError
 from pgstudies.servers._serve import serve
 from pgstudies.servers._snapshots import mirror
 from pgstudies.servers.leftovers import sweep
+from pgstudies.servers.owned import OwnedServer
 from tests.servers_at_hand import dsn_of, wait_until_dead
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pgstudies.servers import Server
-    from pgstudies.servers.owned import OwnedServer
 
 pytestmark = pytest.mark.usefixtures("private")
 
@@ -150,7 +150,7 @@ def test_no_other_account_gets_in(spec: str) -> None:
         pytest.skip(f"release {spec} is not on this machine")
     account = server_account()
     with serve(spec) as server:
-        assert server.owned
+        assert isinstance(server, OwnedServer)
         socket = Path(server.environment()["PGHOST"])
         assert (socket.stat().st_mode & 0o777, socket.stat().st_uid) == (0o700, account.uid)
         done = subprocess.run(
@@ -226,7 +226,7 @@ def test_two_servers_at_once_do_not_collide(run_base: Path) -> None:
 def test_closing_leaves_no_process_and_no_file(run_base: Path) -> None:
     before = set(run_base.iterdir())
     with serve("embedded") as server:
-        assert server.owned
+        assert isinstance(server, OwnedServer)
         processes = [psutil.Process(pid) for pid in server.pids()]
         assert len(processes) > 1
     assert set(run_base.iterdir()) == before
@@ -239,7 +239,7 @@ def test_a_directory_of_binaries_serves(run_base: Path) -> None:
         pytest.skip("Debian's PostgreSQL is not installed")
     with serve(str(debian[-1].parents[1])) as server, server.connect() as c:
         assert server.version == c.info.server_version
-        assert server.capabilities.superuser
+        assert server.capabilities.has("superuser")
     del run_base
 
 
@@ -556,7 +556,7 @@ def test_a_pinned_server_keeps_to_its_core_and_we_do_not() -> None:
     core = max(cores)
     settings = {"no_such_setting": "1", "Work_Mem": "7MB"}
     with serve("embedded", settings=settings, cpu=core) as server:
-        assert server.owned
+        assert isinstance(server, OwnedServer)
         assert os.sched_getaffinity(0) == cores
         assert {tuple(os.sched_getaffinity(pid)) for pid in server.pids()} == {(core,)}
         # One that this release does not have is told, as an old server must serve a new study.

@@ -275,7 +275,7 @@ def _found(claim: Claim, effects: pl.DataFrame, not_run: Mapping[str, str]) -> d
         )
     fits = effects.filter(*(pl.col(name) == value for name, value in claim.comparison.items()))
     by_metric = {name: part for (name,), part in fits.group_by("metric")}
-    # A server that is not ours shows no CPU time.
+    # An external server shows no CPU time.
     metrics = ["cpu_s", "duration_s"] if claim.judged_by == "cpu_s" else [claim.judged_by]
     metric = next((name for name in metrics if name in by_metric), None)
     if metric is None:

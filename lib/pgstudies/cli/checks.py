@@ -46,9 +46,11 @@ class Check:
 
 def examine_extensions(server: Server) -> Iterator[Check]:
     """The links one by one, up to the first that is broken; an owned server is restarted."""
-    if not isinstance(server, OwnedServer):
-        yield _broken("extensions", "the server is not ours, so nothing can be built for it")
+    reason = server.capabilities.reason("build")
+    if reason is not None:
+        yield _broken("extensions", reason)
         return
+    assert isinstance(server, OwnedServer)
     links: list[tuple[str, Callable[[OwnedServer], str]]] = [
         ("pg_config", _pg_config),
         ("headers", _headers),

@@ -25,15 +25,13 @@ from ..programs import reason_not_available, releases
 from ..programs.accounts import server_account
 from ..programs.versions import counts_wal, tells_compression
 from ..servers import serve
-from ..servers.limits import reason_no_limits
-from ..servers.owned import OwnedServer
 from .checks import Check, examine_extensions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from ..servers import Server
+    from ..servers import Right, Server
 
 
 _FICLONE = 0x40049409  # ioctl of Linux: make one file share the blocks of another
@@ -129,43 +127,22 @@ def _machine() -> Iterator[Check]:
 
 def _server(server: Server) -> Iterator[Check]:
     can = server.capabilities
-    whose = "started, restarted and stopped by each run" if server.owned else "somebody else's"
+    is_managed = can.has("restart")
+    whose = "managed: each run starts and stops it" if is_managed else "external"
     release = f"PostgreSQL {server.version_text.removeprefix('PostgreSQL ')}"
     yield Check("server", True, f"{release} ({server.spec}), {whose}")
-    if server.owned and os.geteuid() == 0:
+    if is_managed and os.geteuid() == 0:
         yield Check("account", True, f"you are root, so servers run as {server_account().name}")
-    yield _able(
-        "superuser",
-        can.superuser,
-        "the session is a superuser's",
-        "steps that need a superuser: not run",
-    )
-    yield _able(
-        "settings",
-        server.owned,
-        "arms may change any setting",
-        "arms that change a setting of the whole server: not run: it is not ours to restart",
-    )
-    yield _able(
-        "states",
-        can.create_database,
-        "prepared tables are copied for every block",
-        "prepared tables are made anew for every block, which takes longer: "
-        "ALTER ROLE ... CREATEDB would allow copies",
-    )
-    if server.owned:
+    for right, (name, then, without) in _RIGHTS.items():
+        reason = can.reason(right)
+        yield _able(name, reason is None, then, f"{without}: {reason}")
+    if is_managed:
         yield _able(
             "copies",
             _can_reflink(nearest_existing(run_dir())),
             "they share their blocks with the original (reflink)",
             "they are made byte by byte: this file system has no reflink, as XFS and Btrfs have",
         )
-    yield _able(
-        "checkpoints",
-        can.checkpoint,
-        "they are placed on purpose",
-        "they come when the server likes: GRANT pg_checkpoint (PostgreSQL 15) would place them",
-    )
     reason = reason_not_cold(server)
     way = "emptying buffers" if can_evict(server) else "a restart"
     yield _able(
@@ -174,22 +151,40 @@ def _server(server: Server) -> Iterator[Check]:
         f"by {way} and dropping our own files from the page cache",
         f"steps with a cold cache: not run: {reason}",
     )
-    reason = reason_no_limits(server)
-    yield _able(
-        "limits",
-        reason is None,
-        "the kernel can give the server a slow disk and a small memory",
-        f"steps with a slow disk or a small memory: not run: {reason}",
-    )
     yield from _counters(server)
     yield _features(server)
-    yield _able(
-        "pgbench",
-        can.pgbench is not None,
-        f"{can.pgbench}",
-        "steps that need pgbench: not run: it is neither with the server nor on PATH",
-    )
     yield from examine_extensions(server)
+
+
+_RIGHTS: dict[Right, tuple[str, str, str]] = {
+    "superuser": ("superuser", "the role is a superuser", "steps that need a superuser: not run"),
+    "restart": (
+        "settings",
+        "arms may change any setting",
+        "arms that change a setting of the whole server: not run",
+    ),
+    "databases": (
+        "states",
+        "prepared tables are copied for every block",
+        "prepared tables are made anew for every block, which takes longer",
+    ),
+    "checkpoint": (
+        "checkpoints",
+        "they are placed on purpose",
+        "they come whenever the server starts one",
+    ),
+    "limits": (
+        "limits",
+        "the kernel can give the server a slow disk and a small memory",
+        "steps with a slow disk or a small memory: not run",
+    ),
+    "pgbench": (
+        "pgbench",
+        "transactions of microseconds are timed by it",
+        "steps that need pgbench: not run",
+    ),
+}
+"""For each right the doctor's name for it, what follows, and what follows without it."""
 
 
 def _counters(server: Server) -> Iterator[Check]:
@@ -203,18 +198,16 @@ def _counters(server: Server) -> Iterator[Check]:
         "buffers and WAL: not recorded: pg_stat_statements is not in shared_preload_libraries, "
         "or CREATE EXTENSION is not allowed",
     )
-    hidden = "the server is not ours"
-    bytes_read = None
-    if isinstance(server, OwnedServer):
-        bytes_read = device_bytes(server.pids())
-        hidden = "this system hides them (/proc/<pid>/io)"
+    reason = server.capabilities.reason("processes")
+    if reason is None and device_bytes(server.pids()) is None:
+        reason = "this system hides them (/proc/<pid>/io)"
     yield _able(
         "cpu and device",
-        bytes_read is not None,
+        reason is None,
         "CPU time and bytes read from the device are recorded",
-        f"CPU time and bytes read from the device: not recorded: {hidden}",
+        f"CPU time and bytes read from the device: not recorded: {reason}",
     )
-    reason = reason_no_counter() if server.owned else "the server is not ours"
+    reason = server.capabilities.reason("processes") or reason_no_counter()
     yield _able(
         "instructions",
         reason is None,

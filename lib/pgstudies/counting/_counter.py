@@ -58,7 +58,7 @@ class Counter:
     """Counts units on one server of ours, which is started when something is not known yet.
 
     ``show`` is told what is being done, ``advance`` called after each run of a backend.  Raises
-    CannotRun without valgrind and for a server that is not ours, ServerError where there is none.
+    CannotRun without valgrind and for an external server, ServerError where there is none.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Counter:
         self._version = valgrind_version()
         self.spec = server or Orders.given().server or EMBEDDED
         if Address.parse(self.spec).is_dsn:
-            raise CannotRun("the server is not ours, so it cannot be run alone under valgrind")
+            raise CannotRun("an external server cannot be run alone under valgrind")
         self._binaries = find_binaries(self.spec)
         self._show = show
         self._advance = advance

@@ -14,7 +14,6 @@ from ._design import arm_table as arm_table
 from ._design import records_of as records_of
 from ._measure import measure as measure
 from ._pgbench import pgbench as pgbench
-from ._pgbench import reason_no_pgbench as reason_no_pgbench
 from ._sessions import conninfo as conninfo
 from ._sessions import hold_transactions as hold_transactions
 from ._sessions import open_xids as open_xids

@@ -20,7 +20,7 @@ from ..errors import SpaceError, StudyError
 from ..files import size_text
 from ..paths import run_dir
 from ..records.reading import SAMPLES_SCHEMA
-from ..servers import serve, size_bytes
+from ..servers import OwnedServer, serve, size_bytes
 from ._design import baseline_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
     from pathlib import Path
 
-    from ..servers import OwnedServer, Server
+    from ..servers import Server
     from ._design import Arm
 
 
@@ -117,7 +117,7 @@ class Instances:
     """One server for every arm that can run, by the arm's name.
 
     The servers that arms name are the roots; every further arm on one of them has an instance of
-    its own there, with the states in common.  On a server that is not ours, an instance is a
+    its own there, with the states in common.  On an external server, an instance is a
     database or a schema.
     """
 
@@ -160,7 +160,7 @@ class Instances:
         None of either where it was not kept, or is there already.
         """
         root = self.roots[arm.server]
-        if self._kept is None or not root.owned or root.has(arm.state):
+        if self._kept is None or not isinstance(root, OwnedServer) or root.has(arm.state):
             return []
         rows = self._kept.take(root, arm)
         if rows is not None:
@@ -170,24 +170,22 @@ class Instances:
     def prepared(self, arm: Arm, rows: Sequence[tuple[Any, ...]]) -> None:
         """Note that the arm's state is prepared, and what was sampled meanwhile."""
         root = self.roots[arm.server]
-        if root.owned:
+        if isinstance(root, OwnedServer):
             self._to_keep.append((root, arm, list(rows)))
 
     def stop(self, arms: Sequence[Arm]) -> None:
-        """Stop the owned servers of these arms; nothing of them is kept."""
-        for arm in arms:
-            server = self._of[arm.name]
-            if server.owned:
-                server.stop("immediate")
+        """Stop the managed servers of these arms; nothing of them is kept."""
+        for _, server in self._managed(arms):
+            server.stop("immediate")
 
     def make_room(self, arms: Sequence[Arm]) -> None:
         """Remove the data of all other servers, which do not run, if the disk needs the room.
 
         A stopped server keeps its data, since a restore copies only what has changed.
         """
-        here = [(arm, s) for arm in arms if (s := self._of[arm.name]).owned]
+        here = self._managed(arms)
         servers = [server for _, server in here]
-        others = [s for s in self._of.values() if s.owned and s not in servers]
+        others = [s for s in self._all_managed() if s not in servers]
         if not others:
             return
         free = _OF_WHAT_IS_FREE * _free(others[0].data_directory)
@@ -215,28 +213,36 @@ class Instances:
         return groups or [always]
 
     def _fit(self, arms: Sequence[Arm]) -> bool:
-        owned = [(arm, s) for arm in arms if (s := self._of[arm.name]).owned]
-        memory = sum(s.memory_bytes(arm.settings) + arm.memory_bytes for arm, s in owned)
-        memory += _PROCESSES_BYTES * len(owned)
+        managed = self._managed(arms)
+        memory = sum(s.memory_bytes(arm.settings) + arm.memory_bytes for arm, s in managed)
+        memory += _PROCESSES_BYTES * len(managed)
         if memory > _OF_WHAT_IS_FREE * psutil.virtual_memory().available:
             return False
-        disk = sum(s.state_bytes(arm.state) for arm, s in owned)
-        return not owned or disk <= _OF_WHAT_IS_FREE * self._room(owned[0][1])
+        disk = sum(s.state_bytes(arm.state) for arm, s in managed)
+        return not managed or disk <= _OF_WHAT_IS_FREE * self._room(managed[0][1])
 
     def _require_room(self, arms: Sequence[Arm]) -> None:
-        owned = [(arm, s) for arm in arms if (s := self._of[arm.name]).owned]
-        disk = sum(s.state_bytes(arm.state) for arm, s in owned)
-        if owned and disk > (room := self._room(owned[0][1])):
+        managed = self._managed(arms)
+        disk = sum(s.state_bytes(arm.state) for arm, s in managed)
+        if managed and disk > (room := self._room(managed[0][1])):
             raise SpaceError(
                 f"{run_dir()} needs {size_text(disk)} for copies of the prepared state, one for "
-                f"each of the {len(owned)} servers that are compared at once, and has "
+                f"each of the {len(managed)} servers that are compared at once, and has "
                 f"{size_text(room)} free: free some space, make the study smaller, or set "
                 f"PGSTUDIES_RUN_DIR to a directory on another disk."
             )
 
+    def _managed(self, arms: Sequence[Arm]) -> list[tuple[Arm, OwnedServer]]:
+        """The arms that have a managed server, each with it."""
+        found = ((arm, self._of[arm.name]) for arm in arms)
+        return [(arm, server) for arm, server in found if isinstance(server, OwnedServer)]
+
+    def _all_managed(self) -> list[OwnedServer]:
+        return [server for server in self._of.values() if isinstance(server, OwnedServer)]
+
     def _room(self, server: OwnedServer) -> float:
         """What is free on disk, and what the servers' data take there, which can be removed."""
-        held = sum(s.held_bytes for s in self._of.values() if s.owned)
+        held = sum(server.held_bytes for server in self._all_managed())
         return _free(server.data_directory) + held
 
 

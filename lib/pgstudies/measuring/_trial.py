@@ -13,6 +13,7 @@ from psycopg import pq
 
 from ..errors import CannotRun, StudyError
 from ..host.hardware import InstructionCounter
+from ..servers import OwnedServer
 from ._witness import WAIT, digest, waits_of
 from .cold import can_evict, drop_from_page_cache, evict, reason_not_cold
 from .counters import UNITS, Counts, StatementCounters, cpu_seconds, device_bytes
@@ -67,6 +68,7 @@ class Trial:
         self.turn = 0
         self.position = 0
         self.rows: list[tuple[Any, ...]] = []
+        self._sees_processes = server.capabilities.has("processes")
         self.left_out: list[tuple[str, str, str]] = []
         self._show = show
         self.witness = witness
@@ -82,9 +84,9 @@ class Trial:
         self._backend = self.connection.info.backend_pid
         # Once: looking for a server's processes reads all of /proc, and that alone, just before it,
         # made a statement of a millisecond take a tenth longer.
-        self._processes = self.server.pids() if self.server.owned else []
+        self._processes = self.server.pids()
         self._instructions: InstructionCounter | None = None
-        if self.server.owned:
+        if self._sees_processes:
             with suppress(CannotRun):
                 self._instructions = InstructionCounter(self._backend)
         if self.witness is not None:
@@ -287,7 +289,7 @@ class Trial:
         """
         self._begin_waits()
         hit, read, dirtied, wal, images = self._counters.read() if everything else (None,) * 5
-        if not self.server.owned:
+        if not self._sees_processes:
             return Counts(None, hit, read, dirtied, wal, images)
         cpu = cpu_seconds(self._backend)
         bytes_read = device_bytes(self._processes) if everything else None
@@ -300,10 +302,11 @@ class Trial:
 
     def checkpoint(self) -> None:
         """CHECKPOINT now, so that none falls into a measured statement; noted where forbidden."""
-        if self.server.capabilities.checkpoint:
+        reason = self.server.capabilities.reason("checkpoint")
+        if reason is None:
             self.execute("CHECKPOINT")
         else:
-            self.leave_out("checkpoint", "", "this role may not run CHECKPOINT")
+            self.leave_out("checkpoint", "", reason)
 
     def make_cold(self, *tables: str, step: str, case: str = "cold") -> bool:
         """Take tables, with indexes and TOAST, out of shared buffers and the page cache.
@@ -313,9 +316,10 @@ class Trial:
         Before PostgreSQL 17 the server is restarted, and ``connection`` is a new one.
         """
         reason = reason_not_cold(self.server)
-        if reason is not None or not self.server.owned:
-            self.leave_out(step, case, reason or "the server is not ours")
+        if reason is not None:
+            self.leave_out(step, case, reason)
             return False
+        assert isinstance(self.server, OwnedServer)
         names = list(tables)
         if can_evict(self.server):
             evict(self._observer, names)

@@ -222,7 +222,7 @@ class Waits:
 
 
 def waits_of(server: Server) -> Waits | None:
-    """A sampler of this server's waits; None where it tells none, or is not ours."""
-    if not server.owned or server.version < FIRST_VERSION:
+    """A sampler of this server's waits; None where it tells none, or is external."""
+    if not server.capabilities.has("processes") or server.version < FIRST_VERSION:
         return None
     return Waits(server.connect())

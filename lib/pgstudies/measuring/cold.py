@@ -36,8 +36,8 @@ _FILES = """
 
 def reason_not_cold(server: Server) -> str | None:
     """Why relations cannot be made cold on this server, or None if they can."""
-    if not server.capabilities.local_files:
-        return "the server's files cannot be reached from here, so its cache cannot be made cold"
+    if not server.capabilities.has("files"):
+        return server.capabilities.reason("files")
     if not hasattr(os, "posix_fadvise"):
         return "this system has no posix_fadvise, so the page cache cannot be emptied"
     return None

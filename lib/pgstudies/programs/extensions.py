@@ -69,7 +69,7 @@ def _built(name: str, server: str | None) -> dict[str, str]:
         return {}
     wanted = server or Orders.given().server or EMBEDDED
     if Address.parse(wanted).is_dsn:
-        raise CannotRun("the server is not ours, so nothing can be built for it")
+        raise CannotRun("no extension is built for an external server")
     return build(name, find_binaries(wanted))
 
 

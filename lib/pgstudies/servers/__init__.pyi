@@ -1,3 +1,5 @@
+from ._base import Capabilities as Capabilities
+from ._base import Right as Right
 from ._instance import Instance as Instance
 from ._serve import Server as Server
 from ._serve import serve as serve
@@ -11,7 +13,6 @@ from .leftovers import directory_lock as directory_lock
 from .leftovers import remove as remove
 from .leftovers import sweep as sweep
 from .limits import limited as limited
-from .limits import reason_no_limits as reason_no_limits
 from .limits import scheduled as scheduled
 from .owned import OwnedServer as OwnedServer
 from .settings import merged as merged

@@ -5,12 +5,12 @@ from __future__ import annotations
 import weakref
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import polars as pl
 import psycopg
 
-from ..errors import SpaceError
+from ..errors import SpaceError, require
 from .settings import NOT_RECORDED, merged
 
 if TYPE_CHECKING:
@@ -61,6 +61,14 @@ class ServerBase(ABC):
         can be kept.  All connections made before are closed.  Raises CannotRun when the settings
         cannot be had here, SpaceError when the disk cannot take the copy.
         """
+
+    def pids(self) -> list[int]:
+        """The server's processes, where they can be seen; empty when it is not running."""
+        return []
+
+    def session_pids(self) -> list[int]:
+        """The processes that serve a session, where they can be seen."""
+        return []
 
     @abstractmethod
     def environment(self) -> dict[str, str]:
@@ -124,13 +132,46 @@ class ServerBase(ABC):
         self.close()
 
 
+NO_PGBENCH = "there is no pgbench, neither with the server nor on PATH"
+
+
+Right = Literal[
+    "restart",  # it is stopped and started, with any setting on its command line
+    "processes",  # its processes can be seen, timed, counted and kept on a core
+    "files",  # its data directory can be read, and dropped from the page cache
+    "limits",  # its reads and memory can be limited
+    "build",  # extensions are built for it
+    "superuser",
+    "databases",  # a state is copied as a template database, or with the data directory
+    "checkpoint",
+    "pgbench",
+]
+"""What some studies need of a server, and not every server gives."""
+
+
 @dataclass(frozen=True)
 class Capabilities:
-    """What a study may ask of a server; ``contrib`` are the extensions it can use there."""
+    """What a study may ask of a server.
 
-    superuser: bool
-    local_files: bool
-    create_database: bool
-    checkpoint: bool
+    Attributes:
+        missing: The reason, for each of ``Right`` that the server does not give.
+        contrib: The extensions that can be used there.
+        pgbench: The program, where there is one.
+
+    """
+
+    missing: Mapping[Right, str]
     contrib: frozenset[str]
     pgbench: Path | None
+
+    def has(self, right: Right) -> bool:
+        """Whether the server gives that."""
+        return right not in self.missing
+
+    def reason(self, right: Right) -> str | None:
+        """Why the server does not give that; None if it does."""
+        return self.missing.get(right)
+
+    def require(self, right: Right) -> None:
+        """Raise CannotRun, with the reason, unless the server gives that."""
+        require(self.reason(right))

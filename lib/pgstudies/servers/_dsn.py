@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
@@ -14,7 +14,7 @@ from psycopg.conninfo import make_conninfo
 from ..addresses import explain, write_uri
 from ..errors import CannotRun, ServerError, SpaceError
 from ..programs.installations import find_pgbench
-from ._base import Capabilities, ServerBase
+from ._base import NO_PGBENCH, Capabilities, Right, ServerBase
 from ._places import DatabasePlace, SchemaPlace
 from .settings import merged, sort_settings, startup_options
 
@@ -39,6 +39,20 @@ _CONNECT_TIMEOUT_S = 10
 _EXTENSIONS = ["pg_stat_statements", "pg_buffercache"]
 
 
+_MISSING: dict[Right, str] = {
+    "restart": "an external server is not restarted",
+    "processes": "the processes of an external server cannot be seen",
+    "files": "the files of an external server cannot be reached",
+    "limits": "an external server cannot be given a slow disk or a small memory",
+    "build": "no extension is built for an external server",
+    "superuser": "the role is not a superuser",
+    "databases": "the role may not create databases (ALTER ROLE ... CREATEDB)",
+    "checkpoint": "the role may not run CHECKPOINT (GRANT pg_checkpoint, from 15 on)",
+    "pgbench": NO_PGBENCH,
+}
+"""What an external server may lack; the first five always."""
+
+
 class DsnServer(ServerBase):
     """A server reached by a DSN, with libpq's own variables and ~/.pgpass behind it.
 
@@ -48,8 +62,6 @@ class DsnServer(ServerBase):
 
     Raises ServerError when the server does not answer, is too old, read-only, or grants neither.
     """
-
-    owned: Literal[False] = False
 
     def __init__(
         self,
@@ -260,14 +272,15 @@ class DsnServer(ServerBase):
                 """,
                 [isinstance(self._place, DatabasePlace), superuser],
             ).fetchall()
-        return Capabilities(
-            superuser=superuser,
-            local_files=False,
-            create_database=isinstance(self._place, DatabasePlace),
-            checkpoint=checkpoint,
-            contrib=frozenset(name for (name,) in found),
-            pgbench=find_pgbench(),
-        )
+        pgbench = find_pgbench()
+        given = {
+            "superuser": superuser,
+            "databases": isinstance(self._place, DatabasePlace),
+            "checkpoint": checkpoint,
+            "pgbench": pgbench,
+        }
+        missing = {right: why for right, why in _MISSING.items() if not given.get(right)}
+        return Capabilities(missing, frozenset(name for (name,) in found), pgbench)
 
     def _make_extensions(self) -> None:
         """Install what counts buffers, where we may: in a database of our own, as superuser."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 Server = OwnedServer | DsnServer
-"""Either kind; ``owned`` tells them apart."""
+"""A managed server, or an external one; ``capabilities`` say what each gives."""
 
 
 def serve(

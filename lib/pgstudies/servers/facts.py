@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import psycopg
 
+from .owned import OwnedServer
 from .settings import NOT_RECORDED
 
 if TYPE_CHECKING:
@@ -34,9 +35,9 @@ def server_facts(server: Server) -> dict[str, Any]:
         "version": server.version,
         "version_text": server.version_text,
         "build": build[0] if build else None,
-        "owned": server.owned,
+        "owned": capabilities.has("restart"),
         "elsewhere": elsewhere,
-        "superuser": capabilities.superuser,
+        "superuser": capabilities.has("superuser"),
         "contrib": sorted(capabilities.contrib),
         "nondefault_settings": server.nondefault_settings().to_dicts(),
         "unmet_settings": {k: list(v) for k, v in server.unmet_settings.items()},
@@ -79,7 +80,7 @@ def identity(server: Server) -> str:
 
     A build that was made anew in the same directory is another one.
     """
-    return digest_of(server.binaries) if server.owned else server.version_text
+    return digest_of(server.binaries) if isinstance(server, OwnedServer) else server.version_text
 
 
 def digest_of(binaries: Binaries) -> str:

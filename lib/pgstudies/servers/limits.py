@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from ..errors import CannotRun
 from ..host.disks import find_disk, scheduler_of
+from .owned import OwnedServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from ._serve import Server
 
@@ -37,10 +38,10 @@ class _Group:
     limits: dict[str, str]
 
 
-def reason_no_limits(server: Server, root: Path = _ROOT) -> str | None:
-    """Why this server's reads and memory cannot be limited, or None if they can."""
+def reason_no_limits(directory: Path, pid: int, root: Path = _ROOT) -> str | None:
+    """Why reads from ``directory`` and the memory of a process cannot be limited; None if so."""
     try:
-        _groups(server, root, 1, 1, 1)
+        _groups(directory, pid, root, {"iops": 1, "bps": 1}, 1)
     except CannotRun as reason:
         return str(reason)
     return None
@@ -63,42 +64,43 @@ def limited(
     well.  Through cgroups, version 1 or 2, which takes root.  Raises CannotRun where that cannot
     be had.
     """
-    groups = _groups(server, root, reads_per_second, bytes_per_second, memory_bytes)
-    pids = server.pids() if server.owned else []
+    server = _managed(server)
+    pace = {"iops": reads_per_second, "bps": bytes_per_second}
+    groups = _groups(server.data_directory, server.postmaster_pid, root, pace, memory_bytes)
     with contextlib.ExitStack() as made:
         try:
+            _delegate(root)
             for group in groups:
                 _remove_leftovers(group.home)
                 group.path.mkdir()
                 made.callback(_remove, group)
                 for file, limit in group.limits.items():
                     (group.path / file).write_text(limit)
-                _move(pids, group.path)
+                _move(server.pids(), group.path)
         except OSError as error:
             raise CannotRun(f"the kernel refuses a limit: {error.strerror}") from error
         yield
 
 
 def _groups(
-    server: Server, root: Path, reads: int | None, size: int | None, memory: int | None
+    directory: Path,
+    pid: int,
+    root: Path,
+    pace: Mapping[str, int | None],
+    memory: int | None,
 ) -> list[_Group]:
-    if not server.owned:
-        raise CannotRun("the server is not ours, so it cannot be limited")
-    device = _device_of(server.data_directory)
-    homes = _homes(server.postmaster_pid)
-    name = f"{_PREFIX}{server.postmaster_pid}"  # several servers may be limited at a time
+    device = _device_of(directory)
+    homes = _homes(pid)
+    name = f"{_PREFIX}{pid}"  # several servers may be limited at a time
     disk, ram = root / "blkio", root / "memory"
     if (disk / "blkio.throttle.read_iops_device").exists() and ram.is_dir():
-        pace = {"read_iops_device": reads, "read_bps_device": size}
-        slow = {f"blkio.throttle.{k}": f"{device} {n}" for k, n in pace.items() if n}
+        slow = {f"blkio.throttle.read_{k}_device": f"{device} {n}" for k, n in pace.items() if n}
         small = {"memory.limit_in_bytes": str(memory)} if memory else {}
         parts = [(disk / homes.get("blkio", ""), slow), (ram / homes.get("memory", ""), small)]
     elif {"io", "memory"} <= set(_words(root / "cgroup.controllers")):
-        pace = {"riops": reads, "rbps": size}
-        words = " ".join(f"{k}={n}" for k, n in pace.items() if n)
+        words = " ".join(f"r{k}={n}" for k, n in pace.items() if n)
         limits = {"io.max": f"{device} {words}"} if words else {}
         parts = [(root, limits | ({"memory.max": str(memory)} if memory else {}))]
-        _delegate(root)
     else:
         raise CannotRun("this system has no cgroups that limit reads and memory")
     for home, _ in parts:
@@ -110,11 +112,14 @@ def _groups(
 def _delegate(root: Path) -> None:
     """Version 2 has limits only in groups whose parent hands the controllers down."""
     control = root / "cgroup.subtree_control"
-    if not {"io", "memory"} <= set(_words(control)):
-        try:
-            control.write_text("+io +memory")
-        except OSError as error:
-            raise CannotRun(f"the kernel refuses limits: {error.strerror}") from error
+    if control.exists() and not {"io", "memory"} <= set(_words(control)):
+        control.write_text("+io +memory")
+
+
+def _managed(server: Server) -> OwnedServer:
+    server.capabilities.require("processes")
+    assert isinstance(server, OwnedServer)
+    return server
 
 
 def _device_of(path: Path) -> str:
@@ -176,9 +181,7 @@ def scheduled(server: Server, scheduler: str) -> Iterator[None]:
     that is not ours, a disk that is not seen, a scheduler this kernel does not have, and without
     the rights of root.
     """
-    if not server.owned:
-        raise CannotRun("the server is not ours, so its disk is not either")
-    disk = find_disk(server.data_directory)
+    disk = find_disk(_managed(server).data_directory)
     before = scheduler_of(disk) if disk else None
     if disk is None or before is None:
         raise CannotRun("the server's files are not on a disk whose I/O scheduler can be chosen")

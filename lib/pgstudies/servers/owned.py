@@ -6,7 +6,7 @@ import atexit
 import os
 import shutil
 import subprocess
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
@@ -18,7 +18,7 @@ from ..programs.accounts import can_execute, run_as, server_account, without_pg_
 from ..programs.installations import copy_installation, find_pgbench
 from ..programs.locales import locale_environment
 from ..programs.versions import wal_directory
-from ._base import Capabilities, ServerBase
+from ._base import NO_PGBENCH, Capabilities, Right, ServerBase
 from ._instance import PORT, Instance
 from ._postmaster import Postmaster, StartError
 from ._snapshots import drop_recycled_wal, mirror, require_space, size_bytes
@@ -66,8 +66,6 @@ class OwnedServer(ServerBase):
     ``unmet_settings``.  ``cpu`` is the core that the server and all its processes are kept on.
     Raises ServerError when it does not start, SpaceError when its directory cannot be written.
     """
-
-    owned: Literal[True] = True
 
     def __init__(
         self,
@@ -412,14 +410,14 @@ class OwnedServer(ServerBase):
         return met, {name: (value, absent) for name, value in unmet.items()}
 
     def _find_capabilities(self, contrib: frozenset[str]) -> Capabilities:
-        return Capabilities(
-            superuser=True,
-            local_files=True,
-            create_database=True,
-            checkpoint=True,
-            contrib=contrib,
-            pgbench=find_pgbench(self.binaries),
-        )
+        pgbench = find_pgbench(self.binaries)
+        missing: dict[Right, str] = {} if pgbench else {"pgbench": NO_PGBENCH}
+        # The server does not run yet; what forbids limits forbids them to every process of ours.
+        from .limits import reason_no_limits  # noqa: PLC0415  (it knows this class)
+
+        no_limits = reason_no_limits(self._instance.data.parent, os.getpid())
+        missing |= {"limits": no_limits} if no_limits else {}
+        return Capabilities(missing, contrib, pgbench)
 
     def _launch(self, settings: Mapping[str, str]) -> Postmaster:
         ours = {
