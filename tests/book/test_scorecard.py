@@ -28,7 +28,7 @@ from pgstudies.book._score_table import (
     score_table,
 )
 from pgstudies.book._scorecard import SCHEMA, scorecard
-from pgstudies.book.judging import judged, keep
+from pgstudies.book.judging import digest_of, judged, keep
 from pgstudies.book.score_text import in_text
 from pgstudies.charts import OUTCOMES
 from pgstudies.errors import NotebookError, StudyError
@@ -442,6 +442,10 @@ def test_a_record_is_replayed_once(
     paths.CLAIMS.write_text(CLAIMS.replace("arithmetic", "sums"))
     assert judged(path).equals(first)
     assert replayed == ["swept", "swept"]
+    (kept,) = paths.JUDGED.rglob(f"*{digest_of('swept', path)}*")
+    kept.write_bytes(kept.read_bytes()[:-1])
+    assert judged(path).equals(first)
+    assert replayed == ["swept", "swept", "swept"]
 
 
 def test_a_run_leaves_its_verdicts_for_the_scorecard(

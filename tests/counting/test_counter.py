@@ -154,6 +154,18 @@ def test_what_was_counted_is_not_counted_again(monkeypatch: pytest.MonkeyPatch) 
         instructions(replace(HASHED, sizes=(200, 401)), server="embedded")
 
 
+def test_a_damaged_count_is_counted_again(run_base: Path) -> None:
+    unit = replace(HASHED, sizes=(200, 300))
+    with Counter("embedded") as counter:
+        before = set((run_base / "counted" / "counts").iterdir())
+        first = counter.count(unit)
+        (kept,) = set((run_base / "counted" / "counts").iterdir()) - before
+        kept.write_bytes(kept.read_bytes()[:-1] + b"?")
+        again = counter.count(unit)
+    assert whole(again) == pytest.approx(whole(first), rel=EXACT)
+    assert len(set((run_base / "counted" / "counts").iterdir()) - before) == 1
+
+
 def test_without_valgrind_the_reason_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
     said = "there is no valgrind on PATH (apt-get install valgrind, or conda-forge's valgrind)"
