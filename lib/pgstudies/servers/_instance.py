@@ -42,7 +42,8 @@ _MAP = "pgstudies"
 # death, nor initdb, whose servers would leave their shared memory behind if their files went first.
 # $1 is the instance's directory, $2 that of its socket; the last line read is the process number of
 # the last server.  It is stopped only as long as it is the one of that directory: numbers of
-# processes are given anew.
+# processes are given anew.  A server that was killed has left its shared memory, which the next run
+# finds by the file that is left.
 _WATCHDOG = """
 while read -r line; do pid=$line; done
 is_ours() {
@@ -59,6 +60,7 @@ if [ -n "$pid" ] && is_ours "$1" "$pid"; then
     done
     is_ours "$1" "$pid" && kill -KILL "$pid" 2>/dev/null
 fi
+[ -e "$1/data/postmaster.pid" ] && exit
 # More than once, as a copy may be under way; the lock goes last.
 for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
     rm -rf -- "$1/data" "$1/snapshots" "$2" 2>/dev/null && rm -rf -- "$1" 2>/dev/null && break

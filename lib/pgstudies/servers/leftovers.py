@@ -17,6 +17,7 @@ import psutil
 
 from ..errors import ServerError
 from ..files import try_lock
+from ._shared_memory import free
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,13 +85,14 @@ def sweep(directory: Path) -> list[Path]:
 
 
 def remove(instance: Path) -> None:
-    """Stop the server of this directory, if one runs, and remove the directory.
+    """Stop the server of this directory, if one runs, and remove the directory and shared memory.
 
     Raises ServerError when the files resist.
     """
     postmaster = find_postmaster(instance / "data")
     if postmaster is not None:
         _stop(postmaster)
+    free(instance / "data")
     # The lock goes last: a directory without one would never be swept.
     short = short_socket_directory(instance)
     trees = [instance / "data", instance / "snapshots", *([short] if short else []), instance]
