@@ -304,7 +304,8 @@ def test_a_directory_that_is_read_only_is_named(place: Path, pgstudies: Command)
     (place / "studies").mkdir(mode=0o500)
     shown = pgstudies("run", "no_parameters")
     assert shown.code == 5
-    assert shown.err.startswith("pgstudies: No permission to write to ")
+    assert shown.err.startswith(f"pgstudies: Cannot write to {place / 'studies'}")
+    assert "Permission denied" in shown.err
 
 
 # Lists
