@@ -194,7 +194,13 @@ def test_the_card_of_an_upgrade_has_what_was_counted_and_what_lies_between() -> 
 
 @pytest.mark.parametrize(
     ("before", "after", "words"),
-    [("14", None, "Give both releases"), ("14", "8.2", "Release 8.2 was not counted")],
+    [
+        ("14", None, "Give both releases"),
+        ("14", "8.2", "Release 8.2 was not counted"),
+        ("14", "this server", r"Release this server was not counted; there is [\d., ]*\.$"),
+        ("18", "14", "14 is not newer than 18"),
+        ("14", "14", "14 is not newer than 14"),
+    ],
 )
 def test_a_release_that_is_not_known_is_named(before: str, after: str | None, words: str) -> None:
     with pytest.raises(StudyError, match=words):
