@@ -235,6 +235,22 @@ def test_a_parameter_that_a_comparison_sets_is_refused() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--minutes", "inf"], "should be less than or equal to 100000"),
+        (["--blocks", "99999999"], "should be less than or equal to 10000"),
+        (["--study", "scorecard"], "There is no study scorecard; the studies are: cluster_order,"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_before_the_plan(
+    arguments: list[str], said: str
+) -> None:
+    done = command("compare", "--candidate", "17", "--plan", *arguments)
+    assert done.returncode in {2, 3}
+    assert said in done.stderr
+
+
 WORDS = st.text(max_size=12) | st.sampled_from(["0", "on", "-1", "64MB", "x", "1e9", "'", "%p"])
 BOUND_S = 15
 

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -226,6 +227,7 @@ def test_whatever_ends_it_leaves_nothing(
         time.sleep(0.05)
     assert list(base.glob("s-*")) == []
     assert not has_shared_memory(backend.pid)
+    assert list(Path(tempfile.gettempdir()).glob(f"vgdb-pipe-*-{backend.pid}-*")) == []
 
 
 def counted_backend(base: Path) -> psutil.Process:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -168,7 +169,8 @@ class Instance:
 
     def _make_socket_directory(self, account: Account) -> Path:
         directory = self.path / "socket"
-        if len(os.fsencode(directory / f".s.PGSQL.{PORT}")) > _LONGEST_SOCKET_PATH:
+        too_long = len(os.fsencode(directory / f".s.PGSQL.{PORT}")) > _LONGEST_SOCKET_PATH
+        if too_long or re.search('[,"]', str(directory)):  # which part the names of a list
             directory = self._make_short_directory() / "socket"
         self.make_directory(directory, account)
         return directory
@@ -218,6 +220,10 @@ def prepare_run_dir(account: Account) -> Path:
     Raises SpaceError where it cannot be made, ServerError where it is not safe or out of reach.
     """
     directory = run_dir()
+    if not str(directory).isprintable():
+        raise ServerError(
+            f"No server runs in {str(directory)!r}: set PGSTUDIES_RUN_DIR to another directory."
+        )
     try:
         if not directory.exists():
             directory.mkdir(mode=0o711, parents=True, exist_ok=True)
