@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -227,7 +226,21 @@ def test_whatever_ends_it_leaves_nothing(
         time.sleep(0.05)
     assert list(base.glob("s-*")) == []
     assert not has_shared_memory(backend.pid)
-    assert list(Path(tempfile.gettempdir()).glob(f"vgdb-pipe-*-{backend.pid}-*")) == []
+
+
+def test_a_backend_that_is_killed_leaves_no_pipe_of_valgrind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_base: Path
+) -> None:
+    base = run_base / "killed-backend"
+    base.mkdir(mode=0o711)
+    monkeypatch.setenv("PGSTUDIES_RUN_DIR", str(base))
+    program = tmp_path / "endless.py"
+    program.write_text(ENDLESS, encoding="utf-8")
+    with subprocess.Popen([sys.executable, str(program)], stderr=subprocess.DEVNULL) as run:
+        backend = counted_backend(base)
+        backend.kill()
+        assert run.wait(60) == 1
+    assert list(Path("/tmp").glob(f"vgdb-pipe-*-{backend.pid}-*")) == []
 
 
 def counted_backend(base: Path) -> psutil.Process:
