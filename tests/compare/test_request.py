@@ -67,7 +67,16 @@ def test_a_report_gives_its_request_back(tmp_path: Path) -> None:
     assert request_in(report(tmp_path, WELL.as_dict())) == WELL
 
 
-@pytest.mark.parametrize("name", [*DANGEROUS, "Archive_Command"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *DANGEROUS,
+        "Archive_Command",
+        "zero_damaged_pages",
+        "Ignore_Checksum_Failure",
+        "allow_system_table_mods",
+    ],
+)
 def test_no_report_sets_what_reaches_out_of_a_server(name: str, tmp_path: Path) -> None:
     values = asked(candidate={"server": "embedded", "settings": {name: "x"}})
     with pytest.raises(StudyError, match=f"candidate sets {name.lower()}, which a report may not"):

@@ -14,6 +14,7 @@ from .limits import limited as limited
 from .limits import reason_no_limits as reason_no_limits
 from .limits import scheduled as scheduled
 from .owned import OwnedServer as OwnedServer
+from .settings import ENDANGERS_DATA as ENDANGERS_DATA
 from .settings import merged as merged
 from .settings import refused as refused
 from .settings import require_allowable as require_allowable
