@@ -108,7 +108,12 @@ class Address:
             raise _unreadable() from None
         if "@" in parts.get("host", "") or not re.fullmatch(r"[\d,]*", parts.get("port", "")):
             raise _cut_in_two()
-        if re.search(r"=|://", parts.get("dbname", "")):  # an address within the address
+        open_parts = [value for name, value in parts.items() if name not in _SECRETS]
+        if (
+            re.search(r"=|://", parts.get("dbname", ""))  # an address within the address
+            or re.search(r"[;=]", parts.get("host", ""))  # of ADO.NET: Host=...;Password=...
+            or any(re.search(r";\s*[\w ]+=", value) for value in open_parts)
+        ):
             raise _unreadable()
         return cls(stripped, MappingProxyType(parts), is_dsn=True)
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+_LONGEST = 2000
+
 
 class StudyError(Exception):
     """A request that cannot be carried out as it was made; ``exit_code`` is for scripts."""
 
     exit_code = 2
+
+    def __str__(self) -> str:
+        """The sentence, without the middle of a value of megabytes that it repeats."""
+        text = super().__str__()
+        return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-400:]}"
 
     def _render_traceback_(self) -> list[str]:
         """In IPython the sentence alone: the stack says nothing to the person who can help."""

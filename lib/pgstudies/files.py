@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import glob
+import hashlib
 import os
 import re
 import secrets
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from rich import filesize
 
-from .errors import SpaceError
+from .errors import SpaceError, StudyError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,6 +119,37 @@ def write_new_file(target: Path, content: bytes | str, variable: str = "") -> bo
                 return False
             aside.replace(target)
     return True
+
+
+def write_sealed(stem: Path, content: bytes, variable: str = "") -> Path:
+    """Write ``<stem>-<checksum>.parquet`` as ``write_file`` does, in place of the one before."""
+    target = stem.with_name(f"{stem.name}-{_checksum(content)}.parquet")
+    write_file(target, content, variable)
+    for other in _sealed(stem):
+        if other != target:
+            other.unlink(missing_ok=True)
+    return target
+
+
+def find_sealed(stem: Path) -> Path | None:
+    """The file that ``write_sealed`` wrote, None if there is none."""
+    return next(iter(_sealed(stem)), None)
+
+
+def read_sealed(file: Path) -> bytes:
+    """The content of such a file; raises StudyError if it is damaged."""
+    content = file.read_bytes()
+    if _checksum(content) != file.stem.rpartition("-")[2]:
+        raise StudyError(f"{file} is damaged: its SHA-256 is not the one in its name.")
+    return content
+
+
+def _sealed(stem: Path) -> list[Path]:
+    return sorted(stem.parent.glob(f"{glob.escape(stem.name)}-{'[0-9a-f]' * 16}.parquet"))
+
+
+def _checksum(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 @contextmanager

@@ -18,7 +18,8 @@ from pgstudies.book.judging import digest_of, keep_reference
 from pgstudies.book.pages import LARGE, TERMS, answer_first, page_of
 from pgstudies.charts.claims import today, verdict_strip
 from pgstudies.errors import StudyError
-from pgstudies.records import read_record, reference_verdicts
+from pgstudies.files import find_sealed, write_sealed
+from pgstudies.records import parquet_bytes, read_record, reference_verdicts
 from tests.made_up import SWEPT_CLAIM, copied_rooms, swept_record
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def test_the_strip_has_the_posts_figure_ours_and_the_verdict(place: Path) -> Non
 
 def test_the_strip_sets_the_reference_record_beside_another(place: Path) -> None:
     kept = swept_record(place / "reference" / "swept", "db1", name="20260101T000000Z-a")
-    verdicts(0.5).write_parquet(kept / "verdicts-abc.parquet")
+    write_sealed(kept / "verdicts-abc", parquet_bytes(verdicts(0.5)))
     strip = verdict_strip(verdicts(1.9), read_record(swept_record(place / "records", "db2"))).data
     assert ">reference<" in strip
     assert "⇄ reversed" in strip
@@ -153,7 +154,7 @@ def test_words_for_today_that_cannot_be_said_are_refused(place: Path, body: str)
 def test_advice_comes_from_reference_records_alone(place: Path) -> None:
     assert advice().is_empty()
     kept = swept_record(place / "reference" / "swept", "db1", name="20260101T000000Z-a")
-    verdicts(2.0).write_parquet(kept / "verdicts-abc.parquet")
+    write_sealed(kept / "verdicts-abc", parquet_bytes(verdicts(2.0)))
     (row,) = advice().iter_rows(named=True)
     assert (row["sentence"], row["ratio"], row["verdict"]) == (
         "Expect 2 times, 100 % more.",
@@ -161,6 +162,22 @@ def test_advice_comes_from_reference_records_alone(place: Path) -> None:
         "holds",
     )
     assert row["where"] == "PostgreSQL 18.6 on db1, 2026-11-21, quick size"
+
+
+def test_damaged_reference_verdicts_are_one_sentence(place: Path) -> None:
+    kept = swept_record(place / "reference" / "swept", "db1", name="20260101T000000Z-a")
+    file = write_sealed(kept / "verdicts-abc", parquet_bytes(verdicts(2.0)))
+    content = file.read_bytes()
+    for size in (0, len(content) // 2, len(content) - 1):
+        file.write_bytes(content[:size])
+        with pytest.raises(StudyError, match=r"is damaged: its SHA-256.*make verdicts"):
+            advice()
+    for bit in range(0, 8 * len(content), 997):
+        changed = bytearray(content)
+        changed[bit // 8] ^= 1 << bit % 8
+        file.write_bytes(changed)
+        with pytest.raises(StudyError, match=r"is damaged"):
+            advice()
 
 
 def test_the_card_of_an_upgrade_has_what_was_counted_and_what_lies_between() -> None:
@@ -178,7 +195,13 @@ def test_the_card_of_an_upgrade_has_what_was_counted_and_what_lies_between() -> 
 
 @pytest.mark.parametrize(
     ("before", "after", "words"),
-    [("14", None, "Give both releases"), ("14", "8.2", "Release 8.2 was not counted")],
+    [
+        ("14", None, "Give both releases"),
+        ("14", "8.2", "Release 8.2 was not counted"),
+        ("14", "this server", r"Release this server was not counted; there is [\d., ]*\.$"),
+        ("18", "14", "14 is not newer than 18"),
+        ("14", "14", "14 is not newer than 14"),
+    ],
 )
 def test_a_release_that_is_not_known_is_named(before: str, after: str | None, words: str) -> None:
     with pytest.raises(StudyError, match=words):
@@ -191,7 +214,7 @@ def test_the_verdicts_beside_a_reference_record_are_of_this_code(study: str) -> 
     assert known is not None, "run `make verdicts`"
     directory, _ = known
     stale = "the verdicts are older than the notebook or the analysis: run `make verdicts`"
-    assert (directory / f"verdicts-{digest_of(study, directory)}.parquet").exists(), stale
+    assert find_sealed(directory / f"verdicts-{digest_of(study, directory)}"), stale
 
 
 def test_verdicts_of_this_code_are_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:

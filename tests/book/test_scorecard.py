@@ -27,7 +27,7 @@ from pgstudies.book._score_table import (
 )
 from pgstudies.book._scorecard import SCHEMA, scorecard
 from pgstudies.book.checks import KEY
-from pgstudies.book.judging import judged, keep
+from pgstudies.book.judging import digest_of, judged, keep
 from pgstudies.book.score_text import in_text
 from pgstudies.charts import OUTCOMES
 from pgstudies.errors import NotebookError, StudyError
@@ -449,6 +449,10 @@ def test_a_record_is_replayed_once(
     )
     assert judged(path).equals(first)
     assert replayed == ["swept", "swept"]
+    (kept,) = paths.JUDGED.rglob(f"*{digest_of('swept', path)}*")
+    kept.write_bytes(kept.read_bytes()[:-1])
+    assert judged(path).equals(first)
+    assert replayed == ["swept", "swept", "swept"]
 
 
 def test_a_run_leaves_its_verdicts_for_the_scorecard(

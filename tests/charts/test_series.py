@@ -121,6 +121,15 @@ def test_a_name_cannot_end_the_script_of_its_chart() -> None:
     assert chart_markup(chart.to_dict()).count("</script>") == 1
 
 
+def test_a_name_cannot_hide_the_end_of_a_script() -> None:
+    """Within ``<!--<script`` a browser takes ``</script>`` for the end of the inner one."""
+    frame = pl.DataFrame({"arm": ["<!--<script>"], "iteration": [1], "s": [1.0]})
+    chart = series_chart(frame, y="s", y_title="s", description=SENTENCE)
+    _, _, script = chart_markup(chart.to_dict()).partition('type="application/json">')
+    assert "<" not in script.partition("</script>")[0]
+    assert json.loads(script.partition("</script>")[0])
+
+
 def test_a_page_keeps_counts_and_words_exact_and_drops_what_nobody_sees() -> None:
     counted, timed = 1_048_577.0, 0.12345678901
     frame = pl.DataFrame({"arm": ["a"] * 2, "iteration": [1, 2], "s": [counted, timed]})

@@ -297,12 +297,46 @@ def test_an_error_of_the_project_itself_is_said_to_be_one(
     ]
 
 
+@pytest.mark.parametrize("value", ["[" * 100_000, "9" * 4_000, "x" * 100_000, "1," * 50_000])
+@pytest.mark.parametrize("name", ["starts", "rows", "nothing"])
+def test_a_value_of_a_hundred_kilobytes_is_not_repeated(
+    name: str, value: str, pgstudies: Command
+) -> None:
+    shown = pgstudies("run", "well", "-p", f"{name}={value}")
+    assert shown.code == 2
+    assert len(shown.err) < 3000
+    assert "Traceback" not in shown.err
+
+
+UNMASKED = """
+import os, pathlib, sys
+from pgstudies.cli import main
+sys.argv[1:] = ["studies"]
+try:
+    main()
+except SystemExit:
+    pathlib.Path(os.environ["MADE"]).mkdir()
+    pathlib.Path(os.environ["MADE"], "x").touch()
+"""
+
+
+def test_what_we_make_is_ours_to_use_whatever_the_umask(place: Path) -> None:
+    subprocess.run(
+        ["sh", "-c", 'umask 777; exec "$0" -c "$1"', sys.executable, UNMASKED],
+        env=os.environ | {"MADE": str(place / "made")},
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    assert (place / "made").stat().st_mode & 0o777 == 0o700
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_directory_that_is_read_only_is_named(place: Path, pgstudies: Command) -> None:
     (place / "studies").mkdir(mode=0o500)
     shown = pgstudies("run", "no_parameters")
     assert shown.code == 5
-    assert shown.err.startswith("pgstudies: No permission to write to ")
+    assert shown.err.startswith(f"pgstudies: Cannot write to {place / 'studies'}")
+    assert "Permission denied" in shown.err
 
 
 # Lists

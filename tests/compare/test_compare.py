@@ -526,11 +526,17 @@ def test_the_text_for_the_mailing_list_is_the_golden_one() -> None:
 
 def test_the_report_holds_what_it_takes_to_measure_again(tmp_path: Path) -> None:
     request = Request(
-        Side("embedded"), Side("17", {"jit": "on </script>"}), ("made_up",), blocks=7, case="insert"
+        Side("embedded"),
+        Side("17", {"jit": "on <!--<script></script>"}),
+        ("made_up",),
+        blocks=7,
+        case="insert",
     )
     path = write_report(result(well()), request, "a text", tmp_path / "r.html")
     assert request_in(path) == request
-    body = path.read_text(encoding="utf-8").split("<body>")[1].split("<script>")[0]
+    body = path.read_text(encoding="utf-8").split("<body>")[1]
+    assert "<!--<script>" not in body
+    body = body.split("<script>")[0]
     assert re.findall(r'(?:src|href)="(?!data:|#)[^"]*"', body) == []
 
 

@@ -67,7 +67,16 @@ def test_a_report_gives_its_request_back(tmp_path: Path) -> None:
     assert request_in(report(tmp_path, WELL.as_dict())) == WELL
 
 
-@pytest.mark.parametrize("name", [*DANGEROUS, "Archive_Command"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *DANGEROUS,
+        "Archive_Command",
+        "zero_damaged_pages",
+        "Ignore_Checksum_Failure",
+        "allow_system_table_mods",
+    ],
+)
 def test_no_report_sets_what_reaches_out_of_a_server(name: str, tmp_path: Path) -> None:
     values = asked(candidate={"server": "embedded", "settings": {name: "x"}})
     with pytest.raises(StudyError, match=f"candidate sets {name.lower()}, which a report may not"):
@@ -233,6 +242,22 @@ def test_a_parameter_that_a_comparison_sets_is_refused() -> None:
         3,
         "pgstudies: In a comparison blocks is not a parameter: use --blocks.\n",
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--minutes", "inf"], "should be less than or equal to 100000"),
+        (["--blocks", "99999999"], "should be less than or equal to 10000"),
+        (["--study", "scorecard"], "There is no study scorecard; the studies are: cluster_order,"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_before_the_plan(
+    arguments: list[str], said: str
+) -> None:
+    done = command("compare", "--candidate", "17", "--plan", *arguments)
+    assert done.returncode in {2, 3}
+    assert said in done.stderr
 
 
 WORDS = st.text(max_size=12) | st.sampled_from(["0", "on", "-1", "64MB", "x", "1e9", "'", "%p"])

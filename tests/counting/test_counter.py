@@ -154,6 +154,18 @@ def test_what_was_counted_is_not_counted_again(monkeypatch: pytest.MonkeyPatch) 
         instructions(replace(HASHED, sizes=(200, 401)), server="embedded")
 
 
+def test_a_damaged_count_is_counted_again(run_base: Path) -> None:
+    unit = replace(HASHED, sizes=(200, 300))
+    with Counter("embedded") as counter:
+        before = set((run_base / "counted" / "counts").iterdir())
+        first = counter.count(unit)
+        (kept,) = set((run_base / "counted" / "counts").iterdir()) - before
+        kept.write_bytes(kept.read_bytes()[:-1] + b"?")
+        again = counter.count(unit)
+    assert whole(again) == pytest.approx(whole(first), rel=EXACT)
+    assert len(set((run_base / "counted" / "counts").iterdir()) - before) == 1
+
+
 def test_without_valgrind_the_reason_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
     said = "there is no valgrind on PATH (apt-get install valgrind, or conda-forge's valgrind)"
@@ -214,6 +226,21 @@ def test_whatever_ends_it_leaves_nothing(
         time.sleep(0.05)
     assert list(base.glob("s-*")) == []
     assert not has_shared_memory(backend.pid)
+
+
+def test_a_backend_that_is_killed_leaves_no_pipe_of_valgrind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_base: Path
+) -> None:
+    base = run_base / "killed-backend"
+    base.mkdir(mode=0o711)
+    monkeypatch.setenv("PGSTUDIES_RUN_DIR", str(base))
+    program = tmp_path / "endless.py"
+    program.write_text(ENDLESS, encoding="utf-8")
+    with subprocess.Popen([sys.executable, str(program)], stderr=subprocess.DEVNULL) as run:
+        backend = counted_backend(base)
+        backend.kill()
+        assert run.wait(60) == 1
+    assert list(Path("/tmp").glob(f"vgdb-pipe-*-{backend.pid}-*")) == []
 
 
 def counted_backend(base: Path) -> psutil.Process:

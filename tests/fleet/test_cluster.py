@@ -122,6 +122,26 @@ def test_no_other_account_can_put_modules_before_ours() -> None:
     assert not Path(first).exists()
 
 
+KILLED = """
+import os, signal
+from pgstudies.fleet.cluster import local_cluster
+with local_cluster([]) as client:
+    print(client.security.tls_ca_file, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.usefixtures("private")
+def test_the_key_of_a_killed_sweep_is_removed_by_the_next() -> None:
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED], capture_output=True, text=True, check=False
+    )
+    key = Path(killed.stdout.strip()).with_name("key.pem")
+    assert key.exists()
+    with local_cluster([]):
+        assert not key.exists()
+
+
 def is_closed(path: Path) -> bool:
     there = path.stat()
     return there.st_uid == os.geteuid() and stat.S_IMODE(there.st_mode) == 0o700

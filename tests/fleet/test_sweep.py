@@ -15,6 +15,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 from urllib.parse import quote
 
 import psutil
@@ -582,6 +583,36 @@ def test_ctrl_c_lets_blocks_finish_and_a_second_one_aborts_them(
     assert wait_until_dead(block)
     assert len(missing(sweep)) == 1 + times
     assert files(place) == ["0001.zip"] * (2 - times)
+
+
+class Interrupted(io.RawIOBase):
+    """A terminal; Ctrl-C is pressed while a sentence is written to it."""
+
+    def __init__(self) -> None:
+        self.written = b""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        if b"Waiting" in bytes(data):
+            os.kill(os.getpid(), signal.SIGINT)
+        self.written += bytes(data)
+        return len(data)
+
+
+def test_ctrl_c_may_come_while_the_terminal_is_written_to(place: Place) -> None:
+    terminal = Interrupted()
+    stream = io.TextIOWrapper(io.BufferedWriter(terminal), write_through=True)
+    sweep = place.sweep()
+    with Progress("sweep", 1, stream=stream) as progress:
+        sweeping_now = sweeping._HandingOut(sweep, [], Mock(), progress, 1.0)
+        sweeping_now.running["one"] = (next(iter(sweep.units())), "tcp://there", Mock())
+        with sweeping_now._interruptible():
+            progress.note("bench1: Waiting for the host.")
+        assert b"Nothing more" not in terminal.written
+        sweeping_now._heed_signals()
+    assert b"Nothing more is handed out" in terminal.written
 
 
 # The ledger that does not answer, in this process

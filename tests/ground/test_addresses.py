@@ -38,7 +38,7 @@ def in_uri(scheme: str, password: str, escaped: bool, form: int) -> str:
         f"me:{said}@db.invalid/x",
         f"'{scheme}://me:{said}@db.invalid/x'",
     ]
-    return forms[form]
+    return forms[form % len(forms)]
 
 
 def in_words(name: str, password: str, quoted: bool, form: int) -> str:
@@ -52,8 +52,10 @@ def in_words(name: str, password: str, quoted: bool, form: int) -> str:
         f"/run/postgresql {name}={said}",
         f"dbname='host=db.invalid {name}={password}'",
         f"{name}: {said}",
+        f"host=db.invalid;{name}={said.replace(' ', '')}",
+        f"user=me;{name}={said.replace(' ', '')} host=db.invalid",
     ]
-    return forms[form]
+    return forms[form % len(forms)]
 
 
 ADDRESSES = st.tuples(
@@ -66,7 +68,7 @@ ADDRESSES = st.tuples(
         ),
     ),
     st.booleans(),
-    st.integers(0, 6),
+    st.integers(0, 8),
 )
 
 
@@ -110,6 +112,9 @@ def test_no_message_and_no_repr_repeats_a_password(
         "colour=red",
         "postgresql://u:secret@[::1/db",
         "host=h password='secret",
+        "host=127.0.0.1;Password=hidden",
+        "user=me;Pwd=hidden host=db",
+        "host=db port=5432 application_name=x;PASSWORD=hidden",
     ],
 )
 def test_what_is_nearly_an_address_is_refused_with_what_to_write(text: str) -> None:

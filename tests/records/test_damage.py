@@ -48,6 +48,7 @@ def complaint(path: Path) -> str:
     except StudyError as error:
         return str(error)
     _ = record.arms, record.gate, record.not_run, record.timeline, record.blocks
+    _ = record.facts, record.unmet_settings, record.summary()
     return ""
 
 
@@ -156,6 +157,18 @@ def test_a_bad_record_is_skipped_and_said_once(
     assert said[0].startswith(f"pgstudies: skipped a record: {bad}")
     assert sentence in said[0]
     assert RecordWriter.resume("swept", "abc") is None  # and does not fail
+
+
+@pytest.mark.parametrize("value", [3, "x", [1], {"revision": 1}, {"revision": [1, 2]}, True])
+@pytest.mark.parametrize("key", ["sessions", "git", "unmet_settings", "nondefault_settings"])
+def test_a_key_of_a_wrong_type_is_one_sentence(key: str, value: object, home: Path) -> None:
+    info = swept_info("x")
+    wrong = info | {key: value} if key in {"sessions", "git"} else info
+    if wrong is info:
+        wrong["server"] = info["server"] | {key: value}
+    write_whole(home / "x", wrong, read_record(swept_record(home, "here")).samples)
+    said = complaint(home / "x")
+    assert key in said
 
 
 def test_a_strangers_record_cannot_name_a_place_of_its_own(home: Path) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
@@ -22,7 +24,6 @@ from tests.servers_at_hand import is_alive, wait_until_dead
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from pgstudies.servers.owned import OwnedServer
 
@@ -94,6 +95,47 @@ def test_without_the_watchdog_the_next_start_cleans_up(holder: Holder, run_base:
         assert wait_until_dead(holder.servers)
     assert not holder.directory.exists()
     del run_base
+
+
+def segments(*pids: int) -> list[str]:
+    """The System V segments that these processes made."""
+    rows = Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
+    return [row for row in rows if int(row.split()[4]) in pids]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.parametrize("watchdog", ["lives", "killed"])
+def test_what_a_killed_server_left_in_memory_is_freed(
+    watchdog: str, holder: Holder, run_base: Path
+) -> None:
+    maps = [Path(f"/proc/{process.pid}/maps").read_text() for process in holder.servers]
+    dynamic = {Path(p) for p in re.findall(r"/dev/shm/PostgreSQL\.\d+", "".join(maps))}
+    pids = [process.pid for process in holder.servers]
+    assert dynamic
+    assert segments(*pids)
+    if watchdog == "killed":
+        holder.watchdog.kill()
+    for process in holder.servers:
+        process.kill()
+    holder.end(signal.SIGKILL)
+    assert wait_until_dead([*holder.servers, holder.watchdog])
+    assert segments(*pids)
+    assert holder.directory in sweep(run_base)
+    assert segments(*pids) == []
+    assert not [file for file in dynamic if file.exists()]
+    assert not holder.directory.exists()
+
+
+def test_shared_memory_that_is_in_use_is_left_alone(owned: OwnedServer, tmp_path: Path) -> None:
+    """postmaster.pid of a dead run names the segment of a server that runs."""
+    data = tmp_path / "s-00000000" / "data"
+    data.mkdir(parents=True)
+    shutil.copy(owned.data_directory / "postmaster.pid", data)
+    status = (owned.data_directory / "postmaster.pid").stat()
+    os.chown(data / "postmaster.pid", status.st_uid, status.st_gid)
+    (data.parent / "owner.lock").touch(0o600)
+    assert sweep(tmp_path) == [data.parent]
+    assert len(segments(owned.postmaster_pid)) == 1
 
 
 def test_a_live_run_is_left_alone(owned: OwnedServer, run_base: Path) -> None:

@@ -585,6 +585,26 @@ def test_a_run_directory_with_a_long_path_serves(
     shutil.rmtree(deep)
 
 
+@pytest.mark.parametrize("name", ["a,b", 'a"b', "it's", "a b"])
+def test_a_run_directory_with_a_comma_or_a_quote_serves(
+    name: str, run_base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a list of directories or hosts a comma parts two of them."""
+    odd = run_base / name
+    monkeypatch.setenv("PGSTUDIES_RUN_DIR", str(odd))
+    with serve("embedded") as server, server.connect() as c:
+        assert c.execute("SELECT 1").fetchone() == (1,)
+    shutil.rmtree(odd)
+
+
+def test_a_run_directory_with_a_line_break_is_refused(
+    run_base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGSTUDIES_RUN_DIR", str(run_base / "a\nb"))
+    with pytest.raises(ServerError, match=r"No server runs in '.*a\\nb': set PGSTUDIES_RUN_DIR"):
+        serve("embedded")
+
+
 def test_client_programs_find_the_database_by_its_environment(owned: OwnedServer) -> None:
     pgbench = owned.capabilities.pgbench
     if pgbench is None:

@@ -11,6 +11,7 @@ from pgstudies.records.reading import list_records, read_record
 from pgstudies.rooms import find_room
 from pgstudies.studies._plan import studies
 from pgstudies.studies.run import run_study
+from tests.servers_at_hand import embedded
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,13 +78,23 @@ def measured(study: str, output: Path, **parameters: Any) -> list[str]:
     return checked(page)
 
 
+def skip_what_is_not_counted_here(study: str) -> None:
+    if study == "sync_scans":
+        with embedded({}) as server:
+            reason = server.capabilities.reason("limits")
+        if reason:
+            pytest.skip(f"the study ran, and none of its arms with a small memory did: {reason}")
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("study", studies())
 def test_what_is_counted_is_what_the_notebook_says(study: str, tmp_path: Path) -> None:
     wanted = checked(find_room(study).notebook)
     assert wanted
     small = {"blocks": 2} | SMALL.get(study, {}) | ANYWHERE.get(study, {})
-    assert measured(study, tmp_path, **small) == wanted
+    found = measured(study, tmp_path, **small)
+    skip_what_is_not_counted_here(study)
+    assert found == wanted
 
 
 @pytest.mark.slow
@@ -93,6 +104,7 @@ def test_what_is_counted_at_quick_size_is_what_the_notebook_says(
     study: str, tmp_path: Path
 ) -> None:
     found = measured(study, tmp_path, **ANYWHERE.get(study, {}))
+    skip_what_is_not_counted_here(study)
     assert found == checked(find_room(study).notebook)
 
 

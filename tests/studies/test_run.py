@@ -464,6 +464,48 @@ def test_a_signal_ends_the_cell_in_an_orderly_way(
     assert wait_until_dead(kernels)
 
 
+INTO_A_TERMINAL = (
+    """
+import io
+import os
+import signal
+import sys
+
+class Terminal(io.RawIOBase):
+    def writable(self):
+        return True
+
+    def write(self, data):
+        if b"under way" in bytes(data):
+            os.kill(os.getpid(), signal.SIGINT)
+        return os.write(2, data)
+
+sys.stderr = io.TextIOWrapper(io.BufferedWriter(Terminal()), line_buffering=True)
+"""
+    + RUN
+)
+
+
+def test_a_signal_may_come_while_the_terminal_is_written_to(place: Path) -> None:
+    notebook = (ROOMS / "endless" / "endless.ipynb").read_text()
+    (place / "notebooks" / "endless").mkdir(parents=True)
+    (place / "notebooks" / "endless" / "endless.ipynb").write_text(
+        notebook.replace(
+            "time.sleep", "print('under way', file=__import__('sys').stderr); time.sleep"
+        )
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", INTO_A_TERMINAL, place / "notebooks", place / "studies", "endless"],
+        env=os.environ | {"BEGAN": str(place / "began"), "ENDED": str(place / "ended")},
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 130, run.stderr
+    assert "Ctrl-C again stops at once." in run.stderr
+    assert (place / "ended").exists()
+
+
 def test_a_second_signal_does_not_wait(
     place: Path, start: Callable[..., subprocess.Popen[str]]
 ) -> None:

@@ -83,17 +83,22 @@ def counted_between(before: str, after: str) -> pl.DataFrame:
 
     Columns: unit, open (transactions), nested (subtransactions of each), before and after
     (instructions of one unit), ratio; what changed most first.  Raises StudyError for a release
-    that was not counted.
+    that was not counted, and where ``before`` is not the older one.
     """
     record = fullest_counts()
     if record is None:
         counting = " or ".join(rooms("counts"))
         raise StudyError(f"There is no record of counts: run `pgstudies run {counting}`.")
     counts = units_counted(record)
-    known = record.arms.filter(pl.col("repeats").is_null())["name"].to_list()
+    arms = record.arms.filter(pl.col("repeats").is_null())["name"]
+    known = arms.filter(arms.str.contains(r"^\d+(\.\d+)?$")).to_list()  # "this server" is none
     for release in (before, after):
         if release not in known:
             raise StudyError(f"Release {release} was not counted; there is {', '.join(known)}.")
+    if float(before) >= float(after):
+        raise StudyError(
+            f"An upgrade goes to a newer release, and {after} is not newer than {before}."
+        )
     place = ["unit", "open", "nested"]
     sides = [
         counts.filter(arm=release).select(*place, pl.col("instructions").alias(name))
@@ -111,7 +116,7 @@ def counted_between(before: str, after: str) -> pl.DataFrame:
 def advice_text(before: str | None = None, after: str | None = None) -> str:
     """The card for a terminal: for an upgrade from ``before`` to ``after``, or for settings alone.
 
-    Raises StudyError for a release that was not counted, and where only one is given.
+    Raises StudyError as ``counted_between`` does, and where only one is given.
     """
     if (before is None) != (after is None):
         raise StudyError("Give both releases, --from and --to, or neither.")

@@ -6,21 +6,22 @@ import hashlib
 import io
 import json
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import polars as pl
 
 from .. import paths
 from ..analysis import origins, rules
 from ..errors import StudyError
-from ..files import write_file
-from ..records import INFO, PREFIX, read_info
+from ..files import find_sealed, write_sealed
+from ..records import INFO, PREFIX, read_info, read_verdicts
 from ..rooms import find_room
 from ..studies.run import run_study
 from ..terminal import say
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from ..studies import Executed
 
 
@@ -29,23 +30,28 @@ def judged(record: str | Path) -> pl.DataFrame:
 
     A reference record has its verdicts beside it.  Any other that was not yet judged by this code
     and these claims is replayed, which takes about ten seconds and is said on stderr.  Raises
-    StudyError when there is no such record or its study judges no claim, and NotebookError when the
-    notebook fails.
+    StudyError when there is no such record, its study judges no claim or the verdicts beside it are
+    damaged, and NotebookError when the notebook fails.
     """
     directory = Path(record).expanduser().resolve()
     study = read_info(directory)["study"]
     mark = digest_of(study, directory)
-    beside, kept = _beside(directory, mark), _place(study, directory, mark)
-    if beside.exists():
-        return pl.read_parquet(beside)
-    if not kept.exists():
+    beside = find_sealed(_beside(directory, mark))
+    return read_verdicts(beside) if beside else _judged_here(study, directory, mark)
+
+
+def _judged_here(study: str, directory: Path, mark: str) -> pl.DataFrame:
+    place = _place(study, directory, mark)
+    known = _kept(place)
+    if known is None:
         say(f"judging {study} by {directory.name}, once")
         with tempfile.TemporaryDirectory(prefix="pgstudies-") as scratch:
             done = run_study(study, replay=directory, output=Path(scratch) / f"{study}.ipynb")
         keep(done)
-    if not kept.exists():
+        known = _kept(place)
+    if known is None:
         raise StudyError(f"{study} judges no claim.")
-    return pl.read_parquet(kept)
+    return known
 
 
 def keep(done: Executed) -> None:
@@ -53,8 +59,8 @@ def keep(done: Executed) -> None:
     if done.record is None or done.verdicts is None:
         return
     study = read_info(done.record)["study"]
-    kept = _place(study, done.record, digest_of(study, done.record))
-    write_file(kept, _parquet(done.verdicts))
+    place = _place(study, done.record, digest_of(study, done.record))
+    write_sealed(place, _parquet(done.verdicts))
 
 
 def keep_reference() -> list[Path]:
@@ -66,15 +72,26 @@ def keep_reference() -> list[Path]:
     written = []
     for study in origins():
         for directory in sorted((paths.REFERENCE_RECORDS / study).glob("*/")):
-            target = _beside(directory, digest_of(study, directory))
-            if target.exists():
+            mark = digest_of(study, directory)
+            for file in directory.glob(f"{PREFIX}*"):
+                try:
+                    read_verdicts(file)
+                except StudyError:  # its notebook would read it
+                    file.unlink()
+            if find_sealed(_beside(directory, mark)):
                 continue
-            table = judged(directory)
+            table = _judged_here(study, directory, mark)
             for stale in directory.glob(f"{PREFIX}*"):
                 stale.unlink()
-            write_file(target, _parquet(table))
-            written.append(target)
+            written.append(write_sealed(_beside(directory, mark), _parquet(table)))
     return written
+
+
+def _kept(place: Path) -> pl.DataFrame | None:
+    file = find_sealed(place)
+    with suppress(StudyError, OSError):  # else it is judged again
+        return read_verdicts(file) if file else None
+    return None
 
 
 def _parquet(table: pl.DataFrame) -> bytes:
@@ -84,11 +101,11 @@ def _parquet(table: pl.DataFrame) -> bytes:
 
 
 def _beside(record: Path, mark: str) -> Path:
-    return record / f"{PREFIX}{mark}.parquet"
+    return record / f"{PREFIX}{mark}"
 
 
 def _place(study: str, record: Path, mark: str) -> Path:
-    return paths.JUDGED / study / f"{record.name}-{mark}.parquet"
+    return paths.JUDGED / study / f"{record.name}-{mark}"
 
 
 def digest_of(study: str, record: Path) -> str:

@@ -28,9 +28,9 @@ def chart_markup(spec: dict[str, Any]) -> str:
     svg = re.sub(r' (?:d|transform)="[^"]*"', lambda found: _HUNDREDTHS.sub(r"\1", found[0]), svg)
     svg = re.sub(r'id="([^"]+)"', rf'id="c{mark}-\1"', svg)
     svg = re.sub(r"url\(#([^)]+)\)", rf"url(#c{mark}-\1)", svg)
-    # Neither is escaped: the one is markup, and a script ends at the first "</".
+    # Neither is escaped: the one is markup, and "<!--<script" would hide the end of a script.
     return TEMPLATES.get_template("chart.html").render(
-        description=description, svg=svg, spec=payload.replace("</", "<\\/")
+        description=description, svg=svg, spec=payload.replace("<", "\\u003c")
     )
 
 

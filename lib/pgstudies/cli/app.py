@@ -394,6 +394,7 @@ def _stop(_number: int, _frame: FrameType | None) -> NoReturn:
 def main() -> NoReturn:
     """Run the command line; every error ends in a sentence and an exit code of its own."""
     signal.signal(signal.SIGTERM, _stop)
+    os.umask(os.umask(0o077) & 0o077)  # else we could not use what we make
     try:
         app()
     except StudyError as error:

@@ -95,11 +95,15 @@ def compare(  # noqa: D103  (its help is above)
     ] = None,
     blocks: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Blocks in all, those of earlier runs included."),
+        typer.Option(
+            min=1, max=10_000, metavar="N", help="Blocks in all, those of earlier runs included."
+        ),
     ] = None,
     minutes: Annotated[
         float | None,
-        typer.Option(min=0.01, metavar="M", help="Measure as many blocks as fit into this time."),
+        typer.Option(
+            min=0.01, max=100_000, metavar="M", help="Measure as many blocks as fit into this time."
+        ),
     ] = None,
     allow_setting: Annotated[
         list[str] | None,
@@ -277,9 +281,12 @@ def _compare(
     from ..compare.plan import forecast_lines, forecast_of, seconds_each
     from ..compare.run import measured_blocks
     from ..studies import plan as checked
+    from ..studies import studies
 
     target = _target(report)
     for study in request.studies:
+        if study not in (known := studies()):
+            raise StudyError(f"There is no study {study}; the studies are: {', '.join(known)}.")
         checked(
             study,
             profile=request.profile,

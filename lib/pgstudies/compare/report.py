@@ -213,4 +213,4 @@ def _download(name: str, content: bytes) -> dict[str, Any]:
 
 
 def _json(values: dict[str, Any]) -> str:
-    return json.dumps(values, indent=1, ensure_ascii=False).replace("</", "<\\/")
+    return json.dumps(values, indent=1, ensure_ascii=False).replace("<", "\\u003c")

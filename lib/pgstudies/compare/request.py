@@ -13,7 +13,7 @@ from ..errors import StudyError
 from ..measuring import Comparison, Side
 from ..programs import find_binaries, is_release
 from ..programs.versions import has_io_workers, parse_version
-from ..servers import refused, require_allowable, require_wellformed
+from ..servers import ENDANGERS_DATA, refused, require_allowable, require_wellformed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -179,11 +179,11 @@ def _side_in(values: object, name: str) -> Side:
         raise _no_request(f"its {name} cannot be read")
     where = f"The report's {name}"
     known = require_wellformed(settings, where)
-    found = refused(known)
+    found = refused(known) + sorted(ENDANGERS_DATA & known.keys())
     if found:
         raise StudyError(
-            f"{where} sets {', '.join(found)}, which a report may not, as that reaches beyond the "
-            f"server: run `pgstudies compare` with a file of settings of your own."
+            f"{where} sets {', '.join(found)}, which a report may not: that reaches beyond the "
+            f"server or endangers its data. Run `pgstudies compare` with a settings file instead."
         )
     return Side(str(server), known)
 

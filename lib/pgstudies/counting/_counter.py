@@ -15,8 +15,8 @@ import polars as pl
 import psycopg
 
 from ..addresses import EMBEDDED, Address
-from ..errors import CannotRun, SpaceError
-from ..files import write_file
+from ..errors import CannotRun, SpaceError, StudyError
+from ..files import find_sealed, read_sealed, write_sealed
 from ..host import cpu_model
 from ..measuring import prepare_transactions
 from ..orders import Orders
@@ -94,18 +94,18 @@ class Counter:
         which also keeps nothing.  Raises CannotRun where the unit cannot be done here.
         """
         settings = self._settings(unit)
-        file = cache_dir() / "counts" / f"{self._key(unit, settings, cache_sim)}.parquet"
-        if not fresh:
-            with suppress(OSError, pl.exceptions.PolarsError):
-                known = pl.read_parquet(io.BytesIO(file.read_bytes()))
-                if not (twice and math.isnan(deviation(known))):
-                    return known
+        kept = cache_dir() / "counts" / self._key(unit, settings, cache_sim)
+        file = None if fresh else find_sealed(kept)
+        with suppress(OSError, StudyError):  # else it is counted again
+            known = pl.read_parquet(io.BytesIO(read_sealed(file))) if file else None
+            if known is not None and not (twice and math.isnan(deviation(known))):
+                return known
         first = self._once(unit, settings, cache_sim)
         found = counted(first, self._once(unit, settings, cache_sim) if twice else None)
         if fresh:
             return found
         with suppress(SpaceError):  # it is counted again, then
-            write_file(file, parquet_bytes(found), "PGSTUDIES_CACHE")
+            write_sealed(kept, parquet_bytes(found), "PGSTUDIES_CACHE")
         return found
 
     def _once(self, unit: Unit, settings: dict[str, str], cache_sim: bool) -> pl.DataFrame:

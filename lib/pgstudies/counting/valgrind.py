@@ -92,6 +92,7 @@ def count(
     under: list[str | Path] = [
         str(shutil.which("valgrind")),
         "--tool=callgrind",
+        "--vgdb=no",  # a backend that is killed would leave its pipes
         f"--callgrind-out-file={found}",
         f"--log-file={server.workplace / 'valgrind.log'}",
         f"--dump-before={_END}",

@@ -9,26 +9,24 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
 import signal
 import sys
 import threading
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..errors import SpaceError, StudyError
-from ..files import space_error, try_lock
+from ..files import space_error
 from ..host import git_revision
 from ..paths import records_dir
 from ..records.reading import read_record
-from ..servers.leftovers import directory_lock, remove, sweep
+from ..servers.leftovers import scratch
 from ..studies import plan
 from ..studies.run import run_study
 from .ledger import Ledger, Unit, packed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -55,8 +53,8 @@ def carry_out(request: dict[str, Any]) -> None:
     if not kept.exists():
         if _patiently(lambda: unit in ledger, ledger):
             return
-        with _scratch() as scratch:
-            content = _measured(unit, request, scratch)
+        with scratch(records_dir() / ".sweep") as place:
+            content = _measured(unit, request, place)
             kept.parent.mkdir(parents=True, exist_ok=True)
             aside = kept.with_suffix(".tmp")
             aside.write_bytes(content)
@@ -66,8 +64,8 @@ def carry_out(request: dict[str, Any]) -> None:
     kept.unlink()
 
 
-def _measured(unit: Unit, request: dict[str, Any], scratch: Path) -> bytes:
-    os.environ["PGSTUDIES_RECORDS"] = str(scratch)
+def _measured(unit: Unit, request: dict[str, Any], place: Path) -> bytes:
+    os.environ["PGSTUDIES_RECORDS"] = str(place)
     done = run_study(
         unit.study,
         profile=request["profile"],
@@ -75,7 +73,7 @@ def _measured(unit: Unit, request: dict[str, Any], scratch: Path) -> bytes:
         parameters=request["parameters"],
         block=unit.block,
         states=_states(unit, request["states"]),
-        output=scratch / "executed.ipynb",
+        output=place / "executed.ipynb",
     )
     if done.record is None:
         raise StudyError(f"The notebook of {unit.study} measures nothing.")
@@ -89,24 +87,6 @@ def _states(unit: Unit, directory: str) -> dict[str, str] | None:
     # Blocks of an older notebook or library may have left theirs there.
     code = plan(unit.study).notebook.read_bytes() + json.dumps(git_revision()).encode()
     return {"directory": directory, "code": hashlib.sha256(code).hexdigest()}
-
-
-@contextmanager
-def _scratch() -> Iterator[Path]:
-    """A directory that the next block removes if this process does not come to it."""
-    base = records_dir() / ".sweep"
-    base.mkdir(parents=True, exist_ok=True)
-    sweep(base)
-    with directory_lock(base):
-        path = base / f"s-{secrets.token_hex(4)}"
-        path.mkdir()
-        lock = try_lock(path / "owner.lock")
-    try:
-        yield path
-    finally:
-        remove(path)
-        if lock is not None:
-            os.close(lock)
 
 
 def _patiently(ask: Callable[[], bool], ledger: Ledger) -> bool:

@@ -7,9 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dask
@@ -18,11 +16,14 @@ from distributed.comm.addressing import get_address_host
 from distributed.utils import get_ip
 
 from ..errors import ServerError
+from ..paths import records_dir
+from ..servers.leftovers import scratch
 from .certificates import credentials, make_certificates
 from .workers import SLOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
 
 _CONFIG = {
@@ -164,10 +165,10 @@ def _configured() -> Iterator[Path]:
     # Dask puts its scratch directory first on the path of modules, and left to itself it takes one
     # in /tmp that another account may have made.
     with (
-        tempfile.TemporaryDirectory(prefix="pgstudies-", ignore_cleanup_errors=True) as private,
-        dask.config.set({**_CONFIG, "temporary-directory": private}),
+        scratch(records_dir() / ".dask") as private,
+        dask.config.set({**_CONFIG, "temporary-directory": str(private)}),
     ):
-        yield Path(private)
+        yield private
 
 
 def _reason(error: BaseException) -> str | None:

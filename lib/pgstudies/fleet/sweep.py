@@ -117,12 +117,14 @@ class _HandingOut:
         self.failures: list[Failure] = []
         self.ended: queue.Queue[Future[Any]] = queue.Queue()
         self.signals = 0
+        self.heeded = 0
 
     def until_done(self) -> list[Failure]:
         self.client.subscribe_topic(TOPIC, self._hear)
         try:
             with self._interruptible():
                 while self._goes_on():
+                    self._heed_signals()
                     self._look_at_workers()
                     for host in self.sweep.hosts:
                         self._hand_out(host)
@@ -260,18 +262,21 @@ class _HandingOut:
                 signal.signal(number, handler)
 
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
-        self.signals += 1
-        if self.signals == 1 and self.running:
+        self.signals += 1  # and nothing is written: this may interrupt a write
+        if self.signals > 2:
+            raise KeyboardInterrupt
+
+    def _heed_signals(self) -> None:
+        if self.signals and not self.heeded and self.running:
             self.progress.note(
                 "Nothing more is handed out; the blocks that run will finish.  "
                 "Ctrl-C again aborts them."
             )
-        elif self.signals == 2:
+        if self.signals >= 2 and self.heeded < 2:
             self.progress.note("Aborting the blocks that run.")
-            # Not from here: the client waits in a lock that the main thread may hold.
-            threading.Thread(target=self._abort, daemon=True).start()
-        elif self.signals > 2:
-            raise KeyboardInterrupt
+            addresses = [address for _, address, _ in self.running.values()]
+            self.client.run(abort_running, workers=addresses, on_error="ignore")
+        self.heeded = self.signals
 
     def _forget(self) -> None:
         """Have every host remove its prepared states; one that does not answer does it later."""
@@ -282,10 +287,6 @@ class _HandingOut:
         asking = threading.Thread(target=ask, daemon=True)
         asking.start()
         asking.join(_FORGET_S)
-
-    def _abort(self) -> None:
-        addresses = [address for _, address, _ in self.running.values()]
-        self.client.run(abort_running, workers=addresses, on_error="ignore")
 
 
 def _refuse_other_versions(host: str, theirs: dict[str, str], ours: dict[str, str]) -> None:

@@ -25,6 +25,7 @@ from .reading import record_directories as record_directories
 from .reading import samples_in as samples_in
 from .reading import where_of as where_of
 from .verdicts import PREFIX as PREFIX
+from .verdicts import read_verdicts as read_verdicts
 from .verdicts import reference_verdicts as reference_verdicts
 from .writing import RecordWriter as RecordWriter
 from .writing import fingerprint as fingerprint

@@ -46,7 +46,23 @@ _COUNT = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
 _TIME = {"type": "string", "format": "date-time"}
 
 
-_SERVER = {"type": "object", "properties": {"version_text": _TEXT, "spec": _TEXT_OR_NULL}}
+_SETTINGS = {
+    "type": "object",  # by name, what was wanted and what there is
+    "patternProperties": {
+        "": {"type": "array", "items": _TEXT_OR_NULL, "minItems": 2, "maxItems": 2},
+    },
+}
+
+
+_SERVER = {
+    "type": "object",
+    "properties": {
+        "version_text": _TEXT,
+        "spec": _TEXT_OR_NULL,
+        "unmet_settings": _SETTINGS,
+        "nondefault_settings": _entries(name=_TEXT),
+    },
+}
 
 
 _PROPERTIES: dict[str, object] = {
@@ -90,6 +106,8 @@ _OPTIONAL: dict[str, object] = {
     "profile": _TEXT_OR_NULL,
     "fingerprint": _TEXT,
     "servers": {"type": "object", "patternProperties": {"": _SERVER}},
+    "sessions": _entries(),
+    "git": {"type": ["object", "null"], "properties": {"revision": _TEXT_OR_NULL}},
 }
 
 

@@ -121,16 +121,16 @@ class Record:
         """Settings that a server did not grant: server, setting, wanted, actual."""
         servers = [self.info["server"], *self.info.get("servers", {}).values()]
         rows = [
-            (server["spec"], setting, wanted, actual)
+            (server.get("spec"), setting, wanted, actual)
             for server in servers
-            for setting, (wanted, actual) in server["unmet_settings"].items()
+            for setting, (wanted, actual) in server.get("unmet_settings", {}).items()
         ]
         schema = dict.fromkeys(["server", "setting", "wanted", "actual"], pl.String())
         return pl.DataFrame(rows, schema=schema, orient="row")
 
     def summary(self, **more: object) -> pl.DataFrame:
         """One row: record, server, what the study has to say in ``more``, blocks."""
-        server = self.info["server"]["version_text"]
+        server = self.info["server"].get("version_text")
         row = {"record": self.path.name, "server": server, **more, "blocks": self.blocks}
         return pl.DataFrame([row])
 

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from .. import paths
+from ..errors import StudyError
+from ..files import read_sealed
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 PREFIX = "verdicts-"
-"""How the name of their file begins; the rest is a digest of all that judged them."""
+"""How the name of their file begins; a digest of all that judged them and a checksum follow."""
 
 
 def reference_verdicts(study: str) -> tuple[Path, pl.DataFrame] | None:
     """The newest reference record of a study that has verdicts, and these: the table of ``judge``.
 
-    None where there is none.
+    None where there is none.  Raises StudyError when the file is damaged.
     """
     found = sorted((paths.REFERENCE_RECORDS / study).glob(f"*/{PREFIX}*.parquet"))
-    return (found[-1].parent, pl.read_parquet(found[-1])) if found else None
+    return (found[-1].parent, read_verdicts(found[-1])) if found else None
+
+
+def read_verdicts(file: Path) -> pl.DataFrame:
+    """The verdicts that ``write_sealed`` wrote; raises StudyError when the file is damaged."""
+    try:
+        content = read_sealed(file)
+    except StudyError as error:
+        raise StudyError(f"{error}  `make verdicts` judges its record again.") from None
+    return pl.read_parquet(io.BytesIO(content))

@@ -15,6 +15,7 @@ from .leftovers import sweep as sweep
 from .limits import limited as limited
 from .limits import scheduled as scheduled
 from .owned import OwnedServer as OwnedServer
+from .settings import ENDANGERS_DATA as ENDANGERS_DATA
 from .settings import merged as merged
 from .settings import refused as refused
 from .settings import require_allowable as require_allowable

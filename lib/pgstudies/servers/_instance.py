@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -42,7 +43,8 @@ _MAP = "pgstudies"
 # death, nor initdb, whose servers would leave their shared memory behind if their files went first.
 # $1 is the instance's directory, $2 that of its socket; the last line read is the process number of
 # the last server.  It is stopped only as long as it is the one of that directory: numbers of
-# processes are given anew.
+# processes are given anew.  A server that was killed has left its shared memory, which the next run
+# finds by the file that is left.
 _WATCHDOG = """
 while read -r line; do pid=$line; done
 is_ours() {
@@ -59,6 +61,7 @@ if [ -n "$pid" ] && is_ours "$1" "$pid"; then
     done
     is_ours "$1" "$pid" && kill -KILL "$pid" 2>/dev/null
 fi
+[ -e "$1/data/postmaster.pid" ] && exit
 # More than once, as a copy may be under way; the lock goes last.
 for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
     rm -rf -- "$1/data" "$1/snapshots" "$2" 2>/dev/null && rm -rf -- "$1" 2>/dev/null && break
@@ -166,7 +169,8 @@ class Instance:
 
     def _make_socket_directory(self, account: Account) -> Path:
         directory = self.path / "socket"
-        if len(os.fsencode(directory / f".s.PGSQL.{PORT}")) > _LONGEST_SOCKET_PATH:
+        too_long = len(os.fsencode(directory / f".s.PGSQL.{PORT}")) > _LONGEST_SOCKET_PATH
+        if too_long or re.search('[,"]', str(directory)):  # which part the names of a list
             directory = self._make_short_directory() / "socket"
         self.make_directory(directory, account)
         return directory
@@ -216,6 +220,10 @@ def prepare_run_dir(account: Account) -> Path:
     Raises SpaceError where it cannot be made, ServerError where it is not safe or out of reach.
     """
     directory = run_dir()
+    if not str(directory).isprintable():
+        raise ServerError(
+            f"No server runs in {str(directory)!r}: set PGSTUDIES_RUN_DIR to another directory."
+        )
     try:
         if not directory.exists():
             directory.mkdir(mode=0o711, parents=True, exist_ok=True)

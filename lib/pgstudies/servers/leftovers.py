@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import secrets
 import shutil
 import signal
 import stat
@@ -17,6 +18,7 @@ import psutil
 
 from ..errors import ServerError
 from ..files import try_lock
+from ._shared_memory import free
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +29,7 @@ NAME = re.compile(r"s-[0-9a-f]{8}")
 
 
 SHORT = Path("/tmp")  # noqa: S108  (a name in it is only used if the mkdir was ours)
-"""Where the socket is when the run directory's own path is too long for one."""
+"""Where the socket is when the run directory's own path is none for a socket."""
 
 
 _TIMEOUT_S = 10.0
@@ -83,14 +85,32 @@ def sweep(directory: Path) -> list[Path]:
     return removed
 
 
+@contextmanager
+def scratch(base: Path) -> Iterator[Path]:
+    """A directory for this user alone, which the next one removes if this process is killed."""
+    base.mkdir(mode=0o700, parents=True, exist_ok=True)
+    sweep(base)
+    with directory_lock(base):
+        path = base / f"s-{secrets.token_hex(4)}"
+        path.mkdir(mode=0o700)
+        lock = try_lock(path / "owner.lock")
+    try:
+        yield path
+    finally:
+        remove(path)
+        if lock is not None:
+            os.close(lock)
+
+
 def remove(instance: Path) -> None:
-    """Stop the server of this directory, if one runs, and remove the directory.
+    """Stop the server of this directory, if one runs, and remove the directory and shared memory.
 
     Raises ServerError when the files resist.
     """
     postmaster = find_postmaster(instance / "data")
     if postmaster is not None:
         _stop(postmaster)
+    free(instance / "data")
     # The lock goes last: a directory without one would never be swept.
     short = short_socket_directory(instance)
     trees = [instance / "data", instance / "snapshots", *([short] if short else []), instance]

@@ -91,6 +91,17 @@ _REACHES_OUT = re.compile(
 _HARMLESS = {"search_path", "log_temp_files", "log_replication_commands"}
 
 
+ENDANGERS_DATA = frozenset(
+    {
+        "allow_system_table_mods",
+        "ignore_checksum_failure",
+        "ignore_invalid_pages",
+        "zero_damaged_pages",
+    }
+)
+"""Settings that a stranger may not have set on a server with data of the user's."""
+
+
 def refused(names: Collection[str], allowed: Collection[str] = ()) -> list[str]:
     """Those settings that a file or a report may not set on a server, without those ``allowed``."""
     may = {name.lower() for name in allowed} | _HARMLESS

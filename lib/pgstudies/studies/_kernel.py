@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -181,7 +182,7 @@ class _Kernel:
         self._terminal = terminal
         self._analysing = analysing
         self._process: subprocess.Popen[bytes] | None = None
-        self._executing = False
+        self._loop: asyncio.AbstractEventLoop | None = None  # while a cell is executed
 
     def options(self) -> dict[str, Any]:
         """What papermill hands on to its notebook client."""
@@ -249,17 +250,21 @@ class _Kernel:
             self._analysing.reached(cell_index)
 
     def _begin_cell(self, **_: object) -> None:
-        self._executing = True
+        self._loop = asyncio.get_running_loop()
 
     def _end_cell(self, **_: object) -> None:
-        self._executing = False
+        self._loop = None
 
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
-        if self.interrupted or not self._executing or self._process is None:
+        if self.interrupted or self._loop is None or self._process is None:
             self.interrupted = True
             raise KeyboardInterrupt
         self.interrupted = True
-        self._process.send_signal(signal.SIGINT)
+        # Later, as this may interrupt a write to the terminal.
+        self._loop.call_soon_threadsafe(self._pass_on, self._process)
+
+    def _pass_on(self, process: subprocess.Popen[bytes]) -> None:
+        process.send_signal(signal.SIGINT)
         signal.alarm(GRACE_S)
         self._terminal.write(
             "\nStopping the server and closing the record; Ctrl-C again stops at once.\n"

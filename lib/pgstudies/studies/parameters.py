@@ -277,7 +277,7 @@ def _parts(given: str) -> list[object]:
     """The values of a list as it is typed: parted by commas, or as JSON has it."""
     try:
         values = json.loads(given, parse_int=str, parse_float=str)
-    except ValueError:
+    except (ValueError, RecursionError):
         values = None
     if isinstance(values, list):
         return values
@@ -294,10 +294,12 @@ def _element(parameter: Parameter, kind: str, given: object) -> Any:
 def _whole_number(given: object) -> int:
     if isinstance(given, str):
         try:
-            return int(given)
+            given = int(given)
         except ValueError:
             given = float(given)  # 1e6
     if isinstance(given, bool) or not isinstance(given, (int, float)) or given % 1 != 0:
+        raise ValueError(given)
+    if abs(given) >= 2**63:
         raise ValueError(given)
     return int(given)
 

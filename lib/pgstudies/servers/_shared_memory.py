@@ -1,0 +1,73 @@
+"""The shared memory of a server that was killed with all its processes."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import sys
+from pathlib import Path
+
+_SEGMENTS = Path("/proc/sysvipc/shm")
+
+
+_DYNAMIC = Path("/dev/shm")  # noqa: S108
+
+
+# PGShmemHeader of storage/pg_shmem.h up to dsm_control: magic, creatorPID, totalsize, freeoffset.
+_HEADER = struct.Struct("@iiNNI")
+
+
+_MAGIC = 679834894
+
+
+_SHM_RDONLY = 0o10000
+
+
+_IPC_RMID = 0
+
+
+def free(data: Path) -> None:
+    """Free what the postmaster.pid of a data directory names, if nobody is attached to it.
+
+    That is its System V segment, made by that process and owned by the owner of the file, and the
+    segments in ``/dev/shm`` that its control segment lists.  A server that starts on the same
+    directory does so itself.
+    """
+    if sys.platform != "linux":
+        return
+    note = data / "postmaster.pid"
+    try:
+        lines = note.read_text().splitlines()
+        pid, segment, owner = int(lines[0]), int(lines[6].split()[1]), note.stat().st_uid
+        rows = [row.split() for row in _SEGMENTS.read_text().splitlines()[1:]]
+    except (OSError, ValueError, IndexError):
+        return
+    # shmid, cpid, nattch, uid
+    if [segment, pid, 0, owner] not in [[int(row[i]) for i in (1, 4, 6, 7)] for row in rows]:
+        return
+    libc = ctypes.CDLL(None)
+    libc.shmat.restype = ctypes.c_void_p
+    address = libc.shmat(segment, None, _SHM_RDONLY)
+    if address in {None, ctypes.c_void_p(-1).value}:
+        return
+    magic, creator, _, _, control = _HEADER.unpack(ctypes.string_at(address, _HEADER.size))
+    libc.shmdt(ctypes.c_void_p(address))
+    if (magic, creator) == (_MAGIC, pid):
+        for file in _dynamic(control, owner):
+            file.unlink(missing_ok=True)
+        libc.shmctl(segment, _IPC_RMID, None)
+
+
+def _dynamic(control: int, owner: int) -> list[Path]:
+    """The files of a control segment: itself, and those of its entries.
+
+    Their layout depends on the release, so every number in it counts that names a file.
+    """
+    listing = _DYNAMIC / f"PostgreSQL.{control}"
+    try:
+        content = listing.read_bytes()
+    except OSError:
+        return []
+    numbers = {control, *(n for (n,) in struct.iter_unpack("@I", content[: len(content) // 4 * 4]))}
+    theirs = {f.name: f for f in _DYNAMIC.glob("PostgreSQL.*") if f.lstat().st_uid == owner}
+    return [theirs[name] for n in numbers if (name := f"PostgreSQL.{n}") in theirs]
