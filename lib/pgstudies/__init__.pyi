@@ -33,6 +33,7 @@ from .orders import tell_verdicts as tell_verdicts
 from .programs import extension_settings as extension_settings
 from .programs import reason_no_extension as reason_no_extension
 from .programs import reason_not_available as reason_not_available
+from .records import claims_counted as claims_counted
 from .records import read_record as read_record
 from .servers import limited as limited
 from .servers import require_space as require_space

@@ -142,7 +142,7 @@ def test_a_verdict_stands_beside_the_ratio_of_instructions(
         by = ["step", "metric"]
         effects = paired_effects(block_values(samples, by=by), baseline="9.3", by=by)
         claim = Claim("drop", "It is.", "a post", "slower", 1.4, "cpu_s", {"candidate": "9.6"})
-        return verdict_table(judge([claim], effects)).row(0, named=True)
+        return verdict_table(judge([claim], effects), ratios, name).row(0, named=True)
 
     row = shown(2.4)
     assert (row["instructions"], row["counted_in"], row["remark"]) == (2.5, path.name, None)

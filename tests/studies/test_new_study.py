@@ -70,6 +70,10 @@ def test_a_new_study_lives_in_a_directory_of_its_own(own: Path) -> None:
     assert checked.returncode == 1
     assert "about twice as many: yes" in notebook.read_text()
     assert "still has a sentence of the template" in checked.stdout
+    claims = notebook.with_name("claims.toml")
+    claims.write_text(claims.read_text().replace('candidate = "fillfactor', 'candidate = "fill'))
+    run(own, "run", "half_full", "-p", "seed=2")
+    assert "that the claim 'size' compares" in run(own, "check", "half_full").stdout
     compared = run(own, "compare", "--candidate", "embedded", "--study", "half_full", "--plan")
     assert compared.returncode == 0, compared.stderr
     after = {file: file.stat().st_mtime_ns for file in in_checkout() if file.exists()}

@@ -2,6 +2,7 @@ from ._claims import all_claims as all_claims
 from ._claims import blocks_for_claims as blocks_for_claims
 from ._claims import claims as claims
 from ._claims import meanings as meanings
+from ._claims import never_matched as never_matched
 from ._claims import origins as origins
 from ._claims import rules as rules
 from ._published import published as published

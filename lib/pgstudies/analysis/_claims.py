@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import polars as pl
 
+from .. import paths
 from ..errors import StudyError
+from ..records import PREFIX, read_verdicts
 from ..rooms import find_room, rooms
-from .agreement import FAMILY, UPWARD, Claim, Direction, Kind
+from .agreement import FAMILY, NO_SUCH, NOT_TESTED, UPWARD, Claim, Direction, Kind
 from .intervals import blocks_for_family
 
 if TYPE_CHECKING:
@@ -134,6 +136,21 @@ def rules(study: str) -> list[dict[str, Any]]:
         {key: value for key, value in entry.items() if key not in {"name", "text", "today"}}
         for entry in _entries(study)
     ]
+
+
+def never_matched(study: str) -> list[str]:
+    """The claims of a study that fit no row of any record that was judged: reference, or newest.
+
+    A run may lack a comparison; one that all of them lack is misspelt.
+    """
+    kept = sorted((paths.JUDGED / study).glob("*.parquet"), key=lambda f: f.stat().st_mtime)
+    files = [*(paths.REFERENCE_RECORDS / study).glob(f"*/{PREFIX}*.parquet"), *kept[-1:]]
+    found = [read_verdicts(file).select("claim", "verdict") for file in files]
+    if not found:
+        return []
+    is_missing = (pl.col("verdict") == f"{NOT_TESTED}: {NO_SUCH}").all()
+    missing = pl.concat(found).group_by("claim").agg(is_missing).filter("verdict")["claim"]
+    return [entry["id"] for entry in _entries(study) if entry["id"] in missing]
 
 
 def origins() -> dict[str, Origin]:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from ..records import claims_counted
 from .verdicts import dearer_turns, describe
 
 if TYPE_CHECKING:
@@ -39,23 +38,25 @@ def effect_table(effects: pl.DataFrame, *places: str | pl.Expr) -> pl.DataFrame:
     return shown.with_columns(remarks) if remarks.count() else shown
 
 
-def verdict_table(judged: pl.DataFrame) -> pl.DataFrame:
+def verdict_table(
+    judged: pl.DataFrame, counted: Mapping[str, float] = {}, counted_in: str = ""
+) -> pl.DataFrame:
     """The table of ``judge`` for readers.
 
-    Columns: text, source, metric, published_ratio, ratio, low, high, beside (to three digits),
-    blocks, verdict.  Where a claim's work has been counted also instructions, its ratio by the
-    newest record of counts, counted_in, that record's name, and remark, where it is far from ours.
+    ``counted`` is by claim its ratio in instructions, by the record named ``counted_in``: see
+    ``claims_counted``.  Columns: text, source, metric, published_ratio, ratio, low, high, beside
+    (to three digits), blocks, verdict.  Where a claim's work has been counted also instructions,
+    counted_in, and remark, where that ratio is far from the measured one.
     """
     ratios = pl.col("published_ratio", "ratio", "low", "high", "beside").round(3)
     shown = judged.select("text", "source", "metric", ratios, "blocks", "verdict")
-    counted, name = claims_counted()
     found = [counted.get(claim) for claim in judged["claim"]]
     if not any(found):
         return shown
     remarks = [_remark(*row) for row in zip(judged["ratio"], found, judged["metric"], strict=True)]
     return shown.with_columns(
         instructions=pl.Series(found, dtype=pl.Float64()).round(3),
-        counted_in=pl.Series([name if one else None for one in found], dtype=pl.String()),
+        counted_in=pl.Series([counted_in if one else None for one in found], dtype=pl.String()),
         remark=pl.Series(remarks, dtype=pl.String()),
     )
 

@@ -64,7 +64,7 @@ def problems(study: str) -> Iterator[str]:
     cannot be read.
     """
     from ..analysis import claims as claims_of  # noqa: PLC0415  (as below: they import polars)
-    from ..analysis import origins, published  # noqa: PLC0415
+    from ..analysis import never_matched, origins, published  # noqa: PLC0415
     from .parameters import declared  # noqa: PLC0415
 
     room = find_room(study)
@@ -84,6 +84,8 @@ def problems(study: str) -> Iterator[str]:
             yield f"It judges claims, and {room.directory} has no claims.toml."
         else:
             claims_of(study, places=dict(origins()[study].places))
+            for claim in never_matched(study):
+                yield f"No run has a row that the claim {claim!r} compares: look at its comparison."
     for name, table in room.read("published.toml").get("tables", {}).items():
         published(study, name)
         content = (room.directory / table["file"]).read_bytes()
