@@ -111,7 +111,7 @@ def test_releases_are_compared_as_numbers() -> None:
 
 def test_each_reason_speaks_where_its_condition_fails_and_is_silent_elsewhere() -> None:
     def reason(rows: pl.DataFrame, version: int = 180000) -> Any:
-        return READING.no_vacuum(rows, "VACUUM, 16", version)
+        return READING.reason_no_vacuum(rows, "VACUUM, 16", version)
 
     assert reason(both(64 * MB)) is None
     assert reason(both(None)) is None
@@ -127,6 +127,7 @@ def test_lookups_have_to_hit_as_often_as_expected_in_every_block() -> None:
     right, wrong = (samples((2, "a", "dense", "hits", n)) for n in (5, 4))
     assert READING.all_found(pl.concat([expected, turns, right])) is True
     assert READING.all_found(pl.concat([expected, turns, wrong])) is False
+    assert READING.all_found(pl.concat([expected, turns])) is False
     assert READING.all_found(expected.clear()) is None
 
 
