@@ -60,7 +60,7 @@ def differing(
     counts: pl.DataFrame, baseline: str, repeat: str | None
 ) -> pl.DataFrame:
     """By how much (off, a part of 1) the two counts of a unit differ, for both kinds of pairs."""
-    second = counts.filter(pl.col("arm") == repeat).select(
+    second = counts.filter(pl.col("arm") == pl.lit(repeat)).select(
         *PLACE, other="instructions"
     )
     anew = counts.filter(pl.col("arm") == baseline).join(second, on=PLACE)
