@@ -10,6 +10,7 @@ from .analysis import round_values as round_values
 from .analysis import sentences as sentences
 from .analysis import spread as spread
 from .analysis import verdict_table as verdict_table
+from .analysis import wide as wide
 from .analysis import with_interval as with_interval
 from .analysis import yes_or_no as yes_or_no
 from .charts import beside_chart as beside_chart

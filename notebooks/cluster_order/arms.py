@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import pgstudies as pg
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 PATCHED = "patched (access method)"
 RESERVE = "patched, fillfactor 90 with reserve"
 
 
-def arms(*, variants, iterations, cluster_every, direct_io, no_patch):
+def arms(
+    *,
+    variants: Collection[str],
+    iterations: int,
+    cluster_every: int,
+    direct_io: bool,
+    no_patch: str | None,
+) -> list[pg.Arm]:
     """The arms to be measured, the baseline first.
 
     ``no_patch`` says why those that need the extension are not run; None, if they are.
     """
 
-    def patched(name, description, **how):
+    def patched(name: str, description: str, **how: Any) -> pg.Arm:
         how = {"state": "access method"} | how
         return pg.Arm(name, description, not_run=no_patch, **how)
 

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import polars as pl
+
+import pgstudies as pg
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Sequence
 
 STEPS = ["select_range", "insert", "delete", "vacuum", "select_all"]
 """The steps of an iteration, in the order of the charts."""
@@ -17,13 +24,15 @@ TIMED = pl.col("metric") == "duration_s"
 TOUCHED = pl.col("metric") == "pages_touched"
 
 
-def fresh_pages(samples):
+def fresh_pages(samples: pl.DataFrame) -> float:
     """On how many pages a range lies right after CLUSTER, on average."""
-    prepared = samples.filter(pl.col("block") == 0, TOUCHED)
-    return prepared.filter(pl.col("arm") == "heap")["value"].mean()
+    of_heap = samples.filter(
+        pl.col("block") == 0, pl.col("arm") == "heap", TOUCHED
+    )
+    return float(of_heap.select(pl.col("value").mean()).item())
 
 
-def pages_per_range(samples):
+def pages_per_range(samples: pl.DataFrame) -> pl.DataFrame:
     """By ``arm`` and ``iteration``: mean ``pages`` over blocks, and their ``low`` and ``high``."""
     return (
         samples.filter(TOUCHED)
@@ -36,7 +45,9 @@ def pages_per_range(samples):
     )
 
 
-def relative_times(samples, published, *, last):
+def relative_times(
+    samples: pl.DataFrame, published: pl.DataFrame, *, last: int
+) -> pl.DataFrame:
     """Times as a ``ratio`` to those of an earlier iteration, the post's and ours.
 
     One row for each ``arm``, ``iteration`` and ``what``: a step, relative to iteration 1 or 2.  The
@@ -80,7 +91,9 @@ def relative_times(samples, published, *, last):
     )
 
 
-def preparation(timings, samples, *, patched):
+def preparation(
+    timings: pl.DataFrame, samples: pl.DataFrame, *, patched: str
+) -> pl.DataFrame:
     """Seconds of each step of the preparation, the post's and ours, and their ratios.
 
     Where one of our two arms was not measured, there is no ratio of ours.
@@ -120,7 +133,9 @@ def preparation(timings, samples, *, patched):
     return per_server
 
 
-def published_ratios(published, *, patched):
+def published_ratios(
+    published: pl.DataFrame, *, patched: str
+) -> pl.DataFrame:
     """The post's ``published_ratio`` of each ``step``, for the ``candidate`` that is its patch.
 
     Of mean times from iteration 2 on.
@@ -138,7 +153,9 @@ def published_ratios(published, *, patched):
     )
 
 
-def beside_the_post(effects, in_post):
+def beside_the_post(
+    effects: pl.DataFrame, in_post: pl.DataFrame
+) -> pl.DataFrame:
     """The effects in the order of the page, with the post's ratios where it has any."""
     order = [
         "insert",
@@ -160,7 +177,9 @@ def beside_the_post(effects, in_post):
     )
 
 
-def of_the_post(published, in_post, *, last):
+def of_the_post(
+    published: pl.DataFrame, in_post: pl.DataFrame, *, last: int
+) -> dict[str, float]:
     """The post's ratios that its claims are about, by the names the claims give them."""
     at = {
         (r["arm"], r["iteration"]): r["seconds"]
@@ -177,7 +196,7 @@ def of_the_post(published, in_post, *, last):
     }
 
 
-def held_in_buffers(unmet_settings):
+def reason_held_in_buffers(unmet_settings: Container[str]) -> str | None:
     """Why claims are not judged where the server kept its own shared buffers.
 
     A table that fits into them is not read, whatever the order of its rows.
@@ -187,74 +206,54 @@ def held_in_buffers(unmet_settings):
     return "the server's shared buffers are not the study's, and may hold the whole table"
 
 
-def cost_of_a_step(samples, names):
+def cost_of_a_step(
+    samples: pl.DataFrame, names: Sequence[str]
+) -> pl.DataFrame:
     """What each counter says of a step: its median, by ``step``, ``case`` and ``arm``."""
     counted = ["buffers_read", "buffers_hit", "buffers_dirtied"]
     counted += ["wal_bytes", "wal_fpi", "read_bytes"]
-    return (
-        samples.filter(pl.col("metric").is_in(counted))
-        .pivot(
-            "metric",
-            on_columns=counted,
-            index=["step", "case", "arm"],
-            values="value",
-            aggregate_function="median",
-        )
-        .sort("step", "case", pl.col("arm").cast(pl.Enum(names)))
+    return pg.wide(samples, counted, ["step", "case", "arm"]).sort(
+        "step", "case", pl.col("arm").cast(pl.Enum(names))
     )
 
 
-def cost_of_neighbours(samples, names, *, last):
+def cost_of_neighbours(
+    samples: pl.DataFrame, names: Sequence[str], *, last: int
+) -> pl.DataFrame:
     """What each arm pays to keep a range together: pages at the end, and medians of its inserts."""
-    value = pl.col("value")
-    at_end = pl.col("iteration") == last
-    later_inserts = (pl.col("step") == "insert") & (
-        pl.col("iteration") >= 2
+    counted = ["buffers_read", "wal_bytes", "wal_fpi"]
+    later_inserts = samples.filter(
+        pl.col("step") == "insert", pl.col("iteration") >= 2
     )
-    of_inserts = {
-        metric: value.filter(
-            pl.col("metric") == metric, later_inserts
-        ).median()
-        for metric in (
-            "buffers_read",
-            "wal_bytes",
-            "wal_fpi",
-            "duration_s",
-        )
-    }
-    milliseconds = (1000 * of_inserts.pop("duration_s")).round(1)
+    at_end = samples.filter(pl.col("iteration") == last)
+    touched = pg.wide(at_end, ["pages_touched"], ["arm"], statistic="mean")
     return (
-        samples.group_by("arm")
-        .agg(
-            value.filter(TOUCHED, at_end)
-            .mean()
-            .round(1)
-            .alias("pages per range"),
-            value.filter(pl.col("metric") == "heap_pages", at_end)
-            .median()
-            .alias("pages of the table"),
-            *(
-                median.alias(f"{metric}, insert")
-                for metric, median in of_inserts.items()
-            ),
-            milliseconds.alias("ms, insert"),
+        pg.wide(later_inserts, [*counted, "duration_s"], ["arm"])
+        .join(touched, on="arm", how="left")
+        .join(
+            pg.wide(at_end, ["heap_pages"], ["arm"]), on="arm", how="left"
+        )
+        .select(
+            "arm",
+            pl.col("pages_touched").round(1).alias("pages per range"),
+            pl.col("heap_pages").alias("pages of the table"),
+            pl.col(counted).name.suffix(", insert"),
+            (1000 * pl.col("duration_s")).round(1).alias("ms, insert"),
         )
         .sort(pl.col("arm").cast(pl.Enum(names)))
     )
 
 
-def farthest_off(touched, expected):
+def farthest_off(touched: pl.DataFrame, expected: pl.DataFrame) -> float:
     """By which part the number of pages differs from the expected one, at most."""
-    return (
-        touched.join(expected, on="iteration", suffix="_expected")
-        .select(
-            (pl.col("pages") / pl.col("pages_expected") - 1).abs().max()
-        )
-        .item()
-    )
+    off = pl.col("pages") / pl.col("pages_expected") - 1
+    both = touched.join(expected, on="iteration", suffix="_expected")
+    return float(both.select(off.abs().max()).item())
 
 
-def copies_apart(samples, repeat):
+def copies_apart(
+    samples: pl.DataFrame, repeat: str
+) -> tuple[float, float]:
     """By which part the two copies of the baseline differ at most, in rows and in pages."""
     counted_rows = (pl.col("metric") == "rows") & (
         pl.col("step") == "select_all"
@@ -270,9 +269,12 @@ def copies_apart(samples, repeat):
     return apart["select_all"], apart["select_range"]
 
 
-def pages_after_cluster(touched, *, every):
+def pages_after_cluster(
+    touched: pl.DataFrame, *, every: int
+) -> float | None:
     """The most pages a range lies on where CLUSTER has just run; None where it never did."""
-    return touched.filter(
+    pages = touched.filter(
         pl.col("arm").str.contains("CLUSTER"),
         pl.col("iteration") % every == 0,
-    )["pages"].max()
+    )["pages"]
+    return max(pages, default=None)

@@ -6,9 +6,15 @@ arms, in their order; ``published`` has the post's numbers.
 
 from __future__ import annotations
 
+import math
+from typing import TYPE_CHECKING, Any
+
 import polars as pl
 
 import pgstudies as pg
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
 
 BY = ["case", "step", "metric"]
 PATTERNS = ["dense", "sparse", "real"]
@@ -17,20 +23,14 @@ IS_SHUFFLED = ~pl.col("case").str.ends_with("in order")
 HERE, POST = "here", "in the post"
 
 
-def loaded(of_structures, names):
+def loaded(
+    of_structures: pl.DataFrame, names: Sequence[str]
+) -> pl.DataFrame:
     """Columns arm, pattern, bytes_per_tid (median over blocks), its low and high, and load_ns."""
     metrics = ["size", "cpu_s", "dead"]
+    loads = of_structures.filter(pl.col("step") == "load")
     return (
-        of_structures.filter(
-            pl.col("step") == "load", pl.col("metric").is_in(metrics)
-        )
-        .pivot(
-            "metric",
-            on_columns=metrics,
-            index=["arm", "case", "block"],
-            values="value",
-            aggregate_function="median",
-        )
+        pg.wide(loads, metrics, ["arm", "case", "block"])
         .drop_nulls()
         .with_columns(pattern=PATTERN)
         .group_by("arm", "pattern")
@@ -42,7 +42,9 @@ def loaded(of_structures, names):
     )
 
 
-def lookup_cost(looked_up, names):
+def lookup_cost(
+    looked_up: pl.DataFrame, names: Sequence[str]
+) -> pl.DataFrame:
     """Columns arm, case, lookup_ns (median over blocks), its low and high, pattern and order.
 
     ``looked_up`` are the samples of the lookups' CPU time.
@@ -62,7 +64,7 @@ def lookup_cost(looked_up, names):
     )
 
 
-def of_post(published):
+def of_post(published: pl.DataFrame) -> pl.DataFrame:
     """Columns arm, pattern, bytes_per_tid, load_ns and lookup_ns."""
     by_arm = {"structure": "arm", "case": "pattern"}
     return published.rename(by_arm).select(
@@ -70,7 +72,12 @@ def of_post(published):
     )
 
 
-def beside_post(ours, theirs, quantity, names):
+def beside_post(
+    ours: pl.DataFrame,
+    theirs: pl.DataFrame,
+    quantity: str,
+    names: Sequence[str],
+) -> pl.DataFrame:
     """The dots of a chart, HERE and POST as its arms: the quantity, low and high by structure.
 
     The column step has the pattern.
@@ -91,7 +98,9 @@ def beside_post(ours, theirs, quantity, names):
     )
 
 
-def table_beside_post(loaded, cost, theirs):
+def table_beside_post(
+    loaded: pl.DataFrame, cost: pl.DataFrame, theirs: pl.DataFrame
+) -> pl.DataFrame:
     """Memory, loading and lookups, ours and the post's, by pattern and arm, to three digits."""
     place = ["pattern", "arm"]
     by_order = cost.pivot(
@@ -125,7 +134,9 @@ def table_beside_post(loaded, cost, theirs):
     )
 
 
-def effects(of_structures, published):
+def effects(
+    of_structures: pl.DataFrame, published: pl.DataFrame
+) -> pl.DataFrame:
     """Effects against the array by BY, with published_ratio; no columns where there is no array."""
     if "array" not in of_structures["arm"]:
         return pl.DataFrame()
@@ -153,7 +164,7 @@ def effects(of_structures, published):
     )
 
 
-def published_ratios(published):
+def published_ratios(published: pl.DataFrame) -> pl.DataFrame:
     """The columns of BY, candidate, and published_ratio: to the post's array."""
     of_array = published.filter(pl.col("structure") == "array").drop(
         "structure"
@@ -177,7 +188,7 @@ def published_ratios(published):
     )
 
 
-def ratios_beside_post(effects):
+def ratios_beside_post(effects: pl.DataFrame) -> pl.DataFrame:
     """The rows of a chart: ratios that the post has, too, with claim and text; may be empty."""
     if not effects.height:
         return effects
@@ -201,7 +212,7 @@ def ratios_beside_post(effects):
     )
 
 
-def of_vacuum(samples):
+def of_vacuum(samples: pl.DataFrame) -> pl.DataFrame:
     """The samples of VACUUM, with rows_dead: one row in so many is dead."""
     return samples.filter(pl.col("step") == "vacuum").with_columns(
         rows_dead=pl.col("case").str.strip_prefix("every ").cast(pl.Int64)
@@ -217,18 +228,15 @@ MEASURED = [
 ]
 
 
-def vacuums(of_vacuum):
+def vacuums(of_vacuum: pl.DataFrame) -> pl.DataFrame:
     """A row for each VACUUM: arm, rows_dead, memory_kb, block and the columns of MEASURED."""
-    return of_vacuum.rename({"iteration": "memory_kb"}).pivot(
-        "metric",
-        on_columns=MEASURED,
-        index=["arm", "rows_dead", "memory_kb", "block"],
-        values="value",
-        aggregate_function="last",
+    place = ["arm", "rows_dead", "memory_kb", "block"]
+    return pg.wide(
+        of_vacuum.rename({"iteration": "memory_kb"}), MEASURED, place
     )
 
 
-def one_pass(vacuums, names):
+def one_pass(vacuums: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
     """Columns arm, rows_dead, mib, low (used) and high (allocated), all MiB, and what."""
     allocated = pl.col("allocated_bytes").max() / 2**20
     return (
@@ -247,7 +255,7 @@ def one_pass(vacuums, names):
     )
 
 
-def passes(vacuums, names):
+def passes(vacuums: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
     """Medians of MEASURED over the blocks by arm, rows_dead and memory_kb, and what."""
     return (
         vacuums.group_by("arm", "rows_dead", "memory_kb")
@@ -257,7 +265,7 @@ def passes(vacuums, names):
     )
 
 
-def newest_before_17(releases):
+def newest_before_17(releases: Iterable[str]) -> str:
     """The name of the arm that stands for VACUUM's array, measured or not."""
     older = [release for release in releases if float(release) < 17]
     return (
@@ -267,7 +275,9 @@ def newest_before_17(releases):
     )
 
 
-def no_vacuum(both, before, version):
+def reason_no_vacuum(
+    both: pl.DataFrame, before: str, version: int
+) -> str | None:
     """Why the memory of VACUUM cannot be judged against ``before``, or None.
 
     ``both`` are the rows of these two, and ``version`` is the server's, such as 180000.
@@ -277,12 +287,17 @@ def no_vacuum(both, before, version):
     if (both["index_scans"] > 1).any():
         return "the array did not hold all dead rows at once"
     of_array = both.filter(pl.col("arm") == before)["allocated_bytes"]
-    if of_array.count() and of_array.max() < 6 * 2**20:
+    if max(of_array.drop_nulls(), default=math.inf) < 6 * 2**20:
         return "the table is so small that a tree's first blocks are most of it"
     return None
 
 
-def released(of_vacuum, both, before, memory_kb):
+def released(
+    of_vacuum: pl.DataFrame,
+    both: pl.DataFrame,
+    before: str,
+    memory_kb: int,
+) -> pl.DataFrame:
     """Effects of VACUUM's memory against ``before``; no columns where one of them is missing."""
     sizes = of_vacuum.filter(
         pl.col("metric").is_in(["allocated_bytes", "used_bytes"]),
@@ -295,7 +310,7 @@ def released(of_vacuum, both, before, memory_kb):
     return pg.paired_effects(values, baseline=before, by=BY)
 
 
-def together(*effects):
+def together(*effects: pl.DataFrame) -> pl.DataFrame:
     """All effects in one frame, which has the columns that ``judge`` asks for in any case."""
     columns = ["baseline", "candidate", *BY]
     nothing = pl.DataFrame(schema=dict.fromkeys(columns, pl.String()))
@@ -305,24 +320,18 @@ def together(*effects):
     )
 
 
-def all_found(of_structures):
+def all_found(of_structures: pl.DataFrame) -> bool | None:
     """Whether lookups hit as often as expected in every block; None where nothing was looked up."""
-    metrics = ["hits", "expected"]
-    found = of_structures.filter(pl.col("metric").is_in(metrics)).pivot(
-        "metric",
-        on_columns=metrics,
-        index=["block", "arm", "case"],
-        values="value",
-        aggregate_function="sum",
-    )
+    metrics, place = ["hits", "expected"], ["block", "arm", "case"]
+    found = pg.wide(of_structures, metrics, place, statistic="sum")
     return (
-        (found["hits"] == found["expected"]).all()
+        found["hits"].eq_missing(found["expected"]).all()
         if found.height
         else None
     )
 
 
-def sizes(loaded):
+def sizes(loaded: pl.DataFrame) -> dict[tuple[str, str], float]:
     """Bytes for each dead TID by pattern and arm."""
     return {
         (row["pattern"], row["arm"]): row["bytes_per_tid"]
@@ -330,7 +339,9 @@ def sizes(loaded):
     }
 
 
-def smallest(size_of, pattern):
+def smallest(
+    size_of: Mapping[tuple[str, str], float], pattern: str
+) -> str | None:
     """The arm with the least bytes for each dead TID, or None."""
     known = [
         (size, arm) for (p, arm), size in size_of.items() if p == pattern
@@ -338,7 +349,9 @@ def smallest(size_of, pattern):
     return min(known)[1] if known else None
 
 
-def own_vacuum(passes, rows_dead, memory_kb, version):
+def own_vacuum(
+    passes: pl.DataFrame, rows_dead: int, memory_kb: int, version: int
+) -> dict[str, Any] | None:
     """The row of ``passes`` that is VACUUM's on the server of the run; None before 17."""
     own = passes.filter(
         pl.col("arm") == "VACUUM",
@@ -352,16 +365,18 @@ def own_vacuum(passes, rows_dead, memory_kb, version):
     )
 
 
-def small_enough(own, dead):
+def small_enough(own: Mapping[str, Any] | None, dead: int) -> bool | None:
     """Whether a VACUUM used less than half of six bytes for each dead row; None: not known."""
     if own is None or not own["used_bytes"]:
         return None
     if 6 * dead <= 2**18:
         return None  # of less, a tree's first blocks are most
-    return own["used_bytes"] < 3 * dead
+    return bool(own["used_bytes"] < 3 * dead)
 
 
-def _in_order(pattern, arm, names):
+def _in_order(
+    pattern: str, arm: str, names: Sequence[str]
+) -> list[pl.Expr]:
     return [
         pl.col(pattern).cast(pl.Enum(PATTERNS)),
         pl.col(arm).cast(pl.Enum(names)),

@@ -5,14 +5,24 @@ from __future__ import annotations
 import re
 import threading
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from typing import LiteralString
+
+    from psycopg.errors import Diagnostic
+
+    from pgstudies.measuring import Trial
+    from pgstudies.servers import Server
 
 
 @contextmanager
-def notices(trial):
+def notices(trial: Trial) -> Iterator[list[str]]:
     """What the server says to the trial meanwhile: a list of messages, each with its detail."""
     said = []
 
-    def listen(notice):
+    def listen(notice: Diagnostic) -> None:
         said.append(f"{notice.message_primary} {notice.message_detail}")
 
     trial.connection.add_notice_handler(listen)
@@ -23,14 +33,17 @@ def notices(trial):
 
 
 @contextmanager
-def highest(server, query, names):
+def highest(
+    server: Server, query: LiteralString | None, names: Sequence[str]
+) -> Iterator[dict[str, int]]:
     """The largest value in each column of a query that another session repeats meanwhile, by name.
 
     It is empty where the query found no row, and where there is no query.
     """
-    most, done = {}, threading.Event()
+    most: dict[str, int] = {}
+    done = threading.Event()
 
-    def watch():
+    def watch() -> None:
         with server.connect() as watcher:
             while query and not done.is_set():
                 for row in watcher.execute(query, prepare=True).fetchall():
@@ -46,7 +59,7 @@ def highest(server, query, names):
         watching.join()
 
 
-def index_scans(said, index):
+def index_scans(said: Iterable[str], index: str) -> int:
     """How often VACUUM VERBOSE went through the index, by the messages ``said``."""
     text = "\n".join(said)
     # since 14; before, a line for each scan

@@ -2,17 +2,42 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import pgstudies as pg
 
+if TYPE_CHECKING:
+    from collections.abc import (
+        Collection,
+        Container,
+        Iterable,
+        Mapping,
+        Sequence,
+        Set,
+    )
 
-def arms(*, post, more, in_two_locales, few_buffers, releases):
+
+def arms(
+    *,
+    post: Sequence[str],
+    more: Sequence[str],
+    in_two_locales: Sequence[str],
+    few_buffers: int,
+    releases: Sequence[str],
+) -> list[pg.Arm]:
     """The arms, those of other releases last.
 
     ``post`` are the post's tables, ``more`` all that the parameters ask for, ``in_two_locales``
     those of the stand-ins.  ``few_buffers`` counts shared buffers of 8 kB.
     """
 
-    def arm(name, description, *, tables=post, **how):
+    def arm(
+        name: str,
+        description: str,
+        *,
+        tables: Sequence[str] = post,
+        **how: Any,
+    ) -> pg.Arm:
         return _arm(name, description, tables, set(post), **how)
 
     few = {"shared_buffers": f"{8 * few_buffers}kB"}
@@ -69,16 +94,16 @@ def arms(*, post, more, in_two_locales, few_buffers, releases):
 
 
 def _arm(
-    name,
-    description,
-    tables,
-    post,
+    name: str,
+    description: str,
+    tables: Sequence[str],
+    post: Set[str],
     *,
-    index=None,
-    release=None,
-    settings=None,
-    **options,
-):
+    index: str | None = None,
+    release: str | None = None,
+    settings: Mapping[str, str] | None = None,
+    **options: Any,
+) -> pg.Arm:
     return pg.Arm(
         name,
         description,
@@ -90,7 +115,13 @@ def _arm(
     )
 
 
-def bytes_needed(tables, *, rows, narrow, widths):
+def bytes_needed(
+    tables: Collection[str],
+    *,
+    rows: int,
+    narrow: Container[str],
+    widths: Iterable[int],
+) -> float:
     """What tables and the largest index on them take, as the kept copy and as the one in use.
 
     ``narrow`` are the tables of bigints, ``widths`` the characters of texts of other widths.

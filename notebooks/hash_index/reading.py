@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import polars as pl
 
 import pgstudies as pg
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Mapping, Sequence
+
+    from pgstudies.records import Record
+
+    Answers = dict[str, bool | None]
 
 LARGE = 100_000
 """Rows; the index of a smaller table is mostly its first pages."""
@@ -12,12 +21,12 @@ MOST_COLD = 3000 / 2_000_000
 """Transactions of a cold run to rows of the table: the post's own in a minute."""
 
 
-def release_of(version_text):
+def release_of(version_text: str | None) -> str:
     """17.2 of "PostgreSQL 17.2 on x86_64…"; nothing where there is no text."""
     return (version_text or "").removeprefix("PostgreSQL ").split(" ")[0]
 
 
-def of_arms(record):
+def of_arms(record: Record) -> pl.DataFrame:
     """What each arm is: arm, index ("… (again)" of the second copy), release."""
     servers = dict(record.arms.select("name", "server").iter_rows())
     return pl.DataFrame(
@@ -31,19 +40,21 @@ def of_arms(record):
     )
 
 
-def cases_of(samples, widths, collations):
+def cases_of(
+    samples: pl.DataFrame, widths: Iterable[int], collations: Iterable[str]
+) -> list[str]:
     """The kinds of key that were measured, in the order of the page: texts by their width."""
     texts = {f"text{width}": width for width in widths} | {"wide": 100}
     cases = [
         "narrow",
-        *sorted(texts, key=texts.get),
+        *sorted(texts, key=texts.__getitem__),
         *(f"wide, {collation}" for collation in collations),
         "collision",
     ]
     return [case for case in cases if case in samples["case"]]
 
 
-def pages_read(samples):
+def pages_read(samples: pl.DataFrame) -> pl.DataFrame:
     """Pages read per transaction, cold: case, release, index, arm, reads (mean), low, high."""
     value = pl.col("value")
     return (
@@ -55,7 +66,9 @@ def pages_read(samples):
     )
 
 
-def from_cold_to_warm(samples, own, cases):
+def from_cold_to_warm(
+    samples: pl.DataFrame, own: str, cases: Sequence[str]
+) -> pl.DataFrame:
     """One transaction, leg by leg, on the release ``own``.
 
     Columns: arm, case, leg, value, low, high, what (the case and the unit: µs or pages).
@@ -80,21 +93,28 @@ def from_cold_to_warm(samples, own, cases):
     )
 
 
-def warm_turns(samples):
+def cold_times(samples: pl.DataFrame) -> pl.DataFrame:
+    """A transaction's µs where pages are read: step, case, arm, mean, median, 99 %.
+
+    Each is the median over the blocks.
+    """
+    shown = {"duration_s": "mean", "median_s": "median", "p99_s": "99 %"}
+    read = samples.filter(pl.col("step").is_in(["cold", "slow disk"]))
+    return (
+        pg.wide(read, list(shown), ["step", "case", "arm"])
+        .with_columns((pl.col(list(shown)) * 1e6).round(1))
+        .rename(shown)
+    )
+
+
+def warm_turns(samples: pl.DataFrame) -> pl.DataFrame:
     """How warm the warm turns were: case, arm, turns, least_hits (a part of 1)."""
     pages = ["buffers_hit", "buffers_read"]
     hit, read = map(pl.col, pages)
+    warm = samples.filter(pl.col("step") == "warm")
+    place = ["case", "arm", "block", "turn"]
     return (
-        samples.filter(
-            pl.col("step") == "warm", pl.col("metric").is_in(pages)
-        )
-        .pivot(
-            "metric",
-            on_columns=pages,
-            index=["case", "arm", "block", "turn"],
-            values="value",
-            aggregate_function="sum",
-        )
+        pg.wide(warm, pages, place, statistic="sum")
         .group_by("case", "arm")
         .agg(
             turns=pl.len(), least_hits=(hit / (hit + read)).min().round(5)
@@ -102,7 +122,7 @@ def warm_turns(samples):
     )
 
 
-def is_shown(samples):
+def is_shown(samples: pl.DataFrame) -> pl.Expr:
     """Whether an effect is of the quantity by which its step is shown; an expression."""
     warm = "cpu_s" if "cpu_s" in samples["metric"] else "duration_s"
     shown_by = {
@@ -113,7 +133,7 @@ def is_shown(samples):
     return pl.col("metric") == pl.col("step").replace_strict(shown_by)
 
 
-def patch_ratios(published):
+def patch_ratios(published: pl.DataFrame) -> pl.DataFrame:
     """The post's cost with the patch to that without: case, step, published_ratio."""
     ratios = _throughputs(published).select(
         "case",
@@ -126,7 +146,7 @@ def patch_ratios(published):
     return pl.concat([ratios, slow])
 
 
-def claimed_ratios(published):
+def claimed_ratios(published: pl.DataFrame) -> dict[str, float]:
     """The post's ratios by the ids of its claims."""
     patch = patch_ratios(published).filter(pl.col("step") != "slow disk")
     ratios = {
@@ -139,13 +159,13 @@ def claimed_ratios(published):
     return ratios
 
 
-def _throughputs(published):
+def _throughputs(published: pl.DataFrame) -> pl.DataFrame:
     return published.filter(pl.col("unit") == "tps").pivot(
         "arm", index=["case", "cache"], values="value"
     )
 
 
-def gains(rounds, cases):
+def gains(rounds: pl.DataFrame, cases: Sequence[str]) -> pl.DataFrame:
     """Warm, the code alone to code and value, as samples of which cases can be compared.
 
     Columns: block, round, case, step, metric, unit (ratio), code, code and value, value.
@@ -171,23 +191,15 @@ def gains(rounds, cases):
     )
 
 
-def told(ways):
+def told(ways: pl.DataFrame) -> pl.DataFrame:
     """Of builds, medians: arm, case, presorted (0 or 1), index_bytes, wal_bytes."""
     metrics = ["presorted", "index_bytes", "wal_bytes"]
-    return (
-        ways.filter(pl.col("metric").is_in(metrics))
-        .group_by("arm", "case", "metric")
-        .agg(pl.col("value").median())
-        .pivot(
-            "metric",
-            on_columns=metrics,
-            index=["arm", "case"],
-            values="value",
-        )
-    )
+    return pg.wide(ways, metrics, ["arm", "case"])
 
 
-def building_effects(samples, metrics):
+def building_effects(
+    samples: pl.DataFrame, metrics: Sequence[str]
+) -> list[pl.DataFrame]:
     """Effects on building: of the wrong estimate, and of leaving out the value, where measured."""
     built = pg.round_values(
         samples.filter(
@@ -209,19 +221,21 @@ def building_effects(samples, metrics):
     ]
 
 
-def not_warm(turns, comparison):
+def reason_not_warm(
+    turns: pl.DataFrame, comparison: Mapping[str, object]
+) -> str | None:
     """Why a warm claim is not judged, by the least hits in a turn of what it compares; or None.
 
     ``turns`` is ``warm_turns``; a claim compares two arms of one case, or two cases.
     """
     compared = turns.filter(pl.col("case").is_in(comparison.values()))
-    least_hits = compared["least_hits"].min()
+    least_hits = compared.select(pl.col("least_hits").min()).item()
     if least_hits is None or least_hits >= 0.999:
         return None
     return f"of a warm turn only {least_hits:.1%} of pages were in shared buffers"
 
 
-def comes_back(transactions, rows):
+def reason_not_cold(transactions: int, rows: int) -> str | None:
     """Why no cold claim is judged, by the size of a cold run; or None."""
     if transactions <= MOST_COLD * rows:
         return None
@@ -231,35 +245,34 @@ def comes_back(transactions, rows):
     )
 
 
-def answers_of_data(everything, rows):
+def answers_of_data(everything: pl.DataFrame, rows: int) -> Answers:
     """Whether the tables are what they should be, by what was looked at after loading."""
     loaded = everything.filter(
         pl.col("block") == 0, pl.col("step") == "load"
     )
 
-    def colliding(case):
-        return loaded.filter(
-            pl.col("metric") == "colliding", pl.col("case") == case
-        )["value"]
+    def of_cases(metric: str) -> dict[str, set[float]]:
+        values = loaded.filter(pl.col("metric") == metric)
+        by_case = values.group_by("case").agg("value").iter_rows()
+        return {case: set(found) for case, found in by_case}
 
-    sums = (
-        loaded.filter(pl.col("metric") == "checksum")
-        .group_by("case")
-        .agg(pl.col("value").n_unique())
-    )
+    sums, colliding = of_cases("checksum"), of_cases("colliding")
     return {
-        "every server has the same data": sums["value"].max() == 1,
+        "every server has the same data": max(
+            map(len, sums.values()), default=0
+        )
+        == 1,
         "nearly all colliding keys collide, and hardly any others": (
-            colliding("collision").min() >= 0.999 * rows
-            and colliding("narrow").max() < 0.01 * rows
+            min(colliding["collision"]) >= 0.999 * rows
+            and max(colliding["narrow"]) < 0.01 * rows
         ),
     }
 
 
-def answers_of_sizes(sizes, rows):
+def answers_of_sizes(sizes: pl.DataFrame, rows: int) -> Answers:
     """How large indexes are beside each other; None of each where the table is small."""
 
-    def size(index, case):
+    def size(index: str, case: str) -> Any:
         return sizes.filter(
             pl.col("case") == case, pl.col("arm") == index
         )["size_bytes"].item()
@@ -279,10 +292,10 @@ def answers_of_sizes(sizes, rows):
     }
 
 
-def answers_of_reads(reads, repeat):
+def answers_of_reads(reads: pl.DataFrame, repeat: str) -> Answers:
     """How many pages cold queries read, on one server; ``repeat`` is the second copy's index."""
 
-    def pages(index, case):
+    def pages(index: str, case: str) -> Any:
         found = reads.filter(
             pl.col("case") == case, pl.col("index") == index
         )["reads"]
@@ -301,10 +314,12 @@ def answers_of_reads(reads, repeat):
     }
 
 
-def answers_of_builds(ways, rows, unmet_settings):
+def answers_of_builds(
+    ways: pl.DataFrame, rows: int, unmet_settings: Container[str]
+) -> Answers:
     """When a hash index is sorted first; with other shared buffers the threshold is elsewhere."""
 
-    def presorted(arm, case):
+    def presorted(arm: str, case: str) -> set[float]:
         is_one = (
             (pl.col("metric") == "presorted")
             & (pl.col("arm") == arm)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pgstudies as pg
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 THIS_SERVER = "this server"
 NOTES = {
@@ -15,7 +20,13 @@ NOTES = {
 MB_PER_SESSION = 2
 
 
-def arms(*, server, releases, prepared, sessions):
+def arms(
+    *,
+    server: str,
+    releases: Sequence[str],
+    prepared: Iterable[int],
+    sessions: Iterable[int],
+) -> list[pg.Arm]:
     """Every release with no transaction open, and with each number of them, the baseline first.
 
     A server of the user's own comes last, or alone. Sessions hold transactions in the first two
@@ -39,7 +50,9 @@ def arms(*, server, releases, prepared, sessions):
     return found
 
 
-def arm(release, number, holder, *, again=False):
+def arm(
+    release: str, number: int, holder: str, *, again: bool = False
+) -> pg.Arm:
     name = (
         f"{release}, {number} {holder}" if number else f"{release}, none"
     )

@@ -6,10 +6,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import polars as pl
 
 import pgstudies as pg
 from pgstudies.errors import StudyError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pgstudies.records import Record
 
 FACES = [
     "create, many at once",
@@ -39,7 +46,9 @@ NAMED = pl.format(
 """A step and its metric, as charts call them."""
 
 
-def post_ratios(timings, percent):
+def post_ratios(
+    timings: pl.DataFrame, percent: pl.DataFrame
+) -> pl.DataFrame:
     """The post's cells: both times, percentages as printed and recomputed, and the times' ratio."""
     cell = ["battery", "test", "connections"]
     mvcc, now = pl.col("mvcc"), pl.col("snapshot_now")
@@ -53,12 +62,12 @@ def post_ratios(timings, percent):
     )
 
 
-def post_formula(ratio):
+def post_formula(ratio: pl.Expr) -> pl.Expr:
     """The post's percentage, the difference over the mean of both, by their ratio."""
     return (200 * (ratio - 1).abs() / (ratio + 1)).round(1)
 
 
-def lines_of(record):
+def lines_of(record: Record) -> pl.DataFrame:
     """What each measured arm is: *home* is its server, *release* the line it belongs to in charts.
 
     A server's arms with sessions are a line of their own; *open* counts transactions, *asked* is
@@ -91,7 +100,7 @@ def lines_of(record):
     return lines
 
 
-def home_of(arm, version):
+def home_of(arm: Mapping[str, Any], version: str) -> str:
     """The arm's release as its server tells it; a second copy of it is another one."""
     is_ours = arm["options"]["release"] == "this server"
     return (
@@ -101,19 +110,19 @@ def home_of(arm, version):
     )
 
 
-def release_of(names, number):
+def release_of(names: Iterable[str], number: str) -> str:
     """The version measured of a release; its number where none was."""
     return next((n for n in names if n.startswith(f"{number}.")), number)
 
 
-def metric_of(samples):
+def metric_of(samples: pl.DataFrame) -> str:
     """What effects rest on: CPU time where it can be seen."""
     return next(
         metric for metric in METRICS if metric in samples["metric"]
     )
 
 
-def costs_of(samples, at_once):
+def costs_of(samples: pl.DataFrame, at_once: int) -> pl.DataFrame:
     """Times of all turns but the first: ``value`` is seconds for one of ``at_once`` objects."""
     in_all = pl.col("case") == "many at once"
     return samples.filter(
@@ -124,7 +133,7 @@ def costs_of(samples, at_once):
     )
 
 
-def in_order(names):
+def in_order(names: Sequence[str]) -> list[pl.Expr]:
     """What sorts a chart's rows: by step and metric, then by release."""
     choices = [
         f"{what}: {name}" for what in STEPS for name in METRICS.values()
@@ -135,7 +144,9 @@ def in_order(names):
     ]
 
 
-def medians(costs, names, distinct):
+def medians(
+    costs: pl.DataFrame, names: Sequence[str], distinct: Sequence[str]
+) -> pl.DataFrame:
     """Median cost over blocks in ``us``, from ``low`` to ``high``, by release and number open."""
     by = ["release", "what", "metric", "open"]
     return (
@@ -155,7 +166,7 @@ def medians(costs, names, distinct):
     )
 
 
-def rounds_of(costs, lines):
+def rounds_of(costs: pl.DataFrame, lines: pl.DataFrame) -> pl.DataFrame:
     return (
         pg.round_values(costs, by=["what", "metric"])
         .join(lines, on="arm")
@@ -163,7 +174,7 @@ def rounds_of(costs, lines):
     )
 
 
-def from_none(rounds, lines):
+def from_none(rounds: pl.DataFrame, lines: pl.DataFrame) -> pl.DataFrame:
     """The rounds, in which sessions begin where their release does: with no transaction open."""
     of_line = lines.select("release", "home").unique()
     without = rounds.filter(pl.col("open") == 0).drop("release")
@@ -171,7 +182,9 @@ def from_none(rounds, lines):
     return pl.concat([zeros, rounds.filter(pl.col("open") > 0)])
 
 
-def growth_lines(growth, names, distinct):
+def growth_lines(
+    growth: pl.DataFrame, names: Sequence[str], distinct: Sequence[str]
+) -> pl.DataFrame:
     """Growth by release and ``connections``, each line beginning at 1 with none open."""
     shown = growth.select(
         "low",
@@ -196,7 +209,7 @@ def growth_lines(growth, names, distinct):
     )
 
 
-def timeline(at_top, names):
+def timeline(at_top: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
     """Growth of the post's three steps in the order of releases; ``measure`` names the metric."""
     return (
         at_top.filter(pl.col("what").is_in(FACES))
@@ -212,12 +225,14 @@ def timeline(at_top, names):
     )
 
 
-def relative_to(numbers, rounds):
+def relative_to(
+    numbers: Iterable[int], rounds: pl.DataFrame
+) -> pl.DataFrame:
     """Every round's cost over that of the same release with fewer open: ``since`` says how many."""
     return pl.concat([grown_since(number, rounds) for number in numbers])
 
 
-def grown_since(number, rounds):
+def grown_since(number: int, rounds: pl.DataFrame) -> pl.DataFrame:
     same = ["block", "round", "what", "metric"]
     # Arms with sessions have none without: theirs is the one of their server.
     same.append("release" if number else "home")
@@ -231,7 +246,7 @@ def grown_since(number, rounds):
     )
 
 
-def post_beside(ratios, ours):
+def post_beside(ratios: pl.DataFrame, ours: pl.DataFrame) -> pl.DataFrame:
     """The post's ratios and ours, and both as the post's percentages, by test and connections."""
     return (
         ratios.with_columns(what=pl.col("test").replace_strict(TESTS))
@@ -261,7 +276,9 @@ def post_beside(ratios, ours):
     )
 
 
-def ratio_lines(ratios, effects):
+def ratio_lines(
+    ratios: pl.DataFrame, effects: pl.DataFrame
+) -> pl.DataFrame:
     """The post's ratios and ours by test and connections: a line for each battery and release."""
     of_post = ratios.select(
         arm=pl.format("post, battery {}", "battery"),
@@ -287,7 +304,7 @@ def ratio_lines(ratios, effects):
     )
 
 
-def pairs(ratios, ours):
+def pairs(ratios: pl.DataFrame, ours: pl.DataFrame) -> pl.DataFrame:
     """Every ratio of the post's that was measured here, too, with ours: a ``claim`` each."""
     return (
         ratios.with_columns(what=pl.col("test").replace_strict(TESTS))
@@ -308,7 +325,7 @@ def pairs(ratios, ours):
     )
 
 
-def known_of(ratios):
+def known_of(ratios: pl.DataFrame) -> dict[tuple[Any, ...], float]:
     """The post's ratios by battery, test and connections."""
     cell = ["battery", "test", "connections"]
     return {
@@ -317,14 +334,16 @@ def known_of(ratios):
     }
 
 
-def ends_in_post(ratios, measured):
+def ends_in_post(
+    ratios: pl.DataFrame, measured: Iterable[int]
+) -> tuple[int, int] | tuple[None, None]:
     """Fewest and most of the measured numbers that the second battery has, too, or None twice."""
     known = known_of(ratios)
     both = [number for number in measured if (2, "drop", number) in known]
     return (both[0], both[-1]) if both else (None, None)
 
 
-def missing(asked, most):
+def reason_missing(asked: Iterable[str], most: int | None) -> str | None:
     """Why no claim can be judged: a release was not run, or no number of the post's; or None."""
     for name in ("9.3", "9.6"):
         if name not in set(asked):
@@ -334,11 +353,17 @@ def missing(asked, most):
     return None
 
 
-def told_by_post(ratios, fewest, most, *, tested):
+def told_by_post(
+    ratios: pl.DataFrame,
+    fewest: int | None,
+    most: int | None,
+    *,
+    tested: bool,
+) -> dict[str, float | None]:
     """The second battery's growth from fewest to most, where tested, and its ratio with fewest."""
     known = known_of(ratios)
 
-    def growth(test):
+    def growth(test: str) -> float | None:
         if not tested or fewest == most:
             return None
         return known[2, test, most] / known[2, test, fewest]
@@ -351,7 +376,7 @@ def told_by_post(ratios, fewest, most, *, tested):
     }
 
 
-def not_held(samples):
+def reason_not_held(samples: pl.DataFrame) -> str | None:
     """Why nothing tells what open transactions cost: some snapshot was without them; or None."""
     listed = samples.filter(pl.col("metric") == "xids")
     if (listed["value"] >= listed["open"]).all():
@@ -359,7 +384,9 @@ def not_held(samples):
     return "some snapshot did not list all the transactions held open"
 
 
-def against(growth, bases, later):
+def against(
+    growth: pl.DataFrame, bases: Iterable[str], later: Sequence[str]
+) -> pl.DataFrame:
     """The later releases' growth against that of each of the bases."""
     by = ["what", "metric"]
     tables = [
@@ -380,7 +407,7 @@ def against(growth, bases, later):
     return pl.concat(tables or [empty])
 
 
-def touched_of(samples, at_once):
+def touched_of(samples: pl.DataFrame, at_once: int) -> pl.DataFrame:
     """Buffers per object, hit and read together, in every turn with many at once."""
     return (
         samples.filter(
@@ -392,17 +419,20 @@ def touched_of(samples, at_once):
     )
 
 
-def growth_of_work(touched, top):
+def growth_of_work(touched: pl.DataFrame, top: int) -> float | None:
     """How often more pages a drop touches with ``top`` open than without; None if not counted."""
     work = touched.filter(pl.col("step") == "drop").pivot(
         "open", index=["block", "release", "turn"], values="value"
     )
     if work.is_empty():
         return None
-    return work.select((pl.col(str(top)) / pl.col("0")).median()).item()
+    growth = pl.col(str(top)) / pl.col("0")
+    return float(work.select(growth.median()).item())
 
 
-def removal(starts, numbers, names):
+def removal(
+    starts: pl.DataFrame, numbers: Sequence[int], names: Sequence[str]
+) -> pl.DataFrame:
     """A session's start in ms, removing at the post's path and removing the real files."""
     return (
         pg.paired_effects(
@@ -426,7 +456,9 @@ def removal(starts, numbers, names):
     )
 
 
-def all_of(samples, metric, condition, **where):
+def all_of(
+    samples: pl.DataFrame, metric: str, condition: pl.Expr, **where: str
+) -> bool | None:
     """Whether the condition holds for every value of the metric there; None if there is none."""
     rows = samples.filter(
         pl.col("metric") == metric,
@@ -435,10 +467,14 @@ def all_of(samples, metric, condition, **where):
     return rows.select(condition.all()).item() if rows.height else None
 
 
-def counted(samples, touched, top, at_once):
+def counted(
+    samples: pl.DataFrame, touched: pl.DataFrame, top: int, at_once: int
+) -> dict[str, bool | None]:
     """What must come out the same on every machine: yes, no, or None where it was not counted."""
 
-    def every(metric, condition, **where):
+    def every(
+        metric: str, condition: pl.Expr, **where: str
+    ) -> bool | None:
         return all_of(samples, metric, condition, **where)
 
     value, work = pl.col("value"), growth_of_work(touched, top)
@@ -457,6 +493,6 @@ def counted(samples, touched, top, at_once):
             "files_removed", value == 0, case="the post's path"
         ),
         "dropping touches as many pages with open transactions as without, within a tenth": (
-            work and abs(work - 1) < 0.1
+            pg.if_known(lambda work: abs(work - 1) < 0.1, work)
         ),
     }

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from typing import TYPE_CHECKING
 
 import pgstudies as pg
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 OUT = "Every scan begins at block 0"
 IN = "A scan begins where another one is"
@@ -15,17 +19,17 @@ DIRECT = {"debug_io_direct": "data"}
 
 def arms(
     *,
-    scans,
-    machines,
-    table_mb,
-    window,
-    small_bytes,
-    io_methods,
-    concurrencies,
-    combine_kb,
-    releases,
-    schedulers,
-):
+    scans: Sequence[int],
+    machines: Sequence[str],
+    table_mb: int,
+    window: int,
+    small_bytes: int,
+    io_methods: Sequence[str],
+    concurrencies: Sequence[int],
+    combine_kb: Sequence[int],
+    releases: Sequence[str],
+    schedulers: Sequence[str],
+) -> list[pg.Arm]:
     """Every arm, in the order of the page.
 
     ``window`` is what the kernel reads ahead (bytes), ``small_bytes`` what a machine of small
@@ -45,12 +49,14 @@ def arms(
     return found
 
 
-def crowd(scans):
+def crowd(scans: Sequence[int]) -> int:
     """The most scans of those that are no more than four: for what more would overdo."""
     return max((n for n in scans if n <= 4), default=min(scans))
 
 
-def reason_too_small(count, window, small_bytes):
+def reason_too_small(
+    count: int, window: int, small_bytes: int
+) -> str | None:
     """Why so many scans that read by themselves cannot be had in small memory, or None."""
     if 2 * count * window <= small_bytes:
         return None
@@ -60,7 +66,9 @@ def reason_too_small(count, window, small_bytes):
     )
 
 
-def of_the_post(scans, table_mb, too_small):
+def of_the_post(
+    scans: Sequence[int], table_mb: int, too_small: str | None
+) -> list[pg.Arm]:
     """Off, on, and what varies them: the ring of buffers and the removed offset."""
     quarter = {"shared_buffers": f"{max(1, table_mb // 4)}MB"}
     return [
@@ -86,14 +94,14 @@ def of_the_post(scans, table_mb, too_small):
     ]
 
 
-def without_ring(scans, table_mb):
+def without_ring(scans: Sequence[int], table_mb: int) -> pg.Arm:
     """A table that is smaller than a quarter of shared buffers."""
     fits = {"shared_buffers": f"{5 * table_mb}MB"}
     words = "Shared buffers have room for the table."
     return _arm("no ring", words, "on", ROOMY, scans, settings=fits)
 
 
-def past_the_kernel():
+def past_the_kernel() -> list[pg.Arm]:
     """Two scans with direct I/O, off and on."""
     words = "past the kernel's cache."
     return [
@@ -102,7 +110,11 @@ def past_the_kernel():
     ]
 
 
-def looking_ahead(io_methods, concurrencies, combine_kb):
+def looking_ahead(
+    io_methods: Sequence[str],
+    concurrencies: Sequence[int],
+    combine_kb: Sequence[int],
+) -> list[pg.Arm]:
     """Two scans in step with direct I/O, for every way in which 18 can read ahead."""
     found = []
     for method, concurrency, combine in itertools.product(
@@ -120,21 +132,21 @@ def looking_ahead(io_methods, concurrencies, combine_kb):
     return found
 
 
-def of_release(release, *, with_direct):
+def of_release(release: str, *, with_direct: bool) -> list[pg.Arm]:
     """Two scans on another release, with direct I/O too where that is measured and it has it."""
     found = []
     for sync, said in BOTH:
         words = f"{said}, on {release}."
         slow = ("small and slow",)
         found.append(_arm(sync, words, sync, slow, [2], release=release))
-        if with_direct and int(release.split(".")[0]) >= 16:
+        if with_direct and int(release.partition(".")[0]) >= 16:
             name = {"off": "direct, off", "on": "direct"}[sync]
             words = f"{said}, past the kernel's cache."
             found.append(_direct(name, words, sync, release=release))
     return found
 
 
-def under_scheduler(scheduler):
+def under_scheduler(scheduler: str) -> list[pg.Arm]:
     """Scans in small memory while the disk has this I/O scheduler."""
     return [
         _arm(
@@ -150,17 +162,17 @@ def under_scheduler(scheduler):
 
 
 def _arm(
-    name,
-    description,
-    sync,
-    cases,
-    counts,
+    name: str,
+    description: str,
+    sync: str,
+    cases: Sequence[str],
+    counts: Sequence[int],
     *,
-    settings=None,
-    scheduler=None,
-    release=None,
-    not_run=None,
-):
+    settings: Mapping[str, str] | None = None,
+    scheduler: str | None = None,
+    release: str | None = None,
+    not_run: str | None = None,
+) -> pg.Arm:
     options = {
         "sync": sync,
         "cases": cases,
@@ -177,13 +189,20 @@ def _arm(
     )
 
 
-def _direct(name, description, sync, *, settings=None, release=None):
+def _direct(
+    name: str,
+    description: str,
+    sync: str,
+    *,
+    settings: Mapping[str, str] | None = None,
+    release: str | None = None,
+) -> pg.Arm:
     return _arm(
         name,
         description,
         sync,
         ("direct",),
         (2,),
-        settings=DIRECT | (settings or {}),
+        settings={**DIRECT, **(settings or {})},
         release=release,
     )

@@ -7,10 +7,14 @@ scans ran at once.  What is not sorted here is in no order.
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 import pgstudies as pg
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 COUNTERS = {
     "read_bytes": "processes",
@@ -21,7 +25,7 @@ STEPPED = ["began_ahead", "together", "apart", "apart_most"]
 ROOMY_IDEAL = {"warm": [0.0, 0.0], "cold": [1.0, 1.0]}
 
 
-def tables_read(in_tables):
+def tables_read(in_tables: pl.Expr) -> dict[str, pl.Expr]:
     """The median, least and most of bytes read, to two digits, for a group or a frame."""
     return {
         "tables": in_tables.median().round(2),
@@ -30,7 +34,7 @@ def tables_read(in_tables):
     }
 
 
-def places(walks):
+def places(walks: pl.DataFrame) -> pl.DataFrame:
     """Where scans were: arm, case, step, seconds, scan (from 1) and block."""
     began = pl.col("started_at").min().over("arm", "case", "step")
     since = pl.col("started_at") - began
@@ -48,40 +52,37 @@ def places(walks):
     )
 
 
-def walking_cost(samples):
+def walking_cost(samples: pl.DataFrame) -> pl.DataFrame:
     """Time and bytes of walking scans, relative to those that count, by case, arm and scans.
 
     Empty where not both are known.
     """
-    value = pl.col("value")
-    compared = (
-        samples.filter(
-            pl.col("step").is_in(["walk", "scan"]),
-            pl.col("metric").is_in(["duration_s", "read_bytes"]),
-        )
-        .group_by("case", "arm", "metric", scans="iteration")
-        .agg(
-            walking=value.filter(pl.col("step") == "walk").median(),
-            counting=value.filter(pl.col("step") == "scan").median(),
+    metrics, place = (
+        ["duration_s", "read_bytes"],
+        ["case", "arm", "iteration"],
+    )
+    walking, counting = (
+        pg.wide(samples.filter(pl.col("step") == step), metrics, place)
+        for step in ("walk", "scan")
+    )
+    times, read = (
+        (pl.col(metric) / pl.col(f"{metric}_counting")).round(2)
+        for metric in metrics
+    )
+    return (
+        walking.join(counting, on=place, suffix="_counting")
+        .select(
+            "case",
+            "arm",
+            pl.col("iteration").alias("scans"),
+            times.alias("time, walking/counting"),
+            read.alias("bytes, walking/counting"),
         )
         .drop_nulls()
-        .with_columns(
-            ratio=(pl.col("walking") / pl.col("counting")).round(2)
-        )
-        .pivot("metric", index=["case", "arm", "scans"], values="ratio")
-    )
-    if not {"duration_s", "read_bytes"} <= set(compared.columns):
-        return pl.DataFrame()
-    return compared.select(
-        "case",
-        "arm",
-        "scans",
-        pl.col("duration_s").alias("time, walking/counting"),
-        pl.col("read_bytes").alias("bytes, walking/counting"),
     )
 
 
-def by_count(scanned, in_tables):
+def by_count(scanned: pl.DataFrame, in_tables: pl.Expr) -> pl.DataFrame:
     """Tables read, and low and high, by case, arm and scans."""
     return (
         scanned.filter(pl.col("metric") == "read_bytes")
@@ -91,7 +92,9 @@ def by_count(scanned, in_tables):
     )
 
 
-def ideal(cases, *, most, stagger):
+def ideal(
+    cases: Iterable[str], *, most: int, stagger: float
+) -> pl.DataFrame:
     """Tables that 1 scan and ``most`` scans read where none of them loses step, by case."""
     in_step = [1.0, 1 + stagger * (most - 1)]
     return pl.concat(
@@ -106,23 +109,20 @@ def ideal(cases, *, most, stagger):
     )
 
 
-def by_counter(scanned, in_tables):
+def by_counter(scanned: pl.DataFrame, in_tables: pl.Expr) -> pl.DataFrame:
     """Tables read by case, arm and scans, as each of three counters has them."""
     return (
-        scanned.filter(pl.col("metric").is_in(list(COUNTERS)))
-        .group_by("case", "arm", "metric", scans="iteration")
-        .agg(in_tables.median().round(2).alias("tables"))
-        .pivot(
-            "metric",
-            on_columns=list(COUNTERS),
-            index=["case", "arm", "scans"],
-            values="tables",
+        pg.wide(
+            scanned.with_columns(value=in_tables),
+            list(COUNTERS),
+            ["case", "arm", "iteration"],
         )
-        .rename(COUNTERS)
+        .with_columns(pl.col(list(COUNTERS)).round(2))
+        .rename(COUNTERS | {"iteration": "scans"})
     )
 
 
-def with_lone_scans(slowdown):
+def with_lone_scans(slowdown: pl.DataFrame) -> pl.DataFrame:
     """The ratio by case, arm and scans, with that of a lone scan, which is 1; none is unknown."""
     one = pl.lit(1.0)
     lone = slowdown.select("case", "arm").unique()
@@ -144,7 +144,9 @@ def with_lone_scans(slowdown):
     )
 
 
-def by_stagger(samples, in_tables, *, count, usual):
+def by_stagger(
+    samples: pl.DataFrame, in_tables: pl.Expr, *, count: int, usual: float
+) -> pl.DataFrame:
     """Tables read and seconds taken by ``count`` scans, by the part of a scan between them.
 
     ``usual`` is the stagger of the step "scan", and the mean of random ones.
@@ -177,17 +179,14 @@ def by_stagger(samples, in_tables, *, count, usual):
     )
 
 
-def drift(walks, by):
+def drift(walks: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     """Medians of where scans began and how far apart they were, by the columns of ``by``."""
-    return (
-        walks.filter(pl.col("metric").is_in(STEPPED))
-        .group_by(*by, "metric")
-        .agg(pl.col("value").median())
-        .pivot("metric", on_columns=STEPPED, index=by, values="value")
-    )
+    return pg.wide(walks, STEPPED, by)
 
 
-def seconds_and_tables(samples, in_tables):
+def seconds_and_tables(
+    samples: pl.DataFrame, in_tables: pl.Expr
+) -> pl.DataFrame:
     """The median value, by arm, scans and what it is: seconds per scan or tables read."""
     timed = pl.col("metric") == "duration_s"
     return (
@@ -205,7 +204,7 @@ def seconds_and_tables(samples, in_tables):
     )
 
 
-def of_pairs(pairs, in_tables):
+def of_pairs(pairs: pl.DataFrame, in_tables: pl.Expr) -> pl.DataFrame:
     """Tables that two scans read, counting and walking, and how they drifted apart, by arm."""
     read = pairs.filter(pl.col("metric") == "read_bytes")
     walking = read.filter(pl.col("step") == "walk")
@@ -228,7 +227,7 @@ def of_pairs(pairs, in_tables):
     )
 
 
-def by_offset(behind, in_tables):
+def by_offset(behind: pl.DataFrame, in_tables: pl.Expr) -> pl.DataFrame:
     """Tables read by both scans, and low and high, by offset: a part of shared buffers, as text."""
     return (
         behind.filter(pl.col("metric") == "read_bytes")
@@ -242,28 +241,59 @@ def by_offset(behind, in_tables):
     )
 
 
-def in_step(scanned, *, case, count):
-    """From the first beginning to the last end (s), and bytes read, of so many scans in step."""
-    return scanned.filter(
-        pl.col("case") == case,
-        pl.col("arm") == "on",
-        pl.col("iteration") == count,
-    ).pivot(
-        "metric",
-        on_columns=["makespan_s", "read_bytes"],
-        index=["block", "turn"],
-        values="value",
+def with_both_times(
+    behind: pl.DataFrame, in_tables: pl.Expr
+) -> pl.DataFrame:
+    """Medians by offset: tables that both scans read, and what either of them took."""
+    is_read = pl.col("metric") == "read_bytes"
+    shown = {
+        "read_bytes": "tables read",
+        "leader_s": "first, s",
+        "follower_s": "second, s",
+    }
+    return (
+        pg.wide(
+            behind.with_columns(
+                value=pl.when(is_read).then(in_tables).otherwise("value")
+            ),
+            list(shown),
+            ["iteration"],
+        )
+        .sort("iteration")
+        .select(
+            offset=pl.col("iteration") / 100,
+            **{
+                name: pl.col(metric).round(3)
+                for metric, name in shown.items()
+            },
+        )
     )
 
 
-def beginnings(walks):
+def in_step(
+    scanned: pl.DataFrame, *, case: str, count: int
+) -> pl.DataFrame:
+    """From the first beginning to the last end (s), and bytes read, of so many scans in step."""
+    of_them = scanned.filter(
+        pl.col("case") == case,
+        pl.col("arm") == "on",
+        pl.col("iteration") == count,
+    )
+    return pg.wide(
+        of_them, ["makespan_s", "read_bytes"], ["block", "turn"]
+    )
+
+
+def beginnings(walks: pl.DataFrame) -> dict[str, set[float]]:
     """The blocks at which scans began, as a set for each arm."""
     began = walks.filter(pl.col("metric") == "began_at")
     by_arm = began.group_by("arm").agg("value").iter_rows()
     return {arm: set(blocks) for arm, blocks in by_arm}
 
 
-def reason_no_chance(apart, in_step, most):
+def reason_no_chance(
+    apart: float | None, in_step: float | None, most: int
+) -> str | None:
     """Why it cannot tell what synchronization does, by the tables read out of step and in step."""
     if apart is None or in_step is None:
         return "memory and disk could not be made small and slow here"
@@ -274,7 +304,7 @@ def reason_no_chance(apart, in_step, most):
     return None
 
 
-def reason_few(count, stagger):
+def reason_few(count: int, stagger: float) -> str | None:
     """Why so few scans cannot be twice as fast in step as out of it."""
     gain = count / (
         1 + stagger * (count - 1)
@@ -284,7 +314,9 @@ def reason_few(count, stagger):
     return f"not at this size: {count} scans gain at most {gain:.1f} times"
 
 
-def reason_small(table_bytes, window, margin):
+def reason_small(
+    table_bytes: int, window: int, margin: float
+) -> str | None:
     """Why no scan's time is known to within the margin, the table being so small.
 
     ``window`` is what the kernel reads ahead (bytes): one where a scan begins, one where it ends.
@@ -298,7 +330,9 @@ def reason_small(table_bytes, window, margin):
     )
 
 
-def reason_crowded(table_bytes, window, count, stagger):
+def reason_crowded(
+    table_bytes: int, window: int, count: int, stagger: float
+) -> str | None:
     """Why scans that lose step for a moment cannot find it again, memory being so small.
 
     Memory is an eighth of the table; each scan out of step reads two windows ahead (bytes).
@@ -313,7 +347,9 @@ def reason_crowded(table_bytes, window, count, stagger):
     )
 
 
-def reason_parted(count, in_step, stagger):
+def reason_parted(
+    count: int, in_step: float, stagger: float
+) -> str | None:
     """Why so many scans in step are not what this run has, though they shared much."""
     wanted = 1 + stagger * (count - 1)
     if in_step <= 1.3 * wanted:
@@ -321,9 +357,14 @@ def reason_parted(count, in_step, stagger):
     return f"scans lost step here: {count} read {in_step:.1f} tables, {wanted:.1f} if none does"
 
 
-def reason_no_cores(makespan_s, read_bytes, bytes_per_second):
-    """Why the processor, and not the disk, decided how long scans took; a value for each group."""
-    share = (read_bytes / bytes_per_second / makespan_s).median()
+def reason_no_cores(
+    in_step: pl.DataFrame, bytes_per_second: float
+) -> str | None:
+    """Why the processor, and not the disk, decided how long scans took; a row for each group."""
+    at_work = (
+        pl.col("read_bytes") / bytes_per_second / pl.col("makespan_s")
+    )
+    share = in_step.select(at_work.median()).item()
     if share is None or share >= 0.8:
         return None
     return f"the disk was at work {100 * share:.0f} % of the time: cores were too few or too busy"

@@ -11,16 +11,36 @@ import itertools
 import statistics
 import threading
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
 
 from pgstudies.measuring import block_of
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import LiteralString
+
+    import psycopg
+    from psycopg.rows import TupleRow
+
+    from pgstudies.measuring import Trial
+
+    Session = psycopg.Connection[TupleRow]
+    Places = list[tuple[datetime, int]]
+
 NEAR = 64
 """Blocks, twice what the smallest ring holds: scans no further apart are together."""
 
 
-def step_by_step(session, path, what, *, pages, per_page):
+def step_by_step(
+    session: Session,
+    path: Places,
+    what: LiteralString,
+    *,
+    pages: int,
+    per_page: int,
+) -> None:
     """Scan the table by a cursor, and note in ``path`` when it was at which block.
 
     It moves by 16 pages of rows at a time, as a scan notes its place for others every 16 pages.
@@ -29,7 +49,7 @@ def step_by_step(session, path, what, *, pages, per_page):
     query = "BEGIN; DECLARE scan NO SCROLL CURSOR FOR SELECT ctid::text, {} FROM big"
     session.execute(sql.SQL(query).format(sql.SQL(what)))
     move = sql.SQL("MOVE {} FROM scan").format(16 * per_page).as_string()
-    first = block_of(session.execute("FETCH 1 FROM scan").fetchone()[0])
+    first = block_of(session.execute("FETCH 1 FROM scan").fetchall()[0][0])
     rows = 1
     path.append((datetime.now(UTC), first))
     while moved := session.execute(move).rowcount:
@@ -40,25 +60,45 @@ def step_by_step(session, path, what, *, pages, per_page):
     session.execute("COMMIT")
 
 
-def note(trial, step, case, paths, *, pages):
+def note(
+    trial: Trial,
+    step: str,
+    case: str,
+    paths: Sequence[Places],
+    *,
+    pages: int,
+) -> None:
     """Record the distances between scans and, in the first block of a run, where each was."""
     note_distances(trial, step, case, paths, pages=pages)
     if trial.block == 1:
         note_places(trial, step, case, paths)
 
 
-def note_places(trial, step, case, paths):
+def note_places(
+    trial: Trial, step: str, case: str, paths: Iterable[Places]
+) -> None:
     """Record about 150 positions of every scan, enough for a picture."""
     for number, path in enumerate(paths, 1):
         for at, block in path[:: max(1, len(path) // 150)]:
-            where = {"iteration": number, "case": case, "at": at}
+            where: dict[str, Any] = {
+                "iteration": number,
+                "case": case,
+                "at": at,
+            }
             trial.record(step, "block", block, "block number", **where)
 
 
-def note_distances(trial, step, case, paths, *, pages):
+def note_distances(
+    trial: Trial,
+    step: str,
+    case: str,
+    paths: Iterable[Places],
+    *,
+    pages: int,
+) -> None:
     """Record where scans began, and how far each was from the one that began before it."""
     for number, (one, two) in enumerate(itertools.pairwise(paths), 2):
-        where = {"iteration": number, "case": case}
+        where: dict[str, Any] = {"iteration": number, "case": case}
         trial.record(step, "began_at", two[0][1], "block number", **where)
         ahead = distances(one, two, pages=pages)
         if ahead:
@@ -74,7 +114,7 @@ def note_distances(trial, step, case, paths, *, pages):
             trial.record(step, "together", near, "part", **where)
 
 
-def distances(one, two, *, pages):
+def distances(one: Places, two: Places, *, pages: int) -> list[int]:
     """How many blocks the second is ahead, the shorter way round, wherever it notes its place."""
     times = [at for at, _ in one]
     found = []
@@ -85,7 +125,9 @@ def distances(one, two, *, pages):
     return found
 
 
-def leader_and_follower(lag, count, *, pages):
+def leader_and_follower(
+    lag: int, count: Callable[[Session, int, int], None], *, pages: int
+) -> Callable[[Session, int], None]:
     """The work of two sessions: the first counts the table, the second does ``lag`` blocks behind.
 
     ``count(session, begin, end)`` counts a range of blocks.  The second begins when the first is
@@ -94,7 +136,7 @@ def leader_and_follower(lag, count, *, pages):
     halfway, leader = threading.Event(), [0]
     stride = max(1, min(256, pages // 64))
 
-    def work(session, number):
+    def work(session: Session, number: int) -> None:
         if number:
             halfway.wait(600)
         start = (leader[0] - lag) % pages if number else 0

@@ -54,9 +54,9 @@ def test_checkpoints_end_after_half_of_the_iterations_but_not_before_two(
 
 
 def test_claims_are_not_judged_where_the_table_may_fit_into_shared_buffers() -> None:
-    assert READING.held_in_buffers({}) is None
-    assert READING.held_in_buffers({"jit": "on"}) is None
-    assert "may hold the whole table" in READING.held_in_buffers({"shared_buffers": "1GB"})
+    assert READING.reason_held_in_buffers({}) is None
+    assert READING.reason_held_in_buffers({"jit": "on"}) is None
+    assert "may hold the whole table" in READING.reason_held_in_buffers({"shared_buffers": "1GB"})
 
 
 def test_the_post_claims_what_its_log_says() -> None:

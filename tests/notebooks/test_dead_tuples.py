@@ -15,9 +15,31 @@ import pgstudies as pg
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+ARMS = pg.beside("dead_tuples", "arms")
 READING = pg.beside("dead_tuples", "reading")
 WATCH = pg.beside("dead_tuples", "watch")
 MB = 2**20
+
+
+def arms(**other: Any) -> dict[str, pg.Arm]:
+    plain: dict[str, Any] = {"releases": [], "dense_pages": 1_000_000, "dense_hash": False}
+    plain |= {"real_table": False, "no_bench": None}
+    return {arm.name: arm for arm in ARMS.arms(**plain | other)}
+
+
+def test_structures_come_before_vacuum_and_only_they_need_the_extension() -> None:
+    found = arms(no_bench="there is no compiler")
+    assert list(found) == [*ARMS.STRUCTURES, "VACUUM"]
+    assert [name for name, arm in found.items() if arm.not_run is None] == ["VACUUM"]
+    assert list(arms(releases=["16", "9.6"]))[-3:] == ["VACUUM", "VACUUM, 16", "VACUUM, 9.6"]
+    states = {real: {arm.state for arm in arms(real_table=real).values()} for real in (True, False)}
+    assert states == {True: {"a table", "dead rows"}, False: {"nothing", "dead rows"}}
+
+
+def test_structures_take_memory_in_proportion_to_the_posts_dense_case() -> None:
+    assert {arm.memory_bytes for arm in arms(dense_pages=500_000).values()} >= {520 * MB, 280 * MB}
+    assert arms()["hash"].memory_bytes == 0
+    assert arms(dense_hash=True)["hash"].memory_bytes == 3720 * MB
 
 
 def samples(*rows: tuple[int, str, str, str, float]) -> pl.DataFrame:
@@ -111,7 +133,7 @@ def test_releases_are_compared_as_numbers() -> None:
 
 def test_each_reason_speaks_where_its_condition_fails_and_is_silent_elsewhere() -> None:
     def reason(rows: pl.DataFrame, version: int = 180000) -> Any:
-        return READING.no_vacuum(rows, "VACUUM, 16", version)
+        return READING.reason_no_vacuum(rows, "VACUUM, 16", version)
 
     assert reason(both(64 * MB)) is None
     assert reason(both(None)) is None
@@ -127,6 +149,7 @@ def test_lookups_have_to_hit_as_often_as_expected_in_every_block() -> None:
     right, wrong = (samples((2, "a", "dense", "hits", n)) for n in (5, 4))
     assert READING.all_found(pl.concat([expected, turns, right])) is True
     assert READING.all_found(pl.concat([expected, turns, wrong])) is False
+    assert READING.all_found(pl.concat([expected, turns])) is False
     assert READING.all_found(expected.clear()) is None
 
 

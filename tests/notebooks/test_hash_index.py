@@ -62,18 +62,26 @@ def test_warm_claims_need_warm_turns_of_what_they_compare() -> None:
     turns = pl.DataFrame({"case": list(hits), "least_hits": list(hits.values())})
     step = {"step": "warm", "baseline": "code and value", "candidate": "code"}
     for case in POST:
-        assert READING.not_warm(turns, step | {"case": case}) is None
+        assert READING.reason_not_warm(turns, step | {"case": case}) is None
     locales = {"step": "warm", "baseline": "wide", "candidate": "wide, en_US"}
-    assert READING.not_warm(turns, locales) == (
+    assert READING.reason_not_warm(turns, locales) == (
         "of a warm turn only 97.2% of pages were in shared buffers"
     )
 
 
 def test_cold_claims_need_a_run_as_short_for_its_table_as_the_posts() -> None:
-    assert READING.comes_back(3000, 2_000_000) is None
-    assert READING.comes_back(151, 100_000) == (
+    assert READING.reason_not_cold(3000, 2_000_000) is None
+    assert READING.reason_not_cold(151, 100_000) == (
         "not at this size: 151 transactions on 100,000 rows come back to pages that they have read"
     )
+
+
+def test_cold_times_are_medians_of_what_pgbench_tells_in_microseconds() -> None:
+    told = [("hash", "wide", "cold", "duration_s", s) for s in (2e-6, 4e-6, 9e-6)]
+    told += [("hash", "wide", "cold", "p99_s", 5e-5), ("hash", "wide", "warm", "median_s", 1e-6)]
+    assert READING.cold_times(samples(*told)).to_dicts() == [
+        {"step": "cold", "case": "wide", "arm": "hash", "mean": 4.0, "median": None, "99 %": 50.0}
+    ]
 
 
 def test_data_must_be_the_same_and_collide_where_it_should() -> None:

@@ -58,6 +58,15 @@ EACH = 6
 ITERATIONS = 4
 
 
+def test_the_arms_do_so_much_more_work_as_their_names_say() -> None:
+    arms = pg.beside("instrument", "arms").arms()
+    assert {arm.name: arm.options["times"] for arm in arms} == {
+        "baseline": 100,
+        "2 % more": 102,
+        "10 % more": 110,
+    }
+
+
 def values(
     rng: np.random.Generator,
     *,

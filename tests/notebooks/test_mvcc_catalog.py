@@ -146,12 +146,12 @@ def test_the_percentage_is_the_posts() -> None:
 
 
 def test_each_reason_speaks_where_its_condition_fails_and_is_silent_elsewhere() -> None:
-    assert READING.missing(["9.3", "13"], 2000) == "release 9.6 was not run"
-    assert "none of the post's numbers" in READING.missing(["9.3", "9.6"], None)
-    assert READING.missing(["9.3", "9.6"], 2000) is None
+    assert READING.reason_missing(["9.3", "13"], 2000) == "release 9.6 was not run"
+    assert "none of the post's numbers" in READING.reason_missing(["9.3", "9.6"], None)
+    assert READING.reason_missing(["9.3", "9.6"], 2000) is None
     listed = pl.DataFrame({"metric": "xids", "value": [20.0, 21.0], "open": [20, 20]})
-    assert READING.not_held(listed) is None
-    assert "did not list all" in READING.not_held(listed.with_columns(open=21))
+    assert READING.reason_not_held(listed) is None
+    assert "did not list all" in READING.reason_not_held(listed.with_columns(open=21))
 
 
 def test_what_is_counted_is_yes_no_or_not_known() -> None:

@@ -112,6 +112,27 @@ def test_pairs_tell_what_counting_and_walking_scans_read_and_how_far_apart_they_
     assert told == [("on", 1.25, 1.0, 1.5, 2, 1.8, 640.0), ("off", 2.0, 2.0, 2.0, 1, None, None)]
 
 
+def test_each_counter_and_each_half_of_a_pair_has_a_column() -> None:
+    scanned = samples(
+        ("on", "scan", 2, "read_bytes", 125.0), ("on", "scan", 2, "disk_bytes", 150.0)
+    )
+    counted = READING.by_counter(scanned, IN_TABLES).row(0, named=True)
+    assert counted == {
+        **{"case": "direct", "arm": "on", "scans": 2},
+        **{"processes": 1.25, "whole disk": 1.5, "pg_stat_io": None},
+    }
+    behind = samples(
+        ("behind", "behind", 50, "read_bytes", 120.0),
+        ("behind", "behind", 50, "read_bytes", 140.0),
+        ("behind", "behind", 50, "leader_s", 3.0),
+        ("behind", "behind", 0, "leader_s", 4.0),
+    )
+    assert READING.with_both_times(behind, IN_TABLES).rows() == [
+        (0.0, None, 4.0, None),
+        (0.5, 1.3, 3.0, None),
+    ]
+
+
 def test_scans_begin_at_a_set_of_blocks_for_each_arm() -> None:
     began = [("off", "walk", n, "began_at", 0.0) for n in (2, 3)]
     began += [("on", "walk", 2, "began_at", 64.0), ("on", "walk", 2, "apart", 5.0)]
@@ -184,7 +205,7 @@ def test_each_reason_speaks_where_its_condition_fails_and_is_silent_elsewhere() 
     assert READING.reason_crowded(352 * 2**20, 2**20, 8, 0.25) is None
     assert READING.reason_crowded(640 * 2**20, 8 * 2**20, 20, 0.25) is None
     assert READING.reason_crowded(512 * 2**20, 8 * 2**20, 4, 0.25) is None
-    took, half, read = pl.Series([1.0]), pl.Series([2.0]), pl.Series([1e6])
-    assert "50 % of the time" in READING.reason_no_cores(half, read, 1e6)
-    assert READING.reason_no_cores(took, read, 1e6) is None
-    assert READING.reason_no_cores(took.clear(), read.clear(), 1e6) is None
+    took = pl.DataFrame({"makespan_s": [1.0], "read_bytes": [1e6]})
+    assert "50 % of the time" in READING.reason_no_cores(took.with_columns(makespan_s=2.0), 1e6)
+    assert READING.reason_no_cores(took, 1e6) is None
+    assert READING.reason_no_cores(took.clear(), 1e6) is None

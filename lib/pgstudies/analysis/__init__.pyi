@@ -33,6 +33,7 @@ from .pairing import copy_of as copy_of
 from .pairing import listed as listed
 from .pairing import log_ratios as log_ratios
 from .pairing import round_values as round_values
+from .pairing import wide as wide
 from .pooling import pooled as pooled
 from .verdicts import OPEN as OPEN
 from .verdicts import describe as describe

@@ -40,11 +40,39 @@ _SIDES = ("baseline", "candidate")
 _IS_NUMBER = pl.col("value").is_finite().fill_null(value=False)
 
 
-def block_values(
+Statistic = Literal["mean", "sum", "median", "min"]
+
+
+_STATISTICS: dict[Statistic, pl.Expr] = {
+    "mean": pl.col("value").mean(),
+    "sum": pl.col("value").sum(),
+    "median": pl.col("value").median(),
+    "min": pl.col("value").min(),
+}
+
+
+def wide(
     samples: pl.DataFrame,
+    metrics: Sequence[str],
+    by: Sequence[str],
     *,
-    by: Sequence[str] = BY,
-    statistic: Literal["mean", "sum", "median", "min"] = "mean",
+    statistic: Statistic = "median",
+) -> pl.DataFrame:
+    """One row per combination of ``by``, with a column for each of the metrics.
+
+    It holds the statistic of the metric's values; null where there is none.  Rows come in the order
+    of ``samples``; those without any of the metrics are left out.
+    """
+    return (
+        samples.filter(pl.col("metric").is_in(metrics))
+        .group_by(*by, "metric", maintain_order=True)
+        .agg(_STATISTICS[statistic])
+        .pivot("metric", on_columns=metrics, index=by, values="value")
+    )
+
+
+def block_values(
+    samples: pl.DataFrame, *, by: Sequence[str] = BY, statistic: Statistic = "mean"
 ) -> pl.DataFrame:
     """One value per block, arm and combination of ``by``: the numbers that are replicated.
 
@@ -53,18 +81,15 @@ def block_values(
     value. Raises StudyError for a value that is not a finite number and for mixed units.
     """
     keys = list(dict.fromkeys(["block", "arm", *by]))
-    value = pl.col("value")
-    aggregated = {
-        "mean": value.mean(),
-        "sum": value.sum(),
-        "median": value.median(),
-        "min": value.min(),
-    }[statistic]
     values = (
         samples.lazy()
         .filter(pl.col("block") > 0)
         .group_by(*keys, "unit", maintain_order=True)
-        .agg(pl.col("position").first(), aggregated, _IS_NUMBER.all().alias("is_number"))
+        .agg(
+            pl.col("position").first(),
+            _STATISTICS[statistic],
+            _IS_NUMBER.all().alias("is_number"),
+        )
         .collect()
     )
     _refuse(values.filter(~pl.col("is_number")), keys, "is not a finite number")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from ..analysis.pairing import wide
 from ..programs.versions import EVICTS_BUFFERS, EVICTS_RELATIONS
 
 if TYPE_CHECKING:
@@ -96,11 +97,6 @@ def cache_state(samples: pl.DataFrame) -> pl.DataFrame:
     """
     keys = ["block", "arm", "case", "step", "iteration"]
     metrics = ["buffers_read", "read_bytes"]
-    wide = (
-        samples.filter(pl.col("metric").is_in(metrics))
-        .pivot("metric", on_columns=metrics, index=keys, values="value", aggregate_function="sum")
-        .drop_nulls(metrics)
-    )
     state = (
         pl.when(pl.col("read_bytes") == 0)
         .then(pl.lit("warm"))
@@ -108,4 +104,5 @@ def cache_state(samples: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit("cold"))
         .otherwise(pl.lit("lukewarm"))
     )
-    return wide.with_columns(state=state)
+    of_statements = wide(samples, metrics, keys, statistic="sum").drop_nulls(metrics)
+    return of_statements.with_columns(state=state)

@@ -1,0 +1,193 @@
+"""What ``releases.ipynb`` shows of its record.
+
+``counts`` is ``units_counted``, ``functions`` is ``functions_counted``; ``names`` are the arms in
+their order, without the second copy.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from pgstudies.records import moved, open_case
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+PLACE = ["unit", "open", "nested"]
+
+
+def by_transactions(
+    counts: pl.DataFrame, names: Sequence[str]
+) -> pl.DataFrame:
+    """The counts in order of arms, with thousands and, as text, transactions."""
+    return (
+        counts.filter(pl.col("arm").is_in(names))
+        .sort(
+            pl.col("arm").cast(pl.Enum(names)),
+            "open",
+            "nested",
+            maintain_order=True,
+        )
+        .with_columns(
+            transactions=pl.struct("open", "nested").map_elements(
+                lambda held: _held(*held.values()), return_dtype=pl.String
+            ),
+            thousands=pl.col("instructions") / 1000,
+        )
+    )
+
+
+def _held(number: int, within: int) -> str:
+    return open_case(number, within) or "0 open"
+
+
+def of_arms(
+    shown: pl.DataFrame, names: Sequence[str], value: str
+) -> pl.DataFrame:
+    """A column of ``by_transactions`` by unit and transactions, a column for each arm."""
+    return shown.pivot(
+        "arm",
+        on_columns=names,
+        index=["unit", "transactions"],
+        values=value,
+    )
+
+
+def differing(
+    counts: pl.DataFrame, baseline: str, repeat: str | None
+) -> pl.DataFrame:
+    """By how much (off, a part of 1) the two counts of a unit differ, for both kinds of pairs."""
+    second = counts.filter(pl.col("arm") == pl.lit(repeat)).select(
+        *PLACE, other="instructions"
+    )
+    anew = counts.filter(pl.col("arm") == baseline).join(second, on=PLACE)
+    twice = counts.filter(pl.col("again").is_not_null())
+    return pl.concat(
+        [
+            twice.select(
+                *PLACE,
+                "instructions",
+                other="again",
+                pairs=pl.lit("same state"),
+            ),
+            anew.select(
+                *PLACE,
+                "instructions",
+                "other",
+                pairs=pl.lit("made anew"),
+            ),
+        ]
+    ).with_columns(
+        off=(pl.col("other") / pl.col("instructions") - 1).abs()
+    )
+
+
+def growth_of(shown: pl.DataFrame) -> pl.DataFrame:
+    """The rows with open transactions, with growth: the count over that without any."""
+    none = shown.filter(pl.col("open") == 0).select(
+        "arm", "unit", without="instructions"
+    )
+    return (
+        shown.filter(pl.col("open") > 0)
+        .join(none, on=["arm", "unit"])
+        .with_columns(
+            growth=(pl.col("instructions") / pl.col("without")).round(3)
+        )
+    )
+
+
+def steps(
+    counts: pl.DataFrame,
+    functions: pl.DataFrame,
+    names: Sequence[str],
+    built: Mapping[str, str | None],
+) -> list[dict[str, Any]]:
+    """From each arm to the next: what a unit's count became, and the functions that moved most.
+
+    ``built`` says how each arm was built; where that differs, a step can be the compiler's.
+    """
+    cases = counts.select(PLACE).unique(maintain_order=True).rows()
+    return [
+        row
+        for case in cases
+        for pair in itertools.pairwise(names)
+        for row in _step(counts, functions, pair, case, built)
+    ]
+
+
+def _step(
+    counts: pl.DataFrame,
+    functions: pl.DataFrame,
+    pair: tuple[str, str],
+    case: tuple[Any, ...],
+    built: Mapping[str, str | None],
+) -> list[dict[str, Any]]:
+    at = [
+        pl.col(name) == one for name, one in zip(PLACE, case, strict=True)
+    ]
+    one, other = (
+        counts.filter(*at, pl.col("arm") == arm)["instructions"]
+        for arm in pair
+    )
+    if not (one.len() and other.len()):
+        return []
+    was, became = (
+        functions.filter(*at, pl.col("arm") == arm) for arm in pair
+    )
+    told = [
+        f"{row['function']} {row['change']:+,.0f}"
+        for row in moved(was, became, top=5).iter_rows(named=True)
+    ]
+    before, after = pair
+    alike = built[before] is not None and built[before] == built[after]
+    unit, number, within = case
+    return [
+        {
+            "unit": unit,
+            "open": _held(number, within),
+            "from": before,
+            "to": after,
+            "ratio": round(other[0] / one[0], 3),
+            "the compiler's": "no: the same" if alike else "can be",
+            "moved most": ", ".join(told),
+        }
+    ]
+
+
+def largest(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
+    """The ten largest of ``steps`` that are not the compiler's."""
+    own = [row for row in rows if row["the compiler's"] != "can be"]
+    own.sort(key=lambda row: abs(row["ratio"] - 1), reverse=True)
+    return pl.DataFrame(own[:10])
+
+
+def heaviest(
+    counts: pl.DataFrame, functions: pl.DataFrame, names: Sequence[str]
+) -> pl.DataFrame:
+    """In the newest release counted, the ten functions of each unit that execute most themselves.
+
+    Columns: those of ``PLACE``, function, inclusive, own, and percent of the unit's instructions.
+    """
+    counted = set(functions["arm"])
+    newest = next(
+        (name for name in reversed(names) if name in counted), None
+    )
+    totals = counts.select("arm", *PLACE, "instructions")
+    share = pl.col("own") / pl.col("instructions")
+    return (
+        functions.filter(pl.col("arm") == newest)
+        .join(totals, on=["arm", *PLACE])
+        .sort("own", descending=True)
+        .group_by(PLACE, maintain_order=True)
+        .head(10)
+        .select(
+            *PLACE,
+            "function",
+            pl.col("inclusive", "own").round(0),
+            percent=(100 * share).round(1),
+        )
+        .sort(PLACE, maintain_order=True)
+    )
