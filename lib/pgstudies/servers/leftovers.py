@@ -18,7 +18,7 @@ import psutil
 
 from ..errors import ServerError
 from ..files import try_lock
-from ._shared_memory import free
+from ..host.shared_memory import free
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
