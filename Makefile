@@ -1,6 +1,8 @@
 # Everything is installed into .venv, with the versions and hashes of constraints.txt.
 
 PYTHON ?= python3
+# The size that `make book` measures; CI takes the smallest.
+PROFILE ?= quick
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Leaving it to pip uses one core; leaving it to the first import turns warnings of others' code
@@ -12,7 +14,7 @@ LAB_MARK := \# Only for JupyterLab
 
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help install book verdicts test test-all test-lab lab strip bench lint tools constraints clean
+.PHONY: help install book verdicts test test-all test-lab test-root lab strip bench lint tools constraints clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/\1:/p' Makefile | awk -F: '{ printf "make %-12s %s\n", $$1, $$2 }'
@@ -47,7 +49,7 @@ install: .venv/project  ## install everything but JupyterLab into .venv
 	@touch $@
 
 book: install  ## measure every study at quick size and build the report, _build/html/index.html
-	$(BIN)/pgstudies run all --profile quick
+	$(BIN)/pgstudies run all --profile $(PROFILE)
 	$(BIN)/pgstudies book
 
 verdicts: install  ## judge the reference records anew, after a change of a notebook or of the analysis
@@ -55,9 +57,9 @@ verdicts: install  ## judge the reference records anew, after a change of a note
 
 # The tests measure on servers of their own, and keep their records apart from the user's.
 TESTS := $(BIN)/python -m pytest --numprocesses 2 --dist loadscope --book
-test test-all test-lab: export PGSTUDIES_SERVER = embedded
-test test-all test-lab: export PGSTUDIES_RECORDS = $(CURDIR)/_build/records-of-tests
-test test-all test-lab: export PGSTUDIES_REPLAY =
+test test-all test-lab test-root: export PGSTUDIES_SERVER = embedded
+test test-all test-lab test-root: export PGSTUDIES_RECORDS = $(CURDIR)/_build/records-of-tests
+test test-all test-lab test-root: export PGSTUDIES_REPLAY =
 test: install tools lint  ## check style and types, run the tests on two cores, build the book
 	$(TESTS) -m "not slow and not lab"
 	$(BIN)/python -m pytest --nbval-lax --nbval-current-env notebooks/_template/_template.ipynb
@@ -67,6 +69,9 @@ test-all: install tools lint  ## the same, and what takes minutes: every release
 
 test-lab: .venv/lab tools  ## drive a study in JupyterLab, as a reader would
 	$(BIN)/python -m pytest -m lab tests/lab
+
+test-root: install tools  ## what takes root, beside what any account can run
+	$(TESTS) -m "root and not slow"
 
 lint: install  ## check style and types
 	$(BIN)/ruff check

@@ -230,7 +230,7 @@ def test_all_stops_at_a_server_that_is_not_there(place: Path, pgstudies: Command
         (["all", "-p", "rows=3000"], "no_parameters has no parameters, so rows cannot be set."),
         (
             ["well", "--profile", "huge"],
-            "There is no profile huge; the profiles are: quick, standard, published.",
+            "There is no profile huge; the profiles are: quick, standard, published, smallest.",
         ),
     ],
 )

@@ -75,6 +75,7 @@ def who_got_in(answers: dict[str, object]) -> list[str]:
     return [name.split()[0] for name, outcome in answers.items() if outcome == os.getuid()]
 
 
+@pytest.mark.root
 def test_another_account_gets_into_no_port_of_a_local_sweep(another_account: str) -> None:
     before = listening(psutil.Process())
     with local_cluster(["bench1"]) as client, namespace() as (inside, _, here):
@@ -93,6 +94,7 @@ def test_another_account_gets_into_no_port_of_a_local_sweep(another_account: str
     assert who_got_in(local) == ["held", "held"]
 
 
+@pytest.mark.root
 def test_another_account_gets_into_no_port_of_a_sweep_on_a_network(
     another_account: str, certificates: Path
 ) -> None:

@@ -470,6 +470,7 @@ def test_a_host_vanishes(place: Place, bar: Progress) -> None:
     assert len(files(place)) == 2
 
 
+@pytest.mark.root
 def test_the_network_of_a_host_is_cut(place: Place, bar: Progress) -> None:
     """Its block is finished all the same, as the ledger is not on that network, and counts once."""
     sweep = place.sweep(pause_s=3.0, blocks=1, hosts=["bench1"])
@@ -519,6 +520,7 @@ def namespace() -> Iterator[tuple[list[str], str, str]]:
         ip("netns", "del", name)
 
 
+@pytest.mark.root
 def test_a_disk_is_full_on_one_host(place: Place, cluster: Cluster, bar: Progress) -> None:
     sweep = place.sweep(blocks=1)
     small = cluster.place.base / "bench2" / "records"

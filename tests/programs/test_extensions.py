@@ -210,6 +210,7 @@ def test_a_cache_that_others_can_change_is_not_used(cache: Path, small: Path) ->
     assert (reason_no_extension(small.name) or "").startswith(f"other accounts can change {built}")
 
 
+@pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root's servers run as another account")
 def test_a_cache_that_the_servers_account_cannot_read_is_a_reason(cache: Path, small: Path) -> None:
     cache.mkdir(mode=0o700)
@@ -218,6 +219,7 @@ def test_a_cache_that_the_servers_account_cannot_read_is_a_reason(cache: Path, s
     assert f"cannot read {cache}/extensions" in reason
 
 
+@pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root's servers run as another account")
 def test_what_is_built_is_open_to_the_servers_account(cache: Path, small: Path) -> None:
     before = os.umask(0o077)

@@ -242,6 +242,7 @@ ls /dev/shm
 """Runs a command where no other process's shared memory is seen; writes what is left of it."""
 
 
+@pytest.mark.root
 @pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="takes root on Linux")
 @pytest.mark.parametrize("how", ["kill", "interrupt"])
 @pytest.mark.parametrize("when", ["PG_VERSION", "postmaster.pid", "base/1/1259", "base/5"])

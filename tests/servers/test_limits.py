@@ -39,6 +39,7 @@ def able(owned: OwnedServer) -> None:
         pytest.skip(reason)
 
 
+@pytest.mark.root
 @pytest.mark.usefixtures("able")
 def test_reads_take_at_least_the_time_they_are_given(owned: OwnedServer) -> None:
     def build() -> None:
@@ -67,6 +68,7 @@ def test_reads_take_at_least_the_time_they_are_given(owned: OwnedServer) -> None
     assert groups(owned.postmaster_pid) == []
 
 
+@pytest.mark.root
 @pytest.mark.usefixtures("able")
 def test_an_error_meanwhile_takes_the_limit_away(owned: OwnedServer) -> None:
     owned.restore("empty", lambda: None)
@@ -75,6 +77,7 @@ def test_an_error_meanwhile_takes_the_limit_away(owned: OwnedServer) -> None:
     assert groups(owned.postmaster_pid) == []
 
 
+@pytest.mark.root
 @pytest.mark.usefixtures("able")
 def test_a_server_that_stops_meanwhile_leaves_no_group(owned: OwnedServer) -> None:
     owned.restore("empty", lambda: None)
@@ -122,6 +125,7 @@ def test_version_2_is_asked_in_its_own_words(
     assert (tmp_path / "cgroup.subtree_control").read_text() == "+io +memory"
 
 
+@pytest.mark.root
 @pytest.mark.usefixtures("able")
 def test_a_small_memory_does_not_keep_a_large_table(owned: OwnedServer) -> None:
     def build() -> None:

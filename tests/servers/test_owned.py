@@ -142,6 +142,7 @@ psycopg.connect(host=host, port=5432, user="postgres", dbname="postgres")
 """
 
 
+@pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another account")
 @pytest.mark.parametrize("spec", ["embedded", "9.3", "9.6", "13", "17"])
 def test_no_other_account_gets_in(spec: str) -> None:
@@ -184,6 +185,7 @@ def test_an_account_without_a_name_is_told(monkeypatch: pytest.MonkeyPatch) -> N
         serve("embedded")
 
 
+@pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root needs another account")
 def test_root_runs_the_server_as_another_account(owned: OwnedServer) -> None:
     account = server_account()
@@ -191,6 +193,7 @@ def test_root_runs_the_server_as_another_account(owned: OwnedServer) -> None:
     assert psutil.Process(owned.postmaster_pid).uids().real == account.uid != 0
 
 
+@pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs servers as another account")
 def test_binaries_in_a_private_home_are_copied_within_reach(tmp_path: Path) -> None:
     original = find_binaries("embedded")
@@ -320,6 +323,7 @@ def small_disk(place: Path, size_mb: int) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(place)], check=True)
 
 
+@pytest.mark.root
 @pytest.mark.parametrize("size_mb", [1, 16, 20, 24, 34, 38, 60, 80])
 def test_a_server_that_finds_no_room_says_so(
     size_mb: int, run_base: Path, monkeypatch: pytest.MonkeyPatch
@@ -332,6 +336,7 @@ def test_a_server_that_finds_no_room_says_so(
         assert list(disk.glob("s-*")) == []
 
 
+@pytest.mark.root
 def test_a_disk_that_fills_while_a_state_is_made_is_named(
     run_base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -356,6 +361,7 @@ def fill_with_wal(c: psycopg.Connection[Any]) -> None:
         c.execute("TRUNCATE logged")
 
 
+@pytest.mark.root
 def test_a_server_that_dies_of_a_full_disk_has_not_simply_gone_away(
     run_base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -630,6 +636,7 @@ def test_a_run_directory_that_others_can_change_is_refused(
         serve("embedded")
 
 
+@pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a link that is another's")
 @pytest.mark.parametrize("use", [serve, lambda _: sweep(run_dir())], ids=["serve", "sweep"])
 def test_a_run_directory_that_is_a_strangers_link_is_refused(
@@ -646,6 +653,7 @@ def test_a_run_directory_that_is_a_strangers_link_is_refused(
     assert list((tmp_path / "ours").iterdir()) == []
 
 
+@pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs servers as another account")
 def test_root_is_told_when_the_account_cannot_get_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -656,6 +664,7 @@ def test_root_is_told_when_the_account_cannot_get_there(
         serve("embedded")
 
 
+@pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs servers as another account")
 @pytest.mark.parametrize("name", ["root", "no_such_account"])
 def test_an_account_that_will_not_do_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,7 +162,7 @@ def test_a_directory_of_binaries_is_named_in_full(place: Path) -> None:
     [
         (
             {"profile": "huge"},
-            "There is no profile huge; the profiles are: quick, standard, published.",
+            "There is no profile huge; the profiles are: quick, standard, published, smallest.",
         ),
         (
             {"profile": "published"},

@@ -115,7 +115,7 @@ def run(
     study: Annotated[str, typer.Argument(metavar="STUDY|all", show_default=False)],
     *,
     profile: Annotated[
-        str, typer.Option(metavar="NAME", help="Size of the run: quick, standard or published.")
+        str, typer.Option(metavar="NAME", help="Size of the run: quick, standard, published.")
     ] = "quick",
     server: Annotated[str | None, typer.Option(metavar="SERVER", help=_SERVER)] = None,
     parameter: Annotated[

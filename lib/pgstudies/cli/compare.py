@@ -87,7 +87,7 @@ def compare(  # noqa: D103  (its help is above)
         str | None, typer.Option(metavar="CASE", help="Judge only this step or case.")
     ] = None,
     profile: Annotated[
-        str, typer.Option(metavar="NAME", help="Size of the run: quick, standard or published.")
+        str, typer.Option(metavar="NAME", help="Size of the run: quick, standard, published.")
     ] = "quick",
     parameter: Annotated[
         list[str] | None,

@@ -18,8 +18,12 @@ if TYPE_CHECKING:
     from ..rooms import Room
 
 
-PROFILES = ("quick", "standard", "published")
-"""Sizes of a run; the defaults in a notebook are those of quick."""
+QUICK = "quick"
+"""The size of the defaults in a notebook."""
+
+
+PROFILES = (QUICK, "standard", "published", "smallest")
+"""Sizes of a run; of the smallest only counts mean anything, and only to tests."""
 
 
 @dataclass(frozen=True)
@@ -98,4 +102,4 @@ def _profile(room: Room, profile: str) -> tuple[dict[str, object], str]:
 
 def profiles_of(room: Room) -> list[str]:
     """The profiles that a study has."""
-    return [name for name in PROFILES if name == PROFILES[0] or name in room.about]
+    return [name for name in PROFILES if name == QUICK or name in room.about]
