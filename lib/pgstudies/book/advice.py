@@ -88,7 +88,7 @@ def counted_between(before: str, after: str) -> pl.DataFrame:
     if record is None:
         raise StudyError("There is no record of counts: run `pgstudies run releases`.")
     counts = units_counted(record)
-    known = record.arms.filter(pl.col("repeats").is_null())["name"].to_list()
+    known = record.arms.filter(pl.col("copy_of").is_null())["name"].to_list()
     for release in (before, after):
         if release not in known:
             raise StudyError(f"Release {release} was not counted; there is {', '.join(known)}.")
