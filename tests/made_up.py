@@ -50,12 +50,14 @@ def samples(
     unit: str = "s",
     *,
     turns: bool = False,
+    copy_of: Mapping[str, str] | None = None,
     **same: Any,
 ) -> pl.DataFrame:
     """One value of every arm in every block, from block 1 on, as a record holds them.
 
     Where a value is None, the block lacks it.  Arms run in the order given, with ``turns`` in the
-    other one in every second block.  ``same`` is what all rows share: step, metric, iteration.
+    other one in every second block.  ``copy_of`` has the arms that are second copies, and of which.
+    ``same`` is what all rows share: step, metric, iteration.
     """
     rows = [
         (block, len(arms) + 1 - place if turns and block % 2 == 0 else place, arm, value)
@@ -70,7 +72,9 @@ def samples(
         pl.lit(value, SAMPLES_SCHEMA.get(name)).alias(name)
         for name, value in (told | {"started_at": None}).items()
     )
-    return frame.select(*SAMPLES_SCHEMA, *(name for name in told if name not in SAMPLES_SCHEMA))
+    copied = pl.col("arm").replace_strict(copy_of or {}, default=None, return_dtype=pl.String())
+    frame = frame.with_columns(copy_of=copied)
+    return frame.select(*SAMPLES_SCHEMA, "copy_of", *(n for n in told if n not in SAMPLES_SCHEMA))
 
 
 def info(study: str, **told: Any) -> dict[str, Any]:
@@ -84,6 +88,7 @@ def info(study: str, **told: Any) -> dict[str, Any]:
         "arms": [],
         "blocks": 6,
         "gate": [],
+        "not_compared": [],
         "left_out": [],
         "timeline": [],
         "server": {"version_text": "18.6"},
@@ -101,7 +106,7 @@ def timeline(*blocks: int) -> list[dict[str, Any]]:
 
 def arms_of(*names: str, **each: Any) -> list[dict[str, Any]]:
     """Arms as record.json lists them; the first is the baseline."""
-    common = {"description": "", "repeats": None, "server": None, "not_run": None}
+    common = {"description": "", "copy_of": None, "server": None, "not_run": None}
     return [{"name": name, "baseline": name == names[0]} | common | each for name in names]
 
 

@@ -26,15 +26,19 @@ def release_of(version_text: str | None) -> str:
     return (version_text or "").removeprefix("PostgreSQL ").split(" ")[0]
 
 
+def index_of(arm: Mapping[str, Any]) -> str:
+    return str(arm["options"]["index"] or arm["copy_of"] or arm["name"])
+
+
 def of_arms(record: Record) -> pl.DataFrame:
-    """What each arm is: arm, index ("… (again)" of the second copy), release."""
+    """What each arm is: arm, index, release, and copy_of, the index that it is a second copy of."""
     servers = dict(record.arms.select("name", "server").iter_rows())
     return pl.DataFrame(
         {
             "arm": arm["name"],
-            "index": (arm["options"]["index"] or arm["name"])
-            + (" (again)" if arm["repeats"] else ""),
+            "index": arm["name"] if arm["copy_of"] else index_of(arm),
             "release": release_of(servers[arm["name"]]),
+            "copy_of": index_of(arm) if arm["copy_of"] else None,
         }
         for arm in record.info["arms"]
     )

@@ -70,7 +70,7 @@ def arm(
             "holder": holder if number else "none",
         },
         server=None if is_ours else release,
-        repeats=name if again else None,
+        copy_of=name if again else None,
         memory_bytes=MB_PER_SESSION * 2**20 * number if by_sessions else 0,
         not_run=None if is_ours else pg.reason_not_available(release),
     )

@@ -70,8 +70,9 @@ def post_formula(ratio: pl.Expr) -> pl.Expr:
 def lines_of(record: Record) -> pl.DataFrame:
     """What each measured arm is: *home* is its server, *release* the line it belongs to in charts.
 
-    A server's arms with sessions are a line of their own; *open* counts transactions, *asked* is
-    the release as the parameters named it. Raises StudyError where no arm had any open.
+    A second copy of a server is another *home*, with the first one's in *copy_of*. A server's arms
+    with sessions are a line of their own; *open* counts transactions, *asked* is the release as the
+    parameters named it. Raises StudyError where no arm had any open.
     """
     versions = {
         row["name"]: row["server"].removeprefix("PostgreSQL ").split()[0]
@@ -79,18 +80,23 @@ def lines_of(record: Record) -> pl.DataFrame:
     }
     done = set(record.measured["arm"])
     arms = [arm for arm in record.info["arms"] if arm["name"] in done]
-    homes = [home_of(arm, versions[arm["name"]]) for arm in arms]
+    originals = [home_of(arm, versions[arm["name"]]) for arm in arms]
+    homes = [
+        f"{original} (again)" if arm["copy_of"] else original
+        for arm, original in zip(arms, originals, strict=True)
+    ]
     lines = pl.DataFrame(
         {
             "arm": arm["name"],
             "home": home,
+            "copy_of": original if arm["copy_of"] else None,
             "release": f"{home}, sessions"
             if arm["options"]["holder"] == "sessions"
             else home,
             "open": arm["options"]["open"],
             "asked": arm["options"]["release"],
         }
-        for arm, home in zip(arms, homes, strict=True)
+        for arm, original, home in zip(arms, originals, homes, strict=True)
     )
     if lines["open"].max() == 0:
         reasons = "; ".join(dict.fromkeys(record.reasons.values()))
@@ -101,13 +107,9 @@ def lines_of(record: Record) -> pl.DataFrame:
 
 
 def home_of(arm: Mapping[str, Any], version: str) -> str:
-    """The arm's release as its server tells it; a second copy of it is another one."""
+    """The arm's release as its server tells it."""
     is_ours = arm["options"]["release"] == "this server"
-    return (
-        version
-        + (" (this server)" if is_ours else "")
-        + (" (again)" if arm["repeats"] else "")
-    )
+    return f"{version} (this server)" if is_ours else version
 
 
 def release_of(names: Iterable[str], number: str) -> str:
@@ -169,8 +171,8 @@ def medians(
 def rounds_of(costs: pl.DataFrame, lines: pl.DataFrame) -> pl.DataFrame:
     return (
         pg.round_values(costs, by=["what", "metric"])
+        .drop("position", "copy_of")
         .join(lines, on="arm")
-        .drop("position")
     )
 
 

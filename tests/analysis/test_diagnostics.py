@@ -13,7 +13,7 @@ from pgstudies.analysis.diagnostics import diagnose, drift, order_effect
 BLOCKS = 10
 # A candidate that runs second as often as first, in no regular order.
 AFTER = np.array([1, -1, -1, 1, -1, 1, 1, -1, 1, -1])
-COPY = "heap (again)"
+COPY = "the other heap"
 BLOCK = np.arange(1, BLOCKS + 1)
 RNG = np.random.default_rng(7)
 NOISE = np.random.default_rng(5).normal(0, 0.003, BLOCKS)
@@ -28,6 +28,7 @@ def run(d: np.ndarray, **arms: np.ndarray) -> pl.DataFrame:
                 "arm": arm,
                 "unit": "s",
                 "position": position[: d.size],
+                "copy_of": "heap" if arm == COPY else None,
                 "value": np.exp(log_ratio),
             }
         )
@@ -37,7 +38,7 @@ def run(d: np.ndarray, **arms: np.ndarray) -> pl.DataFrame:
             *((arm, 2 - AFTER, other) for arm, other in arms.items()),
         ]
     ]
-    return pl.concat(frames)
+    return pl.concat(frames, how="vertical_relaxed")
 
 
 def test_nothing_is_said_of_a_run_in_order() -> None:

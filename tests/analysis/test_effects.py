@@ -21,7 +21,7 @@ from tests import made_up
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-COPY = "heap (again)"
+COPY = "the other heap"
 BASELINE = [1.00, 1.02, 0.99, 1.01, 1.03, 0.98, 1.00, 1.01, 0.99, 1.02]
 # Noise of about 0.5 % on each block's ratio, no two alike, none of them 1.
 WOBBLE = [0.994, 1.006, 1.001, 0.997, 1.004, 0.999, 1.003, 0.995, 1.005, 0.998]
@@ -297,9 +297,12 @@ def test_the_margin_grows_with_the_noise_of_the_same_combination() -> None:
                     "tree": slowed(1.05),
                 },
                 step="noisy",
+                copy_of={COPY: "heap"},
             ),
             made_up.samples(
-                {"heap": BASELINE, COPY: slowed(1), "tree": slowed(1.05)}, step="quiet"
+                {"heap": BASELINE, COPY: slowed(1), "tree": slowed(1.05)},
+                step="quiet",
+                copy_of={COPY: "heap"},
             ),
         ]
     )
@@ -317,7 +320,8 @@ def test_the_margin_grows_with_the_noise_of_the_same_combination() -> None:
 
 def test_both_copies_are_the_baseline() -> None:
     first, second = slowed(1), slowed(1.02)
-    table = made_up.samples({"heap": first, COPY: second, "tree": slowed(1.1)})
+    arms = {"heap": first, COPY: second, "tree": slowed(1.1)}
+    table = made_up.samples(arms, copy_of={COPY: "heap"})
     found = {r["candidate"]: r for r in paired_effects(table, baseline="heap", by=()).to_dicts()}
     assert found["tree"]["ratio"] == pytest.approx(1.1 / math.sqrt(1.02))
     assert found[COPY]["ratio"] == pytest.approx(1.02)
@@ -327,8 +331,8 @@ def test_a_step_whose_copies_differ_is_not_judged_whoever_is_the_baseline() -> N
     arms = {"heap": slowed(1), COPY: slowed(1.05), "tree": slowed(1.5), "hash": slowed(3)}
     table = pl.concat(
         [
-            made_up.samples(arms, step="off"),
-            made_up.samples(arms | {COPY: slowed(1.01)}, step="on"),
+            made_up.samples(arms, step="off", copy_of={COPY: "heap"}),
+            made_up.samples(arms | {COPY: slowed(1.01)}, step="on", copy_of={COPY: "heap"}),
         ]
     )
     for baseline in ("heap", "tree"):
@@ -446,6 +450,7 @@ def raw(rows: list[tuple[int, str, int, float]], unit: str = "s") -> pl.DataFram
         pl.lit("insert").alias("step"),
         pl.lit("duration_s").alias("metric"),
         pl.lit(unit).alias("unit"),
+        pl.lit(None, pl.String).alias("copy_of"),
     )
 
 
@@ -461,7 +466,10 @@ def test_block_values_are_one_per_block_and_arm(statistic: Any, value: float) ->
         ]
     )
     found = block_values(measured, statistic=statistic)
-    assert found.columns == ["block", "arm", "case", "step", "metric", "unit", "position", "value"]
+    assert found.columns == [
+        *("block", "arm", "case", "step", "metric"),
+        *("unit", "position", "copy_of", "value"),
+    ]
     assert found.select("block", "arm", "value").rows() == [(1, "a", value), (1, "b", 5.0)]
 
 

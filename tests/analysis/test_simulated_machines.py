@@ -105,6 +105,7 @@ def samples(log: Numbers) -> pl.DataFrame:
             "turn": turn + 1,
             "position": position + 1,
             "arm": np.array(ARMS)[arm],
+            "copy_of": pl.Series([None, "baseline", None])[arm],
             "case": "",
             "step": "insert",
             "iteration": 0,

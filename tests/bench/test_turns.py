@@ -16,7 +16,6 @@ import polars as pl
 import psutil
 import pytest
 
-from pgstudies.analysis import AGAIN
 from pgstudies.paths import ROOT
 from tests.bench.turns import FLAT, IN_TURNS, Tree, noise, used, with_ratio
 from tests.made_up import samples
@@ -103,9 +102,10 @@ def test_the_noise_of_a_design_is_that_of_its_own_pair() -> None:
     arms = {
         f"{design}{copy}": [math.exp(off * sign) if copy else 1.0 for sign in signs]
         for design, off in ((FLAT, 0.1), (IN_TURNS, 0.025))
-        for copy in ("", AGAIN)
+        for copy in ("", " 2")
     }
-    found = noise(samples(arms, step="insert", iteration=1))
+    copy_of = {f"{design} 2": design for design in (FLAT, IN_TURNS)}
+    found = noise(samples(arms, step="insert", iteration=1, copy_of=copy_of))
     sd = math.sqrt(10 / 9)
     expected = {FLAT: 0.1 * sd, IN_TURNS: 0.025 * sd}
     assert dict(found.select("design", "sd").rows()) == pytest.approx(expected)

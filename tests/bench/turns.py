@@ -22,7 +22,7 @@ from unittest.mock import patch
 import polars as pl
 import psutil
 
-from pgstudies.analysis import AGAIN, hodges_lehmann, log_ratios, round_values, signed_rank_interval
+from pgstudies.analysis import hodges_lehmann, log_ratios, round_values, signed_rank_interval
 from pgstudies.host import on_core
 from pgstudies.measuring import Arm, Trial, measure
 from pgstudies.measuring.counters import cpu_seconds
@@ -268,7 +268,7 @@ def measured(blocks: int, turns: int) -> Record:
     arms = [
         Arm(IN_TURNS, options={"flat": False}),
         apart,
-        Arm(f"{FLAT}{AGAIN}", options={"flat": True}),
+        Arm(f"{FLAT} (again)", options={"flat": True}, copy_of=FLAT),
     ]
     with (
         tempfile.TemporaryDirectory() as records,
@@ -290,7 +290,7 @@ def noise(samples: pl.DataFrame) -> pl.DataFrame:
     values = round_values(samples.filter(pl.col("metric").is_in(["duration_s", "cpu_s"])), by=by)
     pairs = [
         log_ratios(
-            values.filter(pl.col("arm").is_in([design, f"{design}{AGAIN}"])),
+            values.filter((pl.col("arm") == design) | (pl.col("copy_of") == design)),
             baseline=design,
             by=by,
         ).with_columns(design=pl.lit(design))

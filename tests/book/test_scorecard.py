@@ -236,7 +236,7 @@ def test_hosts_releases_and_dates_stand_side_by_side(records: Callable[..., Path
     servers = {"9.6": {"version_text": "PostgreSQL 9.6.24"}}
     info = {"servers": servers, "server": {"version_text": "PostgreSQL 18.6 (Debian 18.6-1)"}}
     arms = [
-        {"name": arm, "description": "", "baseline": arm == "one", "repeats": None}
+        {"name": arm, "description": "", "baseline": arm == "one", "copy_of": None}
         | {"server": server, "not_run": None}
         for arm, server in (("one", None), ("two", "9.6"))
     ]

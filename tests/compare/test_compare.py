@@ -74,6 +74,7 @@ def samples_of(
                 frames.append(samples(found, step=step, metric=metric, unit=unit))
     return pl.concat(frames).with_columns(
         side="arm",
+        copy_of=pl.when(pl.col("arm") == "baseline (again)").then(pl.lit("baseline")),
         arm=pl.format("heap, {}", "arm"),
         of=pl.lit("heap"),
         study=pl.lit("made_up"),
@@ -84,7 +85,8 @@ def samples_of(
 def info_of(**changed: Any) -> dict[str, Any]:
     arms: list[dict[str, object]] = [
         {"name": f"heap, {s}", "plays": "heap", "side": s, "not_run": None}
-        | {"description": "", "baseline": s == "baseline", "repeats": None}
+        | {"description": "", "baseline": s == "baseline"}
+        | {"copy_of": "heap, baseline" if s == "baseline (again)" else None}
         for s in ("baseline", "baseline (again)", "candidate")
     ]
     known = {
@@ -630,7 +632,7 @@ def test_a_block_that_two_records_have_counts_as_the_newer_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PGSTUDIES_RECORDS", str(tmp_path))
-    whole = samples_of({"insert": logs(1.0), "first insert": logs(2.0)}).drop("study", "of", "side")
+    whole = samples_of({"insert": logs(1.0), "warm up": logs(2.0)}).drop("study", "of", "side")
     for number, blocks in enumerate(([1, 2, 3], [3, 4])):
         place = tmp_path / "compare_made_up" / f"2026112{number}T000000Z-host-abcdef"
         samples = whole.filter(pl.col("block").is_in(blocks)).with_columns(
@@ -639,6 +641,7 @@ def test_a_block_that_two_records_have_counts_as_the_newer_has_it(
         about = info_of(
             fingerprint="mark",
             status="complete",
+            not_compared=["warm up"],
             started_at=f"2026-11-2{number}T00:00:00+00:00",
         )
         empty = pl.DataFrame(schema=SAMPLES_SCHEMA)
@@ -646,7 +649,7 @@ def test_a_block_that_two_records_have_counts_as_the_newer_has_it(
         write_whole(place, swept_info("host") | about, rows)
     measured = read_measured("made_up", "mark")
     assert measured.blocks == 4
-    assert set(measured.samples["step"]) == {"insert"}  # the other one only warms up
+    assert set(measured.samples["step"]) == {"insert"}  # and not what is not compared
     third = measured.samples.filter(
         pl.col("block") == 3, pl.col("side") == "baseline", pl.col("metric") == "duration_s"
     )

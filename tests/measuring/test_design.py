@@ -50,7 +50,7 @@ def test_a_comparison_has_every_arm_on_both_sides_and_its_own_name() -> None:
     assert [arm.name for arm in design.arms] == names
     assert [arm.server for arm in design.arms] == [None, None, "18"]
     assert design.arms[2].settings == {"jit": "on"}
-    assert design.arms[1].repeats == names[0]
+    assert design.arms[1].copy_of == names[0]
     assert (design.study, design.seconds) == ("compare_s", 60.0)
     assert design.comparison == comparison
 

@@ -138,7 +138,7 @@ class Stopped(Holder):
 
 ARMS = [
     Arm("plain", state="t"),
-    Arm("plain (again)", state="t", repeats="plain"),
+    Arm("plain (again)", state="t", copy_of="plain"),
     *(Arm(name, state="t") for name in ("one", "two", "three", "four")),
 ]
 

@@ -92,6 +92,7 @@ def values(
             {arm: seconds[:, a, s, i].tolist() for a, arm in enumerate(ARMS)},
             step=step,
             iteration=i + 1,
+            copy_of={AGAIN: "baseline"},
         )
         for s, step in enumerate(STEPS)
         for i in range(ITERATIONS)
@@ -178,6 +179,7 @@ class Instrument:
             "case": "",
             "step": "machine",
             "iteration": 0,
+            "copy_of": pl.Series([None, "baseline", *[None] * (len(ARMS) - 2)])[arm],
         }
         each = [columns | {"metric": m, "value": v.ravel(), "unit": "s"} for m, v in told.items()]
         return pl.concat([pl.DataFrame(one) for one in each])

@@ -49,7 +49,7 @@ def test_the_baselines_arms_come_twice_and_the_first_two_releases_have_sessions(
         "13, 20 prepared",
         "13, 80 prepared",
     ]
-    assert arms["9.3, 20 prepared (again)"].repeats == "9.3, 20 prepared"
+    assert arms["9.3, 20 prepared (again)"].copy_of == "9.3, 20 prepared"
     assert arms["9.3, 20 sessions"].memory_bytes == 40 * 2**20
     assert [arms[f"9.3, {what}"].state for what in ("none", "20 prepared", "20 sessions")] == [
         "plain",
@@ -74,7 +74,7 @@ def record_of(*opened: tuple[str, int, str]) -> Any:
             "arms": [
                 {
                     "name": name,
-                    "repeats": None,
+                    "copy_of": None,
                     "options": {"release": release, "open": number, "holder": holder},
                 }
                 for name, (release, number, holder) in zip(names, opened, strict=True)

@@ -73,7 +73,7 @@ def test_an_unfinished_record_reads_back_what_was_written(writer: RecordWriter) 
     record = read_record(writer.path)
 
     assert record.info["status"] == "running"
-    assert record.samples.schema == SAMPLES_SCHEMA
+    assert record.samples.schema == SAMPLES_SCHEMA | {"copy_of": pl.String()}
     assert record.samples["value"].to_list() == [0, 0.125, 0, 0.125]
     assert record.blocks == 2
 
@@ -204,7 +204,7 @@ def test_what_is_not_a_record_says_so(tmp_path: Path, content: str | None, sente
 
 
 def arm(name: str, **more: Any) -> dict[str, Any]:
-    arm = {"name": name, "description": "", "baseline": False, "repeats": None, "not_run": None}
+    arm = {"name": name, "description": "", "baseline": False, "copy_of": None, "not_run": None}
     return {**arm, **more}
 
 
@@ -218,7 +218,7 @@ def record(writer: RecordWriter) -> Record:
     info = head.info | {
         "arms": [
             arm("heap", baseline=True),
-            arm("heap (again)", repeats="heap"),
+            arm("heap (again)", copy_of="heap"),
             arm("patched", not_run="there is no compiler"),
         ],
         "left_out": [left_out],

@@ -27,9 +27,7 @@ from .intervals import fewest_blocks as fewest_blocks
 from .intervals import hodges_lehmann as hodges_lehmann
 from .intervals import signed_rank_interval as signed_rank_interval
 from .intervals import smallest_detectable as smallest_detectable
-from .pairing import AGAIN as AGAIN
 from .pairing import block_values as block_values
-from .pairing import copy_of as copy_of
 from .pairing import listed as listed
 from .pairing import log_ratios as log_ratios
 from .pairing import round_values as round_values

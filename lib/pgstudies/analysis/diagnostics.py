@@ -10,7 +10,7 @@ import polars as pl
 from scipy.stats import kendalltau, mannwhitneyu, theilslopes, ttest_1samp
 
 from .intervals import MINIMUM_BLOCKS, hodges_lehmann, holm, signed_rank_p_value
-from .pairing import BY, copy_of, log_ratios
+from .pairing import BY, copies_of, log_ratios
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -66,7 +66,7 @@ def diagnose(
         .filter(pl.col("blocks") >= MINIMUM_BLOCKS, ~pl.col("log_ratio").list.eval(_NAN).list.any())
         .sort(*by, "candidate")
     )
-    copies = comparisons.filter(pl.col("candidate").cast(pl.String) == copy_of(baseline))
+    copies = comparisons.filter(pl.col("candidate").is_in(copies_of(values, baseline, key)))
     in_turns = comparisons.filter(pl.col("log_settling").list.eval(_NONE).list.any().not_())
     settling = _checked(in_turns, "settling", "log_settling", _settling, _SETTLING)
     checked = [

@@ -13,7 +13,7 @@ from .intervals import (
     signed_rank_interval,
     smallest_detectable,
 )
-from .pairing import BY, DECIMALS, copy_of, log_ratios
+from .pairing import BY, DECIMALS, copies_of, log_ratios
 from .verdicts import with_verdicts
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ def paired_effects(
     ``values`` holds one value per block, or per block and round: columns block, round, ``key``, the
     ``by`` columns, unit, value, as from ``round_values`` for times and from ``block_values`` for
     counts. ``key`` is the column that tells baseline from candidate: the arm, or for instance the
-    iteration, with the arm in ``by``. An arm whose name ends in " (again)" is the second copy of
-    another, and needs no word here: with it the baseline is the mean of both, and what the two
-    copies of any arm show is a gate on all comparisons of the same ``by``. Every effect is judged
+    iteration, with the arm in ``by``. Where copy_of names the baseline, the row is of its second
+    copy: the baseline is the mean of both, and what the two copies of any arm show is a gate on all
+    comparisons of the same ``by``. Every effect is judged
     on its own interval, as exploratory: ``judge`` corrects those that a claim rests on. Columns,
     after the ``by`` columns:
 
@@ -141,7 +141,7 @@ def _gates(values: pl.DataFrame, key: str, by: Sequence[str], level: float) -> p
     Where several arms of one step have a copy, the pair that is furthest from alike.
     """
     names = values[key].unique().to_list()
-    pairs = [(name, copy_of(name)) for name in names if copy_of(name) in names]
+    pairs = [(name, copy) for name in names for copy in copies_of(values, name, key)]
     schema = {name: values.schema[name] for name in by}
     schema |= dict.fromkeys(["log_aa", "log_aa_low", "log_aa_high"], pl.Float64())
     found = [pl.DataFrame(schema=schema)]

@@ -22,10 +22,6 @@ BY = ("case", "step", "metric")
 """What is compared separately, unless a study says otherwise."""
 
 
-AGAIN = " (again)"
-"""How the name of a second copy ends: of the A/A pair."""
-
-
 TRIMMED = 0.2
 """The share of a block's rounds that is left out at either end, before their mean is taken."""
 
@@ -78,7 +74,7 @@ def block_values(
 
     ``samples`` has the columns of a record. Block 0, the preparation, is left out: it is done
     once per state, not once per block. Columns: block, arm, the ``by`` columns, unit, position,
-    value. Raises StudyError for a value that is not a finite number and for mixed units.
+    copy_of, value. Raises StudyError for a value that is not a finite number and for mixed units.
     """
     keys = list(dict.fromkeys(["block", "arm", *by]))
     values = (
@@ -86,7 +82,7 @@ def block_values(
         .filter(pl.col("block") > 0)
         .group_by(*keys, "unit", maintain_order=True)
         .agg(
-            pl.col("position").first(),
+            pl.col("position", "copy_of").first(),
             _STATISTICS[statistic],
             _IS_NUMBER.all().alias("is_number"),
         )
@@ -98,7 +94,7 @@ def block_values(
         keys,
         "mixes units; add 'metric' to the columns it is grouped by",
     )
-    return values.select(*keys, "unit", "position", "value")
+    return values.select(*keys, "unit", "position", "copy_of", "value")
 
 
 def round_values(samples: pl.DataFrame, *, by: Sequence[str] = BY) -> pl.DataFrame:
@@ -129,7 +125,7 @@ def log_ratios(
 ) -> pl.DataFrame:
     """Each block's ln(candidate / baseline), the quantity that every effect is made of.
 
-    A second copy of the baseline, whose name is the baseline's and " (again)", is baseline as well:
+    A second copy of the baseline, which has its name in the column copy_of, is baseline as well:
     the candidates are compared with the mean of the logarithms of both, the copy with the first
     alone. Where ``values`` has rounds, each has its ratio to either copy, and the block's is the
     mean over the copies of their means over rounds, with a fifth trimmed at either end; a round
@@ -258,7 +254,7 @@ def _pairs(
         pl.col("value").alias("baseline_value"),
         pl.col("position").alias("baseline_position"),
     )
-    copy = copy_of(baseline)
+    copies = copies_of(measured, baseline, key)
     expected = candidates.select(*by, "candidate").unique()
     if by:
         baselines = expected.join(baselines, on=by, nulls_equal=True)
@@ -266,8 +262,8 @@ def _pairs(
         baselines = expected.join(baselines, how="cross")
     on = [*by, "candidate", "block"]
     pairs = baselines.join(candidates, on=on, how="full", coalesce=True, nulls_equal=True)
-    again = measured.filter(pl.col(key).cast(pl.String) == copy)
-    pairs = _with_both_copies(pairs, again, [*by, "block"], copy)
+    again = measured.filter(pl.col(key).is_in(copies))
+    pairs = _with_both_copies(pairs, again, [*by, "block"], pl.col("candidate").is_in(copies))
     sides = ("value", "position")
     return pairs.select(
         *on,
@@ -276,18 +272,19 @@ def _pairs(
     )
 
 
-def copy_of(arm: str | int) -> str:
-    """The name of an arm's second copy."""
-    return f"{arm}{AGAIN}"
+def copies_of(values: pl.DataFrame, name: str | int, key: str) -> list[str | int]:
+    """The values of ``key`` that are second copies of ``name``: none without a column copy_of."""
+    if "copy_of" not in values.columns:
+        return []
+    return values.filter(pl.col("copy_of") == str(name))[key].unique().to_list()
 
 
 def _with_both_copies(
-    pairs: pl.DataFrame, again: pl.DataFrame, keys: Sequence[str], copy: str
+    pairs: pl.DataFrame, again: pl.DataFrame, keys: Sequence[str], is_copy: pl.Expr
 ) -> pl.DataFrame:
     """The pairs, with the mean of the logarithms of both copies for the baseline's value."""
     second = again.select(*keys, pl.col("value").alias("again_value"))
     first, other = pl.col("first_value"), pl.col("again_value")
-    is_copy = pl.col("candidate").cast(pl.String) == copy
     both = (
         pl.when(other.is_null())
         .then(first)

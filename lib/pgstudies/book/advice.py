@@ -90,7 +90,7 @@ def counted_between(before: str, after: str) -> pl.DataFrame:
         counting = " or ".join(rooms("counts"))
         raise StudyError(f"There is no record of counts: run `pgstudies run {counting}`.")
     counts = units_counted(record)
-    arms = record.arms.filter(pl.col("repeats").is_null())["name"]
+    arms = record.arms.filter(pl.col("copy_of").is_null())["name"]
     known = arms.filter(arms.str.contains(r"^\d+(\.\d+)?$")).to_list()  # "this server" is none
     for release in (before, after):
         if release not in known:

@@ -12,7 +12,7 @@ from ..analysis.intervals import hodges_lehmann, signed_rank_interval
 from ..analysis.pairing import block_values, listed, round_values
 from ..analysis.verdicts import as_family
 from ..errors import StudyError
-from ..measuring import BASELINE, CANDIDATE, COMPARED, WARMS_UP, records_of
+from ..measuring import BASELINE, CANDIDATE, COMPARED, WAIT, records_of
 from ..records.reading import read_record
 
 if TYPE_CHECKING:
@@ -55,7 +55,8 @@ class Measured:
         study: The study's name.
         infos: The contents of every record.json, oldest first.
         paths: The records' directories.
-        samples: As in a record, with the columns study, of (the study's arm) and side.
+        samples: As in a record, with the columns study, of (the study's arm) and side; copy_of is
+            the side that a row's side is a second copy of, or null.
 
     """
 
@@ -73,14 +74,15 @@ class Measured:
 def read_measured(study: str, mark: str, since: str = "") -> Measured:
     """The comparison of ``study`` whose records have this fingerprint; it may have no block yet.
 
-    A block that two records have counts as the newer one has it; what only warms up is left out.
+    A block that two records have counts as the newer one has it.  Steps that are not compared are
+    left out.
     """
     paths = records_of(f"{COMPARED}{study}", mark, since)
     records = [read_record(path) for path in paths]
     frames = [
-        record.samples.filter(pl.col("block") > 0, ~pl.col("step").str.starts_with(WARMS_UP)).join(
-            _sides(record.info), on="arm", maintain_order="left"
-        )
+        record.measured.filter(~pl.col("step").is_in(record.info["not_compared"]))
+        .drop("copy_of")
+        .join(_sides(record.info), on="arm", maintain_order="left")
         for record in records
     ]
     later: set[int] = set()
@@ -96,9 +98,13 @@ def read_measured(study: str, mark: str, since: str = "") -> Measured:
 
 
 def _sides(info: dict[str, Any]) -> pl.DataFrame:
-    columns = ["arm", "of", "side"]
+    columns = ["arm", "of", "side", "copy_of"]
     # What has failed on one side is no part of the comparison, whatever the other side measured.
-    rows = [(a["name"], a["plays"], a["side"]) for a in info["arms"] if not a["not_run"]]
+    rows = [
+        (a["name"], a["plays"], a["side"], BASELINE if a["copy_of"] else None)
+        for a in info["arms"]
+        if not a["not_run"]
+    ]
     return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String()), orient="row")
 
 
@@ -217,7 +223,7 @@ def _seconds(m: Measured, differing: pl.DataFrame) -> pl.DataFrame:
     Only what changed in the step's own direction explains it.  Where several sessions wait at once,
     a share is one of all that they waited longer, so that shares never add up to more than 1.
     """
-    metric = pl.col("metric").str.starts_with("wait, ") | (pl.col("metric") == "cpu_s")
+    metric = pl.col("metric").str.starts_with(WAIT) | (pl.col("metric") == "cpu_s")
     wanted = differing.select(*PLACE)
     times = blocks_of([m], (pl.col("metric") == TIME) & pl.col("side").is_in([BASELINE, CANDIDATE]))
     parts = blocks_of([m], metric & pl.col("side").is_in([BASELINE, CANDIDATE]))
@@ -226,7 +232,7 @@ def _seconds(m: Measured, differing: pl.DataFrame) -> pl.DataFrame:
         return pl.DataFrame()
     parts = _with_one_name(parts)
     if "cpu_s" in parts["metric"]:  # which the samples only estimate
-        parts = parts.filter(pl.col("metric") != "wait, CPU")
+        parts = parts.filter(pl.col("metric") != f"{WAIT}CPU")
     whole = _by_block(times.join(wanted, on=PLACE, how="semi"))
     for (*place, name), part in parts.join(wanted, on=PLACE, how="semi").group_by(
         *PLACE, "metric", maintain_order=True

@@ -14,7 +14,7 @@ from ..analysis.intervals import (
     smallest_detectable,
 )
 from ..analysis.pairing import log_ratios, round_values
-from ..measuring import BASELINE, COMPARED, WARMS_UP
+from ..measuring import BASELINE, COMPARED
 from ..records.reading import list_records, readable_records
 from ..terminal import rough_duration
 from .measured import CPU, TIME, judging
@@ -60,13 +60,6 @@ class Forecast:
 _NOISE = {"step": pl.String(), "case": pl.String(), "sd": pl.Float64()}
 
 
-_IS_TIMED = (
-    pl.col("metric").is_in([TIME, CPU])
-    & (pl.col("block") > 0)
-    & ~pl.col("step").str.starts_with(WARMS_UP)
-)
-
-
 def forecast_of(
     study: str, comparison: Comparison, *, profile: str, blocks: int | None, case: str | None
 ) -> Forecast:
@@ -85,12 +78,13 @@ def forecast_of(
         if (is_comparison or arm.get("server") is None) and not arm["not_run"]
     }
     own = {name: of for name, of in own.items() if of in (comparison.arms or own.values())}
+    copies = {arm["name"] for arm in record.info["arms"] if arm["copy_of"]}
     once = [
         name
         for name, of in own.items()
-        if name == (f"{of}, {BASELINE}" if is_comparison else of) and not name.endswith("(again)")
+        if name == (f"{of}, {BASELINE}" if is_comparison else of) and name not in copies
     ]
-    timed = record.samples.filter(_IS_TIMED, pl.col("arm").is_in(once))
+    timed = _timed(record).filter(pl.col("arm").is_in(once))
     if case is not None:
         timed = timed.filter((pl.col("case") == case) | (pl.col("step") == case))
     comparisons = timed.select("arm", "case", "step").n_unique() or None
@@ -113,10 +107,16 @@ def _newest(study: str, profile: str) -> Record | None:
     return next(readable_records(usable.sort("started_at")["path"].reverse()), None)
 
 
+def _timed(record: Record) -> pl.DataFrame:
+    """The times that a comparison judges."""
+    is_compared = ~pl.col("step").is_in(record.info["not_compared"])
+    return record.measured.filter(pl.col("metric").is_in([TIME, CPU]), is_compared)
+
+
 def _noise(record: Record, case: str | None) -> pl.DataFrame:
     """How far two equal arms differ from block to block, by step: the median over the arms."""
-    pairs = [(arm["repeats"], arm["name"]) for arm in record.info["arms"] if arm["repeats"]]
-    values = round_values(record.samples.filter(_IS_TIMED))
+    pairs = [(arm["copy_of"], arm["name"]) for arm in record.info["arms"] if arm["copy_of"]]
+    values = round_values(_timed(record))
     judged = judging(values, place=("step", "case"), baseline=None)
     values = values.join(judged, on=["step", "case", "metric"], how="semi", maintain_order="left")
     found = []

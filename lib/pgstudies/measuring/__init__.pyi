@@ -6,7 +6,6 @@ from ._design import BASELINE as BASELINE
 from ._design import CANDIDATE as CANDIDATE
 from ._design import COMPARED as COMPARED
 from ._design import SIDES as SIDES
-from ._design import WARMS_UP as WARMS_UP
 from ._design import Arm as Arm
 from ._design import Comparison as Comparison
 from ._design import Side as Side
@@ -23,6 +22,7 @@ from ._sessions import room_for_sessions as room_for_sessions
 from ._sessions import unpinned as unpinned
 from ._steadiness import watched as watched
 from ._trial import Trial as Trial
+from ._witness import WAIT as WAIT
 from .cold import cache_state as cache_state
 from .cold import can_evict as can_evict
 from .cold import reason_not_cold as reason_not_cold

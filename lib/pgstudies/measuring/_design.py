@@ -35,7 +35,7 @@ class Arm:
         settings: Server settings that differ from the study's.
         options: Values that the study's own procedure looks up.
         server: The server it runs on, in the words of ``serve``; None is the study's own.
-        repeats: The arm this one is a second copy of (the A/A pair).
+        copy_of: The arm this one is a second copy of (the A/A pair).
         not_run: Why it cannot run here, known beforehand.
         memory_bytes: What it takes beside shared buffers, for all arms are up at once.
         plays: In a comparison, the name of the study's arm that this one is on one side.
@@ -49,7 +49,7 @@ class Arm:
     settings: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     server: str | None = None
-    repeats: str | None = None
+    copy_of: str | None = None
     not_run: str | None = None
     memory_bytes: int = 0
     plays: str | None = None
@@ -75,7 +75,7 @@ def with_repeat(arms: Sequence[Arm]) -> list[Arm]:
         baseline,
         name=f"{baseline.name} (again)",
         description=f"The same as {baseline.name}: what differs between the two is noise.",
-        repeats=baseline.name,
+        copy_of=baseline.name,
     )
     place = arms.index(baseline) + 1
     return [*arms[:place], again, *arms[place:]]
@@ -92,10 +92,6 @@ BASELINE, AGAIN, CANDIDATE = "baseline", "baseline (again)", "candidate"
 
 
 SIDES = (BASELINE, AGAIN, CANDIDATE)
-
-
-WARMS_UP = "first "
-"""How the name of a step begins whose times count nowhere: it only warms up what follows."""
 
 
 COMPARED = "compare_"
@@ -139,7 +135,7 @@ class Comparison:
 
 def played(arm: Arm) -> Arm:
     """The study's own arm, as its procedure knows it."""
-    return replace(arm, name=arm.plays, server=None, repeats=None) if arm.plays else arm
+    return replace(arm, name=arm.plays, server=None, copy_of=None) if arm.plays else arm
 
 
 def records_of(study: str, mark: str, since: str = "") -> list[Path]:
@@ -260,7 +256,7 @@ def _both_sides(comparison: Comparison, arms: Sequence[Arm]) -> list[Arm]:
             side=name,
             server=servers.get(name),
             settings=merged(arm.settings, settings.get(name, comparison.baseline.settings)),
-            repeats=f"{arm.name}, {BASELINE}" if name == AGAIN else None,
+            copy_of=f"{arm.name}, {BASELINE}" if name == AGAIN else None,
         )
         for arm in chosen
         for name in SIDES

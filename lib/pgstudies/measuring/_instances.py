@@ -252,7 +252,7 @@ def _units(arms: Sequence[Arm]) -> tuple[list[Arm], list[list[Arm]]]:
         names = dict.fromkeys(arm.plays for arm in arms)
         return [], [[arm for arm in arms if arm.plays == name] for name in names]
     baseline = baseline_of(arms)
-    always = [arm for arm in arms if arm is baseline or arm.repeats == baseline.name]
+    always = [arm for arm in arms if arm is baseline or arm.copy_of == baseline.name]
     return always, [[arm] for arm in arms if arm not in always]
 
 

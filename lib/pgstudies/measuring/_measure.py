@@ -42,6 +42,7 @@ def measure(
     parameters: Mapping[str, Any],
     settings: Mapping[str, str],
     pin: bool = True,
+    not_compared: Sequence[str] = (),
 ) -> Record:
     """Run every arm in every block and return the record; a run cut short is continued.
 
@@ -52,7 +53,8 @@ def measure(
     then take turns in random order.  A procedure that is a generator ends a turn with each
     ``yield``; one that is not is a single turn.  Of ``parameters``, all of which go into the
     record, ``server``, ``blocks`` and ``seed`` are used here.  ``settings`` hold for every arm.
-    With ``pin``, client and owned servers share one core.
+    With ``pin``, client and owned servers share one core.  ``not_compared`` are the steps that a
+    comparison of two servers leaves out, as those that only warm up what follows.
 
     What to do instead of a plain run (analyse a record, measure one block, compare two servers) is
     in the environment: see ``orders``.  While another measurement runs on this host, it is waited
@@ -97,6 +99,7 @@ def measure(
                 "parameters": dict(parameters) | {"server": own.spec},
                 "arms": same["arms"],
                 "settings": dict(settings),
+                "not_compared": list(not_compared),
                 "blocks": len(blocks),
                 "seed": parameters["seed"],
                 "sessions": [],
@@ -194,7 +197,7 @@ def _describe(arm: Arm, baseline: Arm) -> dict[str, Any]:
         "name": arm.name,
         "description": arm.description,
         "baseline": arm is baseline,
-        "repeats": arm.repeats,
+        "copy_of": arm.copy_of,
         "state": arm.state,
         "settings": dict(arm.settings),
         "options": dict(arm.options),

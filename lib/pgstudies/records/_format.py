@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Higher with every key that is added: ``_UPGRADES`` then says what older records have for it."""
 
 
@@ -76,7 +76,7 @@ _PROPERTIES: dict[str, object] = {
         name=_TEXT,
         description=_TEXT,
         baseline={"type": "boolean"},
-        repeats=_TEXT_OR_NULL,
+        copy_of=_TEXT_OR_NULL,
         not_run=_TEXT_OR_NULL,
     ),
     "timeline": _entries(
@@ -88,6 +88,7 @@ _PROPERTIES: dict[str, object] = {
         finished_at=_TIME,
     ),
     "gate": _entries(name=_TEXT, level=_TEXT, sentence=_TEXT),
+    "not_compared": {"type": "array", "items": _TEXT},
     "left_out": _entries(arm=_TEXT, step=_TEXT, case=_TEXT, reason=_TEXT),
     "server": _SERVER,
     "host": {"type": "object", "properties": {"hostname": _TEXT_OR_NULL}},
@@ -127,7 +128,18 @@ def _without_checksums(info: dict[str, Any]) -> dict[str, Any]:
     return info | {"sha256": None}  # records of format 1 have none
 
 
-_UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _without_checksums}
+def _with_columns_for_names(info: dict[str, Any]) -> dict[str, Any]:
+    """In format 2 ``copy_of`` was ``repeats``, and steps called "first ..." were not compared."""
+    for arm in info.get("arms", []):
+        arm["copy_of"] = arm.pop("repeats")
+    first = ("lookup", "warm", "scan", "scan with work")
+    return info | {"not_compared": [f"first {what}" for what in first]}
+
+
+_UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    1: _without_checksums,
+    2: _with_columns_for_names,
+}
 """From a format to the next."""
 
 
@@ -154,15 +166,17 @@ def info_in(content: bytes, name: Path | str) -> dict[str, Any]:
         raise damaged(name, "it has text that is not Unicode") from None
     if version > 1 and own != _told(info):
         raise damaged(name, "it is not as it was written")
-    for older in range(version, FORMAT_VERSION):
-        info = _UPGRADES[older](info) | {"format_version": older + 1}
     try:
+        for older in range(version, FORMAT_VERSION):
+            info = _UPGRADES[older](info) | {"format_version": older + 1}
         _check()(info)
         datetime.fromisoformat(info["started_at"]).astimezone(UTC)
     except fastjsonschema.JsonSchemaValueException as error:
         raise damaged(
             name, re.sub(r"^data(?=[ \[])", "it", error.message.removeprefix("data."))
         ) from None
+    except (AttributeError, LookupError, TypeError):
+        raise damaged(name, f"it is not as format {version} has it") from None
     except (ValueError, OverflowError) as error:
         raise damaged(name, f"started_at is no time ({error})") from None
     return dict(info)

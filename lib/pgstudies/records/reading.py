@@ -43,12 +43,16 @@ SAMPLES_SCHEMA: dict[str, pl.DataType] = {
     "unit": pl.String(),
     "started_at": pl.Datetime("us", "UTC"),
 }
-"""One row per measured value."""
+"""One row per measured value, as it is kept in files."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """One run: ``info`` is record.json, ``samples`` has the columns of ``SAMPLES_SCHEMA``."""
+    """One run: ``info`` is record.json.
+
+    ``samples`` has the columns of ``SAMPLES_SCHEMA``, and copy_of: the arm that a row's arm is a
+    second copy of, or null.
+    """
 
     path: Path
     info: dict[str, Any]
@@ -61,11 +65,11 @@ class Record:
 
     @property
     def arms(self) -> pl.DataFrame:
-        """The arms in declared order: name, description, baseline, repeats, server, not_run.
+        """The arms in declared order: name, description, baseline, copy_of, server, not_run.
 
         ``server`` is the version, such as PostgreSQL 18.6; null where there was no server.
         """
-        columns = ["name", "description", "baseline", "repeats", "not_run"]
+        columns = ["name", "description", "baseline", "copy_of", "not_run"]
         schema = dict.fromkeys(columns, pl.String()) | {"baseline": pl.Boolean()}
         rows = [{c: arm[c] for c in columns} for arm in self.info["arms"]]
         servers = {None: self.info["server"]} | self.info.get("servers", {})
@@ -78,7 +82,7 @@ class Record:
     @property
     def repeat(self) -> str | None:
         """The arm that is a second copy of the baseline; None where there is none."""
-        return next((arm["name"] for arm in self.info["arms"] if arm["repeats"]), None)
+        return next((arm["name"] for arm in self.info["arms"] if arm["copy_of"]), None)
 
     @property
     def measured(self) -> pl.DataFrame:
@@ -234,7 +238,9 @@ def read_record(path: str | Path) -> Record:
         for name in _sample_files(directory, info)
     ]
     samples = pl.concat(frames) if frames else pl.DataFrame(schema=SAMPLES_SCHEMA)
-    record = Record(directory, info, samples)
+    copies = {arm["name"]: arm["copy_of"] for arm in info["arms"]}
+    copy_of = pl.col("arm").replace_strict(copies, default=None, return_dtype=pl.String())
+    record = Record(directory, info, samples.with_columns(copy_of=copy_of))
     try:
         _ = record.timeline
     except (pl.exceptions.PolarsError, TypeError, ValueError):

@@ -21,7 +21,7 @@ from ..files import cannot_write, try_lock, write_file
 from ..paths import records_dir
 from ..terminal import say
 from ._format import INFO, SAMPLES, info_text, sha256
-from .reading import LOCK, SAMPLES_SCHEMA, Record, infos_below, read_info, read_record
+from .reading import LOCK, SAMPLES_SCHEMA, Record, infos_below, read_record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,7 +68,7 @@ class RecordWriter:
             "started_at": now.isoformat(),
             "finished_at": None,
         }
-        lists: dict[str, Any] = {"timeline": [], "left_out": [], "sha256": {}}
+        lists: dict[str, Any] = {"timeline": [], "not_compared": [], "left_out": [], "sha256": {}}
         writer = cls(path, head | lists | info, lock)
         writer.save()
         return writer
@@ -133,9 +133,8 @@ class RecordWriter:
 
     def finish(self) -> Record:
         """Join the blocks into samples.parquet, mark the record complete and return it."""
-        record = read_record(self.path)
-        samples = record.samples.sort("block", "started_at", maintain_order=True)
-        content = parquet_bytes(samples)
+        samples = read_record(self.path).samples.drop("copy_of")
+        content = parquet_bytes(samples.sort("block", "started_at", maintain_order=True))
         write_file(self.path / SAMPLES, content, _ELSEWHERE)
         done = {"status": "complete", "finished_at": datetime.now(UTC).isoformat()}
         whole = self.info | done | {"sha256": {SAMPLES: sha256(content)}}
@@ -146,7 +145,7 @@ class RecordWriter:
         (self.path / "blocks").rmdir()
         self.close()
         (self.path / LOCK).unlink(missing_ok=True)
-        return Record(self.path, read_info(self.path), samples)
+        return read_record(self.path)
 
     def interrupt(self, why: str) -> None:
         """Mark the record as stopped early; its finished blocks stay, and it can be resumed."""
@@ -186,7 +185,7 @@ def write_whole(path: Path, info: dict[str, Any], samples: pl.DataFrame) -> None
 
 def record_files(info: dict[str, Any], samples: pl.DataFrame) -> dict[str, bytes]:
     """The contents of a complete record's files, by their names."""
-    content = parquet_bytes(samples)
+    content = parquet_bytes(samples.drop("copy_of", strict=False))
     text = info_text(info, {SAMPLES: sha256(content)})
     return {SAMPLES: content, INFO: text.encode()}
 
