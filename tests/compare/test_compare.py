@@ -18,14 +18,17 @@ from pgstudies.compare.request import Request, read_settings, share_cores_alike,
 from pgstudies.compare.result import Result, exit_code, result_of
 from pgstudies.compare.text import COLUMNS, as_text, noise
 from pgstudies.errors import StudyError
-from pgstudies.measuring._design import Arm, Comparison, Side, played
-from pgstudies.measuring._design import _both_sides as both_sides
+from pgstudies.measuring import Arm, Comparison, Side
+from pgstudies.measuring._design import planned
+from pgstudies.orders import Orders
 from pgstudies.records import write_whole
 from pgstudies.records.reading import SAMPLES_SCHEMA
 from tests.made_up import info, samples, swept_info
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from pgstudies.measuring._design import Design
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "comparison.txt"
 
@@ -84,7 +87,7 @@ def samples_of(
 
 def info_of(**changed: Any) -> dict[str, Any]:
     arms: list[dict[str, object]] = [
-        {"name": f"heap, {s}", "plays": "heap", "side": s, "not_run": None}
+        {"name": f"heap, {s}", "of": "heap", "side": s, "not_run": None}
         | {"description": "", "baseline": s == "baseline"}
         | {"copy_of": "heap, baseline" if s == "baseline (again)" else None}
         for s in ("baseline", "baseline (again)", "candidate")
@@ -94,13 +97,11 @@ def info_of(**changed: Any) -> dict[str, Any]:
         "comparison": {
             "baseline": {"server": "embedded", "settings": {}},
             "candidate": {"server": "/home/me/patched", "settings": {"work_mem": "64MB"}},
-            "facts": {
-                "heap": {
-                    "baseline": FACTS,
-                    "candidate": FACTS
-                    | {"settings": FACTS["settings"] | {"work_mem": ["65536", "command line"]}},  # type: ignore[operator]
-                }
-            },
+        },
+        "facts": {
+            "heap, baseline": FACTS,
+            "heap, candidate": FACTS
+            | {"settings": FACTS["settings"] | {"work_mem": ["65536", "command line"]}},  # type: ignore[operator]
         },
         "plans": {
             str(arm["name"]): {"insert": "Insert on t", "select": "Seq Scan on t"} for arm in arms
@@ -173,7 +174,7 @@ def test_a_failed_guard_decides_nothing_even_where_a_step_is_slower() -> None:
 def test_an_undeclared_setting_is_named() -> None:
     info = info_of()
     other = {"work_mem": ["65536", "command line"], "jit": ["on", "configuration file"]}
-    info["comparison"]["facts"]["heap"]["candidate"] = FACTS | {"settings": other}
+    info["facts"]["heap, candidate"] = FACTS | {"settings": other}
     passed, sentence = guards_of(made_up(well().samples, info))["settings"]
     assert passed is False
     assert sentence == "Set differently without being declared: jit (off and on)."
@@ -181,8 +182,8 @@ def test_an_undeclared_setting_is_named() -> None:
 
 def test_another_default_is_a_part_of_the_candidate() -> None:
     info = info_of()
-    sides = info["comparison"]["facts"]["heap"]
-    for name, value in {"baseline": "1", "candidate": "16"}.items():
+    sides = info["facts"]
+    for name, value in {"heap, baseline": "1", "heap, candidate": "16"}.items():
         more = {"effective_io_concurrency": [value, "default"]}
         sides[name] = sides[name] | {"settings": sides[name]["settings"] | more}
     passed, sentence = guards_of(made_up(well().samples, info))["settings"]
@@ -201,8 +202,7 @@ def test_another_default_is_a_part_of_the_candidate() -> None:
 )
 def test_a_build_that_is_not_to_be_measured_is_named(facts: dict[str, str], words: str) -> None:
     info = info_of()
-    sides = info["comparison"]["facts"]["heap"]
-    sides["candidate"] = sides["candidate"] | facts
+    info["facts"]["heap, candidate"] = FACTS | facts
     passed, sentence = guards_of(made_up(well().samples, info))["builds"]
     assert passed is False
     assert words in sentence
@@ -210,8 +210,8 @@ def test_a_build_that_is_not_to_be_measured_is_named(facts: dict[str, str], word
 
 def test_workers_of_one_side_alone_on_one_core_are_named() -> None:
     info = info_of()
-    sides = info["comparison"]["facts"]["heap"]
-    for name, method in {"baseline": "sync", "candidate": "worker"}.items():
+    sides = info["facts"]
+    for name, method in {"heap, baseline": "sync", "heap, candidate": "worker"}.items():
         more = {"io_method": [method, "default"]}
         sides[name] = sides[name] | {"settings": sides[name]["settings"] | more}
     passed, sentence = guards_of(made_up(well().samples, info))["cores"]
@@ -550,14 +550,18 @@ def test_a_file_that_is_no_report_is_refused(tmp_path: Path) -> None:
         request_in(tmp_path / "missing.html")
 
 
+def compared(comparison: Comparison, arms: Sequence[Arm]) -> Design:
+    return planned("made_up", arms, 1, Orders(comparison=comparison.as_dict()))
+
+
 def test_every_arm_of_the_own_server_runs_on_both_sides() -> None:
     arms = [
         Arm("heap", settings={"jit": "off"}),
         Arm("heap, 9.6", server="9.6"),
         Arm("patched", state="patched", options={"a": 1}),
     ]
-    doubled = both_sides(COMPARISON, arms)
-    assert [(a.name, a.server, dict(a.settings)) for a in doubled] == [
+    design = compared(COMPARISON, arms)
+    assert [(a.name, a.server, dict(a.settings)) for a in design.arms] == [
         ("heap, baseline", None, {"jit": "off"}),
         ("heap, baseline (again)", None, {"jit": "off"}),
         ("heap, candidate", "/home/me/patched", {"jit": "off", "work_mem": "64MB"}),
@@ -565,19 +569,17 @@ def test_every_arm_of_the_own_server_runs_on_both_sides() -> None:
         ("patched, baseline (again)", None, {}),
         ("patched, candidate", "/home/me/patched", {"work_mem": "64MB"}),
     ]
-    assert [played(arm).name for arm in doubled][:3] == ["heap"] * 3
-    assert played(doubled[5]).options == {"a": 1}
-    assert played(doubled[5]).server is None
+    assert [design.own(arm) for arm in design.arms] == [arms[0]] * 3 + [arms[2]] * 3
 
 
 def test_settings_alone_need_one_server() -> None:
     comparison = Comparison(Side("embedded"), Side("embedded", {"jit": "on"}), copies=False)
-    assert [arm.server for arm in both_sides(comparison, [Arm("heap")])] == [None, None]
+    assert [arm.server for arm in compared(comparison, [Arm("heap")]).arms] == [None, None]
 
 
 def test_an_unknown_arm_is_refused() -> None:
     with pytest.raises(StudyError, match="has no arm 'haep' to compare; there is heap"):
-        both_sides(Comparison(Side("embedded"), Side("17"), arms=("haep",)), [Arm("heap")])
+        compared(Comparison(Side("embedded"), Side("17"), arms=("haep",)), [Arm("heap")])
 
 
 def test_a_file_of_settings_is_read_as_postgresql_conf(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pgstudies.compare.report import request_in
 from pgstudies.compare.request import Request, read_settings, side
 from pgstudies.errors import StudyError
-from pgstudies.measuring._design import Side
+from pgstudies.measuring import Side
 from pgstudies.servers import refused, require_wellformed, serve
 
 if TYPE_CHECKING:

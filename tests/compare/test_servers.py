@@ -18,7 +18,7 @@ from pgstudies.compare.request import Request
 from pgstudies.compare.result import Result, result_of
 from pgstudies.compare.run import measured_blocks
 from pgstudies.errors import StudyError
-from pgstudies.measuring._design import Side
+from pgstudies.measuring import Side
 from pgstudies.records.reading import list_records
 from tests.made_up import ROOMS
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgstudies.errors import StudyError
-from pgstudies.measuring._design import Arm, Comparison, Side, planned, turn_order, with_copies
+from pgstudies.measuring import SIDES, Arm, Comparison, Side
+from pgstudies.measuring._design import planned, turn_order
 from pgstudies.orders import Orders
 
 ARMS = st.lists(st.text(min_size=1), min_size=1, max_size=6, unique=True)
@@ -31,9 +32,22 @@ def test_over_many_turns_no_arm_comes_first_more_often_than_chance() -> None:
 
 
 def test_a_run_has_all_blocks_and_one_copy_of_the_first_arm_that_can_run() -> None:
-    design = with_copies(planned("s", [Arm("known", not_run="why"), *PLAIN], 3, Orders()))
+    design = planned("s", [Arm("known", not_run="why"), *PLAIN], 3, Orders()).served({})
     assert [arm.name for arm in design.arms] == ["known", "one", "one (again)", "two"]
     assert (design.study, design.blocks) == ("s", (1, 2, 3))
+    assert design.needed == PLAIN[0]
+    always, units = design.units(design.arms[1:])
+    assert [arm.name for arm in always] == ["one", "one (again)"]
+    assert units == [[PLAIN[1]]]
+
+
+def test_an_arm_without_its_server_is_left_out_and_a_comparison_ends() -> None:
+    errors: dict[str | None, StudyError] = {"18": StudyError("there is no 18")}
+    arms = [*PLAIN, Arm("new", server="18")]
+    assert planned("s", arms, 3, Orders()).served(errors).arms[-1].not_run == "there is no 18"
+    comparison = Comparison(Side("14"), Side("18"))
+    with pytest.raises(StudyError, match="there is no 18"):
+        planned("s", PLAIN, 3, Orders(comparison=comparison.as_dict())).served(errors)
 
 
 def test_one_block_of_a_sweep_is_the_same_design_with_one_block() -> None:
@@ -45,14 +59,17 @@ def test_one_block_of_a_sweep_is_the_same_design_with_one_block() -> None:
 def test_a_comparison_has_every_arm_on_both_sides_and_its_own_name() -> None:
     comparison = Comparison(Side("14"), Side("18", {"jit": "on"}), arms=("one",), seconds=60.0)
     orders = Orders(comparison=comparison.as_dict())
-    design = with_copies(planned("s", PLAIN, 3, orders))
+    design = planned("s", PLAIN, 3, orders).served({})
     names = ["one, baseline", "one, baseline (again)", "one, candidate"]
     assert [arm.name for arm in design.arms] == names
     assert [arm.server for arm in design.arms] == [None, None, "18"]
     assert design.arms[2].settings == {"jit": "on"}
     assert design.arms[1].copy_of == names[0]
     assert (design.study, design.seconds) == ("compare_s", 60.0)
-    assert design.comparison == comparison
+    assert design.info()["comparison"] == comparison.as_dict()
+    assert design.units(design.arms) == ([], [list(design.arms)])
+    assert [design.describe(arm)["side"] for arm in design.arms] == list(SIDES)
+    assert design.fails_on(design.arms[2]) == "the candidate"
 
 
 def test_a_comparison_of_unknown_arms_says_which_there_are() -> None:

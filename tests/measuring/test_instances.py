@@ -143,6 +143,9 @@ ARMS = [
 ]
 
 
+UNITS = (ARMS[:2], [[arm] for arm in ARMS[2:]])
+
+
 def instances(tmp_path: Path, arms: Sequence[Arm] = ARMS) -> Instances:
     return Instances({None: Stopped(tmp_path / "root", ["t"])}, arms)
 
@@ -163,7 +166,7 @@ def test_data_that_servers_hold_already_count_as_room_for_the_same_servers(
         of(these, arm.name).copy("t")
     left = (5.2 - 3 * held) * SIZE
     monkeypatch.setattr(_instances, "_free", lambda _: left)
-    assert [[arm.name for arm in group] for group in these.groups(ARMS)] == [
+    assert [[arm.name for arm in group] for group in these.groups(UNITS)] == [
         ["plain", "plain (again)", "one", "two"],
         ["plain", "plain (again)", "three", "four"],
     ]
@@ -174,7 +177,7 @@ def test_a_disk_that_does_not_hold_three_copies_is_told_before_anything_is_measu
 ) -> None:
     monkeypatch.setattr(_instances, "_free", lambda _: 2.5 * SIZE)
     with pytest.raises(SpaceError, match=r"needs 3\.1 MB .* of the 3 servers .* has 2\.6 MB free"):
-        instances(tmp_path).groups(ARMS)
+        instances(tmp_path).groups(UNITS)
 
 
 @pytest.mark.parametrize(("room", "left"), [(2.0, 6), (1.0, 3)])

@@ -102,10 +102,10 @@ def test_equal_results_have_equal_digests_whatever_their_order(owned: OwnedServe
 def test_what_cannot_be_explained_has_no_plan(owned: OwnedServer) -> None:
     witness = Witness()
     with owned.connect() as connection:
-        witness.saw(connection, "vacuum", "", "VACUUM")
-        witness.saw(connection, "wrong", "", "SELECT nothing")
-        witness.saw(connection, "bound", "", "SELECT %s::int", [1])
-        witness.saw_script(
+        witness.keep_plan(connection, "vacuum", "", "VACUUM")
+        witness.keep_plan(connection, "wrong", "", "SELECT nothing")
+        witness.keep_plan(connection, "bound", "", "SELECT %s::int", [1])
+        witness.keep_plan_of_script(
             connection, "script", "warm", "\\set k random(1, 9)\nSELECT :k, ':k', 1::text;", {}
         )
     assert witness.plans == {"bound": "Result", "script, warm": "Result"}

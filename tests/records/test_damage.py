@@ -104,6 +104,19 @@ def test_records_of_format_1_have_no_checksum_and_are_read(home: Path) -> None:
     assert record.blocks == 6
 
 
+def test_an_older_comparison_is_read_with_its_facts_by_arm(home: Path) -> None:
+    path = swept_record(home, "here")
+    info = of_format_1(path)
+    for arm, side in zip(info["arms"], ("baseline", "candidate"), strict=True):
+        arm |= {"name": f"heap, {side}", "plays": "heap", "side": side}
+    facts = {"heap": {"candidate": {"assertions": "off"}}}
+    (path / INFO).write_text(json.dumps(info | {"comparison": {"facts": facts}}))
+    read = read_record(path).info
+    assert [(arm["of"], arm["copy_of"]) for arm in read["arms"]] == [("heap", None)] * 2
+    assert read["facts"] == {"heap, candidate": {"assertions": "off"}}
+    assert read["not_compared"][0] == "first lookup"
+
+
 def test_the_checksum_cannot_be_left_out_of_a_newer_record(home: Path) -> None:
     path = swept_record(home, "here")
     info = of_format_1(path)

@@ -66,11 +66,11 @@ def differing_plans(measured: Sequence[Measured]) -> pl.DataFrame:
     for m in measured:
         found: dict[tuple[str, str], dict[str, str]] = {}
         for info in m.infos:
-            names = {arm["name"]: (arm["plays"], arm["side"]) for arm in info["arms"]}
+            names = {arm["name"]: (arm["of"], arm["side"]) for arm in info["arms"]}
             for name, plans in info["plans"].items():
-                plays, side = names[name]
+                of, side = names[name]
                 for step, plan in plans.items():
-                    found.setdefault((plays, step), {}).setdefault(side, plan)
+                    found.setdefault((of, step), {}).setdefault(side, plan)
         rows += [
             {"study": m.study, "of": of, "step": step} | {s: p[s] for s in (BASELINE, CANDIDATE)}
             for (of, step), p in found.items()
@@ -132,7 +132,7 @@ def _plans(measured: Sequence[Measured]) -> Outcome:
 
 def _both_sides(measured: Sequence[Measured], effects: pl.DataFrame) -> Outcome:
     not_run = {
-        f"{m.study}, {arm['plays']}: {arm['not_run']}"
+        f"{m.study}, {arm['of']}: {arm['not_run']}"
         for m in measured
         for info in m.infos
         for arm in info["arms"]
@@ -283,7 +283,11 @@ def _facts(measured: Sequence[Measured]) -> Iterator[tuple[Any, dict[str, Any], 
     """For each record, the comparison and what both servers are, with the first arm on both."""
     for m in measured:
         for info in m.infos:
-            for sides in info["comparison"]["facts"].values():
+            facts: dict[str, dict[str, Any]] = {}
+            for arm in info["arms"]:
+                if arm["name"] in info["facts"]:
+                    facts.setdefault(arm["of"], {})[arm["side"]] = info["facts"][arm["name"]]
+            for sides in facts.values():
                 if BASELINE in sides and CANDIDATE in sides:
                     yield info["comparison"], sides[BASELINE], sides[CANDIDATE]
                     break

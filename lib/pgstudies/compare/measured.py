@@ -101,7 +101,7 @@ def _sides(info: dict[str, Any]) -> pl.DataFrame:
     columns = ["arm", "of", "side", "copy_of"]
     # What has failed on one side is no part of the comparison, whatever the other side measured.
     rows = [
-        (a["name"], a["plays"], a["side"], BASELINE if a["copy_of"] else None)
+        (a["name"], a["of"], a["side"], BASELINE if a["copy_of"] else None)
         for a in info["arms"]
         if not a["not_run"]
     ]

@@ -73,7 +73,7 @@ def forecast_of(
         return Forecast(study, None, None, None, empty, blocks or DEFAULT_BLOCKS)
     is_comparison = "comparison" in record.info
     own = {
-        arm["name"]: arm.get("plays") or arm["name"]
+        arm["name"]: arm.get("of") or arm["name"]
         for arm in record.info["arms"]
         if (is_comparison or arm.get("server") is None) and not arm["not_run"]
     }

@@ -1,14 +1,14 @@
 """Arms, and the design of a run: which arms, which blocks, when to stop.
 
-A study's own run, one block of a sweep and a comparison of two servers are three designs; all are
-measured in one way.
+A study's own run and one block of a sweep are a ``Design``, a comparison of two servers is a
+``ComparisonDesign``; all are measured in one way.
 """
 
 from __future__ import annotations
 
 import random
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import polars as pl
 
@@ -38,8 +38,6 @@ class Arm:
         copy_of: The arm this one is a second copy of (the A/A pair).
         not_run: Why it cannot run here, known beforehand.
         memory_bytes: What it takes beside shared buffers, for all arms are up at once.
-        plays: In a comparison, the name of the study's arm that this one is on one side.
-        side: In a comparison, that side.
 
     """
 
@@ -52,8 +50,6 @@ class Arm:
     copy_of: str | None = None
     not_run: str | None = None
     memory_bytes: int = 0
-    plays: str | None = None
-    side: str | None = None
 
 
 def arm_table(arms: Sequence[Arm]) -> pl.DataFrame:
@@ -88,6 +84,89 @@ def turn_order(arms: Sequence[str], seed: int, block: int, turn: int) -> list[st
     return order
 
 
+@dataclass(frozen=True, kw_only=True)
+class Design:
+    """What a run measures: a study's own arms, in all its blocks or in one block of a sweep.
+
+    Attributes:
+        study: The name of its records' study.
+        arms: Every arm.
+        blocks: The numbers of the blocks wanted.
+        pin: Whether client and owned servers share a core, where the study lets them.
+        seconds: No block but the first begins that would probably end later than this after the
+            first began; 0 is no limit.
+        fresh: Whether an unfinished record is left alone.
+        observed: Whether plans, results, waits and the servers' facts are kept as well.
+
+    """
+
+    study: str
+    arms: tuple[Arm, ...]
+    blocks: tuple[int, ...]
+    pin: bool = True
+    seconds: float = 0.0
+    fresh: bool = False
+
+    observed: ClassVar[bool] = False
+
+    @property
+    def needed(self) -> Arm | None:
+        """The arm without which nothing can be measured: the baseline."""
+        return baseline_of(self.arms)
+
+    def own(self, arm: Arm) -> Arm:
+        """The arm as the study's procedure knows it."""
+        return arm
+
+    def served(self, errors: Mapping[str | None, StudyError]) -> Self:
+        """The design for the servers that could be started, with a second copy of the baseline.
+
+        ``errors`` has the others, by the words that arms use for them.
+        """
+        arms = [
+            replace(arm, not_run=str(errors[arm.server]))
+            if arm.not_run is None and arm.server in errors
+            else arm
+            for arm in self.arms
+        ]
+        return replace(self, arms=tuple(with_repeat(arms)))
+
+    def units(self, arms: Sequence[Arm]) -> tuple[list[Arm], list[list[Arm]]]:
+        """The arms of every group, which are the baseline's copies; and what stays together.
+
+        ``arms`` are those that can run.
+        """
+        baseline = baseline_of(arms)
+        always = [arm for arm in arms if arm is baseline or arm.copy_of == baseline.name]
+        return always, [[arm] for arm in arms if arm not in always]
+
+    def fails_on(self, arm: Arm) -> str | None:  # noqa: ARG002  (a comparison asks for it)
+        """Where a statement that fails is a reason to leave the arm out; None: it is an error."""
+        return None
+
+    def missing(self, mark: str) -> tuple[int, ...]:  # noqa: ARG002  (a comparison asks for it)
+        """The blocks that no earlier record with this fingerprint holds."""
+        return self.blocks
+
+    def describe(self, arm: Arm) -> dict[str, Any]:
+        """What record.json has for an arm."""
+        return {
+            "name": arm.name,
+            "description": arm.description,
+            "baseline": arm is baseline_of(self.arms),
+            "copy_of": arm.copy_of,
+            "state": arm.state,
+            "settings": dict(arm.settings),
+            "options": dict(arm.options),
+            "server": arm.server,
+            "not_run": arm.not_run,
+        }
+
+    def info(self) -> dict[str, Any]:
+        """What record.json has for this design alone."""
+        return {}
+
+
 BASELINE, AGAIN, CANDIDATE = "baseline", "baseline (again)", "candidate"
 
 
@@ -96,6 +175,18 @@ SIDES = (BASELINE, AGAIN, CANDIDATE)
 
 COMPARED = "compare_"
 """How the records of comparisons are named: before the study's name, so that no page takes them."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two: a server in the words of ``serve``, and settings that only it has."""
+
+    server: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        declared = ", ".join(f"{name} = {value}" for name, value in self.settings.items())
+        return f"{self.server} with {declared}" if declared else self.server
 
 
 @dataclass(frozen=True)
@@ -133,9 +224,110 @@ class Comparison:
         return cls(**{**values, **sides, "arms": tuple(values["arms"])})
 
 
-def played(arm: Arm) -> Arm:
-    """The study's own arm, as its procedure knows it."""
-    return replace(arm, name=arm.plays, server=None, copy_of=None) if arm.plays else arm
+@dataclass(frozen=True, kw_only=True)
+class ComparisonDesign(Design):
+    """Every arm chosen on both sides, the baseline twice.
+
+    Attributes:
+        comparison: What is compared.
+        stands_for: By the name of an arm, the study's own arm and the side it is on.
+
+    """
+
+    comparison: Comparison
+    stands_for: Mapping[str, tuple[Arm, str]]
+
+    observed: ClassVar[bool] = True
+
+    @property
+    def needed(self) -> None:
+        """Any arm may be left out, on all sides."""
+        return
+
+    def own(self, arm: Arm) -> Arm:
+        """The study's arm that this one stands for."""
+        return self.stands_for[arm.name][0]
+
+    def served(self, errors: Mapping[str | None, StudyError]) -> Self:
+        """The same: without one of its servers there is nothing to compare."""
+        for error in errors.values():
+            raise error
+        return self
+
+    def units(self, arms: Sequence[Arm]) -> tuple[list[Arm], list[list[Arm]]]:
+        """No arm that every group has; all sides of an arm stay together, and run or do not."""
+        names = dict.fromkeys(self.own(arm).name for arm in arms)
+        return [], [[arm for arm in arms if self.own(arm).name == name] for name in names]
+
+    def fails_on(self, arm: Arm) -> str:
+        """The side: what fails on one is not compared."""
+        return f"the {self.stands_for[arm.name][1]}"
+
+    def missing(self, mark: str) -> tuple[int, ...]:
+        """The blocks that come after those of earlier records."""
+        return self.blocks[_blocks_compared(self.study, mark, self.comparison.since) :]
+
+    def describe(self, arm: Arm) -> dict[str, Any]:
+        """What record.json has for an arm, with the study's arm (``of``) and the side."""
+        own, side = self.stands_for[arm.name]
+        return super().describe(arm) | {"of": own.name, "side": side}
+
+    def info(self) -> dict[str, Any]:
+        """What record.json has for this design alone; facts and plans are added to it."""
+        return {"comparison": self.comparison.as_dict(), "facts": {}, "plans": {}}
+
+
+def planned(study: str, arms: Sequence[Arm], blocks: int, orders: Orders) -> Design:
+    """The design of a study's run by its orders.
+
+    Raises StudyError for a comparison of arms that there are not, or that cannot run.
+    """
+    numbers = (orders.block,) if orders.block else tuple(range(1, blocks + 1))
+    if orders.comparison is None:
+        return Design(study=study, arms=tuple(arms), blocks=numbers, fresh=orders.fresh)
+    comparison = Comparison.from_dict(orders.comparison)
+    stands_for = _on_both_sides(comparison, arms)
+    return ComparisonDesign(
+        study=f"{COMPARED}{study}",
+        arms=tuple(_on_side(comparison, name, *what) for name, what in stands_for.items()),
+        blocks=numbers,
+        pin=comparison.pin,
+        seconds=comparison.seconds,
+        fresh=orders.fresh or bool(comparison.since),
+        comparison=comparison,
+        stands_for=stands_for,
+    )
+
+
+def _on_both_sides(comparison: Comparison, arms: Sequence[Arm]) -> dict[str, tuple[Arm, str]]:
+    """Every chosen arm of a study on every side, by the name that it has there."""
+    own = {arm.name: arm for arm in arms if arm.server is None}
+    unknown = [name for name in comparison.arms if name not in own]
+    if unknown:
+        raise StudyError(
+            f"The study has no arm {unknown[0]!r} to compare; there is {', '.join(own)}."
+        )
+    chosen = [own[name] for name in comparison.arms or own]
+    if all(arm.not_run for arm in chosen):
+        raise StudyError(f"No arm can be compared: {chosen[0].not_run}.")
+    sides = [name for name in SIDES if comparison.copies or name != AGAIN]
+    return {f"{arm.name}, {side}": (arm, side) for arm in chosen for side in sides}
+
+
+def _on_side(comparison: Comparison, name: str, arm: Arm, side: str) -> Arm:
+    settings, server = comparison.baseline.settings, None
+    if side == CANDIDATE:
+        settings = comparison.candidate.settings
+        # Where only settings differ, both are the same server's.
+        other = comparison.candidate.server
+        server = None if other == comparison.baseline.server else other
+    return replace(
+        arm,
+        name=name,
+        server=server,
+        settings=merged(arm.settings, settings),
+        copy_of=f"{arm.name}, {BASELINE}" if side == AGAIN else None,
+    )
 
 
 def records_of(study: str, mark: str, since: str = "") -> list[Path]:
@@ -147,118 +339,8 @@ def records_of(study: str, mark: str, since: str = "") -> list[Path]:
     return [d for d, i in found if i.get("fingerprint") == mark and str(i["started_at"]) >= since]
 
 
-def blocks_compared(study: str, mark: str, since: str = "") -> int:
+def _blocks_compared(study: str, mark: str, since: str) -> int:
     """How many blocks the complete records of a comparison have; the next begins after them."""
     infos = [read_info(directory) for directory in records_of(study, mark, since)]
     done = [entry["block"] for i in infos if i["status"] == "complete" for entry in i["timeline"]]
     return max(done, default=0)
-
-
-@dataclass(frozen=True)
-class Side:
-    """One of the two: a server in the words of ``serve``, and settings that only it has."""
-
-    server: str
-    settings: Mapping[str, str] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        declared = ", ".join(f"{name} = {value}" for name, value in self.settings.items())
-        return f"{self.server} with {declared}" if declared else self.server
-
-
-@dataclass(frozen=True)
-class Design:
-    """What a run measures.
-
-    Attributes:
-        study: The name of its records' study.
-        arms: Every arm, the copies of baselines included.
-        blocks: The numbers of the blocks wanted.
-        pin: Whether client and owned servers share a core, where the study lets them.
-        seconds: No block but the first begins that would probably end later than this after the
-            first began; 0 is no limit.
-        fresh: Whether an unfinished record is left alone.
-        comparison: The comparison whose arms these are, or None.
-
-    """
-
-    study: str
-    arms: tuple[Arm, ...]
-    blocks: tuple[int, ...]
-    pin: bool = True
-    seconds: float = 0.0
-    fresh: bool = False
-    comparison: Comparison | None = None
-
-    def missing(self, fingerprint: str) -> tuple[int, ...]:
-        """The blocks that no earlier record with this fingerprint holds."""
-        if self.comparison is None:
-            return self.blocks
-        return self.blocks[blocks_compared(self.study, fingerprint, self.comparison.since) :]
-
-    def info(self) -> dict[str, Any]:
-        """What record.json has for this design alone; facts and plans are added to it."""
-        if self.comparison is None:
-            return {}
-        return {"comparison": self.comparison.as_dict() | {"facts": {}}, "plans": {}}
-
-
-def planned(study: str, arms: Sequence[Arm], blocks: int, orders: Orders) -> Design:
-    """The design of a study's run by its orders, with no copy of the baseline yet.
-
-    Raises StudyError for a comparison of arms that there are not, or that cannot run.
-    """
-    numbers = (orders.block,) if orders.block else tuple(range(1, blocks + 1))
-    if orders.comparison is None:
-        return Design(study, tuple(arms), numbers, fresh=orders.fresh)
-    comparison = Comparison.from_dict(orders.comparison)
-    return Design(
-        f"{COMPARED}{study}",
-        tuple(_both_sides(comparison, arms)),
-        numbers,
-        pin=comparison.pin,
-        seconds=comparison.seconds,
-        fresh=orders.fresh or bool(comparison.since),
-        comparison=comparison,
-    )
-
-
-def with_copies(design: Design) -> Design:
-    """The design with a second copy of the baseline, now that it is known which arm that is."""
-    if design.comparison is not None:  # whose copies are among its sides
-        return design
-    return replace(design, arms=tuple(with_repeat(design.arms)))
-
-
-def _both_sides(comparison: Comparison, arms: Sequence[Arm]) -> list[Arm]:
-    """Every chosen arm of a study on both servers, the baseline twice.
-
-    The baseline is the study's own server.
-    """
-    own = {arm.name: arm for arm in arms if arm.server is None}
-    unknown = [name for name in comparison.arms if name not in own]
-    if unknown:
-        raise StudyError(
-            f"The study has no arm {unknown[0]!r} to compare; there is {', '.join(own)}."
-        )
-    chosen = [own[name] for name in comparison.arms or own]
-    if all(arm.not_run for arm in chosen):
-        raise StudyError(f"No arm can be compared: {chosen[0].not_run}.")
-    # Where only settings differ, both are the same server's.
-    other = comparison.candidate.server
-    servers = {CANDIDATE: None if other == comparison.baseline.server else other}
-    settings = {CANDIDATE: comparison.candidate.settings}
-    return [
-        replace(
-            arm,
-            name=f"{arm.name}, {name}",
-            plays=arm.name,
-            side=name,
-            server=servers.get(name),
-            settings=merged(arm.settings, settings.get(name, comparison.baseline.settings)),
-            copy_of=f"{arm.name}, {BASELINE}" if name == AGAIN else None,
-        )
-        for arm in chosen
-        for name in SIDES
-        if comparison.copies or name != AGAIN
-    ]

@@ -10,7 +10,6 @@ import json
 import os
 import secrets
 import shutil
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import polars as pl
@@ -21,7 +20,6 @@ from ..files import size_text
 from ..paths import run_dir
 from ..records.reading import SAMPLES_SCHEMA
 from ..servers import OwnedServer, serve, size_bytes
-from ._design import baseline_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -195,17 +193,17 @@ class Instances:
             for server in others:
                 server.clear()
 
-    def groups(self, arms: Sequence[Arm]) -> list[list[Arm]]:
-        """The arms in the largest groups that are up at once, with the baseline in each.
+    def groups(self, units: tuple[list[Arm], list[list[Arm]]]) -> list[list[Arm]]:
+        """The arms in the largest groups that are up at once.
 
-        All sides of one arm of a comparison stay together.  ``arms`` are those that can run, and
-        their states are prepared.  Raises SpaceError where the disk does not hold the smallest.
+        ``units`` has what every group has, and what stays together in one.  The arms' states are
+        prepared.  Raises SpaceError where the disk does not hold the smallest.
         """
-        always, units = _units(arms)
-        for unit in units:
+        always, together = units
+        for unit in together:
             self._require_room([*always, *unit])
         groups: list[list[Arm]] = []
-        for unit in units:
+        for unit in together:
             if groups and self._fit([*groups[-1], *unit]):
                 groups[-1] += unit
             else:
@@ -246,16 +244,6 @@ class Instances:
         return _free(server.data_directory) + held
 
 
-def _units(arms: Sequence[Arm]) -> tuple[list[Arm], list[list[Arm]]]:
-    """What every group has, and what must not be divided among groups."""
-    if any(arm.plays for arm in arms):
-        names = dict.fromkeys(arm.plays for arm in arms)
-        return [], [[arm for arm in arms if arm.plays == name] for name in names]
-    baseline = baseline_of(arms)
-    always = [arm for arm in arms if arm is baseline or arm.copy_of == baseline.name]
-    return always, [[arm] for arm in arms if arm not in always]
-
-
 def _free(directory: os.PathLike[str]) -> float:
     status = os.statvfs(os.path.dirname(directory))  # noqa: PTH120  (the data may not be there yet)
     return float(status.f_bavail) * status.f_frsize
@@ -267,25 +255,21 @@ def roots_of(
     settings: Mapping[str, str],
     core: int | None,
     stack: ExitStack,
-) -> tuple[dict[str | None, Server], list[Arm]]:
-    """The servers by the words that arms use for them, and the arms with what cannot be served."""
+) -> tuple[dict[str | None, Server], dict[str | None, StudyError]]:
+    """The servers by the words that arms use for them, and why others could not be started."""
     roots: dict[str | None, Server] = {None: own}
-    reasons: dict[str | None, str] = {}
+    errors: dict[str | None, StudyError] = {}
     for arm in arms:
         spec = arm.server
-        if arm.not_run or spec in roots or spec in reasons:
+        if arm.not_run or spec in roots or spec in errors:
             continue
         try:
             server = serve(spec, settings=settings, cpu=core)
         except SpaceError:
             raise
         except StudyError as error:
-            if arm.plays:
-                raise  # the one thing to compare with
-            reasons[spec] = str(error)
+            errors[spec] = error
         else:
             stack.enter_context(server)
             roots[spec] = server
-    return roots, [
-        replace(arm, not_run=reasons[arm.server]) if arm.server in reasons else arm for arm in arms
-    ]
+    return roots, errors

@@ -6,7 +6,6 @@ import inspect
 import os
 import sys
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from ..paths import run_dir
 from ..records import RecordWriter, find_record, fingerprint, read_record
 from ..rooms import rooms
 from ..servers import identity, serve, server_facts, sweep
-from ._design import COMPARED, baseline_of, planned, records_of, with_copies
+from ._design import COMPARED, planned, records_of
 from ._instances import Instances, Kept, roots_of
 from ._run import Run
 
@@ -75,8 +74,8 @@ def measure(
         findings = _look_around()
         own = serve(parameters["server"] or None, settings=settings, cpu=core)
         stack.enter_context(own)
-        roots, served = roots_of(design.arms, own, settings, core, stack)
-        design = with_copies(replace(design, arms=tuple(served)))
+        roots, errors = roots_of(design.arms, own, settings, core, stack)
+        design = design.served(errors)
         same = _same(
             design,
             roots,
@@ -159,7 +158,7 @@ def _same(
     return {
         "study": design.study,
         "parameters": {k: v for k, v in parameters.items() if k not in {"blocks", "server"}},
-        "arms": [_describe(arm, baseline_of(design.arms)) for arm in design.arms],
+        "arms": [design.describe(arm) for arm in design.arms],
         "settings": dict(settings),
         "server": [[server.spec, server.version_text] for server in roots.values()],
         "programs": [identity(server) for server in roots.values()],
@@ -190,20 +189,6 @@ def _carried_out(run: Run, blocks: Sequence[int], findings: Sequence[Finding]) -
         raise
     finally:
         writer.close()
-
-
-def _describe(arm: Arm, baseline: Arm) -> dict[str, Any]:
-    return {
-        "name": arm.name,
-        "description": arm.description,
-        "baseline": arm is baseline,
-        "copy_of": arm.copy_of,
-        "state": arm.state,
-        "settings": dict(arm.settings),
-        "options": dict(arm.options),
-        "server": arm.server,
-        "not_run": arm.not_run,
-    } | ({"plays": arm.plays, "side": arm.side} if arm.plays else {})
 
 
 def _source(function: Callable[..., Any]) -> str:

@@ -74,7 +74,7 @@ def pgbench(
         trial.record(step, metric, np.quantile(latency, share), "s", **where)
     trial.record(step, "drift", drift(latency), "ratio", **where)
     if trial.witness is not None:
-        trial.witness.saw_script(trial.connection, step, case, script, variables)
+        trial.witness.keep_plan_of_script(trial.connection, step, case, script, variables)
     return log
 
 

@@ -15,7 +15,7 @@ from ..errors import CannotRun, ServerError, StudyError
 from ..host import on_core
 from ..servers import examined, server_facts
 from ..terminal import Progress
-from ._design import baseline_of, played, turn_order
+from ._design import turn_order
 from ._trial import Trial
 from ._witness import Witness
 
@@ -60,14 +60,12 @@ class Run:
         self.instances = instances
         self.writer = writer
         self.arms = {arm.name: arm for arm in design.arms}
-        self.baseline = baseline_of(design.arms).name
         self.not_run = {arm.name: arm.not_run for arm in design.arms if arm.not_run}
         self.prepare = prepare
         self.procedure = procedure
         self.seed = seed
         self.core = core
-        # In a comparison every arm has a witness; elsewhere nobody pays for one.
-        self.witnesses = {arm.name: Witness() for arm in design.arms if arm.plays}
+        self.witnesses = {arm.name: Witness() for arm in design.arms if design.observed}
 
     def carry_out(self, blocks: Sequence[int], findings: Sequence[Finding]) -> None:
         """Prepare the states, then run those of ``blocks`` that are missing.
@@ -121,12 +119,11 @@ class Run:
                 (info["server"] if arm.server is None else info["servers"][arm.server]).update(
                     facts
                 )
-                if arm.plays and arm.side:
-                    found = info["comparison"]["facts"].setdefault(arm.plays, {})
-                    found[arm.side] = examined(server)
+                if self.design.observed:
+                    info["facts"][arm.name] = examined(server)
             self.instances.stop([arm])
         self.writer.write_block(f"0-{session}", rows)
-        groups = self.instances.groups(self._able())
+        groups = self.instances.groups(self.design.units(self._able()))
         info["groups"] = [[arm.name for arm in group] for group in groups]
         if len(groups) > 1:
             self.progress.note(
@@ -138,9 +135,9 @@ class Run:
         server = self.instances[arm.name]
 
         def build() -> None:
-            with Trial(server, arm, block=0) as trial:
+            with Trial(server, arm, block=0, own=self.design.own(arm)) as trial:
                 trial.position = session
-                self.prepare(trial, played(arm))
+                self.prepare(trial, trial.arm)
                 self.instances.prepared(arm, trial.rows)
                 rows.extend(trial.rows)
 
@@ -190,32 +187,33 @@ class Run:
             arm,
             block=block,
             group=group,
+            own=self.design.own(arm),
             show=self.progress.show,
             witness=self.witnesses.get(arm.name),
         )
 
     def _take_turns(self, trials: dict[str, Trial], block: int) -> None:
         """Round by round, every arm does one turn, in random order."""
-        stories = {name: self._story(trial, self.arms[name]) for name, trial in trials.items()}
+        turns = {name: self._turns(trial) for name, trial in trials.items()}
         spans = {name: _Span(_now()) for name in trials}
         turn = 0
-        while stories:
+        while turns:
             turn += 1
-            order = turn_order(list(stories), self.seed, block, turn)
+            order = turn_order(list(turns), self.seed, block, turn)
             for position, name in enumerate(order, start=1):
                 arm, trial = self.arms[name], trials[name]
-                if name in self.not_run:  # what fails on one side is not measured on the other
-                    stories.pop(name, None)
+                if name in self.not_run:  # with another of its unit
+                    turns.pop(name, None)
                     continue
                 trial.turn, trial.position = turn, position
                 began = time.monotonic()
                 try:
                     with self._pinned(arm), self._explained(arm, f"in block {block}"):
-                        next(stories[name])
+                        next(turns[name])
                 except StopIteration:
-                    del stories[name]
+                    del turns[name]
                 except CannotRun as reason:
-                    del stories[name]
+                    del turns[name]
                     self._cannot_run(arm, reason)
                 spans[name].finished_at = _now()
                 spans[name].busy_s += time.monotonic() - began
@@ -230,18 +228,15 @@ class Run:
             if name not in self.not_run
         ]
 
-    def _story(self, trial: Trial, arm: Arm) -> Iterator[None]:
+    def _turns(self, trial: Trial) -> Iterator[None]:
         """The turns of one arm; a procedure that does not yield is one turn."""
-        told = self.procedure(trial, played(arm))
-        if told is not None:
-            yield from told
+        turns = self.procedure(trial, trial.arm)
+        if turns is not None:
+            yield from turns
 
     @contextmanager
     def _explained(self, arm: Arm, when: str) -> Iterator[None]:
-        """Say what a database's error means for the run.
-
-        In a comparison a statement that fails on one side is a reason not to compare the arm.
-        """
+        """Say what a database's error means for the run."""
         try:
             yield
         except psycopg.Error as error:
@@ -253,14 +248,15 @@ class Run:
                     f"The server went away {when}, {arm.name} ({_first_line(error)}): the blocks "
                     f"before are kept; run the same command again to continue."
                 ) from error
-            if arm.plays is None or not isinstance(error, psycopg.DatabaseError):
+            where = self.design.fails_on(arm)
+            if where is None or not isinstance(error, psycopg.DatabaseError):
                 raise
-            raise CannotRun(f"it fails on the {arm.side}: {_first_line(error)}") from error
+            raise CannotRun(f"it fails on {where}: {_first_line(error)}") from error
 
     def _note(self, arm: Arm, trial: Trial) -> None:
         """Keep what a trial has beside its samples."""
         info = self.writer.info
-        if arm.plays:
+        if arm.name in self.witnesses:
             info["plans"][arm.name] = self.witnesses[arm.name].plans
         for step, case, why in trial.left_out:
             entry = {"arm": arm.name, "step": step, "case": case, "reason": why}
@@ -268,11 +264,10 @@ class Run:
                 info["left_out"].append(entry)
 
     def _cannot_run(self, arm: Arm, reason: CannotRun) -> None:
-        # What cannot run on one side cannot be compared.
-        alike = [a.name for a in self.arms.values() if arm.plays and a.plays == arm.plays]
-        for name in alike or [arm.name]:
-            self.not_run[name] = str(reason)
-        if arm.name == self.baseline and not arm.plays:
+        _, units = self.design.units(self.design.arms)
+        for other in next((unit for unit in units if arm in unit), [arm]):
+            self.not_run[other.name] = str(reason)
+        if arm is self.design.needed:
             raise StudyError(f"The baseline, {arm.name}, cannot run here: {reason}") from reason
         if len(self.not_run) == len(self.arms):
             raise StudyError(f"No arm can be compared: {reason}.") from reason

@@ -42,6 +42,7 @@ class Trial:
     """Where an arm of a block is run: ``timed`` for what is measured, ``execute`` for the rest.
 
     Attributes:
+        arm: The arm as the study's procedure knows it (``own``, where it stands for another).
         block: Number of the block, from 1; 0 while a state is being prepared.
         group: Number of the group of arms that are up together, from 1.
         turn: Number of the arm's turn in the block, from 1.
@@ -58,11 +59,13 @@ class Trial:
         *,
         block: int,
         group: int = 1,
+        own: Arm | None = None,
         show: Callable[[str], None] = lambda _: None,
         witness: Witness | None = None,
     ) -> None:
         self.server = server
-        self.arm = arm
+        self.arm = own or arm
+        self._arm = arm
         self.block = block
         self.group = group
         self.turn = 0
@@ -110,7 +113,7 @@ class Trial:
 
     def show(self, what: str) -> None:
         """Say in the progress bar what is being done."""
-        self._show(f"block {self.block}, {self.arm.name}: {what}")
+        self._show(f"block {self.block}, {self._arm.name}: {what}")
 
     def execute(self, query: Query, params: Params | None = None) -> psycopg.Cursor[TupleRow]:
         """Run a statement that is not measured."""
@@ -144,7 +147,7 @@ class Trial:
         if self.witness is not None:
             found = digest(cursor)
             self.record(step, "result", found, "digest", iteration=iteration, case=case)
-            self.witness.saw(self.connection, step, case, query, params)
+            self.witness.keep_plan(self.connection, step, case, query, params)
         return cursor
 
     def repeated(
@@ -182,7 +185,7 @@ class Trial:
                     _check(result)
             took.duration_s = (time.perf_counter_ns() - start) / 1e9
         if self.witness is not None:
-            self.witness.saw_prepared(self.connection, step, case, query, parameters[-1])
+            self.witness.keep_plan_of_prepared(self.connection, step, case, query, parameters[-1])
 
     def _name_of(self, query: str) -> bytes:
         """The name under which a query is prepared on this connection."""
@@ -226,7 +229,7 @@ class Trial:
                     between()
             took.duration_s = duration_ns / 1e9
         if self.witness is not None:
-            self.witness.saw(self.connection, step, case, statements[0])
+            self.witness.keep_plan(self.connection, step, case, statements[0])
 
     @contextmanager
     def measuring(
@@ -271,7 +274,7 @@ class Trial:
     ) -> None:
         """Keep one value that the procedure found out by itself."""
         when = (self.block, self.group, self.turn, self.position)
-        what = (self.arm.name, case, step, iteration, metric, float(value), unit)
+        what = (self._arm.name, case, step, iteration, metric, float(value), unit)
         self.rows.append((*when, *what, at or datetime.now(UTC)))
 
     def keep(self, step: str, measured: Mapping[str, float], **where: Any) -> None:
@@ -325,7 +328,7 @@ class Trial:
             evict(self._observer, names)
         else:
             self._close()
-            self.server.restart(self.arm.settings)
+            self.server.restart(self._arm.settings)
             self._open()
         drop_from_page_cache(self._observer, names, self.server.data_directory)
         return True

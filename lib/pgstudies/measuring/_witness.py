@@ -44,7 +44,7 @@ class Witness:
     def __init__(self) -> None:
         self.plans: dict[str, str] = {}
 
-    def saw(
+    def keep_plan(
         self,
         connection: psycopg.Connection[TupleRow],
         step: str,
@@ -67,7 +67,7 @@ class Witness:
             return
         self.plans[place] = "\n".join(row[0] for row in rows)
 
-    def saw_script(
+    def keep_plan_of_script(
         self,
         connection: psycopg.Connection[TupleRow],
         step: str,
@@ -78,14 +78,14 @@ class Witness:
         """Keep the plan of a pgbench script's first statement, its random numbers taken as 1."""
         lines = [line for line in script.splitlines() if not line.lstrip().startswith("\\")]
         first = "\n".join(lines).split(";")[0]
-        self.saw(
+        self.keep_plan(
             connection,
             step,
             case,
             _VARIABLE.sub(lambda found: str(variables.get(found[1], 1)), first),
         )
 
-    def saw_prepared(
+    def keep_plan_of_prepared(
         self,
         connection: psycopg.Connection[TupleRow],
         step: str,
@@ -94,7 +94,7 @@ class Witness:
         parameters: Sequence[object],
     ) -> None:
         """Keep the plan of a prepared statement for these values of its parameters."""
-        self.saw(
+        self.keep_plan(
             connection,
             step,
             case,

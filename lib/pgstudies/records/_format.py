@@ -129,11 +129,21 @@ def _without_checksums(info: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_columns_for_names(info: dict[str, Any]) -> dict[str, Any]:
-    """In format 2 ``copy_of`` was ``repeats``, and steps called "first ..." were not compared."""
+    """In format 2 ``copy_of`` was ``repeats``, and steps called "first ..." were not compared.
+
+    In a comparison ``of`` was ``plays``, and what a server is stood by arm and side.
+    """
     for arm in info.get("arms", []):
         arm["copy_of"] = arm.pop("repeats")
+        if "plays" in arm:
+            arm["of"] = arm.pop("plays")
     first = ("lookup", "warm", "scan", "scan with work")
-    return info | {"not_compared": [f"first {what}" for what in first]}
+    info |= {"not_compared": [f"first {what}" for what in first]}
+    if "comparison" not in info:
+        return info
+    facts = info["comparison"].pop("facts")
+    placed = {arm["name"]: facts.get(arm["of"], {}).get(arm["side"]) for arm in info["arms"]}
+    return info | {"facts": {name: found for name, found in placed.items() if found}}
 
 
 _UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
