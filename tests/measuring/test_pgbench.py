@@ -12,6 +12,7 @@ from pgstudies.errors import CannotRun, StudyError
 from pgstudies.measuring._design import Arm
 from pgstudies.measuring._pgbench import drift, pgbench, read_log
 from pgstudies.measuring._trial import Trial
+from pgstudies.servers._base import NO_PGBENCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,7 +97,7 @@ def test_a_script_that_the_server_refuses_is_told_in_its_words(trial: Trial) -> 
 def test_without_pgbench_the_step_says_how_to_get_it(
     trial: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    without = replace(trial.server.capabilities, pgbench=None)
+    without = replace(trial.server.capabilities, missing={"pgbench": NO_PGBENCH}, pgbench=None)
     monkeypatch.setattr(trial.server, "capabilities", without)
     with pytest.raises(CannotRun, match="no pgbench here: install"):
         pgbench(trial, "select", "SELECT 1;\n", transactions=5, seed=1)

@@ -9,6 +9,7 @@ import pytest
 
 from pgstudies.measuring import _steadiness as steadiness
 from pgstudies.measuring._steadiness import frequency_mhz, watched
+from pgstudies.servers import Capabilities
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +19,9 @@ class Stranger:
     """A trial on a server that is not ours, as far as it is needed here."""
 
     def __init__(self) -> None:
-        self.server = SimpleNamespace(owned=False)
+        self.server = SimpleNamespace(
+            capabilities=Capabilities({"processes": "an external server"}, frozenset(), None)
+        )
         self.connection = SimpleNamespace(info=SimpleNamespace(backend_pid=-1))
         self.recorded: dict[str, list[float]] = {}
         self.left_out: dict[str, str] = {}

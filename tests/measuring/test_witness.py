@@ -124,7 +124,7 @@ def test_a_link_to_nothing_beside_a_build_is_no_part_of_it(tmp_path: Path) -> No
     (tmp_path / "bin").mkdir()
     (tmp_path / "lib").mkdir()
     (tmp_path / "bin" / "postgres").write_bytes(b"program")
-    server: Any = SimpleNamespace(owned=True, binaries=SimpleNamespace(bindir=tmp_path / "bin"))
+    server: Any = SimpleNamespace(binaries=SimpleNamespace(bindir=tmp_path / "bin"))
     without = identity(server)
     (tmp_path / "lib" / "termcap.so").symlink_to("gone.so")
     assert identity(server) == without

@@ -280,7 +280,7 @@ def _room_on_server(server: Server) -> _Room:
     return _Room(
         free // 2,
         f"the server has {free} connections free (max_connections is the limit), of which "
-        f"{free // 2}, half of them, are taken of an external server",
+        f"{free // 2}, half of them, may be used on an external server",
     )
 
 

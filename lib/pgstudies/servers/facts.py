@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import psycopg
 
-from .owned import OwnedServer
 from .settings import NOT_RECORDED
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ def identity(server: Server) -> str:
 
     A build that was made anew in the same directory is another one.
     """
-    return digest_of(server.binaries) if isinstance(server, OwnedServer) else server.version_text
+    return digest_of(server.binaries) if server.binaries else server.version_text
 
 
 def digest_of(binaries: Binaries) -> str:

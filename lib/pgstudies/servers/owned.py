@@ -67,6 +67,8 @@ class OwnedServer(ServerBase):
     Raises ServerError when it does not start, SpaceError when its directory cannot be written.
     """
 
+    binaries: Binaries
+
     def __init__(
         self,
         binaries: Binaries,
