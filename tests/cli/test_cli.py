@@ -184,7 +184,7 @@ def test_a_server_of_libpq_that_is_not_measured_is_told(
 ) -> None:
     monkeypatch.setenv("PGHOST", "db.example")
     monkeypatch.delenv("PGSTUDIES_SERVER", raising=False)
-    assert "PGHOST is set, but the embedded server is measured" in pgstudies("run", "well").err
+    assert "Ignoring PGHOST and measuring the embedded server" in pgstudies("run", "well").err
     assert "PGHOST" not in pgstudies("run", "well", "--server", "embedded").err
 
 
@@ -356,7 +356,7 @@ def test_the_parameters_of_a_study_are_listed_with_their_limits(
     file.write_text("[standard]\nrows = 1_000_000\nstarts = [4, 5]\nmemory = 80\n")
     lines = pgstudies("studies", "well").out.splitlines()
     assert lines[0] == "well: A study that works"
-    assert "blocks no claim" not in lines[1]
+    assert "fewer than" not in lines[1]
     assert lines[2:4] == [
         "-p rows=50_000  (standard 1_000_000)",
         "    rows in the table; at least 2000",
@@ -374,7 +374,7 @@ def test_a_study_says_how_many_blocks_its_claims_take(place: Path, pgstudies: Co
     shutil.copy(ROOMS.parents[1] / "notebooks" / "mvcc_catalog" / "claims.toml", well)
     (well / "sizes.toml").write_text('title = "Well"\npost = "Nobody, 2026"\n')
     second = pgstudies("studies", "well").out.splitlines()[1]
-    assert second == "Below 8 blocks no claim of a difference can be told from chance."
+    assert second == "With fewer than 8 blocks no claimed difference can be significant."
 
 
 def test_servers_are_listed_with_what_is_here(

@@ -277,8 +277,9 @@ def test_too_few_blocks_for_a_difference_say_how_many_it_takes() -> None:
     measured = of_blocks({"insert": logs(1.1), "select": logs(1.0)}, 6)
     passed, sentence = guards_of(measured)["blocks"]
     assert passed is False
-    assert "before block 7, and some are evident on their own (made_up, heap, insert)" in sentence
-    assert "the same command with --blocks 7 adds them." in sentence
+    assert "2 comparisons need 7 to show a difference" in sentence
+    assert "differ on their own: made_up, heap, insert" in sentence
+    assert "run the same command with --blocks 7 to add them." in sentence
     assert verdict_of(measured) == 2
 
 
@@ -287,23 +288,20 @@ def test_few_blocks_are_enough_where_nothing_differs() -> None:
     passed, sentence = guards_of(measured)["blocks"]
     assert (passed, verdict_of(measured)) == (True, 0)
     assert sentence == (
-        "6 blocks; one of 2 comparisons is told from chance from block 7 on, and none differs even "
-        "on its own."
+        "6 blocks; 2 comparisons need 7 to show a difference, and none differs even on its own."
     )
 
 
 def test_without_an_interval_the_blocks_are_too_few() -> None:
     passed, sentence = guards_of(of_blocks({"insert": logs(1.0)}, 5))["blocks"]
     assert passed is False
-    assert "an interval needs 6; the same command with --blocks 6 adds them." in sentence
+    assert "an interval needs 6; run the same command with --blocks 6 to add them." in sentence
 
 
 def test_half_an_interval_is_told() -> None:
     (low, high, ratio) = (0.99, 0.99 * 1.02**2, 1.0)
     effects = pl.DataFrame({"low": [low, 1.0], "high": [high, 1.0], "ratio": [ratio, 1.0]})
-    assert noise(effects) == (
-        "Half an interval is 1.0 % at the median of the steps, 2.0 % at most."
-    )
+    assert noise(effects) == ("CI half-width: median 1.0 %, worst 2.0 %.")
     assert noise(effects.clear()) is None
 
 

@@ -208,7 +208,7 @@ def test_a_side_that_cannot_be_looked_up_is_one_sentence(text: str) -> None:
 def test_a_value_of_two_lines_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "my.conf"
     file.write_text("work_mem = 'a\x01b'\n")
-    with pytest.raises(StudyError, match="no line of text"):
+    with pytest.raises(StudyError, match="must be one line of at most"):
         read_settings(file)
 
 
@@ -232,7 +232,7 @@ def test_a_rerun_shows_what_it_would_run_and_waits_for_a_yes(tmp_path: Path) -> 
         "Studies: cluster_order, at quick size",
     ]
     assert (
-        done.stderr == "pgstudies: Nothing was measured: say --yes to run what is listed above.\n"
+        done.stderr == "pgstudies: Nothing was measured: pass --yes to run what is listed above.\n"
     )
 
 

@@ -237,7 +237,7 @@ def _is_today(today: object) -> bool:
         return False
     sentences = [today[word] for word in _SAID if word in today]
     try:
-        [sentence.format(ratio="2", percent="3 %") for sentence in sentences]
+        [sentence.format(ratio="2", times="2", percent="3 %") for sentence in sentences]
     except (AttributeError, IndexError, KeyError, ValueError):
         return False
     releases = today.get("releases", [0, 1])
@@ -261,7 +261,9 @@ def meanings(study: str, judged: pl.DataFrame) -> pl.DataFrame:
         today, outcome = entry["today"], row["verdict"].partition(",")[0]  # holds, weaker: holds
         if outcome in today:
             sentence = today[outcome].format(
-                ratio=f"{row['ratio']:.3g}", percent=f"{100 * abs(row['ratio'] - 1):.0f} %"
+                ratio=f"{row['ratio']:.3g}",
+                times=f"{max(row['ratio'], 1 / row['ratio']):.2g}",
+                percent=f"{100 * abs(row['ratio'] - 1):.0f} %",
             )
             between = today.get("releases", (None, None))
             rows.append((study, entry["id"], today["about"], sentence, *between))

@@ -62,13 +62,13 @@ interrupted is continued by the same command.
 
 \b
 Examples:
-  pgstudies run cluster_order
+  pgstudies run STUDY
   pgstudies run all --profile standard
-  pgstudies run cluster_order --server 16
-  pgstudies run cluster_order --server ~/build/postgresql-master
-  pgstudies run cluster_order --server postgresql://me@db.example/postgres
-  pgstudies run cluster_order -p rows=1_000_000 -p blocks=10
-  pgstudies run cluster_order --replay data/records
+  pgstudies run STUDY --server 16
+  pgstudies run STUDY --server ~/build/postgresql-master
+  pgstudies run STUDY --server postgresql://me@db.example/postgres
+  pgstudies run STUDY -p rows=1_000_000 -p blocks=10
+  pgstudies run STUDY --replay data/records
 
 Keep passwords out of the command line, where every user of the machine can read
 them: set PGSTUDIES_SERVER, or write them into ~/.pgpass.
@@ -147,7 +147,10 @@ def run(
     # Before the first one starts, an hour perhaps before the last.
     plans = [plan(name, profile=profile, server=server, parameters=given) for name in names]
     if not (replay or plans[0].server.text or Orders.given().server) and os.environ.get("PGHOST"):
-        say("PGHOST is set, but the embedded server is measured; --server postgresql:// takes it.")
+        say(
+            "Ignoring PGHOST and measuring the embedded server; use --server postgresql:// for "
+            "yours."
+        )
     failures = []
     for name, planned in zip(names, plans, strict=True):
         if not replay:
@@ -202,7 +205,7 @@ def studies(
     \b
     Examples:
       pgstudies studies
-      pgstudies studies cluster_order
+      pgstudies studies STUDY
     """  # noqa: D301  (a backspace tells the help not to rewrap)
     from . import listing
 
@@ -232,7 +235,7 @@ def new_study(
     )
 
 
-@app.command(short_help="Say what a study lacks.")
+@app.command(short_help="Check what a study lacks.")
 def check(
     study: Annotated[str, typer.Argument(metavar="STUDY", show_default=False)],
     *,
@@ -280,7 +283,7 @@ def records(
     \b
     Examples:
       pgstudies records
-      pgstudies records cluster_order
+      pgstudies records STUDY
     A record's directory, the second line of each entry, is what --replay takes.
     """  # noqa: D301
     from . import listing
@@ -288,13 +291,13 @@ def records(
     typer.echo(listing.records(study))
 
 
-@app.command(short_help="Say which of the posts' claims still hold.")
+@app.command(short_help="Print which of the posts' claims still hold.")
 def scorecard(
     study: Annotated[
         str | None, typer.Option(metavar="STUDY", help="Only the claims of this study.")
     ] = None,
 ) -> None:
-    """Say what has become of every claim of the posts, as plain text that can be mailed.
+    """Print the verdict on every claim of the posts, as plain text that can be mailed.
 
     Each is judged by the record that its study's page rests on, or else by the
     newest one.  A record that was never judged is replayed first, in ten seconds.
@@ -302,7 +305,7 @@ def scorecard(
     \b
     Examples:
       pgstudies scorecard
-      pgstudies scorecard --study cluster_order
+      pgstudies scorecard --study STUDY
     """  # noqa: D301
     from ..book import score_text as scoretext
     from ..book import scorecard as of_study
@@ -310,7 +313,7 @@ def scorecard(
     typer.echo(scoretext.in_text(of_study(study, records="current")))
 
 
-@app.command(short_help="Say what the findings mean for an upgrade or a setting.")
+@app.command(short_help="Print what the findings mean for an upgrade or a setting.")
 def advise(
     before: Annotated[
         str | None,
@@ -337,7 +340,7 @@ def advise(
     typer.echo(advice_text(before, after))
 
 
-@app.command(short_help="Say what this machine and a server can do.")
+@app.command(short_help="Check what this machine and a server can do.")
 def doctor(
     server: Annotated[str | None, typer.Option(metavar="SERVER", help=_SERVER)] = None,
 ) -> None:
@@ -378,13 +381,13 @@ app.command(short_help="Measure a comparison again from its report.")(cli_compar
 app.command(short_help="Measure over several hosts, or a grid of parameters.")(cli_sweep.sweep)
 
 
-app.command(short_help="Be the worker of this host in a sweep.")(cli_sweep.worker)
+app.command(short_help="Run this host's sweep worker.")(cli_sweep.worker)
 
 
-app.command(short_help="Bring a sweep and its workers together.")(cli_sweep.scheduler)
+app.command(short_help="Run the scheduler of a sweep and its workers.")(cli_sweep.scheduler)
 
 
-app.command(short_help="Say on how many hosts a study's claims hold.")(cli_sweep.hosts)
+app.command(short_help="Print on how many hosts a study's claims hold.")(cli_sweep.hosts)
 
 
 def _stop(_number: int, _frame: FrameType | None) -> NoReturn:

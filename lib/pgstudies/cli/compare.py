@@ -31,7 +31,7 @@ CANNOT_RUN = 3
 
 
 HELP = """\
-Compare two builds, releases or files of settings: is the candidate slower?
+Compare two builds, releases or settings files: is the candidate slower?
 
 Every block runs the arms of a study on both servers, and a second copy of the
 baseline, in random order.  First the plan is shown: how many blocks it takes to
@@ -44,10 +44,10 @@ file of settings as in postgresql.conf, or a server with such a file: 17+my.conf
 \b
 Examples:
   pgstudies compare --candidate ~/build/patched --baseline ~/build/master
-  pgstudies compare --candidate my.conf --study cluster_order --blocks 20
-  pgstudies compare --baseline 17 --candidate embedded --minutes 60
-  pgstudies compare --candidate DIR --study hash_index --arm hash --case warm
-  pgstudies compare --candidate DIR --study mvcc_catalog --instructions
+  pgstudies compare --candidate my.conf --study STUDY --blocks 20
+  pgstudies compare --baseline 17 --candidate 18 --minutes 60
+  pgstudies compare --candidate DIR --study STUDY --arm ARM --case CASE
+  pgstudies compare --candidate DIR --study STUDY --instructions
 
 \b
 Exit codes:
@@ -62,13 +62,13 @@ Exit codes:
 def compare(  # noqa: D103  (its help is above)
     *,
     candidate: Annotated[
-        str, typer.Option(metavar="SIDE", help="What is judged.", show_default=False)
+        str, typer.Option(metavar="SIDE", help="The side under test.", show_default=False)
     ],
     baseline: Annotated[
         str | None,
         typer.Option(
             metavar="SIDE",
-            help="What it is judged by.  [default: $PGSTUDIES_SERVER, else embedded]",
+            help="The side it is compared with.  [default: $PGSTUDIES_SERVER, else embedded]",
         ),
     ] = None,
     study: Annotated[
@@ -119,7 +119,12 @@ def compare(  # noqa: D103  (its help is above)
     ] = False,
     margin: Annotated[
         float,
-        typer.Option(min=0.001, max=1.0, metavar="FRACTION", help="What is worth to be called so."),
+        typer.Option(
+            min=0.001,
+            max=1.0,
+            metavar="FRACTION",
+            help="Smallest relative change that counts as slower or faster.",
+        ),
     ] = 0.02,
     copies: Annotated[
         bool, typer.Option("--aa/--no-aa", help="Run a second copy of the baseline, or not.")
@@ -262,7 +267,7 @@ def _asked(request: Request) -> Iterator[str]:
 
 def _require_consent() -> None:
     if not sys.stdin.isatty():
-        raise StudyError("Nothing was measured: say --yes to run what is listed above.")
+        raise StudyError("Nothing was measured: pass --yes to run what is listed above.")
     if not typer.confirm("Measure this?"):
         raise StudyError("Nothing was measured.")
 

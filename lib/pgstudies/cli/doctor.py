@@ -73,7 +73,7 @@ def _software() -> Iterator[Check]:
     yield Check("software", True, f"Python {platform.python_version()}, {packages}")
     git = git_revision()
     if git is None:
-        yield Check("git", None, "records will not tell the revision: this is no checkout of git")
+        yield Check("git", None, "not a git checkout; records will lack the revision")
     else:
         changed = ", with changes that are not committed" if git["dirty"] else ""
         yield Check("git", True, f"revision {str(git['revision'])[:10]}{changed}")

@@ -52,7 +52,7 @@ def parameters(study: str) -> str:
     profiles = {name: plan(study, profile=name).parameters for name in profiles_of(room)}
     entries = [_entry(parameter, profiles) for parameter in declared(room.notebook)]
     blocks = blocks_for_claims(study)
-    needed = f"Below {blocks} blocks no claim of a difference can be told from chance."
+    needed = f"With fewer than {blocks} blocks no claimed difference can be significant."
     return "\n".join([f"{study}: {_title(study)}", *([needed] if blocks else []), *entries])
 
 

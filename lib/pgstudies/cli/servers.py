@@ -24,7 +24,7 @@ def servers(context: typer.Context) -> None:
       pgstudies servers
       pgstudies servers fetch 9.3 9.6
       pgstudies servers fetch all
-      pgstudies run cluster_order --server 9.6
+      pgstudies run STUDY --server 9.6
     """  # noqa: D301
     if context.invoked_subcommand is None:
         from . import listing

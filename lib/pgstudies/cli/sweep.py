@@ -81,7 +81,7 @@ def sweep(
       ledger = "/nfs/sweep"             # or s3://bucket/sweep; read by all hosts
       hosts = ["bench1", "bench2"]      # names of workers
       [[run]]
-      study = "cluster_order"
+      study = "..."
       profile = "standard"
       servers = ["16", "embedded"]
       parameters = { rows = [100_000, 1_000_000] }

@@ -170,7 +170,7 @@ def _clock(measured: Sequence[Measured], effects: pl.DataFrame) -> Outcome:
         f"{row['ratio_cpu']:.3f} by CPU time"
         for row in both.iter_rows(named=True)
     ]
-    return False, f"The two wait differently; --clock judges by that. {named(said)}."
+    return False, f"CPU time and wall time disagree; --clock judges by wall time. {named(said)}."
 
 
 def _steps(count: int) -> str:
@@ -185,7 +185,7 @@ def _blocks(effects: pl.DataFrame) -> Outcome:
     blocks = "1 block" if have == 1 else f"{have} blocks"
     if have >= fewest:
         return True, f"{blocks}, enough for {count} comparisons."
-    adds = f"the same command with --blocks {fewest} adds them."
+    adds = f"run the same command with --blocks {fewest} to add them."
     if have < MINIMUM_BLOCKS:
         return False, f"{blocks}: an interval needs {MINIMUM_BLOCKS}; {adds}"
     edge = math.log1p(effects["margin"].max() or 0.0)  # type: ignore[arg-type]
@@ -194,13 +194,13 @@ def _blocks(effects: pl.DataFrame) -> Outcome:
     evident = effects.filter(is_short, is_alone, pl.col("ratio").log().abs() > edge)
     if evident.is_empty():
         return True, (
-            f"{blocks}; one of {count} comparisons is told from chance from block {fewest} on, and "
-            f"none differs even on its own."
+            f"{blocks}; {count} comparisons need {fewest} to show a difference, and none differs "
+            f"even on its own."
         )
     places = named([_place(row) for row in evident.select(*PLACE).iter_rows()])
     return False, (
-        f"{blocks}: with {count} comparisons no difference can be told from chance before "
-        f"block {fewest}, and some are evident on their own ({places}); {adds}"
+        f"{blocks}: {count} comparisons need {fewest} to show a difference, and some steps differ "
+        f"on their own: {places}; {adds}"
     )
 
 

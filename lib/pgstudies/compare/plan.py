@@ -165,8 +165,8 @@ def forecast_lines(
         yield from (f"  {line}" for line in _of_study(plan, seconds[plan.study], margin))
     if comparisons:
         yield (
-            f"{comparisons} comparisons: no difference can be told from chance before block "
-            f"{blocks_for_family(comparisons)}"
+            f"{comparisons} comparisons: no difference can be significant with fewer than "
+            f"{blocks_for_family(comparisons)} blocks"
         )
 
 

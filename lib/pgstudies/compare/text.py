@@ -68,10 +68,7 @@ def noise(effects: pl.DataFrame) -> str | None:
     percent = effects.select(100 * half).to_series().drop_nulls().drop_nans().to_list()
     if not percent:
         return None
-    return (
-        f"Half an interval is {median(percent):.1f} % at the median of the steps, "
-        f"{max(percent):.1f} % at most."
-    )
+    return f"CI half-width: median {median(percent):.1f} %, worst {max(percent):.1f} %."
 
 
 def _who(result: Result) -> list[str]:

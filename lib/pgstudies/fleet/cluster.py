@@ -72,7 +72,7 @@ def serve_as_scheduler(
 
 
 def serve_as_worker(scheduler: str, name: str, certificates: Path | None) -> None:
-    """Be the worker of this host until the scheduler ends.
+    """Run this host's sweep worker until the scheduler ends.
 
     It listens where the scheduler reaches it and nowhere else.  Raises StudyError without
     certificates, ServerError if there is no scheduler.

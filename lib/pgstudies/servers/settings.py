@@ -129,13 +129,11 @@ def require_wellformed(settings: Mapping[str, object], where: str) -> dict[str, 
     found = {}
     for name, value in settings.items():
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise StudyError(
-                f"{where} has a setting {str(name)[:60]!r}, which no setting is named."
-            )
+            raise StudyError(f"{where}: {str(name)[:60]!r} is not a valid setting name.")
         if not isinstance(value, str) or not value.isprintable() or len(value) > _LONGEST_VALUE:
             raise StudyError(
-                f"{where} gives {name} a value that is no line of text of at most "
-                f"{_LONGEST_VALUE:,} characters."
+                f"{where}: the value of {name} must be one line of at most {_LONGEST_VALUE:,} "
+                f"characters."
             )
         found[name.lower()] = value
     return found
