@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from pgstudies.book._scorecard import SCHEMA
+from pgstudies.charts import OUTCOMES
 from pgstudies.records.reading import SAMPLES_SCHEMA
 from pgstudies.records.writing import write_whole
 
@@ -141,3 +143,41 @@ def swept_record(
     path = base / (name or host)
     write_whole(path, swept_info(host, len(counts)) | told, counted)
     return path
+
+
+def cards(study: str) -> pl.DataFrame:
+    """A scorecard of every outcome, with long words and letters that HTML needs escaped."""
+    verdicts = [*list(OUTCOMES)[:4], "inconclusive: 12 more blocks"]
+    verdicts += ["not judged: the plan is another", "not tested: <no> compiler"]
+    rows: list[dict[str, Any]] = [
+        {
+            "study": study,
+            "claim": f"claim {n}",
+            "name": f"claim {n} of <many>",
+            "text": "A claim of <many> words & more, as long as claims are said to become. " * 2,
+            "source": "",
+            "kind": "direction",
+            "holds_when": 'It "holds".',
+            "metric": "cpu_s",
+            "published_ratio": 12345.678,
+            "ratio": 0.00123456,
+            "low": 0.0009,
+            "high": 0.0021,
+            "beside": 0.002,
+            "blocks": 6 + n,
+            "verdict": verdict,
+            "server": "9.6.24" if n else "18.6",
+            "release": "9.6" if n else "18",
+            "host": "a-host-with-a-long-name.example.org",
+            "date": "2026-11-21 12:00",
+            "profile": "standard",
+            "record": "r",
+            "machine": "m",
+            "link": "swept.html#claims",
+            "current": True,
+            "reference": False,
+        }
+        for n, verdict in enumerate(verdicts)
+    ]
+    rows[-1] |= dict.fromkeys(["ratio", "low", "high", "blocks"])
+    return pl.DataFrame(rows, schema=SCHEMA)

@@ -22,12 +22,12 @@ import numpy as np
 import polars as pl
 from psycopg import sql
 
-from pgstudies import block_values, paired_effects
+from pgstudies import beside, block_values, paired_effects
 from pgstudies.fleet import sweep as sweeping
 from pgstudies.fleet.cluster import local_cluster
 from pgstudies.fleet.ledger import Ledger, Unit
 from pgstudies.fleet.plan import Cell, Sweep
-from pgstudies.measuring import hold_transactions, reason_no_room
+from pgstudies.measuring import reason_no_room
 from pgstudies.measuring._design import Arm
 from pgstudies.measuring._trial import Trial
 from pgstudies.paths import HTML
@@ -283,6 +283,7 @@ def many_sessions(core: int) -> None:
         if reason is not None:
             report(f"{SESSIONS} open transactions", "not run", reason)
             return
+        hold_transactions = beside("mvcc_catalog", "sessions").hold_transactions
         times = []
         for _ in range(ROUNDS):
             begin = time.perf_counter()

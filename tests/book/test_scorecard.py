@@ -1,8 +1,7 @@
-"""The scorecard: each verdict from records of known truth, its text, tables, charts and cache."""
+"""The scorecard: each verdict from records of known truth, its text, tiles and cache."""
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import shutil
@@ -16,14 +15,10 @@ from pgstudies import paths
 from pgstudies.analysis._claims import claims
 from pgstudies.analysis.agreement import judge
 from pgstudies.book import _scorecard as scorecards
-from pgstudies.book._score_chart import history_chart, score_chart
 from pgstudies.book._score_table import (
     checks_line,
-    history_table,
     row_id,
-    score_downloads,
     score_front,
-    score_table,
 )
 from pgstudies.book._scorecard import SCHEMA, scorecard
 from pgstudies.book.checks import KEY
@@ -36,6 +31,7 @@ from pgstudies.rooms import find_room
 from pgstudies.studies._plan import plan, studies
 from pgstudies.studies.executed import book_runs
 from pgstudies.studies.run import Executed, run_study
+from tests import made_up
 from tests.made_up import SWEPT_CLAIM, copied_rooms, swept_record, timeline
 
 if TYPE_CHECKING:
@@ -247,11 +243,6 @@ def test_hosts_releases_and_dates_stand_side_by_side(records: Callable[..., Path
         ("db2", "9.6.24", "9.6", "2026-11-22 12:00"),
         ("db1", "18.6", "18", "2026-11-21 12:00"),
     ]
-    chart = json.dumps(history_chart(cards, description="By record.").to_dict())
-    assert all(host in chart for host in ("db1", "db2"))
-    told = history_table(cards).data
-    assert told.count('<th scope="col"') == 3
-    assert told.count('<span class="verdict holds">') == 2
 
 
 @pytest.mark.usefixtures("in_process")
@@ -284,41 +275,7 @@ def test_an_unknown_study_is_named() -> None:
 
 @pytest.fixture
 def cards() -> pl.DataFrame:
-    """One row for each outcome, with words that are long and letters that HTML needs escaped."""
-    verdicts = [*list(OUTCOMES)[:4], "inconclusive: 12 more blocks"]
-    verdicts += ["not judged: the plan is another", "not tested: <no> compiler"]
-    rows: list[dict[str, Any]] = [
-        {
-            "study": "swept",
-            "claim": f"claim {n}",
-            "name": f"claim {n} of <many>",
-            "text": "A claim of <many> words & more, as long as claims are said to become. " * 2,
-            "source": "",
-            "kind": "direction",
-            "holds_when": 'It "holds".',
-            "metric": "cpu_s",
-            "published_ratio": 12345.678,
-            "ratio": 0.00123456,
-            "low": 0.0009,
-            "high": 0.0021,
-            "beside": 0.002,
-            "blocks": 6 + n,
-            "verdict": verdict,
-            "server": "9.6.24" if n else "18.6",
-            "release": "9.6" if n else "18",
-            "host": "a-host-with-a-long-name.example.org",
-            "date": "2026-11-21 12:00",
-            "profile": "standard",
-            "record": "r",
-            "machine": "m",
-            "link": "swept.html#claims",
-            "current": True,
-            "reference": False,
-        }
-        for n, verdict in enumerate(verdicts)
-    ]
-    rows[-1] |= dict.fromkeys(["ratio", "low", "high", "blocks"])
-    return pl.DataFrame(rows, schema=SCHEMA)
+    return made_up.cards("swept")
 
 
 def test_the_text_fits_79_columns_and_says_every_verdict(cards: pl.DataFrame) -> None:
@@ -339,17 +296,14 @@ def test_the_text_without_any_record_says_so(cards: pl.DataFrame) -> None:
     assert in_text(cards.head(1)).count("1 claim: 1 hold") == 1
 
 
-def test_tables_and_tiles_escape_what_they_show_and_lead_to_each_other(cards: pl.DataFrame) -> None:
-    table, tiles = score_table(cards).data, score_front(cards).data
-    for text in (table, tiles):
-        assert "<many>" not in text
-        assert "&lt;no&gt; compiler" in text
-        assert all(f'class="verdict {o.css}"' in text for o in OUTCOMES.values())
-        assert all(o.sign in text for o in OUTCOMES.values())
-    ids = re.findall(r'<tr id="([^"]+)"', table)
+def test_tiles_escape_what_they_show(cards: pl.DataFrame) -> None:
+    tiles = score_front(cards).data
+    assert "<many>" not in tiles
+    assert "&lt;no&gt; compiler" in tiles
+    assert all(f'class="verdict {o.css}"' in tiles for o in OUTCOMES.values())
+    assert all(o.sign in tiles for o in OUTCOMES.values())
+    ids = re.findall(r'href="studies/scorecard.html#([^"]+)"', tiles)
     assert ids == [row_id(row) for row in cards.iter_rows(named=True)]
-    assert re.findall(r'href="studies/scorecard.html#([^"]+)"', tiles) == ids
-    assert table.count('href="swept.html#claims"') == 7
 
 
 @pytest.mark.usefixtures("in_process")
@@ -358,30 +312,8 @@ def test_two_builds_give_the_same_bytes(records: Callable[..., Path]) -> None:
     records("db2", name="2", two=UNSURE, started_at="2026-11-22T12:00:00+00:00")
     first, second = scorecard(), scorecard()
     assert first.equals(second)
-    for show in (in_text, lambda c: score_table(c).data, lambda c: history_table(c).data,
-                 lambda c: score_front(c).data):  # fmt: skip
-        assert show(first) == show(second)
-    for draw in (score_chart, history_chart):
-        said = [json.dumps(draw(c, description="Two.").to_dict()) for c in (first, second)]
-        assert _anonymous(said[0]) == _anonymous(said[1])
-
-
-def test_the_scorecard_can_be_taken_away(cards: pl.DataFrame) -> None:
-    found = re.findall(r'download="(\S+)" href="[^,]*,([^"]+)"', score_downloads(cards).data)
-    files = {name: base64.b64decode(text) for name, text in found}
-    assert pl.read_csv(files["scorecard.csv"]).height == cards.height
-    assert files["scorecard.txt"].decode() == in_text(cards)
-
-
-def test_a_chart_offers_every_study_release_and_verdict(cards: pl.DataFrame) -> None:
-    spec = score_chart(cards, description="Claims.").to_dict()
-    menus = {p["name"]: p["bind"]["options"] for p in spec["params"] if "bind" in p}
-    assert menus["chosen_study"] == ["all", "swept"]
-    assert menus["chosen_release"] == ["all", "18", "9.6"]
-    assert menus["chosen_verdict"] == [
-        "all",
-        *list(OUTCOMES)[:6],
-    ]  # what is not tested has no ratio
+    assert in_text(first) == in_text(second)
+    assert score_front(first).data == score_front(second).data
 
 
 def test_the_state_of_the_instrument_is_told(place: Path) -> None:
@@ -494,8 +426,3 @@ def check(name: str, *, passed: bool) -> dict[str, Any]:
     said = {"check": name, "passed": passed, "sentence": "as it was made"}
     machine = machine_of({"hostname": "db1"})
     return said | {"host": "db1", "date": "2026-11-21", "machine": machine}
-
-
-def _anonymous(spec: str) -> str:
-    """Without the names that Altair numbers through a session."""
-    return re.sub(r"(view|param)_\d+", r"\1", spec)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import polars as pl
+import pytest
 
 import pgstudies as pg
+from pgstudies.errors import StudyError
 
 ARMS = pg.beside("hash_index", "arms")
+CHARTS = pg.beside("hash_index", "charts")
 READING = pg.beside("hash_index", "reading")
 POST = ["wide", "narrow", "collision"]
 
@@ -141,3 +144,45 @@ def test_builds_are_judged_where_the_server_has_the_buffers_that_it_was_given() 
     assert answers(100_000, {}, little=1, much=0) == [True, None]
     assert answers(100_000, {"shared_buffers": "128MB"}, **as_claimed) == [None, None]
     assert answers(99_999, {}, **as_claimed) == [None, None]
+
+
+# The map of effects
+
+EFFECTS = pl.DataFrame(
+    {
+        "case": ["wide", "wide", "narrow", "narrow"],
+        "cache": ["cold", "warm", "cold", "warm"],
+        "ratio": [0.5, 0.9, 1.1, None],
+        "low": [0.4, 0.8, 0.9, None],
+        "high": [0.6, 1.0, 1.2, None],
+        "verdict": ["faster", "faster", "inconclusive", "not comparable"],
+        "server": ["18", "18", "10", "10"],
+    }
+)
+
+
+def test_every_ratio_has_a_cell_in_the_order_given() -> None:
+    spec = CHARTS.effect_map(EFFECTS, x="cache", y="case", description="A map.").to_dict()
+    (data,) = spec["datasets"].values()
+    assert [row["text"] for row in data] == ["0.50", "0.90", "(1.10)"]
+    assert spec["layer"][0]["encoding"]["y"]["sort"] == ["wide", "narrow"]
+    assert spec["description"] == "A map."
+
+
+def test_both_directions_have_the_same_span() -> None:
+    spec = CHARTS.effect_map(EFFECTS, x="cache", y="case", description="A map.").to_dict()
+    assert spec["layer"][0]["encoding"]["color"]["scale"]["domain"] == [0.5, 1, 2]
+
+
+def test_the_reader_chooses_a_step() -> None:
+    spec = CHARTS.effect_map(
+        EFFECTS, x="cache", y="case", step="server", description="A map."
+    ).to_dict()
+    assert spec["params"][0]["bind"]["options"] == ["18", "10"]
+
+
+def test_nothing_to_draw_is_an_error() -> None:
+    with pytest.raises(StudyError, match="without rows"):
+        CHARTS.effect_map(
+            EFFECTS.filter(pl.col("ratio").is_null()), x="cache", y="case", description="A map."
+        )

@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass, replace
 from html import unescape
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import nbformat
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 READING = pg.beside("instrument", "reading")
+WATCH = pg.beside("instrument", "watch")
 BY, deviations, share_table = READING.BY, READING.deviations, READING.share_table
 effective_number, mean_bias = READING.effective_number, READING.mean_bias
 AGAIN = "baseline (again)"
@@ -469,3 +471,82 @@ def test_an_instrument_that_was_not_tested_says_so(tmp_path: Path) -> None:
 def test_sentences_are_text_and_never_markup() -> None:
     checks = honest().checks().with_columns(passed=False, sentence=pl.lit("<script>x</script>"))
     assert "<script>" not in shown(checks)._repr_mimebundle_()[0]["text/html"]
+
+
+# What is recorded of the machine, and what is said where it does not tell
+
+
+class Stranger:
+    """A trial on a server that is not ours, as far as it is needed here."""
+
+    def __init__(self) -> None:
+        self.server = SimpleNamespace(capabilities=SimpleNamespace(has=lambda _: False))
+        self.connection = SimpleNamespace(info=SimpleNamespace(backend_pid=-1))
+        self.recorded: dict[str, list[float]] = {}
+        self.left_out: dict[str, str] = {}
+
+    def record(self, step: str, metric: str, value: float, unit: str, **_: Any) -> None:
+        assert (step, bool(unit)) == ("machine", True)
+        self.recorded.setdefault(metric, []).append(value)
+
+    def leave_out(self, step: str, case: str, reason: str) -> None:
+        self.left_out[step + case] = reason
+
+
+@pytest.fixture
+def trial() -> Any:
+    return Stranger()
+
+
+def test_a_loop_is_timed_once_in_every_turn(trial: Any) -> None:
+    with WATCH.watched(trial) as time_loop:
+        assert trial.recorded == {}
+        for turn in range(1, 4):
+            time_loop()
+            assert len(trial.recorded["spin_s"]) == turn
+    assert len(trial.recorded["spin_s"]) == 3
+    assert all(0 <= share < 1 for share in trial.recorded["waited"])
+    assert len(trial.recorded["waited"]) == 3
+
+
+def test_switches_of_our_own_process_are_counted_where_the_server_is_not_ours(trial: Any) -> None:
+    with WATCH.watched(trial):
+        pass
+    assert trial.recorded["switches_per_s"][0] >= 0
+    assert trial.recorded["involuntary_per_s"][0] >= 0
+
+
+def test_what_the_machine_does_not_tell_is_left_out_and_never_zero(
+    trial: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WATCH, "stolen_share", lambda *_: None)
+    monkeypatch.setattr(WATCH, "frequency_mhz", lambda: None)
+    with WATCH.watched(trial):
+        pass
+    assert trial.recorded.keys().isdisjoint({"stolen", "frequency_mhz"})
+    assert trial.left_out == {
+        "stolen": "this system does not tell how much time its host took",
+        "frequency_mhz": "this system does not tell the clock of its cores",
+    }
+
+
+def test_what_it_tells_is_recorded(trial: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WATCH, "stolen_share", lambda *_: 0.25)
+    monkeypatch.setattr(WATCH, "frequency_mhz", lambda: 3000.0)
+    with WATCH.watched(trial):
+        pass
+    assert trial.recorded["stolen"] == [0.25]
+    assert trial.recorded["frequency_mhz"] == [3000.0]
+    assert trial.left_out == {}
+
+
+def test_a_clock_that_the_kernel_does_not_measure_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(current=2600.0)
+    monkeypatch.setattr(WATCH.psutil, "cpu_freq", lambda: clock)
+    assert WATCH.frequency_mhz(tmp_path) is None
+    measured = tmp_path / "cpu0" / "cpufreq" / "scaling_cur_freq"
+    measured.parent.mkdir(parents=True)
+    measured.write_text("2600000\n")
+    assert WATCH.frequency_mhz(tmp_path) == 2600.0

@@ -1,17 +1,34 @@
-"""What the page of ``sync_scans`` leaves to its modules: the arms there are, and what is shown."""
+"""What the page of ``sync_scans`` leaves to its modules: arms, charts, scans in step, the disk."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
 
 import pgstudies as pg
+from pgstudies.charts.markup import chart_markup
+from pgstudies.errors import CannotRun, StudyError
+from pgstudies.host import disks, scheduler_of
+from pgstudies.servers._serve import serve
+from tests.servers_at_hand import BUILDER, dsn_of, make_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import psycopg
+
+    from pgstudies.servers.owned import OwnedServer
 
 ARMS = pg.beside("sync_scans", "arms")
+CHARTS = pg.beside("sync_scans", "charts")
+DISK = pg.beside("sync_scans", "disk")
 READING = pg.beside("sync_scans", "reading")
 WATCH = pg.beside("sync_scans", "watch")
 BEGIN = datetime(2026, 11, 22, tzinfo=UTC)
@@ -209,3 +226,228 @@ def test_each_reason_speaks_where_its_condition_fails_and_is_silent_elsewhere() 
     assert "50 % of the time" in READING.reason_no_cores(took.with_columns(makespan_s=2.0), 1e6)
     assert READING.reason_no_cores(took, 1e6) is None
     assert READING.reason_no_cores(took.clear(), 1e6) is None
+
+
+# Scans in step
+
+BUFFERS = 512  # shared buffers, so that 129 blocks are the fewest
+REPORTED = 16  # blocks between two notes that a scan leaves of its place
+
+
+@pytest.fixture
+def session(owned_on_disk: OwnedServer) -> Iterator[psycopg.Connection[Any]]:
+    owned = owned_on_disk
+
+    def build() -> None:
+        with owned.connect() as connection:
+            for name, rows in (("enough", 129), ("too_small", 128), ("large", 1000)):
+                make_table(connection, name, rows)
+            connection.execute("CREATE VIEW no_table AS SELECT * FROM large")
+
+    settings = {"shared_buffers": f"{8 * BUFFERS}kB", "max_parallel_workers_per_gather": "0"}
+    owned.restore("for scans", build, settings)
+    with owned.connect() as connection:
+        yield connection
+
+
+def first_block(session: psycopg.Connection[Any], table: str) -> int:
+    """The block at which a scan that begins now begins."""
+    row = session.execute(f"SELECT ctid::text FROM {table} LIMIT 1").fetchone()
+    assert row
+    block: int = WATCH.block_of(row[0])
+    return block
+
+
+def test_one_block_more_than_a_quarter_of_the_buffers_is_enough(
+    session: psycopg.Connection[Any],
+) -> None:
+    assert WATCH.reason_not_in_step(session, "enough") is None
+    reason = WATCH.reason_not_in_step(session, "too_small")
+    assert reason is not None
+    assert "128 blocks" in reason
+    assert "from 129 on" in reason
+    assert "a table of 2 MB" in reason
+
+
+@pytest.mark.parametrize(("table", "begins"), [("enough", True), ("too_small", False)])
+def test_the_server_agrees(
+    owned_on_disk: OwnedServer, session: psycopg.Connection[Any], table: str, begins: bool
+) -> None:
+    session.execute(f"BEGIN; DECLARE here CURSOR FOR SELECT i FROM {table}")
+    session.execute("MOVE 100 FROM here")
+    with owned_on_disk.connect() as other:
+        assert (first_block(other, table) > 0) == begins
+        other.execute("SET synchronize_seqscans = off")
+        assert first_block(other, table) == 0
+        assert "synchronize_seqscans is off" in str(WATCH.reason_not_in_step(other, "large"))
+
+
+@pytest.mark.parametrize("place", [300, 700])
+def test_a_scan_begins_at_the_block_noted_last(
+    owned_on_disk: OwnedServer, session: psycopg.Connection[Any], place: int
+) -> None:
+    # Without look-ahead the place noted is the one that is read.
+    session.execute("SET effective_io_concurrency = 0; SET io_combine_limit = 1")
+    session.execute("BEGIN; DECLARE here CURSOR FOR SELECT i FROM large")
+    session.execute(f"MOVE {place + 1} FROM here")
+    with owned_on_disk.connect() as other:
+        assert place - REPORTED <= first_block(other, "large") <= place + REPORTED
+
+
+def test_a_temporary_table_is_not_scanned_in_step(session: psycopg.Connection[Any]) -> None:
+    session.execute("CREATE TEMP TABLE own AS SELECT * FROM large")
+    assert "temporary table" in str(WATCH.reason_not_in_step(session, "own"))
+
+
+def test_what_is_no_table_or_not_there_is_told(session: psycopg.Connection[Any]) -> None:
+    assert "no_table is no table" in str(WATCH.reason_not_in_step(session, "no_table"))
+    with pytest.raises(StudyError, match="no table nowhere"):
+        WATCH.reason_not_in_step(session, "nowhere")
+
+
+def test_the_block_is_the_first_number_of_a_ctid() -> None:
+    assert WATCH.block_of("(70,3)") == 70
+
+
+# The disk
+
+
+@pytest.fixture
+def disk(owned: OwnedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Files that stand for the kernel's: the real disk's scheduler is everybody's."""
+    device = owned.data_directory.stat().st_dev
+    disk = tmp_path / f"{os.major(device)}:{os.minor(device)}"
+    (disk / "queue").mkdir(parents=True)
+    (disk / "queue" / "scheduler").write_text("none [mq-deadline] kyber\n")
+    (disk / "stat").write_text("  500  3  4096  77  1 2 3 4 0 5 6\n")
+    monkeypatch.setattr(disks, "DEVICES", tmp_path)
+    return disk
+
+
+def test_sectors_read_are_told_in_bytes(owned: OwnedServer, disk: Path) -> None:
+    assert disks.find_disk(owned.data_directory) == disk
+    assert DISK.disk_read_bytes(owned.data_directory) == 4096 * 512
+
+
+def test_what_is_read_ahead_is_told_in_bytes(owned: OwnedServer, disk: Path) -> None:
+    (disk / "queue" / "read_ahead_kb").write_text("128\n")
+    assert DISK.read_ahead_bytes(owned.data_directory) == 131_072
+
+
+def test_what_is_on_no_disk_has_read_nothing(
+    owned: OwnedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disks, "DEVICES", tmp_path)
+    assert DISK.disk_read_bytes(owned.data_directory) is None
+    assert DISK.read_ahead_bytes(owned.data_directory) is None
+    with pytest.raises(CannotRun, match="not on a disk whose"), DISK.scheduled(owned, "none"):
+        pass
+
+
+def test_a_scheduler_is_put_back_whatever_happens(owned: OwnedServer, disk: Path) -> None:
+    file, seen = disk / "queue" / "scheduler", ""
+    with contextlib.suppress(KeyboardInterrupt), DISK.scheduled(owned, "kyber"):
+        seen = file.read_text()
+        raise KeyboardInterrupt
+    assert seen == "kyber"
+    assert file.read_text() == "mq-deadline"
+
+
+def test_a_scheduler_the_kernel_refuses_is_answered_with_those_it_has(
+    owned: OwnedServer, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(type(disk), "write_text", refuse)
+    wanted = "no I/O scheduler cfq, but none mq-deadline kyber"
+    with pytest.raises(CannotRun, match=wanted), DISK.scheduled(owned, "cfq"):
+        pass
+
+
+def test_a_word_that_is_no_scheduler_is_not_written(owned: OwnedServer, disk: Path) -> None:
+    with (
+        pytest.raises(CannotRun, match="no name of an I/O scheduler"),
+        DISK.scheduled(owned, "a b"),
+    ):
+        pass
+    assert scheduler_of(disk) == "mq-deadline"
+
+
+def test_the_disk_of_others_is_left_alone(stranger: OwnedServer) -> None:
+    with (
+        serve(dsn_of(stranger, BUILDER)) as server,
+        pytest.raises(CannotRun, match="external server"),
+        DISK.scheduled(server, "none"),
+    ):
+        pass
+
+
+# The chart of scans
+
+PATHS = pl.DataFrame(
+    {
+        "what": ["on"] * 5 + ["off"],
+        "scan": [1, 1, 2, 2, 2, 1],
+        "seconds": [0.0, 1.0, 0.5, 1.0, 1.5, 0.0],
+        "block": [0, 90, 45, 99, 10, 0],
+    }
+)
+
+
+def drawn(**more: object) -> Any:
+    options: Any = {"blocks": 100, "description": "Scans."} | more
+    return CHARTS.scan_chart(PATHS, **options).to_dict()
+
+
+def laps(found: Any) -> dict[tuple[str, int, int], int]:
+    (data,) = found["datasets"].values()
+    return {(row["what"], row["scan"], row["block"]): row["lap"] for row in data}
+
+
+def test_a_scan_that_wraps_begins_another_line() -> None:
+    assert laps(drawn(step="what")) == {
+        ("on", 1, 0): 0, ("on", 1, 90): 0,
+        ("on", 2, 45): 0, ("on", 2, 99): 0, ("on", 2, 10): 1,
+        ("off", 1, 0): 0,
+    }  # fmt: skip
+
+
+def test_earlier_scans_are_wider_so_that_all_can_be_seen() -> None:
+    widths = [layer["mark"].get("strokeWidth") for layer in drawn(step="what")["layer"]]
+    assert widths == [4, 2, None]
+
+
+def test_the_axis_is_the_whole_table() -> None:
+    assert drawn(step="what")["layer"][0]["encoding"]["y"]["scale"]["domain"] == [0, 100]
+
+
+def test_the_steps_come_in_the_order_given() -> None:
+    (chosen,) = [p for p in drawn(step="what")["params"] if "value" in p]
+    assert chosen["bind"]["options"] == ["on", "off"]
+
+
+def test_two_charts_can_have_the_same_time_axis() -> None:
+    def seconds(**more: object) -> Any:
+        return drawn(step="what", **more)["layer"][0]["encoding"]["x"]["scale"].get("domain")
+
+    assert seconds() == [0, 1.5]
+    assert seconds(until=4) == [0, 4]
+
+
+def test_of_many_places_some_are_drawn() -> None:
+    places = pl.DataFrame({"scan": 1, "seconds": range(10_000), "block": 5})
+    (data,) = CHARTS.scan_chart(places, blocks=9, description="One.").to_dict()["datasets"].values()
+    assert [row["seconds"] for row in data[:3]] == [0, 3, 6]
+
+
+def test_a_missing_column_is_named() -> None:
+    with pytest.raises(StudyError, match="scan_chart needs the column 'scan'"):
+        CHARTS.scan_chart(PATHS.drop("scan"), blocks=100, description="Scans.")
+
+
+def test_the_still_picture_has_no_marks_that_only_serve_tooltips() -> None:
+    spec = CHARTS.scan_chart(PATHS, blocks=100, description="One.").to_dict()
+    picture, _, live = chart_markup(spec).partition('<script type="application/json">')
+    assert 'opacity="0"' not in picture
+    assert '"opacity":{"value":0}' in live

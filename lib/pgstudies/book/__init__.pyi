@@ -1,14 +1,11 @@
 from ._build import build as build
-from ._score_chart import history_chart as history_chart
-from ._score_chart import score_chart as score_chart
 from ._score_table import checks_line as checks_line
-from ._score_table import history_table as history_table
-from ._score_table import score_downloads as score_downloads
+from ._score_table import judged_where as judged_where
 from ._score_table import score_front as score_front
-from ._score_table import score_table as score_table
+from ._score_table import shown as shown
 from ._scorecard import scorecard as scorecard
+from ._scorecard import with_outcome as with_outcome
 from .advice import advice as advice
-from .advice import advice_cards as advice_cards
 from .advice import advice_text as advice_text
 from .advice import counted_between as counted_between
 from .checks import checks_markup as checks_markup
@@ -19,5 +16,7 @@ from .judging import judged as judged
 from .judging import keep as keep
 from .judging import keep_reference as keep_reference
 from .score_text import in_sentence as in_sentence
+from .score_text import in_text as in_text
+from .score_text import interval_text as interval_text
 from .sphinx import VegaLiteRenderer as VegaLiteRenderer
 from .sphinx import setup as setup

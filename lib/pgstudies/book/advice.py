@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
-from IPython.display import HTML
 
 from ..analysis import meanings, origins
 from ..errors import StudyError
@@ -19,7 +17,6 @@ from ..records import (
     where_of,
 )
 from ..rooms import rooms
-from ..templates import environment
 from ..terminal import printable
 from .score_text import WIDTH, interval_text, wrapped
 
@@ -66,16 +63,6 @@ def advice() -> pl.DataFrame:
             .select(list(_CARD))
         )
     return pl.concat(found)
-
-
-def advice_cards(cards: pl.DataFrame) -> HTML:
-    """Rows of ``advice`` for a page: by what they are about, each with what it rests on."""
-    groups = [
-        (about, [row | {"figures": interval_text(row)} for row in part.iter_rows(named=True)])
-        for (about,), part in cards.group_by("about", maintain_order=True)
-    ]
-    text = environment(Path(__file__).parent).get_template("advice.html").render(groups=groups)
-    return HTML(text)  # type: ignore[no-untyped-call]
 
 
 def counted_between(before: str, after: str) -> pl.DataFrame:

@@ -1,9 +1,7 @@
-from ._scans import scan_chart as scan_chart
 from .claims import today as today
 from .claims import verdict_strip as verdict_strip
 from .effects import beside_chart as beside_chart
 from .effects import effect_chart as effect_chart
-from .effects import effect_map as effect_map
 from .markup import chart_markup as chart_markup
 from .outcomes import OUTCOMES as OUTCOMES
 from .outcomes import Outcome as Outcome

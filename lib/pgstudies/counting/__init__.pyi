@@ -1,4 +1,3 @@
-from ._arm import count_arm as count_arm
 from ._counter import Counter as Counter
 from ._counter import instructions as instructions
 from ._frames import WHOLE as WHOLE

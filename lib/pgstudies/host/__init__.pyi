@@ -1,8 +1,6 @@
 from ._gate import Finding as Finding
 from ._gate import gate as gate
-from .disks import disk_read_bytes as disk_read_bytes
 from .disks import find_disk as find_disk
-from .disks import read_ahead_bytes as read_ahead_bytes
 from .disks import scheduler_of as scheduler_of
 from .exclusive import on_core as on_core
 from .exclusive import only_one_here as only_one_here

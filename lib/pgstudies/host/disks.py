@@ -1,4 +1,4 @@
-"""The disk that holds a file: what is read from it and read ahead, and its I/O scheduler."""
+"""The disk that holds a file, and its I/O scheduler."""
 
 from __future__ import annotations
 
@@ -6,12 +6,6 @@ import os
 from pathlib import Path
 
 DEVICES = Path("/sys/dev/block")
-
-
-_SECTOR_BYTES = 512
-
-
-_SECTORS_READ = 2
 
 
 def find_disk(path: Path, source: str | None = None) -> Path | None:
@@ -24,25 +18,6 @@ def find_disk(path: Path, source: str | None = None) -> Path | None:
         number = Path(source).stat().st_rdev  # btrfs
     entry = DEVICES / f"{os.major(number)}:{os.minor(number)}"
     return _whole_disk(entry.resolve()) if entry.exists() else None
-
-
-def disk_read_bytes(path: Path) -> int | None:
-    """Bytes read so far from the disk behind ``path``, by anybody; None where no disk is seen."""
-    disk = find_disk(path)
-    if disk is None:
-        return None
-    return int((disk / "stat").read_text().split()[_SECTORS_READ]) * _SECTOR_BYTES
-
-
-def read_ahead_bytes(path: Path) -> int | None:
-    """How far the kernel reads ahead of a sequential reader of the disk behind ``path``, at most.
-
-    None where no disk is seen.
-    """
-    disk = find_disk(path)
-    if disk is None:
-        return None
-    return int((disk / "queue/read_ahead_kb").read_text()) * 1024
 
 
 def scheduler_of(disk: Path) -> str | None:

@@ -1,6 +1,4 @@
-from ._concurrent import block_of as block_of
 from ._concurrent import concurrently as concurrently
-from ._concurrent import reason_not_in_step as reason_not_in_step
 from ._design import AGAIN as AGAIN
 from ._design import BASELINE as BASELINE
 from ._design import CANDIDATE as CANDIDATE
@@ -13,14 +11,13 @@ from ._design import arm_table as arm_table
 from ._design import records_of as records_of
 from ._measure import measure as measure
 from ._pgbench import pgbench as pgbench
-from ._sessions import conninfo as conninfo
-from ._sessions import hold_transactions as hold_transactions
+from ._sessions import end_sessions as end_sessions
 from ._sessions import open_xids as open_xids
 from ._sessions import prepare_transactions as prepare_transactions
 from ._sessions import reason_no_room as reason_no_room
 from ._sessions import room_for_sessions as room_for_sessions
 from ._sessions import unpinned as unpinned
-from ._steadiness import watched as watched
+from ._sessions import wait_for_end as wait_for_end
 from ._trial import Trial as Trial
 from ._witness import WAIT as WAIT
 from .cold import cache_state as cache_state

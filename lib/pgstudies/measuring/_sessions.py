@@ -1,35 +1,26 @@
-"""Many sessions at once: whether there is room for them, and holding their transactions open."""
+"""Many sessions at once: whether there is room for them, their transactions and their end."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import resource
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
-import psycopg
-from psycopg.conninfo import make_conninfo
 
-from ..errors import ServerError, require
-from ..programs.accounts import without_pg_variables
+from ..errors import ServerError
 from ..servers import OwnedServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from psycopg.rows import TupleRow
+    import psycopg
 
     from ..servers import Server
-
-
-_AT_ONCE = 64
-"""Sessions being opened at a time: one after the other takes two to three times as long."""
 
 
 _BYTES_PER_SESSION = 2 * 2**20
@@ -46,19 +37,6 @@ _SPARE_CONNECTIONS = 5
 """Sessions of a server that are not ours to fill: the study's own."""
 
 
-_POSIX_SEMAPHORES = 100000
-"""Since 10 a connection needs no System V semaphore on Linux."""
-
-
-_SEMAPHORES_PER_SET = 16
-
-
-_SEMAPHORE_LIMITS = Path("/proc/sys/kernel/sem")
-
-
-_SEMAPHORES_USED = Path("/proc/sysvipc/sem")
-
-
 _END_TIMEOUT_S = 60.0
 
 
@@ -70,15 +48,14 @@ class _Room:
     limit: str
 
 
-def room_for_sessions(server: Server | None = None, *, oldest: int | None = None) -> int:
+def room_for_sessions(server: Server | None = None) -> int:
     """How many sessions this machine has room for, and the server, where one is given.
 
-    Counted are open files and processes of this account, memory, System V semaphores where
-    ``oldest``, the oldest server's version, is before 10, and ``max_connections``; of a server that
-    is not ours at most half of what is free.  The limit of open files is raised first, as far as
-    the system lets us.
+    Counted are open files and processes of this account, memory, and ``max_connections``; of a
+    server that is not ours at most half of what is free.  The limit of open files is raised first,
+    as far as the system lets us.
     """
-    return _room(server, oldest).connections
+    return _room(server).connections
 
 
 def reason_no_room(server: Server, count: int) -> str | None:
@@ -87,41 +64,13 @@ def reason_no_room(server: Server, count: int) -> str | None:
     return f"{count} sessions do not fit: {room.limit}" if count > room.connections else None
 
 
-def _room(server: Server | None, oldest: int | None = None) -> _Room:
+def _room(server: Server | None) -> _Room:
     rooms = [_room_for_files()]
     if server is not None:
         rooms.append(_room_on_server(server))
-        oldest = server.version if oldest is None else oldest
     if server is None or server.capabilities.has("processes"):
         rooms += [_room_in_memory(), *_room_for_processes()]
-        if server is None and oldest is not None and oldest < _POSIX_SEMAPHORES:
-            rooms += _room_for_semaphores()
     return min(rooms, key=lambda room: room.connections)
-
-
-@contextlib.contextmanager
-def hold_transactions(server: Server, count: int) -> Iterator[int]:
-    """Hold ``count`` sessions open, each in a transaction with an XID of its own.
-
-    Yields how many of the XIDs a new snapshot holds, which is ``count`` where nobody else is at
-    work.  At the end, whatever happens, the sessions are closed, and on an owned server waited
-    for until their processes have gone.  Raises CannotRun when there is no room for so many, and
-    ServerError when the server refuses one, or a snapshot does not hold them.
-    """
-    before = len(server.session_pids())
-    require(reason_no_room(server, count))
-    holders: list[psycopg.AsyncConnection[TupleRow]] = []
-    try:
-        if count:
-            # In a notebook this thread runs an event loop already.
-            with ThreadPoolExecutor(1) as executor, unpinned(server):
-                executor.submit(asyncio.run, _open(server, count, holders)).result()
-        held = open_xids(server)
-        _check_held(held, count)
-        yield held
-    finally:
-        end_sessions(server, holders)
-        wait_for_end(server, before)  # those too that were given up half opened
 
 
 def prepare_transactions(server: Server, count: int, subtransactions: int = 0) -> None:
@@ -147,61 +96,21 @@ def prepare_transactions(server: Server, count: int, subtransactions: int = 0) -
                 f"BEGIN; SELECT txid_current(); {inner}PREPARE TRANSACTION 'pgstudies {number}'"
                 "".encode()
             )
-    _check_held(open_xids(server), count)
+    open_xids(server, count)
 
 
-def open_xids(server: Server) -> int:
-    """The number of open XIDs that a new snapshot lists."""
+def open_xids(server: Server, least: int = 0) -> int:
+    """The number of open XIDs that a new snapshot lists; ServerError if it is below ``least``."""
     with server.connect() as connection:
         # An XID newer than the last one completed is not in a snapshot's list but beyond its end.
         connection.execute("SELECT txid_current()")
         row = connection.execute(
             "SELECT count(*) FROM txid_snapshot_xip(txid_current_snapshot())"
         ).fetchone()
-    return int(row[0]) if row else 0
-
-
-def conninfo(server: Server) -> str:
-    """The connection string of our own database there, for libpq; it holds the password."""
-    names = {"PGDATABASE": "dbname"}
-    parts = {names.get(n, n[2:].lower()): value for n, value in server.environment().items()}
-    return make_conninfo("", **parts)
-
-
-async def _open(
-    server: Server, count: int, holders: list[psycopg.AsyncConnection[TupleRow]]
-) -> None:
-    address = conninfo(server)
-    gate = asyncio.Semaphore(_AT_ONCE)
-
-    async def hold() -> None:
-        async with gate:
-            connection = await psycopg.AsyncConnection.connect(address, autocommit=True)
-            holders.append(connection)
-            # Known in every release; pg_current_xact_id is its name since 13.
-            await connection.execute("BEGIN; SELECT txid_current()")
-
-    refused: list[psycopg.Error] = []
-    try:
-        with (
-            without_pg_variables() if isinstance(server, OwnedServer) else contextlib.nullcontext()
-        ):
-            async with asyncio.TaskGroup() as tasks:
-                for _ in range(count):
-                    tasks.create_task(hold())
-    except* psycopg.Error as errors:
-        refused += [error for error in errors.exceptions if isinstance(error, psycopg.Error)]
-    # Python 3.11.2, which is Debian 12's, makes a group of what is raised within except*.
-    if refused:
-        reason = str(refused[0]).strip().splitlines()[0]
-        raise ServerError(
-            f"Only {len(holders)} of {count} sessions could be opened: {reason}"
-        ) from refused[0]
-
-
-def _check_held(held: int, count: int) -> None:
-    if held < count:
-        raise ServerError(f"A snapshot holds {held} open transactions and not the {count} opened.")
+    held = int(row[0]) if row else 0
+    if held < least:
+        raise ServerError(f"A snapshot holds {held} open transactions and not the {least} opened.")
+    return held
 
 
 def end_sessions(
@@ -318,17 +227,3 @@ def _room_for_processes() -> list[_Room]:
         free = max(0, most - mine - _SPARE_PROCESSES)
         rooms.append(_Room(free, f"this account may start {free} more processes (ulimit -u)"))
     return rooms
-
-
-def _room_for_semaphores() -> list[_Room]:
-    try:
-        limits = _SEMAPHORE_LIMITS.read_text().split()
-        sets = _SEMAPHORES_USED.read_text().splitlines()[1:]
-    except OSError:
-        return []
-    semaphores, most_sets = int(limits[1]), int(limits[3])
-    used = sum(int(line.split()[3]) for line in sets)
-    # A set holds 16 semaphores and one that says whose it is.
-    possible = min(most_sets - len(sets), (semaphores - used) // (_SEMAPHORES_PER_SET + 1))
-    free = max(0, possible * _SEMAPHORES_PER_SET - _SPARE_PROCESSES)
-    return [_Room(free, f"semaphores for {free}, which servers before 10 need (kernel.sem)")]

@@ -13,7 +13,6 @@ from .leftovers import directory_lock as directory_lock
 from .leftovers import remove as remove
 from .leftovers import sweep as sweep
 from .limits import limited as limited
-from .limits import scheduled as scheduled
 from .owned import OwnedServer as OwnedServer
 from .settings import ENDANGERS_DATA as ENDANGERS_DATA
 from .settings import merged as merged

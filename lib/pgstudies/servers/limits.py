@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import CannotRun
-from ..host.disks import find_disk, scheduler_of
+from ..host.disks import find_disk
 from .owned import OwnedServer
 
 if TYPE_CHECKING:
@@ -64,7 +63,8 @@ def limited(
     well.  Through cgroups, version 1 or 2, which takes root.  Raises CannotRun where that cannot
     be had.
     """
-    server = _managed(server)
+    server.capabilities.require("processes")
+    assert isinstance(server, OwnedServer)
     pace = {"iops": reads_per_second, "bps": bytes_per_second}
     groups = _groups(server.data_directory, server.postmaster_pid, root, pace, memory_bytes)
     with contextlib.ExitStack() as made:
@@ -116,12 +116,6 @@ def _delegate(root: Path) -> None:
         control.write_text("+io +memory")
 
 
-def _managed(server: Server) -> OwnedServer:
-    server.capabilities.require("processes")
-    assert isinstance(server, OwnedServer)
-    return server
-
-
 def _device_of(path: Path) -> str:
     """Number (major:minor) of the whole disk that holds ``path``; limits are for those only."""
     disk = find_disk(path)
@@ -171,32 +165,3 @@ def _words(file: Path) -> list[str]:
         return file.read_text().split()
     except OSError:
         return []
-
-
-@contextlib.contextmanager
-def scheduled(server: Server, scheduler: str) -> Iterator[None]:
-    """Let the disk of an owned server have this I/O scheduler; the one before returns at the end.
-
-    The disk is everybody's, so this is for those who ask for it.  Raises CannotRun for a server
-    that is not ours, a disk that is not seen, a scheduler this kernel does not have, and without
-    the rights of root.
-    """
-    disk = find_disk(_managed(server).data_directory)
-    before = scheduler_of(disk) if disk else None
-    if disk is None or before is None:
-        raise CannotRun("the server's files are not on a disk whose I/O scheduler can be chosen")
-    file = disk / "queue/scheduler"
-    # A scheduler that is a module is loaded when its name is written, and is not listed before.
-    if not re.fullmatch(r"[a-z0-9-]+", scheduler):
-        raise CannotRun(f"{scheduler!r} is no name of an I/O scheduler")
-    try:
-        file.write_text(scheduler)
-    except PermissionError as error:
-        raise CannotRun("only root may choose a disk's I/O scheduler") from error
-    except OSError as error:
-        listed = file.read_text().strip().replace("[", "").replace("]", "")
-        raise CannotRun(f"this kernel has no I/O scheduler {scheduler}, but {listed}") from error
-    try:
-        yield
-    finally:
-        file.write_text(before)

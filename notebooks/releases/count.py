@@ -1,18 +1,18 @@
-"""Counting units of work as what an arm of a study does."""
+"""How ``releases.ipynb`` counts: units of work, as what an arm does."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..errors import CannotRun
-from ..records import INSTRUCTIONS, count_samples, open_case
-from ._counter import Counter
+from pgstudies.counting import Counter
+from pgstudies.errors import CannotRun
+from pgstudies.records import INSTRUCTIONS, count_samples, open_case
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..measuring import Trial
-    from ._units import Unit
+    from pgstudies.counting import Unit
+    from pgstudies.measuring import Trial
 
 
 def count_arm(
@@ -46,4 +46,11 @@ def count_arm(
                 trial.leave_out(unit.name, case, str(reason))
                 continue
             for metric, iteration, value in count_samples(counts):
-                trial.record(unit.name, metric, value, INSTRUCTIONS, case=case, iteration=iteration)
+                trial.record(
+                    unit.name,
+                    metric,
+                    value,
+                    INSTRUCTIONS,
+                    case=case,
+                    iteration=iteration,
+                )

@@ -1,4 +1,4 @@
-"""Forest plots of the scorecard: published claims beside what is found here, and by record."""
+"""Charts of ``scorecard.ipynb``: published claims beside what is found here, and by record."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 import polars as pl
 
-from ..charts import OUTCOMES
-from ..charts.style import NEUTRAL, WIDTH, described, require
-from ._scorecard import with_outcome
+from pgstudies.book import with_outcome
+from pgstudies.charts import OUTCOMES
+from pgstudies.charts.style import NEUTRAL, WIDTH, described, require
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,20 +18,30 @@ if TYPE_CHECKING:
 ALL = "all"
 """What a menu shows before the reader has chosen."""
 
-
-_NEEDED = ["study", "claim", "text", "published_ratio", "ratio", "low", "high", "verdict"]
-
+_NEEDED = [
+    "study",
+    "claim",
+    "text",
+    "published_ratio",
+    "ratio",
+    "low",
+    "high",
+    "verdict",
+]
 
 _PLOT = WIDTH - 180  # names of claims are long
 
-
 _ROW = 19
 
+_TITLE = [
+    "candidate / baseline (logarithmic)",
+    "line: 95 % interval; hollow diamond: published",
+]
 
-_TITLE = ["candidate / baseline (logarithmic)", "line: 95 % interval; hollow diamond: published"]
 
-
-def score_chart(cards: pl.DataFrame, *, description: str) -> alt.LayerChart:
+def score_chart(
+    cards: pl.DataFrame, *, description: str
+) -> alt.LayerChart:
     """Every claim's ratio with its interval beside the published one, to be chosen among.
 
     ``cards`` is a ``scorecard``, of which the current rows with a ratio are drawn.  The reader may
@@ -39,15 +49,21 @@ def score_chart(cards: pl.DataFrame, *, description: str) -> alt.LayerChart:
     description is empty.
     """
     data = _drawn(cards.filter("current"))
-    menus = [_menu(data, column) for column in ("study", "release", "outcome")]
+    menus = [
+        _menu(data, column) for column in ("study", "release", "outcome")
+    ]
     rows = data["row"].unique(maintain_order=True).to_list()
     y = alt.Y("row:N").sort(rows).title(None)
     layers = _layers(data, y, menus)
-    chart = alt.LayerChart(layer=layers).properties(width=_PLOT, height=alt.Step(_ROW))
+    chart = alt.LayerChart(layer=layers).properties(
+        width=_PLOT, height=alt.Step(_ROW)
+    )
     return described(chart, description)
 
 
-def history_chart(cards: pl.DataFrame, *, description: str) -> alt.LayerChart:
+def history_chart(
+    cards: pl.DataFrame, *, description: str
+) -> alt.LayerChart:
     """The claims of which there are several records: the newest below, the page's on top.
 
     ``cards`` is a ``scorecard``; claims with a single record are left out.  Raises StudyError as
@@ -65,10 +81,14 @@ def history_chart(cards: pl.DataFrame, *, description: str) -> alt.LayerChart:
         y,
         menus,
         yOffset=alt.YOffset("nth:O").sort(nth),
-        opacity=alt.when(alt.datum.current).then(alt.value(1)).otherwise(alt.value(0.55)),
+        opacity=alt.when(alt.datum.current)
+        .then(alt.value(1))
+        .otherwise(alt.value(0.55)),
     )
     height: Any = alt.Step(13, **{"for": "offset"})
-    chart = alt.LayerChart(layer=layers).properties(width=_PLOT, height=height)
+    chart = alt.LayerChart(layer=layers).properties(
+        width=_PLOT, height=height
+    )
     return described(chart, description)
 
 
@@ -83,20 +103,45 @@ def _drawn(cards: pl.DataFrame) -> pl.DataFrame:
 
 
 def _layers(
-    data: pl.DataFrame, y: alt.Y, menus: Sequence[tuple[str, alt.Parameter]], **more: Any
+    data: pl.DataFrame,
+    y: alt.Y,
+    menus: Sequence[tuple[str, alt.Parameter]],
+    **more: Any,
 ) -> list[alt.Chart]:
     """The line at 1, intervals, published ratios and ours, with ``more`` channels."""
-    shown = [o for word, o in OUTCOMES.items() if word in data["outcome"].to_list()]
+    shown = [
+        o
+        for word, o in OUTCOMES.items()
+        if word in data["outcome"].to_list()
+    ]
     words = [o.word for o in shown]
-    colour = alt.Color("outcome:N").scale(domain=words, range=[o.colour for o in shown])
-    shape = alt.Shape("outcome:N").scale(domain=words, range=[o.shape for o in shown])
+    colour = alt.Color("outcome:N").scale(
+        domain=words, range=[o.colour for o in shown]
+    )
+    shape = alt.Shape("outcome:N").scale(
+        domain=words, range=[o.shape for o in shown]
+    )
     scale = alt.Scale(type="log", nice=False, padding=14)
-    x = alt.X("ratio:Q").scale(scale).title(_TITLE).axis(format="~r", tickCount=8)
-    low, published = (alt.X(f"{name}:Q").scale(scale) for name in ("low", "published_ratio"))
+    x = (
+        alt.X("ratio:Q")
+        .scale(scale)
+        .title(_TITLE)
+        .axis(format="~r", tickCount=8)
+    )
+    low, published = (
+        alt.X(f"{name}:Q").scale(scale)
+        for name in ("low", "published_ratio")
+    )
     base = alt.Chart(data).encode(y=y, tooltip=_tooltip(), **more)
     for column, menu in menus:
-        base = base.transform_filter((menu == ALL) | (alt.datum[column] == menu))
-    one = alt.Chart().mark_rule(color=NEUTRAL).encode(x=alt.XDatum(1, scale=scale))
+        base = base.transform_filter(
+            (menu == ALL) | (alt.datum[column] == menu)
+        )
+    one = (
+        alt.Chart()
+        .mark_rule(color=NEUTRAL)
+        .encode(x=alt.XDatum(1, scale=scale))
+    )
     diamond: dict[str, Any] = {
         "shape": "diamond",
         "filled": False,
@@ -109,7 +154,9 @@ def _layers(
         .mark_rule(strokeWidth=2)
         .encode(x=low, x2="high:Q", color=colour),
         base.mark_point(size=90, opacity=1, **diamond).encode(x=published),
-        base.mark_point(size=65, opacity=1).encode(x=x, color=colour, shape=shape),
+        base.mark_point(size=65, opacity=1).encode(
+            x=x, color=colour, shape=shape
+        ),
     ]
 
 
@@ -121,7 +168,9 @@ def _tooltip() -> list[alt.Tooltip]:
         alt.Tooltip("ratio:Q").format(".3f").title("here"),
         alt.Tooltip("low:Q").format(".3f").title("95 % interval from"),
         alt.Tooltip("high:Q").format(".3f").title("95 % interval to"),
-        alt.Tooltip("published_ratio:Q").format(".3f").title("published (one run)"),
+        alt.Tooltip("published_ratio:Q")
+        .format(".3f")
+        .title("published (one run)"),
         alt.Tooltip("beside:Q").format(".3f").title("by the other time"),
         alt.Tooltip("server:N").title("PostgreSQL"),
         alt.Tooltip("host:N"),

@@ -1,4 +1,4 @@
-"""How steady the machine is while arms take turns: time stolen, others on our core, speed."""
+"""How ``instrument.ipynb`` watches the machine: time stolen, others on our core, its speed."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from ..host import CPU, stolen_share
+from pgstudies.host import CPU, stolen_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from ._trial import Trial
+    from pgstudies.measuring import Trial
 
 
 _LOOP = range(200_000)  # two milliseconds: of one alone, chance has 4 %
 
 
 @contextlib.contextmanager
-def watched(trial: Trial, step: str = "machine") -> Iterator[Callable[[], None]]:
+def watched(
+    trial: Trial, step: str = "machine"
+) -> Iterator[Callable[[], None]]:
     """Record what the machine does meanwhile, as far as it tells; the rest is noted as left out.
 
     What it gives is to be called at the beginning of every turn, and records
@@ -42,16 +44,26 @@ def watched(trial: Trial, step: str = "machine") -> Iterator[Callable[[], None]]
     elapsed_s, after = time.monotonic() - begin, _switches(trial)
     stolen = stolen_share(ticks, _ticks())
     if stolen is None:
-        trial.leave_out("stolen", "", "this system does not tell how much time its host took")
+        trial.leave_out(
+            "stolen",
+            "",
+            "this system does not tell how much time its host took",
+        )
     else:
         trial.record(step, "stolen", stolen, "share")
     for metric, count in after.items():
-        trial.record(step, metric, (count - switches[metric]) / elapsed_s, "1/s")
+        trial.record(
+            step, metric, (count - switches[metric]) / elapsed_s, "1/s"
+        )
     if hasattr(os, "getloadavg"):
         trial.record(step, "load_average", os.getloadavg()[0], "processes")
     mhz = frequency_mhz()
     if mhz is None:
-        trial.leave_out("frequency_mhz", "", "this system does not tell the clock of its cores")
+        trial.leave_out(
+            "frequency_mhz",
+            "",
+            "this system does not tell the clock of its cores",
+        )
     else:
         trial.record(step, "frequency_mhz", mhz, "MHz")
 
@@ -76,7 +88,11 @@ def _spin(trial: Trial, step: str) -> None:
 
 
 def _ticks() -> Any:
-    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    allowed = (
+        os.sched_getaffinity(0)
+        if hasattr(os, "sched_getaffinity")
+        else set()
+    )
     cores = psutil.cpu_times(percpu=True)
     (core,) = allowed if len(allowed) == 1 else (len(cores),)
     return cores[core] if core < len(cores) else psutil.cpu_times()
@@ -91,9 +107,12 @@ def _switches(trial: Trial) -> dict[str, float]:
             else []
         ),
     ]
-    counts: dict[str, float] = {"switches_per_s": psutil.cpu_stats().ctx_switches}
+    counts: dict[str, float] = {
+        "switches_per_s": psutil.cpu_stats().ctx_switches
+    }
     with contextlib.suppress(psutil.Error, NotImplementedError):
         counts["involuntary_per_s"] = sum(
-            psutil.Process(pid).num_ctx_switches().involuntary for pid in ours
+            psutil.Process(pid).num_ctx_switches().involuntary
+            for pid in ours
         )
     return counts
