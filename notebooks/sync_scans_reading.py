@@ -29,7 +29,7 @@ def tables_read(in_tables):
 
 
 def places(walks):
-    """Where scans were: arm, case, step, seconds, scan (from 1) and block."""
+    """Where scans were: arm, case, step, seconds, scan (from 1) and page."""
     began = pl.col("started_at").min().over("arm", "case", "step")
     since = pl.col("started_at") - began
     return (
@@ -41,7 +41,7 @@ def places(walks):
             "step",
             "seconds",
             scan="iteration",
-            block="value",
+            page="value",
         )
     )
 
@@ -255,7 +255,7 @@ def in_step(scanned, *, case, count):
 
 
 def beginnings(walks):
-    """The blocks at which scans began, as a set for each arm."""
+    """The pages at which scans began, as a set for each arm."""
     began = walks.filter(pl.col("metric") == "began_at")
     by_arm = began.group_by("arm").agg("value").iter_rows()
-    return {arm: set(blocks) for arm, blocks in by_arm}
+    return {arm: set(pages) for arm, pages in by_arm}

@@ -14,14 +14,14 @@ from datetime import UTC, datetime
 
 from psycopg import sql
 
-from pgstudies.measuring import block_of
+from pgstudies.measuring import page_of
 
 NEAR = 64
 """Blocks, twice what the smallest ring holds: scans no further apart are together."""
 
 
 def step_by_step(session, path, what, *, pages, per_page):
-    """Scan the table by a cursor, and note in ``path`` when it was at which block.
+    """Scan the table by a cursor, and note in ``path`` when it was at which page.
 
     It moves by 16 pages of rows at a time, as a scan notes its place for others every 16 pages.
     ``pages`` is the table's size, ``per_page`` the number of rows of each.
@@ -29,7 +29,7 @@ def step_by_step(session, path, what, *, pages, per_page):
     query = "BEGIN; DECLARE scan NO SCROLL CURSOR FOR SELECT ctid::text, {} FROM big"
     session.execute(sql.SQL(query).format(sql.SQL(what)))
     move = sql.SQL("MOVE {} FROM scan").format(16 * per_page).as_string()
-    first = block_of(session.execute("FETCH 1 FROM scan").fetchone()[0])
+    first = page_of(session.execute("FETCH 1 FROM scan").fetchone()[0])
     rows = 1
     path.append((datetime.now(UTC), first))
     while moved := session.execute(move).rowcount:
@@ -50,45 +50,45 @@ def note(trial, step, case, paths, *, pages):
 def note_places(trial, step, case, paths):
     """Record about 150 positions of every scan, enough for a picture."""
     for number, path in enumerate(paths, 1):
-        for at, block in path[:: max(1, len(path) // 150)]:
+        for at, page in path[:: max(1, len(path) // 150)]:
             where = {"iteration": number, "case": case, "at": at}
-            trial.record(step, "block", block, "block number", **where)
+            trial.record(step, "block", page, "page number", **where)
 
 
 def note_distances(trial, step, case, paths, *, pages):
     """Record where scans began, and how far each was from the one that began before it."""
     for number, (one, two) in enumerate(itertools.pairwise(paths), 2):
         where = {"iteration": number, "case": case}
-        trial.record(step, "began_at", two[0][1], "block number", **where)
+        trial.record(step, "began_at", two[0][1], "page number", **where)
         ahead = distances(one, two, pages=pages)
         if ahead:
             near = sum(abs(distance) <= NEAR for distance in ahead) / len(
                 ahead
             )
             usual = statistics.median(map(abs, ahead))
-            trial.record(step, "began_ahead", ahead[0], "blocks", **where)
-            trial.record(step, "apart", usual, "blocks", **where)
+            trial.record(step, "began_ahead", ahead[0], "pages", **where)
+            trial.record(step, "apart", usual, "pages", **where)
             trial.record(
-                step, "apart_most", max(map(abs, ahead)), "blocks", **where
+                step, "apart_most", max(map(abs, ahead)), "pages", **where
             )
             trial.record(step, "together", near, "part", **where)
 
 
 def distances(one, two, *, pages):
-    """How many blocks the second is ahead, the shorter way round, wherever it notes its place."""
+    """How many pages the second is ahead, the shorter way round, wherever it notes its place."""
     times = [at for at, _ in one]
     found = []
-    for at, block in two:
+    for at, page in two:
         if times[0] <= at <= times[-1]:
-            ahead = block - one[bisect.bisect_right(times, at) - 1][1]
+            ahead = page - one[bisect.bisect_right(times, at) - 1][1]
             found.append((ahead + pages // 2) % pages - pages // 2)
     return found
 
 
 def leader_and_follower(lag, count, *, pages):
-    """The work of two sessions: the first counts the table, the second does ``lag`` blocks behind.
+    """The work of two sessions: the first counts the table, the second does ``lag`` pages behind.
 
-    ``count(session, begin, end)`` counts a range of blocks.  The second begins when the first is
+    ``count(session, begin, end)`` counts a range of pages.  The second begins when the first is
     halfway through, wraps around, and ends where it began.
     """
     halfway, leader = threading.Event(), [0]
@@ -98,12 +98,12 @@ def leader_and_follower(lag, count, *, pages):
         if number:
             halfway.wait(600)
         start = (leader[0] - lag) % pages if number else 0
-        for block in [
+        for page in [
             *range(start, pages, stride),
             *range(0, start, stride),
         ]:
-            end = min(block + stride, start if block < start else pages)
-            count(session, block, end)
+            end = min(page + stride, start if page < start else pages)
+            count(session, page, end)
             if not number:
                 leader[0] = end
                 if 2 * end >= pages:

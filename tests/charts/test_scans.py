@@ -16,19 +16,19 @@ PATHS = pl.DataFrame(
         "what": ["on"] * 5 + ["off"],
         "scan": [1, 1, 2, 2, 2, 1],
         "seconds": [0.0, 1.0, 0.5, 1.0, 1.5, 0.0],
-        "block": [0, 90, 45, 99, 10, 0],
+        "page": [0, 90, 45, 99, 10, 0],
     }
 )
 
 
 def spec(**more: object) -> Any:
-    options: Any = {"blocks": 100, "description": "Scans."} | more
+    options: Any = {"pages": 100, "description": "Scans."} | more
     return scan_chart(PATHS, **options).to_dict()
 
 
 def laps(found: Any) -> dict[tuple[str, int, int], int]:
     (data,) = found["datasets"].values()
-    return {(row["what"], row["scan"], row["block"]): row["lap"] for row in data}
+    return {(row["what"], row["scan"], row["page"]): row["lap"] for row in data}
 
 
 def test_a_scan_that_wraps_begins_another_line() -> None:
@@ -62,18 +62,18 @@ def test_two_charts_can_have_the_same_time_axis() -> None:
 
 
 def test_of_many_places_some_are_drawn() -> None:
-    places = pl.DataFrame({"scan": 1, "seconds": range(10_000), "block": 5})
-    (data,) = scan_chart(places, blocks=9, description="One.").to_dict()["datasets"].values()
+    places = pl.DataFrame({"scan": 1, "seconds": range(10_000), "page": 5})
+    (data,) = scan_chart(places, pages=9, description="One.").to_dict()["datasets"].values()
     assert [row["seconds"] for row in data[:3]] == [0, 3, 6]
 
 
 def test_a_missing_column_is_named() -> None:
     with pytest.raises(StudyError, match="scan_chart needs the column 'scan'"):
-        scan_chart(PATHS.drop("scan"), blocks=100, description="Scans.")
+        scan_chart(PATHS.drop("scan"), pages=100, description="Scans.")
 
 
 def test_the_still_picture_has_no_marks_that_only_serve_tooltips() -> None:
-    spec = scan_chart(PATHS, blocks=100, description="One.").to_dict()
+    spec = scan_chart(PATHS, pages=100, description="One.").to_dict()
     picture, _, live = chart_markup(spec).partition('<script type="application/json">')
     assert 'opacity="0"' not in picture
     assert '"opacity":{"value":0}' in live

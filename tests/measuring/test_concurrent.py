@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from pgstudies.errors import CannotRun, StudyError
-from pgstudies.measuring._concurrent import block_of, concurrently, reason_not_in_step
+from pgstudies.measuring._concurrent import concurrently, page_of, reason_not_in_step
 from pgstudies.measuring._design import Arm
 from pgstudies.measuring._trial import Trial
 from tests.servers_at_hand import make_table
@@ -112,8 +112,8 @@ def test_on_a_server_that_is_not_ours_there_is_time_and_nothing_of_the_device(
     assert "read_bytes" not in metrics(elsewhere)
 
 
-BUFFERS = 512  # shared buffers, so that 129 blocks are the fewest
-REPORTED = 16  # blocks between two notes that a scan leaves of its place
+BUFFERS = 512  # shared buffers, so that 129 pages are the fewest
+REPORTED = 16  # pages between two notes that a scan leaves of its place
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def first_block(session: psycopg.Connection[Any], table: str) -> int:
     """The block at which a scan that begins now begins."""
     row = session.execute(f"SELECT ctid::text FROM {table} LIMIT 1").fetchone()
     assert row
-    return block_of(row[0])
+    return page_of(row[0])
 
 
 def test_one_block_more_than_a_quarter_of_the_buffers_is_enough(
@@ -143,7 +143,7 @@ def test_one_block_more_than_a_quarter_of_the_buffers_is_enough(
     assert reason_not_in_step(session, "enough") is None
     reason = reason_not_in_step(session, "too_small")
     assert reason is not None
-    assert "128 blocks" in reason
+    assert "128 pages" in reason
     assert "from 129 on" in reason
     assert "a table of 2 MB" in reason
 
@@ -185,4 +185,4 @@ def test_what_is_no_table_or_not_there_is_told(session: psycopg.Connection[Any])
 
 
 def test_the_block_is_the_first_number_of_a_ctid() -> None:
-    assert block_of("(70,3)") == 70
+    assert page_of("(70,3)") == 70

@@ -70,7 +70,7 @@ def test_a_picture_has_about_150_positions_of_a_scan() -> None:
     WATCH.note_places(SimpleNamespace(record=record), "walk", "direct", [path[:2], path])
     assert len(told) == 2 + 150
     where = {"iteration": 2, "case": "direct", "at": path[3][0]}
-    assert told[3] == ("walk", "block", 3, "block number", where)
+    assert told[3] == ("walk", "block", 3, "page number", where)
 
 
 def test_where_nothing_is_lost_scans_read_one_table_and_the_staggers() -> None:

@@ -1,5 +1,5 @@
-from ._concurrent import block_of as block_of
 from ._concurrent import concurrently as concurrently
+from ._concurrent import page_of as page_of
 from ._concurrent import reason_not_in_step as reason_not_in_step
 from ._design import AGAIN as AGAIN
 from ._design import BASELINE as BASELINE

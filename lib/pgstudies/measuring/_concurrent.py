@@ -110,15 +110,15 @@ def reason_not_in_step(connection: psycopg.Connection[TupleRow], table: str) -> 
     ).fetchone()
     if row is None:
         raise StudyError(f"There is no table {table}.")
-    kind, persistence, blocks, buffers, wanted = row
+    kind, persistence, pages, buffers, wanted = row
     quarter = buffers // 4
     if kind not in ("r", "m"):
         return f"{table} is no table, and only tables are scanned in step"
     if persistence == "t":
         return f"{table} is a temporary table, which only one session can scan"
-    if blocks <= quarter:
+    if pages <= quarter:
         return (
-            f"{table} has {blocks} blocks, and tables are scanned in step from {quarter + 1} on, "
+            f"{table} has {pages} pages, and tables are scanned in step from {quarter + 1} on, "
             f"more than a quarter of the {buffers} shared buffers: it takes a table of "
             f"{quarter // _BLOCKS_PER_MB + 1} MB"
         )
@@ -127,6 +127,6 @@ def reason_not_in_step(connection: psycopg.Connection[TupleRow], table: str) -> 
     return None
 
 
-def block_of(ctid: str) -> int:
-    """The block in the text of a ctid, such as 7 in "(7,1)"."""
+def page_of(ctid: str) -> int:
+    """The page in the text of a ctid, such as 7 in "(7,1)"."""
     return int(ctid.strip("()").partition(",")[0])
