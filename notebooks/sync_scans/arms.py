@@ -10,7 +10,7 @@ import pgstudies as pg
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-OUT = "Every scan begins at block 0"
+OUT = "Every scan begins at page 0"
 IN = "A scan begins where another one is"
 BOTH = (("off", OUT), ("on", IN))
 ROOMY, LIMITED = ("warm", "cold"), ("small memory", "small and slow")

@@ -23,25 +23,25 @@ MOST_PLACES = 4000
 def scan_chart(
     positions: pl.DataFrame,
     *,
-    blocks: int,
+    pages: int,
     description: str,
     step: str | None = None,
     until: float | None = None,
 ) -> alt.LayerChart:
-    """One line per scan, block number against seconds; a scan that wraps goes on at block 0.
+    """One line per scan, page number against seconds; a scan that wraps goes on at page 0.
 
-    Columns of ``positions``: scan (a number from 1), seconds, block, and where given ``step``, of
-    which the reader chooses one value at a time.  ``blocks`` is the size of the table, ``until``
+    Columns of ``positions``: scan (a number from 1), seconds, page, and where given ``step``, of
+    which the reader chooses one value at a time.  ``pages`` is the size of the table, ``until``
     the end of the time axis (s), so that two charts can be compared; else that of the data.  Where
     two lines lie on each other, the later one thinner, the scans share what is read.  Raises
     StudyError when a column is missing, there are no rows or the description is empty.
     """
     keys = [step] if step else []
-    require(positions, ["scan", "seconds", "block", *keys], "scan_chart")
+    require(positions, ["scan", "seconds", "page", *keys], "scan_chart")
     data = positions.sort("scan", "seconds")
     # A line must not run back through the whole table where its scan wraps.
     lap = (
-        (pl.col("block").diff().fill_null(0) < 0)
+        (pl.col("page").diff().fill_null(0) < 0)
         .cum_sum()
         .over(*keys, "scan")
     )
@@ -60,14 +60,14 @@ def scan_chart(
     palette = [BASELINE, PATCHED, *CANDIDATES]
     picked = alt.selection_point(fields=["scan"], bind="legend")
     base = alt.Chart(
-        data.select(*keys, "scan", "seconds", "block", "lap")
+        data.select(*keys, "scan", "seconds", "page", "lap")
     ).encode(
         x=alt.X("seconds:Q")
         .title("seconds since the first scan began")
         .scale(seconds),
-        y=alt.Y("block:Q")
-        .title("block of the table")
-        .scale(domain=[0, blocks], nice=False),
+        y=alt.Y("page:Q")
+        .title("page of the table")
+        .scale(domain=[0, pages], nice=False),
         color=alt.Color("scan:O")
         .scale(
             domain=scans,
@@ -91,7 +91,7 @@ def scan_chart(
         tooltip=[
             alt.Tooltip("scan:O"),
             alt.Tooltip("seconds:Q").format(".3f"),
-            alt.Tooltip("block:Q").format(",d"),
+            alt.Tooltip("page:Q").format(",d"),
         ],
     )
     layers = choosable([*lines, points], positions, step)

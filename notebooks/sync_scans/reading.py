@@ -35,7 +35,7 @@ def tables_read(in_tables: pl.Expr) -> dict[str, pl.Expr]:
 
 
 def places(walks: pl.DataFrame) -> pl.DataFrame:
-    """Where scans were: arm, case, step, seconds, scan (from 1) and block."""
+    """Where scans were: arm, case, step, seconds, scan (from 1) and page."""
     began = pl.col("started_at").min().over("arm", "case", "step")
     since = pl.col("started_at") - began
     return (
@@ -47,7 +47,7 @@ def places(walks: pl.DataFrame) -> pl.DataFrame:
             "step",
             "seconds",
             scan="iteration",
-            block="value",
+            page="value",
         )
     )
 
@@ -285,10 +285,10 @@ def in_step(
 
 
 def beginnings(walks: pl.DataFrame) -> dict[str, set[float]]:
-    """The blocks at which scans began, as a set for each arm."""
+    """The pages at which scans began, as a set for each arm."""
     began = walks.filter(pl.col("metric") == "began_at")
     by_arm = began.group_by("arm").agg("value").iter_rows()
-    return {arm: set(blocks) for arm, blocks in by_arm}
+    return {arm: set(pages) for arm, pages in by_arm}
 
 
 def reason_no_chance(

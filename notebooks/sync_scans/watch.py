@@ -54,15 +54,15 @@ def reason_not_in_step(connection: Session, table: str) -> str | None:
     ).fetchone()
     if row is None:
         raise StudyError(f"There is no table {table}.")
-    kind, persistence, blocks, buffers, wanted = row
+    kind, persistence, pages, buffers, wanted = row
     quarter = buffers // 4
     if kind not in ("r", "m"):
         return f"{table} is no table, and only tables are scanned in step"
     if persistence == "t":
         return f"{table} is a temporary table, which only one session can scan"
-    if blocks <= quarter:
+    if pages <= quarter:
         return (
-            f"{table} has {blocks} blocks, and tables are scanned in step from {quarter + 1} on, "
+            f"{table} has {pages} pages, and tables are scanned in step from {quarter + 1} on, "
             f"more than a quarter of the {buffers} shared buffers: it takes a table of "
             f"{quarter // _BLOCKS_PER_MB + 1} MB"
         )
@@ -71,8 +71,8 @@ def reason_not_in_step(connection: Session, table: str) -> str | None:
     return None
 
 
-def block_of(ctid: str) -> int:
-    """The block in the text of a ctid, such as 7 in "(7,1)"."""
+def page_of(ctid: str) -> int:
+    """The page in the text of a ctid, such as 7 in "(7,1)"."""
     return int(ctid.strip("()").partition(",")[0])
 
 
@@ -84,7 +84,7 @@ def step_by_step(
     pages: int,
     per_page: int,
 ) -> None:
-    """Scan the table by a cursor, and note in ``path`` when it was at which block.
+    """Scan the table by a cursor, and note in ``path`` when it was at which page.
 
     It moves by 16 pages of rows at a time, as a scan notes its place for others every 16 pages.
     ``pages`` is the table's size, ``per_page`` the number of rows of each.
@@ -92,7 +92,7 @@ def step_by_step(
     query = "BEGIN; DECLARE scan NO SCROLL CURSOR FOR SELECT ctid::text, {} FROM big"
     session.execute(sql.SQL(query).format(sql.SQL(what)))
     move = sql.SQL("MOVE {} FROM scan").format(16 * per_page).as_string()
-    first = block_of(session.execute("FETCH 1 FROM scan").fetchall()[0][0])
+    first = page_of(session.execute("FETCH 1 FROM scan").fetchall()[0][0])
     rows = 1
     path.append((datetime.now(UTC), first))
     while moved := session.execute(move).rowcount:
@@ -122,13 +122,13 @@ def note_places(
 ) -> None:
     """Record about 150 positions of every scan, enough for a picture."""
     for number, path in enumerate(paths, 1):
-        for at, block in path[:: max(1, len(path) // 150)]:
+        for at, page in path[:: max(1, len(path) // 150)]:
             where: dict[str, Any] = {
                 "iteration": number,
                 "case": case,
                 "at": at,
             }
-            trial.record(step, "block", block, "block number", **where)
+            trial.record(step, "block", page, "page number", **where)
 
 
 def note_distances(
@@ -142,28 +142,28 @@ def note_distances(
     """Record where scans began, and how far each was from the one that began before it."""
     for number, (one, two) in enumerate(itertools.pairwise(paths), 2):
         where: dict[str, Any] = {"iteration": number, "case": case}
-        trial.record(step, "began_at", two[0][1], "block number", **where)
+        trial.record(step, "began_at", two[0][1], "page number", **where)
         ahead = distances(one, two, pages=pages)
         if ahead:
             near = sum(abs(distance) <= NEAR for distance in ahead) / len(
                 ahead
             )
             usual = statistics.median(map(abs, ahead))
-            trial.record(step, "began_ahead", ahead[0], "blocks", **where)
-            trial.record(step, "apart", usual, "blocks", **where)
+            trial.record(step, "began_ahead", ahead[0], "pages", **where)
+            trial.record(step, "apart", usual, "pages", **where)
             trial.record(
-                step, "apart_most", max(map(abs, ahead)), "blocks", **where
+                step, "apart_most", max(map(abs, ahead)), "pages", **where
             )
             trial.record(step, "together", near, "part", **where)
 
 
 def distances(one: Places, two: Places, *, pages: int) -> list[int]:
-    """How many blocks the second is ahead, the shorter way round, wherever it notes its place."""
+    """How many pages the second is ahead, the shorter way round, wherever it notes its place."""
     times = [at for at, _ in one]
     found = []
-    for at, block in two:
+    for at, page in two:
         if times[0] <= at <= times[-1]:
-            ahead = block - one[bisect.bisect_right(times, at) - 1][1]
+            ahead = page - one[bisect.bisect_right(times, at) - 1][1]
             found.append((ahead + pages // 2) % pages - pages // 2)
     return found
 
@@ -171,9 +171,9 @@ def distances(one: Places, two: Places, *, pages: int) -> list[int]:
 def leader_and_follower(
     lag: int, count: Callable[[Session, int, int], None], *, pages: int
 ) -> Callable[[Session, int], None]:
-    """The work of two sessions: the first counts the table, the second does ``lag`` blocks behind.
+    """The work of two sessions: the first counts the table, the second does ``lag`` pages behind.
 
-    ``count(session, begin, end)`` counts a range of blocks.  The second begins when the first is
+    ``count(session, begin, end)`` counts a range of pages.  The second begins when the first is
     halfway through, wraps around, and ends where it began.
     """
     halfway, leader = threading.Event(), [0]
@@ -183,12 +183,12 @@ def leader_and_follower(
         if number:
             halfway.wait(600)
         start = (leader[0] - lag) % pages if number else 0
-        for block in [
+        for page in [
             *range(start, pages, stride),
             *range(0, start, stride),
         ]:
-            end = min(block + stride, start if block < start else pages)
-            count(session, block, end)
+            end = min(page + stride, start if page < start else pages)
+            count(session, page, end)
             if not number:
                 leader[0] = end
                 if 2 * end >= pages:

@@ -443,9 +443,9 @@ METRICS = {
     ("insert", "wait, IO: WalSync"): (0.1, 0.145, "s"),
     ("insert", "wait, CPU"): (0.3, 0.3, "s"),
     ("insert", "wal_bytes"): (1000.0, 1200.0, "bytes"),
-    ("insert", "buffers_read"): (0.0, 5.0, "blocks"),
-    ("insert", "buffers_hit"): (700.0, 700.0, "blocks"),
-    ("select", "buffers_hit"): (10.0, 500.0, "blocks"),
+    ("insert", "buffers_read"): (0.0, 5.0, "pages"),
+    ("insert", "buffers_hit"): (700.0, 700.0, "pages"),
+    ("select", "buffers_hit"): (10.0, 500.0, "pages"),
 }
 
 

@@ -87,7 +87,7 @@ def test_a_picture_has_about_150_positions_of_a_scan() -> None:
     WATCH.note_places(SimpleNamespace(record=record), "walk", "direct", [path[:2], path])
     assert len(told) == 2 + 150
     where = {"iteration": 2, "case": "direct", "at": path[3][0]}
-    assert told[3] == ("walk", "block", 3, "block number", where)
+    assert told[3] == ("walk", "block", 3, "page number", where)
 
 
 def test_where_nothing_is_lost_scans_read_one_table_and_the_staggers() -> None:
@@ -230,8 +230,8 @@ def test_each_reason_speaks_where_its_condition_fails_and_is_silent_elsewhere() 
 
 # Scans in step
 
-BUFFERS = 512  # shared buffers, so that 129 blocks are the fewest
-REPORTED = 16  # blocks between two notes that a scan leaves of its place
+BUFFERS = 512  # shared buffers, so that 129 pages are the fewest
+REPORTED = 16  # pages between two notes that a scan leaves of its place
 
 
 @pytest.fixture
@@ -254,7 +254,7 @@ def first_block(session: psycopg.Connection[Any], table: str) -> int:
     """The block at which a scan that begins now begins."""
     row = session.execute(f"SELECT ctid::text FROM {table} LIMIT 1").fetchone()
     assert row
-    block: int = WATCH.block_of(row[0])
+    block: int = WATCH.page_of(row[0])
     return block
 
 
@@ -264,7 +264,7 @@ def test_one_block_more_than_a_quarter_of_the_buffers_is_enough(
     assert WATCH.reason_not_in_step(session, "enough") is None
     reason = WATCH.reason_not_in_step(session, "too_small")
     assert reason is not None
-    assert "128 blocks" in reason
+    assert "128 pages" in reason
     assert "from 129 on" in reason
     assert "a table of 2 MB" in reason
 
@@ -306,7 +306,7 @@ def test_what_is_no_table_or_not_there_is_told(session: psycopg.Connection[Any])
 
 
 def test_the_block_is_the_first_number_of_a_ctid() -> None:
-    assert WATCH.block_of("(70,3)") == 70
+    assert WATCH.page_of("(70,3)") == 70
 
 
 # The disk
@@ -390,19 +390,19 @@ PATHS = pl.DataFrame(
         "what": ["on"] * 5 + ["off"],
         "scan": [1, 1, 2, 2, 2, 1],
         "seconds": [0.0, 1.0, 0.5, 1.0, 1.5, 0.0],
-        "block": [0, 90, 45, 99, 10, 0],
+        "page": [0, 90, 45, 99, 10, 0],
     }
 )
 
 
 def drawn(**more: object) -> Any:
-    options: Any = {"blocks": 100, "description": "Scans."} | more
+    options: Any = {"pages": 100, "description": "Scans."} | more
     return CHARTS.scan_chart(PATHS, **options).to_dict()
 
 
 def laps(found: Any) -> dict[tuple[str, int, int], int]:
     (data,) = found["datasets"].values()
-    return {(row["what"], row["scan"], row["block"]): row["lap"] for row in data}
+    return {(row["what"], row["scan"], row["page"]): row["lap"] for row in data}
 
 
 def test_a_scan_that_wraps_begins_another_line() -> None:
@@ -436,18 +436,18 @@ def test_two_charts_can_have_the_same_time_axis() -> None:
 
 
 def test_of_many_places_some_are_drawn() -> None:
-    places = pl.DataFrame({"scan": 1, "seconds": range(10_000), "block": 5})
-    (data,) = CHARTS.scan_chart(places, blocks=9, description="One.").to_dict()["datasets"].values()
+    places = pl.DataFrame({"scan": 1, "seconds": range(10_000), "page": 5})
+    (data,) = CHARTS.scan_chart(places, pages=9, description="One.").to_dict()["datasets"].values()
     assert [row["seconds"] for row in data[:3]] == [0, 3, 6]
 
 
 def test_a_missing_column_is_named() -> None:
     with pytest.raises(StudyError, match="scan_chart needs the column 'scan'"):
-        CHARTS.scan_chart(PATHS.drop("scan"), blocks=100, description="Scans.")
+        CHARTS.scan_chart(PATHS.drop("scan"), pages=100, description="Scans.")
 
 
 def test_the_still_picture_has_no_marks_that_only_serve_tooltips() -> None:
-    spec = CHARTS.scan_chart(PATHS, blocks=100, description="One.").to_dict()
+    spec = CHARTS.scan_chart(PATHS, pages=100, description="One.").to_dict()
     picture, _, live = chart_markup(spec).partition('<script type="application/json">')
     assert 'opacity="0"' not in picture
     assert '"opacity":{"value":0}' in live

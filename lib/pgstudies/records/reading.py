@@ -225,6 +225,10 @@ def made_where(server: str | None, host: str | None, date: str, profile: str | N
     return f"PostgreSQL {number} on {host or 'unknown'}, {date[:10]}, {size}"
 
 
+_UNITS_OF_OLD = {"blocks": "pages", "block number": "page number"}
+"""What the units of formats 1 and 2 are called now."""
+
+
 def read_record(path: str | Path) -> Record:
     """Read the record in directory ``path``, also one whose run has not finished.
 
@@ -240,7 +244,8 @@ def read_record(path: str | Path) -> Record:
     samples = pl.concat(frames) if frames else pl.DataFrame(schema=SAMPLES_SCHEMA)
     copies = {arm["name"]: arm["copy_of"] for arm in info["arms"]}
     copy_of = pl.col("arm").replace_strict(copies, default=None, return_dtype=pl.String())
-    record = Record(directory, info, samples.with_columns(copy_of=copy_of))
+    unit = pl.col("unit").replace(_UNITS_OF_OLD)
+    record = Record(directory, info, samples.with_columns(unit, copy_of=copy_of))
     try:
         _ = record.timeline
     except (pl.exceptions.PolarsError, TypeError, ValueError):
