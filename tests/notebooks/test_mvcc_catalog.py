@@ -271,7 +271,7 @@ def test_half_of_what_is_free_on_a_server_of_others_is_left_to_them(stranger: Ow
             (left,) = connection.execute(query).fetchone() or (0,)
             assert left >= taken
         reason = str(reason_no_room(server, taken + 1))
-        assert f"of which {taken}, half of them, are taken of an external server" in reason
+        assert f"of which {taken}, half of them, may be used on an external server" in reason
 
 
 def test_the_address_is_enough_for_another_client(owned: OwnedServer) -> None:
