@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pgstudies.errors import CannotRun
-from pgstudies.host import disks
+from pgstudies.host import cgroups, disks
+from pgstudies.host.cgroups import limits_on, reason_no_limits
 from pgstudies.measuring._design import Arm
 from pgstudies.measuring._trial import Trial
-from pgstudies.servers import limits
 from pgstudies.servers._serve import serve
-from pgstudies.servers.limits import limited, reason_no_limits
+from pgstudies.servers.limits import limited
 from tests.servers_at_hand import BUILDER, dsn_of, make_table
 
 if TYPE_CHECKING:
@@ -114,10 +114,11 @@ def test_version_2_is_asked_in_its_own_words(
     """Against files that stand for the kernel's: there is no version 2 with limits here."""
     (tmp_path / "cgroup.controllers").write_text("cpu io memory")
     (tmp_path / "cgroup.subtree_control").write_text("")
-    monkeypatch.setattr(limits, "_device_of", lambda _: "254:0")
-    monkeypatch.setattr(limits, "_remove", lambda _: None)
-    pace = {"reads_per_second": 321, "bytes_per_second": 10**6}
-    with limited(owned, **pace, memory_bytes=2**28, root=tmp_path):
+    monkeypatch.setattr(cgroups, "_device_of", lambda _: "254:0")
+    monkeypatch.setattr(cgroups, "_remove", lambda _: None)
+    where = owned.data_directory, owned.postmaster_pid, owned.pids
+    pace = {"iops": 321, "bps": 10**6}
+    with limits_on(*where, pace=pace, memory_bytes=2**28, root=tmp_path):
         group = tmp_path / f"pgstudies-{owned.postmaster_pid}"
         assert (group / "io.max").read_text() == "254:0 riops=321 rbps=1000000"
         assert (group / "memory.max").read_text() == str(2**28)
@@ -146,5 +147,5 @@ def test_a_small_memory_does_not_keep_a_large_table(owned: OwnedServer) -> None:
 def test_a_group_of_a_run_that_was_killed_is_removed(tmp_path: Path) -> None:
     (tmp_path / "pgstudies-1").mkdir()
     (tmp_path / "somebody").mkdir()
-    limits._remove_leftovers(tmp_path)
+    cgroups._remove_leftovers(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["somebody"]

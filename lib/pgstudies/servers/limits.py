@@ -1,49 +1,17 @@
-"""A slow disk and a small memory on a fast machine: the kernel's limits on a server of ours."""
+"""A slow disk and a small memory on a fast machine: limits on a managed server."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import time
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import CannotRun
-from ..host.disks import find_disk
+from ..host.cgroups import limits_on
 from .owned import OwnedServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from ._serve import Server
-
-
-_ROOT = Path("/sys/fs/cgroup")
-
-
-_PREFIX = "pgstudies-"
-
-
-_PATIENCE_S = 5.0
-
-
-@dataclass(frozen=True)
-class _Group:
-    """A group to be made: where the server's processes are now, and what to write into it."""
-
-    home: Path
-    path: Path
-    limits: dict[str, str]
-
-
-def reason_no_limits(directory: Path, pid: int, root: Path = _ROOT) -> str | None:
-    """Why reads from ``directory`` and the memory of a process cannot be limited; None if so."""
-    try:
-        _groups(directory, pid, root, {"iops": 1, "bps": 1}, 1)
-    except CannotRun as reason:
-        return str(reason)
-    return None
 
 
 @contextlib.contextmanager
@@ -53,115 +21,17 @@ def limited(
     reads_per_second: int | None = None,
     bytes_per_second: int | None = None,
     memory_bytes: int | None = None,
-    root: Path = _ROOT,
 ) -> Iterator[None]:
-    """Let all processes of an owned server together have so much of the machine, and no more.
+    """Let all processes of a managed server together have so much of the machine, and no more.
 
     Reads are the requests that reach the device, and ``bytes_per_second`` is what they fetch; what
     a cache answers is not slowed.  Memory counts what is first touched from now on, the kernel's
     cache of files included: empty that first.  Sessions that are opened meanwhile are bound as
-    well.  Through cgroups, version 1 or 2, which takes root.  Raises CannotRun where that cannot
-    be had.
+    well.  It takes root.  Raises CannotRun where that cannot be had.
     """
     server.capabilities.require("processes")
     assert isinstance(server, OwnedServer)
     pace = {"iops": reads_per_second, "bps": bytes_per_second}
-    groups = _groups(server.data_directory, server.postmaster_pid, root, pace, memory_bytes)
-    with contextlib.ExitStack() as made:
-        try:
-            _delegate(root)
-            for group in groups:
-                _remove_leftovers(group.home)
-                group.path.mkdir()
-                made.callback(_remove, group)
-                for file, limit in group.limits.items():
-                    (group.path / file).write_text(limit)
-                _move(server.pids(), group.path)
-        except OSError as error:
-            raise CannotRun(f"the kernel refuses a limit: {error.strerror}") from error
+    where = server.data_directory, server.postmaster_pid, server.pids
+    with limits_on(*where, pace=pace, memory_bytes=memory_bytes):
         yield
-
-
-def _groups(
-    directory: Path,
-    pid: int,
-    root: Path,
-    pace: Mapping[str, int | None],
-    memory: int | None,
-) -> list[_Group]:
-    device = _device_of(directory)
-    homes = _homes(pid)
-    name = f"{_PREFIX}{pid}"  # several servers may be limited at a time
-    disk, ram = root / "blkio", root / "memory"
-    if (disk / "blkio.throttle.read_iops_device").exists() and ram.is_dir():
-        slow = {f"blkio.throttle.read_{k}_device": f"{device} {n}" for k, n in pace.items() if n}
-        small = {"memory.limit_in_bytes": str(memory)} if memory else {}
-        parts = [(disk / homes.get("blkio", ""), slow), (ram / homes.get("memory", ""), small)]
-    elif {"io", "memory"} <= set(_words(root / "cgroup.controllers")):
-        words = " ".join(f"r{k}={n}" for k, n in pace.items() if n)
-        limits = {"io.max": f"{device} {words}"} if words else {}
-        parts = [(root, limits | ({"memory.max": str(memory)} if memory else {}))]
-    else:
-        raise CannotRun("this system has no cgroups that limit reads and memory")
-    for home, _ in parts:
-        if not os.access(home, os.W_OK):
-            raise CannotRun("only root may limit a server's reads and memory")
-    return [_Group(home, home / name, limits) for home, limits in parts if limits]
-
-
-def _delegate(root: Path) -> None:
-    """Version 2 has limits only in groups whose parent hands the controllers down."""
-    control = root / "cgroup.subtree_control"
-    if control.exists() and not {"io", "memory"} <= set(_words(control)):
-        control.write_text("+io +memory")
-
-
-def _device_of(path: Path) -> str:
-    """Number (major:minor) of the whole disk that holds ``path``; limits are for those only."""
-    disk = find_disk(path)
-    if disk is None:
-        raise CannotRun("the server's files are not on a disk of this machine's own")
-    return (disk / "dev").read_text().strip()
-
-
-def _homes(pid: int) -> dict[str, str]:
-    """The group that a process is in now, by controller; version 1."""
-    homes: dict[str, str] = {}
-    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        homes |= dict.fromkeys(controllers.split(","), path.lstrip("/"))
-    return homes
-
-
-def _move(pids: list[int], group: Path) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            (group / "cgroup.procs").write_text(str(pid))
-
-
-def _remove(group: _Group) -> None:
-    """Bring what is left in a group back, and remove it; a process just ended holds it a moment."""
-    end = time.monotonic() + _PATIENCE_S
-    while group.path.exists():
-        with contextlib.suppress(OSError):
-            _move([int(pid) for pid in _words(group.path / "cgroup.procs")], group.home)
-        try:
-            group.path.rmdir()
-        except OSError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.01)
-
-
-def _remove_leftovers(parent: Path) -> None:
-    """Remove groups of runs that were killed; one that still holds processes stays."""
-    for group in parent.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):
-            group.rmdir()
-
-
-def _words(file: Path) -> list[str]:
-    try:
-        return file.read_text().split()
-    except OSError:
-        return []

@@ -14,6 +14,7 @@ from psycopg.conninfo import make_conninfo
 
 from ..errors import CannotRun, ServerError, SpaceError
 from ..files import says_full
+from ..host.cgroups import reason_no_limits
 from ..programs.accounts import can_execute, run_as, server_account, without_pg_variables
 from ..programs.installations import copy_installation, find_pgbench
 from ..programs.locales import locale_environment
@@ -415,8 +416,6 @@ class OwnedServer(ServerBase):
         pgbench = find_pgbench(self.binaries)
         missing: dict[Right, str] = {} if pgbench else {"pgbench": NO_PGBENCH}
         # The server does not run yet; what forbids limits forbids them to every process of ours.
-        from .limits import reason_no_limits  # noqa: PLC0415  (it knows this class)
-
         no_limits = reason_no_limits(self._instance.data.parent, os.getpid())
         missing |= {"limits": no_limits} if no_limits else {}
         return Capabilities(missing, contrib, pgbench)
