@@ -50,14 +50,14 @@ _PG_init(void)
 							 "Which neighbour in the clustering index a new row is put beside.",
 							 NULL, &neighbour, NEIGHBOUR_BEFORE, neighbours,
 							 PGC_USERSET, 0, NULL, NULL, NULL);
-	DefineCustomBoolVariable("module.check_room",
+	DefineCustomBoolVariable("cluster_heap.check_room",
 							 "Look at the neighbour's page first, and leave it alone if it is full.",
 							 "A page that is suggested in vain becomes the one where the search for "
 							 "room begins.",
 							 &check_room, false, PGC_USERSET, 0, NULL, NULL, NULL);
 	DefineCustomBoolVariable("cluster_heap.use_reserve",
 							 "Let rows that are put beside a neighbour use what fillfactor keeps free.",
-							 "Implies module.check_room; by the access method only.",
+							 "Implies cluster_heap.check_room; by the access method only.",
 							 &use_reserve, false, PGC_USERSET, 0, NULL, NULL, NULL);
 	MarkGUCPrefixReserved("cluster_heap");
 	watch_clusterings();
