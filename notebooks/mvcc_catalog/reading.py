@@ -429,7 +429,8 @@ def growth_of_work(touched: pl.DataFrame, top: int) -> float | None:
     if work.is_empty():
         return None
     growth = pl.col(str(top)) / pl.col("0")
-    return float(work.select(growth.median()).item())
+    found = work.select(growth.median()).item()
+    return None if found is None else float(found)
 
 
 def removal(

@@ -291,3 +291,11 @@ def test_semaphores_limit_the_room_for_servers_before_10(
     assert SESSIONS.room_for_sessions() == fit < room_for_sessions()
     monkeypatch.setattr(SESSIONS, "_SEMAPHORE_LIMITS", tmp_path / "none")
     assert SESSIONS.room_for_sessions() == room_for_sessions()
+
+
+def test_growth_of_work_is_unknown_where_one_side_was_not_counted() -> None:
+    rows = {"block": [1], "release": ["18"], "step": ["drop"], "turn": [1], "value": [9.0]}
+    touched = pl.DataFrame(rows | {"open": [0]}).vstack(
+        pl.DataFrame(rows | {"open": [20]}).with_columns(block=pl.lit(2, pl.Int64))
+    )
+    assert READING.growth_of_work(touched, 20) is None
