@@ -259,7 +259,7 @@ def test_the_front_page_has_the_reference_record_and_beside_it_this_machine(
     ]
     front = score_front(cards).data
     assert "on db0, 2026-11-21" in front
-    assert "here: 1 reversed" in front
+    assert "this machine: 1 reversed" in front
     shutil.rmtree(own)
     alone = score_front(scorecard(records="reference")).data
     assert "here:" not in alone

@@ -99,7 +99,7 @@ def test_help_names_the_usual_course_and_the_exit_codes(pgstudies: Command) -> N
     lines = [line.strip() for line in shown.out.splitlines()]
     assert "pgstudies run all    measure every study at quick size" in lines
     assert "3    the server cannot be found, started, reached or used" in lines
-    assert "130  interrupted; the same command continues" in lines
+    assert "130  interrupted; run the same command to continue" in lines
     assert max(map(len, shown.out.splitlines())) <= 80
 
 

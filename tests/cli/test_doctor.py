@@ -64,7 +64,7 @@ def test_an_embedded_server_can_do_everything(
     )
     assert checks["features"].sentence.startswith(("it has lz4 and ICU", "it is built without "))
     assert checks["cold cache"].sentence == (
-        "by emptying buffers and dropping our own files from the page cache"
+        "by emptying buffers and dropping the run's own files from the page cache"
     )
     assert ("account" in checks) is (os.geteuid() == 0)
     assert str(run_base) in checks["server data"].sentence
@@ -112,12 +112,12 @@ def test_releases_that_are_out_of_reach_are_told(
     known = "11 of PostgreSQL, 9.3 to 18, 0 cached"
     assert doctor._releases().ok is None
     assert doctor._releases().sentence == (
-        f"{known}; arms on another: not run: PostgreSQL 18.1 cannot be fetched: there is no mvn on "
-        f"PATH (apt-get install maven)"
+        f"{known}; arms on other releases: not run: PostgreSQL 18.1 cannot be fetched: there is no "
+        f"mvn on PATH (apt-get install maven)"
     )
     monkeypatch.setattr("pgstudies.programs._releases.shutil.which", lambda _: "/usr/bin/mvn")
     assert doctor._releases() == Check(
-        "releases", True, f"{known}; mvn fetches another when it is asked for"
+        "releases", True, f"{known}; mvn fetches the others when they are needed"
     )
 
 
@@ -133,7 +133,7 @@ def test_a_directory_that_cannot_be_written_to_is_named(monkeypatch: pytest.Monk
 
 def test_what_the_gate_finds_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "gate", lambda _: [])
-    assert Check("quiet", True, "nothing was found that would disturb a measurement now") in list(
+    assert Check("quiet", True, "nothing was found that would disturb a measurement") in list(
         doctor._machine()
     )
     finding = Finding("load", "warn", "The load average is 9.0 on 2 cores.")

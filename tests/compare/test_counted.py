@@ -55,7 +55,7 @@ def test_planted_work_is_found_to_the_digit_with_its_functions(tmp_path: Path) -
     assert max(map(len, ours.splitlines())) <= COLUMNS
     assert "  one planted thing" in text
     assert "  1.5" in text
-    assert "moved most: " in text
+    assert "changed most: " in text
     assert "not run (one impossible thing): a statement fails" in " ".join(text.split())
     page = write_report(compared, request, text, tmp_path / "report.html").read_text()
     assert "<h2>Instructions</h2>" in page

@@ -1,4 +1,4 @@
-"""The command ``pgstudies``: measure the studies, draw the book, list records, examine a server."""
+"""The command ``pgstudies``: measure the studies, build the book, list records, check a server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Rerun published PostgreSQL performance studies on a server of your choice.
 The usual course:
   pgstudies doctor     what this machine and the server can do
   pgstudies run all    measure every study at quick size
-  pgstudies book       draw the report, _build/html/index.html
+  pgstudies book       build the report, _build/html/index.html
   pgstudies scorecard  which of the old claims still hold
 """
 
@@ -46,19 +46,19 @@ _EXIT_CODES = """\
 Exit codes:
   0    done
   1    an error in pgstudies itself; please report it
-  2    the request cannot be carried out as it was made
+  2    the request is wrong or cannot be carried out
   3    the server cannot be found, started, reached or used
   4    a notebook stopped with an error
   5    no space left on a disk, or no permission to write
-  130  interrupted; the same command continues
+  130  interrupted; run the same command to continue
 """
 
 
 _RUN = """\
 Measure a study, and put its executed notebook into the book.
 
-STUDY is one of those that `pgstudies studies` lists, or all.  A run that was
-interrupted is continued by the same command.
+STUDY is one that `pgstudies studies` lists, or all.  The same command continues
+an interrupted run.
 
 \b
 Examples:
@@ -123,7 +123,7 @@ def run(
         typer.Option("-p", metavar="NAME=VALUE", help="Set a parameter; may be repeated."),
     ] = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start anew where a run could be continued.")
+        bool, typer.Option("--fresh", help="Start over instead of continuing a run.")
     ] = False,
     replay: Annotated[
         str | None,
@@ -183,7 +183,7 @@ def run(
 
 
 def _foretell(planned: Plan) -> None:
-    """Say what is going to be measured, and how long it took before."""
+    """Print what will be measured, and how long it took before."""
     from ..records import block_seconds
     from ..terminal import rough_duration
 
@@ -212,13 +212,13 @@ def studies(
     typer.echo(listing.studies() if study is None else listing.parameters(study))
 
 
-@app.command(short_help="Begin a study of your own.")
+@app.command(short_help="Create a study of your own.")
 def new_study(
     name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)],
 ) -> None:
-    """Write a new study that runs at once: its notebook, the post's numbers, its claims.
+    """Create a study that runs: its notebook, the post's numbers, its claims.
 
-    It measures a toy, so that every part is there to be replaced.
+    It measures a toy; replace it part by part.
 
     \b
     Examples:
@@ -230,24 +230,24 @@ def new_study(
     for file in write(name):
         typer.echo(shown(file))
     typer.echo(
-        f"Run it with `pgstudies run {name}`, see its page after `pgstudies book`, and let "
-        f"`pgstudies check {name}` say what is missing."
+        f"Run it with `pgstudies run {name}`, build its page with `pgstudies book`, and list what "
+        f"is missing with `pgstudies check {name}`."
     )
 
 
-@app.command(short_help="Check what a study lacks.")
+@app.command(short_help="List what a study lacks.")
 def check(
     study: Annotated[str, typer.Argument(metavar="STUDY", show_default=False)],
     *,
     keep: Annotated[
         bool,
-        typer.Option("--keep", help="Keep in the notebook what its checked cells printed."),
+        typer.Option("--keep", help="Store what the checked cells printed in the notebook."),
     ] = False,
 ) -> None:
-    """Say what a study lacks, in a sentence each; the tests of the project ask the same.
+    """List what a study lacks, one sentence each; the project's tests check the same.
 
-    With --keep, what the cells tagged nbval-check-output printed in the last run
-    is kept in the notebook first: a rerun is compared with it.
+    With --keep, first store in the notebook what the cells tagged
+    nbval-check-output printed in the last run: a rerun is compared with it.
 
     \b
     Examples:
@@ -262,29 +262,29 @@ def check(
     for problem in found:
         typer.echo(problem)
     if not found:
-        typer.echo(f"{study} is whole.")
+        typer.echo(f"{study} is complete.")
     raise typer.Exit(1 if found else 0)
 
 
-@app.command(short_help="Draw the report from the executed notebooks.")
+@app.command(short_help="Build the report from the executed notebooks.")
 def book() -> None:
-    """Draw the report from the executed notebooks: _build/html/index.html."""
+    """Build the report from the executed notebooks: _build/html/index.html."""
     from ..book import build
 
     typer.echo(build())
 
 
-@app.command(short_help="List the records that there are.")
+@app.command(short_help="List the records.")
 def records(
     study: Annotated[str | None, typer.Argument(metavar="[STUDY]", show_default=False)] = None,
 ) -> None:
-    """List the records of this user and those that come with the project, oldest first.
+    """List your records and those that come with the project, oldest first.
 
     \b
     Examples:
       pgstudies records
       pgstudies records STUDY
-    A record's directory, the second line of each entry, is what --replay takes.
+    The second line of each entry is the record's directory, for --replay.
     """  # noqa: D301
     from . import listing
 
@@ -299,8 +299,8 @@ def scorecard(
 ) -> None:
     """Print the verdict on every claim of the posts, as plain text that can be mailed.
 
-    Each is judged by the record that its study's page rests on, or else by the
-    newest one.  A record that was never judged is replayed first, in ten seconds.
+    Each is judged by the record that its study's page shows, or else by the newest
+    one.  A record that was never judged is replayed first, which takes ten seconds.
 
     \b
     Examples:
@@ -324,11 +324,10 @@ def advise(
         typer.Option("--to", metavar="RELEASE", help="The release to go to, such as 18."),
     ] = None,
 ) -> None:
-    """Say what changes with an upgrade, by how much, how sure that is and where it was measured.
+    """Print what changes with an upgrade, by how much, how sure that is and where it was measured.
 
-    Without releases it is about settings and habits that the studies cover.  It
-    all comes from the reference records of the project; what none of them
-    supports is not said.
+    Without releases, print what the studies found about settings and habits.  All
+    of it comes from the project's reference records.
 
     \b
     Examples:
@@ -344,14 +343,14 @@ def advise(
 def doctor(
     server: Annotated[str | None, typer.Option(metavar="SERVER", help=_SERVER)] = None,
 ) -> None:
-    """Examine this machine and a server: what will run, what will not, and why.
+    """Check this machine and a server: what will run, what will not, and why.
 
     \b
     Examples:
       pgstudies doctor
       pgstudies doctor --server postgresql://me@db.example/postgres
-    Each line begins with "ok", with "--" for what will be left out, or with
-    "NO" for what keeps the studies from running; then the exit code is not 0.
+    A line begins with "ok", with "--" if something will be left out, or with "NO"
+    if no study can run, in which case the exit code is not 0.
     """  # noqa: D301
     from .doctor import examine, exit_code
 
@@ -365,7 +364,7 @@ def doctor(
 app.add_typer(
     servers_app,
     name="servers",
-    short_help="List the PostgreSQL releases to run on, or fetch them.",
+    short_help="List or fetch PostgreSQL releases to run on.",
     invoke_without_command=True,
 )
 

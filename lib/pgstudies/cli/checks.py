@@ -1,4 +1,4 @@
-"""What the doctor says of one thing: a line."""
+"""One check of ``pgstudies doctor``, and the line that it prints."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class Check:
 
     Attributes:
         name: What was examined.
-        ok: True if it is as wished, None if something will be left out, False if no study can run.
+        ok: True if nothing is missing, None if something will be left out, False if no study can
+            run.
         sentence: What was found, and what follows from it.
         exit_code: For scripts, when ``ok`` is False.
 
@@ -45,7 +46,7 @@ class Check:
 
 
 def examine_extensions(server: Server) -> Iterator[Check]:
-    """The links one by one, up to the first that is broken; an owned server is restarted."""
+    """Each step of building an extension, up to the first that fails; restarts the server."""
     reason = server.capabilities.reason("build")
     if reason is not None:
         yield _broken("extensions", reason)
@@ -74,7 +75,7 @@ def _broken(name: str, reason: str) -> Check:
 def _pg_config(server: OwnedServer) -> str:
     pg_config = server.binaries.program("pg_config")
     if pg_config is None:
-        raise CannotRun("there is no pg_config with the server")
+        raise CannotRun("the server has no pg_config")
     return str(pg_config)
 
 

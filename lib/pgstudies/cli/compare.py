@@ -1,4 +1,4 @@
-"""The commands ``compare`` and ``rerun``: two servers, one question, an answer with guards."""
+"""The commands ``compare`` and ``rerun``."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ CANNOT_RUN = 3
 HELP = """\
 Compare two builds, releases or settings files: is the candidate slower?
 
-Every block runs the arms of a study on both servers, and a second copy of the
-baseline, in random order.  First the plan is shown: how many blocks it takes to
-see the margin, and how long.  The same command continues after Ctrl-C, and adds
-blocks to those that there are.
+Every block runs the arms of a study on both servers and on a second copy of the
+baseline, in random order.  The plan is printed first: how many blocks it takes
+to see the margin, and how long that takes.  After Ctrl-C the same command
+continues; with more blocks it adds to those that are done.
 
 A side is embedded, a release such as 17, a directory of programs, an address, a
-file of settings as in postgresql.conf, or a server with such a file: 17+my.conf.
+settings file like postgresql.conf, or a server with such a file: 17+my.conf.
 
 \b
 Examples:
@@ -53,9 +53,9 @@ Examples:
 Exit codes:
   0    no step is slower
   1    a step is slower: a regression
-  2    it could not be decided, or a guard failed
+  2    not decided, or a guard failed
   3    the comparison could not be run
-  130  interrupted; the blocks that are finished are in the report
+  130  interrupted; the report has the finished blocks
 """
 
 
@@ -96,7 +96,7 @@ def compare(  # noqa: D103  (its help is above)
     blocks: Annotated[
         int | None,
         typer.Option(
-            min=1, max=10_000, metavar="N", help="Blocks in all, those of earlier runs included."
+            min=1, max=10_000, metavar="N", help="Blocks in total, including earlier runs."
         ),
     ] = None,
     minutes: Annotated[
@@ -109,13 +109,13 @@ def compare(  # noqa: D103  (its help is above)
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Take this setting from a file, though it runs a program or names a file; may be "
-            "repeated.",
+            help="Accept this setting from a file although it runs a program or names a file; may "
+            "be repeated.",
         ),
     ] = None,
     leave_out: Annotated[
         bool,
-        typer.Option("--leave-out", help="Leave out the settings of a file that are not taken."),
+        typer.Option("--leave-out", help="Ignore settings of a file that are not accepted."),
     ] = False,
     margin: Annotated[
         float,
@@ -127,14 +127,14 @@ def compare(  # noqa: D103  (its help is above)
         ),
     ] = 0.02,
     copies: Annotated[
-        bool, typer.Option("--aa/--no-aa", help="Run a second copy of the baseline, or not.")
+        bool, typer.Option("--aa/--no-aa", help="Run a second copy of the baseline.")
     ] = True,
     pin: Annotated[
         bool | None,
         typer.Option(
             "--pin/--no-pin",
-            help="Keep server and client on one core where the study does, or not.  [default: not "
-            "where one side alone has I/O workers]",
+            help="Pin server and client to one core where the study does.  [default: --pin, unless "
+            "only one side has I/O workers]",
             show_default=False,
         ),
     ] = None,
@@ -147,11 +147,9 @@ def compare(  # noqa: D103  (its help is above)
     ] = False,
     clock: Annotated[
         bool,
-        typer.Option("--clock", help="Judge every step by the clock, none by its CPU time."),
+        typer.Option("--clock", help="Judge every step by wall time, none by CPU time."),
     ] = False,
-    plan: Annotated[
-        bool, typer.Option("--plan", help="Show the plan and measure nothing.")
-    ] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Print the plan and exit.")] = False,
     report: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="The report.  [default: comparison-<time>.html]"),
@@ -174,7 +172,7 @@ def compare(  # noqa: D103  (its help is above)
             pin = share_cores_alike(before, after)
             if not pin:
                 typer.echo(
-                    "One side alone has I/O workers, so no server is kept on one core (--no-pin)."
+                    "Only one side has I/O workers, so no server is pinned to one core (--no-pin)."
                 )
         request = Request(
             baseline=before,
@@ -208,19 +206,19 @@ def rerun(
     ] = None,
     baseline: Annotated[
         str | None,
-        typer.Option(metavar="SIDE", help="The baseline here, in place of the report's."),
+        typer.Option(metavar="SIDE", help="Baseline to use instead of the report's."),
     ] = None,
     candidate: Annotated[
         str | None,
-        typer.Option(metavar="SIDE", help="The candidate here, in place of the report's."),
+        typer.Option(metavar="SIDE", help="Candidate to use instead of the report's."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before measuring.")] = False,
 ) -> None:
     """Measure a comparison again, from its report.
 
-    The report holds what was asked for; nothing that was measured then counts.
-    What would be run is shown first.  A directory of programs or an address is
-    not taken from a report: name it.
+    The report has the request; its measurements are not used.  What would be run is
+    printed first.  A directory of programs or an address is not taken from a
+    report: pass --baseline or --candidate.
 
     \b
     Examples:
@@ -255,7 +253,7 @@ def _require_unset(parameters: Mapping[str, object]) -> None:
 
 
 def _asked(request: Request) -> Iterator[str]:
-    """What a report asks for, to be read before it is run."""
+    """The lines that show what a report asks for, before it is run."""
     for name, side in (("Baseline", request.baseline), ("Candidate", request.candidate)):
         yield f"{name}: {side.server}"
         yield from (f"    {setting} = {value}" for setting, value in side.settings.items())
@@ -273,7 +271,7 @@ def _require_consent() -> None:
 
 
 def _cannot_run(error: StudyError) -> NoReturn:
-    """End with the code that this command has for every such error, a full disk included."""
+    """Exit with this command's code for every such error, a full disk included."""
     say(str(error))
     raise typer.Exit(CANNOT_RUN) from None
 
@@ -379,7 +377,7 @@ def _reported(
 
 
 def _target(report: Path | None) -> Path:
-    """Where the report goes; found out before an hour of measuring, not after it."""
+    """Where the report goes, checked before measuring for an hour."""
     target = report or Path(f"comparison-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.html")
     target = target.expanduser().resolve()
     if target.is_dir() or target.suffix != ".html":

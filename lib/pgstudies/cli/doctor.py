@@ -1,4 +1,4 @@
-"""What this machine and a server can do, and what will be left out on them, one line each."""
+"""What this machine and a server can do, and what will be left out, one line each."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 
 
 def examine(spec: str | None = None) -> Iterator[Check]:
-    """Examine the machine and the server ``spec`` (as for ``serve``), which is left as it was.
+    """Check the machine and the server ``spec`` (as for ``serve``), which is left as it was.
 
-    A server that was asked about comes first.
+    A server that is named comes first.
     """
     if spec is None:
         yield from _software()
@@ -96,8 +96,8 @@ def _releases() -> Check:
     return _able(
         "releases",
         not reasons,
-        found if cached == len(known) else f"{found}; mvn fetches another when it is asked for",
-        f"{found}; arms on another: not run: {reasons[-1] if reasons else ''}",
+        found if cached == len(known) else f"{found}; mvn fetches the others when they are needed",
+        f"{found}; arms on other releases: not run: {reasons[-1] if reasons else ''}",
     )
 
 
@@ -120,7 +120,7 @@ def _machine() -> Iterator[Check]:
     yield _space("server data", run_dir(), "PGSTUDIES_RUN_DIR")
     findings = gate(run_dir())
     if not findings:
-        yield Check("quiet", True, "nothing was found that would disturb a measurement now")
+        yield Check("quiet", True, "nothing was found that would disturb a measurement")
     for finding in findings:
         yield Check(finding.name, None, finding.sentence)
 
@@ -148,7 +148,7 @@ def _server(server: Server) -> Iterator[Check]:
     yield _able(
         "cold cache",
         reason is None,
-        f"by {way} and dropping our own files from the page cache",
+        f"by {way} and dropping the run's own files from the page cache",
         f"steps with a cold cache: not run: {reason}",
     )
     yield from _counters(server)
@@ -170,7 +170,7 @@ _RIGHTS: dict[Right, tuple[str, str, str]] = {
     ),
     "checkpoint": (
         "checkpoints",
-        "they are placed on purpose",
+        "each study places its own",
         "they come whenever the server starts one",
     ),
     "limits": (
@@ -227,7 +227,7 @@ def _features(server: Server) -> Check:
         ),
     }
     if not tells_compression(server.version):
-        return Check("features", None, "whether it has lz4 and ICU is not asked before release 14")
+        return Check("features", None, "lz4 and ICU are not checked before release 14")
     with server.connect() as connection:
         missing = []
         for name, query in lacks.items():
@@ -255,7 +255,7 @@ def _space(name: str, directory: Path, variable: str) -> Check:
     mount = mount_of(place)
     kind = mount.fstype if mount else "unknown file system"
     free = size_text(shutil.disk_usage(place).free)
-    return Check(name, True, f"{directory} ({kind}, {free} free); {variable} would choose another")
+    return Check(name, True, f"{directory} ({kind}, {free} free); {variable} sets another")
 
 
 def _can_reflink(directory: Path) -> bool:

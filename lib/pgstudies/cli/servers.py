@@ -1,4 +1,4 @@
-"""The commands ``pgstudies servers``: list the PostgreSQL releases there are, and fetch them."""
+"""The commands ``pgstudies servers``: list PostgreSQL releases, and fetch them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ servers_app = typer.Typer(rich_markup_mode=None)
 
 @servers_app.callback()
 def servers(context: typer.Context) -> None:
-    """List the PostgreSQL that can be asked for by --server, and which of it is here already.
+    """List the PostgreSQL releases that --server accepts, and which are in the cache.
 
-    A release that is not is fetched by Maven (mvn) when a run first asks for it,
-    checked against data/releases.toml, and kept.  Fetch ahead where there will be
-    no network.
+    A run fetches a release that it needs with Maven (mvn), verifies it against
+    data/releases.toml, and keeps it.  Fetch ahead if there will be no network.
 
     \b
     Examples:
@@ -36,10 +35,9 @@ def servers(context: typer.Context) -> None:
 def fetch_releases(
     names: Annotated[list[str], typer.Argument(metavar="RELEASE|all", show_default=False)],
 ) -> None:
-    """Fetch releases into the cache, which $PGSTUDIES_CACHE places elsewhere.
+    """Fetch releases into the cache, whose place $PGSTUDIES_CACHE can change.
 
-    What is there already is not fetched again.  One that is interrupted leaves
-    nothing half done.
+    Releases in the cache are not fetched again.
 
     \b
     Examples:

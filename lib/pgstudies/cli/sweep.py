@@ -28,7 +28,7 @@ Certificates = Annotated[
     typer.Option(
         metavar="DIR",
         envvar="PGSTUDIES_CERTIFICATES",
-        help="What --make-certificates made.  [default: what Dask is configured with]",
+        help="The directory made by --make-certificates.  [default: Dask's own configuration]",
     ),
 ]
 
@@ -40,8 +40,8 @@ def _make_certificates(directory: Path | None) -> None:
         from ..fleet import make_certificates
     make_certificates(directory)
     typer.echo(
-        f"{directory} lets in whoever has it: copy it to your account on every host, as "
-        f"`scp -rp` does, and give --certificates {directory} to scheduler, worker and sweep."
+        f"Whoever has {directory} can connect: copy it to your account on every host with "
+        f"`scp -rp`, and pass --certificates {directory} to scheduler, worker and sweep."
     )
     raise typer.Exit
 
@@ -58,7 +58,7 @@ def sweep(
         typer.Option(metavar="N", min=1, help="Start workers here, for the first N hosts."),
     ] = None,
     status: Annotated[
-        bool, typer.Option("--status", help="Only say what is done; needs no scheduler.")
+        bool, typer.Option("--status", help="Print what is done and exit; needs no scheduler.")
     ] = False,
     certificates: Certificates = None,
     make_certificates: Annotated[  # noqa: ARG001  (its callback does it)
@@ -67,14 +67,14 @@ def sweep(
             metavar="DIR",
             callback=_make_certificates,
             is_eager=True,
-            help="Make a certificate and its key in a new directory, and end.",
+            help="Make a certificate and its key in a new directory, and exit.",
         ),
     ] = None,
 ) -> None:
     """Measure studies × parameters × servers on several hosts, block by block.
 
-    SWEEP.toml says what; the ledger that it names keeps every block that is done.
-    Whatever was interrupted, the same command continues with what is missing.
+    SWEEP.toml lists what to measure; the ledger that it names stores every finished
+    block.  After an interruption the same command continues with the missing ones.
 
     \b
     Example of a sweep.toml:
@@ -104,9 +104,7 @@ def sweep(
     if status:
         return
     if (scheduler is None) == (local is None):
-        raise StudyError(
-            "Say where the hosts are: --scheduler ADDRESS, or --local 1 for this machine."
-        )
+        raise StudyError("Pass --scheduler ADDRESS for the hosts, or --local 1 for this machine.")
     missing = [unit for unit in plan.units() if unit not in done]
     if missing:
         here = plan.hosts[:local] if scheduler is None else plan.hosts
@@ -131,7 +129,7 @@ def _measure(plan: Sweep, lacking: list[Unit], client: Client) -> None:
         with Progress("sweep", total, done=done, stream=Relay(sys.stderr)) as bar:
             failures = measure_missing(plan, client, bar, units=lacking)
     except KeyboardInterrupt:
-        say("interrupted; the blocks that are done are kept: run it again to continue.")
+        say("interrupted; finished blocks are kept: run it again to continue.")
         raise typer.Exit(130) from None
     if failures:
         say(f"{len(missing(plan))} of {total} blocks are not done:")
@@ -148,7 +146,7 @@ def _join(plan: Sweep) -> None:
     for record in records:
         typer.echo(printable(f"record: {record}"))
     for sentence in lacking:
-        typer.echo(f"not yet whole: {sentence}")
+        typer.echo(f"incomplete: {sentence}")
 
 
 def _what_is_done(plan: Sweep, rows: pl.DataFrame) -> Iterator[str]:
@@ -163,8 +161,8 @@ def _what_is_done(plan: Sweep, rows: pl.DataFrame) -> Iterator[str]:
         minutes = sum(left) / len(plan.hosts) / 60
         time = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.1f} hours"
         yield (
-            f"The others take {time} or more, as blocks took in the newest records of these "
-            f"studies here; preparing tables comes on top."
+            f"The others take {time} or more, by the newest records of these studies here; "
+            f"preparing tables takes extra time."
         )
 
 
@@ -196,12 +194,14 @@ def scheduler(
     *,
     host: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="Listen there.  [default: on every address]"),
+        typer.Option(metavar="ADDRESS", help="Address to listen on.  [default: all]"),
     ] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8786,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free one.")
+    ] = 8786,
     certificates: Certificates = None,
 ) -> None:
-    """Bring sweeps and workers together, until Ctrl-C; one for all hosts.
+    """Run the scheduler that connects sweeps and workers, until Ctrl-C; one for all hosts.
 
     \b
     Examples:
@@ -220,7 +220,7 @@ def scheduler(
 
 
 def _quiet_dask() -> None:
-    # Its own processes are to inherit that; what matters, the sweep says.
+    # Dask's child processes inherit it; the sweep reports what matters.
     os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "critical")
 
 
@@ -232,10 +232,10 @@ def hosts(
         typer.Option(metavar="FILE", help="Draw the forest plot: .svg, .png or .json."),
     ] = None,
 ) -> None:
-    """Say on how many hosts a study's claims hold, from a record of each host.
+    """Print on how many hosts a study's claims hold, from a record of each host.
 
-    The records may be other people's: their format, whether they are complete and
-    what was found on the host before measuring are looked at before they count.
+    The records may be other people's: their format, their completeness and what the
+    gate found on the host are checked first.
 
     \b
     Examples:
@@ -254,6 +254,6 @@ def _extra() -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         raise StudyError(
-            f"Sweeps need {error.name}, which is not installed: `make install` brings it, "
+            f"Sweeps need {error.name}, which is not installed: run `make install`, "
             f"or `pip install -e '.[cluster]'`."
         ) from None

@@ -29,7 +29,7 @@ _MOST_REASONS = 4
 
 
 def as_text(result: Result) -> str:
-    """The whole summary: who, verdict, ratio of times per step, why, guards, how."""
+    """The whole summary: sides, verdict, ratio of times per step, reasons, guards, method."""
     parts = [
         _who(result),
         _wrapped(headline(result), 0),
@@ -63,7 +63,7 @@ def headline(result: Result) -> str:
 
 
 def noise(effects: pl.DataFrame) -> str | None:
-    """How finely the run could see, in a sentence; None where no step has an interval."""
+    """The half-width of the intervals, median and worst; None where no step has an interval."""
     half = ((pl.col("high") / pl.col("low")).log() / 2).exp() - 1
     percent = effects.select(100 * half).to_series().drop_nulls().drop_nans().to_list()
     if not percent:
@@ -130,7 +130,7 @@ def _verdict(row: Mapping[str, Any]) -> str:
 def _why(result: Result) -> list[str]:
     if result.reasons.is_empty() and result.plans.is_empty():
         return []
-    lines = ["What moved with it, most telling first:"]
+    lines = ["What changed with it, largest change first:"]
     for place, part in result.reasons.group_by(*PLACE, maintain_order=True):
         lines += ["", *_wrapped(", ".join(str(p) for p in place if p), 2)]
         shown = part.head(_MOST_REASONS)
@@ -147,7 +147,7 @@ def _why(result: Result) -> list[str]:
 
 
 def reason(row: Mapping[str, Any]) -> str:
-    """One line on what moved: seconds with their part of the difference, counters as a factor."""
+    """One line on what changed: seconds with their part of the difference, counters as a factor."""
     before, after = f"{row['baseline']:.4g}", f"{row['candidate']:.4g}"
     if row["share"] is not None:
         return (
@@ -171,7 +171,7 @@ def _instructions(counted: Counted | None) -> list[str]:
         parts = counted.moved.filter(unit=row["unit"])
         if parts.height:
             changes = (f"{r['function']} {r['change']:+,.0f}" for r in parts.iter_rows(named=True))
-            lines += _wrapped(f"    moved most: {', '.join(changes)}", 6)
+            lines += _wrapped(f"    changed most: {', '.join(changes)}", 6)
     for reason, part in counted.units.drop_nulls("reason").group_by("reason", maintain_order=True):
         lines += _wrapped(f"  not run ({', '.join(part['unit'])}): {reason[0]}", 4)
     return lines
@@ -184,18 +184,19 @@ def _guards(guards: pl.DataFrame) -> list[str]:
     for row in guards.filter(~pl.col("passed")).iter_rows(named=True):
         lines += _wrapped(f"  FAILED {row['guard']}: {row['sentence']}", 4)
     for row in guards.filter(pl.col("passed").is_null()).iter_rows(named=True):
-        lines += _wrapped(f"  not looked at, {row['guard']}: {row['sentence']}", 4)
+        lines += _wrapped(f"  not checked, {row['guard']}: {row['sentence']}", 4)
     return lines
 
 
 def _how(result: Result) -> list[str]:
-    copies = "a second copy of the baseline beside, " if result.comparison.copies else ""
+    copies = "with a second copy of the baseline, " if result.comparison.copies else ""
     return _wrapped(
         f"Each block runs every arm on both servers from restored state, in random order, {copies}"
-        f"and gives one ratio of times per step: of CPU times where the baseline spends nine "
-        f"tenths of the time on its processor. Estimates are Hodges-Lehmann, intervals exact "
-        f"(signed-rank), Holm over {result.effects.height} comparisons; slower or faster is past "
-        f"{100 * result.margin:g} %. 'open, +n' would probably be settled by n more blocks.",
+        f"and gives one ratio of times per step: of CPU time if the baseline spends at least nine "
+        f"tenths of its time on the processor, else of wall time. Estimates are Hodges-Lehmann, "
+        f"intervals exact (signed-rank), Holm over {result.effects.height} comparisons; slower and "
+        f"faster mean past {100 * result.margin:g} %. 'open, +n': n more blocks would probably "
+        f"decide it.",
         0,
     )
 
