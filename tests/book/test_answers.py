@@ -142,6 +142,16 @@ def test_what_a_verdict_means_today_is_said_in_the_words_for_that_outcome(place:
 
 
 @pytest.mark.parametrize(
+    ("ratio", "words"), [(2.4, "2.4"), (1 / 11.12, "11"), (99.7, "100"), (189.3, "189")]
+)
+def test_times_are_told_in_the_direction_above_1(place: Path, ratio: float, words: str) -> None:
+    spoken = '{ about = "x", holds = "{times}", reversed = "{times}" }'
+    text = re.sub(r"(?m)^today = .*$", lambda _: f"today = {spoken}", CLAIMS)
+    (place / "notebooks" / "swept" / "claims.toml").write_text(text)
+    assert meanings("swept", verdicts(ratio))["sentence"].to_list() == [words]
+
+
+@pytest.mark.parametrize(
     "body", ['{ about = "x" }', '{ holds = "x" }', '{ about = "x", holds = "{nothing}" }', '"x"']
 )
 def test_words_for_today_that_cannot_be_said_are_refused(place: Path, body: str) -> None:

@@ -262,7 +262,7 @@ def meanings(study: str, judged: pl.DataFrame) -> pl.DataFrame:
         if outcome in today:
             sentence = today[outcome].format(
                 ratio=f"{row['ratio']:.3g}",
-                times=f"{max(row['ratio'], 1 / row['ratio']):.2g}",
+                times=_times(row["ratio"]),
                 percent=f"{100 * abs(row['ratio'] - 1):.0f} %",
             )
             between = today.get("releases", (None, None))
@@ -272,6 +272,12 @@ def meanings(study: str, judged: pl.DataFrame) -> pl.DataFrame:
     )
     schema |= dict.fromkeys(["before", "after"], pl.Float64())
     return pl.DataFrame(rows, schema=schema, orient="row", strict=False)
+
+
+def _times(ratio: float) -> str:
+    """How many times as many, as fast or as slow; two digits, or whole from 100 on."""
+    times = max(ratio, 1 / ratio)
+    return f"{times:.2g}" if times < 99.5 else f"{times:.0f}"
 
 
 def _comparison(entry: Mapping[str, Any], places: Mapping[str, object]) -> dict[str, object]:
