@@ -149,8 +149,11 @@ def test_a_release_is_fetched_once_and_open_to_all(
     assert capfd.readouterr().err == ""
     assert len(mirror.fetched) == 1
     assert mirror.cache == [directory.name]
-    found = [p.stat() for p in [directory.parent, directory, *directory.rglob("*")]]
+    record = directory / "unpacked.json"
+    within = set(directory.rglob("*")) - {record}
+    found = [p.stat() for p in [directory.parent, directory, *within]]
     assert {(file.st_mode & 0o777, file.st_uid) for file in found} == {(0o755, os.geteuid())}
+    assert record.stat().st_mode & 0o777 == 0o644
 
 
 def test_a_jar_that_is_not_the_one_expected_is_refused_and_deleted(mirror: Mirror) -> None:
@@ -286,6 +289,34 @@ def test_a_cache_that_others_can_change_is_not_used(mirror: Mirror) -> None:
     with pytest.raises(ServerError, match=r"Other accounts can change .* set PGSTUDIES_CACHE"):
         fetch("99")
     assert len(mirror.fetched) == 1
+
+
+@pytest.mark.usefixtures("mirror")
+@pytest.mark.parametrize("below", ["../..", "..", ".", "bin", "bin/postgres"])
+def test_nothing_that_others_can_change_is_run(below: str) -> None:
+    changed = fetch("99") / below
+    changed.chmod(changed.stat().st_mode | 0o002)
+    with pytest.raises(ServerError, match=r"Other accounts can change"):
+        find_binaries("99")
+
+
+@pytest.mark.usefixtures("mirror")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.parametrize("below", ["..", ".", "bin", "bin/postgres"])
+def test_nothing_of_another_account_is_run(below: str) -> None:
+    os.chown(fetch("99") / below, 4321, -1)
+    with pytest.raises(ServerError, match=r"Other accounts can change"):
+        find_binaries("99")
+
+
+@pytest.mark.usefixtures("mirror")
+@pytest.mark.parametrize("name", ["postgres", "initdb", "pg_ctl"])
+def test_a_program_that_was_replaced_is_not_run(name: str) -> None:
+    program = fetch("99") / "bin" / name
+    program.write_text("#!/bin/sh\necho 'postgres (PostgreSQL) 99.7'\n")
+    program.chmod(0o755)
+    with pytest.raises(ServerError, match=r"are not those that were unpacked: remove it"):
+        find_binaries("99")
 
 
 def test_a_cache_that_cannot_be_made_names_the_variable(

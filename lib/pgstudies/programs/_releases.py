@@ -55,7 +55,12 @@ class Release:
     @property
     def cached(self) -> bool:
         """Whether it has been fetched."""
-        return (self.directory / "bin" / "postgres").is_file()
+        return self.unpacked.is_file() and (self.directory / "bin" / "postgres").is_file()
+
+    @property
+    def unpacked(self) -> Path:
+        """The record of unpacking: the SHA-256 of every program, by its name."""
+        return self.directory / "unpacked.json"
 
 
 @functools.cache

