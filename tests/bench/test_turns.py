@@ -47,6 +47,16 @@ def come_to(pids: list[int], *, stopped: bool) -> bool:
     return False
 
 
+def settled(server: OwnedServer) -> list[int]:
+    """The server's processes once they stay the same: some come and go after it is ready."""
+    pids, same = server.pids(), 0
+    while same < 10:
+        time.sleep(0.05)
+        before, pids = pids, server.pids()
+        same = same + 1 if pids == before else 0
+    return pids
+
+
 def test_processes_are_stopped_for_a_while(pids: list[int]) -> None:
     with Tree(pids) as tree:
         for _ in range(2):
@@ -57,9 +67,10 @@ def test_processes_are_stopped_for_a_while(pids: list[int]) -> None:
 
 def test_a_server_that_was_stopped_answers_again(owned: OwnedServer) -> None:
     owned.restore("stopped for a while", lambda: None)
-    with Tree(owned.pids()) as tree, tree.stopped():
-        assert come_to(owned.pids(), stopped=True)
-        assert used(owned.pids(), 0.2) == (0, 0)
+    pids = settled(owned)
+    with Tree(pids) as tree, tree.stopped():
+        assert come_to(pids, stopped=True)
+        assert used(pids, 0.2) == (0, 0)
     with owned.connect() as connection:
         assert connection.execute("SELECT 1").fetchone() == (1,)
 
