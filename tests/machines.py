@@ -76,6 +76,16 @@ LUCKY = Machine(luck=0.02)
 ALL_AT_ONCE = replace(TWO_SPEEDS, walk=0.02, slowing=0.005, spikes=0.03, luck=0.02)
 
 
+MACHINES = {
+    "good": GOOD,
+    "two speeds": TWO_SPEEDS,
+    "drift": DRIFTING,
+    "spikes": SPIKY,
+    "luck of a start": LUCKY,
+    "all at once": ALL_AT_ONCE,
+}
+
+
 def in_turns(rng: np.random.Generator, slots: Numbers, arms: int) -> Numbers:
     """The slots of each arm, where all take turns in random order: …, rounds, arms."""
     rounds = slots.reshape(*slots.shape[:-1], -1, arms)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
-from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
-from pgstudies.analysis.diagnostics import drift
+from pgstudies.analysis.diagnostics import ALPHA, drift
+from pgstudies.analysis.families import permuted
 from pgstudies.analysis.intervals import (
     MINIMUM_BLOCKS,
     hodges_lehmann,
@@ -372,16 +372,18 @@ def _drift(machine: pl.DataFrame, baseline: str) -> Judged:
     pairs = _loops(machine, baseline)
     if pairs["block"].n_unique() < MINIMUM_BLOCKS:
         return None, f"a drift is judged from {MINIMUM_BLOCKS} blocks on"
-    found = [
-        drift(
-            arm["log_ratio"].to_numpy(),
-            arm["block"].to_numpy().astype(float),
-        )
-        for arm in pairs.partition_by("candidate")
+    arms = pairs.partition_by("candidate")
+    d, block = (
+        [arm[column].to_list() for arm in arms]
+        for column in ("log_ratio", "block")
+    )
+    evident = permuted(d, block).p_value <= ALPHA
+    changes = [
+        drift(arm["log_ratio"].to_numpy(), arm["block"].to_numpy())
+        for arm in arms
     ]
-    evident = multipletests([p for _, p in found], method="holm")[0]
     largest = max(
-        (abs(c) for (c, _), e in zip(found, evident, strict=True) if e),
+        (abs(c) for c, e in zip(changes, evident, strict=True) if e),
         default=0.0,
     )
     if largest == 0:

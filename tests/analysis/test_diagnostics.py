@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pgstudies.analysis.diagnostics import diagnose, drift, order_effect
+from pgstudies.analysis.diagnostics import checks, diagnose, drift, order_effect
 
 BLOCKS = 10
 # A candidate that runs second as often as first, in no regular order.
@@ -44,7 +44,7 @@ def run(d: np.ndarray, **arms: np.ndarray) -> pl.DataFrame:
 def test_nothing_is_said_of_a_run_in_order() -> None:
     found = diagnose(run(0.05 + NOISE, **{COPY: NOISE[::-1]}), baseline="heap", by=())
     assert found.is_empty()
-    assert found.columns == ["candidate", "check", "blocks", "change", "p_holm", "sentence"]
+    assert found.columns == ["candidate", "check", "blocks", "change", "p_family", "sentence"]
 
 
 def test_an_arm_that_leaves_something_behind_is_seen() -> None:
@@ -110,13 +110,22 @@ def test_little_settling_or_few_turns_or_several_iterations_are_no_warning() -> 
 
 
 def test_many_comparisons_are_corrected_for() -> None:
-    faulty = run(0.05 + 0.02 * AFTER + NOISE).with_columns(step=pl.lit("faulty"))
     rng = np.random.default_rng(6)
-    others = [
-        run(rng.normal(0, 0.01, BLOCKS)).with_columns(step=pl.lit(f"step {i}")) for i in range(40)
+    many = [
+        run(rng.normal(0, 0.01, BLOCKS)).with_columns(step=pl.lit(f"step {i}")) for i in range(60)
     ]
-    found = diagnose(pl.concat([faulty, *others]), baseline="heap", by=("step",))
-    assert found.is_empty()
+    alone = [diagnose(one, baseline="heap", by=("step",)) for one in many]
+    assert sum(found.height for found in alone) > 0
+    assert diagnose(pl.concat(many), baseline="heap", by=("step",)).is_empty()
+
+
+def test_a_check_says_what_its_blocks_could_have_shown() -> None:
+    for blocks, expected in ((6, 2 / 2**6), (10, 2 / 2**10)):
+        values = run(NOISE[:blocks], **{COPY: NOISE[::-1][:blocks]})
+        looked = checks(values, baseline="heap", by=()).filter(check="A/A")
+        assert looked["least"].to_list() == [expected]
+    few = checks(run(NOISE[:6]), baseline="heap", by=()).filter(check="order")
+    assert few["least"].item() == pytest.approx(2 / math.comb(6, 3), abs=0.03)
 
 
 def test_few_blocks_and_missing_ratios_are_not_checked() -> None:
@@ -132,7 +141,7 @@ def test_few_blocks_and_missing_ratios_are_not_checked() -> None:
 
 
 def test_counts_that_never_vary_show_nothing() -> None:
-    assert drift(np.zeros(10), BLOCK.astype(float)) == (0.0, 1.0)
-    assert order_effect(np.full(10, 0.3), AFTER.astype(float)) == (0.0, 1.0)
-    assert order_effect(NOISE, np.ones(10)) == (0.0, 1.0)
+    assert drift(np.zeros(10), BLOCK.astype(float)) == 0
+    assert order_effect(np.full(10, 0.3), AFTER.astype(float)) == 0
+    assert order_effect(NOISE, np.ones(10)) == 0
     assert diagnose(run(np.full(10, 0.3)), baseline="heap", by=()).is_empty()

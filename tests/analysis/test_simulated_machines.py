@@ -18,11 +18,13 @@ from scipy.stats import binom
 import pgstudies as pg
 from pgstudies.analysis.intervals import attained_level, estimate_rows
 from pgstudies.analysis.pairing import TRIMMED
+from tests.bench.families import simulated
 from tests.machines import (
     ALL_AT_ONCE,
     DRIFTING,
     GOOD,
     LUCKY,
+    MACHINES,
     SPIKY,
     TWO_SPEEDS,
     Machine,
@@ -43,15 +45,6 @@ ROUNDS = 12
 ARMS = ("baseline", "baseline (again)", "candidate")
 TURN_S = 0.05
 PLANTED = math.log(1.02)
-
-MACHINES = {
-    "good": GOOD,
-    "two speeds": TWO_SPEEDS,
-    "drift": DRIFTING,
-    "spikes": SPIKY,
-    "luck of a start": LUCKY,
-    "all at once": ALL_AT_ONCE,
-}
 
 each_machine = pytest.mark.parametrize("machine", MACHINES.values(), ids=list(MACHINES))
 
@@ -177,3 +170,14 @@ def test_two_speeds_make_the_noise_of_a_block_many_times_larger_without_turns() 
     in_turn = of_rounds(measured(TWO_SPEEDS, in_turns, seed=6)).std()
     after = of_totals(measured(TWO_SPEEDS, one_after_another, seed=6)).std()
     assert after / in_turn > 10
+
+
+@each_machine
+@pytest.mark.parametrize("blocks", [6, 8])
+def test_a_family_alarms_as_rarely_as_promised_and_finds_what_moved(
+    machine: Machine, blocks: int
+) -> None:
+    error, power = simulated(machine, blocks, steps=20, families=200)
+    assert error <= binom.ppf(0.999, 200, 0.05) / 200
+    if machine in (GOOD, DRIFTING, SPIKY):
+        assert power > 0.9

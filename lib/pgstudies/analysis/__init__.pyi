@@ -1,5 +1,4 @@
 from ._claims import all_claims as all_claims
-from ._claims import blocks_for_claims as blocks_for_claims
 from ._claims import claims as claims
 from ._claims import meanings as meanings
 from ._claims import never_matched as never_matched
@@ -19,9 +18,9 @@ from .agreement import holds_when as holds_when
 from .agreement import judge as judge
 from .diagnostics import diagnose as diagnose
 from .effects import paired_effects as paired_effects
+from .families import flipped as flipped
 from .intervals import MINIMUM_BLOCKS as MINIMUM_BLOCKS
 from .intervals import MOST_BLOCKS as MOST_BLOCKS
-from .intervals import blocks_for_family as blocks_for_family
 from .intervals import blocks_to_detect as blocks_to_detect
 from .intervals import fewest_blocks as fewest_blocks
 from .intervals import hodges_lehmann as hodges_lehmann

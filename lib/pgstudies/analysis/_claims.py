@@ -12,8 +12,7 @@ from .. import paths
 from ..errors import StudyError
 from ..records import PREFIX, read_verdicts
 from ..rooms import find_room, rooms
-from .agreement import FAMILY, NO_SUCH, NOT_TESTED, UPWARD, Claim, Direction, Kind
-from .intervals import blocks_for_family
+from .agreement import NO_SUCH, NOT_TESTED, UPWARD, Claim, Direction, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -118,16 +117,6 @@ def all_claims() -> pl.DataFrame:
     schema: dict[str, pl.DataType] = dict.fromkeys(texts, pl.String())
     schema |= dict.fromkeys(["published_ratio", "threshold"], pl.Float64())
     return pl.DataFrame(rows, schema=schema | dict.fromkeys(_COMPARED, pl.String()))
-
-
-def blocks_for_claims(study: str) -> int | None:
-    """The blocks below which a run of the study can judge none of its claims of a difference.
-
-    See ``blocks_for_family``; None for a study without claims.
-    """
-    own = _entries(study)
-    tested = [entry for entry in own if "not_tested" not in entry]
-    return blocks_for_family(sum(e["kind"] in FAMILY for e in tested)) if own else None
 
 
 def rules(study: str) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import polars as pl
 
 from ..errors import StudyError
-from .intervals import blocks_after_holm, holm
+from .families import blocks_in_family, flipped
 from .pairing import DECIMALS
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ UPWARD = ("slower", "more")
 
 
 FAMILY = ("direction", "threshold")
-"""The kinds of claims judged by a test of a difference, which Holm's correction is over."""
+"""The kinds of claims judged by a test of a difference: those of a run are one family."""
 
 
 NOT_TESTED = "not tested"
@@ -165,7 +165,7 @@ def holds_when(
         far_enough = f"{bound} {half:#.3g}, half of the published effect on a logarithmic scale"
         if margin is None or abs(math.log(half)) < math.log1p(margin):
             far_enough += f", and {past}"
-    family = ", and so after Holm's correction over the study's claims" if kind in FAMILY else ""
+    family = ", and so among all of the study's claims" if kind in FAMILY else ""
     return f"By {measure}: the ratio is {far_enough}, and its interval {side} 1{family}."
 
 
@@ -195,11 +195,10 @@ def judge(
     - metric: what it is judged by; ratio, low, high, blocks, margin: of the effect
     - beside: the ratio by wall time where CPU time judged, by CPU time where wall time did; null
       where the run has no such effect, or another metric judged
-    - p_holm: the p-value of "no difference", corrected over the claims of ``FAMILY`` that this run
-      tests; one with too few blocks is among them, one that could not be tested is not. Null for
-      all others
+    - p_family: the p-value of "no difference" among the claims of ``FAMILY`` that this run tests,
+      by ``families.flipped``; null for all others, and with too few blocks
     - verdict: one of ``agreement``, which after "inconclusive" may say why, "not tested: reason" or
-      "not judged: reason". Without p_holm ≤ 1 − level no claim of the family holds or is reversed
+      "not judged: reason". Without p_family ≤ 1 − level no claim of the family holds or is reversed
     - blocks_needed, baseline, candidate
 
     Raises StudyError for a claim that fits several rows, for effects that do not say their metric
@@ -221,9 +220,9 @@ def judge(
         for claim, row in zip(claims, found, strict=True)
     ]
     family = [row for row in rows if row["kind"] in FAMILY and row["verdict"] in _TESTED]
-    p_values = [1.0 if row["p_value"] is None else row["p_value"] for row in family]
-    for row, p_holm in zip(family, holm(p_values), strict=True):
-        row.update(_among(row, p_holm, len(family)))
+    p_values = flipped([row["log_ratios"] for row in family]).p_value
+    for row, p_family in zip(family, p_values.tolist(), strict=True):
+        row.update(_among(row, p_family))
     return pl.DataFrame(rows, schema=_SCHEMA)
 
 
@@ -233,7 +232,7 @@ _SCHEMA: dict[str, pl.DataType] = {
     "metric": pl.String(),
     **dict.fromkeys(["ratio", "low", "high", "beside"], pl.Float64()),
     "blocks": pl.Int64(),
-    **dict.fromkeys(["margin", "p_holm"], pl.Float64()),
+    **dict.fromkeys(["margin", "p_family"], pl.Float64()),
     "verdict": pl.String(),
     "blocks_needed": pl.Int64(),
     **dict.fromkeys(["baseline", "candidate"], pl.String()),
@@ -252,7 +251,7 @@ _OTHER = {"cpu_s": "duration_s", "duration_s": "cpu_s"}
 
 _OF_EFFECT = (
     *("metric", "ratio", "low", "high", "blocks", "margin"),
-    *("p_value", "level", "blocks_needed"),
+    *("p_value", "level", "blocks_needed", "log_ratios"),
 )
 
 
@@ -324,12 +323,12 @@ def _verdict(claim: Claim, row: Mapping[str, Any], unmet: str | None) -> dict[st
     return {"verdict": agreement(claimed, *interval, is_threshold=claim.threshold is not None)}
 
 
-def _among(row: Mapping[str, Any], p_holm: float, family: int) -> dict[str, Any]:
+def _among(row: Mapping[str, Any], p_family: float) -> dict[str, Any]:
     """What remains of a claim's verdict among all that the run judges."""
     if row["p_value"] is None:
         return {}
-    if row["verdict"] not in (*HOLDS, "reversed") or p_holm <= 1 - row["level"]:
-        return {"p_holm": p_holm}
-    needed = blocks_after_holm(row["blocks"], row["p_value"], p_holm, family, level=row["level"])
+    if row["verdict"] not in (*HOLDS, "reversed") or p_family <= 1 - row["level"]:
+        return {"p_family": p_family}
+    needed = blocks_in_family(row["blocks"], p_family, level=row["level"])
     verdict = "inconclusive: evident on its own, not among all claims"
-    return {"p_holm": p_holm, "verdict": verdict, "blocks_needed": needed}
+    return {"p_family": p_family, "verdict": verdict, "blocks_needed": needed}

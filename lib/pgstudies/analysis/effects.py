@@ -55,6 +55,8 @@ def paired_effects(
     - margin: ``margin``, within which two arms are alike and past which they differ; 0.02 reaches
       from 1 / 1.02 to 1.02
     - verdict, detectable, blocks_needed: see ``verdicts``
+    - log_ratios: what it is estimated from, an entry for each block of ``values``, null where that
+      block lacks one of the two
 
     All of ratio, low, high and p_value are null where no ratio exists (a zero against something
     else). Raises StudyError for an unknown baseline, for two values in one block, for mixed units.
@@ -77,6 +79,13 @@ def paired_effects(
         .sort(*by, "candidate", maintain_order=True)
     )
     table = _with_estimates(table, level, margin)
+    table = table.join(
+        _by_block(pairs, [*by, "candidate"]),
+        on=[*by, "candidate"],
+        how="left",
+        nulls_equal=True,
+        maintain_order="left",
+    )
     table = table.with_columns(
         pl.lit(baseline).cast(table.schema["candidate"]).alias("baseline"),
         pl.lit(level).alias("level"),
@@ -86,7 +95,18 @@ def paired_effects(
         *by,
         *("baseline", "candidate", "unit", "baseline_median", "candidate_median"),
         *("blocks", "dropped", "ratio", "low", "high", "ratio_of_sums", "level", "p_value"),
-        *("noise", "aa", "margin", "verdict", "detectable", "blocks_needed"),
+        *("noise", "aa", "margin", "verdict", "detectable", "blocks_needed", "log_ratios"),
+    )
+
+
+def _by_block(pairs: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    """The columns ``keys`` and log_ratios, in which every comparison has the same blocks."""
+    blocks = pairs.select(pl.col("block").unique().sort())
+    every = pairs.select(keys).unique().join(blocks, how="cross", maintain_order="left_right")
+    return (
+        every.join(pairs, on=[*keys, "block"], how="left", nulls_equal=True, maintain_order="left")
+        .group_by(keys, maintain_order=True)
+        .agg(log_ratios="log_ratio")
     )
 
 

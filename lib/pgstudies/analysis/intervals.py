@@ -9,13 +9,9 @@ from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from scipy.stats import norm
-from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import ArrayLike, NDArray
 
 
@@ -161,40 +157,8 @@ def blocks_to_detect(change: float, sd: float, *, level: float = 0.95) -> int | 
     return choices[found] if found < len(choices) else None
 
 
-def blocks_for_family(comparisons: int, *, level: float = 0.95) -> int:
-    """The blocks below which, of so many comparisons, none can be told from chance.
-
-    After Holm's correction the smallest p-value that n blocks can give, 2 / 2ⁿ, must remain.
-    """
-    return next(
-        n for n in range(MINIMUM_BLOCKS, MOST_BLOCKS) if 2 * comparisons <= (1 - level) * 2**n
-    )
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """The p-values of one family, corrected after Holm (1979), in the order given."""
-    return multipletests(p_values, method="holm")[1].tolist() if p_values else []
-
-
 MORE_BLOCKS = 50
 """Where it would take more than so many further blocks, another design is needed."""
-
-
-def blocks_after_holm(
-    blocks: int, p_value: float, p_holm: float, family: int, *, level: float = 0.95
-) -> int | None:
-    """The blocks in all that would probably make what is evident on its own so among ``family``.
-
-    If estimate and spread stay as they are, the normal quantile of a p-value grows as √blocks.
-    Where all blocks agree it takes as many as give a small enough p-value at all. None for more
-    than ``MORE_BLOCKS`` more.
-    """
-    needed = max(blocks + 1, blocks_for_family(family, level=level))
-    if p_value > 2 / 2**blocks:
-        wanted = (1 - level) * p_value / p_holm
-        growth = float(norm.isf(wanted / 2) / norm.isf(p_value / 2)) ** 2
-        needed = max(needed, math.ceil(blocks * growth))
-    return needed if needed <= blocks + MORE_BLOCKS else None
 
 
 @lru_cache(maxsize=4096)

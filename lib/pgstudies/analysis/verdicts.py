@@ -19,10 +19,8 @@ as a fraction; ``blocks_needed`` the blocks in all that would probably end an op
 estimate and spread stayed as they are, null when the verdict is settled or when no reasonable
 number would.
 
-Each effect is judged on its own. ``as_family`` judges several as one family, after Holm's
-correction: the interval of one knows nothing of the others, and can exclude 1 without that being
-enough. Of k no difference can be told from chance until 2k ≤ 0.05 · 2ⁿ: 7 blocks for 2 or 3, 8 up
-to 6, 9 up to 12, 10 up to 25.
+Each effect is judged on its own. ``as_family`` judges several as one family, by joint sign flips:
+the interval of one knows nothing of the others, and can exclude 1 without that being enough.
 """
 
 from __future__ import annotations
@@ -32,7 +30,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from .intervals import MORE_BLOCKS, blocks_after_holm, blocks_to_detect, fewest_blocks, holm
+from .families import blocks_in_family, flipped
+from .intervals import MORE_BLOCKS, blocks_to_detect, fewest_blocks
 from .pairing import DECIMALS
 
 if TYPE_CHECKING:
@@ -118,23 +117,25 @@ def _blocks_needed(row: Mapping[str, Any]) -> int | None:
 
 
 def as_family(effects: pl.DataFrame) -> pl.DataFrame:
-    """The effects as one family: with p_holm, and open where a difference does not remain.
+    """The effects as one family: with p_family, and open where a difference does not remain.
 
-    ``effects`` is a table of ``paired_effects``. One that has no p-value counts, as if it were 1.
+    ``effects`` is a table of ``paired_effects``. p_family is the p-value of "no difference" that
+    ``families.flipped`` finds; null where the effect has no interval.
     """
-    p_values = effects["p_value"].fill_null(1.0).to_list()
-    p_holm = pl.Series("p_holm", holm(p_values), dtype=pl.Float64)
+    has_interval = effects["p_value"].is_not_null()
+    d = effects["log_ratios"].list.eval(pl.element().fill_nan(None)).to_list()
+    found = pl.Series("p_family", flipped(d).p_value, dtype=pl.Float64, nan_to_null=True)
     rows = []
-    for row in effects.with_columns(p_holm).iter_rows(named=True):
-        if row["p_value"] is None:
-            row["p_holm"] = None
-        elif row["verdict"] in DIRECTIONS and row["p_holm"] > 1 - row["level"]:
+    for row in effects.with_columns(p_family=pl.when(has_interval).then(found)).iter_rows(
+        named=True
+    ):
+        if row["verdict"] in DIRECTIONS and row["p_family"] > 1 - row["level"]:
             row["verdict"] = "inconclusive"
-            row["blocks_needed"] = blocks_after_holm(
-                row["blocks"], row["p_value"], row["p_holm"], effects.height, level=row["level"]
+            row["blocks_needed"] = blocks_in_family(
+                row["blocks"], row["p_family"], level=row["level"]
             )
         rows.append(row)
-    return pl.DataFrame(rows, schema=effects.schema | {"p_holm": pl.Float64()})
+    return pl.DataFrame(rows, schema=effects.schema | {"p_family": pl.Float64()})
 
 
 def describe(row: Mapping[str, Any]) -> str:  # noqa: PLR0911  (one for each verdict)

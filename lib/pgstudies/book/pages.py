@@ -31,7 +31,7 @@ FOLDED = {
 """Tags of cells that only those who audit a run will read, and what MyST-NB is told of them."""
 
 
-TERMS = ("arm", "block", "turn", "A/A", "gate", "record", "margin", "Holm's correction")
+TERMS = ("arm", "block", "turn", "A/A", "gate", "record", "margin", "joint sign flips")
 """Words of the glossary that a page links where it first uses them."""
 
 

@@ -373,7 +373,7 @@ def _reported(
     text = as_text(result)
     typer.echo(text)
     typer.echo(f"\nReport: {write_report(result, request, text, target)}")
-    return 130 if interrupted else exit_code(result.effects, result.guards)
+    return 130 if interrupted else exit_code(result.effects)
 
 
 def _target(report: Path | None) -> Path:

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..addresses import EMBEDDED
-from ..analysis import blocks_for_claims
+from ..analysis import MINIMUM_BLOCKS, origins
 from ..errors import ServerError, StudyError
 from ..files import size_text
 from ..measuring import COMPARED
@@ -46,14 +46,15 @@ def studies() -> str:
 def parameters(study: str) -> str:
     """Two lines for each parameter: its values in all profiles, then its help and limits.
 
-    Before them, how many blocks the study's claims take. Raises StudyError for an unknown study.
+    Before them, where the study has claims, how many blocks these take. Raises StudyError for an
+    unknown study.
     """
     room = find_room(study)
     profiles = {name: plan(study, profile=name).parameters for name in profiles_of(room)}
     entries = [_entry(parameter, profiles) for parameter in declared(room.notebook)]
-    blocks = blocks_for_claims(study)
-    needed = f"With fewer than {blocks} blocks no claimed difference can be significant."
-    return "\n".join([f"{study}: {_title(study)}", *([needed] if blocks else []), *entries])
+    needed = f"With fewer than {MINIMUM_BLOCKS} blocks no claimed difference can be significant."
+    has_claims = study in origins()
+    return "\n".join([f"{study}: {_title(study)}", *([needed] if has_claims else []), *entries])
 
 
 def records(study: str | None = None) -> str:

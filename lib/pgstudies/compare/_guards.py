@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import polars as pl
 
-from ..analysis.diagnostics import ALPHA, diagnose
-from ..analysis.intervals import MINIMUM_BLOCKS, blocks_for_family
-from ..analysis.verdicts import DIRECTIONS, OPEN
+from ..analysis.diagnostics import ALPHA, checks
+from ..analysis.families import flipped
+from ..analysis.intervals import hodges_lehmann
+from ..analysis.pairing import log_ratios
 from ..measuring import AGAIN, BASELINE, CANDIDATE
-from .measured import CPU, PLACE, TIME, clock_effects, rounds_of
+from .measured import CPU, PLACE, TIME, rounds_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,6 +25,7 @@ SCHEMA: dict[str, pl.DataType] = {
     "guard": pl.String(),
     "passed": pl.Boolean(),
     "decisive": pl.Boolean(),
+    "steps": pl.List(pl.String()),
     "sentence": pl.String(),
 }
 
@@ -30,31 +33,48 @@ SCHEMA: dict[str, pl.DataType] = {
 _CHANCE = " Without a second copy of the baseline, what is drawn at random counts as different."
 
 
+class Outcome(NamedTuple):
+    """What a guard found.
+
+    Attributes:
+        passed: None where it could not be looked at.
+        sentence: What it says.
+        steps: The steps of which it does not hold, as ``step_name`` names them; None for all.
+
+    """
+
+    passed: bool | None
+    sentence: str
+    steps: list[str] | None = None
+
+
 def check(measured: Sequence[Measured], effects: pl.DataFrame) -> pl.DataFrame:
     """Every guard with what it found, one row each.
 
-    Columns: guard, passed (null where it could not be looked at), decisive (a comparison that
-    fails it decides nothing), sentence.  ``effects`` are those of ``compared_effects``.
+    Columns: guard, passed (null where it could not be looked at), decisive (a step of which it does
+    not hold is not decided), steps (those of which it does not hold; null for all of them),
+    sentence.  ``effects`` are those of ``compared_effects``.
     """
     rows = [
-        ("settings", True, *settings(measured)),
-        ("builds", True, *builds(measured)),
-        ("cores", True, *cores(measured)),
-        ("results", True, *_results(measured)),
-        ("plans", False, *_plans(measured)),
-        ("both sides", True, *_both_sides(measured, effects)),
-        ("clock", True, *_clock(measured, effects)),
-        ("blocks", True, *_blocks(effects)),
+        ("settings", True, settings(measured)),
+        ("builds", True, builds(measured)),
+        ("cores", True, cores(measured)),
+        ("results", True, _results(measured)),
+        ("plans", False, _plans(measured)),
+        ("both sides", True, _both_sides(measured)),
+        ("clock", True, _clock(measured, effects)),
         *_diagnosed(measured, effects),
-        ("machine", False, *_machine(measured)),
+        ("machine", False, _machine(measured)),
     ]
     return pl.DataFrame(
-        [
-            {"guard": name, "passed": passed, "decisive": decisive, "sentence": sentence}
-            for name, decisive, passed, sentence in rows
-        ],
+        [{"guard": name, "decisive": decisive} | found._asdict() for name, decisive, found in rows],
         schema=SCHEMA,
     )
+
+
+def step_name(place: Sequence[Any]) -> str:
+    """A step as guards name it, from the values of ``PLACE``."""
+    return ", ".join(str(part) for part in place if part)
 
 
 def differing_plans(measured: Sequence[Measured]) -> pl.DataFrame:
@@ -102,19 +122,21 @@ def _results(measured: Sequence[Measured]) -> Outcome:
                 continue
             whole = wide.drop_nulls(sides)
             if AGAIN in sides and (whole[BASELINE] != whole[AGAIN]).any():
-                random.append(_place(place[:4]))
+                random.append(step_name(place[:4]))
             elif (whole[BASELINE] != whole[CANDIDATE]).any():
-                different.append(_place(place[:4]))
+                different.append(step_name(place[:4]))
             else:
                 alike += whole.height
     drawn = f" Drawn at random, so not compared: {named(random)}." if random else ""
     if different:
         chance = "" if any(AGAIN in m.samples["side"] for m in measured) else _CHANCE
         names = named(list(dict.fromkeys(different)))
-        return False, f"The two answer differently: {names}.{chance}"
+        return Outcome(
+            passed=False, sentence=f"The two answer differently: {names}.{chance}", steps=different
+        )
     if not alike:
-        return None, f"No result could be compared.{drawn}"
-    return True, f"{alike:,} results are the same on both.{drawn}"
+        return Outcome(passed=None, sentence=f"No result could be compared.{drawn}")
+    return Outcome(passed=True, sentence=f"{alike:,} results are the same on both.{drawn}")
 
 
 def _plans(measured: Sequence[Measured]) -> Outcome:
@@ -122,15 +144,17 @@ def _plans(measured: Sequence[Measured]) -> Outcome:
         len(plans) for m in measured for info in m.infos for plans in info["plans"].values()
     )
     if not known:
-        return None, "No plan could be had."
+        return Outcome(passed=None, sentence="No plan could be had.")
     differing = differing_plans(measured).height
     if differing:
         plans = "1 plan is" if differing == 1 else f"{differing} plans are"
-        return False, f"{plans} not the same on both; the report shows them."
-    return True, "Every statement has the same plan on both."
+        return Outcome(
+            passed=False, sentence=f"{plans} not the same on both; the report shows them."
+        )
+    return Outcome(passed=True, sentence="Every statement has the same plan on both.")
 
 
-def _both_sides(measured: Sequence[Measured], effects: pl.DataFrame) -> Outcome:
+def _both_sides(measured: Sequence[Measured]) -> Outcome:
     not_run = {
         f"{m.study}, {arm['of']}: {arm['not_run']}"
         for m in measured
@@ -138,104 +162,84 @@ def _both_sides(measured: Sequence[Measured], effects: pl.DataFrame) -> Outcome:
         for arm in info["arms"]
         if arm["not_run"]
     }
-    alone = effects.filter(pl.col("blocks") == 0)
-    one_sided = [_place(row) for row in alone.select(*PLACE).iter_rows()]
+    one_sided = []
     sides = {BASELINE, CANDIDATE}
     for m in measured:
         timed = m.samples.filter(pl.col("metric") == TIME, pl.col("side").is_in(list(sides)))
         for place, part in timed.group_by(*PLACE, maintain_order=True):
             if set(part["side"]) != sides:
-                one_sided.append(_place(place))
+                one_sided.append(step_name(place))
     left_out = f" Not compared: {named(sorted(not_run))}." if not_run else ""
     if one_sided:
-        return False, f"Run on one side only: {named(list(dict.fromkeys(one_sided)))}.{left_out}"
-    return True, f"Every step ran on both.{left_out}"
+        said = f"Measured on one side only: {named(one_sided)}.{left_out}"
+        return Outcome(passed=False, sentence=said, steps=one_sided)
+    return Outcome(passed=True, sentence=f"Every step was measured on both sides.{left_out}")
 
 
 def _clock(measured: Sequence[Measured], effects: pl.DataFrame) -> Outcome:
-    """Whether no step that CPU time judges waits more, or less, on the candidate."""
-    clock = clock_effects(measured, effects)
-    if clock.is_empty():
-        return True, "The clock itself judges every step."
-    both = clock.join(effects, on=PLACE, suffix="_cpu").filter(
-        pl.col("verdict").is_in(DIRECTIONS), pl.col("verdict") != pl.col("verdict_cpu")
+    """Whether no step that CPU time judges waits longer, or less long, on the candidate."""
+    by_cpu = effects.filter(pl.col("metric") == CPU)
+    if by_cpu.is_empty():
+        return Outcome(passed=True, sentence="Wall time judges every step.")
+    both = rounds_of(measured, pl.col("metric").is_in([TIME, CPU]))
+    both = both.filter(pl.col("arm").is_in([BASELINE, CANDIDATE])).join(
+        by_cpu, on=PLACE, how="semi"
     )
-    if both.is_empty():
-        return True, (
-            f"CPU time judges {_steps(clock.height)}, and by the clock none of them differs "
-            f"otherwise."
-        )
-    said = [
-        f"{_place(tuple(row[c] for c in PLACE))}: {row['ratio']:.3f} by the clock, "
-        f"{row['ratio_cpu']:.3f} by CPU time"
-        for row in both.iter_rows(named=True)
-    ]
-    return False, f"CPU time and wall time disagree; --clock judges by wall time. {named(said)}."
-
-
-def _steps(count: int) -> str:
-    return f"{count} step{'s' if count != 1 else ''}"
-
-
-def _blocks(effects: pl.DataFrame) -> Outcome:
-    """Whether no difference stays open only because its blocks are too few for so many."""
-    count = effects.height
-    fewest = blocks_for_family(count)
-    have = int(effects["blocks"].min() or 0)  # type: ignore[arg-type]
-    blocks = "1 block" if have == 1 else f"{have} blocks"
-    if have >= fewest:
-        return True, f"{blocks}, enough for {count} comparisons."
-    adds = f"run the same command with --blocks {fewest} to add them."
-    if have < MINIMUM_BLOCKS:
-        return False, f"{blocks}: an interval needs {MINIMUM_BLOCKS}; {adds}"
-    edge = math.log1p(effects["margin"].max() or 0.0)  # type: ignore[arg-type]
-    is_alone = (pl.col("verdict") == "inconclusive") & (pl.col("p_value") <= 1 - pl.col("level"))
-    is_short = pl.col("blocks") < fewest
-    evident = effects.filter(is_short, is_alone, pl.col("ratio").log().abs() > edge)
-    if evident.is_empty():
-        return True, (
-            f"{blocks}; {count} comparisons need {fewest} to show a difference, and none differs "
-            f"even on its own."
-        )
-    places = named([_place(row) for row in evident.select(*PLACE).iter_rows()])
-    return False, (
-        f"{blocks}: {count} comparisons need {fewest} to show a difference, and some steps differ "
-        f"on their own: {places}; {adds}"
+    ratios = log_ratios(both, baseline=BASELINE, by=[*PLACE, "metric"]).pivot(
+        "metric", on_columns=[TIME, CPU], index=[*PLACE, "block"], values="log_ratio"
+    )
+    waited = (
+        ratios.group_by(*PLACE, maintain_order=True)
+        .agg(d=(pl.col(TIME) - pl.col(CPU)).sort_by("block").fill_nan(None))
+        .filter(pl.col("d").list.drop_nulls().list.len() > 0)
+    )
+    p_values = flipped(waited["d"].to_list()).p_value
+    edge = math.log1p(float(by_cpu["margin"].max() or 0.0))  # type: ignore[arg-type]
+    said, steps = [], []
+    for row, p_value in zip(waited.iter_rows(named=True), p_values, strict=True):
+        more = hodges_lehmann([d for d in row["d"] if d is not None])
+        if p_value <= ALPHA and abs(more) > edge:
+            steps.append(step_name([row[column] for column in PLACE]))
+            said.append(f"{steps[-1]}: wall time grew {math.exp(more):.3f} times as much")
+    if steps:
+        sentence = f"CPU time and wall time disagree; --clock judges by wall time. {named(said)}."
+        return Outcome(passed=False, sentence=sentence, steps=steps)
+    if np.isnan(p_values).all():
+        return Outcome(passed=None, sentence="Too few blocks to tell.")
+    count = f"{by_cpu.height} step{'s' if by_cpu.height != 1 else ''}"
+    return Outcome(
+        passed=True, sentence=f"CPU time judges {count}, and wall time changes as much in each."
     )
 
 
 def _diagnosed(
     measured: Sequence[Measured], effects: pl.DataFrame
-) -> list[tuple[str, bool, bool | None, str]]:
+) -> list[tuple[str, bool, Outcome]]:
     times = rounds_of(measured, pl.col("metric").is_in([TIME, CPU])).join(
         effects, on=[*PLACE, "metric"], how="semi"
     )
     margin = float(effects["margin"].max() or 0.0)  # type: ignore[arg-type]
-    # Only what could make, or hide, a difference worth the name; those that decide are a family.
-    is_worth_it = pl.col("change").abs() > margin
-    is_certain = pl.col("p_holm") <= ALPHA / (len(_CHECKS) - len(_EXPLAIN))
-    has_copies = AGAIN in times["arm"]
-    is_enough = effects.filter(~pl.col("verdict").is_in(OPEN[1:])).height > 0
-    found = diagnose(times, baseline=BASELINE, by=[*PLACE, "metric"], margin=margin).filter(
-        is_worth_it, is_certain
+    looked = checks(times, baseline=BASELINE, by=[*PLACE, "metric"])
+    found = {name: _of_check(looked.filter(check=name), name, margin) for name in _CHECKS}
+    if AGAIN not in times["arm"]:
+        found["A/A"] = Outcome(None, "No second copy of the baseline was asked for.")
+    return [(name, name not in _EXPLAIN, outcome) for name, outcome in found.items()]
+
+
+def _of_check(looked: pl.DataFrame, name: str, margin: float) -> Outcome:
+    # Those that decide are a family, and only what could make, or hide, a difference counts.
+    level = ALPHA / (len(_CHECKS) - len(_EXPLAIN))
+    found = looked.filter(
+        pl.col("p_family") <= level, pl.col("change").log1p().abs() > math.log1p(margin)
     )
-    rows: list[tuple[str, bool, bool | None, str]] = []
-    for name, well in _CHECKS.items():
-        decides = name not in _EXPLAIN
-        rows_found = found.filter(pl.col("check") == name)
-        if not is_enough:
-            rows.append((name, decides, None, "Too few blocks to tell."))
-        elif name == "A/A" and not has_copies:
-            rows.append((name, decides, None, "No second copy of the baseline was asked for."))
-        elif rows_found.is_empty():
-            rows.append((name, decides, True, well))
-        else:
-            said = [
-                f"{_place(tuple(row[c] for c in PLACE))}: {row['sentence']}"
-                for row in rows_found.iter_rows(named=True)
-            ]
-            rows.append((name, decides, False, f"{named(said)}."))
-    return rows
+    if found.height:
+        places = [step_name([row[c] for c in PLACE]) for row in found.iter_rows(named=True)]
+        said = [f"{p}: {s}" for p, s in zip(places, found["sentence"], strict=True)]
+        return Outcome(passed=False, sentence=f"{named(said)}.", steps=places)
+    if looked.filter(pl.col("least") <= level).height:
+        return Outcome(passed=True, sentence=_CHECKS[name])
+    lacking = "blocks, or turns in a block," if name == "settling" else "blocks"
+    return Outcome(passed=None, sentence=f"Too few {lacking} to tell.")
 
 
 _CHECKS = {
@@ -253,23 +257,17 @@ def _machine(measured: Sequence[Measured]) -> Outcome:
     findings = [f for m in measured for info in m.infos for f in info["gate"]]
     said = " ".join(dict.fromkeys(finding["sentence"] for finding in findings))
     if any(finding["name"] not in _SHARED_ALIKE for finding in findings):
-        return False, said
+        return Outcome(passed=False, sentence=said)
     if said:
-        return True, f"{said} Both sides took turns, so it met them alike: see A/A."
-    return True, "Nothing disturbed the machine before measuring."
+        return Outcome(
+            passed=True, sentence=f"{said} Both sides took turns, so it met them alike: see A/A."
+        )
+    return Outcome(passed=True, sentence="Nothing disturbed the machine before measuring.")
 
 
 # What takes processor time from both sides of a round. Short memory, a full disk or a hot processor
 # can change what is done, not only how fast.
 _SHARED_ALIKE = {"load", "processes", "servers", "steal"}
-
-
-def _place(place: Sequence[Any]) -> str:
-    return ", ".join(str(part) for part in place if part)
-
-
-Outcome = tuple[bool | None, str]
-"""Whether a guard passed, None where it could not be looked at, and a sentence."""
 
 
 _MOST_NAMED = 5
@@ -312,14 +310,14 @@ def settings(measured: Sequence[Measured]) -> Outcome:
         for name in sorted(before.keys() ^ after.keys()):
             defaults[name] = f"{name} (on one only)"
     if not looked:
-        return None, "No server could be asked for its settings."
+        return Outcome(passed=None, sentence="No server could be asked for its settings.")
     also = f" Differing defaults: {named(list(defaults.values()))}." if defaults else ""
     if undeclared:
-        return (
-            False,
-            f"Set differently without being declared: {named(list(undeclared.values()))}.",
+        return Outcome(
+            passed=False,
+            sentence=f"Set differently without being declared: {named(list(undeclared.values()))}.",
         )
-    return True, f"The same settings but for what is declared.{also}"
+    return Outcome(passed=True, sentence=f"The same settings but for what is declared.{also}")
 
 
 def builds(measured: Sequence[Measured]) -> Outcome:
@@ -337,13 +335,19 @@ def builds(measured: Sequence[Measured]) -> Outcome:
             if levels[name] in {"no -O", "-O0", "-O", "-Og"}:
                 wrong[f"the {name} is built with {levels[name]}"] = None
     if wrong:
-        return False, f"Not a build to measure: {named(list(wrong))}."
+        return Outcome(passed=False, sentence=f"Not a build to measure: {named(list(wrong))}.")
     if len(set(levels.values())) > 1:
         flags = " and ".join(f"the {name} with {level}" for name, level in levels.items())
-        return False, f"The two are built differently: {flags}."
+        return Outcome(passed=False, sentence=f"The two are built differently: {flags}.")
     if not levels:
-        return None, "No assertions; with what the servers were compiled cannot be seen."
-    return True, f"Both are built without assertions, with {' '.join(set(levels.values()))}."
+        return Outcome(
+            passed=None,
+            sentence="No assertions; with what the servers were compiled cannot be seen.",
+        )
+    return Outcome(
+        passed=True,
+        sentence=f"Both are built without assertions, with {' '.join(set(levels.values()))}.",
+    )
 
 
 def cores(measured: Sequence[Measured]) -> Outcome:
@@ -355,11 +359,14 @@ def cores(measured: Sequence[Measured]) -> Outcome:
             methods = [side["settings"].get("io_method", ["none"])[0] for side in both]
             if methods.count("worker") == 1:
                 name = (BASELINE, CANDIDATE)[methods.index("worker")]
-                return False, (
+                said = (
                     f"{m.study} keeps each server on one core, where the I/O workers of the {name} "
                     f"take turns with its session: measure with --no-pin."
                 )
-    return True, "Neither side has I/O workers alone to share one core with."
+                return Outcome(passed=False, sentence=said)
+    return Outcome(
+        passed=True, sentence="Neither side has I/O workers alone to share one core with."
+    )
 
 
 def named(things: Sequence[str]) -> str:

@@ -143,9 +143,8 @@ def compared_effects(
 
     ``case`` is that of the only steps, or cases, to judge.  Columns: ``PLACE``, metric (cpu_s where
     the step is bound by the processor, see ``BOUND``, else, or with ``clock``, duration_s), then
-    those of
-    ``paired_effects`` with the A/A copy left out, and p_holm.  All rows are one family, corrected
-    after Holm.  Raises StudyError when nothing was timed, or nothing of that case.
+    those of ``paired_effects`` with the A/A copy left out, and p_family.  All rows are one family.
+    Raises StudyError when nothing was timed, or nothing of that case.
     """
     metrics = [TIME] if clock else [TIME, CPU]
     times = rounds_of(measured, pl.col("metric").is_in(metrics))
@@ -157,21 +156,18 @@ def compared_effects(
         if times.is_empty():
             raise StudyError(f"No step or case is called {case!r}; there is {listed(known)}.")
     judged = times.join(judging(times), on=[*PLACE, "metric"], how="semi", maintain_order="left")
-    return _family(judged, margin)
+    effects = paired_effects(judged, baseline=BASELINE, by=[*PLACE, "metric"], margin=margin)
+    return as_family(effects.filter(pl.col("candidate") == CANDIDATE))
 
 
 def clock_effects(measured: Sequence[Measured], effects: pl.DataFrame) -> pl.DataFrame:
-    """The same by the clock, for the rows of ``effects`` that CPU time judges."""
-    times = rounds_of(measured, pl.col("metric") == TIME)
+    """What wall time says of the steps that CPU time judges: ``PLACE``, and clock, the ratio."""
     by_cpu = effects.filter(pl.col("metric") == CPU)
     if by_cpu.is_empty():
-        return by_cpu
-    return _family(times.join(by_cpu, on=PLACE, how="semi"), by_cpu["margin"][0])
-
-
-def _family(times: pl.DataFrame, margin: float) -> pl.DataFrame:
-    effects = paired_effects(times, baseline=BASELINE, by=[*PLACE, "metric"], margin=margin)
-    return as_family(effects.filter(pl.col("candidate") == CANDIDATE))
+        return by_cpu.select(*PLACE, clock=pl.col("ratio"))
+    times = rounds_of(measured, pl.col("metric") == TIME).join(by_cpu, on=PLACE, how="semi")
+    found = paired_effects(times, baseline=BASELINE, by=PLACE)
+    return found.filter(pl.col("candidate") == CANDIDATE).select(*PLACE, clock=pl.col("ratio"))
 
 
 def judging(

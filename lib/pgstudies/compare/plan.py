@@ -9,7 +9,6 @@ import polars as pl
 
 from ..analysis.intervals import (
     MINIMUM_BLOCKS,
-    blocks_for_family,
     blocks_to_detect,
     smallest_detectable,
 )
@@ -65,7 +64,7 @@ def forecast_of(
 ) -> Forecast:
     """The plan for one study, from the newest record of it at this profile.
 
-    Without ``blocks``, ten, or as many as the number of comparisons asks for.
+    Without ``blocks``, ten.
     """
     record = _newest(study, profile)
     if record is None:
@@ -92,7 +91,7 @@ def forecast_of(
     busy = record.timeline.select(pl.col("busy_s").filter(is_once).sum() / pl.col("busy_s").sum())
     each_s = (record.block_s or 0.0) * float(busy.item() or 0.0)
     noise = _noise(record, case)
-    chosen = blocks or max(DEFAULT_BLOCKS, blocks_for_family(comparisons or 1))
+    chosen = blocks or DEFAULT_BLOCKS
     sides = 3 if comparison.copies else 2
     return Forecast(study, str(record.path), sides * each_s, comparisons, noise, chosen)
 
@@ -164,10 +163,7 @@ def forecast_lines(
         yield f"{plan.study}:"
         yield from (f"  {line}" for line in _of_study(plan, seconds[plan.study], margin))
     if comparisons:
-        yield (
-            f"{comparisons} comparisons: no difference can be significant with fewer than "
-            f"{blocks_for_family(comparisons)} blocks"
-        )
+        yield f"{comparisons} comparisons, which {MINIMUM_BLOCKS} blocks or more can decide"
 
 
 def _of_study(plan: Forecast, seconds: float, margin: float) -> Iterator[str]:

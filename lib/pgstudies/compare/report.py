@@ -149,7 +149,7 @@ def _drawn(chart: alt.LayerChart) -> str:
 
 def _times(result: Result) -> pl.DataFrame:
     study = ["study"] if len(result.measured) > 1 else []
-    clock = clock_effects(result.measured, result.effects).select(*PLACE, clock=pl.col("ratio"))
+    clock = clock_effects(result.measured, result.effects)
     return result.effects.join(clock, on=PLACE, how="left", maintain_order="left").select(
         *study,
         arm="of",

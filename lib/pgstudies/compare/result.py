@@ -9,8 +9,8 @@ import polars as pl
 
 from ..analysis.verdicts import OPEN
 from ..errors import StudyError
-from ._guards import check, differing_plans
-from .measured import compared_effects, reasons
+from ._guards import check, differing_plans, step_name
+from .measured import PLACE, compared_effects, reasons
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ class Result:
     Attributes:
         comparison: What was compared.
         measured: The studies with at least one finished block.
-        effects: As of ``compared_effects``.
+        effects: As of ``compared_effects``, ``with_guards``.
         reasons: As of ``reasons``.
         guards: As of ``guards.check``.
         plans: As of ``differing_plans``.
@@ -80,12 +80,13 @@ def result_of(
     if not finished:
         raise StudyError("No block was finished, so there is nothing to compare.")
     effects = compared_effects(finished, case=case, margin=margin, clock=clock)
+    guards = check(finished, effects)
     return Result(
         comparison=comparison,
         measured=finished,
-        effects=effects,
+        effects=with_guards(effects, guards),
         reasons=reasons(finished, effects),
-        guards=check(finished, effects),
+        guards=guards,
         plans=differing_plans(finished),
         margin=margin,
         profile=profile,
@@ -93,20 +94,34 @@ def result_of(
     )
 
 
-def decisive_failures(guards: pl.DataFrame) -> list[str]:
-    """The guards that failed and without which nothing is decided; one not looked at is none."""
-    return guards.filter("decisive", pl.col("passed").not_())["guard"].to_list()
+def decisive_failures(guards: pl.DataFrame) -> pl.DataFrame:
+    """The guards that failed and without which a step is not decided; one not looked at is none."""
+    return guards.filter("decisive", pl.col("passed").not_())
 
 
-def exit_code(effects: pl.DataFrame, guards: pl.DataFrame) -> int:
+def with_guards(effects: pl.DataFrame, guards: pl.DataFrame) -> pl.DataFrame:
+    """The effects with the column failed: the guards that failed for the step, or null."""
+    failed = decisive_failures(guards).select("guard", "steps").rows()
+    names = [
+        ", ".join(g for g, steps in failed if steps is None or step_name(place) in steps) or None
+        for place in effects.select(PLACE).rows()
+    ]
+    return effects.with_columns(pl.Series("failed", names, dtype=pl.String()))
+
+
+IS_DECIDED = pl.col("failed").is_null() & ~pl.col("verdict").is_in(
+    [*OPEN, "not comparable", "not valid"]
+)
+"""Whether a step of ``with_guards`` is decided: no guard failed for it, and its verdict is none."""
+
+
+def exit_code(effects: pl.DataFrame) -> int:
     """0: nothing is slower; 1: something is; 2: it could not be decided.
 
-    ``guards`` are those of ``guards.check``: when one fails that the result depends on, nothing is
-    decided.
+    ``effects`` are those of ``with_guards``: a step for which a guard failed is not decided, and
+    one that is slower counts whatever is not decided of the others.
     """
-    if decisive_failures(guards):
-        return 2
-    verdicts = set(effects["verdict"])
-    if "slower" in verdicts:
+    decided = effects.filter(IS_DECIDED)
+    if "slower" in decided["verdict"]:
         return 1
-    return 2 if verdicts & {*OPEN, "not comparable"} else 0
+    return 0 if decided.height == effects.height else 2

@@ -10,7 +10,7 @@ import polars as pl
 
 from ..terminal import printable
 from .measured import CPU, PLACE
-from .result import decisive_failures, exit_code
+from .result import IS_DECIDED, decisive_failures, exit_code
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,19 +47,21 @@ def headline(result: Result) -> str:
     """The answer in one sentence."""
     effects = result.effects
     count = effects.height
-    slower, faster = (effects.filter(pl.col("verdict") == v).height for v in ("slower", "faster"))
+    decided = effects.filter(IS_DECIDED)
+    slower, faster = (decided.filter(pl.col("verdict") == v).height for v in ("slower", "faster"))
+    left = count - decided.height
     steps = f"{count} step{'s' if count != 1 else ''}"
     said = f"{slower} of {steps} slower, {faster} faster"
-    code = exit_code(effects, result.guards)
+    if left:
+        said += f", {left} not decided"
+    code = exit_code(effects)
     if code == 1:
         return f"REGRESSION: {said}."
     if code == 0:
         return f"No regression: {said}, the others equivalent within {100 * result.margin:g} %."
-    failed = decisive_failures(result.guards)
-    if failed:
-        return f"Not decided, because a guard failed ({', '.join(failed)}); {said}."
-    left = effects.filter(~pl.col("verdict").is_in(["slower", "faster", "equivalent"])).height
-    return f"Not decided: {left} of {steps} open, {faster} faster, none slower."
+    failed = decisive_failures(result.guards)["guard"].to_list()
+    why = f", because a guard failed ({', '.join(failed)})" if failed else ""
+    return f"Not decided{why}: {said}."
 
 
 def noise(effects: pl.DataFrame) -> str | None:
@@ -121,6 +123,8 @@ def _ratio(value: float) -> str:
 
 
 def _verdict(row: Mapping[str, Any]) -> str:
+    if row["failed"]:
+        return f"{'not decided':15}"
     if row["verdict"] != "inconclusive":
         return f"{row['verdict']:15}"
     more = f", +{row['blocks_needed'] - row['blocks']}" if row["blocks_needed"] else ""
@@ -194,9 +198,9 @@ def _how(result: Result) -> list[str]:
         f"Each block runs every arm on both servers from restored state, in random order, {copies}"
         f"and gives one ratio of times per step: of CPU time if the baseline spends at least nine "
         f"tenths of its time on the processor, else of wall time. Estimates are Hodges-Lehmann, "
-        f"intervals exact (signed-rank), Holm over {result.effects.height} comparisons; slower and "
-        f"faster mean past {100 * result.margin:g} %. 'open, +n': n more blocks would probably "
-        f"decide it.",
+        f"intervals exact (signed-rank); slower and faster mean past {100 * result.margin:g} %, "
+        f"and evident among all {result.effects.height} by joint sign flips. 'open, +n': n more "
+        f"blocks would probably decide it.",
         0,
     )
 
