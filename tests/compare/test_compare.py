@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 
+from pgstudies.analysis.intervals import MINIMUM_BLOCKS
 from pgstudies.compare._guards import check
 from pgstudies.compare.measured import Measured, compared_effects, read_measured, reasons
-from pgstudies.compare.plan import Forecast, forecast_lines, forecast_of, seconds_each
+from pgstudies.compare.plan import Forecast, fit, fit_lines, forecast_lines, forecast_of
 from pgstudies.compare.report import request_in, write_report
 from pgstudies.compare.request import Request, read_settings, share_cores_alike, side
 from pgstudies.compare.result import Result, exit_code, result_of, with_guards
@@ -363,13 +364,38 @@ def test_what_only_waits_longer_is_caught_by_the_clock() -> None:
     assert exit_code(with_guards(effects, check([measured], effects))) == 1
 
 
-def test_minutes_are_divided_so_that_all_studies_get_as_many_blocks() -> None:
-    none = pl.DataFrame()
-    plans = [Forecast(s, None, b, None, none, 10) for s, b in (("a", 5.0), ("b", 15.0))]
-    assert seconds_each(plans, 2.0) == {"a": 30.0, "b": 90.0}
-    assert seconds_each(plans, None) == {"a": 0.0, "b": 0.0}
-    unknown = [*plans, Forecast("c", None, None, None, none, 10)]
-    assert seconds_each(unknown, 1.0) == {"a": 10.0, "b": 30.0, "c": 20.0}
+def forecast(study: str, start_s: float = 2.0, **arms_s: float) -> Forecast:
+    return Forecast(study, None, start_s, arms_s, None, pl.DataFrame())
+
+
+def test_a_time_buys_as_many_blocks_of_every_study() -> None:
+    plans = [forecast("a", heap=5.0), forecast("b", heap=10.0, tree=5.0)]
+    found = fit(plans, 204.0)
+    assert (found.blocks, found.arms, found.left_out) == (10, {"a": (), "b": ()}, ())
+    assert found.seconds == {"a": pytest.approx(62.5), "b": pytest.approx(187.5)}
+    assert list(fit_lines(found, plans, 3.4)) == ["3.4 minutes: 10 blocks of 3 arms."]
+
+
+def test_the_dearest_arms_are_left_out_of_too_short_a_time() -> None:
+    plans = [forecast("a", heap=5.0), forecast("b", heap=10.0, tree=5.0)]
+    found = fit(plans, 66.0)
+    assert found.left_out == (("b", "heap", 10.0),)
+    assert (found.blocks, found.arms) == (6, {"a": (), "b": ("tree",)})
+    said = list(fit_lines(found, plans, 1.1))
+    assert said[0] == "1.1 minutes: 6 blocks of 2 arms."
+    assert "b, heap (10 s) in each block. To measure them as well: --minutes 3." in said[1]
+    enough = fit(plans, 60 * 3)
+    assert not enough.left_out
+    assert enough.blocks >= MINIMUM_BLOCKS
+
+
+def test_a_time_too_short_for_anything_is_told_and_measures_one_block() -> None:
+    plans = [forecast("a", heap=5.0), forecast("b", heap=10.0)]
+    found = fit(plans, 5.0)
+    assert (found.blocks, found.arms) == (1, {"a": ()})
+    assert (
+        "That decides nothing: an interval needs 6 blocks" in list(fit_lines(found, plans, 0.1))[2]
+    )
 
 
 def test_an_order_effect_is_named() -> None:
@@ -670,11 +696,11 @@ def test_a_comparison_survives_its_way_to_the_notebook() -> None:
 
 @pytest.mark.usefixtures("private")
 def test_the_plan_tells_blocks_and_minutes_from_a_record() -> None:
-    plan = forecast_of("cluster_order", COMPARISON, profile="standard", blocks=None, case=None)
+    plan = forecast_of("cluster_order", COMPARISON, profile="standard", case=None)
     assert plan.record is not None
     assert plan.comparisons is not None
-    assert plan.blocks >= 10
-    lines = list(forecast_lines(COMPARISON, [plan], minutes=None, margin=0.02))
+    assert plan.block_s > 0
+    lines = list(forecast_lines(COMPARISON, [plan], blocks=10, margin=0.02))
     assert lines[:2] == [
         "Baseline:  embedded",
         "Candidate: /home/me/patched with work_mem = 64MB",
@@ -684,9 +710,9 @@ def test_the_plan_tells_blocks_and_minutes_from_a_record() -> None:
 
 @pytest.mark.usefixtures("private")
 def test_without_a_record_the_plan_says_so() -> None:
-    plan = forecast_of("unheard_of", COMPARISON, profile="quick", blocks=None, case=None)
-    assert plan.blocks == 10
-    lines = list(forecast_lines(COMPARISON, [plan], minutes=None, margin=0.02))
+    plan = forecast_of("unheard_of", COMPARISON, profile="quick", case=None)
+    assert not plan.arms_s
+    lines = list(forecast_lines(COMPARISON, [plan], blocks=10, margin=0.02))
     assert "  no record of this size tells how long a block takes, or how noisy it is" in lines
 
 

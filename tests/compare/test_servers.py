@@ -14,6 +14,7 @@ import pytest
 from playwright.sync_api import expect
 
 from pgstudies import paths
+from pgstudies.compare.plan import Fit
 from pgstudies.compare.request import Request
 from pgstudies.compare.result import Result, result_of
 from pgstudies.compare.run import measured_blocks
@@ -46,10 +47,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield place
 
 
-def compared(candidate: Side, blocks: int = 8, **more: Any) -> Result:
+def compared(candidate: Side, blocks: int = 8, fitted: Fit | None = None, **more: Any) -> Result:
     request = Request(Side("embedded"), candidate, (STUDY,), blocks=blocks, **more)
-    seconds = {STUDY: 60 * (request.minutes or 0.0)}
-    measured = list(measured_blocks(request, {STUDY: blocks}, seconds=seconds))
+    measured = list(measured_blocks(request, blocks, fitted=fitted))
     return result_of(request.comparison, measured, case=None, margin=1.0, profile="quick")
 
 
@@ -79,7 +79,7 @@ def test_what_it_is_made_of_is_named(planted: Result) -> None:
 
 
 def test_the_guards_that_count_pass(planted: Result) -> None:
-    counted = ["settings", "builds", "cores", "results", "plans", "both sides", "blocks"]
+    counted = ["settings", "builds", "cores", "results", "plans", "both sides"]
     assert {name: guards(planted)[name] for name in counted} == dict.fromkeys(counted, True)
 
 
@@ -110,7 +110,8 @@ def test_blocks_are_added_to_those_that_there_are(planted: Result) -> None:
 
 
 def test_a_time_that_is_too_short_for_two_blocks_measures_one() -> None:
-    result = compared(Side("embedded", {"work_mem": "8MB"}), arms=("plain",), minutes=0.0001)
+    short = Fit(8, {STUDY: ("plain",)}, {STUDY: 0.01}, (), 0.01)
+    result = compared(Side("embedded", {"work_mem": "8MB"}), fitted=short)
     assert result.measured[0].blocks == 1
     assert result.measured[0].infos[0]["status"] == "complete"
 
@@ -185,7 +186,7 @@ def test_the_report_opens_without_a_network(page: Page, reported: tuple[Path, in
         chart.scroll_into_view_if_needed()
         expect(chart).to_have_attribute("data-live", "")
     assert page.locator("h1").inner_text()
-    assert page.locator(".guards dt").count() == 13
+    assert page.locator(".guards dt").count() == 12
     with page.expect_download() as download:
         page.get_by_role("link", name="two_sides-samples.parquet").click()
     samples = pl.read_parquet(download.value.path())
@@ -213,7 +214,7 @@ def test_after_ctrl_c_what_is_finished_is_in_the_report(place: Path) -> None:
     said, complained = process.communicate(timeout=100)
     assert process.returncode == 130
     assert "interrupted; what is finished is kept" in complained
-    assert "fewer than" in said
+    assert "too few blocks" in said
     assert (place / "cut.html").exists()
 
 

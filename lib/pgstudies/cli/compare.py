@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -17,14 +19,18 @@ from ..terminal import printable, say
 from .options import assignments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from ..compare.counted import Counted
     from ..compare.measured import Measured
+    from ..compare.plan import Fit, Forecast
     from ..compare.request import Request
 
 
 UNDECIDED = 2
+
+
+DEFAULT_MINUTES = 10.0
 
 
 CANNOT_RUN = 3
@@ -34,9 +40,10 @@ HELP = """\
 Compare two builds, releases or settings files: is the candidate slower?
 
 Every block runs the arms of a study on both servers and on a second copy of the
-baseline, in random order.  The plan is printed first: how many blocks it takes
-to see the margin, and how long that takes.  After Ctrl-C the same command
-continues; with more blocks it adds to those that are done.
+baseline, in random order, for ten minutes unless told otherwise.  The plan is
+printed first: how many blocks fit into that time, which arms do not, and what
+so many blocks can show.  After Ctrl-C the same command continues; with more
+blocks it adds to those that are done.
 
 A side is embedded, a release such as 17, a directory of programs, an address, a
 settings file like postgresql.conf, or a server with such a file: 17+my.conf.
@@ -102,7 +109,11 @@ def compare(  # noqa: D103  (its help is above)
     minutes: Annotated[
         float | None,
         typer.Option(
-            min=0.01, max=100_000, metavar="M", help="Measure as many blocks as fit into this time."
+            min=0.01,
+            max=100_000,
+            metavar="M",
+            help="Measure as many blocks as fit into this time.  [default: 10, unless --blocks is "
+            "given]",
         ),
     ] = None,
     allow_setting: Annotated[
@@ -279,9 +290,7 @@ def _cannot_run(error: StudyError) -> NoReturn:
 def _compare(
     request: Request, report: Path | None, *, only_plan: bool = False, fresh: bool = False
 ) -> int:
-    from ..analysis.intervals import MOST_BLOCKS
     from ..compare.counted import counted
-    from ..compare.plan import forecast_lines, forecast_of, seconds_each
     from ..compare.run import measured_blocks
     from ..studies import plan as checked
     from ..studies import studies
@@ -296,25 +305,6 @@ def _compare(
             server=request.baseline.server,
             parameters=request.parameters,
         )
-    plans = [
-        forecast_of(
-            study,
-            request.comparison,
-            profile=request.profile,
-            blocks=request.blocks,
-            case=request.case,
-        )
-        for study in request.studies
-    ]
-    for line in forecast_lines(
-        request.comparison, plans, minutes=request.minutes, margin=request.margin
-    ):
-        typer.echo(printable(line))
-    if only_plan:
-        return 0
-    typer.echo("")
-    most = request.blocks or MOST_BLOCKS
-    blocks = {p.study: most if request.minutes else p.blocks for p in plans}
     measured: list[Measured] = []
     failures: list[str] = []
 
@@ -325,12 +315,11 @@ def _compare(
     interrupted = False
     counts = None
     try:
+        fitted = _planned(request, failed, only_plan=only_plan, fresh=fresh)
+        if only_plan:
+            return 0
         for found in measured_blocks(
-            request,
-            blocks,
-            seconds=seconds_each(plans, request.minutes),
-            fresh=fresh,
-            failed=failed,
+            request, request.blocks or 0, fitted=fitted, fresh=fresh, failed=failed
         ):
             measured.append(found)
         counts = counted(request) if request.instructions else None
@@ -344,6 +333,49 @@ def _compare(
     if failures:
         say(f"not compared: {', '.join(failures)}, for the reasons above.")
     return code or (UNDECIDED if failures else 0)
+
+
+def _planned(
+    request: Request,
+    failed: Callable[[str, StudyError], None],
+    *,
+    only_plan: bool,
+    fresh: bool,
+) -> Fit | None:
+    """Print the plan; None where the request says how many blocks there are.
+
+    Where no record tells how long a block takes, one is measured first.
+    """
+    from ..compare.plan import fit, fit_lines, forecast_lines, forecast_of
+    from ..compare.run import measured_blocks
+
+    def forecasts(studies: Iterable[str]) -> list[Forecast]:
+        profile, case = request.profile, request.case
+        return [forecast_of(s, request.comparison, profile=profile, case=case) for s in studies]
+
+    began = time.monotonic()
+    plans = forecasts(request.studies)
+    unknown = [plan.study for plan in plans if not plan.arms_s]
+    if request.blocks is None and unknown and not only_plan:
+        names = ", ".join(unknown)
+        typer.echo(f"No record tells how long a block takes: one is measured first, of {names}.")
+        for _ in measured_blocks(
+            replace(request, studies=tuple(unknown)), 1, fresh=fresh, failed=failed
+        ):
+            pass
+        plans = [plan for plan in forecasts(request.studies) if plan.arms_s]
+    fitted = None
+    minutes = request.minutes or DEFAULT_MINUTES
+    if request.blocks is None:
+        fitted = fit(plans, 60 * minutes - (time.monotonic() - began))
+    blocks = request.blocks or (fitted.blocks if fitted else 1)
+    for line in forecast_lines(request.comparison, plans, blocks=blocks, margin=request.margin):
+        typer.echo(printable(line))
+    if fitted is not None:
+        for line in fit_lines(fitted, plans, minutes):
+            typer.echo(printable(line))
+    typer.echo("")
+    return fitted
 
 
 def _reported(

@@ -14,31 +14,34 @@ from ..studies.run import run_study
 from .measured import read_measured
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
+    from ..measuring import Comparison
     from .measured import Measured
+    from .plan import Fit
     from .request import Request
 
 
 def measured_blocks(
     request: Request,
-    blocks: Mapping[str, int],
+    blocks: int = 0,
     *,
-    seconds: Mapping[str, float] | None = None,
+    fitted: Fit | None = None,
     fresh: bool = False,
     failed: Callable[[str, StudyError], None] | None = None,
 ) -> Iterator[Measured]:
     """Measure every study in turn and give its blocks, those of earlier runs included.
 
-    ``blocks`` gives the number of each study in all, ``seconds`` the time that it may take (0 is no
-    limit); with ``fresh`` earlier blocks do not count.
+    ``blocks`` are those of each study in all, unless they are ``fitted`` into a time; with
+    ``fresh`` earlier blocks do not count.
     After Ctrl-C the blocks that are finished are given as well, and then KeyboardInterrupt raised.
     A study that cannot be compared is told to ``failed``, and the others go on; without it, and
     where the others would meet the same (a server, a disk), the error is raised.
     """
     since = datetime.now(UTC).isoformat() if fresh else ""
     comparison = replace(request.comparison, since=since)
-    for study in request.studies:
+    blocks = fitted.blocks if fitted else blocks
+    for study in fitted.arms if fitted else request.studies:
         interrupted = False
         with tempfile.TemporaryDirectory(prefix="pgstudies-") as scratch:
             replies = Path(scratch) / "replies"
@@ -48,10 +51,8 @@ def measured_blocks(
                     study,
                     profile=request.profile,
                     server=request.baseline.server,
-                    parameters=dict(request.parameters) | {"blocks": blocks[study]},
-                    comparison=replace(
-                        comparison, seconds=(seconds or {}).get(study, 0.0)
-                    ).as_dict(),
+                    parameters=dict(request.parameters) | {"blocks": blocks},
+                    comparison=_fitted(comparison, fitted, study).as_dict(),
                     replies=replies,
                     output=Path(scratch) / f"{study}.ipynb",
                 )
@@ -69,3 +70,10 @@ def measured_blocks(
             yield read_measured(study, mark, since)
         if interrupted:
             raise KeyboardInterrupt
+
+
+def _fitted(comparison: Comparison, fitted: Fit | None, study: str) -> Comparison:
+    if fitted is None:
+        return comparison
+    arms = fitted.arms[study] or comparison.arms
+    return replace(comparison, arms=arms, seconds=fitted.seconds[study])
