@@ -17,7 +17,7 @@ from pgstudies.compare.plan import Forecast, fit, fit_lines, forecast_lines, for
 from pgstudies.compare.report import request_in, write_report
 from pgstudies.compare.request import Request, read_settings, share_cores_alike, side
 from pgstudies.compare.result import Result, exit_code, result_of, with_guards
-from pgstudies.compare.text import COLUMNS, as_text, noise
+from pgstudies.compare.text import COLUMNS, as_text, noise, seconds
 from pgstudies.errors import StudyError
 from pgstudies.measuring import Arm, Comparison, Side
 from pgstudies.measuring._design import planned
@@ -606,10 +606,38 @@ def test_the_text_for_the_mailing_list_is_the_golden_one() -> None:
     info = info_of()
     info["plans"]["heap, candidate"]["insert"] = "Insert on t by the patch"
     steps = {"insert": logs(1.1), "select": logs(1.0), "vacuum": [8 * n + 0.012 for n in NOISE]}
-    text = as_text(result(made_up(samples_of(steps, METRICS), info)))
-    assert max(map(len, text.splitlines())) <= COLUMNS
-    assert text.isascii()
+    info["server"]["build"] = (
+        "PostgreSQL 18.6 on x86_64, compiled by gcc (Debian 14.2-1) 14.2.0, 64-bit"
+    )
+    info["facts"]["heap, candidate"]["revision"] = "0123456789+"
+    found = result(made_up(samples_of(steps, METRICS), info))
+    command = "pgstudies compare --candidate /home/me/patched+my.conf"
+    text = as_text(found, command, full=True)
+    for told in (text, as_text(found)):
+        assert max(map(len, told.splitlines())) <= COLUMNS
+        assert told.isascii()
     assert text == GOLDEN.read_text(encoding="utf-8").rstrip("\n")
+
+
+def test_the_text_is_of_what_moved_and_says_how_little_the_rest_did() -> None:
+    steps = {f"step {n}": logs(1.0) for n in range(40)}
+    steps |= {f"slow {n}": logs(1.1 + n / 100) for n in range(20)}
+    text = as_text(result(made_up(samples_of(steps))))
+    assert len(text.splitlines()) < 40
+    assert "slow 19" in text
+    assert "slow 0" not in text
+    assert "8 more are in the report. Nothing else that is decided moved by more than 0." in text
+    assert "step 1" not in text
+    well_text = as_text(result(well()))
+    assert well_text.startswith("No regression: 0 of 2 steps slower, 0 faster")
+    assert "Nothing moved by more than 0.4 %." in well_text
+
+
+def test_times_are_told_in_the_unit_that_fits() -> None:
+    assert seconds(1.504e-05, 1.6e-05) == ("15", "16 µs")
+    assert seconds(0.0, 0.0123) == ("0", "12.3 ms")
+    assert seconds(2.0, 1.5) == ("2", "1.5 s")
+    assert seconds(0.0, 0.0) == ("0", "0 ns")
 
 
 def test_the_report_holds_what_it_takes_to_measure_again(tmp_path: Path) -> None:

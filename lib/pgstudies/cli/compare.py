@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from dataclasses import replace
@@ -161,6 +162,9 @@ def compare(  # noqa: D103  (its help is above)
         typer.Option("--clock", help="Judge every step by wall time, none by CPU time."),
     ] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Print the plan and exit.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Print every step and guard, and the method.")
+    ] = False,
     report: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="The report.  [default: comparison-<time>.html]"),
@@ -201,7 +205,7 @@ def compare(  # noqa: D103  (its help is above)
             instructions=instructions,
             clock=clock,
         )
-        code = _compare(request, report, only_plan=plan)
+        code = _compare(request, report, only_plan=plan, full=full)
     except StudyError as error:
         _cannot_run(error)
     raise typer.Exit(code)
@@ -209,6 +213,7 @@ def compare(  # noqa: D103  (its help is above)
 
 def rerun(
     report: Annotated[Path, typer.Argument(metavar="REPORT", show_default=False)],
+    *,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -224,6 +229,9 @@ def rerun(
         typer.Option(metavar="SIDE", help="Candidate to use instead of the report's."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before measuring.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Print every step and guard, and the method.")
+    ] = False,
 ) -> None:
     """Measure a comparison again, from its report.
 
@@ -247,7 +255,7 @@ def rerun(
             typer.echo(line)
         if not yes:
             _require_consent()
-        code = _compare(request, output, fresh=True)
+        code = _compare(request, output, fresh=True, full=full)
     except StudyError as error:
         _cannot_run(error)
     raise typer.Exit(code)
@@ -288,7 +296,12 @@ def _cannot_run(error: StudyError) -> NoReturn:
 
 
 def _compare(
-    request: Request, report: Path | None, *, only_plan: bool = False, fresh: bool = False
+    request: Request,
+    report: Path | None,
+    *,
+    only_plan: bool = False,
+    fresh: bool = False,
+    full: bool = False,
 ) -> int:
     from ..compare.counted import counted
     from ..compare.run import measured_blocks
@@ -329,7 +342,7 @@ def _compare(
         say("interrupted; what is finished is kept: run it again to continue.")
         if not any(m.samples.height for m in measured):
             return 130
-    code = _reported(request, measured, counts, target, interrupted=interrupted)
+    code = _reported(request, measured, counts, target, interrupted=interrupted, full=full)
     if failures:
         say(f"not compared: {', '.join(failures)}, for the reasons above.")
     return code or (UNDECIDED if failures else 0)
@@ -385,6 +398,7 @@ def _reported(
     target: Path,
     *,
     interrupted: bool,
+    full: bool,
 ) -> int:
     from ..compare.report import write_report
     from ..compare.result import (
@@ -402,8 +416,9 @@ def _reported(
         profile=request.profile,
         counted=counts,
     )
-    text = as_text(result)
-    typer.echo(text)
+    command = shlex.join(["pgstudies", *sys.argv[1:]])
+    typer.echo(as_text(result, command, full=full))
+    text = as_text(result, command, full=True)
     typer.echo(f"\nReport: {write_report(result, request, text, target)}")
     return 130 if interrupted else exit_code(result.effects)
 

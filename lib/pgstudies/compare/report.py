@@ -17,7 +17,7 @@ from ..charts.series import block_chart
 from ..charts.tables import table_html
 from ..errors import StudyError
 from ..files import write_file
-from ..measuring import SIDES
+from ..measuring import BASELINE, CANDIDATE, SIDES
 from ..paths import BOOK
 from ..records.writing import parquet_bytes
 from ..templates import environment
@@ -72,8 +72,8 @@ def _parts(result: Result, request: Request, text: str) -> dict[str, Any]:
     return {
         "headline": headline(result),
         "text": text,
-        "baseline": f"{result.comparison.baseline} ({result.versions[0]})",
-        "candidate": f"{result.comparison.candidate} ({result.versions[1]})",
+        "baseline": f"{result.comparison.baseline} ({result.builds[BASELINE]['version_text']})",
+        "candidate": f"{result.comparison.candidate} ({result.builds[CANDIDATE]['version_text']})",
         "studies": [_study(result, m) for m in result.measured],
         "guards": result.guards.to_dicts(),
         "reasons": [

@@ -9,6 +9,7 @@ import polars as pl
 
 from ..analysis.verdicts import OPEN
 from ..errors import StudyError
+from ..measuring import BASELINE, CANDIDATE
 from ._guards import check, differing_plans, step_name
 from .measured import PLACE, compared_effects, reasons
 
@@ -58,11 +59,20 @@ class Result:
         return min(str(info["started_at"]) for m in self.measured for info in m.infos)
 
     @property
-    def versions(self) -> tuple[str, str]:
-        """The PostgreSQL of baseline and candidate."""
+    def builds(self) -> dict[str, dict[str, Any]]:
+        """What is known of the servers of both sides, by side: version, build, flags."""
         info = self.measured[0].infos[-1]
-        other = info["servers"].get(self.comparison.candidate.server, info["server"])
-        return info["server"]["version_text"], other["version_text"]
+        servers = {BASELINE: info["server"]}
+        servers[CANDIDATE] = info["servers"].get(self.comparison.candidate.server, info["server"])
+        facts = {
+            arm["side"]: info["facts"][arm["name"]]
+            for arm in info["arms"]
+            if arm["name"] in info["facts"]
+        }
+        return {
+            side: facts.get(side, {}) | {k: v for k, v in server.items() if v is not None}
+            for side, server in servers.items()
+        }
 
 
 def result_of(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from ..measuring import BASELINE, CANDIDATE
 from ..terminal import printable
 from .measured import CPU, PLACE
 from .result import IS_DECIDED, decisive_failures, exit_code
@@ -28,16 +30,22 @@ _ASCII = str.maketrans({"−": "-", "–": "-", "×": "x", "µ": "u", "…": "..
 _MOST_REASONS = 4
 
 
-def as_text(result: Result) -> str:
-    """The whole summary: sides, verdict, ratio of times per step, reasons, guards, method."""
+_MOST_STEPS = 12
+
+
+def as_text(result: Result, command: str = "", *, full: bool = False) -> str:
+    """The summary: verdict, sides, the steps that moved, reasons, and guards that failed.
+
+    ``command`` is repeated in it.  With ``full`` every step and guard is in it, and the method.
+    """
     parts = [
-        _who(result),
         _wrapped(headline(result), 0),
-        _times(result),
+        _who(result, command),
+        _times(result, full=full),
         _why(result),
         _instructions(result.counted),
-        _guards(result.guards),
-        _how(result),
+        _guards(result.guards, full=full),
+        _how(result) if full else [],
     ]
     text = "\n\n".join("\n".join(map(printable, part)) for part in parts if part)
     return text.translate(_ASCII).encode("ascii", "replace").decode()
@@ -73,24 +81,47 @@ def noise(effects: pl.DataFrame) -> str | None:
     return f"CI half-width: median {median(percent):.1f} %, worst {max(percent):.1f} %."
 
 
-def _who(result: Result) -> list[str]:
+def _who(result: Result, command: str) -> list[str]:
     host = result.host
     rows = {
-        "Baseline:": f"{result.comparison.baseline} ({result.versions[0]})",
-        "Candidate:": f"{result.comparison.candidate} ({result.versions[1]})",
+        "Baseline:": _side(result, BASELINE),
+        "Candidate:": _side(result, CANDIDATE),
         "Host:": f"{host.get('hostname')}, {host.get('cpu_model')}, {host.get('kernel')}",
         "Measured:": f"{result.started_at[:16].replace('T', ' ')} UTC, size {result.profile}; "
         + ", ".join(
             f"{m.study} {m.blocks} block{'s' if m.blocks > 1 else ''}" for m in result.measured
         ),
-    }
+    } | ({"Command:": command} if command else {})
     return [line for name, value in rows.items() for line in _wrapped(f"{name:11}{value}", 11)]
 
 
-def _times(result: Result) -> list[str]:
-    lines = ["Time on the candidate, baseline = 1, with its 95 % interval:"]
+def _side(result: Result, name: str) -> str:
+    """A side with its version, and how it was built, as far as that can be seen."""
+    build = result.builds[name]
+    compiler = re.search(r"compiled by (.+?)(?:, \d+-bit|$)", build.get("build") or "")
+    flags = [word for word in (build.get("cflags") or "").split() if word.startswith("-O")]
+    parts = [
+        build["version_text"],
+        f"commit {build['revision']}" if build.get("revision") else "",
+        re.sub(r" \(.*?\)", "", compiler[1]) if compiler else "",
+        *flags[-1:],
+        "with assertions" if build.get("assertions") == "on" else "",
+    ]
+    return f"{getattr(result.comparison, name)} ({', '.join(filter(None, parts))})"
+
+
+def _times(result: Result, *, full: bool) -> list[str]:
+    effects = result.effects
+    is_shown = pl.lit(full) | ~IS_DECIDED | (pl.col("verdict") != "equivalent")
+    shown = effects.filter(is_shown)
+    if not full:
+        # Those that differ before those that are open, and of either the largest first.
+        order = [IS_DECIDED.not_(), -pl.col("ratio").log().abs().fill_null(0)]
+        top = shown.sort(order).head(_MOST_STEPS)
+        shown = shown.join(top, on=PLACE, how="semi", maintain_order="left")
+    lines = []
     place: tuple[Any, ...] = ()
-    for row in result.effects.iter_rows(named=True):
+    for row in shown.iter_rows(named=True):
         if (row["study"], row["of"]) != place:
             place = row["study"], row["of"]
             lines += ["", *_wrapped(f"{row['study']}, {row['of']}", 2)]
@@ -101,11 +132,26 @@ def _times(result: Result) -> list[str]:
             lines += _wrapped(name, 4)
             name = ""
         lines.append(f"{name:{COLUMNS - len(figures)}}{figures}".rstrip())
-    told = noise(result.effects)
-    by_cpu = result.effects.filter(pl.col("metric") == CPU).height
+    if lines:
+        lines.insert(0, "Time on the candidate, baseline = 1, with its 95 % interval:")
+    told = [_others(result), noise(effects)]
+    by_cpu = effects.filter(pl.col("metric") == CPU).height
     if by_cpu:
-        told = f"CPU time judges {by_cpu} of {result.effects.height}. {told or ''}".rstrip()
-    return [*lines, "", *_wrapped(told, 0)] if told else lines
+        told.append(f"CPU time judges {by_cpu} of {effects.height} steps.")
+    left = effects.filter(is_shown).height - shown.height
+    if left:
+        told.insert(0, f"{left} more are in the report.")
+    return [*lines, *([""] if lines else []), *_wrapped(" ".join(filter(None, told)), 0)]
+
+
+def _others(result: Result) -> str:
+    """How little the steps moved that did not."""
+    alike = result.effects.filter(IS_DECIDED, pl.col("verdict") == "equivalent")
+    if alike.is_empty():
+        return ""
+    furthest = alike.select(pl.max_horizontal(pl.col("high"), 1 / pl.col("low")).max()).item()
+    what = "Nothing" if alike.height == result.effects.height else "Nothing else that is decided"
+    return f"{what} moved by more than {100 * (furthest - 1):.1f} %."
 
 
 def _figures(row: Mapping[str, Any]) -> str:
@@ -152,16 +198,27 @@ def _why(result: Result) -> list[str]:
 
 def reason(row: Mapping[str, Any]) -> str:
     """One line on what changed: seconds with their part of the difference, counters as a factor."""
-    before, after = f"{row['baseline']:.4g}", f"{row['candidate']:.4g}"
     if row["share"] is not None:
-        return (
-            f"{row['metric']}: {before} -> {after} s, {100 * row['share']:.0f} % of the difference"
-        )
+        before, after = seconds(row["baseline"], row["candidate"])
+        return f"{row['metric']}: {before} -> {after}, {100 * row['share']:.0f} % of the difference"
+    before, after = f"{row['baseline']:.4g}", f"{row['candidate']:.4g}"
     told = f"{row['metric']}: {before} -> {after} {row['unit']}"
     if row["low"] is None:
         return told
     low, high = f"{row['low']:.3g}", f"{row['high']:.3g}"
     return f"{told}, {low} times" if low == high else f"{told}, {low} to {high} times"
+
+
+def seconds(before: float, after: float) -> tuple[str, str]:
+    """Two times in the unit that fits the longer of them, the unit with the second."""
+    longest = max(abs(before), abs(after))
+    unit, factor = next(
+        ((unit, factor) for unit, factor in _UNITS if longest * factor >= 1), _UNITS[-1]
+    )
+    return f"{before * factor:.3g}", f"{after * factor:.3g} {unit}"
+
+
+_UNITS = (("s", 1.0), ("ms", 1e3), ("µs", 1e6), ("ns", 1e9))
 
 
 def _instructions(counted: Counted | None) -> list[str]:
@@ -181,13 +238,15 @@ def _instructions(counted: Counted | None) -> list[str]:
     return lines
 
 
-def _guards(guards: pl.DataFrame) -> list[str]:
+def _guards(guards: pl.DataFrame, *, full: bool) -> list[str]:
     passed = guards.filter(pl.col("passed"))
-    names = ", ".join(passed["guard"])
-    lines = _wrapped(f"Guards: {passed.height} of {guards.height} passed ({names}).", 2)
+    names = f" ({', '.join(passed['guard'])})" if full else ""
+    unlooked = guards["passed"].null_count()
+    others = f", {unlooked} not checked" if unlooked else ""
+    lines = _wrapped(f"Guards: {passed.height} of {guards.height} passed{names}{others}.", 2)
     for row in guards.filter(~pl.col("passed")).iter_rows(named=True):
         lines += _wrapped(f"  FAILED {row['guard']}: {row['sentence']}", 4)
-    for row in guards.filter(pl.col("passed").is_null()).iter_rows(named=True):
+    for row in guards.filter(pl.col("passed").is_null()).iter_rows(named=True) if full else ():
         lines += _wrapped(f"  not checked, {row['guard']}: {row['sentence']}", 4)
     return lines
 

@@ -11,4 +11,5 @@ from .facts import host_facts as host_facts
 from .facts import mount_of as mount_of
 from .facts import nearest_existing as nearest_existing
 from .facts import packages as packages
+from .facts import postgres_revision as postgres_revision
 from .situation import stolen_share as stolen_share

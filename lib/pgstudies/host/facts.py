@@ -195,6 +195,19 @@ def git_revision(root: Path = ROOT) -> dict[str, str | bool] | None:
     return {"revision": revision, "dirty": bool(changes)}
 
 
+def postgres_revision(directory: Path) -> str | None:
+    """The revision of the PostgreSQL checkout in which a directory lies, short, + if changed.
+
+    None where it lies in none, or in a checkout of something else.
+    """
+    top = _git(directory, "rev-parse", "--show-toplevel")
+    revision = _git(directory, "rev-parse", "--short=10", "HEAD")
+    if top is None or revision is None or not (Path(top) / "src" / "backend").is_dir():
+        return None
+    changes = _git(directory, "status", "--porcelain", "--untracked-files=no")
+    return f"{revision}+" if changes else revision
+
+
 def _needs(name: str, extras: set[str], *, only_extras: bool = False) -> dict[str, set[str]]:
     """Names and extras of the requirements of the installed distribution ``name``."""
     needs: dict[str, set[str]] = {}

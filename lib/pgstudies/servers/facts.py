@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import psycopg
 
+from ..host import postgres_revision
 from .settings import NOT_RECORDED
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ def examined(server: Server) -> dict[str, Any]:
     """What is to be alike on two servers, as the one that runs now has it.
 
     ``settings`` maps every name to value and source, ``assertions`` is on or off, ``cflags`` what
-    the server was compiled with, or None where this role may not see it.
+    the server was compiled with, or None where this role may not see it, ``revision`` that of the
+    checkout in which its programs lie, or None.
     """
     with server.connect() as connection:
         settings = connection.execute(
@@ -71,6 +73,7 @@ def examined(server: Server) -> dict[str, Any]:
         "settings": known,
         "assertions": known.get("debug_assertions", [None])[0],
         "cflags": found[0] if found else None,
+        "revision": postgres_revision(server.binaries.bindir) if server.binaries else None,
     }
 
 
