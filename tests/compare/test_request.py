@@ -14,7 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pgstudies.compare.report import request_in
-from pgstudies.compare.request import Request, read_settings, side
+from pgstudies.compare.request import (
+    Request,
+    optimisation,
+    read_settings,
+    require_alike_builds,
+    side,
+)
 from pgstudies.errors import StudyError
 from pgstudies.measuring import Side
 from pgstudies.servers import refused, require_wellformed, serve
@@ -288,3 +294,27 @@ def test_any_setting_is_refused_in_a_sentence_or_taken(owned: OwnedServer) -> No
 
     try_it()
     owned.restart()
+
+
+def test_builds_that_differ_are_refused_with_a_pair_that_would_do() -> None:
+    with pytest.raises(StudyError) as refused:
+        require_alike_builds(Side("17"), Side("embedded"))
+    assert "17 is built with -Os and embedded with -O2" in str(refused.value)
+    assert "17 and 18" in str(refused.value)
+    require_alike_builds(Side("17"), Side("18"))
+    require_alike_builds(Side("embedded"), Side("embedded", {"jit": "on"}))
+    require_alike_builds(Side("17"), Side("postgresql://me@db/test"))  # the guard will tell
+
+
+def test_a_directory_tells_how_it_was_built(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    for name in ("postgres", "initdb", "pg_ctl"):
+        program = tmp_path / "bin" / name
+        program.write_text("#!/bin/sh\necho 'postgres (PostgreSQL) 18.6'\n")
+        program.chmod(0o755)
+    assert optimisation(str(tmp_path)) is None
+    pg_config = tmp_path / "bin" / "pg_config"
+    pg_config.write_text("#!/bin/sh\necho '-Wall -O2 -g -O3'\n")
+    pg_config.chmod(0o755)
+    assert optimisation(str(tmp_path)) == "-O3"
+    assert optimisation("nowhere/at/all") is None

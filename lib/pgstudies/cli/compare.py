@@ -53,7 +53,7 @@ settings file like postgresql.conf, or a server with such a file: 17+my.conf.
 Examples:
   pgstudies compare --candidate ~/build/patched --baseline ~/build/master
   pgstudies compare --candidate my.conf --study STUDY --blocks 20
-  pgstudies compare --baseline 17 --candidate 18 --minutes 60
+  pgstudies compare --baseline 17 --candidate 18 --minutes 30
   pgstudies compare --candidate DIR --study STUDY --arm ARM --case CASE
   pgstudies compare --candidate DIR --study STUDY --instructions
 
@@ -304,6 +304,7 @@ def _compare(
     full: bool = False,
 ) -> int:
     from ..compare.counted import counted
+    from ..compare.request import require_alike_builds
     from ..compare.run import measured_blocks
     from ..studies import plan as checked
     from ..studies import studies
@@ -318,6 +319,7 @@ def _compare(
             server=request.baseline.server,
             parameters=request.parameters,
         )
+    require_alike_builds(request.baseline, request.candidate)
     measured: list[Measured] = []
     failures: list[str] = []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import subprocess
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..addresses import EMBEDDED, Address
 from ..errors import StudyError
 from ..measuring import Comparison, Side
-from ..programs import find_binaries, is_release
+from ..programs import find_binaries, find_release, is_release, releases
 from ..programs.versions import has_io_workers, parse_version
 from ..servers import ENDANGERS_DATA, refused, require_allowable, require_wellformed
 
@@ -117,6 +118,59 @@ def _has_workers(side: Side) -> bool | None:
         return has_io_workers(find_binaries(side.server).version)
     except StudyError:
         return None  # which is told when it is to be measured
+
+
+def require_alike_builds(baseline: Side, candidate: Side) -> None:
+    """Raise StudyError where the two are known to be built at other levels of optimisation.
+
+    What cannot be seen beforehand, the guard "builds" looks at.
+    """
+    if baseline.server == candidate.server:
+        return
+    before, after = (optimisation(side.server) for side in (baseline, candidate))
+    if before is None or after is None or before == after:
+        return
+    pairs = [
+        f"{name} and {alike[-1]}"
+        for name, level in ((baseline.server, before), (candidate.server, after))
+        if is_release(name)
+        and (
+            alike := [
+                r.name for r in releases() if optimisation(r.name) == level and r.name != name
+            ]
+        )
+    ]
+    raise StudyError(
+        f"{baseline.server} is built with {before} and {candidate.server} with {after}, so any "
+        f"difference could be the compiler's. Compare two that are built alike"
+        f"{': ' if pairs else ''}{', or '.join(pairs)}."
+    )
+
+
+def optimisation(server: str) -> str | None:
+    """The optimisation that a server's programs were compiled with, such as -O2, or None."""
+    if is_release(server):
+        flags = find_release(server).built
+    elif Address.parse(server).is_dsn:
+        return None
+    else:
+        try:
+            pg_config = find_binaries(server).program("pg_config")
+            flags = "" if pg_config is None else _answer(pg_config, "--cflags")
+        except StudyError:
+            return None  # which is told when it is to be measured
+    levels = re.findall(r"(?<!\S)-O\w*", flags)
+    return levels[-1] if levels else None
+
+
+def _answer(program: Path, option: str) -> str:
+    try:
+        done = subprocess.run(
+            [program, option], capture_output=True, text=True, check=True, timeout=10
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout
 
 
 _NEEDED = {"baseline", "candidate", "studies"}
