@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -760,10 +761,11 @@ def test_a_block_that_two_records_have_counts_as_the_newer_has_it(
             status="complete",
             not_compared=["warm up"],
             started_at=f"2026-11-2{number}T00:00:00+00:00",
+            host={"hostname": socket.gethostname()},
         )
         empty = pl.DataFrame(schema=SAMPLES_SCHEMA)
         rows = pl.concat([empty, samples], how="diagonal_relaxed").cast(pl.Schema(SAMPLES_SCHEMA))
-        write_whole(place, swept_info("host") | about, rows)
+        write_whole(place, swept_info(socket.gethostname()) | about, rows)
     measured = read_measured("made_up", "mark")
     assert measured.blocks == 4
     assert set(measured.samples["step"]) == {"insert"}  # and not what is not compared

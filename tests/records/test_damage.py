@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +80,7 @@ def test_a_flipped_bit_in_a_block_is_noticed_and_the_block_measured_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     writer = RecordWriter.create(
-        "swept", swept_info("here") | {"fingerprint": "abc", "status": "running"}
+        "swept", swept_info(socket.gethostname()) | {"fingerprint": "abc", "status": "running"}
     )
     for block in ("0001", "0002"):
         writer.write_block(block, [])

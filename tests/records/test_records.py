@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import socket
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,7 @@ INFO: dict[str, Any] = {
     "blocks": 3,
     "gate": [],
     "server": {"version_text": "18.6"},
-    "host": {"hostname": "here"},
+    "host": {"hostname": socket.gethostname()},
 }
 
 
@@ -141,6 +142,16 @@ def test_a_dead_run_is_resumed_without_its_half_written_block(writer: RecordWrit
     assert [p.name for p in (writer.path / "blocks").iterdir()] == ["0001.parquet"]
     assert not list(writer.path.glob(".*.tmp"))
     resumed.close()
+
+
+def test_a_run_of_another_host_is_not_resumed_here(
+    writer: RecordWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.interrupt("killed")
+    writer.close()
+    monkeypatch.setattr("socket.gethostname", lambda: "there")
+    assert RecordWriter.resume("made_up", "abc") is None
+    monkeypatch.undo()
 
 
 def test_a_live_run_is_not_resumed_by_another(writer: RecordWriter) -> None:
@@ -270,7 +281,7 @@ def test_the_facts_of_a_run_are_those_that_are_known(record: Record) -> None:
     assert dict(record.facts.iter_rows()) == {
         "record": record.path.name,
         "server": "PostgreSQL 18.6, embedded",
-        "host": "here",
+        "host": socket.gethostname(),
         "pinned to core": "3",
         "seed": "7",
         "sessions": "2",

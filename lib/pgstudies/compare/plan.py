@@ -94,7 +94,9 @@ def forecast_of(study: str, comparison: Comparison, *, profile: str, case: str |
     comparisons = timed.select("arm", "case", "step").n_unique() or None
     sides = 3 if comparison.copies else 2
     busy = dict(record.timeline.group_by("arm").agg(pl.col("busy_s").sum()).rows())
-    each_s = (record.block_s or 0.0) / (sum(busy.values()) or 1.0)
+    whole_s = sum(busy.values()) or 1.0
+    # Blocks are told by the clock of day, which may have jumped; what arms did is not.
+    each_s = max(record.block_s or 0.0, whole_s / max(record.blocks, 1)) / whole_s
     arms_s = {of: sides * busy.get(name, 0.0) * each_s for name, of in once.items()}
     has_noise = record.blocks >= MINIMUM_BLOCKS
     noise = _noise(record, case) if has_noise else empty

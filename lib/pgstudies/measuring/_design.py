@@ -14,7 +14,7 @@ import polars as pl
 
 from ..errors import StudyError
 from ..paths import records_dir
-from ..records.reading import infos_below, read_info
+from ..records.reading import infos_below, is_of_this_host, read_info
 from ..servers.settings import merged
 
 if TYPE_CHECKING:
@@ -333,10 +333,16 @@ def _on_side(comparison: Comparison, name: str, arm: Arm, side: str) -> Arm:
 def records_of(study: str, mark: str, since: str = "") -> list[Path]:
     """The records of one comparison, oldest first; ``study`` is its name in the records.
 
-    ``since`` leaves out those begun before.
+    ``since`` leaves out those begun before.  Those of another host are left out.
     """
     found = infos_below(records_dir(), study)
-    return [d for d, i in found if i.get("fingerprint") == mark and str(i["started_at"]) >= since]
+    return [
+        directory
+        for directory, info in found
+        if info.get("fingerprint") == mark
+        and str(info["started_at"]) >= since
+        and is_of_this_host(info)
+    ]
 
 
 def _blocks_compared(study: str, mark: str, since: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import socket
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -368,6 +369,11 @@ def infos_below(base: Path, study: str | None) -> Iterator[tuple[Path, dict[str,
     One that cannot be read is said on stderr and skipped.
     """
     return _skipping(record_directories(base, study), read_info)
+
+
+def is_of_this_host(info: Mapping[str, Any]) -> bool:
+    """Whether a run here may continue the record: directories may be shared between machines."""
+    return info["host"].get("hostname") in {None, socket.gethostname()}
 
 
 def read_info(directory: Path) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from ..files import cannot_write, try_lock, write_file
 from ..paths import records_dir
 from ..terminal import say
 from ._format import INFO, SAMPLES, info_text, sha256
-from .reading import LOCK, SAMPLES_SCHEMA, Record, infos_below, read_record
+from .reading import LOCK, SAMPLES_SCHEMA, Record, infos_below, is_of_this_host, read_record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,12 +77,15 @@ class RecordWriter:
     def resume(cls, study: str, mark: str) -> Self | None:
         """Reopen the newest unfinished record of ``study`` with this fingerprint, if there is one.
 
-        One that a live process is still writing is left alone, and so is one without checksums.
+        One that a live process is still writing is left alone, and so is one without checksums or
+        from another host.
         """
         for path, info in reversed(list(infos_below(records_dir(), study))):
             if info["status"] == "complete" or info.get("fingerprint") != mark:
                 continue
             if info["sha256"] is None or not os.access(path, os.W_OK):
+                continue
+            if not is_of_this_host(info):
                 continue
             lock = try_lock(path / LOCK)
             if lock is None:
