@@ -12,7 +12,7 @@ from pgstudies.analysis import origins
 from pgstudies.analysis.agreement import NOT_JUDGED, NOT_TESTED
 from pgstudies.errors import SpaceError, StudyError
 from pgstudies.measuring import foreseen
-from pgstudies.paths import records_dir
+from pgstudies.paths import BOOK, records_dir
 from pgstudies.rooms import find_room
 from pgstudies.servers import serve
 from pgstudies.servers.owned import SUPERUSER
@@ -103,9 +103,9 @@ def require_what_was_foreseen(study: str, dsn: str, verdicts: dict[str, str]) ->
     assert [claim.id for claim, _ in found] == list(verdicts)
     for claim, reason in found:
         kind, _, why = verdicts[claim.id].partition(": ")
-        if why in NOT_ASKED_FOR:
-            continue
-        assert (kind in {NOT_TESTED, NOT_JUDGED}) is (reason is not None), claim.id
+        if why in NOT_ASKED_FOR or why.startswith("of a warm turn only"):
+            continue  # not the server's doing: the run is too small, or too short to warm up
+        assert (kind in {NOT_TESTED, NOT_JUDGED}) is (reason is not None), (claim.id, why)
         assert reason is None or claim.size or why == reason
 
 
@@ -152,6 +152,14 @@ def test_a_superusers_run_stays_in_its_own_database(
     assert [text for text in outside if not HARMLESS.match(text.strip())] == []
     reload = "SELECT pg_reload_conf()"  # the test's own
     assert [t for _, t in ours if FORBIDDEN.search(t) and t != reload] == []
+    page = (BOOK / "on-your-server.md").read_text(encoding="utf-8")
+    assert {kind for kind in map(kind_of, ours) if f"`{kind}" not in page} == set()
+
+
+def kind_of(sent: tuple[str, str]) -> str:
+    """The words that a statement begins with, as the page on what is sent has them."""
+    first, *more = sent[1].upper().replace(";", " ").split()
+    return f"{first} {more[0]}" if first in {"CREATE", "ALTER", "DROP", "COMMENT"} else first
 
 
 def test_more_connections_than_fit_are_refused_with_the_number_that_fits(
