@@ -63,9 +63,11 @@ test test-all test-lab test-root: export PGSTUDIES_REPLAY =
 test: install tools lint  ## check style and types, run the tests on two cores, build the book
 	$(TESTS) -m "not slow and not lab"
 	$(BIN)/python -m pytest --nbval-lax --nbval-current-env notebooks/_template/_template.ipynb
+	@$(LIST_TOOLS)
 
 test-all: install tools lint  ## the same, and what takes minutes: every release, every study at quick size
 	$(TESTS) -m "not lab"
+	@$(LIST_TOOLS)
 
 test-lab: .venv/lab tools  ## drive a study in JupyterLab, as a reader would
 	$(BIN)/python -m pytest -m lab tests/lab
@@ -89,25 +91,17 @@ strip: install  ## take the outputs out of the notebooks, as saving in JupyterLa
 bench: install  ## measure the harness itself
 	$(BIN)/python -m tests.bench.bench
 
-# The tests of the pages need a browser, those of older releases Maven, those of collations the source
-# of a locale, those of our extensions a C compiler, those of counts valgrind. In CI the absence of any is an error, elsewhere they are skipped.
+# What some tests and studies need beside Python; lib/pgstudies/tools.py knows what, and what for.
+# In CI the absence of any is an error, elsewhere what needs it is skipped.
+LIST_TOOLS := $(PYTHON) -P lib/pgstudies/tools.py
 tools:
-	@missing() { \
-	  for tool in chromium mvn valgrind; do command -v $$tool > /dev/null || echo $$tool; done; \
-	  [ -f /usr/share/i18n/locales/en_US ] || echo locales; \
-	  command -v cc > /dev/null || command -v clang > /dev/null || echo gcc; \
-	  [ -f /usr/include/stdio.h ] || echo libc6-dev; \
-	}; \
-	if [ -n "$$(missing)" ] && [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
-	  packages=$$(missing | sed s/mvn/maven/); \
-	  echo "Installing" $$packages "for the tests ..."; \
+	@packages=$$($(LIST_TOOLS) packages | paste -sd' ' -); \
+	if [ -n "$$packages" ] && [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+	  echo "Installing $$packages for the tests ..."; \
 	  apt-get update -qq \
 	    && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $$packages > /dev/null; \
 	fi; \
-	missing=$$(missing | paste -sd' ' - | sed 's/ / and no /'); \
-	[ -n "$$missing" ] || exit 0; \
-	if [ "$$CI" = true ]; then echo "There is no $$missing, and it could not be installed." >&2; exit 1; fi; \
-	echo "There is no $$missing here, and only root on Debian can install it: the tests that need it will be skipped."
+	if [ "$$CI" = true ] && [ -n "$$($(LIST_TOOLS) packages)" ]; then $(LIST_TOOLS) >&2; exit 1; fi
 
 constraints:  ## resolve constraints.txt anew
 	@set -e; tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; \

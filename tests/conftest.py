@@ -16,6 +16,7 @@ from pgstudies.measuring._design import Arm
 from pgstudies.measuring._trial import Trial
 from pgstudies.programs.installations import find_binaries
 from pgstudies.servers._serve import serve
+from pgstudies.tools import TOOLS, installing
 from tests.servers_at_hand import (
     BUILDER,
     LESSER,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from pgstudies.servers.owned import OwnedServer
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+CHROMIUM = next(tool.path for tool in TOOLS if tool.name == "chromium")
 
 TOGETHER = {
     "tests/book/test_built.py": "book",
@@ -174,9 +175,7 @@ def elsewhere(stranger: OwnedServer) -> Iterator[Trial]:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     if CHROMIUM is None:
-        skip_but_not_in_ci(
-            "chromium is not installed: apt-get install --no-install-recommends chromium"
-        )
+        skip_but_not_in_ci(f"chromium is not installed: {installing('chromium')}")
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield chromium

@@ -9,7 +9,7 @@ import polars as pl
 import pgstudies as pg
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Sequence
 
 STEPS = ["select_range", "insert", "delete", "vacuum", "select_all"]
 """The steps of an iteration, in the order of the charts."""
@@ -194,16 +194,6 @@ def of_the_post(
         "patched decay": at["patched", last] / at["head", last],
         "patched insert": of_step["insert"],
     }
-
-
-def reason_held_in_buffers(unmet_settings: Container[str]) -> str | None:
-    """Why claims are not judged where the server kept its own shared buffers.
-
-    A table that fits into them is not read, whatever the order of its rows.
-    """
-    if "shared_buffers" not in unmet_settings:
-        return None
-    return "the server's shared buffers are not the study's, and may hold the whole table"
 
 
 def cost_of_a_step(

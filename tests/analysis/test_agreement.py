@@ -259,6 +259,13 @@ def test_untested_claims_say_why() -> None:
     reasons = {"patched": "the extension is not installed"}
     assert verdict(arm, effects(), not_run=reasons) == "not tested: the extension is not installed"
     assert verdict(arm, effects()) == "not tested: this run has no such comparison"
+    cold = replace(SLOWER, comparison={"candidate": "patched"}, requires=("build", "files"))
+    assert verdict(cold, effects(), not_run=reasons | {"files": "out of reach"}) == (
+        "not tested: out of reach"
+    )
+    met = replace(SLOWER, requires=("files",))
+    assert verdict(met, effects(), not_run=reasons) == "holds"
+    assert verdict(met, effects(), not_run={"files": "out of reach"}) == "not judged: out of reach"
     words = replace(SLOWER, published_ratio=None)
     assert verdict(words, effects()) == "not tested: the post gives no figure"
     zero = effects(verdict="not comparable", ratio=None, **TOO_FEW)

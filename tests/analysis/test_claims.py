@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import polars as pl
 import pytest
@@ -12,16 +12,21 @@ import pytest
 import pgstudies as pg
 from pgstudies import paths
 from pgstudies.analysis import MINIMUM_BLOCKS
-from pgstudies.analysis._claims import all_claims, claims, origins
+from pgstudies.analysis._claims import all_claims, claims, origins, requirements
 from pgstudies.analysis._published import published
 from pgstudies.analysis.agreement import Claim
 from pgstudies.errors import StudyError
+from pgstudies.measuring import COLD
+from pgstudies.programs import NAMES, is_release
 from pgstudies.rooms import find_room
+from pgstudies.servers import Right
 from pgstudies.studies._plan import plan, profiles_of, studies
 from tests.made_up import copied_rooms
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from pgstudies.servers.owned import OwnedServer
 
 ONE = """
 anchor = "claims"
@@ -125,6 +130,7 @@ def test_the_file_may_say_why_a_claim_is_not_tested(file: Path) -> None:
         ('kind = "count"', 'kind = "guess"', "none of direction, threshold, alike, count"),
         ('kind = "count"', 'kind = "alike"', "alike in its kind or its direction, but not in both"),
         ('kind = "count"', 'kind = "threshold"', "has no threshold, which its kind needs"),
+        ("judged_by", 'requires = "files"\njudged_by', "requires is not a list of texts"),
         ("judged_by", "threshold = 0.5\njudged_by", "not a number on its direction's side of 1"),
         ("judged_by", "threshold = 2\njudged_by", "not a number on its direction's side of 1"),
         ("comparison = {", 'comparison = { metric = "rows",', "is the key judged_by"),
@@ -136,6 +142,13 @@ def test_a_mistake_in_the_file_is_told_in_a_sentence(
     file.write_text(ONE.replace(said, instead, 1))
     with pytest.raises(StudyError, match=problem):
         all_claims()
+
+
+@pytest.mark.parametrize("text", ["a {x:y}", "{", "{0}", "{last.nothing}", "{last!z}"])
+def test_braces_that_are_no_place_are_told(file: Path, text: str) -> None:
+    file.write_text(ONE.replace('source = "', f'source = "{text} '))
+    with pytest.raises(StudyError, match="The claim 'twice' has"):
+        claims("swept", places={"arm": "two", "last": 1})
 
 
 def test_two_claims_of_one_name_are_refused(file: Path) -> None:
@@ -157,6 +170,16 @@ def test_the_direction_is_that_of_the_ratio() -> None:
         if row["direction"] != "alike" and row["published_ratio"] is not None:
             above = row["direction"] in ("slower", "more")
             assert (row["published_ratio"] > 1) == above, row["claim"]
+
+
+@pytest.mark.parametrize("study", origins())
+def test_what_claims_require_of_a_server_is_known(study: str, owned: OwnedServer) -> None:
+    with owned.connect() as connection:
+        settings = {name for (name,) in connection.execute("SELECT name FROM pg_settings")}
+    known = {*get_args(Right), *NAMES, COLD, *settings}
+    assert [r for r in requirements(study) if r not in known and not is_release(r)] == []
+    sizes = {claim.size for claim in claims(study, places=origins()[study].places)}
+    assert sizes <= {None, *profiles_of(find_room(study))}
 
 
 @pytest.mark.parametrize("profile", ["standard", "published"])

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 STUDY = HTML / "book" / "studies" / "cluster_order.html"
 PROSE = ["intro", "method", "glossary", "environment", "references"]
-HOW_TO = ["your-server", "compare", "hosts", "security", "add-a-study", "reference"]
+HOW_TO = [
+    *("your-server", "on-your-server", "compare", "hosts"),
+    *("security", "add-a-study", "reference"),
+]
 PAGES = [
     "index.html",
     "search.html",

@@ -1,14 +1,17 @@
-"""The page on security: every test that it names is there."""
+"""The pages on what is safe: every test that they name is there."""
 
 from __future__ import annotations
 
 import re
 
+import pytest
+
 from pgstudies.paths import BOOK, ROOT
 
 
-def test_every_claim_names_a_test_that_there_is() -> None:
-    page = (BOOK / "security.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", ["security", "on-your-server"])
+def test_every_claim_names_a_test_that_there_is(name: str) -> None:
+    page = (BOOK / f"{name}.md").read_text(encoding="utf-8")
     named = set(re.findall(r"test_\w+", page))
     tests = "".join(p.read_text(encoding="utf-8") for p in (ROOT / "tests").rglob("test_*.py"))
     assert named

@@ -22,6 +22,7 @@ from pgstudies.errors import ServerError
 from pgstudies.programs._releases import find_release
 from pgstudies.records import write_whole
 from pgstudies.records.reading import SAMPLES_SCHEMA
+from pgstudies.tools import installing
 from tests.made_up import ROOMS, copied_rooms, info, timeline
 
 if TYPE_CHECKING:
@@ -407,7 +408,7 @@ def test_servers_are_listed_with_what_is_here(
     assert refused.code == 3
     assert refused.err == (
         "pgstudies: PostgreSQL 16.11 cannot be fetched: there is no mvn on PATH "
-        "(apt-get install maven).\n"
+        f"({installing('mvn')}).\n"
     )
 
 

@@ -12,6 +12,7 @@ from pgstudies.cli import doctor
 from pgstudies.cli.checks import Check
 from pgstudies.cli.doctor import examine, exit_code
 from pgstudies.host._gate import Finding
+from pgstudies.tools import Tool, installing
 from tests.servers_at_hand import BUILDER, LESSER, dsn_of
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ def test_an_embedded_server_can_do_everything(
     assert ("account" in checks) is (os.geteuid() == 0)
     assert str(run_base) in checks["server data"].sentence
     assert set(run_base.glob("s-*")) == before
+    assert checks["cluster_order"].sentence.startswith("4 of 4 claims can be judged")
+    assert checks["claims"].ok
 
 
 @pytest.mark.parametrize("role", [BUILDER, LESSER])
@@ -91,6 +94,11 @@ def test_an_external_server_has_its_limits_named(role: str, stranger: OwnedServe
     assert checks["states"].ok is (True if role == BUILDER else None)
     assert checks["checkpoints"].ok is None
     assert checks["superuser"].ok is None
+    assert checks["cluster_order"].sentence == (
+        "0 of 4 claims can be judged on this server; 1 cannot: setting shared_buffers needs a "
+        "restart of the server; 3 cannot: no extension is built for an external server"
+    )
+    assert checks["hash_index"].sentence.startswith("5 of 11 claims can be judged")
     assert checks["extensions"].sentence == (
         "arms that need a C extension: not run: no extension is built for an external server"
     )
@@ -113,12 +121,34 @@ def test_releases_that_are_out_of_reach_are_told(
     assert doctor._releases().ok is None
     assert doctor._releases().sentence == (
         f"{known}; arms on other releases: not run: PostgreSQL 18.1 cannot be fetched: there is no "
-        f"mvn on PATH (apt-get install maven)"
+        f"mvn on PATH ({installing('mvn')})"
     )
     monkeypatch.setattr("pgstudies.programs._releases.shutil.which", lambda _: "/usr/bin/mvn")
     assert doctor._releases() == Check(
         "releases", True, f"{known}; mvn fetches the others when they are needed"
     )
+
+
+def test_missing_tools_are_told_with_what_needs_them_and_one_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here, gone = (
+        Tool("here", "here", "this", ("sh",)),
+        [
+            Tool("a browser", "chromium", "tests of pages", ("no-such-program",)),
+            Tool("headers", "libc6-dev", "arms in C", file="/no/such/file"),
+        ],
+    )
+    monkeypatch.setattr("pgstudies.tools.TOOLS", (here,))
+    assert doctor._tools() == Check("tools", True, "all that studies and tests need")
+    monkeypatch.setattr("pgstudies.tools.TOOLS", (here, *gone))
+    assert doctor._tools().ok is None
+    assert doctor._tools().sentence == (
+        "no a browser: not run: tests of pages; no headers: not run: arms in C "
+        f"({installing('a browser', 'headers')})"
+    )
+    if Path("/usr/bin/apt-get").exists():
+        assert installing("headers") == "apt-get install libc6-dev"
 
 
 def test_a_directory_that_cannot_be_written_to_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from pgstudies.counting._frames import EXACT
 from pgstudies.counting.valgrind import reason_no_valgrind
 from pgstudies.errors import CannotRun, StudyError
 from pgstudies.programs import find_binaries, find_compiler, server_headers
+from pgstudies.tools import installing
 from tests.servers_at_hand import skip_but_not_in_ci, wait_until_dead
 
 if TYPE_CHECKING:
@@ -168,7 +169,8 @@ def test_a_damaged_count_is_counted_again(run_base: Path) -> None:
 
 def test_without_valgrind_the_reason_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
-    said = "there is no valgrind on PATH (apt-get install valgrind, or conda-forge's valgrind)"
+    how = installing("valgrind")
+    said = f"there is no valgrind on PATH ({how}, or conda-forge's valgrind)"
     assert reason_no_valgrind() == said
 
 

@@ -11,6 +11,7 @@ import pytest
 from pgstudies.counting import reason_no_valgrind
 from pgstudies.records import read_record, units_counted
 from pgstudies.studies.run import run_study
+from pgstudies.tools import installing
 from tests.servers_at_hand import skip_but_not_in_ci
 
 pytestmark = pytest.mark.usefixtures("private")
@@ -63,5 +64,5 @@ def test_without_valgrind_the_page_says_so(
     done = run_study("releases", parameters=SMALL, output=page)
     assert done.record is not None
     (reason,) = read_record(done.record).not_run["reason"].unique()
-    assert reason.startswith("there is no valgrind on PATH (apt-get install valgrind")
+    assert reason.startswith(f"there is no valgrind on PATH ({installing('valgrind')}")
     assert "there is no valgrind on PATH" in page.read_text(encoding="utf-8")

@@ -53,12 +53,6 @@ def test_checkpoints_end_after_half_of_the_iterations_but_not_before_two(
     assert arm.options == {"checkpoint": True, "iterations": half}
 
 
-def test_claims_are_not_judged_where_the_table_may_fit_into_shared_buffers() -> None:
-    assert READING.reason_held_in_buffers({}) is None
-    assert READING.reason_held_in_buffers({"jit": "on"}) is None
-    assert "may hold the whole table" in READING.reason_held_in_buffers({"shared_buffers": "1GB"})
-
-
 def test_the_post_claims_what_its_log_says() -> None:
     log = [("head", 1, 9.0), ("head", 2, 3.0), ("head", 10, 6.0)]
     log += [("patched", 1, 9.0), ("patched", 2, 3.0), ("patched", 10, 4.5)]

@@ -24,6 +24,7 @@ from pgstudies.programs.extensions import (
     self_test,
 )
 from pgstudies.programs.installations import find_binaries
+from pgstudies.tools import installing
 from tests.servers_at_hand import embedded
 
 if TYPE_CHECKING:
@@ -167,9 +168,11 @@ def test_without_tools_the_sentence_says_what_to_install(monkeypatch: pytest.Mon
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr(shutil, "which", lambda _: None)
     monkeypatch.setattr(compilers, "find_spec", lambda _: None)
-    assert reason_no_extension("cluster_heap") == "there is no make (apt-get install make)"
+    assert reason_no_extension("cluster_heap") == f"there is no make ({installing('make')})"
     monkeypatch.setattr(shutil, "which", lambda name: name if "make" in name else None)
-    assert reason_no_extension("cluster_heap") == "there is no C compiler (apt-get install gcc)"
+    assert reason_no_extension("cluster_heap") == (
+        f"there is no C compiler ({installing('C compiler')})"
+    )
     monkeypatch.setenv("CC", "ccache gcc")
     assert reason_no_extension("cluster_heap") == "there is no ccache, which the variable CC names"
 
@@ -188,7 +191,8 @@ def test_a_compiler_without_headers_or_life_is_a_reason(
     compiler.write_text('#!/bin/sh\n[ "$1" = --version ] && echo cc 1.0\n')
     compiler.chmod(0o755)
     monkeypatch.setenv("CC", str(compiler))
-    wanted = "the C library's headers are not installed (apt-get install libc6-dev)"
+    how = installing("headers of the C library")
+    wanted = f"the C library's headers are not installed ({how})"
     assert reason_no_extension("cluster_heap") == wanted
     compiler.write_text("#!/bin/sh\nexit 1\n")
     assert reason_no_extension("cluster_heap") == f"{compiler} --version fails"

@@ -8,6 +8,7 @@ import pytest
 
 from pgstudies.programs import locales
 from pgstudies.programs.locales import locale_environment, reason_no_locale
+from pgstudies.tools import installing
 from tests.servers_at_hand import embedded
 
 if TYPE_CHECKING:
@@ -63,4 +64,4 @@ def test_one_that_the_system_has_is_not_made(cache: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.usefixtures("cache")
 def test_one_without_a_source_says_what_to_install() -> None:
-    assert "apt-get install locales" in str(reason_no_locale("xx_YY.UTF-8"))
+    assert installing("sources of locales") in str(reason_no_locale("xx_YY.UTF-8"))

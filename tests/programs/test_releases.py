@@ -30,6 +30,7 @@ from pgstudies.programs.installations import find_binaries
 from pgstudies.programs.versions import counts_wal, parse_version
 from pgstudies.servers._serve import serve
 from pgstudies.servers.owned import OwnedServer
+from pgstudies.tools import installing
 from tests.servers_at_hand import is_alive
 
 if TYPE_CHECKING:
@@ -214,7 +215,8 @@ def test_waiting_for_another_process_is_told(
 def test_without_mvn_the_reason_says_how_to_get_it(mirror: Mirror) -> None:
     mirror.mvn.unlink()
     os.environ["PATH"] = str(mirror.mvn.parent)  # put back by the fixture
-    reason = "PostgreSQL 99.1 cannot be fetched: there is no mvn on PATH (apt-get install maven)"
+    how = installing("mvn")
+    reason = f"PostgreSQL 99.1 cannot be fetched: there is no mvn on PATH ({how})"
     assert reason_not_available("99") == reason
     with pytest.raises(ServerError, match=re.escape(f"{reason}.")):
         fetch("99")

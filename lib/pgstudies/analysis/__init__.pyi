@@ -3,6 +3,7 @@ from ._claims import claims as claims
 from ._claims import meanings as meanings
 from ._claims import never_matched as never_matched
 from ._claims import origins as origins
+from ._claims import requirements as requirements
 from ._claims import rules as rules
 from ._published import published as published
 from ._tables import effect_table as effect_table

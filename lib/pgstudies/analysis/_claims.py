@@ -29,7 +29,7 @@ _FILE = "claims.toml"
 _KEYS = {*_TEXTS, "comparison"}
 
 
-_OPTIONAL = {"published_ratio", "threshold", "not_tested", "today"}
+_OPTIONAL = {"published_ratio", "threshold", "not_tested", "today", "requires", "size"}
 
 
 _COMPARED = ("step", "case", "baseline", "candidate")
@@ -93,6 +93,8 @@ def claims(
             kind=entry["kind"],
             threshold=entry.get("threshold"),
             not_tested=not_tested or entry.get("not_tested"),
+            requires=tuple(entry.get("requires", ())),
+            size=entry.get("size"),
         )
         for entry in own
     ]
@@ -117,6 +119,11 @@ def all_claims() -> pl.DataFrame:
     schema: dict[str, pl.DataType] = dict.fromkeys(texts, pl.String())
     schema |= dict.fromkeys(["published_ratio", "threshold"], pl.Float64())
     return pl.DataFrame(rows, schema=schema | dict.fromkeys(_COMPARED, pl.String()))
+
+
+def requirements(study: str) -> list[str]:
+    """What the claims of a study require of a server, each once; none for one without claims."""
+    return list(dict.fromkeys(r for entry in _entries(study) for r in entry.get("requires", ())))
 
 
 def rules(study: str) -> list[dict[str, Any]]:
@@ -182,7 +189,8 @@ def _problem(entry: Mapping[str, Any]) -> str | None:
     threshold = entry.get("threshold")
     wrong = {
         f"{who} has a number where a text should be": not all(
-            isinstance(entry[name], str) for name in (*_TEXTS, *(entry.keys() & {"not_tested"}))
+            isinstance(entry[name], str)
+            for name in (*_TEXTS, *(entry.keys() & {"not_tested", "size"}))
         ),
         f"the kind of {who} is none of {', '.join(get_args(Kind))}": kind not in get_args(Kind),
         f"the direction of {who} is none of {', '.join(_WAYS)}": direction not in _WAYS,
@@ -195,6 +203,7 @@ def _problem(entry: Mapping[str, Any]) -> str | None:
         f"{who} has neither published_ratio nor threshold": (
             ratio is None and threshold is None and kind != "alike"
         ),
+        f"what {who} requires is not a list of texts": not _are_texts(entry.get("requires", [])),
         f"the comparison of {who} is not a table": not isinstance(entry["comparison"], dict),
         f"the comparison of {who} names the metric, which is the key judged_by": (
             isinstance(entry["comparison"], dict) and "metric" in entry["comparison"]
@@ -213,6 +222,10 @@ def _problem(entry: Mapping[str, Any]) -> str | None:
             not is_number or threshold == 1 or (threshold > 1) != (direction in UPWARD)
         )
     return next((problem for problem, is_so in wrong.items() if is_so), None)
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
 _WAYS = get_args(Direction)
@@ -284,4 +297,9 @@ def _filled(value: Any, entry: Mapping[str, Any], places: Mapping[str, object]) 
         raise StudyError(
             f"The claim {entry['id']!r} has a place for {missing.args[0]}, "
             f"and the notebook gives no such value."
+        ) from None
+    except (ValueError, IndexError, AttributeError, TypeError):
+        raise StudyError(
+            f"The claim {entry['id']!r} has braces that are no place for a value: {value[:60]!r}; "
+            f"write {{{{ and }}}} for braces."
         ) from None

@@ -63,6 +63,8 @@ class Claim:
             threshold if it has one, by a count that the same work repeats to the digit.
         threshold: The ratio that the claim names, or None.
         not_tested: Why this reproduction does not test the claim, or None.
+        requires: What the server must give; see ``measuring.requirements``.
+        size: The smallest size of a run that tests it; None: every size does.
 
     """
 
@@ -76,6 +78,8 @@ class Claim:
     kind: Kind = "direction"
     threshold: float | None = None
     not_tested: str | None = None
+    requires: tuple[str, ...] = ()
+    size: str | None = None
 
 
 def agreement(
@@ -188,8 +192,9 @@ def judge(
     """The verdict on each claim, in the order given.
 
     ``effects`` is a table of ``paired_effects`` with the column metric; ``not_run`` gives the
-    reason for each arm that did not run; ``conditions`` has, by id, why this run does not meet the
-    claim's own condition, None where it does. Columns:
+    reason for each arm that did not run, and for each requirement that the server did not meet;
+    ``conditions`` has, by id, why this run does not meet the claim's own condition, None where it
+    does. Columns:
 
     - claim, text, source, kind, published_ratio
     - metric: what it is judged by; ratio, low, high, blocks, margin: of the effect
@@ -214,9 +219,13 @@ def judge(
         )
     if claims and "metric" not in effects.columns:
         raise StudyError("The effects do not say their metric: group the values by it as well.")
-    found = [_found(claim, effects, not_run or {}) for claim in claims]
+    not_run = not_run or {}
+    found = [_found(claim, effects, not_run) for claim in claims]
+    for claim in claims:
+        lacking = next((not_run[name] for name in claim.requires if name in not_run), None)
+        unmet[claim.id] = lacking or unmet.get(claim.id)
     rows = [
-        row | _verdict(claim, row, unmet.get(claim.id))
+        row | _verdict(claim, row, unmet[claim.id])
         for claim, row in zip(claims, found, strict=True)
     ]
     family = [row for row in rows if row["kind"] in FAMILY and row["verdict"] in _TESTED]
@@ -279,8 +288,8 @@ def _found(claim: Claim, effects: pl.DataFrame, not_run: Mapping[str, str]) -> d
     metric = next((name for name in metrics if name in by_metric), None)
     if metric is None:
         arms = [claim.comparison.get(side) for side in ("baseline", "candidate")]
-        reasons = [not_run[arm] for arm in arms if isinstance(arm, str) and arm in not_run]
-        reason = reasons[0] if reasons else NO_SUCH
+        wanted = [*claim.requires, *(arm for arm in arms if isinstance(arm, str))]
+        reason = next((not_run[name] for name in wanted if name in not_run), NO_SUCH)
         return row | {"verdict": f"{NOT_TESTED}: {reason}"}
     if by_metric[metric].height > 1:
         raise StudyError(

@@ -63,7 +63,11 @@ def interval_text(row: Mapping[str, Any]) -> str:
 def _study(study: str, part: pl.DataFrame) -> Iterator[str]:
     origin = origins()[study]
     post = f"({origin.post})"
-    yield f"{origin.title}{post:>{WIDTH - len(origin.title)}}"
+    room = WIDTH - len(origin.title)
+    if len(post) < room:
+        yield f"{origin.title}{post:>{room}}"
+    else:
+        yield from (*wrapped(origin.title), *wrapped(post))
     yield "=" * WIDTH
     yield from wrapped(in_sum(part))
     usual = _usual(part)

@@ -345,6 +345,9 @@ def doctor(
 ) -> None:
     """Check this machine and a server: what will run, what will not, and why.
 
+    The last lines about the server say for each study how many of its claims a
+    quick run can judge there.
+
     \b
     Examples:
       pgstudies doctor

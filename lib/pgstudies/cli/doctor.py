@@ -7,11 +7,13 @@ import os
 import platform
 import shutil
 import tempfile
+from collections import Counter
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import psutil
 
+from ..analysis import origins
 from ..counting.valgrind import reason_no_valgrind, valgrind_version
 from ..errors import SpaceError, StudyError
 from ..files import is_full, size_text
@@ -20,11 +22,13 @@ from ..host.facts import git_revision, mount_of, nearest_existing
 from ..host.hardware import reason_no_counter
 from ..measuring.cold import can_evict, reason_not_cold
 from ..measuring.counters import StatementCounters, device_bytes
+from ..measuring.requirements import foreseen
 from ..paths import records_dir, run_dir
-from ..programs import reason_not_available, releases
+from ..programs import is_release, reason_not_available, releases
 from ..programs.accounts import server_account
 from ..programs.versions import counts_wal, tells_compression
 from ..servers import serve
+from ..tools import installing, missing
 from .checks import Check, examine_extensions
 
 if TYPE_CHECKING:
@@ -35,9 +39,6 @@ if TYPE_CHECKING:
 
 
 _FICLONE = 0x40049409  # ioctl of Linux: make one file share the blocks of another
-
-
-_CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 
 
 def examine(spec: str | None = None) -> Iterator[Check]:
@@ -77,15 +78,16 @@ def _software() -> Iterator[Check]:
     else:
         changed = ", with changes that are not committed" if git["dirty"] else ""
         yield Check("git", True, f"revision {str(git['revision'])[:10]}{changed}")
-    browser = next(filter(None, map(shutil.which, _CHROMIUM)), None)
-    yield _able(
-        "browser",
-        browser is not None,
-        f"the book's pages can be tested in {browser}",
-        "tests of the book's pages: not run: there is no Chromium (apt-get install chromium)",
-    )
+    yield _tools()
     yield _releases()
     yield _valgrind()
+
+
+def _tools() -> Check:
+    lacking = missing()
+    needs = "; ".join(f"no {tool.name}: not run: {tool.need}" for tool in lacking)
+    command = installing(*(tool.name for tool in lacking))
+    return _able("tools", not lacking, "all that studies and tests need", f"{needs} ({command})")
 
 
 def _releases() -> Check:
@@ -154,6 +156,7 @@ def _server(server: Server) -> Iterator[Check]:
     yield from _counters(server)
     yield _features(server)
     yield from examine_extensions(server)
+    yield from _claims(server)
 
 
 _RIGHTS: dict[Right, tuple[str, str, str]] = {
@@ -214,6 +217,24 @@ def _counters(server: Server) -> Iterator[Check]:
         "the processor counts those of every timed statement",
         f"those of a timed statement: not recorded: {reason}",
     )
+
+
+def _claims(server: Server) -> Iterator[Check]:
+    """How many claims of each study a quick run can judge there, and why not the others."""
+    every = []
+    for study in origins():
+        found = foreseen(study, server)
+        every += found
+        able = [claim for claim, reason in found if reason is None]
+        said = f"{len(able)} of {len(found)} claims can be judged on this server"
+        beside = [claim for claim in able if any(map(is_release, claim.requires))]
+        if beside:
+            said += f" ({len(beside)} by releases that the run starts itself)"
+        whys = Counter(reason for _, reason in found if reason is not None)
+        others = "".join(f"; {count} cannot: {why}" for why, count in whys.items())
+        yield _able(study, not others, said, said + others)
+    can = sum(reason is None for _, reason in every)
+    yield Check("claims", True, f"a quick run of all studies can judge {can} of {len(every)} here")
 
 
 def _features(server: Server) -> Check:

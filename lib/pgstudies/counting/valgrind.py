@@ -13,6 +13,7 @@ import polars as pl
 
 from ..errors import CannotRun
 from ..programs import run_as, server_account
+from ..tools import installing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +53,7 @@ def reason_no_valgrind() -> str | None:
     missing = next((p for p in ("valgrind", "callgrind_annotate") if not shutil.which(p)), None)
     if missing is None:
         return None
-    return f"there is no {missing} on PATH (apt-get install valgrind, or conda-forge's valgrind)"
+    return f"there is no {missing} on PATH ({installing('valgrind')}, or conda-forge's valgrind)"
 
 
 @functools.cache

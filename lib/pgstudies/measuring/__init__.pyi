@@ -26,3 +26,5 @@ from .cold import reason_not_cold as reason_not_cold
 from .counters import StatementCounters as StatementCounters
 from .counters import cpu_seconds as cpu_seconds
 from .counters import device_bytes as device_bytes
+from .requirements import COLD as COLD
+from .requirements import foreseen as foreseen

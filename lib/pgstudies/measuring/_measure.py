@@ -19,6 +19,7 @@ from ..servers import identity, serve, server_facts, sweep
 from ._design import COMPARED, planned, records_of
 from ._instances import Instances, Kept, roots_of
 from ._run import Run
+from .requirements import unmet_requirements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from ..host import Finding
     from ..orders import Replies
     from ..records import Record
+    from ..rooms import Room
     from ..servers import Server
     from ._design import Arm, Design
     from ._run import Procedure
@@ -76,6 +78,7 @@ def measure(
         stack.enter_context(own)
         roots, errors = roots_of(design.arms, own, settings, core, stack)
         design = design.served(errors)
+        room = _room_of(design)
         same = _same(
             design,
             roots,
@@ -105,6 +108,7 @@ def measure(
                 "gate": [],
                 "pinned_to_core": core if _can_pin(roots.values()) else None,
                 "server": server_facts(own),
+                "unmet": unmet_requirements(room.name, own, settings) if room else {},
                 "servers": {s: server_facts(server) for s, server in roots.items() if s},
                 "host": host_facts(run_dir()),
                 "packages": packages(),
@@ -154,7 +158,7 @@ def _same(
     core: int | None,
 ) -> dict[str, Any]:
     """Everything that must be alike for two runs to be one."""
-    room = rooms().get(design.study.removeprefix(COMPARED))
+    room = _room_of(design)
     return {
         "study": design.study,
         "parameters": {k: v for k, v in parameters.items() if k not in {"blocks", "server"}},
@@ -170,6 +174,10 @@ def _same(
             *(module.read_text(encoding="utf-8") for module in (room.modules if room else [])),
         ],
     }
+
+
+def _room_of(design: Design) -> Room | None:
+    return rooms().get(design.study.removeprefix(COMPARED))
 
 
 def _can_pin(servers: Iterable[Server]) -> bool:

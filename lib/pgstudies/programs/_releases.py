@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ..errors import StudyError
 from ..orders import Orders
 from ..paths import RELEASES, cache_dir
+from ..tools import installing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -106,7 +107,7 @@ def reason_not_available(spec: str) -> str | None:
     if not release.cached and shutil.which(_MAVEN) is None:
         return (
             f"PostgreSQL {release.version} cannot be fetched: there is no mvn on PATH "
-            f"(apt-get install maven)"
+            f"({installing('mvn')})"
         )
     return None
 

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from ..errors import CannotRun
+from ..tools import installing
 from .installations import has_server_headers
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def find_make() -> str:
         found = shutil.which(name)
         if found:
             return found
-    raise CannotRun("there is no make (apt-get install make)")
+    raise CannotRun(f"there is no make ({installing('make')})")
 
 
 def find_compiler() -> list[str]:
@@ -54,7 +55,7 @@ def find_compiler() -> list[str]:
             return [command]
     if find_spec("ziglang"):
         return [sys.executable, "-m", "ziglang", "cc"]
-    raise CannotRun("there is no C compiler (apt-get install gcc)")
+    raise CannotRun(f"there is no C compiler ({installing('C compiler')})")
 
 
 def compiler_version(compiler: list[str]) -> str:
@@ -72,5 +73,6 @@ def compiler_version(compiler: list[str]) -> str:
     if done.returncode != 0:
         raise CannotRun(f"{shlex.join(compiler)} --version fails")
     if trial.returncode != 0:
-        raise CannotRun("the C library's headers are not installed (apt-get install libc6-dev)")
+        how = installing("headers of the C library")
+        raise CannotRun(f"the C library's headers are not installed ({how})")
     return (done.stdout.strip().splitlines() or ["unknown"])[0]

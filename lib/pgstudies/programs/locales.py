@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from ..paths import cache_dir
+from ..tools import installing
 
 _SOURCES = Path("/usr/share/i18n/locales")
 
@@ -23,7 +24,8 @@ def reason_no_locale(name: str) -> str | None:
     language, _, charmap = name.partition(".")
     localedef = shutil.which("localedef")
     if localedef is None or not (_SOURCES / language).is_file():
-        return f"this system has neither a locale {name} nor its source: apt-get install locales"
+        how = installing("sources of locales")
+        return f"this system has neither a locale {name} nor its source: {how}"
     directory = _directory()
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=directory) as aside:

@@ -108,6 +108,7 @@ _OPTIONAL: dict[str, object] = {
     "fingerprint": _TEXT,
     "servers": {"type": "object", "patternProperties": {"": _SERVER}},
     "sessions": _entries(),
+    "unmet": {"type": "object", "patternProperties": {"": _TEXT}},
     "git": {"type": ["object", "null"], "properties": {"revision": _TEXT_OR_NULL}},
 }
 

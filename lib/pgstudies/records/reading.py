@@ -118,8 +118,12 @@ class Record:
 
     @property
     def reasons(self) -> dict[str, str]:
-        """Why an arm was not run, or the last that it left out: what ``judge`` is told."""
-        return dict(self.not_run.select("arm", "reason").iter_rows())
+        """Why an arm was not run, or the last that it left out, and why a requirement was not met.
+
+        It is what ``judge`` is told.
+        """
+        unmet: dict[str, str] = self.info.get("unmet", {})
+        return unmet | dict(self.not_run.select("arm", "reason").iter_rows())
 
     @property
     def unmet_settings(self) -> pl.DataFrame:

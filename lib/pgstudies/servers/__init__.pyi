@@ -16,6 +16,7 @@ from .limits import limited as limited
 from .owned import OwnedServer as OwnedServer
 from .settings import ENDANGERS_DATA as ENDANGERS_DATA
 from .settings import merged as merged
+from .settings import reason_not_settable as reason_not_settable
 from .settings import refused as refused
 from .settings import require_allowable as require_allowable
 from .settings import require_wellformed as require_wellformed

@@ -204,6 +204,16 @@ def sort_settings(
     return settable, out_of_reach
 
 
+def reason_not_settable(connection: psycopg.Connection[TupleRow], name: str) -> str | None:
+    """Why this role's sessions cannot set that, or None if they can."""
+    query = "SELECT context FROM pg_settings WHERE lower(name) = lower(%s)"
+    row = connection.execute(query, [name]).fetchone()
+    if row is None:
+        version = connection.info.parameter_status("server_version")
+        return f"PostgreSQL {version} has no setting {name}"
+    return _reason_not_settable(connection, name, row[0])
+
+
 def _reason_not_settable(
     connection: psycopg.Connection[TupleRow], name: str, context: str
 ) -> str | None:

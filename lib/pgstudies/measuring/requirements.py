@@ -1,0 +1,66 @@
+"""What claims require of a server (``requires`` in claims.toml), and why it cannot be had there.
+
+A requirement is one of ``Right``, a *cold cache*, a release that is measured beside the server, one
+of this project's C extensions, or the name of a setting that the study gives a value of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, get_args
+
+from ..analysis import claims, origins, requirements
+from ..programs import NAMES, is_release, reason_no_extension, reason_not_available
+from ..servers import Right, reason_not_settable
+from .cold import reason_not_cold
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..analysis import Claim
+    from ..servers import Server
+
+
+COLD = "cold cache"
+
+
+_RIGHTS: dict[str, Right] = {right: right for right in get_args(Right)}
+
+
+def reason_unmet(requirement: str, server: Server) -> str | None:
+    """Why the server does not meet it, or None if it does."""
+    if requirement == COLD:
+        return reason_not_cold(server)
+    if is_release(requirement):
+        return reason_not_available(requirement)
+    if requirement in NAMES:
+        return reason_no_extension(requirement, server.spec)
+    if requirement in _RIGHTS:
+        return server.capabilities.reason(_RIGHTS[requirement])
+    if server.capabilities.has("restart"):
+        return None
+    with server.connect() as connection:
+        return reason_not_settable(connection, requirement)
+
+
+def unmet_requirements(study: str, server: Server, settings: Mapping[str, str]) -> dict[str, str]:
+    """The reason for each requirement of a study's claims that the server does not meet.
+
+    ``settings`` are the study's own, in force unless they are among ``unmet_settings``.
+    """
+    met = settings.keys() - server.unmet_settings.keys()
+    reasons = {name: reason_unmet(name, server) for name in requirements(study) if name not in met}
+    return {name: reason for name, reason in reasons.items() if reason}
+
+
+def foreseen(study: str, server: Server) -> list[tuple[Claim, str | None]]:
+    """The claims of a study, each with why a quick run does not judge it, or None if it does.
+
+    What only measuring shows, such as noise, is not foreseen.
+    """
+    unmet = unmet_requirements(study, server, {})
+    found = []
+    for claim in claims(study, places=origins()[study].places):
+        lacking = [unmet[name] for name in claim.requires if name in unmet]
+        larger = f"it takes --profile {claim.size}" if claim.size else None
+        found.append((claim, next(filter(None, [claim.not_tested, *lacking, larger]), None)))
+    return found
