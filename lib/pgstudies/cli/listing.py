@@ -20,7 +20,7 @@ from ..errors import ServerError, StudyError
 from ..files import size_text
 from ..measuring import COMPARED
 from ..programs import reason_not_available, releases, releases_dir
-from ..programs.installations import find_binaries
+from ..programs.installations import find_embedded
 from ..records import reading as recorded
 from ..rooms import find_room
 from ..studies import plan, profiles_of
@@ -107,11 +107,12 @@ def servers() -> str:
 
 def _embedded() -> tuple[str, str, str]:
     try:
-        found = find_binaries(EMBEDDED)
+        found = find_embedded(fetches=False)
     except ServerError as error:
         return EMBEDDED, "", f"not here: {error}"
     number = found.version_text.removeprefix("PostgreSQL ").split()[0]
-    return EMBEDDED, number, f"installed: {found.source}"
+    why = f" (because {found.stands_in})" if found.stands_in else ""
+    return EMBEDDED, number, f"{found.source}{why}"
 
 
 def _state(release: Release) -> str:

@@ -24,16 +24,22 @@ def server_facts(server: Server) -> dict[str, Any]:
     """What a record tells of a server that runs: version, build, settings, what it can do.
 
     ``elsewhere`` is whether it runs on another machine than we do, as far as its address tells.
+    ``source`` is where a managed server's programs are from, ``stands_in`` why they are taken in
+    place of the wheel's; ``cflags`` is what it was compiled with, null where that is not known.
     """
     capabilities = server.capabilities
     with server.connect() as connection:
         elsewhere = _is_elsewhere(connection)
         build = connection.execute("SELECT version()").fetchone()
+        cflags = _cflags(connection)
     return {
         "spec": server.spec,
+        "source": server.binaries.source if server.binaries else None,
+        "stands_in": (server.binaries.stands_in or None) if server.binaries else None,
         "version": server.version,
         "version_text": server.version_text,
         "build": build[0] if build else None,
+        "cflags": cflags,
         "owned": capabilities.has("restart"),
         "elsewhere": elsewhere,
         "superuser": capabilities.has("superuser"),
@@ -59,19 +65,23 @@ def examined(server: Server) -> dict[str, Any]:
         settings = connection.execute(
             "SELECT name, setting, source FROM pg_settings WHERE name <> ALL (%s)", [NOT_RECORDED]
         ).fetchall()
-        try:
-            found = connection.execute(
-                "SELECT setting FROM pg_config WHERE name = 'CFLAGS'"
-            ).fetchone()
-        except psycopg.Error:  # before 9.6 there is no such view
-            found = None
+        cflags = _cflags(connection)
     known = {name: [value, source] for name, value, source in settings}
     return {
         "version_text": server.version_text,
         "settings": known,
         "assertions": known.get("debug_assertions", [None])[0],
-        "cflags": found[0] if found else None,
+        "cflags": cflags,
     }
+
+
+def _cflags(connection: psycopg.Connection[TupleRow]) -> str | None:
+    try:
+        query = "SELECT setting FROM pg_config WHERE name = 'CFLAGS'"
+        found = connection.execute(query).fetchone()
+    except psycopg.Error:  # before 9.6 there is no such view, and others than superusers may not
+        return None
+    return found[0] if found else None
 
 
 def identity(server: Server) -> str:
