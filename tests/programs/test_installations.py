@@ -12,7 +12,7 @@ import pytest
 
 from pgstudies.cli.doctor import examine
 from pgstudies.errors import ServerError
-from pgstudies.programs import Release
+from pgstudies.programs import Release, releases
 from pgstudies.programs import installations as binaries
 from pgstudies.programs.installations import (
     Binaries,
@@ -131,7 +131,7 @@ def test_where_none_is_installed_the_newest_release_serves(monkeypatch: pytest.M
         return bindir.parent
 
     bindir = pretend(Path(os.environ["PATH"]).parent / "release" / "bin", "17.11")
-    newest = binaries.releases()[-1].name
+    newest = releases()[-1].name
     cached = {"9.6", "17"}
     monkeypatch.setattr(binaries, "reason_not_available", lambda _: None)
     monkeypatch.setattr(Release, "cached", property(lambda self: self.name in cached))
