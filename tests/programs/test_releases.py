@@ -29,6 +29,8 @@ from pgstudies.programs.fetching import fetch
 from pgstudies.programs.installations import find_binaries
 from pgstudies.programs.updating import update_releases
 from pgstudies.programs.versions import counts_wal, parse_version
+from pgstudies.records import built_with
+from pgstudies.servers import server_facts
 from pgstudies.servers._serve import serve
 from pgstudies.servers.owned import OwnedServer
 from tests.servers_at_hand import is_alive
@@ -534,6 +536,7 @@ def test_every_release_starts_restarts_and_stops(release: Release) -> None:
         assert isinstance(server, OwnedServer)
         assert (server.spec, server.version) == (release.name, parse_version(release.version))
         assert server.unmet_settings.keys() <= {"jit"}
+        assert built_with(server_facts(server)) == release.built
         # Not a copy of its programs, which the account that root's servers run as cannot reach.
         exe = Path(psutil.Process(server.postmaster_pid).exe())
         assert exe == release.directory / "bin" / "postgres"

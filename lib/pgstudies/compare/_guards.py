@@ -11,6 +11,7 @@ from ..analysis.diagnostics import ALPHA, diagnose
 from ..analysis.intervals import MINIMUM_BLOCKS, blocks_for_family
 from ..analysis.verdicts import DIRECTIONS, OPEN
 from ..measuring import AGAIN, BASELINE, CANDIDATE
+from ..records import built_with
 from .measured import CPU, PLACE, TIME, clock_effects, rounds_of
 
 if TYPE_CHECKING:
@@ -326,10 +327,12 @@ def builds(measured: Sequence[Measured]) -> Outcome:
     """Whether both are built without assertions, and at the same level of optimisation."""
     wrong: dict[str, None] = {}
     levels: dict[str, str] = {}
+    compilers: dict[str, None] = {}
     for _, baseline, candidate in _facts(measured):
         for name, side in ((BASELINE, baseline), (CANDIDATE, candidate)):
             if side["assertions"] == "on":
                 wrong[f"the {name} is built with assertions"] = None
+            compilers[built_with({"build": side.get("build")}) or "an unknown compiler"] = None
             if side["cflags"] is None:
                 continue
             found = [word for word in side["cflags"].split() if word.startswith("-O")]
@@ -341,9 +344,10 @@ def builds(measured: Sequence[Measured]) -> Outcome:
     if len(set(levels.values())) > 1:
         flags = " and ".join(f"the {name} with {level}" for name, level in levels.items())
         return False, f"The two are built differently: {flags}."
-    if not levels:
-        return None, "No assertions; with what the servers were compiled cannot be seen."
-    return True, f"Both are built without assertions, with {' '.join(set(levels.values()))}."
+    if len(levels) < len((BASELINE, CANDIDATE)):
+        return None, "No assertions; with what both servers were compiled cannot be seen."
+    by = f", by {' and '.join(compilers)}" if len(compilers) > 1 else ""
+    return True, f"Both are built without assertions, with {levels[BASELINE]}{by}."
 
 
 def cores(measured: Sequence[Measured]) -> Outcome:

@@ -9,6 +9,7 @@ import polars as pl
 
 from ..analysis.verdicts import OPEN
 from ..errors import StudyError
+from ..records import built_with
 from ._guards import check, differing_plans
 from .measured import compared_effects, reasons
 
@@ -59,10 +60,14 @@ class Result:
 
     @property
     def versions(self) -> tuple[str, str]:
-        """The PostgreSQL of baseline and candidate."""
+        """The PostgreSQL of baseline and candidate, and what it was built with."""
         info = self.measured[0].infos[-1]
         other = info["servers"].get(self.comparison.candidate.server, info["server"])
-        return info["server"]["version_text"], other["version_text"]
+        return _version(info["server"]), _version(other)
+
+
+def _version(server: Mapping[str, Any]) -> str:
+    return ", ".join(filter(None, [server["version_text"], built_with(server)]))
 
 
 def result_of(

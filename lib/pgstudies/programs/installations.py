@@ -207,6 +207,17 @@ def find_pgbench(binaries: Binaries | None = None) -> Path | None:
     return Path(on_path) if on_path else None
 
 
+def optimisation(binaries: Binaries) -> str | None:
+    """The level of optimisation, such as -O2, that ``pg_config`` says; None where it does not."""
+    pg_config = binaries.program("pg_config")
+    if pg_config is None:
+        return None
+    with contextlib.suppress(ServerError):
+        flags = _output([str(pg_config), "--cflags"]).split()
+        return next((flag for flag in reversed(flags) if flag.startswith("-O")), None)
+    return None
+
+
 def has_server_headers(pg_config: Path | None) -> bool:
     """Whether postgres.h is where pg_config says, so that extensions in C can be built."""
     if pg_config is None:

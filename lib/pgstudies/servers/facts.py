@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import psycopg
 
+from ..programs import find_release, is_release
 from .settings import NOT_RECORDED
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def server_facts(server: Server) -> dict[str, Any]:
     with server.connect() as connection:
         elsewhere = _is_elsewhere(connection)
         build = connection.execute("SELECT version()").fetchone()
-        cflags = _cflags(connection)
+        cflags = _cflags(server, connection)
     return {
         "spec": server.spec,
         "source": server.binaries.source if server.binaries else None,
@@ -58,29 +59,32 @@ def _is_elsewhere(connection: psycopg.Connection[TupleRow]) -> bool:
 def examined(server: Server) -> dict[str, Any]:
     """What is to be alike on two servers, as the one that runs now has it.
 
-    ``settings`` maps every name to value and source, ``assertions`` is on or off, ``cflags`` what
-    the server was compiled with, or None where this role may not see it.
+    ``settings`` maps every name to value and source, ``assertions`` is on or off, ``build`` tells
+    the compiler, ``cflags`` its flags, or is None where this role may not see them.
     """
     with server.connect() as connection:
         settings = connection.execute(
             "SELECT name, setting, source FROM pg_settings WHERE name <> ALL (%s)", [NOT_RECORDED]
         ).fetchall()
-        cflags = _cflags(connection)
+        cflags = _cflags(server, connection)
+        build = connection.execute("SELECT version()").fetchone()
     known = {name: [value, source] for name, value, source in settings}
     return {
         "version_text": server.version_text,
         "settings": known,
         "assertions": known.get("debug_assertions", [None])[0],
         "cflags": cflags,
+        "build": build[0] if build else None,
     }
 
 
-def _cflags(connection: psycopg.Connection[TupleRow]) -> str | None:
+def _cflags(server: Server, connection: psycopg.Connection[TupleRow]) -> str | None:
     try:
         query = "SELECT setting FROM pg_config WHERE name = 'CFLAGS'"
         found = connection.execute(query).fetchone()
     except psycopg.Error:  # before 9.6 there is no such view, and others than superusers may not
-        return None
+        is_known = is_release(server.spec)
+        return find_release(server.spec).built.partition(", ")[2] if is_known else None
     return found[0] if found else None
 
 
