@@ -13,7 +13,7 @@ import pytest
 
 from pgstudies import paths
 from pgstudies.analysis import claims, judge, meanings, origins
-from pgstudies.book.advice import advice, advice_text, counted_between
+from pgstudies.book.advice import advice, advice_text, counted_between, counted_builds
 from pgstudies.book.judging import digest_of, keep_reference
 from pgstudies.book.pages import LARGE, TERMS, answer_first, page_of
 from pgstudies.charts.claims import today, verdict_strip
@@ -201,6 +201,13 @@ def test_the_card_of_an_upgrade_has_what_was_counted_and_what_lies_between() -> 
     assert "maintenance_work_mem" not in advice_text("17", "18")
     assert "pgstudies compare --baseline 14 --candidate 18" in text
     assert "synchronize_seqscans" in advice_text()
+    assert counted_builds("14", "18").startswith("Both are built with gcc 7.5.0")
+    told = re.sub(r"\s+", " ", advice_text("9.6", "14"))
+    assert "9.6 is built with gcc 4.4.7" in told
+    assert "14 with gcc 7.5.0" in told
+    assert "compare --baseline DIRECTORY --candidate DIRECTORY" in told
+    assert "builds differ: " in text
+    assert "builds differ" not in advice_text()
 
 
 @pytest.mark.parametrize(

@@ -390,24 +390,28 @@ def test_servers_are_listed_with_what_is_here(
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     (cached.directory / "bin").mkdir(parents=True)
     (cached.directory / "bin" / "postgres").touch()
-    empty = {"postgres": hashlib.sha256(b"").hexdigest()}
-    cached.unpacked.write_text(json.dumps(empty))
+    cached.unpacked.write_text(json.dumps({"postgres": hashlib.sha256(b"").hexdigest()}))
     lines = pgstudies("servers").out.splitlines()
     assert lines[0].startswith("embedded  ")
-    assert "9.3       9.3.5   would be fetched (22.8 MB)" in lines
-    assert "9.6       9.6.24  cached" in lines
+    assert lines[0].split()[:3] == ["embedded", "18.6", "-O2"]
+    assert "9.3       9.3.5   gcc 4.1.2, -O2  would be fetched (22.8 MB)" in lines
+    assert "9.6       9.6.24  gcc 4.4.7, -O2  cached" in lines
     assert lines[-2].startswith("`pgstudies servers fetch all` would fetch 1")
     assert lines[-1] == "Releases are kept in ~/cache/releases."
     monkeypatch.setattr("shutil.which", lambda _: None)
     lines = pgstudies("servers").out.splitlines()
-    assert "9.6       9.6.24  cached" in lines
-    assert "16        16.11   cannot be fetched: there is no mvn on PATH " in "\n".join(lines)
+    assert "9.6       9.6.24  gcc 4.4.7, -O2  cached" in lines
+    newest = find_release("16").version
+    assert (
+        f"16        {newest}   gcc 7.5.0, -Os  cannot be fetched: there is no mvn on PATH "
+        in "\n".join(lines)
+    )
     fetched = pgstudies("servers", "fetch", "9.6")
     assert (fetched.code, fetched.out) == (0, f"9.6: {cached.directory}\n")
     refused = pgstudies("servers", "fetch", "9.6", "16")
     assert refused.code == 3
     assert refused.err == (
-        "pgstudies: PostgreSQL 16.11 cannot be fetched: there is no mvn on PATH "
+        f"pgstudies: PostgreSQL {newest} cannot be fetched: there is no mvn on PATH "
         f"({installing('mvn')}).\n"
     )
 

@@ -12,6 +12,7 @@ from pgstudies.cli import doctor
 from pgstudies.cli.checks import Check
 from pgstudies.cli.doctor import examine, exit_code
 from pgstudies.host._gate import Finding
+from pgstudies.programs import releases
 from pgstudies.tools import Tool, installing
 from tests.servers_at_hand import BUILDER, LESSER, dsn_of
 
@@ -120,8 +121,8 @@ def test_releases_that_are_out_of_reach_are_told(
     known = "11 of PostgreSQL, 9.3 to 18, 0 cached"
     assert doctor._releases().ok is None
     assert doctor._releases().sentence == (
-        f"{known}; arms on other releases: not run: PostgreSQL 18.1 cannot be fetched: there is no "
-        f"mvn on PATH ({installing('mvn')})"
+        f"{known}; arms on other releases: not run: PostgreSQL {releases()[-1].version} cannot be "
+        f"fetched: there is no mvn on PATH ({installing('mvn')})"
     )
     monkeypatch.setattr("pgstudies.programs._releases.shutil.which", lambda _: "/usr/bin/mvn")
     assert doctor._releases() == Check(

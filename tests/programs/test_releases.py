@@ -12,7 +12,7 @@ import tarfile
 import time
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
@@ -23,11 +23,14 @@ from pgstudies.measuring._design import Arm
 from pgstudies.measuring._trial import Trial
 from pgstudies.measuring.counters import StatementCounters
 from pgstudies.programs import _releases as releases
-from pgstudies.programs import fetching
+from pgstudies.programs import fetching, updating
 from pgstudies.programs._releases import Release, find_release, reason_not_available
 from pgstudies.programs.fetching import fetch
 from pgstudies.programs.installations import find_binaries
+from pgstudies.programs.updating import update_releases
 from pgstudies.programs.versions import counts_wal, parse_version
+from pgstudies.records import built_with
+from pgstudies.servers import server_facts
 from pgstudies.servers._serve import serve
 from pgstudies.servers.owned import OwnedServer
 from pgstudies.tools import installing
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FETCHED_IN_CI = ["9.3", "9.6", "13", "14", "16", "17"]
+JAR = "postgres-99.1.jar"
 OLDEST_AND_NEWEST = ["9.3", "17"]
 
 REFUSED = (
@@ -108,6 +112,30 @@ class Mirror:
             f'cp {jar} "${{6#-DoutputDirectory=}}"/postgres-99.1.jar'
         )
 
+    def publishes(self, content: bytes, member: zipfile.ZipInfo | None = None) -> None:
+        """Have the catalog expect a jar with this member, and serve it."""
+        path = self.directory / JAR
+        with zipfile.ZipFile(path, "w") as jar:
+            jar.writestr(member or "postgres.txz", content)
+        self.serves(path)
+        self.expects(path)
+
+    def expects(self, jar: Path) -> None:
+        sha256 = hashlib.sha256(jar.read_bytes()).hexdigest()
+        text = re.sub('sha256 = ".*"', f'sha256 = "{sha256}"', self.catalog.read_text())
+        self.catalog.write_text(text)
+        releases.releases.cache_clear()
+
+    def has(self, *versions: str) -> None:
+        """Say that there are these versions, and serve the jar of each that is asked for."""
+        told = "".join(f"<version>{version}</version>" for version in versions)
+        self.kept.parent.mkdir(parents=True, exist_ok=True)
+        (self.kept.parent / "maven-metadata-central.xml").write_text(f"<versions>{told}</versions>")
+        self.does(
+            'case "$*" in *:resolve*) echo "[ERROR] No versions available"; exit 1;; esac\n'
+            f'cp {self.directory}/postgres-"${{5##*:}}".jar "${{6#-DoutputDirectory=}}"/'
+        )
+
     def does(self, script: str) -> None:
         begin = f'echo "$@" >> {self.calls}\necho "[DEBUG] Using local repository at '
         self.mvn.write_text(f'#!/bin/sh\n{begin}{self.directory / "repository"}"\n{script}\n')
@@ -129,6 +157,7 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror]:
     monkeypatch.setenv("PGSTUDIES_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", f"{mirror.mvn.parent}{os.pathsep}/usr/bin{os.pathsep}/bin")
     monkeypatch.setattr(releases, "RELEASES", mirror.catalog)
+    monkeypatch.setattr(updating, "RELEASES", mirror.catalog)
     monkeypatch.setattr("platform.system", lambda: "Linux")
     releases.releases.cache_clear()
     yield mirror
@@ -293,6 +322,145 @@ def test_a_cache_that_others_can_change_is_not_used(mirror: Mirror) -> None:
     assert len(mirror.fetched) == 1
 
 
+def entry(name: str, **more: Any) -> tuple[tarfile.TarInfo, bytes]:
+    made = tarfile.TarInfo(name)
+    for field, value in more.items():
+        setattr(made, field, value)
+    content = b"#!/bin/sh\n" if made.isreg() else b""
+    made.size = more.get("size", len(content))
+    return made, content
+
+
+def link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> tuple[tarfile.TarInfo, bytes]:
+    return entry(name, type=kind, linkname=target)
+
+
+PROGRAMS = [entry("bin/initdb"), entry("bin/postgres")]
+
+
+def packed(*entries: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w:xz") as tar:
+        for made, content in entries:
+            if made.size == len(content):
+                tar.addfile(made, io.BytesIO(content))
+            else:
+                tar.addfile(made)  # a header that promises more than there is
+    return archive.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("member", "why"),
+    [
+        (packed(entry("../outside"), *PROGRAMS), r"\.\./outside would be written elsewhere"),
+        (packed(entry("/tmp/outside"), *PROGRAMS), "/tmp/outside would be written elsewhere"),
+        (
+            packed(link("a", ".."), entry("a/b"), *PROGRAMS),
+            "outside|a/b would be written",
+        ),
+        (packed(link("a", "b"), entry("a/b"), *PROGRAMS), "a/b would be written elsewhere"),
+        (packed(link("a", "b"), entry("a"), *PROGRAMS), "a would be written elsewhere"),
+        (packed(link("a", "../../etc/passwd"), *PROGRAMS), "outside|is a link to"),
+        (packed(link("a", "/etc/passwd"), *PROGRAMS), "absolute|is a link to /etc/passwd"),
+        (packed(link("a", "../x", tarfile.LNKTYPE), *PROGRAMS), "a would be written elsewhere"),
+        (packed(entry("pipe", type=tarfile.FIFOTYPE), *PROGRAMS), "pipe is neither a file, a "),
+        (packed(entry("disk", type=tarfile.BLKTYPE), *PROGRAMS), "disk is neither a file, a "),
+        (packed(PROGRAMS[0], link("bin/postgres", "initdb")), "it has no bin/postgres"),
+        (packed(PROGRAMS[1]), "it has no bin/initdb"),
+        (packed(entry("huge", size=2**40)), r"it holds more than 1\.1 GB"),
+        (packed(*PROGRAMS)[:100], "."),
+        (packed(*PROGRAMS, entry("short", size=2**20)), "."),
+        (b"/usr/bin", "."),
+        (b"", "."),
+    ],
+)
+def test_a_jar_as_expected_that_is_no_release_is_refused(
+    mirror: Mirror, member: bytes, why: str
+) -> None:
+    """Whoever changed the catalog has changed its checksum as well."""
+    mirror.publishes(member)
+    before = {path for path in mirror.directory.rglob("*") if "cache" not in path.parts}
+    with pytest.raises(ServerError, match=rf"99\.1 cannot be unpacked: .*{why}"):
+        fetch("99")
+    assert mirror.cache == []
+    made = {path for path in mirror.directory.rglob("*") if "cache" not in path.parts} - before
+    assert {path.name for path in made} <= {"repository", "org", "example", "postgres", "99.1", JAR}
+
+
+def test_a_jar_with_a_link_for_a_member_is_refused(mirror: Mirror) -> None:
+    member = zipfile.ZipInfo("postgres.txz")
+    member.external_attr = 0o120777 << 16
+    mirror.publishes(b"/etc/passwd", member)
+    with pytest.raises(ServerError, match=r"99\.1 cannot be unpacked: "):
+        fetch("99")
+    assert mirror.cache == []
+
+
+@pytest.mark.parametrize("cut", [1, 50, 200])
+def test_a_jar_that_was_cut_is_refused(mirror: Mirror, cut: int) -> None:
+    whole = mirror.directory / JAR
+    part = mirror.directory / "part.jar"
+    part.write_bytes(whole.read_bytes()[:-cut])
+    mirror.serves(part)
+    with pytest.raises(ServerError, match="is not the one expected"):
+        fetch("99")
+    mirror.expects(part)
+    with pytest.raises(ServerError, match=r"99\.1 cannot be unpacked: "):
+        fetch("99")
+    assert mirror.cache == []
+
+
+def test_a_jar_without_its_member_is_refused(mirror: Mirror) -> None:
+    mirror.publishes(packed(*PROGRAMS), zipfile.ZipInfo("other.txz"))
+    with pytest.raises(ServerError, match=r"99\.1 cannot be unpacked: .*postgres\.txz"):
+        fetch("99")
+
+
+def test_newer_minor_versions_are_written_into_the_catalog(mirror: Mirror) -> None:
+    others = '["9.3"]\nversion = "9.3.5"\nartifact = "org.example:old:0.3.0"\n'
+    others += (
+        mirror.catalog.read_text().partition("\n")[2].partition("artifact")[2].partition("\n")[2]
+    )
+    mirror.catalog.write_text(f"# A comment.\n{others}\n{mirror.catalog.read_text()}")
+    mirror.has("99.0", "99.1", "99.1-1", "99.2", "99.10", "99.11-beta", "100.0", "9.9")
+    newest = mirror.jar("postgres-99.10.jar", "99.10")
+    releases.releases.cache_clear()
+    assert list(update_releases()) == [
+        "9.3: 9.3.5 (its artifact has versions of its own)",
+        "99: 99.10 in place of 99.1",
+        "100: published; add it to releases.toml",
+    ]
+    assert mirror.catalog.read_text().startswith(f"# A comment.\n{others}\n[")
+    found = find_release("99")
+    assert (found.version, found.artifact) == ("99.10", "org.example:postgres:99.10")
+    assert found.size_bytes == newest.stat().st_size
+    assert found.sha256 == hashlib.sha256(newest.read_bytes()).hexdigest()
+    assert find_binaries("99").version == 990010
+    before = mirror.catalog.read_bytes()
+    assert "99: 99.10 is the newest" in list(update_releases())
+    assert mirror.catalog.read_bytes() == before
+
+
+@pytest.mark.parametrize("said", ["Could not transfer metadata", "No plugin found"])
+def test_a_maven_that_tells_no_versions_changes_nothing(mirror: Mirror, said: str) -> None:
+    before = mirror.catalog.read_bytes()
+    mirror.has("99.1", "99.2")
+    mirror.does(f"echo '[ERROR] {said}'; exit 1")
+    with pytest.raises(ServerError, match=said):
+        list(update_releases())
+    assert mirror.catalog.read_bytes() == before
+
+
+def test_a_newer_jar_without_its_member_changes_nothing(mirror: Mirror) -> None:
+    before = mirror.catalog.read_bytes()
+    mirror.has("99.2")
+    with zipfile.ZipFile(mirror.directory / "postgres-99.2.jar", "w") as jar:
+        jar.writestr("other", b"")
+    with pytest.raises(ServerError, match=r"postgres:99\.2 does not hold postgres\.txz"):
+        list(update_releases())
+    assert mirror.catalog.read_bytes() == before
+
+
 @pytest.mark.usefixtures("mirror")
 @pytest.mark.parametrize("below", ["../..", "..", ".", "bin", "bin/postgres"])
 def test_nothing_that_others_can_change_is_run(below: str) -> None:
@@ -370,6 +538,7 @@ def test_every_release_starts_restarts_and_stops(release: Release) -> None:
         assert isinstance(server, OwnedServer)
         assert (server.spec, server.version) == (release.name, parse_version(release.version))
         assert server.unmet_settings.keys() <= {"jit"}
+        assert built_with(server_facts(server)) == release.built
         # Not a copy of its programs, which the account that root's servers run as cannot reach.
         exe = Path(psutil.Process(server.postmaster_pid).exe())
         assert exe == release.directory / "bin" / "postgres"

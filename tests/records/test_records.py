@@ -18,6 +18,8 @@ from pgstudies.records.reading import (
     LOCK,
     SAMPLES_SCHEMA,
     Record,
+    builds_note,
+    built_with,
     find_record,
     list_records,
     read_record,
@@ -286,6 +288,58 @@ def test_the_facts_of_a_run_are_those_that_are_known(record: Record) -> None:
         "seed": "7",
         "sessions": "2",
     }
+
+
+@pytest.mark.parametrize(
+    ("build", "cflags", "words"),
+    [
+        ("compiled by gcc (GCC) 4.1.2 20080704 (Red Hat 4.1.2-52), 64-bit", None, "gcc 4.1.2"),
+        (
+            "compiled by gcc (Ubuntu 7.5.0-3ubuntu1~18.04) 7.5.0, 64-bit",
+            "-Wall -O2 -fwrapv -Os -DX",
+            "gcc 7.5.0, -Os",
+        ),
+        ("compiled by gcc (Debian 12.2.0-14) 12.2.0, 64-bit", "-g -O2", "gcc 12.2.0, -O2"),
+        ("compiled by gcc-13 (Homebrew GCC 13.2.0) 13.2.0, 64-bit", "-O3", "gcc 13.2.0, -O3"),
+        ("compiled by Apple clang version 15.0.0 (clang-1500.3.9.4), 64-bit", "", "clang 15.0.0"),
+        ("compiled by clang version 19.1.7, 64-bit", "-O2", "clang 19.1.7, -O2"),
+        ("compiled by a compiler that nobody knows", "-O2", "-O2"),
+        (None, None, None),
+    ],
+)
+def test_what_a_server_was_built_with(build: str, cflags: str, words: str | None) -> None:
+    assert (
+        built_with({"build": build and f"PostgreSQL 1.2 on x86_64, {build}", "cflags": cflags})
+        == words
+    )
+
+
+def test_builds_are_told_where_they_differ(record: Record) -> None:
+    assert builds_note(record.info) is None
+    assert "builds" not in record.facts["fact"]
+    gcc = {"build": "PostgreSQL 9.6 on x, compiled by gcc (GCC) 4.4.7, 64-bit", "cflags": "-O2"}
+    old = {"spec": "9.6", "version_text": "PostgreSQL 9.6.24", **gcc}
+    own = record.info["server"] | gcc
+    for server, arms, note in (
+        (
+            own | {"cflags": "-Os"},
+            2,
+            "builds differ: 18.6 with gcc 4.4.7, -Os; 9.6.24 with gcc 4.4.7, -O2",
+        ),
+        (own | {"build": None}, 2, "builds differ: 18.6 with -O2; 9.6.24 with gcc 4.4.7, -O2"),
+        (own, 2, None),
+        (own | {"cflags": "-Os"}, 1, None),
+    ):
+        there = [arm("heap"), arm("9.6", server="9.6"), arm("13", not_run="no mvn", server="13")]
+        info = record.info | {
+            "server": server,
+            "servers": {"9.6": old},
+            "arms": there[:arms] + there[2:],
+        }
+        assert builds_note(info) == note
+        found = Record(record.path, info, record.samples)
+        assert dict(found.facts.rows()).get("builds") == note
+        assert found.built_with["13"] is None
 
 
 def test_a_server_elsewhere_is_not_said_to_run_on_the_clients_host(tmp_path: Path) -> None:

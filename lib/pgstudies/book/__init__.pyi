@@ -8,6 +8,7 @@ from ._scorecard import with_outcome as with_outcome
 from .advice import advice as advice
 from .advice import advice_text as advice_text
 from .advice import counted_between as counted_between
+from .advice import counted_builds as counted_builds
 from .checks import display_checks as display_checks
 from .judging import digest_of as digest_of
 from .judging import judged as judged

@@ -14,7 +14,7 @@ from ..analysis.agreement import NOT_TESTED
 from ..analysis.intervals import fewest_blocks
 from ..charts import OUTCOMES, outcome_of
 from ..errors import StudyError
-from ..records.reading import host_of, list_records, machine_of, readable_records
+from ..records.reading import builds_note, host_of, list_records, machine_of, readable_records
 from ..studies.executed import book_runs
 from .judging import judged
 
@@ -31,7 +31,7 @@ SCHEMA: dict[str, pl.DataType] = {
     **dict.fromkeys(["published_ratio", "ratio", "low", "high", "beside"], pl.Float64()),
     "blocks": pl.Int64(),
     **dict.fromkeys(["verdict", "server", "release", "host", "date"], pl.String()),
-    **dict.fromkeys(["profile", "record", "machine", "link"], pl.String()),
+    **dict.fromkeys(["profile", "record", "machine", "builds", "link"], pl.String()),
     "current": pl.Boolean(),
     "reference": pl.Boolean(),
 }
@@ -59,7 +59,8 @@ def scorecard(
     beside, the ratio by wall time where CPU time judged, and the other way round; verdict, one of
     ``agreement``, "inconclusive: n more blocks", "not judged: reason" or "not tested: reason";
     server, the version that the claim was judged on, and release, such as 9.6 or
-    18; date (UTC) when the record was begun; link, the place on the study's page, from the
+    18; date (UTC) when the record was begun; builds, how its servers were built where that
+    differs; link, the place on the study's page, from the
     directory of the studies; current, whether this is the record of the page, or without a page
     the newest one, if possible with enough blocks for intervals; reference, whether it is the
     newest reference record of the study.  Rows are in the order of the claims, each by its current
@@ -129,6 +130,7 @@ def _cards(record: Record) -> dict[str, dict[str, Any]]:
         "profile": record.info.get("profile"),
         "record": record.path.name,
         "machine": machine_of(record.info["host"]),
+        "builds": builds_note(record.info),
     }
     try:
         table = judged(record.path)

@@ -9,6 +9,7 @@ import polars as pl
 from ..analysis import meanings, origins
 from ..errors import StudyError
 from ..records import (
+    builds_note,
     fullest_counts,
     open_case,
     read_info,
@@ -47,7 +48,8 @@ def advice() -> pl.DataFrame:
 
     Columns: study, claim, about (a setting or a thing), sentence, before and after (the releases
     that a change lies between, null for what is no matter of releases), ratio with its 95 %
-    interval from low to high, verdict, where: release, machine, date and size of the record.
+    interval from low to high, verdict, where: release, machine, date and size of the record, and
+    for a change between releases how these were built, where that differs.
     """
     found = [pl.DataFrame(schema=_CARD)]
     for study in origins():
@@ -55,11 +57,18 @@ def advice() -> pl.DataFrame:
         if known is None:
             continue
         directory, judged = known
+        info = read_info(directory)
+        builds = [pl.lit(note) for note in [builds_note(info)] if note]
         figures = judged.select("claim", "ratio", "low", "high", "verdict")
         found.append(
             meanings(study, judged)
             .join(figures, on="claim", maintain_order="left")
-            .with_columns(where=pl.lit(where_of(read_info(directory))))
+            .with_columns(where=pl.lit(where_of(info)))
+            .with_columns(
+                where=pl.when(pl.col("before").is_null())
+                .then("where")
+                .otherwise(pl.concat_str("where", *builds, separator="; "))
+            )
             .select(list(_CARD))
         )
     return pl.concat(found)
@@ -100,6 +109,23 @@ def counted_between(before: str, after: str) -> pl.DataFrame:
     )
 
 
+def counted_builds(before: str, after: str) -> str:
+    """How the two releases of ``counted_between`` were built, in a sentence."""
+    one, other = _builds(before, after)
+    if one == other:
+        return f"Both are built with {one}."
+    return (
+        f"{before} is built with {one}, {after} with {other}: part of a difference can be due to "
+        f"the compiler."
+    )
+
+
+def _builds(*releases: str) -> list[str]:
+    record = fullest_counts()
+    built = record.built_with if record else {}
+    return [built.get(release) or "an unknown compiler" for release in releases]
+
+
 def advice_text(before: str | None = None, after: str | None = None) -> str:
     """The card for a terminal: for an upgrade from ``before`` to ``after``, or for settings alone.
 
@@ -118,9 +144,12 @@ def _lines(before: str | None, after: str | None) -> Iterator[str]:
         yield "=" * WIDTH
         yield from _told(crossed(cards, before, after))
         yield from _counted(units, before, after)
+        yield from wrapped(counted_builds(before, after))
         yield ""
-        yield "Measure it on servers of your own:"
-        yield f"  pgstudies compare --baseline {before} --candidate {after} --minutes 30"
+        alike = len(set(_builds(before, after))) == 1
+        one, other = (before, after) if alike else ("DIRECTORY", "DIRECTORY")
+        yield f"Measure it on servers of your own{'' if alike else ', both built alike'}:"
+        yield f"  pgstudies compare --baseline {one} --candidate {other} --minutes 30"
         yield ""
     yield "Settings and habits"
     yield "=" * WIDTH

@@ -75,6 +75,7 @@ def _study(study: str, part: pl.DataFrame) -> Iterator[str]:
         yield from wrapped(
             f"{usual['host']}, PostgreSQL {usual['server']}, {usual['date']} UTC, "
             f"{usual['blocks']} blocks, {usual['profile'] or 'unknown'} size"
+            f"{'; ' if usual['builds'] else ''}{usual['builds'] or ''}"
         )
     if doubtful_machines(read_checks()) & set(part["machine"]):
         yield "MARKED: measuring failed a check on this host (its page says which)."

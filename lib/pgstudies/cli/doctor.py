@@ -132,7 +132,10 @@ def _server(server: Server) -> Iterator[Check]:
     is_managed = can.has("restart")
     whose = "managed: each run starts and stops it" if is_managed else "external"
     release = f"PostgreSQL {server.version_text.removeprefix('PostgreSQL ')}"
-    yield Check("server", True, f"{release} ({server.spec}), {whose}")
+    place = server.spec
+    if server.binaries is not None and server.binaries.stands_in:
+        place = f"{server.binaries.source}: {server.binaries.stands_in}"
+    yield Check("server", True, f"{release} ({place}), {whose}")
     if is_managed and os.geteuid() == 0:
         yield Check("account", True, f"you are root, so servers run as {server_account().name}")
     for right, (name, then, without) in _RIGHTS.items():

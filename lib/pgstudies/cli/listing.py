@@ -20,7 +20,7 @@ from ..errors import ServerError, StudyError
 from ..files import size_text
 from ..measuring import COMPARED
 from ..programs import reason_not_available, releases, releases_dir
-from ..programs.installations import find_binaries
+from ..programs.installations import find_embedded, optimisation
 from ..records import reading as recorded
 from ..rooms import find_room
 from ..studies import plan, profiles_of
@@ -90,12 +90,12 @@ def records(study: str | None = None) -> str:
 
 
 def servers() -> str:
-    """One line for the embedded server and for each release: its version, and whether it is here.
+    """One line for the embedded server and for each release: version, build, whether it is here.
 
     Then what would be fetched, and where to.
     """
-    table = _table("", "", "")
-    for row in [_embedded(), *((r.name, r.version, _state(r)) for r in releases())]:
+    table = _table("", "", "", "")
+    for row in [_embedded(), *((r.name, r.version, r.built, _state(r)) for r in releases())]:
         table.add_row(*row)
     lines = _drawn(table)
     absent = [
@@ -106,13 +106,14 @@ def servers() -> str:
     return "\n".join([*lines, f"Releases are kept in {_from_home(releases_dir())}."])
 
 
-def _embedded() -> tuple[str, str, str]:
+def _embedded() -> tuple[str, str, str, str]:
     try:
-        found = find_binaries(EMBEDDED)
+        found = find_embedded(fetches=False)
     except ServerError as error:
-        return EMBEDDED, "", f"not here: {error}"
+        return EMBEDDED, "", "", f"not here: {error}"
     number = found.version_text.removeprefix("PostgreSQL ").split()[0]
-    return EMBEDDED, number, f"installed: {found.source}"
+    why = f" (because {found.stands_in})" if found.stands_in else ""
+    return EMBEDDED, number, optimisation(found) or "", f"{found.source}{why}"
 
 
 def _state(release: Release) -> str:

@@ -1,4 +1,4 @@
-"""The commands ``pgstudies servers``: list PostgreSQL releases, and fetch them."""
+"""The commands ``pgstudies servers``: list PostgreSQL releases, fetch and update them."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ def servers(context: typer.Context) -> None:
       pgstudies servers
       pgstudies servers fetch 9.3 9.6
       pgstudies servers fetch all
+      pgstudies servers update
       pgstudies run STUDY --server 9.6
     """  # noqa: D301
     if context.invoked_subcommand is None:
@@ -54,3 +55,20 @@ def fetch_releases(
         except KeyboardInterrupt:
             say(f"interrupted; {release.name} was not fetched: run it again.")
             raise typer.Exit(130) from None
+
+
+@servers_app.command("update", short_help="Look for newer minor versions.")
+def update() -> None:
+    """Look for newer minor versions of the releases, and write them into data/releases.toml.
+
+    Maven (mvn) fetches each jar that is new, for its size and checksum.  Start a new one before
+    it is committed: pytest tests/programs/test_releases.py -k NAME.
+
+    \b
+    Example:
+      pgstudies servers update
+    """  # noqa: D301
+    from ..programs.updating import update_releases
+
+    for sentence in update_releases():
+        typer.echo(sentence)

@@ -13,6 +13,7 @@ from ..analysis.families import flipped
 from ..analysis.intervals import hodges_lehmann
 from ..analysis.pairing import log_ratios
 from ..measuring import AGAIN, BASELINE, CANDIDATE
+from ..records import built_with
 from .measured import CPU, PLACE, TIME, rounds_of
 
 if TYPE_CHECKING:
@@ -324,10 +325,12 @@ def builds(measured: Sequence[Measured]) -> Outcome:
     """Whether both are built without assertions, and at the same level of optimisation."""
     wrong: dict[str, None] = {}
     levels: dict[str, str] = {}
+    compilers: dict[str, None] = {}
     for _, baseline, candidate in _facts(measured):
         for name, side in ((BASELINE, baseline), (CANDIDATE, candidate)):
             if side["assertions"] == "on":
                 wrong[f"the {name} is built with assertions"] = None
+            compilers[built_with({"build": side.get("build")}) or "an unknown compiler"] = None
             if side["cflags"] is None:
                 continue
             found = [word for word in side["cflags"].split() if word.startswith("-O")]
@@ -339,14 +342,14 @@ def builds(measured: Sequence[Measured]) -> Outcome:
     if len(set(levels.values())) > 1:
         flags = " and ".join(f"the {name} with {level}" for name, level in levels.items())
         return Outcome(passed=False, sentence=f"The two are built differently: {flags}.")
-    if not levels:
+    if len(levels) < len((BASELINE, CANDIDATE)):
         return Outcome(
             passed=None,
-            sentence="No assertions; with what the servers were compiled cannot be seen.",
+            sentence="No assertions; with what both servers were compiled cannot be seen.",
         )
+    by = f", by {' and '.join(compilers)}" if len(compilers) > 1 else ""
     return Outcome(
-        passed=True,
-        sentence=f"Both are built without assertions, with {' '.join(set(levels.values()))}.",
+        passed=True, sentence=f"Both are built without assertions, with {levels[BASELINE]}{by}."
     )
 
 

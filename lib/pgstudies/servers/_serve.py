@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import sys
 from typing import TYPE_CHECKING
 
 from ..addresses import EMBEDDED, Address
@@ -29,7 +31,7 @@ def serve(
     ``spec`` is ``embedded``, a release such as ``9.6``, which is fetched if need be, a directory of
     binaries or a ``postgresql://`` DSN; the default is ``$PGSTUDIES_SERVER``, else ``embedded``.
     ``settings`` are the study's, in every state.  ``cpu`` is the core to keep an owned server on;
-    a running server stays where it is.
+    a running server stays where it is.  What stands in for the embedded server is told on stderr.
 
     Raises StudyError for any other word, and ServerError for a server that cannot be used.
     """
@@ -45,4 +47,12 @@ def serve(
             f"directory that holds initdb and postgres, or a DSN like "
             f"postgresql://user@host:5432/database."
         )
-    return OwnedServer(find_binaries(wanted), spec=wanted, settings=settings, cpu=cpu)
+    binaries = find_binaries(wanted)
+    if binaries.stands_in:
+        _say_once(f"Using {binaries.version_text}, {binaries.source}: {binaries.stands_in}.")
+    return OwnedServer(binaries, spec=wanted, settings=settings, cpu=cpu)
+
+
+@functools.cache
+def _say_once(sentence: str) -> None:
+    print(sentence, file=sys.stderr)

@@ -10,6 +10,7 @@ import psutil
 import psycopg
 
 from ..host import postgres_revision
+from ..programs import find_release, is_release
 from .settings import NOT_RECORDED
 
 if TYPE_CHECKING:
@@ -25,16 +26,22 @@ def server_facts(server: Server) -> dict[str, Any]:
     """What a record tells of a server that runs: version, build, settings, what it can do.
 
     ``elsewhere`` is whether it runs on another machine than we do, as far as its address tells.
+    ``source`` is where a managed server's programs are from, ``stands_in`` why they are taken in
+    place of the wheel's; ``cflags`` is what it was compiled with, null where that is not known.
     """
     capabilities = server.capabilities
     with server.connect() as connection:
         elsewhere = _is_elsewhere(connection)
         build = connection.execute("SELECT version()").fetchone()
+        cflags = _cflags(server, connection)
     return {
         "spec": server.spec,
+        "source": server.binaries.source if server.binaries else None,
+        "stands_in": (server.binaries.stands_in or None) if server.binaries else None,
         "version": server.version,
         "version_text": server.version_text,
         "build": build[0] if build else None,
+        "cflags": cflags,
         "owned": capabilities.has("restart"),
         "elsewhere": elsewhere,
         "superuser": capabilities.has("superuser"),
@@ -53,28 +60,35 @@ def _is_elsewhere(connection: psycopg.Connection[TupleRow]) -> bool:
 def examined(server: Server) -> dict[str, Any]:
     """What is to be alike on two servers, as the one that runs now has it.
 
-    ``settings`` maps every name to value and source, ``assertions`` is on or off, ``cflags`` what
-    the server was compiled with, or None where this role may not see it, ``revision`` that of the
-    checkout in which its programs lie, or None.
+    ``settings`` maps every name to value and source, ``assertions`` is on or off, ``build`` tells
+    the compiler, ``cflags`` its flags, or is None where this role may not see them, ``revision`` is
+    that of the checkout in which the programs lie, or None.
     """
     with server.connect() as connection:
         settings = connection.execute(
             "SELECT name, setting, source FROM pg_settings WHERE name <> ALL (%s)", [NOT_RECORDED]
         ).fetchall()
-        try:
-            found = connection.execute(
-                "SELECT setting FROM pg_config WHERE name = 'CFLAGS'"
-            ).fetchone()
-        except psycopg.Error:  # before 9.6 there is no such view
-            found = None
+        cflags = _cflags(server, connection)
+        build = connection.execute("SELECT version()").fetchone()
     known = {name: [value, source] for name, value, source in settings}
     return {
         "version_text": server.version_text,
         "settings": known,
         "assertions": known.get("debug_assertions", [None])[0],
-        "cflags": found[0] if found else None,
+        "cflags": cflags,
+        "build": build[0] if build else None,
         "revision": postgres_revision(server.binaries.bindir) if server.binaries else None,
     }
+
+
+def _cflags(server: Server, connection: psycopg.Connection[TupleRow]) -> str | None:
+    try:
+        query = "SELECT setting FROM pg_config WHERE name = 'CFLAGS'"
+        found = connection.execute(query).fetchone()
+    except psycopg.Error:  # before 9.6 there is no such view, and others than superusers may not
+        is_known = is_release(server.spec)
+        return find_release(server.spec).built.partition(", ")[2] if is_known else None
+    return found[0] if found else None
 
 
 def identity(server: Server) -> str:
