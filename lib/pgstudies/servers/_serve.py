@@ -16,20 +16,26 @@ from .owned import OwnedServer
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from .limits import Limits
+
 
 Server = OwnedServer | DsnServer
 """A managed server, or an external one; ``capabilities`` say what each gives."""
 
 
 def serve(
-    spec: str | None = None, *, settings: Mapping[str, str] = {}, cpu: int | None = None
+    spec: str | None = None,
+    *,
+    settings: Mapping[str, str] = {},
+    cpu: int | None = None,
+    limits: Limits | None = None,
 ) -> Server:
     """The server that ``spec`` names, ready for use, as a context manager.
 
     ``spec`` is ``embedded``, a release such as ``9.6``, which is fetched if need be, a directory of
     binaries or a ``postgresql://`` DSN; the default is ``$PGSTUDIES_SERVER``, else ``embedded``.
     ``settings`` are the study's, in every state.  ``cpu`` is the core to keep an owned server on;
-    a running server stays where it is.
+    a running server stays where it is.  ``limits`` has it ready for ``limited``.
 
     Raises StudyError for any other word, and ServerError for a server that cannot be used.
     """
@@ -45,4 +51,5 @@ def serve(
             f"directory that holds initdb and postgres, or a DSN like "
             f"postgresql://user@host:5432/database."
         )
-    return OwnedServer(find_binaries(wanted), spec=wanted, settings=settings, cpu=cpu)
+    binaries = find_binaries(wanted)
+    return OwnedServer(binaries, spec=wanted, settings=settings, cpu=cpu, limits=limits)
