@@ -37,6 +37,12 @@
  */
 #define DRIVE_BUFFER_BYTES (8 * 1024 * 1024)
 
+/*
+ * Requests so near the head are in its way: the processes that read for one
+ * scan come in any order, and a drive sorts what it is asked for.
+ */
+#define NEAR_BYTES (2 * 1024 * 1024)
+
 static Disk *disk;
 static Page *pages;
 static uint32_t *chains;
@@ -190,6 +196,15 @@ begin_limits(uint64_t wanted)
 
 /* The disk */
 
+static int
+is_near_head(uint64_t file, uint64_t first)
+{
+	int64_t		distance = (int64_t) (first - disk->head_page) * PAGE_BYTES;
+
+	return disk->head_file == file &&
+		distance >= -NEAR_BYTES && distance <= NEAR_BYTES;
+}
+
 /* Read pages that lie side by side; the head does one thing at a time. */
 static void
 read_from_disk(uint64_t file, uint64_t first, uint64_t count)
@@ -199,7 +214,7 @@ read_from_disk(uint64_t file, uint64_t first, uint64_t count)
 
 	/* What follows the last read it has begun to read, if it is left to do so. */
 	if (disk->bytes_per_s > 0 && disk->reads_per_s == 0 &&
-		disk->head_file == file && disk->head_page == first)
+		is_near_head(file, first))
 		begins -= DRIVE_BUFFER_BYTES / disk->bytes_per_s;
 	if (begins < disk->free_s)
 		begins = disk->free_s;

@@ -155,6 +155,7 @@ class Record:
             ],
             "virtualization": [host.get("virtualization")],
             "disk": [host.get(name) for name in ("device", "device_scheduler", "file_system")],
+            "limits on disk and memory": [info.get("limits")],
             "pinned to core": [info.get("pinned_to_core")],
             "seed": [info.get("seed")],
             "sessions": [len(info.get("sessions", [])) or None],
