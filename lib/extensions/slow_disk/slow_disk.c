@@ -226,7 +226,6 @@ read_from_disk(uint64_t file, uint64_t first, uint64_t count)
 	disk->head_file = file;
 	disk->head_page = first + count;
 	disk->bytes_read += count * PAGE_BYTES;
-	disk->requests++;
 	for (uint64_t number = first; number < first + count; number++)
 		put(file, number, disk->free_s);
 }

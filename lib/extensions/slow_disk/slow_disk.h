@@ -22,7 +22,6 @@ typedef struct
 	/* Set by the server's processes, under the lock. */
 	uint64_t	started;		/* servers that have loaded the library */
 	uint64_t	bytes_read;		/* from the disk, ever */
-	uint64_t	requests;
 	uint64_t	in_force;		/* the number of the limits that the rest is of */
 	uint64_t	room;			/* pages that the cache may have */
 	uint64_t	cached;			/* that it has */
