@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +18,8 @@ from pgstudies.host import cgroups, disks
 from pgstudies.host.cgroups import limits_on, reason_no_limits
 from pgstudies.measuring._design import Arm
 from pgstudies.measuring._trial import Trial
+from pgstudies.paths import EXTENSIONS
+from pgstudies.programs.compilers import find_compiler
 from pgstudies.servers._serve import serve
 from pgstudies.servers._slow_disk import SlowDisk
 from pgstudies.servers.limits import limited
@@ -200,6 +203,16 @@ def test_a_server_not_started_for_limits_has_no_library_in_front_of_its_reads(
     with pytest.raises(CannotRun, match="not started for limits"), limited(owned, memory_bytes=1):
         pass
     assert b"slow_disk" not in Path(f"/proc/{owned.postmaster_pid}/maps").read_bytes()
+
+
+def test_the_library_compiles_without_a_warning(tmp_path: Path) -> None:
+    try:
+        compiler = find_compiler()
+    except CannotRun as reason:
+        skip_but_not_in_ci(str(reason))
+    source = EXTENSIONS / "slow_disk" / "slow_disk.c"
+    flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    subprocess.run([*compiler, *flags, "-o", tmp_path / "library.so", source], check=True)
 
 
 def test_without_a_compiler_the_reason_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

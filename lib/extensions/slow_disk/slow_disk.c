@@ -184,6 +184,7 @@ put(uint64_t file, uint64_t number, double ready_s)
 static void
 begin_limits(uint64_t wanted)
 {
+	disk->cache_pages = disk->wanted_pages;
 	if (disk->cache_pages == 0 || disk->cache_pages > disk->room)
 		disk->cache_pages = disk->room;
 	memset(chains, 0, disk->cache_pages * sizeof *chains);

@@ -15,7 +15,7 @@ typedef struct
 {
 	/* Set by the program, "wanted" last. */
 	uint64_t	wanted;			/* the number of the limits, 0 for none */
-	uint64_t	cache_pages;	/* 0: as many as there is room for */
+	uint64_t	wanted_pages;	/* of the cache, 0: as there is room for */
 	uint64_t	window_pages;	/* read ahead at a time */
 	double		bytes_per_s;	/* 0: without limit */
 	double		reads_per_s;	/* 0: without limit */
@@ -23,7 +23,8 @@ typedef struct
 	uint64_t	started;		/* servers that have loaded the library */
 	uint64_t	bytes_read;		/* from the disk, ever */
 	uint64_t	in_force;		/* the number of the limits that the rest is of */
-	uint64_t	room;			/* pages that the cache may have */
+	uint64_t	room;			/* pages that any cache may have */
+	uint64_t	cache_pages;	/* that this one may have */
 	uint64_t	cached;			/* that it has */
 	double		free_s;			/* when the disk has done all it was asked for */
 	uint64_t	head_file;		/* where its head is then: at this page of that */
