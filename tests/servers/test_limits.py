@@ -222,6 +222,15 @@ def test_without_a_compiler_the_reason_says_so(monkeypatch: pytest.MonkeyPatch) 
         assert reason == "there is no /nowhere/cc, which the variable CC names"
 
 
+def test_a_path_that_cannot_be_preloaded_is_told(
+    run_base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGSTUDIES_CACHE", str(run_base / "a cache"))
+    with embedded({"fsync": "off"}, "modelled") as server:
+        reason = str(server.capabilities.reason("limits"))
+        assert "without a space or a colon" in reason
+
+
 def test_programs_that_load_no_library_are_told_by_that(monkeypatch: pytest.MonkeyPatch) -> None:
     """As static ones do not."""
     monkeypatch.setattr(SlowDisk, "environment", lambda _, __, before: before)

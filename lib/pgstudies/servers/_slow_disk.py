@@ -42,6 +42,11 @@ class SlowDisk:
         if sys.platform != "linux":
             raise CannotRun("a modelled disk takes Linux")
         self._library = build_library("slow_disk")
+        if set(str(self._library)) & set(" :"):  # which separate the names in LD_PRELOAD
+            raise CannotRun(
+                f"no server can preload {self._library}: set PGSTUDIES_CACHE to a directory "
+                f"without a space or a colon in its name"
+            )
         self._descriptor = os.memfd_create("pgstudies-slow-disk")
         os.ftruncate(self._descriptor, _HEADER_BYTES + _MOST_BYTES // _PAGE_BYTES * _BYTES_PER_PAGE)
         self._limits = 0

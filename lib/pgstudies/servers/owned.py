@@ -442,7 +442,7 @@ class OwnedServer(ServerBase):
         if self.slow_disk is not None and not self.slow_disk.loaded:
             no_limits = (
                 f"the programs of {self.version_text} load no library in front of their reads: "
-                f"they are linked statically"
+                f"they are linked statically, or the cache is on a file system without programs"
             )
         missing |= {"limits": no_limits} if no_limits else {}
         return Capabilities(missing, contrib, pgbench)
