@@ -22,13 +22,16 @@ if TYPE_CHECKING:
 
     import psycopg
 
+    from pgstudies.servers import Limits
+
 BUILDER = "dba"
 LESSER = "lesser"
 PASSWORD = "a password: p@ss/w0rd"
 
 
-def embedded(settings: dict[str, str]) -> OwnedServer:
-    return OwnedServer(find_binaries("embedded"), spec="embedded", settings=settings)
+def embedded(settings: dict[str, str], limits: Limits | None = None) -> OwnedServer:
+    binaries = find_binaries("embedded")
+    return OwnedServer(binaries, spec="embedded", settings=settings, limits=limits)
 
 
 @contextmanager

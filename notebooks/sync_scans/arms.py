@@ -29,6 +29,7 @@ def arms(
     combine_kb: Sequence[int],
     releases: Sequence[str],
     schedulers: Sequence[str],
+    limits: str,
 ) -> list[pg.Arm]:
     """Every arm, in the order of the page.
 
@@ -45,7 +46,7 @@ def arms(
     for release in releases:
         found += of_release(release, with_direct="direct" in machines)
     for scheduler in schedulers:
-        found += under_scheduler(scheduler)
+        found += under_scheduler(scheduler, limits)
     return found
 
 
@@ -146,8 +147,9 @@ def of_release(release: str, *, with_direct: bool) -> list[pg.Arm]:
     return found
 
 
-def under_scheduler(scheduler: str) -> list[pg.Arm]:
+def under_scheduler(scheduler: str, limits: str) -> list[pg.Arm]:
     """Scans in small memory while the disk has this I/O scheduler."""
+    words = "a modelled disk has no I/O scheduler: ask for limits = kernel"
     return [
         _arm(
             f"{sync}, {scheduler}",
@@ -156,6 +158,7 @@ def under_scheduler(scheduler: str) -> list[pg.Arm]:
             ("small memory",),
             [2, 4],
             scheduler=scheduler,
+            not_run=words if limits == "modelled" else None,
         )
         for sync, said in BOTH
     ]

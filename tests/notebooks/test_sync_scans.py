@@ -39,7 +39,7 @@ def arms_of(**asked: Any) -> dict[str, pg.Arm]:
     plain = {"scans": [2, 8], "machines": ["small and slow"], "table_mb": 128}
     memory = {"window": 0, "small_bytes": 16 * 2**20}
     ways = {"io_methods": ["sync"], "concurrencies": [16], "combine_kb": [128]}
-    more: dict[str, Any] = {"releases": [], "schedulers": []}
+    more: dict[str, Any] = {"releases": [], "schedulers": [], "limits": "kernel"}
     return {arm.name: arm for arm in ARMS.arms(**(plain | memory | ways | more | asked))}
 
 
@@ -69,6 +69,12 @@ def test_arms_beyond_the_post_come_only_where_they_are_asked_for() -> None:
     assert list(direct)[4:] == ["no ring", "direct, off", "direct", "direct, sync 16×128"]
     assert direct["direct, sync 16×128"].settings["debug_io_direct"] == "data"
     assert list(arms_of(schedulers=["bfq"]))[4:] == ["off, bfq", "on, bfq"]
+
+
+def test_a_modelled_disk_has_no_io_scheduler() -> None:
+    assert arms_of(schedulers=["bfq"])["on, bfq"].not_run is None
+    reason = arms_of(schedulers=["bfq"], limits="modelled")["on, bfq"].not_run
+    assert reason == "a modelled disk has no I/O scheduler: ask for limits = kernel"
 
 
 def test_a_table_smaller_than_a_quarter_of_shared_buffers_has_no_ring() -> None:

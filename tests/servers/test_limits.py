@@ -2,30 +2,254 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 
-from pgstudies.errors import CannotRun
+from pgstudies.errors import CannotRun, StudyError
 from pgstudies.host import cgroups, disks
 from pgstudies.host.cgroups import limits_on, reason_no_limits
 from pgstudies.measuring._design import Arm
 from pgstudies.measuring._trial import Trial
+from pgstudies.paths import EXTENSIONS
+from pgstudies.programs.compilers import find_compiler
 from pgstudies.servers._serve import serve
+from pgstudies.servers._slow_disk import SlowDisk
 from pgstudies.servers.limits import limited
-from tests.servers_at_hand import BUILDER, dsn_of, make_table
+from tests.conftest import own_base
+from tests.servers_at_hand import BUILDER, dsn_of, embedded, make_table, skip_but_not_in_ci
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pgstudies.servers.owned import OwnedServer
 
 ROWS = 4000  # one to a page
 
 
+# Modelled limits
+
+
+@pytest.fixture(scope="module")
+def modelled(run_base: Path) -> Iterator[OwnedServer]:
+    assert run_base.exists()
+    with embedded({"fsync": "off", "shared_buffers": "2MB"}, "modelled") as server:
+        reason = server.capabilities.reason("limits")
+        if reason:
+            skip_but_not_in_ci(reason)
+        yield server
+
+
 @pytest.fixture
-def owned(owned_on_disk: OwnedServer) -> OwnedServer:
-    return owned_on_disk
+def wide(modelled: OwnedServer) -> OwnedServer:
+    """The server with a table of 31 MB and nothing of it in its buffers."""
+
+    def build() -> None:
+        with modelled.connect() as connection:
+            make_table(connection, "wide", ROWS)
+            connection.execute("CREATE INDEX wide_i ON wide(i)")
+
+    modelled.restore("wide", build)
+    with modelled.connect() as connection:  # the catalog's pages, of which no limit is wanted
+        connection.execute("SELECT count(*) FROM wide WHERE i < 0")
+    return modelled
+
+
+def read_of(server: OwnedServer, query: str = "SELECT count(d) FROM wide") -> float:
+    """Pages that the modelled disk reads for a statement."""
+    with Trial(server, Arm("plain"), block=1) as trial:
+        trial.execute("SET max_parallel_workers_per_gather = 0")
+        trial.timed("select", query)
+        return float(next(row[9] for row in trial.rows if row[8] == "read_bytes")) / 8192
+
+
+FEW = 256
+"""Pages of the catalog that a session may read besides, or of the table that are in its buffers."""
+
+
+def test_a_page_is_read_from_the_modelled_disk_once(wide: OwnedServer) -> None:
+    with limited(wide, bytes_per_second=10**9):
+        assert ROWS - FEW <= read_of(wide) <= ROWS + FEW
+        assert read_of(wide) <= FEW
+
+
+def test_a_small_modelled_memory_does_not_keep_a_large_table(wide: OwnedServer) -> None:
+    with limited(wide, memory_bytes=ROWS * 8192 // 2):
+        assert ROWS - FEW <= read_of(wide) <= ROWS + FEW
+        assert ROWS - FEW <= read_of(wide) <= ROWS + FEW
+    with limited(wide, memory_bytes=ROWS * 8192 * 2):
+        assert read_of(wide) >= ROWS - FEW  # each limit begins with an empty cache
+        assert read_of(wide) <= FEW
+
+
+def test_the_modelled_disk_is_as_slow_as_it_is_told(wide: OwnedServer) -> None:
+    """A lower bound, which no busy machine breaks."""
+    begin = time.monotonic()
+    with limited(wide, bytes_per_second=50 * 10**6):
+        read_of(wide)
+    assert time.monotonic() - begin >= ROWS * 8192 / 50e6
+    sixty = "SELECT count(d) FROM wide WHERE i IN (SELECT g * 60 FROM generate_series(1, 60) g)"
+    begin = time.monotonic()
+    with limited(wide, reads_per_second=200):
+        assert (
+            60 <= read_of(wide, sixty) < ROWS / 2
+        )  # what is read here and there has no read-ahead
+    assert time.monotonic() - begin >= 60 / 200
+
+
+def test_without_limits_the_modelled_disk_is_not_there(wide: OwnedServer) -> None:
+    assert wide.slow_disk is not None
+    before = wide.slow_disk.bytes_read
+    with wide.connect() as connection:
+        connection.execute("SELECT count(d) FROM wide")
+    assert wide.slow_disk.bytes_read == before
+
+
+def test_what_a_statement_spills_is_not_on_the_modelled_disk(wide: OwnedServer) -> None:
+    spilled = "SELECT count(*) FROM (SELECT repeat('y', 1000) FROM generate_series(1, 30000)) q(y)"
+    with limited(wide, bytes_per_second=10**9):
+        assert read_of(wide, f"{spilled} GROUP BY y || random() LIMIT 1") <= FEW
+
+
+def test_sessions_and_servers_begun_meanwhile_are_limited(wide: OwnedServer) -> None:
+    with limited(wide, memory_bytes=ROWS * 8192 * 2):
+        assert read_of(wide) >= ROWS - FEW
+        wide.restart()
+        assert read_of(wide) <= FEW
+    assert wide.slow_disk is not None
+    assert not wide.slow_disk.limited
+
+
+def test_each_server_has_a_modelled_disk_of_its_own(wide: OwnedServer) -> None:
+    with wide.another() as other:
+        other.restore("wide", lambda: None)
+        with limited(other, bytes_per_second=10**9):
+            before = wide.slow_disk and wide.slow_disk.bytes_read
+            assert read_of(other) >= ROWS - FEW
+        assert wide.slow_disk
+        assert wide.slow_disk.bytes_read == before
+
+
+def test_a_session_killed_while_it_waits_leaves_the_disk_to_others(wide: OwnedServer) -> None:
+    with limited(wide, bytes_per_second=2 * 10**6):
+        with wide.connect() as doomed, ThreadPoolExecutor(1) as pool:
+            scan = pool.submit(doomed.execute, "SELECT count(d) FROM wide")
+            time.sleep(0.2)
+            os.kill(doomed.info.backend_pid, signal.SIGKILL)
+            with pytest.raises(psycopg.OperationalError):
+                scan.result()
+        wide.stop("immediate")
+    wide.start()
+    with limited(wide, bytes_per_second=10**9):
+        assert read_of(wide) >= ROWS - FEW
+
+
+def test_a_program_that_the_server_starts_knows_of_no_modelled_disk(modelled: OwnedServer) -> None:
+    file = modelled.workplace / "environment"
+    with modelled.connect() as connection:
+        connection.execute(f"COPY (SELECT 1) TO PROGRAM 'env > {file}'")
+    assert "LD_PRELOAD" in file.read_text()
+    assert "PGSTUDIES_SLOW_DISK" not in file.read_text()
+
+
+@pytest.mark.parametrize("name", ["reads_per_second", "bytes_per_second", "memory_bytes"])
+@pytest.mark.parametrize("value", [0, -5])
+def test_a_limit_is_a_positive_number(modelled: OwnedServer, name: str, value: int) -> None:
+    wrong: dict[str, Any] = {name: value}
+    with pytest.raises(StudyError, match=f"{name} is {value}: give"), limited(modelled, **wrong):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"io_method": "io_uring"}, "io_method = io_uring pass a modelled disk by: choose worker"),
+        ({"debug_io_direct": "data, wal"}, "direct I/O .* passes a modelled page cache by"),
+    ],
+)
+def test_reads_that_pass_the_model_by_are_refused(
+    modelled: OwnedServer, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], words: str
+) -> None:
+    monkeypatch.setattr(modelled, "_more", settings)  # not every machine starts with these
+    with pytest.raises(CannotRun, match=words), limited(modelled, memory_bytes=10**7):
+        pass
+
+
+def test_a_server_is_limited_once_at_a_time(modelled: OwnedServer) -> None:
+    with (
+        limited(modelled, memory_bytes=10**7),
+        pytest.raises(CannotRun, match="limited already"),
+        limited(modelled, memory_bytes=10**7),
+    ):
+        pass
+
+
+def test_a_modelled_memory_larger_than_its_table_of_pages_is_refused(modelled: OwnedServer) -> None:
+    with pytest.raises(CannotRun, match="at most 16 GB"), limited(modelled, memory_bytes=2**35):
+        pass
+
+
+def test_a_server_not_started_for_limits_has_no_library_in_front_of_its_reads(
+    owned: OwnedServer,
+) -> None:
+    assert "not started for limits" in str(owned.capabilities.reason("limits"))
+    with pytest.raises(CannotRun, match="not started for limits"), limited(owned, memory_bytes=1):
+        pass
+    assert b"slow_disk" not in Path(f"/proc/{owned.postmaster_pid}/maps").read_bytes()
+
+
+def test_the_library_compiles_without_a_warning(tmp_path: Path) -> None:
+    try:
+        compiler = find_compiler()
+    except CannotRun as reason:
+        skip_but_not_in_ci(str(reason))
+    source = EXTENSIONS / "slow_disk" / "slow_disk.c"
+    flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    subprocess.run([*compiler, *flags, "-o", tmp_path / "library.so", source], check=True)
+
+
+def test_without_a_compiler_the_reason_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "/nowhere/cc")
+    with embedded({"fsync": "off"}, "modelled") as server:
+        reason = server.capabilities.reason("limits")
+        assert reason == "there is no /nowhere/cc, which the variable CC names"
+
+
+def test_a_path_that_cannot_be_preloaded_is_told(
+    run_base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGSTUDIES_CACHE", str(run_base / "a cache"))
+    with embedded({"fsync": "off"}, "modelled") as server:
+        reason = str(server.capabilities.reason("limits"))
+        assert "without a space or a colon" in reason
+
+
+def test_programs_that_load_no_library_are_told_by_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As static ones do not."""
+    monkeypatch.setattr(SlowDisk, "environment", lambda _, __, before: before)
+    with embedded({"fsync": "off"}, "modelled") as server:
+        reason = str(server.capabilities.reason("limits"))
+        assert "load no library in front of their reads: they are linked statically" in reason
+
+
+# The kernel's limits
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[OwnedServer]:
+    with own_base(None) as base:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PGSTUDIES_RUN_DIR", str(base))
+            server = embedded({"fsync": "off"}, "kernel")
+        with server:
+            yield server
 
 
 def groups(postmaster_pid: int) -> list[Path]:
@@ -33,58 +257,56 @@ def groups(postmaster_pid: int) -> list[Path]:
 
 
 @pytest.fixture
-def able(owned: OwnedServer) -> None:
-    reason = owned.capabilities.reason("limits")
+def able(kernel: OwnedServer) -> OwnedServer:
+    reason = kernel.capabilities.reason("limits")
     if reason:
         pytest.skip(reason)
+    return kernel
 
 
 @pytest.mark.root
-@pytest.mark.usefixtures("able")
-def test_reads_take_at_least_the_time_they_are_given(owned: OwnedServer) -> None:
+def test_reads_take_at_least_the_time_they_are_given(able: OwnedServer) -> None:
     def build() -> None:
-        with owned.connect() as connection:
+        with able.connect() as connection:
             make_table(connection, "wide", ROWS)
             connection.execute("CREATE INDEX wide_i ON wide(i)")
 
-    owned.restore("for the throttle", build)
+    able.restore("for the throttle", build)
     query = "SELECT count(d) FROM wide WHERE i IN (SELECT g * 40 FROM generate_series(1, 60) g)"
-    with Trial(owned, Arm("plain"), block=1) as trial:
+    with Trial(able, Arm("plain"), block=1) as trial:
         assert trial.make_cold("wide", step="select")
-        with limited(owned, reads_per_second=100):
-            assert len(groups(owned.postmaster_pid)) == 1
+        with limited(able, reads_per_second=100):
+            assert len(groups(able.postmaster_pid)) == 1
             begin = time.monotonic()
             trial.timed("select", query)
             took = time.monotonic() - begin
             # Sessions opened meanwhile are bound as well.
-            with owned.connect() as other:
+            with able.connect() as other:
                 text = Path(f"/proc/{other.info.backend_pid}/cgroup").read_text()
-                assert f"pgstudies-{owned.postmaster_pid}" in text
+                assert f"pgstudies-{able.postmaster_pid}" in text
         metrics = {row[8]: row[9] for row in trial.rows}
     assert metrics["read_bytes"] >= 60 * 8192
     # The one clock in the tests: at 100 a second, 60 reads cannot be answered any sooner. The
     # kernel lets a tenth of a second's worth pass at once.
     assert took > 0.4
-    assert groups(owned.postmaster_pid) == []
+    assert groups(able.postmaster_pid) == []
 
 
 @pytest.mark.root
-@pytest.mark.usefixtures("able")
-def test_an_error_meanwhile_takes_the_limit_away(owned: OwnedServer) -> None:
-    owned.restore("empty", lambda: None)
-    with pytest.raises(KeyboardInterrupt), limited(owned, reads_per_second=100):
+def test_an_error_meanwhile_takes_the_limit_away(able: OwnedServer) -> None:
+    able.restore("empty", lambda: None)
+    with pytest.raises(KeyboardInterrupt), limited(able, reads_per_second=100):
         raise KeyboardInterrupt
-    assert groups(owned.postmaster_pid) == []
+    assert groups(able.postmaster_pid) == []
 
 
 @pytest.mark.root
-@pytest.mark.usefixtures("able")
-def test_a_server_that_stops_meanwhile_leaves_no_group(owned: OwnedServer) -> None:
-    owned.restore("empty", lambda: None)
-    pid = owned.postmaster_pid
-    with limited(owned, reads_per_second=100):
-        owned.stop()
-    owned.start()
+def test_a_server_that_stops_meanwhile_leaves_no_group(able: OwnedServer) -> None:
+    able.restore("empty", lambda: None)
+    pid = able.postmaster_pid
+    with limited(able, reads_per_second=100):
+        able.stop()
+    able.start()
     assert groups(pid) == []
 
 
@@ -95,48 +317,49 @@ def test_an_external_server_is_left_alone(stranger: OwnedServer) -> None:
             pass
 
 
-def test_a_system_without_cgroups_says_so(owned: OwnedServer, tmp_path: Path) -> None:
-    reason = reason_no_limits(owned.data_directory, owned.postmaster_pid, tmp_path)
+def test_a_system_without_cgroups_says_so(owned_on_disk: OwnedServer, tmp_path: Path) -> None:
+    reason = reason_no_limits(owned_on_disk.data_directory, owned_on_disk.postmaster_pid, tmp_path)
     assert reason is not None
     assert "no cgroups that limit reads and memory" in reason
 
 
 def test_files_on_no_disk_of_this_machine_cannot_be_slow(
-    owned: OwnedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    owned_on_disk: OwnedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disks, "DEVICES", tmp_path)
-    assert "not on a disk" in str(reason_no_limits(owned.data_directory, owned.postmaster_pid))
+    assert "not on a disk" in str(
+        reason_no_limits(owned_on_disk.data_directory, owned_on_disk.postmaster_pid)
+    )
 
 
 def test_version_2_is_asked_in_its_own_words(
-    owned: OwnedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    owned_on_disk: OwnedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Against files that stand for the kernel's: there is no version 2 with limits here."""
     (tmp_path / "cgroup.controllers").write_text("cpu io memory")
     (tmp_path / "cgroup.subtree_control").write_text("")
     monkeypatch.setattr(cgroups, "_device_of", lambda _: "254:0")
     monkeypatch.setattr(cgroups, "_remove", lambda _: None)
-    where = owned.data_directory, owned.postmaster_pid, owned.pids
+    where = owned_on_disk.data_directory, owned_on_disk.postmaster_pid, owned_on_disk.pids
     pace = {"iops": 321, "bps": 10**6}
     with limits_on(*where, pace=pace, memory_bytes=2**28, root=tmp_path):
-        group = tmp_path / f"pgstudies-{owned.postmaster_pid}"
+        group = tmp_path / f"pgstudies-{owned_on_disk.postmaster_pid}"
         assert (group / "io.max").read_text() == "254:0 riops=321 rbps=1000000"
         assert (group / "memory.max").read_text() == str(2**28)
-        assert (group / "cgroup.procs").read_text() in map(str, owned.pids())
+        assert (group / "cgroup.procs").read_text() in map(str, owned_on_disk.pids())
     assert (tmp_path / "cgroup.subtree_control").read_text() == "+io +memory"
 
 
 @pytest.mark.root
-@pytest.mark.usefixtures("able")
-def test_a_small_memory_does_not_keep_a_large_table(owned: OwnedServer) -> None:
+def test_a_small_memory_does_not_keep_a_large_table(able: OwnedServer) -> None:
     def build() -> None:
-        with owned.connect() as connection:
+        with able.connect() as connection:
             make_table(connection, "large", 12000)
 
-    owned.restore("for a small memory", build, {"shared_buffers": "2MB"})
-    with Trial(owned, Arm("plain"), block=1) as trial:
+    able.restore("for a small memory", build, {"shared_buffers": "2MB"})
+    with Trial(able, Arm("plain"), block=1) as trial:
         assert trial.make_cold("large", step="count")
-        with limited(owned, memory_bytes=48 * 2**20):
+        with limited(able, memory_bytes=48 * 2**20):
             for iteration in (1, 2):
                 trial.timed("count", "SELECT count(*) FROM large", iteration=iteration)
         read = [row[9] for row in trial.rows if row[8] == "read_bytes"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,7 +11,7 @@ from pgstudies.records.reading import list_records, read_record
 from pgstudies.rooms import find_room
 from pgstudies.studies._plan import studies
 from pgstudies.studies.run import run_study
-from tests.servers_at_hand import embedded
+from tests.servers_at_hand import embedded, skip_but_not_in_ci
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,13 +30,12 @@ def checked(notebook: Path) -> list[str]:
     ]
 
 
-def measured(study: str, output: Path, profile: str, **parameters: Any) -> list[str]:
+def measured(study: str, output: Path, profile: str) -> list[str]:
     page = run_study(
         study,
         profile=profile,
         server="embedded",
         fresh=True,
-        parameters=parameters,
         output=output / f"{study}.ipynb",
     ).notebook
     record = read_record(list_records(study)["path"][-1])
@@ -47,18 +46,16 @@ def measured(study: str, output: Path, profile: str, **parameters: Any) -> list[
 
 def skip_what_is_not_counted_here(study: str) -> None:
     if study == "sync_scans":
-        with embedded({}) as server:
+        with embedded({}, "modelled") as server:
             reason = server.capabilities.reason("limits")
         if reason:
-            pytest.skip(f"the study ran, and none of its arms with a small memory did: {reason}")
-
-
-# An ordinary account cannot make memory small: there its run is tested, and its counts are not.
-STUDIES = [pytest.param(s, marks=[pytest.mark.root] * (s == "sync_scans")) for s in studies()]
+            skip_but_not_in_ci(
+                f"the study ran, and none of its arms with a small memory did: {reason}"
+            )
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("study", STUDIES)
+@pytest.mark.parametrize("study", studies())
 def test_what_is_counted_is_what_the_notebook_says(study: str, tmp_path: Path) -> None:
     wanted = checked(find_room(study).notebook)
     assert wanted
@@ -73,9 +70,7 @@ def test_what_is_counted_is_what_the_notebook_says(study: str, tmp_path: Path) -
 def test_what_is_counted_at_quick_size_is_what_the_notebook_says(
     study: str, tmp_path: Path
 ) -> None:
-    # A table that small memory does not hold, beside other work too.
-    larger = {"table_mb": 384, "read_mb": 250} if study == "sync_scans" else {}
-    found = measured(study, tmp_path, "quick", **larger)
+    found = measured(study, tmp_path, "quick")
     skip_what_is_not_counted_here(study)
     assert found == checked(find_room(study).notebook)
 

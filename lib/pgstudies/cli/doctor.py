@@ -57,7 +57,7 @@ def examine(spec: str | None = None) -> Iterator[Check]:
 
 def _served(spec: str | None) -> Iterator[Check]:
     try:
-        with serve(spec) as server:
+        with serve(spec, limits="modelled") as server:
             yield from _server(server)
     except StudyError as error:
         yield Check("server", False, str(error), error.exit_code)
@@ -181,7 +181,7 @@ _RIGHTS: dict[Right, tuple[str, str, str]] = {
     ),
     "limits": (
         "limits",
-        "the kernel can give the server a slow disk and a small memory",
+        "a slow disk and a small memory can be modelled for the server",
         "steps with a slow disk or a small memory: not run",
     ),
     "pgbench": (

@@ -19,10 +19,10 @@ from ..errors import SpaceError, StudyError
 from ..files import size_text
 from ..paths import run_dir
 from ..records.reading import SAMPLES_SCHEMA
-from ..servers import OwnedServer, serve, size_bytes
+from ..servers import OwnedServer, size_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import ExitStack
     from pathlib import Path
 
@@ -251,8 +251,7 @@ def _free(directory: os.PathLike[str]) -> float:
 def roots_of(
     arms: Sequence[Arm],
     own: Server,
-    settings: Mapping[str, str],
-    core: int | None,
+    start: Callable[[str | None], Server],
     stack: ExitStack,
 ) -> tuple[dict[str | None, Server], dict[str | None, StudyError]]:
     """The servers by the words that arms use for them, and why others could not be started."""
@@ -263,7 +262,7 @@ def roots_of(
         if arm.not_run or spec in roots or spec in errors:
             continue
         try:
-            server = serve(spec, settings=settings, cpu=core)
+            server = start(spec)
         except SpaceError:
             raise
         except StudyError as error:

@@ -6,6 +6,7 @@ import inspect
 import os
 import sys
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from ..orders import Replies
     from ..records import Record
     from ..rooms import Room
-    from ..servers import Server
+    from ..servers import Limits, Server
     from ._design import Arm, Design
     from ._run import Procedure
     from ._trial import Trial
@@ -43,6 +44,7 @@ def measure(
     parameters: Mapping[str, Any],
     settings: Mapping[str, str],
     pin: bool = True,
+    limits: Limits | None = None,
     not_compared: Sequence[str] = (),
 ) -> Record:
     """Run every arm in every block and return the record; a run cut short is continued.
@@ -54,7 +56,8 @@ def measure(
     then take turns in random order.  A procedure that is a generator ends a turn with each
     ``yield``; one that is not is a single turn.  Of ``parameters``, all of which go into the
     record, ``server``, ``blocks`` and ``seed`` are used here.  ``settings`` hold for every arm.
-    With ``pin``, client and owned servers share one core.  ``not_compared`` are the steps that a
+    With ``pin``, client and owned servers share one core.  ``limits`` says what ``limited`` is to
+    limit them by.  ``not_compared`` are the steps that a
     comparison of two servers leaves out, as those that only warm up what follows.
 
     What to do instead of a plain run (analyse a record, measure one block, compare two servers) is
@@ -74,9 +77,10 @@ def measure(
     with _interruptible(), ExitStack() as stack:
         stack.enter_context(only_one_here(f"the study {study}"))
         findings = _look_around()
-        own = serve(parameters["server"] or None, settings=settings, cpu=core)
+        start = partial(serve, settings=settings, cpu=core, limits=limits)
+        own = start(parameters["server"] or None)
         stack.enter_context(own)
-        roots, errors = roots_of(design.arms, own, settings, core, stack)
+        roots, errors = roots_of(design.arms, own, start, stack)
         design = design.served(errors)
         room = _room_of(design)
         same = _same(
@@ -86,6 +90,7 @@ def measure(
             settings=settings,
             code=(prepare, procedure),
             core=core,
+            limits=limits,
         )
         mark = fingerprint(same)
         if replies is not None:
@@ -106,6 +111,7 @@ def measure(
                 "seed": parameters["seed"],
                 "sessions": [],
                 "gate": [],
+                "limits": limits,
                 "pinned_to_core": core if _can_pin(roots.values()) else None,
                 "server": server_facts(own),
                 "unmet": unmet_requirements(room.name, own, settings) if room else {},
@@ -156,6 +162,7 @@ def _same(
     settings: Mapping[str, str],
     code: Sequence[Callable[..., Any]],
     core: int | None,
+    limits: Limits | None,
 ) -> dict[str, Any]:
     """Everything that must be alike for two runs to be one."""
     room = _room_of(design)
@@ -167,6 +174,7 @@ def _same(
         "server": [[server.spec, server.version_text] for server in roots.values()],
         "programs": [identity(server) for server in roots.values()],
         "pinned": core is not None,
+        "limits": limits,
         "packages": packages(),
         "kernel": os.uname().release,
         "code": [

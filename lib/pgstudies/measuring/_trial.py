@@ -295,9 +295,16 @@ class Trial:
         if not self._sees_processes:
             return Counts(None, hit, read, dirtied, wal, images)
         cpu = cpu_seconds(self._backend)
-        bytes_read = device_bytes(self._processes) if everything else None
+        bytes_read = self._bytes_read() if everything else None
         executed = self._instructions.read() if self._instructions is not None else None
         return Counts(cpu, hit, read, dirtied, wal, images, bytes_read, executed)
+
+    def _bytes_read(self) -> float | None:
+        """What the device has read so far; while limits are modelled, what their disk has."""
+        disk = self.server.slow_disk
+        if disk is not None and disk.limited:
+            return float(disk.bytes_read)
+        return device_bytes(self._processes)
 
     def _begin_waits(self) -> None:
         if self._waits is not None:
@@ -311,8 +318,10 @@ class Trial:
         else:
             self.leave_out("checkpoint", "", reason)
 
-    def make_cold(self, *tables: str, step: str, case: str = "cold") -> bool:
-        """Take tables, with indexes and TOAST, out of shared buffers and the page cache.
+    def make_cold(
+        self, *tables: str, step: str, case: str = "cold", page_cache: bool = True
+    ) -> bool:
+        """Take tables, with indexes and TOAST, out of shared buffers and the ``page_cache``.
 
         Returns false, and notes that ``step`` was left out in ``case``, where that cannot be done.
         What was achieved is told afterwards by ``cold.cache_state`` from the bytes really read.
@@ -330,7 +339,8 @@ class Trial:
             self._close()
             self.server.restart(self._arm.settings)
             self._open()
-        drop_from_page_cache(self._observer, names, self.server.data_directory)
+        if page_cache:
+            drop_from_page_cache(self._observer, names, self.server.data_directory)
         return True
 
     def leave_out(self, step: str, case: str, reason: str) -> None:

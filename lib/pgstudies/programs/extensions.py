@@ -78,24 +78,48 @@ def build(name: str, binaries: Binaries) -> dict[str, str]:
 
     Raises CannotRun with the first thing that is missing.
     """
-    source = EXTENSIONS / name
-    if not source.is_dir():
-        raise CannotRun(f"there is no extension {name}")
     pg_config = server_headers(binaries)
     if binaries.version < FINDS_EXTENSIONS:
         raise CannotRun(
             f"{binaries.version_text} cannot be told where to find an extension: that began with 18"
         )
     make, compiler = find_make(), find_compiler()
-    key = [name, binaries.version_text, _digest(source), f"{compiler}{compiler_version(compiler)}"]
+    command = [make, f"PG_CONFIG={pg_config}", f"CC={shlex.join(compiler)}", "-s"]
+    command += ["with_llvm=no", "all"]
+    built = _kept(name, f"{name}-{binaries.version}", command, compiler, [binaries.version_text])
+    return {
+        "extension_control_path": f"{built}:$system",
+        "dynamic_library_path": f"{built}:$libdir",
+    }
+
+
+def build_library(name: str) -> Path:
+    """Build a library that any server can be started with, by LD_PRELOAD, as ``build`` does.
+
+    Raises CannotRun with the first thing that is missing.
+    """
+    compiler = find_compiler()
+    command = [*compiler, "-O2", "-shared", "-fPIC", "-o", f"{name}.so", f"{name}.c"]
+    return _kept(name, name, [*command, "-ldl", "-lpthread"], compiler, []) / f"{name}.so"
+
+
+def _kept(name: str, words: str, command: list[str], compiler: list[str], more: list[str]) -> Path:
+    """The directory of the cache with what ``command`` builds, once, from the source of ``name``.
+
+    It is named with ``words``, for the source, the compiler and what is ``more`` to tell it by.
+    """
+    source = EXTENSIONS / name
+    if not source.is_dir():
+        raise CannotRun(f"there is no extension {name}")
+    key = [name, *more, _digest(source), f"{compiler}{compiler_version(compiler)}"]
     mark = hashlib.sha256("\0".join(key).encode()).hexdigest()[:12]
     home = cache_dir() / "extensions"
-    built = home / f"{name}-{binaries.version}-{mark}"
+    built = home / f"{words}-{mark}"
     try:
         if not built.is_dir():
             make_open_directory(home)
             _require_own(home)
-            _build(source, [make, f"PG_CONFIG={pg_config}", f"CC={shlex.join(compiler)}"], built)
+            _build(source, command, built)
         _require_own(built)
     except OSError as error:
         raise CannotRun(str(cannot_write(error, home, "PGSTUDIES_CACHE")).rstrip(".")) from error
@@ -105,19 +129,16 @@ def build(name: str, binaries: Binaries) -> dict[str, str]:
             f"the servers' account {account.name} cannot read {home}: set PGSTUDIES_CACHE to a "
             f"directory that others may enter"
         )
-    return {
-        "extension_control_path": f"{built}:$system",
-        "dynamic_library_path": f"{built}:$libdir",
-    }
+    return built
 
 
-def _build(source: Path, make: list[str], built: Path) -> None:
+def _build(source: Path, command: list[str], built: Path) -> None:
     with tempfile.TemporaryDirectory(dir=built.parent) as aside:
         work, result = Path(aside) / "source", Path(aside) / "built"
         shutil.copytree(source, work)
         # Only what has been made: make install would choose directories by the words in their path.
         done = subprocess.run(
-            [*make, "-s", "with_llvm=no", "all"],
+            command,
             cwd=work,
             env={name: value for name, value in os.environ.items() if not name.startswith("MAKE")},
             check=False,
@@ -131,9 +152,10 @@ def _build(source: Path, make: list[str], built: Path) -> None:
             said = (done.stderr or done.stdout).strip().splitlines() or ["it said nothing"]
             trouble = next((line for line in said if "error" in line.lower()), said[-1])
             raise CannotRun(f"{source.name} cannot be built: {trouble.strip()}")
-        (result / "extension").mkdir(parents=True)  # the server adds this word to its path
+        result.mkdir()
         shutil.copy(libraries[0], result)
-        for file in [work / f"{source.name}.control", *work.glob(f"{source.name}--*.sql")]:
+        for file in [*work.glob(f"{source.name}.control"), *work.glob(f"{source.name}--*.sql")]:
+            (result / "extension").mkdir(exist_ok=True)  # the server adds this word to its path
             shutil.copy(file, result / "extension")
         open_to_all(result)
         with suppress(OSError):  # another process was faster

@@ -106,6 +106,7 @@ _PROPERTIES: dict[str, object] = {
 _OPTIONAL: dict[str, object] = {
     "profile": _TEXT_OR_NULL,
     "fingerprint": _TEXT,
+    "limits": _TEXT_OR_NULL,
     "servers": {"type": "object", "patternProperties": {"": _SERVER}},
     "sessions": _entries(),
     "unmet": {"type": "object", "patternProperties": {"": _TEXT}},

@@ -172,6 +172,7 @@ class Record:
             "builds": [builds_note(info)],
             "virtualization": [host.get("virtualization")],
             "disk": [host.get(name) for name in ("device", "device_scheduler", "file_system")],
+            "limits on disk and memory": [info.get("limits")],
             "pinned to core": [info.get("pinned_to_core")],
             "seed": [info.get("seed")],
             "sessions": [len(info.get("sessions", [])) or None],

@@ -3,6 +3,7 @@ from ._base import Right as Right
 from ._instance import Instance as Instance
 from ._serve import Server as Server
 from ._serve import serve as serve
+from ._slow_disk import READ_AHEAD_BYTES as READ_AHEAD_BYTES
 from ._snapshots import require_space as require_space
 from ._snapshots import size_bytes as size_bytes
 from .facts import digest_of as digest_of
@@ -12,6 +13,7 @@ from .facts import server_facts as server_facts
 from .leftovers import directory_lock as directory_lock
 from .leftovers import remove as remove
 from .leftovers import sweep as sweep
+from .limits import Limits as Limits
 from .limits import limited as limited
 from .owned import OwnedServer as OwnedServer
 from .settings import ENDANGERS_DATA as ENDANGERS_DATA

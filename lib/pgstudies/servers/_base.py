@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from psycopg.rows import TupleRow
 
     from ..programs.installations import Binaries
+    from ._slow_disk import SlowDisk
 
 
 class ServerBase(ABC):
@@ -35,6 +36,7 @@ class ServerBase(ABC):
     capabilities: Capabilities
     unmet_settings: dict[str, tuple[str, str]]
     binaries: Binaries | None = None
+    slow_disk: SlowDisk | None = None
     _settings: dict[str, str]
     _more: dict[str, str]
 

@@ -74,6 +74,7 @@ class Postmaster:
         environment: Mapping[str, str],
         cpu: int | None,
         started: Callable[[int], None],
+        pass_fds: Sequence[int] = (),
     ) -> None:
         self._data = data
         self._version = version
@@ -90,6 +91,7 @@ class Postmaster:
                     stdout=output,
                     stderr=output,
                     env=server_environment(environment),
+                    pass_fds=pass_fds,
                     start_new_session=True,
                     **account.popen_arguments(),
                 )

@@ -18,20 +18,27 @@ from .owned import OwnedServer
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from .limits import Limits
+
 
 Server = OwnedServer | DsnServer
 """A managed server, or an external one; ``capabilities`` say what each gives."""
 
 
 def serve(
-    spec: str | None = None, *, settings: Mapping[str, str] = {}, cpu: int | None = None
+    spec: str | None = None,
+    *,
+    settings: Mapping[str, str] = {},
+    cpu: int | None = None,
+    limits: Limits | None = None,
 ) -> Server:
     """The server that ``spec`` names, ready for use, as a context manager.
 
     ``spec`` is ``embedded``, a release such as ``9.6``, which is fetched if need be, a directory of
     binaries or a ``postgresql://`` DSN; the default is ``$PGSTUDIES_SERVER``, else ``embedded``.
     ``settings`` are the study's, in every state.  ``cpu`` is the core to keep an owned server on;
-    a running server stays where it is.  What stands in for the embedded server is told on stderr.
+    a running server stays where it is.  ``limits`` has it ready for ``limited``.  What stands in
+    for the embedded server is told on stderr.
 
     Raises StudyError for any other word, and ServerError for a server that cannot be used.
     """
@@ -50,7 +57,7 @@ def serve(
     binaries = find_binaries(wanted)
     if binaries.stands_in:
         _say_once(f"Using {binaries.version_text}, {binaries.source}: {binaries.stands_in}.")
-    return OwnedServer(binaries, spec=wanted, settings=settings, cpu=cpu)
+    return OwnedServer(binaries, spec=wanted, settings=settings, cpu=cpu, limits=limits)
 
 
 @functools.cache

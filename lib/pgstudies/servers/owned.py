@@ -22,6 +22,7 @@ from ..programs.versions import wal_directory
 from ._base import NO_PGBENCH, Capabilities, Right, ServerBase
 from ._instance import PORT, Instance
 from ._postmaster import Postmaster, StartError
+from ._slow_disk import SlowDisk
 from ._snapshots import drop_recycled_wal, mirror, require_space, size_bytes
 from .settings import BLOCK_BYTES, merged, setting_bytes
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from psycopg.rows import TupleRow
 
     from ..programs.installations import Binaries
+    from .limits import Limits
 
 
 DATABASE = "pgstudies"
@@ -65,6 +67,7 @@ class OwnedServer(ServerBase):
 
     ``settings`` stand on its command line; those that the release does not know are listed in
     ``unmet_settings``.  ``cpu`` is the core that the server and all its processes are kept on.
+    ``limits`` says how ``limited`` is to make its disk slow and its memory small.
     Raises ServerError when it does not start, SpaceError when its directory cannot be written.
     """
 
@@ -77,6 +80,7 @@ class OwnedServer(ServerBase):
         spec: str,
         settings: Mapping[str, str] = {},
         cpu: int | None = None,
+        limits: Limits | None = None,
         like: OwnedServer | None = None,
     ) -> None:
         super().__init__()
@@ -89,6 +93,7 @@ class OwnedServer(ServerBase):
         self._snapshots: Path
         self.version = binaries.version
         self.version_text = binaries.version_text
+        self.limits = limits
         self._cpu = cpu
         self._creator = os.getpid()
         self._closed = False
@@ -106,14 +111,16 @@ class OwnedServer(ServerBase):
             self._settings, self.unmet_settings = like._settings, like.unmet_settings
             self._known, self.capabilities = like._known, like.capabilities
             self._states, self._empty, self._snapshots = like._states, like._empty, like._snapshots
+            self.slow_disk = SlowDisk() if like.slow_disk is not None else None
             return
         self._snapshots = self._instance.snapshots
         try:
             self._programs, self._libraries = self._programs_in_reach()
+            no_limits = self._reason_no_limits()
             known, contrib = self._make_empty_state()
             self._settings, self.unmet_settings = self._base_settings(settings, known, contrib)
             self._known = known
-            self.capabilities = self._find_capabilities(contrib)
+            self.capabilities = self._find_capabilities(contrib, no_limits)
             self._unpack(*self._empty)
             self.start()
         except (psycopg.Error, ServerError) as error:
@@ -131,7 +138,9 @@ class OwnedServer(ServerBase):
 
         Close it before this one.
         """
-        return OwnedServer(self.binaries, spec=self.spec, cpu=self._cpu, like=self)
+        return OwnedServer(
+            self.binaries, spec=self.spec, cpu=self._cpu, limits=self.limits, like=self
+        )
 
     def memory_bytes(self, settings: Mapping[str, str] = {}) -> int:
         """Shared buffers when started with these settings."""
@@ -353,6 +362,8 @@ class OwnedServer(ServerBase):
             return
         self.stop("immediate")
         self._instance.remove()
+        if self.slow_disk is not None:
+            self.slow_disk.close()
         atexit.unregister(self.close)
         self._closed = True
 
@@ -412,11 +423,27 @@ class OwnedServer(ServerBase):
         absent = f"not in {self.version_text}"
         return met, {name: (value, absent) for name, value in unmet.items()}
 
-    def _find_capabilities(self, contrib: frozenset[str]) -> Capabilities:
+    def _reason_no_limits(self) -> str | None:
+        """Make the modelled disk, where one is asked for; why there can be no limits."""
+        if self.limits == "kernel":
+            # The server does not run yet; what forbids limits forbids them to all our processes.
+            return reason_no_limits(self._instance.data.parent, os.getpid())
+        if self.limits is None:
+            return "this server was not started for limits on its disk and memory"
+        try:
+            self.slow_disk = SlowDisk()
+        except CannotRun as reason:
+            return str(reason)
+        return None
+
+    def _find_capabilities(self, contrib: frozenset[str], no_limits: str | None) -> Capabilities:
         pgbench = find_pgbench(self.binaries)
         missing: dict[Right, str] = {} if pgbench else {"pgbench": NO_PGBENCH}
-        # The server does not run yet; what forbids limits forbids them to every process of ours.
-        no_limits = reason_no_limits(self._instance.data.parent, os.getpid())
+        if self.slow_disk is not None and not self.slow_disk.loaded:
+            no_limits = (
+                f"the programs of {self.version_text} load no library in front of their reads: "
+                f"they are linked statically, or the cache is on a file system without programs"
+            )
         missing |= {"limits": no_limits} if no_limits else {}
         return Capabilities(missing, contrib, pgbench)
 
@@ -430,6 +457,9 @@ class OwnedServer(ServerBase):
             "ident_file": str(self._instance.ident),
         }
         self._last = None
+        environment, disk = self._environment, self.slow_disk
+        if disk is not None:
+            environment = disk.environment(self._instance.data, environment)
         postmaster = Postmaster(
             self._programs.bindir / "postgres",
             self._instance.data,
@@ -438,8 +468,9 @@ class OwnedServer(ServerBase):
             version=self.version,
             address=make_conninfo(**self._address("postgres")),
             account=self._account,
-            environment=self._environment,
+            environment=environment,
             cpu=self._cpu,
+            pass_fds=disk.pass_fds if disk is not None else (),
             started=self._instance.started,
         )
         self._last = postmaster

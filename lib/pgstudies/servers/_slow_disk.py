@@ -1,0 +1,121 @@
+"""The modelled disk of a managed server: a library in front of its reads, and its limits."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import sys
+from typing import TYPE_CHECKING
+
+from ..errors import CannotRun
+from ..programs.extensions import build_library
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+
+READ_AHEAD_BYTES = 128 * 1024
+"""What is read ahead of reads that follow one another: the default of Linux."""
+
+
+_PAGE_BYTES = 8192
+
+
+_MOST_BYTES = 16 * 2**30
+"""The largest page cache that can be modelled.  Its table takes memory as it fills."""
+
+
+# As in slow_disk.h.
+_HEADER_BYTES, _BYTES_PER_PAGE = 256, 40 + 4
+_WANTED, _LIMITS, _STARTED, _BYTES_READ = 0, 8, 40, 48
+
+
+class SlowDisk:
+    """A disk and a page cache for one server, with limits while ``limits`` are entered.
+
+    Raises CannotRun where the library cannot be built or preloaded.
+    """
+
+    def __init__(self) -> None:
+        if sys.platform != "linux":
+            raise CannotRun("a modelled disk takes Linux")
+        self._library = build_library("slow_disk")
+        if set(str(self._library)) & set(" :"):  # which separate the names in LD_PRELOAD
+            raise CannotRun(
+                f"no server can preload {self._library}: set PGSTUDIES_CACHE to a directory "
+                f"without a space or a colon in its name"
+            )
+        self._descriptor = os.memfd_create("pgstudies-slow-disk")
+        os.ftruncate(self._descriptor, _HEADER_BYTES + _MOST_BYTES // _PAGE_BYTES * _BYTES_PER_PAGE)
+        self._limits = 0
+        self.limited = False
+        """Whether limits are in force."""
+
+    @property
+    def pass_fds(self) -> tuple[int, ...]:
+        """What the server must inherit."""
+        return (self._descriptor,)
+
+    def environment(self, data_directory: Path, before: Mapping[str, str]) -> dict[str, str]:
+        """The environment ``before``, and what has a server load the library.
+
+        Only files of relations below ``data_directory`` are on the disk.
+        """
+        relations = data_directory.resolve() / "base"
+        others = before.get("LD_PRELOAD") or os.environ.get("LD_PRELOAD")
+        return {
+            **before,
+            "LD_PRELOAD": f"{self._library}:{others}" if others else str(self._library),
+            "PGSTUDIES_SLOW_DISK": f"{self._descriptor}:{relations}/",
+        }
+
+    @property
+    def loaded(self) -> bool:
+        """Whether a server has loaded the library."""
+        return self._number(_STARTED) > 0
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes that the disk has read so far."""
+        return self._number(_BYTES_READ)
+
+    @contextlib.contextmanager
+    def limits(
+        self,
+        *,
+        reads_per_second: int | None,
+        bytes_per_second: int | None,
+        memory_bytes: int | None,
+    ) -> Iterator[None]:
+        """Begin with an empty page cache of ``memory_bytes`` on a disk that is so slow."""
+        if self.limited:
+            raise CannotRun("the server's reads and memory are limited already")
+        if (memory_bytes or 0) > _MOST_BYTES:
+            raise CannotRun(f"a modelled page cache has at most {_MOST_BYTES >> 30} GB")
+        least = 4 * READ_AHEAD_BYTES
+        pages = max(memory_bytes, least) // _PAGE_BYTES if memory_bytes else 0
+        window = READ_AHEAD_BYTES // _PAGE_BYTES
+        rates = bytes_per_second or 0, reads_per_second or 0
+        os.pwrite(self._descriptor, struct.pack("=QQdd", pages, window, *rates), _LIMITS)
+        self._limits += 1
+        self._want(self._limits)
+        try:
+            yield
+        finally:
+            self._want(0)
+
+    def close(self) -> None:
+        """Give the memory back; more than once is no error."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _want(self, number: int) -> None:
+        os.pwrite(self._descriptor, struct.pack("=Q", number), _WANTED)
+        self.limited = number > 0
+
+    def _number(self, offset: int) -> int:
+        (number,) = struct.unpack("=Q", os.pread(self._descriptor, 8, offset))
+        return int(number)
