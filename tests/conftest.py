@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser, Page, Request
 
-    from pgstudies.servers.owned import OwnedServer
+    from pgstudies.servers.managed import ManagedServer
 
 CHROMIUM = next(tool.path for tool in TOOLS if tool.name == "chromium")
 
@@ -117,7 +117,7 @@ def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def owned(run_base: Path) -> Iterator[OwnedServer]:
+def managed(run_base: Path) -> Iterator[ManagedServer]:
     """An embedded server that several tests share; each starts from a state of its own."""
     assert run_base.exists()
     with embedded({"fsync": "off"}) as server:
@@ -125,7 +125,7 @@ def owned(run_base: Path) -> Iterator[OwnedServer]:
 
 
 @pytest.fixture(scope="session")
-def owned_on_disk() -> Iterator[OwnedServer]:
+def managed_on_disk() -> Iterator[ManagedServer]:
     """The same with its files on a disk, for tests of what is read from a device."""
     with own_base(None) as base:
         with pytest.MonkeyPatch.context() as patch:
@@ -136,7 +136,7 @@ def owned_on_disk() -> Iterator[OwnedServer]:
 
 
 @pytest.fixture(scope="session")
-def stranger(run_base: Path) -> Iterator[OwnedServer]:
+def stranger(run_base: Path) -> Iterator[ManagedServer]:
     """A server that plays somebody else's: passwords asked for, two roles, a user's own table."""
     assert run_base.exists()
     with embedded({"fsync": "off", "password_encryption": "scram-sha-256"}) as server:
@@ -157,13 +157,13 @@ def stranger(run_base: Path) -> Iterator[OwnedServer]:
 
 
 @pytest.fixture(params=[BUILDER, LESSER])
-def dsn(request: pytest.FixtureRequest, stranger: OwnedServer) -> str:
+def dsn(request: pytest.FixtureRequest, stranger: ManagedServer) -> str:
     """The DSN of a role that is not a superuser, with and without the right to make databases."""
     return dsn_of(stranger, request.param)
 
 
 @pytest.fixture
-def elsewhere(stranger: OwnedServer) -> Iterator[Trial]:
+def elsewhere(stranger: ManagedServer) -> Iterator[Trial]:
     """A trial on a server that is not ours, with the role that may make databases."""
     with (
         serve(dsn_of(stranger, BUILDER)) as server,

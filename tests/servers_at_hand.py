@@ -14,7 +14,7 @@ import pytest
 from pgstudies.errors import CannotRun
 from pgstudies.programs.extensions import build
 from pgstudies.programs.installations import find_binaries
-from pgstudies.servers.owned import OwnedServer
+from pgstudies.servers.managed import ManagedServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,13 +29,13 @@ LESSER = "lesser"
 PASSWORD = "a password: p@ss/w0rd"
 
 
-def embedded(settings: dict[str, str], limits: Limits | None = None) -> OwnedServer:
+def embedded(settings: dict[str, str], limits: Limits | None = None) -> ManagedServer:
     binaries = find_binaries("embedded")
-    return OwnedServer(binaries, spec="embedded", settings=settings, limits=limits)
+    return ManagedServer(binaries, spec="embedded", settings=settings, limits=limits)
 
 
 @contextmanager
-def extended(name: str, run_base: Path) -> Iterator[OwnedServer]:
+def extended(name: str, run_base: Path) -> Iterator[ManagedServer]:
     """An embedded server with one of our extensions, built in a cache of the tests' own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PGSTUDIES_CACHE", str(run_base / "cache"))
@@ -49,7 +49,7 @@ def extended(name: str, run_base: Path) -> Iterator[OwnedServer]:
             yield server
 
 
-def dsn_of(server: OwnedServer, role: str, password: str = PASSWORD) -> str:
+def dsn_of(server: ManagedServer, role: str, password: str = PASSWORD) -> str:
     host = quote(server.environment()["PGHOST"], safe="")
     return f"postgresql://{role}:{quote(password, safe='')}@{host}:5432/pgstudies"
 

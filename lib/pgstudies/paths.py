@@ -84,7 +84,7 @@ def cache_dir() -> Path:
 
 
 def run_dir() -> Path:
-    """The directory for the data of owned servers: ``$PGSTUDIES_RUN_DIR``, else a usual place.
+    """The directory for the data of managed servers: ``$PGSTUDIES_RUN_DIR``, else a usual place.
 
     For root it is outside every private home, as the cache is.
     """

@@ -21,7 +21,7 @@ from pgstudies.measuring import (
     wait_for_end,
 )
 from pgstudies.programs import without_pg_variables
-from pgstudies.servers import OwnedServer
+from pgstudies.servers import ManagedServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +54,7 @@ def hold_transactions(server: Server, count: int) -> Iterator[int]:
     """Hold ``count`` sessions open, each in a transaction with an XID of its own.
 
     Yields how many of the XIDs a new snapshot holds, which is ``count`` where nobody else is at
-    work.  At the end, whatever happens, the sessions are closed, and on an owned server waited
+    work.  At the end, whatever happens, the sessions are closed, and on a managed server waited
     for until their processes have gone.  Raises CannotRun when there is no room for so many, and
     ServerError when the server refuses one, or a snapshot does not hold them.
     """
@@ -104,7 +104,7 @@ async def _open(
     try:
         with (
             without_pg_variables()
-            if isinstance(server, OwnedServer)
+            if isinstance(server, ManagedServer)
             else contextlib.nullcontext()
         ):
             async with asyncio.TaskGroup() as tasks:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pgstudies.errors import CannotRun
 from pgstudies.host import find_disk, scheduler_of
-from pgstudies.servers import OwnedServer
+from pgstudies.servers import ManagedServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,14 +44,14 @@ def read_ahead_bytes(path: Path) -> int | None:
 
 @contextlib.contextmanager
 def scheduled(server: Server, scheduler: str) -> Iterator[None]:
-    """Let the disk of an owned server have this I/O scheduler; the one before returns at the end.
+    """Let the disk of a managed server have this I/O scheduler; the one before returns at the end.
 
     The disk is everybody's, so this is for those who ask for it.  Raises CannotRun for a server
     that is not ours, a disk that is not seen, a scheduler this kernel does not have, and without
     the rights of root.
     """
     server.capabilities.require("processes")
-    assert isinstance(server, OwnedServer)
+    assert isinstance(server, ManagedServer)
     disk = find_disk(server.data_directory)
     before = scheduler_of(disk) if disk else None
     if disk is None or before is None:

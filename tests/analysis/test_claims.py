@@ -26,7 +26,7 @@ from tests.made_up import copied_rooms
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pgstudies.servers.owned import OwnedServer
+    from pgstudies.servers.managed import ManagedServer
 
 ONE = """
 anchor = "claims"
@@ -173,8 +173,8 @@ def test_the_direction_is_that_of_the_ratio() -> None:
 
 
 @pytest.mark.parametrize("study", origins())
-def test_what_claims_require_of_a_server_is_known(study: str, owned: OwnedServer) -> None:
-    with owned.connect() as connection:
+def test_what_claims_require_of_a_server_is_known(study: str, managed: ManagedServer) -> None:
+    with managed.connect() as connection:
         settings = {name for (name,) in connection.execute("SELECT name FROM pg_settings")}
     known = {*get_args(Right), *NAMES, COLD, *settings}
     assert [r for r in requirements(study) if r not in known and not is_release(r)] == []

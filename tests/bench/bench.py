@@ -41,7 +41,7 @@ from tests.bench.turns import add_options, idle_servers, two_designs
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pgstudies.servers.owned import OwnedServer
+    from pgstudies.servers.managed import ManagedServer
 
 ROUNDS = 7
 STANDARD_ROWS = 1_000_000
@@ -101,7 +101,7 @@ def timed_statement(trial: Trial) -> None:
     report("timed statement, beyond psycopg's execute", f"{difference:+.2f} µs", "at most 5 µs")
 
 
-def pgbench_us(server: OwnedServer, statement: str, transactions: int) -> float:
+def pgbench_us(server: ManagedServer, statement: str, transactions: int) -> float:
     program = server.capabilities.pgbench
     assert program is not None
     with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
@@ -138,7 +138,7 @@ def each_us(trial: Trial, statement: str, times: int) -> float:
     return statistics.fmean(durations) * 1e6
 
 
-def against_pgbench(server: OwnedServer, trial: Trial) -> None:
+def against_pgbench(server: ManagedServer, trial: Trial) -> None:
     """The same statement by pgbench, through timed(), and through the path for short statements."""
     millisecond = calibrated(trial)
     each_us(trial, millisecond, 20)

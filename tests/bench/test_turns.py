@@ -23,7 +23,7 @@ from tests.made_up import samples
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pgstudies.servers.owned import OwnedServer
+    from pgstudies.servers.managed import ManagedServer
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def come_to(pids: list[int], *, stopped: bool) -> bool:
     return False
 
 
-def settled(server: OwnedServer) -> list[int]:
+def settled(server: ManagedServer) -> list[int]:
     """The server's processes once they stay the same: some come and go after it is ready."""
     pids, same = server.pids(), 0
     while same < 10:
@@ -65,13 +65,13 @@ def test_processes_are_stopped_for_a_while(pids: list[int]) -> None:
             assert come_to(pids, stopped=False)
 
 
-def test_a_server_that_was_stopped_answers_again(owned: OwnedServer) -> None:
-    owned.restore("stopped for a while", lambda: None)
-    pids = settled(owned)
+def test_a_server_that_was_stopped_answers_again(managed: ManagedServer) -> None:
+    managed.restore("stopped for a while", lambda: None)
+    pids = settled(managed)
     with Tree(pids) as tree, tree.stopped():
         assert come_to(pids, stopped=True)
         assert used(pids, 0.2) == (0, 0)
-    with owned.connect() as connection:
+    with managed.connect() as connection:
         assert connection.execute("SELECT 1").fetchone() == (1,)
 
 

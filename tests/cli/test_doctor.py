@@ -17,7 +17,7 @@ from pgstudies.tools import Tool, installing
 from tests.servers_at_hand import BUILDER, LESSER, dsn_of
 
 if TYPE_CHECKING:
-    from pgstudies.servers.owned import OwnedServer
+    from pgstudies.servers.managed import ManagedServer
 
 pytestmark = pytest.mark.usefixtures("private")
 
@@ -76,7 +76,7 @@ def test_an_embedded_server_can_do_everything(
 
 
 @pytest.mark.parametrize("role", [BUILDER, LESSER])
-def test_an_external_server_has_its_limits_named(role: str, stranger: OwnedServer) -> None:
+def test_an_external_server_has_its_limits_named(role: str, stranger: ManagedServer) -> None:
     checks = by_name(dsn_of(stranger, role))
     assert exit_code(list(checks.values())) == 0
     assert checks["server"].ok
@@ -105,7 +105,7 @@ def test_an_external_server_has_its_limits_named(role: str, stranger: OwnedServe
     )
 
 
-def test_a_server_that_does_not_let_us_in_is_the_first_line(stranger: OwnedServer) -> None:
+def test_a_server_that_does_not_let_us_in_is_the_first_line(stranger: ManagedServer) -> None:
     first, *_ = examine(dsn_of(stranger, LESSER, "wrong"))
     assert (first.name, first.ok, first.exit_code) == ("server", False, 3)
     assert first.sentence.endswith(": it refuses the password: check the user and the password.")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pgstudies.servers.owned import OwnedServer
+    from pgstudies.servers.managed import ManagedServer
 
 DANGEROUS = [
     *("archive_command", "restore_command", "archive_cleanup_command", "recovery_end_command"),
@@ -89,7 +89,7 @@ def test_no_report_sets_what_reaches_out_of_a_server(name: str, tmp_path: Path) 
         request_in(report(tmp_path, values))
 
 
-def test_what_a_server_does_within_itself_may_be_set(owned: OwnedServer) -> None:
+def test_what_a_server_does_within_itself_may_be_set(managed: ManagedServer) -> None:
     harmless = ["work_mem", "search_path", "jit", "max_files_per_process", "log_line_prefix"]
     harmless += [
         "temp_file_limit",
@@ -100,7 +100,7 @@ def test_what_a_server_does_within_itself_may_be_set(owned: OwnedServer) -> None
     ]
     assert refused(harmless) == []
     query = "SELECT name FROM pg_settings WHERE name ~ '(command|library|libraries|directory)$'"
-    with owned.connect() as c:
+    with managed.connect() as c:
         names = [name for (name,) in c.execute(query).fetchall()]
     assert sorted(refused(names)) == sorted(names)
 
@@ -118,7 +118,7 @@ def test_an_honest_file_names_all_that_is_left_out(tmp_path: Path) -> None:
     assert side(str(file), otherwise="17", leave_out=True) == Side("17", {"work_mem": "64MB"})
     some = side(str(file), otherwise="17", leave_out=True, allowed=["Archive_Command"])
     assert some.settings == {"work_mem": "64MB", "archive_command": "cp %p /backup/%f"}
-    with pytest.raises(StudyError, match="port cannot be allowed: an owned server"):
+    with pytest.raises(StudyError, match="port cannot be allowed: a managed server"):
         side(str(file), otherwise="17", allowed=["port"])
     file.write_text("port = 5433\n")
     with pytest.raises(StudyError, match="no setting but those that are left out"):
@@ -271,8 +271,8 @@ BOUND_S = 15
 
 
 @pytest.mark.usefixtures("private")
-def test_any_setting_is_refused_in_a_sentence_or_taken(owned: OwnedServer) -> None:
-    with owned.connect() as c:
+def test_any_setting_is_refused_in_a_sentence_or_taken(managed: ManagedServer) -> None:
+    with managed.connect() as c:
         # One that holds sessions up would hold us up.
         query = "SELECT name FROM pg_settings WHERE name !~ 'delay|timeout'"
         known = [name for (name,) in c.execute(query).fetchall()]
@@ -290,10 +290,10 @@ def test_any_setting_is_refused_in_a_sentence_or_taken(owned: OwnedServer) -> No
     def start(wanted: dict[str, str]) -> None:
         taken = require_wellformed(wanted, "The file")
         if not refused(taken):
-            owned.restart(taken)
+            managed.restart(taken)
 
     try_it()
-    owned.restart()
+    managed.restart()
 
 
 def test_builds_that_differ_are_refused_with_a_pair_that_would_do() -> None:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from distributed import Client
 
-    from pgstudies.servers.owned import OwnedServer
+    from pgstudies.servers.managed import ManagedServer
 
 NAMES = ["bench1", "bench2"]
 pytestmark = pytest.mark.usefixtures("private")
@@ -144,7 +144,7 @@ class Place:
 
 
 @contextmanager
-def place_in(base: Path, server: OwnedServer, patch: pytest.MonkeyPatch) -> Iterator[Place]:
+def place_in(base: Path, server: ManagedServer, patch: pytest.MonkeyPatch) -> Iterator[Place]:
     patch.setattr(paths, "NOTEBOOKS", (ROOMS,))
     patch.setenv("PGSTUDIES_NOTEBOOKS", str(ROOMS))
     patch.setenv("PGSTUDIES_HOST_LOCK", str(base / "client.lock"))
@@ -178,17 +178,19 @@ class Cluster:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory, owned: OwnedServer) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory, managed: ManagedServer) -> Iterator[Cluster]:
     with (
         pytest.MonkeyPatch.context() as patch,
-        place_in(tmp_path_factory.mktemp("cluster"), owned, patch) as place,
+        place_in(tmp_path_factory.mktemp("cluster"), managed, patch) as place,
     ):
         yield Cluster(place)
 
 
 @pytest.fixture
-def place(tmp_path: Path, owned: OwnedServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    with place_in(tmp_path, owned, monkeypatch) as place:
+def place(
+    tmp_path: Path, managed: ManagedServer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Place]:
+    with place_in(tmp_path, managed, monkeypatch) as place:
         yield place
 
 
@@ -252,13 +254,13 @@ def held(place: Place, host: str) -> bool:
 
 @pytest.fixture(scope="module")
 def finished(
-    tmp_path_factory: pytest.TempPathFactory, owned: OwnedServer, cluster: Cluster
+    tmp_path_factory: pytest.TempPathFactory, managed: ManagedServer, cluster: Cluster
 ) -> Iterator[tuple[Place, Sweep, list[Any]]]:
     """A sweep that was carried out twice: its ledger is copied by whoever changes it."""
     base = tmp_path_factory.mktemp("finished")
     with (
         pytest.MonkeyPatch.context() as patch,
-        place_in(base, owned, patch) as place,
+        place_in(base, managed, patch) as place,
         Progress("sweep", 4) as bar,
     ):
         patch.setenv("PGSTUDIES_RECORDS", str(base / "records"))

@@ -18,7 +18,7 @@ from pgstudies.measuring._design import Arm
 from pgstudies.measuring._trial import Trial
 
 if TYPE_CHECKING:
-    from pgstudies.servers.owned import OwnedServer
+    from pgstudies.servers.managed import ManagedServer
 
 LOOP = "DO $$BEGIN FOR i IN 1..{} LOOP PERFORM md5('x'); END LOOP; END$$"
 
@@ -84,11 +84,11 @@ class _Counting:
 
 
 def test_a_timed_statement_has_its_instructions_beside_its_cpu_time(
-    owned: OwnedServer, monkeypatch: pytest.MonkeyPatch
+    managed: ManagedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_Counting, "still_open", [], raising=False)
     monkeypatch.setattr(_trial, "InstructionCounter", _Counting)
-    with Trial(owned, Arm("a", "an arm"), block=1) as trial:
+    with Trial(managed, Arm("a", "an arm"), block=1) as trial:
         assert _Counting.still_open == [trial.connection.info.backend_pid]
         trial.timed("one", "SELECT 1")
         trial.repeated("ten", "SELECT 1", 10)
@@ -105,13 +105,13 @@ def test_a_timed_statement_has_its_instructions_beside_its_cpu_time(
 
 
 def test_without_a_counter_everything_else_is_recorded(
-    owned: OwnedServer, monkeypatch: pytest.MonkeyPatch
+    managed: ManagedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_: int) -> None:
         raise CannotRun("no")
 
     monkeypatch.setattr(_trial, "InstructionCounter", refuse)
-    with Trial(owned, Arm("a", "an arm"), block=1) as trial:
+    with Trial(managed, Arm("a", "an arm"), block=1) as trial:
         trial.timed("one", "SELECT 1")
     metrics = {row[8] for row in trial.rows}
     assert "instructions" not in metrics
@@ -120,10 +120,10 @@ def test_without_a_counter_everything_else_is_recorded(
 
 @pytest.mark.skipif(bool(reason_no_counter()), reason=str(reason_no_counter()))
 @pytest.mark.skipif(bool(reason_no_valgrind()), reason=str(reason_no_valgrind()))
-def test_processor_and_valgrind_agree_within_a_hundredth(owned: OwnedServer) -> None:
+def test_processor_and_valgrind_agree_within_a_hundredth(managed: ManagedServer) -> None:
     looped = Unit("looped", (LOOP.format("current_setting('pgstudies.n')::int"),), (2000, 4000))
     counted = instructions(looped, server="embedded", top=0)["inclusive"].item()
-    with Trial(owned, Arm("a", "an arm"), block=1) as trial:
+    with Trial(managed, Arm("a", "an arm"), block=1) as trial:
         for times in (2000, 4000, 2000, 4000):
             trial.timed(str(times), LOOP.format(times))
     executed = {row[6]: row[9] for row in trial.rows if row[8] == "instructions"}

@@ -18,25 +18,25 @@ from tests.servers_at_hand import make_table
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pgstudies.servers.owned import OwnedServer
+    from pgstudies.servers.managed import ManagedServer
 
 
 PAGES = 1000
 
 
 @pytest.fixture
-def owned(owned_on_disk: OwnedServer) -> OwnedServer:
-    return owned_on_disk
+def managed(managed_on_disk: ManagedServer) -> ManagedServer:
+    return managed_on_disk
 
 
 @pytest.fixture
-def trial(owned: OwnedServer) -> Iterator[Trial]:
+def trial(managed: ManagedServer) -> Iterator[Trial]:
     def build() -> None:
-        with owned.connect() as connection:
+        with managed.connect() as connection:
             make_table(connection, "large", PAGES)
 
-    owned.restore("for sessions", build)
-    with Trial(owned, Arm("plain"), block=1) as trial:
+    managed.restore("for sessions", build)
+    with Trial(managed, Arm("plain"), block=1) as trial:
         yield trial
 
 

@@ -12,7 +12,7 @@ from pgstudies.errors import SpaceError
 from pgstudies.measuring import _instances
 from pgstudies.measuring._design import Arm
 from pgstudies.measuring._instances import KEPT_SHARE, Instances, Kept
-from pgstudies.servers import OwnedServer
+from pgstudies.servers import ManagedServer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,8 +24,8 @@ ROWS = [
 SIZE = 2**20
 
 
-class Holder(OwnedServer):
-    """What hands over and adopts states as an owned server does, without a server."""
+class Holder(ManagedServer):
+    """What hands over and adopts states as a managed server does, without a server."""
 
     def __init__(self, directory: Path, states: Sequence[str] = ()) -> None:
         self.spec = "embedded"
@@ -86,7 +86,7 @@ def test_what_was_used_longest_ago_goes_where_there_is_no_room_for_all(
     kept = Kept(tmp_path / "kept", "mark")
     arms = {name: Arm(name, state=name) for name in ("a", "b", "c")}
 
-    def put(server: OwnedServer, name: str) -> None:
+    def put(server: ManagedServer, name: str) -> None:
         kept.put(server, arms[name], ROWS)
 
     def disk(_: Any) -> Usage:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from pgstudies.measuring._trial import Trial
     from pgstudies.records.reading import Record
-    from pgstudies.servers.owned import OwnedServer
+    from pgstudies.servers.managed import ManagedServer
 
 pytestmark = pytest.mark.usefixtures("private")
 
@@ -508,7 +508,7 @@ def test_python_killed_in_mid_block_leaves_no_server_and_a_readable_record() -> 
 
 @pytest.mark.parametrize("role", [BUILDER, LESSER])
 def test_on_somebody_elses_server_what_cannot_be_had_is_named(
-    stranger: OwnedServer, role: str
+    stranger: ManagedServer, role: str
 ) -> None:
     def careful(trial: Trial, arm: Arm) -> None:
         trial.checkpoint()

@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from pgstudies.servers.owned import OwnedServer
+    from pgstudies.servers.managed import ManagedServer
 
 ROWS = 20_000
 SCRIPT = "\\set i random(1, :rows)\nINSERT INTO seen VALUES (:i);\n"
 
 
 @pytest.fixture
-def owned(owned_on_disk: OwnedServer) -> OwnedServer:
-    return owned_on_disk
+def managed(managed_on_disk: ManagedServer) -> ManagedServer:
+    return managed_on_disk
 
 
 @pytest.fixture
-def trial(owned: OwnedServer) -> Iterator[Trial]:
+def trial(managed: ManagedServer) -> Iterator[Trial]:
     def build() -> None:
-        with owned.connect() as connection:
+        with managed.connect() as connection:
             connection.execute("CREATE TABLE seen(i int)")
             connection.execute(
                 f"CREATE TABLE wide AS "
@@ -41,8 +41,8 @@ def trial(owned: OwnedServer) -> Iterator[Trial]:
             connection.execute("CREATE INDEX wide_i ON wide(i)")
             connection.execute("VACUUM ANALYZE wide")
 
-    owned.restore("for pgbench", build)
-    with Trial(owned, Arm("plain"), block=1) as trial:
+    managed.restore("for pgbench", build)
+    with Trial(managed, Arm("plain"), block=1) as trial:
         yield trial
 
 

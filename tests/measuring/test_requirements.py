@@ -12,11 +12,11 @@ from pgstudies.servers import serve
 from tests.servers_at_hand import BUILDER, dsn_of
 
 if TYPE_CHECKING:
-    from pgstudies.servers.owned import OwnedServer
+    from pgstudies.servers.managed import ManagedServer
 
 
 def test_each_kind_of_requirement_has_the_reason_that_a_run_gives(
-    stranger: OwnedServer, owned: OwnedServer, monkeypatch: pytest.MonkeyPatch
+    stranger: ManagedServer, managed: ManagedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         "pgstudies.measuring.requirements.reason_not_available", lambda name: f"no {name}"
@@ -31,12 +31,12 @@ def test_each_kind_of_requirement_has_the_reason_that_a_run_gives(
             "setting max_connections needs a restart of the server"
         )
         assert "has no setting max_conections" in str(reason_unmet("max_conections", server))
-    assert reason_unmet("max_connections", owned) is None
+    assert reason_unmet("max_connections", managed) is None
 
 
 @pytest.mark.parametrize(("value", "is_met"), [(None, True), ("123MB", False)])
 def test_a_setting_that_the_server_has_already_is_no_obstacle(
-    value: str | None, is_met: bool, stranger: OwnedServer
+    value: str | None, is_met: bool, stranger: ManagedServer
 ) -> None:
     with stranger.connect() as connection:
         found = connection.execute("SHOW shared_buffers").fetchone()
@@ -47,7 +47,7 @@ def test_a_setting_that_the_server_has_already_is_no_obstacle(
     assert ("shared_buffers" not in unmet) is is_met
 
 
-def test_a_claim_that_no_quick_run_tests_is_foreseen_as_such(owned: OwnedServer) -> None:
-    reasons = {claim.id: reason for claim, reason in foreseen("hash_index", owned)}
+def test_a_claim_that_no_quick_run_tests_is_foreseen_as_such(managed: ManagedServer) -> None:
+    reasons = {claim.id: reason for claim, reason in foreseen("hash_index", managed)}
     assert reasons["other locales"] == "it takes --profile standard"
     assert reasons["wide warm"] is None

@@ -20,7 +20,7 @@ from pgstudies.measuring._sessions import (
 from pgstudies.servers._serve import serve
 
 if TYPE_CHECKING:
-    from pgstudies.servers.owned import OwnedServer
+    from pgstudies.servers.managed import ManagedServer
 
 
 def test_prepared_transactions_are_in_every_snapshot_after_a_restart_too() -> None:
@@ -33,19 +33,19 @@ def test_prepared_transactions_are_in_every_snapshot_after_a_restart_too() -> No
             server.restore("more", lambda: prepare_transactions(server, 31))
 
 
-def test_open_files_limit_the_room(owned: OwnedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_files_limit_the_room(managed: ManagedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (150, 150))
     assert room_for_sessions() < 50
-    assert "ulimit -n" in str(reason_no_room(owned, 10_000))
+    assert "ulimit -n" in str(reason_no_room(managed, 10_000))
 
 
 def test_a_session_that_is_broken_already_does_not_keep_others_from_ending(
-    owned: OwnedServer,
+    managed: ManagedServer,
 ) -> None:
-    owned.restore("empty", lambda: None)
-    broken, other = owned.connect(), owned.connect()
+    managed.restore("empty", lambda: None)
+    broken, other = managed.connect(), managed.connect()
     pid = other.info.backend_pid
     broken.close()
-    end_sessions(owned, [broken, other])
+    end_sessions(managed, [broken, other])
     assert other.closed
     assert not psutil.pid_exists(pid)

@@ -16,29 +16,29 @@ from pgstudies.servers.facts import examined, identity
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pgstudies.servers.owned import OwnedServer
+    from pgstudies.servers.managed import ManagedServer
 
 
-def test_a_statement_that_sleeps_waits_for_its_sleep(owned: OwnedServer) -> None:
+def test_a_statement_that_sleeps_waits_for_its_sleep(managed: ManagedServer) -> None:
     witness = Witness()
-    with Trial(owned, Arm("plain"), block=1, witness=witness) as trial:
+    with Trial(managed, Arm("plain"), block=1, witness=witness) as trial:
         trial.timed("sleep", "SELECT pg_sleep(2)")
     metrics = {row[8]: row[9] for row in trial.rows}
     assert metrics[f"{WAIT}Timeout: PgSleep"] == pytest.approx(metrics["duration_s"], rel=0.5)
     assert witness.plans == {"sleep": "Result"}
 
 
-def test_of_a_repeated_statement_one_is_told(owned: OwnedServer) -> None:
-    with Trial(owned, Arm("plain"), block=1, witness=Witness()) as trial:
+def test_of_a_repeated_statement_one_is_told(managed: ManagedServer) -> None:
+    with Trial(managed, Arm("plain"), block=1, witness=Witness()) as trial:
         trial.repeated("sleep", "SELECT pg_sleep(0.01)", 100)
     metrics = {row[8]: row[9] for row in trial.rows}
     assert metrics[f"{WAIT}Timeout: PgSleep"] == pytest.approx(metrics["duration_s"], rel=0.8)
 
 
-def test_what_is_taken_once_is_gone(owned: OwnedServer) -> None:
-    waits = waits_of(owned)
+def test_what_is_taken_once_is_gone(managed: ManagedServer) -> None:
+    waits = waits_of(managed)
     assert isinstance(waits, Waits)
-    with owned.connect() as connection:
+    with managed.connect() as connection:
         waits.turn()
         with waits:
             connection.execute("SELECT pg_sleep(0.5)")
@@ -49,10 +49,10 @@ def test_what_is_taken_once_is_gone(owned: OwnedServer) -> None:
     waits.close()
 
 
-def test_out_of_its_turn_nothing_is_sampled(owned: OwnedServer) -> None:
-    waits = waits_of(owned)
+def test_out_of_its_turn_nothing_is_sampled(managed: ManagedServer) -> None:
+    waits = waits_of(managed)
     assert waits is not None
-    with owned.connect() as connection:
+    with managed.connect() as connection:
         with waits:
             connection.execute("SELECT pg_sleep(0.5)")
         waits.turn()
@@ -62,34 +62,34 @@ def test_out_of_its_turn_nothing_is_sampled(owned: OwnedServer) -> None:
     waits.close()
 
 
-def test_a_server_that_ends_ends_the_sampling(owned: OwnedServer) -> None:
-    waits = waits_of(owned)
+def test_a_server_that_ends_ends_the_sampling(managed: ManagedServer) -> None:
+    waits = waits_of(managed)
     assert waits is not None
     with waits:
-        owned.restart()
+        managed.restart()
         time.sleep(0.2)
     waits.close()
 
 
-def test_sampling_is_not_counted_as_the_statement(owned: OwnedServer) -> None:
+def test_sampling_is_not_counted_as_the_statement(managed: ManagedServer) -> None:
     """The view of the sessions reads catalogs; a statement that sleeps reads nothing."""
-    with Trial(owned, Arm("plain"), block=1, witness=Witness()) as trial:
+    with Trial(managed, Arm("plain"), block=1, witness=Witness()) as trial:
         for iteration in range(2):
             trial.timed("sleep", "SELECT pg_sleep(0.5)", iteration=iteration)
     hits = [row[9] for row in trial.rows if row[8] == "buffers_hit" and row[7] == 1]
     assert hits == [0]
 
 
-def test_without_a_comparison_nothing_is_sampled(owned: OwnedServer) -> None:
-    with Trial(owned, Arm("plain"), block=1) as trial:
+def test_without_a_comparison_nothing_is_sampled(managed: ManagedServer) -> None:
+    with Trial(managed, Arm("plain"), block=1) as trial:
         trial.timed("sleep", "SELECT pg_sleep(0.2)")
     metrics = {row[8] for row in trial.rows}
     assert "result" not in metrics
     assert not any(metric.startswith(WAIT) for metric in metrics)
 
 
-def test_equal_results_have_equal_digests_whatever_their_order(owned: OwnedServer) -> None:
-    with owned.connect() as connection:
+def test_equal_results_have_equal_digests_whatever_their_order(managed: ManagedServer) -> None:
+    with managed.connect() as connection:
         up, down, other = (
             connection.execute(f"SELECT i FROM generate_series(1, {last}) i ORDER BY i {order}")
             for last, order in ((3, "ASC"), (3, "DESC"), (4, "ASC"))
@@ -99,9 +99,9 @@ def test_equal_results_have_equal_digests_whatever_their_order(owned: OwnedServe
         assert digest(connection.execute("CREATE TEMP TABLE t AS SELECT 1")) == 1
 
 
-def test_what_cannot_be_explained_has_no_plan(owned: OwnedServer) -> None:
+def test_what_cannot_be_explained_has_no_plan(managed: ManagedServer) -> None:
     witness = Witness()
-    with owned.connect() as connection:
+    with managed.connect() as connection:
         witness.keep_plan(connection, "vacuum", "", "VACUUM")
         witness.keep_plan(connection, "wrong", "", "SELECT nothing")
         witness.keep_plan(connection, "bound", "", "SELECT %s::int", [1])
@@ -111,12 +111,12 @@ def test_what_cannot_be_explained_has_no_plan(owned: OwnedServer) -> None:
     assert witness.plans == {"bound": "Result", "script, warm": "Result"}
 
 
-def test_a_server_tells_settings_build_and_assertions(owned: OwnedServer) -> None:
-    found = examined(owned)
+def test_a_server_tells_settings_build_and_assertions(managed: ManagedServer) -> None:
+    found = examined(managed)
     assert found["settings"]["fsync"] == ["off", "command line"]
     assert found["assertions"] in {"on", "off"}
     assert "-O" in found["cflags"]
-    assert len(identity(owned)) == 16
+    assert len(identity(managed)) == 16
 
 
 def test_a_link_to_nothing_beside_a_build_is_no_part_of_it(tmp_path: Path) -> None:

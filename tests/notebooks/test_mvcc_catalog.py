@@ -18,7 +18,7 @@ from tests.servers_at_hand import BUILDER, dsn_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pgstudies.servers.owned import OwnedServer
+    from pgstudies.servers.managed import ManagedServer
 
 ARMS = pg.beside("mvcc_catalog", "arms")
 READING = pg.beside("mvcc_catalog", "reading")
@@ -195,7 +195,7 @@ def test_what_is_counted_is_yes_no_or_not_known() -> None:
 # Transactions held open
 
 
-def idle_in_transaction(server: OwnedServer) -> int:
+def idle_in_transaction(server: ManagedServer) -> int:
     query = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction'"
     with server.connect() as connection:
         (count,) = connection.execute(query).fetchone() or (0,)
@@ -204,51 +204,51 @@ def idle_in_transaction(server: OwnedServer) -> int:
 
 @pytest.mark.parametrize("count", [0, 1, 70])
 def test_a_snapshot_lists_every_transaction_held_and_none_afterwards(
-    owned: OwnedServer, count: int
+    managed: ManagedServer, count: int
 ) -> None:
-    processes = len(owned.session_pids())
-    with SESSIONS.hold_transactions(owned, count) as held:
+    processes = len(managed.session_pids())
+    with SESSIONS.hold_transactions(managed, count) as held:
         assert held == count
-        assert idle_in_transaction(owned) == count
-    assert len(owned.session_pids()) <= processes
-    assert idle_in_transaction(owned) == 0
+        assert idle_in_transaction(managed) == count
+    assert len(managed.session_pids()) <= processes
+    assert idle_in_transaction(managed) == 0
 
 
-def test_an_error_meanwhile_leaves_no_session_behind(owned: OwnedServer) -> None:
-    processes = len(owned.session_pids())
-    with pytest.raises(KeyboardInterrupt), SESSIONS.hold_transactions(owned, 5):
+def test_an_error_meanwhile_leaves_no_session_behind(managed: ManagedServer) -> None:
+    processes = len(managed.session_pids())
+    with pytest.raises(KeyboardInterrupt), SESSIONS.hold_transactions(managed, 5):
         raise KeyboardInterrupt
-    assert len(owned.session_pids()) <= processes
+    assert len(managed.session_pids()) <= processes
 
 
 def test_more_than_the_server_takes_is_refused_with_the_number_that_fits(
-    owned: OwnedServer,
+    managed: ManagedServer,
 ) -> None:
-    room = room_for_sessions(owned)
+    room = room_for_sessions(managed)
     assert 50 < room < 100
     with (
         pytest.raises(CannotRun, match=f"200 sessions do not fit.* {room} connections"),
-        SESSIONS.hold_transactions(owned, 200),
+        SESSIONS.hold_transactions(managed, 200),
     ):
         pass
-    with SESSIONS.hold_transactions(owned, room) as held:
+    with SESSIONS.hold_transactions(managed, room) as held:
         assert held == room
 
 
 def test_a_session_refused_while_others_are_opened_is_an_error_and_closes_those(
-    owned: OwnedServer, monkeypatch: pytest.MonkeyPatch
+    managed: ManagedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SESSIONS, "reason_no_room", lambda *_: None)
-    processes = len(owned.session_pids())
+    processes = len(managed.session_pids())
     with (
         pytest.raises(ServerError, match=r"Only \d+ of 150 sessions could be opened: .*clients"),
-        SESSIONS.hold_transactions(owned, 150),
+        SESSIONS.hold_transactions(managed, 150),
     ):
         pass
-    assert len(owned.session_pids()) <= processes
+    assert len(managed.session_pids()) <= processes
 
 
-def test_sessions_of_somebody_elses_server_are_those_of_the_role(stranger: OwnedServer) -> None:
+def test_sessions_of_somebody_elses_server_are_those_of_the_role(stranger: ManagedServer) -> None:
     with serve(dsn_of(stranger, BUILDER)) as server, SESSIONS.hold_transactions(server, 5) as held:
         assert held == 5
         with stranger.connect() as connection:
@@ -260,7 +260,9 @@ def test_sessions_of_somebody_elses_server_are_those_of_the_role(stranger: Owned
     assert idle_in_transaction(stranger) == 0
 
 
-def test_half_of_what_is_free_on_a_server_of_others_is_left_to_them(stranger: OwnedServer) -> None:
+def test_half_of_what_is_free_on_a_server_of_others_is_left_to_them(
+    stranger: ManagedServer,
+) -> None:
     with serve(dsn_of(stranger, BUILDER)) as server:
         taken = room_for_sessions(server)
         assert 20 < taken <= (100 - 3) // 2
@@ -274,8 +276,8 @@ def test_half_of_what_is_free_on_a_server_of_others_is_left_to_them(stranger: Ow
         assert f"of which {taken}, half of them, may be used on an external server" in reason
 
 
-def test_the_address_is_enough_for_another_client(owned: OwnedServer) -> None:
-    with psycopg.connect(SESSIONS.conninfo(owned)) as connection:
+def test_the_address_is_enough_for_another_client(managed: ManagedServer) -> None:
+    with psycopg.connect(SESSIONS.conninfo(managed)) as connection:
         assert connection.execute("SELECT current_database()").fetchone() == ("pgstudies",)
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from pgstudies.servers.owned import OwnedServer
+    from pgstudies.servers.managed import ManagedServer
 
 ARMS = pg.beside("sync_scans", "arms")
 CHARTS = pg.beside("sync_scans", "charts")
@@ -241,18 +241,18 @@ REPORTED = 16  # pages between two notes that a scan leaves of its place
 
 
 @pytest.fixture
-def session(owned_on_disk: OwnedServer) -> Iterator[psycopg.Connection[Any]]:
-    owned = owned_on_disk
+def session(managed_on_disk: ManagedServer) -> Iterator[psycopg.Connection[Any]]:
+    managed = managed_on_disk
 
     def build() -> None:
-        with owned.connect() as connection:
+        with managed.connect() as connection:
             for name, rows in (("enough", 129), ("too_small", 128), ("large", 1000)):
                 make_table(connection, name, rows)
             connection.execute("CREATE VIEW no_table AS SELECT * FROM large")
 
     settings = {"shared_buffers": f"{8 * BUFFERS}kB", "max_parallel_workers_per_gather": "0"}
-    owned.restore("for scans", build, settings)
-    with owned.connect() as connection:
+    managed.restore("for scans", build, settings)
+    with managed.connect() as connection:
         yield connection
 
 
@@ -277,11 +277,11 @@ def test_one_block_more_than_a_quarter_of_the_buffers_is_enough(
 
 @pytest.mark.parametrize(("table", "begins"), [("enough", True), ("too_small", False)])
 def test_the_server_agrees(
-    owned_on_disk: OwnedServer, session: psycopg.Connection[Any], table: str, begins: bool
+    managed_on_disk: ManagedServer, session: psycopg.Connection[Any], table: str, begins: bool
 ) -> None:
     session.execute(f"BEGIN; DECLARE here CURSOR FOR SELECT i FROM {table}")
     session.execute("MOVE 100 FROM here")
-    with owned_on_disk.connect() as other:
+    with managed_on_disk.connect() as other:
         assert (first_block(other, table) > 0) == begins
         other.execute("SET synchronize_seqscans = off")
         assert first_block(other, table) == 0
@@ -290,13 +290,13 @@ def test_the_server_agrees(
 
 @pytest.mark.parametrize("place", [300, 700])
 def test_a_scan_begins_at_the_block_noted_last(
-    owned_on_disk: OwnedServer, session: psycopg.Connection[Any], place: int
+    managed_on_disk: ManagedServer, session: psycopg.Connection[Any], place: int
 ) -> None:
     # Without look-ahead the place noted is the one that is read.
     session.execute("SET effective_io_concurrency = 0; SET io_combine_limit = 1")
     session.execute("BEGIN; DECLARE here CURSOR FOR SELECT i FROM large")
     session.execute(f"MOVE {place + 1} FROM here")
-    with owned_on_disk.connect() as other:
+    with managed_on_disk.connect() as other:
         assert place - REPORTED <= first_block(other, "large") <= place + REPORTED
 
 
@@ -319,9 +319,9 @@ def test_the_block_is_the_first_number_of_a_ctid() -> None:
 
 
 @pytest.fixture
-def disk(owned: OwnedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def disk(managed: ManagedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Files that stand for the kernel's: the real disk's scheduler is everybody's."""
-    device = owned.data_directory.stat().st_dev
+    device = managed.data_directory.stat().st_dev
     disk = tmp_path / f"{os.major(device)}:{os.minor(device)}"
     (disk / "queue").mkdir(parents=True)
     (disk / "queue" / "scheduler").write_text("none [mq-deadline] kyber\n")
@@ -330,29 +330,29 @@ def disk(owned: OwnedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return disk
 
 
-def test_sectors_read_are_told_in_bytes(owned: OwnedServer, disk: Path) -> None:
-    assert disks.find_disk(owned.data_directory) == disk
-    assert DISK.disk_read_bytes(owned.data_directory) == 4096 * 512
+def test_sectors_read_are_told_in_bytes(managed: ManagedServer, disk: Path) -> None:
+    assert disks.find_disk(managed.data_directory) == disk
+    assert DISK.disk_read_bytes(managed.data_directory) == 4096 * 512
 
 
-def test_what_is_read_ahead_is_told_in_bytes(owned: OwnedServer, disk: Path) -> None:
+def test_what_is_read_ahead_is_told_in_bytes(managed: ManagedServer, disk: Path) -> None:
     (disk / "queue" / "read_ahead_kb").write_text("128\n")
-    assert DISK.read_ahead_bytes(owned.data_directory) == 131_072
+    assert DISK.read_ahead_bytes(managed.data_directory) == 131_072
 
 
 def test_what_is_on_no_disk_has_read_nothing(
-    owned: OwnedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    managed: ManagedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disks, "DEVICES", tmp_path)
-    assert DISK.disk_read_bytes(owned.data_directory) is None
-    assert DISK.read_ahead_bytes(owned.data_directory) is None
-    with pytest.raises(CannotRun, match="not on a disk whose"), DISK.scheduled(owned, "none"):
+    assert DISK.disk_read_bytes(managed.data_directory) is None
+    assert DISK.read_ahead_bytes(managed.data_directory) is None
+    with pytest.raises(CannotRun, match="not on a disk whose"), DISK.scheduled(managed, "none"):
         pass
 
 
-def test_a_scheduler_is_put_back_whatever_happens(owned: OwnedServer, disk: Path) -> None:
+def test_a_scheduler_is_put_back_whatever_happens(managed: ManagedServer, disk: Path) -> None:
     file, seen = disk / "queue" / "scheduler", ""
-    with contextlib.suppress(KeyboardInterrupt), DISK.scheduled(owned, "kyber"):
+    with contextlib.suppress(KeyboardInterrupt), DISK.scheduled(managed, "kyber"):
         seen = file.read_text()
         raise KeyboardInterrupt
     assert seen == "kyber"
@@ -360,27 +360,27 @@ def test_a_scheduler_is_put_back_whatever_happens(owned: OwnedServer, disk: Path
 
 
 def test_a_scheduler_the_kernel_refuses_is_answered_with_those_it_has(
-    owned: OwnedServer, disk: Path, monkeypatch: pytest.MonkeyPatch
+    managed: ManagedServer, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
         raise OSError(22, "Invalid argument")
 
     monkeypatch.setattr(type(disk), "write_text", refuse)
     wanted = "no I/O scheduler cfq, but none mq-deadline kyber"
-    with pytest.raises(CannotRun, match=wanted), DISK.scheduled(owned, "cfq"):
+    with pytest.raises(CannotRun, match=wanted), DISK.scheduled(managed, "cfq"):
         pass
 
 
-def test_a_word_that_is_no_scheduler_is_not_written(owned: OwnedServer, disk: Path) -> None:
+def test_a_word_that_is_no_scheduler_is_not_written(managed: ManagedServer, disk: Path) -> None:
     with (
         pytest.raises(CannotRun, match="no name of an I/O scheduler"),
-        DISK.scheduled(owned, "a b"),
+        DISK.scheduled(managed, "a b"),
     ):
         pass
     assert scheduler_of(disk) == "mq-deadline"
 
 
-def test_the_disk_of_others_is_left_alone(stranger: OwnedServer) -> None:
+def test_the_disk_of_others_is_left_alone(stranger: ManagedServer) -> None:
     with (
         serve(dsn_of(stranger, BUILDER)) as server,
         pytest.raises(CannotRun, match="external server"),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from pgstudies.servers.owned import OwnedServer
+    from pgstudies.servers.managed import ManagedServer
 
     Connection = psycopg.Connection[Any]
 
@@ -26,7 +26,7 @@ WAYS = pytest.mark.parametrize("way", ["trigger", "access method"])
 
 
 @pytest.fixture(scope="module")
-def server(run_base: Path) -> Iterator[OwnedServer]:
+def server(run_base: Path) -> Iterator[ManagedServer]:
     with extended("cluster_heap", run_base) as server:
         with server.connect() as connection:
             connection.execute("CREATE EXTENSION amcheck")
@@ -34,7 +34,7 @@ def server(run_base: Path) -> Iterator[OwnedServer]:
 
 
 @pytest.fixture
-def c(server: OwnedServer) -> Iterator[Connection]:
+def c(server: ManagedServer) -> Iterator[Connection]:
     """A session whose tables, settings and functions go with it."""
     with server.connect() as connection:
         connection.execute("CREATE SCHEMA mine")
@@ -460,7 +460,7 @@ def test_a_range_stays_on_few_pages(c: Connection) -> None:
 
 @WAYS
 def test_concurrent_inserts_and_a_crash_leave_the_index_sound(
-    server: OwnedServer, tmp_path: Path, way: str
+    server: ManagedServer, tmp_path: Path, way: str
 ) -> None:
     script = tmp_path / "script.sql"
     script.write_text(
@@ -499,7 +499,7 @@ def test_concurrent_inserts_and_a_crash_leave_the_index_sound(
             c.execute("DROP SCHEMA crash CASCADE")
 
 
-def test_the_extension_does_not_go_before_its_tables(server: OwnedServer) -> None:
+def test_the_extension_does_not_go_before_its_tables(server: ManagedServer) -> None:
     with server.connect() as c:
         c.execute("CREATE TABLE t USING cluster_heap AS SELECT 1 AS k")
         c.execute("CREATE TABLE other (k int)")

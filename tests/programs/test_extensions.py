@@ -30,7 +30,7 @@ from tests.servers_at_hand import embedded
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pgstudies.servers.owned import OwnedServer
+    from pgstudies.servers.managed import ManagedServer
 
 pytestmark = pytest.mark.usefixtures("private")
 
@@ -257,10 +257,10 @@ def test_the_doctor_follows_the_links(run_base: Path, monkeypatch: pytest.Monkey
 
 
 def test_the_doctor_stops_at_the_first_broken_link(
-    owned: OwnedServer, monkeypatch: pytest.MonkeyPatch
+    managed: ManagedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CC", "/nowhere/cc")
-    *_, last = examine_extensions(owned)
+    *_, last = examine_extensions(managed)
     assert last == Check(
         "compiler",
         None,
@@ -269,10 +269,10 @@ def test_the_doctor_stops_at_the_first_broken_link(
     )
 
 
-def test_the_self_test_can_fail(owned: OwnedServer) -> None:
+def test_the_self_test_can_fail(managed: ManagedServer) -> None:
     """With heap under another name, no row is put beside its neighbour on purpose."""
     access_method = "ACCESS METHOD cluster_heap"
-    with owned.connect() as connection:
+    with managed.connect() as connection:
         connection.execute(f"CREATE {access_method} TYPE TABLE HANDLER heap_tableam_handler")
         try:
             with pytest.raises(CannotRun, match=r"\d+ of 20 rows were put beside"):

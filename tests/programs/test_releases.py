@@ -32,7 +32,7 @@ from pgstudies.programs.versions import counts_wal, parse_version
 from pgstudies.records import built_with
 from pgstudies.servers import server_facts
 from pgstudies.servers._serve import serve
-from pgstudies.servers.owned import OwnedServer
+from pgstudies.servers.managed import ManagedServer
 from pgstudies.tools import installing
 from tests.servers_at_hand import is_alive
 
@@ -535,7 +535,7 @@ def require(name: str) -> Release:
 def test_every_release_starts_restarts_and_stops(release: Release) -> None:
     settings = {"fsync": "off", "autovacuum": "off", "jit": "off"}
     with serve(release.name, settings=settings) as server:
-        assert isinstance(server, OwnedServer)
+        assert isinstance(server, ManagedServer)
         assert (server.spec, server.version) == (release.name, parse_version(release.version))
         assert server.unmet_settings.keys() <= {"jit"}
         assert built_with(server_facts(server)) == release.built
@@ -562,7 +562,7 @@ def test_every_release_starts_restarts_and_stops(release: Release) -> None:
 def test_all_that_a_study_does_is_possible_on_the_oldest_release() -> None:
     require("9.3")
     with serve("9.3", settings={"max_parallel_workers_per_gather": "0"}) as server:
-        assert isinstance(server, OwnedServer)
+        assert isinstance(server, ManagedServer)
 
         def build() -> None:
             with server.connect() as c:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from pgstudies.servers.owned import OwnedServer
+    from pgstudies.servers.managed import ManagedServer
 
     Connection = psycopg.Connection[Any]
 
@@ -28,13 +28,13 @@ ROWS = 291  # that fit on a page of 8 kB
 
 
 @pytest.fixture(scope="module")
-def server(run_base: Path) -> Iterator[OwnedServer]:
+def server(run_base: Path) -> Iterator[ManagedServer]:
     with extended("tidbench", run_base) as server:
         yield server
 
 
 @pytest.fixture
-def c(server: OwnedServer) -> Iterator[Connection]:
+def c(server: ManagedServer) -> Iterator[Connection]:
     with server.connect() as connection:
         yield connection
 
@@ -340,7 +340,7 @@ def test_a_preparation_that_is_cancelled_leaves_nothing(c: Connection) -> None:
         run(c, "array")
 
 
-def test_sessions_do_not_share_what_they_prepare(server: OwnedServer, c: Connection) -> None:
+def test_sessions_do_not_share_what_they_prepare(server: ManagedServer, c: Connection) -> None:
     prepare(c, SPARSE, 10)
     with server.connect() as other:
         with pytest.raises(errors.ObjectNotInPrerequisiteState):

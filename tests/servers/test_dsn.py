@@ -24,7 +24,7 @@ from tests.servers_at_hand import BUILDER, LESSER, PASSWORD, dsn_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pgstudies.servers.owned import OwnedServer
+    from pgstudies.servers.managed import ManagedServer
 
 pytestmark = pytest.mark.usefixtures("private")
 
@@ -39,7 +39,7 @@ MARK = '{"pgstudies": 1, "host": "h", "pid": 1, "started": "2026-11-22T00:00:00+
 SETTINGS = {"enable_seqscan": "off", "shared_buffers": "64MB", "max_parallel_workers": "8"}
 
 
-def places(stranger: OwnedServer) -> list[str]:
+def places(stranger: ManagedServer) -> list[str]:
     with stranger.connect() as c:
         rows = c.execute(
             """
@@ -50,7 +50,7 @@ def places(stranger: OwnedServer) -> list[str]:
     return [row[0] for row in rows]
 
 
-def users_table(stranger: OwnedServer) -> Any:
+def users_table(stranger: ManagedServer) -> Any:
     with stranger.connect() as c:
         return c.execute(
             """
@@ -69,7 +69,7 @@ def build_testtab(server: DsnServer, built: list[int]) -> None:
         c.execute("CREATE TABLE testtab AS SELECT generate_series(1, 10) AS i")
 
 
-def test_a_users_table_of_the_same_name_is_never_touched(dsn: str, stranger: OwnedServer) -> None:
+def test_a_users_table_of_the_same_name_is_never_touched(dsn: str, stranger: ManagedServer) -> None:
     before = users_table(stranger)
     built: list[int] = []
     with reach(dsn, settings=SETTINGS) as server:
@@ -84,7 +84,7 @@ def test_a_users_table_of_the_same_name_is_never_touched(dsn: str, stranger: Own
     assert places(stranger) == []
 
 
-def test_which_place_depends_on_the_role(stranger: OwnedServer) -> None:
+def test_which_place_depends_on_the_role(stranger: ManagedServer) -> None:
     for role, database in ((BUILDER, True), (LESSER, False)):
         with reach(dsn_of(stranger, role), settings={}) as server:
             assert isinstance(server._place, DatabasePlace) is database
@@ -148,7 +148,7 @@ def test_the_password_is_shown_nowhere(dsn: str) -> None:
     ],
 )
 def test_a_server_that_does_not_let_us_in_says_what_to_check(
-    stranger: OwnedServer, change: tuple[str, str], sentence: str
+    stranger: ManagedServer, change: tuple[str, str], sentence: str
 ) -> None:
     wrong = dsn_of(stranger, BUILDER).replace(*change)
     with pytest.raises(ServerError, match="No connection to postgresql://dba@") as error:
@@ -157,7 +157,7 @@ def test_a_server_that_does_not_let_us_in_says_what_to_check(
     assert error.value.exit_code == 3
 
 
-def test_a_role_without_any_right_is_told_what_to_grant(stranger: OwnedServer) -> None:
+def test_a_role_without_any_right_is_told_what_to_grant(stranger: ManagedServer) -> None:
     with stranger.connect() as c:
         c.execute(f"CREATE ROLE nothing LOGIN PASSWORD '{PASSWORD}'")
     with pytest.raises(ServerError, match="grant it CREATEDB, or CREATE on that database"):
@@ -165,7 +165,7 @@ def test_a_role_without_any_right_is_told_what_to_grant(stranger: OwnedServer) -
 
 
 def test_something_foreign_under_our_name_is_left_alone(
-    dsn: str, stranger: OwnedServer, monkeypatch: pytest.MonkeyPatch
+    dsn: str, stranger: ManagedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pgstudies.servers._places.secrets.token_hex", lambda _: "00000000")
     name = f"pgstudies_00000000{_checksum('00000000')}"
@@ -182,7 +182,7 @@ def test_something_foreign_under_our_name_is_left_alone(
             c.execute(f"DROP DATABASE {name}")
 
 
-def test_what_a_killed_run_left_is_dropped_by_the_next(dsn: str, stranger: OwnedServer) -> None:
+def test_what_a_killed_run_left_is_dropped_by_the_next(dsn: str, stranger: ManagedServer) -> None:
     dead = reach(dsn, settings={})
     dead.restore("ten", lambda: build_testtab(dead, []))
     dead.close_connections()
@@ -195,7 +195,7 @@ def test_what_a_killed_run_left_is_dropped_by_the_next(dsn: str, stranger: Owned
         assert places(stranger) == [server.place]
 
 
-def test_two_runs_at_once_do_not_see_each_other(dsn: str, stranger: OwnedServer) -> None:
+def test_two_runs_at_once_do_not_see_each_other(dsn: str, stranger: ManagedServer) -> None:
     with reach(dsn, settings={}) as one, reach(dsn, settings={}) as two:
         assert len(places(stranger)) == 2
         one.restore("ten", lambda: build_testtab(one, []))
@@ -221,7 +221,7 @@ OURS = f"pgstudies_0123abcd{_checksum('0123abcd')}"
     ],
 )
 def test_a_name_like_ours_without_our_mark_is_not_ours(
-    dsn: str, stranger: OwnedServer, name: str, comment: str | None
+    dsn: str, stranger: ManagedServer, name: str, comment: str | None
 ) -> None:
     """Not even when it belongs to the same role."""
     with psycopg.connect(dsn, autocommit=True) as c:
@@ -252,7 +252,7 @@ _dsn.DsnServer(Address.parse(sys.argv[1])).restore("state", lambda: None)
 
 @pytest.mark.parametrize("marks", [0, 1, 2])
 def test_what_a_run_had_no_time_to_mark_is_dropped_by_the_next(
-    dsn: str, stranger: OwnedServer, marks: int
+    dsn: str, stranger: ManagedServer, marks: int
 ) -> None:
     command = [sys.executable, "-c", DIES_BEFORE_ITS_MARK, dsn, str(marks)]
     died = subprocess.run(command, check=False, capture_output=True, text=True)
@@ -264,7 +264,7 @@ def test_what_a_run_had_no_time_to_mark_is_dropped_by_the_next(
 
 
 def test_an_error_before_the_mark_leaves_nothing(
-    stranger: OwnedServer, monkeypatch: pytest.MonkeyPatch
+    stranger: ManagedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise psycopg.errors.QueryCanceled
@@ -276,7 +276,7 @@ def test_an_error_before_the_mark_leaves_nothing(
 
 
 @pytest.fixture
-def eager_autovacuum(stranger: OwnedServer) -> Iterator[None]:
+def eager_autovacuum(stranger: ManagedServer) -> Iterator[None]:
     """Autovacuum that comes every second and takes its time."""
     eager = {"autovacuum_naptime": "1s", "autovacuum_vacuum_insert_threshold": "0"}
     eager |= {"autovacuum_vacuum_cost_delay": "100ms", "autovacuum_vacuum_cost_limit": "1"}
@@ -291,7 +291,7 @@ def eager_autovacuum(stranger: OwnedServer) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("eager_autovacuum")
-def test_a_database_that_autovacuum_is_at_work_in_is_dropped(stranger: OwnedServer) -> None:
+def test_a_database_that_autovacuum_is_at_work_in_is_dropped(stranger: ManagedServer) -> None:
     at_work = "SELECT FROM pg_stat_activity WHERE backend_type ~ 'autovacuum w' AND datname = %s"
     with reach(dsn_of(stranger, BUILDER)) as server, stranger.connect() as c:
         with server.connect() as ours:
@@ -305,7 +305,7 @@ def test_a_database_that_autovacuum_is_at_work_in_is_dropped(stranger: OwnedServ
 
 
 def test_a_database_that_is_in_use_is_left_to_the_next_run(
-    stranger: OwnedServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    stranger: ManagedServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("pgstudies.servers._places._DROPS", 1)
     with reach(dsn_of(stranger, BUILDER)) as server:
@@ -323,7 +323,7 @@ def test_a_database_that_is_in_use_is_left_to_the_next_run(
 
 
 def test_a_server_that_goes_away_does_not_hide_the_error_of_the_run(
-    dsn: str, stranger: OwnedServer
+    dsn: str, stranger: ManagedServer
 ) -> None:
     def run() -> None:
         with reach(dsn) as server:
@@ -342,7 +342,7 @@ def test_a_server_that_goes_away_does_not_hide_the_error_of_the_run(
 
 
 def test_libpq_variables_fill_in_what_the_dsn_leaves_open(
-    stranger: OwnedServer, monkeypatch: pytest.MonkeyPatch
+    stranger: ManagedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in (stranger.environment() | {"PGUSER": BUILDER}).items():
         monkeypatch.setenv(name, value)
@@ -371,7 +371,7 @@ def test_client_programs_reach_our_place_by_its_environment(dsn: str) -> None:
     assert "transactions actually processed: 1/1" in done.stdout
 
 
-def test_a_superuser_may_have_what_needs_one(stranger: OwnedServer) -> None:
+def test_a_superuser_may_have_what_needs_one(stranger: ManagedServer) -> None:
     asked = {"track_io_timing": "on"}
     with reach(dsn_of(stranger, "postgres"), settings=asked) as server:
         assert server.capabilities.has("superuser")
@@ -384,7 +384,7 @@ def test_a_superuser_may_have_what_needs_one(stranger: OwnedServer) -> None:
             server.restore("ten", lambda: None, asked)
 
 
-def test_no_setting_of_the_server_changes(dsn: str, stranger: OwnedServer) -> None:
+def test_no_setting_of_the_server_changes(dsn: str, stranger: ManagedServer) -> None:
     def settings() -> list[Any]:
         with stranger.connect() as c:
             return (

@@ -25,7 +25,7 @@ from tests.servers_at_hand import is_alive, wait_until_dead
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pgstudies.servers.owned import OwnedServer
+    from pgstudies.servers.managed import ManagedServer
 
 HOLDER = """
 import json, sys, time
@@ -126,21 +126,21 @@ def test_what_a_killed_server_left_in_memory_is_freed(
     assert not holder.directory.exists()
 
 
-def test_shared_memory_that_is_in_use_is_left_alone(owned: OwnedServer, tmp_path: Path) -> None:
+def test_shared_memory_that_is_in_use_is_left_alone(managed: ManagedServer, tmp_path: Path) -> None:
     """postmaster.pid of a dead run names the segment of a server that runs."""
     data = tmp_path / "s-00000000" / "data"
     data.mkdir(parents=True)
-    shutil.copy(owned.data_directory / "postmaster.pid", data)
-    status = (owned.data_directory / "postmaster.pid").stat()
+    shutil.copy(managed.data_directory / "postmaster.pid", data)
+    status = (managed.data_directory / "postmaster.pid").stat()
     os.chown(data / "postmaster.pid", status.st_uid, status.st_gid)
     (data.parent / "owner.lock").touch(0o600)
     assert sweep(tmp_path) == [data.parent]
-    assert len(segments(owned.postmaster_pid)) == 1
+    assert len(segments(managed.postmaster_pid)) == 1
 
 
-def test_a_live_run_is_left_alone(owned: OwnedServer, run_base: Path) -> None:
+def test_a_live_run_is_left_alone(managed: ManagedServer, run_base: Path) -> None:
     assert sweep(run_base) == []
-    assert is_alive(psutil.Process(owned.postmaster_pid))
+    assert is_alive(psutil.Process(managed.postmaster_pid))
 
 
 def test_directories_of_others_are_left_alone(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from tests.servers_at_hand import BUILDER, dsn_of, embedded, make_table, skip_bu
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pgstudies.servers.owned import OwnedServer
+    from pgstudies.servers.managed import ManagedServer
 
 ROWS = 4000  # one to a page
 
@@ -38,7 +38,7 @@ ROWS = 4000  # one to a page
 
 
 @pytest.fixture(scope="module")
-def modelled(run_base: Path) -> Iterator[OwnedServer]:
+def modelled(run_base: Path) -> Iterator[ManagedServer]:
     assert run_base.exists()
     with embedded({"fsync": "off", "shared_buffers": "2MB"}, "modelled") as server:
         reason = server.capabilities.reason("limits")
@@ -48,7 +48,7 @@ def modelled(run_base: Path) -> Iterator[OwnedServer]:
 
 
 @pytest.fixture
-def wide(modelled: OwnedServer) -> OwnedServer:
+def wide(modelled: ManagedServer) -> ManagedServer:
     """The server with a table of 31 MB and nothing of it in its buffers."""
 
     def build() -> None:
@@ -62,7 +62,7 @@ def wide(modelled: OwnedServer) -> OwnedServer:
     return modelled
 
 
-def read_of(server: OwnedServer, query: str = "SELECT count(d) FROM wide") -> float:
+def read_of(server: ManagedServer, query: str = "SELECT count(d) FROM wide") -> float:
     """Pages that the modelled disk reads for a statement."""
     with Trial(server, Arm("plain"), block=1) as trial:
         trial.execute("SET max_parallel_workers_per_gather = 0")
@@ -74,13 +74,13 @@ FEW = 256
 """Pages of the catalog that a session may read besides, or of the table that are in its buffers."""
 
 
-def test_a_page_is_read_from_the_modelled_disk_once(wide: OwnedServer) -> None:
+def test_a_page_is_read_from_the_modelled_disk_once(wide: ManagedServer) -> None:
     with limited(wide, bytes_per_second=10**9):
         assert ROWS - FEW <= read_of(wide) <= ROWS + FEW
         assert read_of(wide) <= FEW
 
 
-def test_a_small_modelled_memory_does_not_keep_a_large_table(wide: OwnedServer) -> None:
+def test_a_small_modelled_memory_does_not_keep_a_large_table(wide: ManagedServer) -> None:
     with limited(wide, memory_bytes=ROWS * 8192 // 2):
         assert ROWS - FEW <= read_of(wide) <= ROWS + FEW
         assert ROWS - FEW <= read_of(wide) <= ROWS + FEW
@@ -89,7 +89,7 @@ def test_a_small_modelled_memory_does_not_keep_a_large_table(wide: OwnedServer) 
         assert read_of(wide) <= FEW
 
 
-def test_the_modelled_disk_is_as_slow_as_it_is_told(wide: OwnedServer) -> None:
+def test_the_modelled_disk_is_as_slow_as_it_is_told(wide: ManagedServer) -> None:
     """A lower bound, which no busy machine breaks."""
     begin = time.monotonic()
     with limited(wide, bytes_per_second=50 * 10**6):
@@ -104,7 +104,7 @@ def test_the_modelled_disk_is_as_slow_as_it_is_told(wide: OwnedServer) -> None:
     assert time.monotonic() - begin >= 60 / 200
 
 
-def test_without_limits_the_modelled_disk_is_not_there(wide: OwnedServer) -> None:
+def test_without_limits_the_modelled_disk_is_not_there(wide: ManagedServer) -> None:
     assert wide.slow_disk is not None
     before = wide.slow_disk.bytes_read
     with wide.connect() as connection:
@@ -112,13 +112,13 @@ def test_without_limits_the_modelled_disk_is_not_there(wide: OwnedServer) -> Non
     assert wide.slow_disk.bytes_read == before
 
 
-def test_what_a_statement_spills_is_not_on_the_modelled_disk(wide: OwnedServer) -> None:
+def test_what_a_statement_spills_is_not_on_the_modelled_disk(wide: ManagedServer) -> None:
     spilled = "SELECT count(*) FROM (SELECT repeat('y', 1000) FROM generate_series(1, 30000)) q(y)"
     with limited(wide, bytes_per_second=10**9):
         assert read_of(wide, f"{spilled} GROUP BY y || random() LIMIT 1") <= FEW
 
 
-def test_sessions_and_servers_begun_meanwhile_are_limited(wide: OwnedServer) -> None:
+def test_sessions_and_servers_begun_meanwhile_are_limited(wide: ManagedServer) -> None:
     with limited(wide, memory_bytes=ROWS * 8192 * 2):
         assert read_of(wide) >= ROWS - FEW
         wide.restart()
@@ -127,7 +127,7 @@ def test_sessions_and_servers_begun_meanwhile_are_limited(wide: OwnedServer) -> 
     assert not wide.slow_disk.limited
 
 
-def test_each_server_has_a_modelled_disk_of_its_own(wide: OwnedServer) -> None:
+def test_each_server_has_a_modelled_disk_of_its_own(wide: ManagedServer) -> None:
     with wide.another() as other:
         other.restore("wide", lambda: None)
         with limited(other, bytes_per_second=10**9):
@@ -137,7 +137,7 @@ def test_each_server_has_a_modelled_disk_of_its_own(wide: OwnedServer) -> None:
         assert wide.slow_disk.bytes_read == before
 
 
-def test_a_session_killed_while_it_waits_leaves_the_disk_to_others(wide: OwnedServer) -> None:
+def test_a_session_killed_while_it_waits_leaves_the_disk_to_others(wide: ManagedServer) -> None:
     with limited(wide, bytes_per_second=2 * 10**6):
         with wide.connect() as doomed, ThreadPoolExecutor(1) as pool:
             scan = pool.submit(doomed.execute, "SELECT count(d) FROM wide")
@@ -151,7 +151,9 @@ def test_a_session_killed_while_it_waits_leaves_the_disk_to_others(wide: OwnedSe
         assert read_of(wide) >= ROWS - FEW
 
 
-def test_a_program_that_the_server_starts_knows_of_no_modelled_disk(modelled: OwnedServer) -> None:
+def test_a_program_that_the_server_starts_knows_of_no_modelled_disk(
+    modelled: ManagedServer,
+) -> None:
     file = modelled.workplace / "environment"
     with modelled.connect() as connection:
         connection.execute(f"COPY (SELECT 1) TO PROGRAM 'env > {file}'")
@@ -161,7 +163,7 @@ def test_a_program_that_the_server_starts_knows_of_no_modelled_disk(modelled: Ow
 
 @pytest.mark.parametrize("name", ["reads_per_second", "bytes_per_second", "memory_bytes"])
 @pytest.mark.parametrize("value", [0, -5])
-def test_a_limit_is_a_positive_number(modelled: OwnedServer, name: str, value: int) -> None:
+def test_a_limit_is_a_positive_number(modelled: ManagedServer, name: str, value: int) -> None:
     wrong: dict[str, Any] = {name: value}
     with pytest.raises(StudyError, match=f"{name} is {value}: give"), limited(modelled, **wrong):
         pass
@@ -175,14 +177,14 @@ def test_a_limit_is_a_positive_number(modelled: OwnedServer, name: str, value: i
     ],
 )
 def test_reads_that_pass_the_model_by_are_refused(
-    modelled: OwnedServer, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], words: str
+    modelled: ManagedServer, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], words: str
 ) -> None:
     monkeypatch.setattr(modelled, "_more", settings)  # not every machine starts with these
     with pytest.raises(CannotRun, match=words), limited(modelled, memory_bytes=10**7):
         pass
 
 
-def test_a_server_is_limited_once_at_a_time(modelled: OwnedServer) -> None:
+def test_a_server_is_limited_once_at_a_time(modelled: ManagedServer) -> None:
     with (
         limited(modelled, memory_bytes=10**7),
         pytest.raises(CannotRun, match="limited already"),
@@ -191,18 +193,20 @@ def test_a_server_is_limited_once_at_a_time(modelled: OwnedServer) -> None:
         pass
 
 
-def test_a_modelled_memory_larger_than_its_table_of_pages_is_refused(modelled: OwnedServer) -> None:
+def test_a_modelled_memory_larger_than_its_table_of_pages_is_refused(
+    modelled: ManagedServer,
+) -> None:
     with pytest.raises(CannotRun, match="at most 16 GB"), limited(modelled, memory_bytes=2**35):
         pass
 
 
 def test_a_server_not_started_for_limits_has_no_library_in_front_of_its_reads(
-    owned: OwnedServer,
+    managed: ManagedServer,
 ) -> None:
-    assert "not started for limits" in str(owned.capabilities.reason("limits"))
-    with pytest.raises(CannotRun, match="not started for limits"), limited(owned, memory_bytes=1):
+    assert "not started for limits" in str(managed.capabilities.reason("limits"))
+    with pytest.raises(CannotRun, match="not started for limits"), limited(managed, memory_bytes=1):
         pass
-    assert b"slow_disk" not in Path(f"/proc/{owned.postmaster_pid}/maps").read_bytes()
+    assert b"slow_disk" not in Path(f"/proc/{managed.postmaster_pid}/maps").read_bytes()
 
 
 def test_the_library_compiles_without_a_warning(tmp_path: Path) -> None:
@@ -243,7 +247,7 @@ def test_programs_that_load_no_library_are_told_by_that(monkeypatch: pytest.Monk
 
 
 @pytest.fixture(scope="module")
-def kernel() -> Iterator[OwnedServer]:
+def kernel() -> Iterator[ManagedServer]:
     with own_base(None) as base:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("PGSTUDIES_RUN_DIR", str(base))
@@ -257,7 +261,7 @@ def groups(postmaster_pid: int) -> list[Path]:
 
 
 @pytest.fixture
-def able(kernel: OwnedServer) -> OwnedServer:
+def able(kernel: ManagedServer) -> ManagedServer:
     reason = kernel.capabilities.reason("limits")
     if reason:
         pytest.skip(reason)
@@ -265,7 +269,7 @@ def able(kernel: OwnedServer) -> OwnedServer:
 
 
 @pytest.mark.root
-def test_reads_take_at_least_the_time_they_are_given(able: OwnedServer) -> None:
+def test_reads_take_at_least_the_time_they_are_given(able: ManagedServer) -> None:
     def build() -> None:
         with able.connect() as connection:
             make_table(connection, "wide", ROWS)
@@ -293,7 +297,7 @@ def test_reads_take_at_least_the_time_they_are_given(able: OwnedServer) -> None:
 
 
 @pytest.mark.root
-def test_an_error_meanwhile_takes_the_limit_away(able: OwnedServer) -> None:
+def test_an_error_meanwhile_takes_the_limit_away(able: ManagedServer) -> None:
     able.restore("empty", lambda: None)
     with pytest.raises(KeyboardInterrupt), limited(able, reads_per_second=100):
         raise KeyboardInterrupt
@@ -301,7 +305,7 @@ def test_an_error_meanwhile_takes_the_limit_away(able: OwnedServer) -> None:
 
 
 @pytest.mark.root
-def test_a_server_that_stops_meanwhile_leaves_no_group(able: OwnedServer) -> None:
+def test_a_server_that_stops_meanwhile_leaves_no_group(able: ManagedServer) -> None:
     able.restore("empty", lambda: None)
     pid = able.postmaster_pid
     with limited(able, reads_per_second=100):
@@ -310,48 +314,50 @@ def test_a_server_that_stops_meanwhile_leaves_no_group(able: OwnedServer) -> Non
     assert groups(pid) == []
 
 
-def test_an_external_server_is_left_alone(stranger: OwnedServer) -> None:
+def test_an_external_server_is_left_alone(stranger: ManagedServer) -> None:
     with serve(dsn_of(stranger, BUILDER)) as server:
         assert "external server" in str(server.capabilities.reason("limits"))
         with pytest.raises(CannotRun, match="external server"), limited(server, memory_bytes=1):
             pass
 
 
-def test_a_system_without_cgroups_says_so(owned_on_disk: OwnedServer, tmp_path: Path) -> None:
-    reason = reason_no_limits(owned_on_disk.data_directory, owned_on_disk.postmaster_pid, tmp_path)
+def test_a_system_without_cgroups_says_so(managed_on_disk: ManagedServer, tmp_path: Path) -> None:
+    reason = reason_no_limits(
+        managed_on_disk.data_directory, managed_on_disk.postmaster_pid, tmp_path
+    )
     assert reason is not None
     assert "no cgroups that limit reads and memory" in reason
 
 
 def test_files_on_no_disk_of_this_machine_cannot_be_slow(
-    owned_on_disk: OwnedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    managed_on_disk: ManagedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disks, "DEVICES", tmp_path)
     assert "not on a disk" in str(
-        reason_no_limits(owned_on_disk.data_directory, owned_on_disk.postmaster_pid)
+        reason_no_limits(managed_on_disk.data_directory, managed_on_disk.postmaster_pid)
     )
 
 
 def test_version_2_is_asked_in_its_own_words(
-    owned_on_disk: OwnedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    managed_on_disk: ManagedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Against files that stand for the kernel's: there is no version 2 with limits here."""
     (tmp_path / "cgroup.controllers").write_text("cpu io memory")
     (tmp_path / "cgroup.subtree_control").write_text("")
     monkeypatch.setattr(cgroups, "_device_of", lambda _: "254:0")
     monkeypatch.setattr(cgroups, "_remove", lambda _: None)
-    where = owned_on_disk.data_directory, owned_on_disk.postmaster_pid, owned_on_disk.pids
+    where = managed_on_disk.data_directory, managed_on_disk.postmaster_pid, managed_on_disk.pids
     pace = {"iops": 321, "bps": 10**6}
     with limits_on(*where, pace=pace, memory_bytes=2**28, root=tmp_path):
-        group = tmp_path / f"pgstudies-{owned_on_disk.postmaster_pid}"
+        group = tmp_path / f"pgstudies-{managed_on_disk.postmaster_pid}"
         assert (group / "io.max").read_text() == "254:0 riops=321 rbps=1000000"
         assert (group / "memory.max").read_text() == str(2**28)
-        assert (group / "cgroup.procs").read_text() in map(str, owned_on_disk.pids())
+        assert (group / "cgroup.procs").read_text() in map(str, managed_on_disk.pids())
     assert (tmp_path / "cgroup.subtree_control").read_text() == "+io +memory"
 
 
 @pytest.mark.root
-def test_a_small_memory_does_not_keep_a_large_table(able: OwnedServer) -> None:
+def test_a_small_memory_does_not_keep_a_large_table(able: ManagedServer) -> None:
     def build() -> None:
         with able.connect() as connection:
             make_table(connection, "large", 12000)

@@ -9,7 +9,7 @@ import pytest
 from pgstudies.servers.settings import merged, same_value, startup_options
 
 if TYPE_CHECKING:
-    from pgstudies.servers.owned import OwnedServer
+    from pgstudies.servers.managed import ManagedServer
 
 
 @pytest.mark.parametrize(
@@ -57,6 +57,6 @@ def test_the_later_of_two_wins_however_it_is_written() -> None:
 @pytest.mark.parametrize(
     "value", ["plain", "two words", "back\\slash", "a 'quote'", "", "tab\t\\ "]
 )
-def test_a_value_survives_startup_options(owned: OwnedServer, value: str) -> None:
-    with owned.connect(options=startup_options({"my.value": value})) as c:
+def test_a_value_survives_startup_options(managed: ManagedServer, value: str) -> None:
+    with managed.connect(options=startup_options({"my.value": value})) as c:
         assert c.execute("SHOW my.value").fetchone() == (value,)

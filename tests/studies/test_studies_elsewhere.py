@@ -15,14 +15,14 @@ from pgstudies.measuring import foreseen
 from pgstudies.paths import BOOK, records_dir
 from pgstudies.rooms import find_room
 from pgstudies.servers import serve
-from pgstudies.servers.owned import SUPERUSER
+from pgstudies.servers.managed import SUPERUSER
 from pgstudies.studies._plan import studies
 from pgstudies.studies.parameters import declared
 from pgstudies.studies.run import run_study
 from tests.servers_at_hand import BUILDER, LESSER, dsn_of
 
 if TYPE_CHECKING:
-    from pgstudies.servers.owned import OwnedServer
+    from pgstudies.servers.managed import ManagedServer
     from pgstudies.studies import Executed
 
 SMALL = {
@@ -126,7 +126,7 @@ FORBIDDEN = re.compile(
 
 @pytest.mark.parametrize("study", studies())
 def test_a_superusers_run_stays_in_its_own_database(
-    study: str, stranger: OwnedServer, tmp_path: Path
+    study: str, stranger: ManagedServer, tmp_path: Path
 ) -> None:
     """Every statement is in the server's log."""
     log = Path(stranger.data_directory).parent / "log"
@@ -163,7 +163,7 @@ def kind_of(sent: tuple[str, str]) -> str:
 
 
 def test_more_connections_than_fit_are_refused_with_the_number_that_fits(
-    stranger: OwnedServer,
+    stranger: ManagedServer,
 ) -> None:
     address = dsn_of(stranger, BUILDER)
     wanted = {"sessions": [5000], "releases": [], "blocks": 1}
@@ -203,7 +203,7 @@ def test_scans_that_cannot_be_had_are_refused(parameters: dict[str, object], sai
 
 
 def test_scans_that_a_server_of_others_cannot_have_are_refused_with_what_it_takes(
-    stranger: OwnedServer,
+    stranger: ManagedServer,
 ) -> None:
     many = {"scans": [500], "table_mb": 40, "buffers_mb": 1, "blocks": 1}
     with pytest.raises(StudyError, match="500 sessions do not fit: the server has"):

@@ -12,7 +12,7 @@ from psycopg import sql
 from ..errors import CannotRun, ServerError
 from ..programs.compilers import compiler_version, find_compiler, find_make, server_headers
 from ..programs.extensions import NAMES, build, self_test
-from ..servers.owned import OwnedServer
+from ..servers.managed import ManagedServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,8 +51,8 @@ def examine_extensions(server: Server) -> Iterator[Check]:
     if reason is not None:
         yield _broken("extensions", reason)
         return
-    assert isinstance(server, OwnedServer)
-    links: list[tuple[str, Callable[[OwnedServer], str]]] = [
+    assert isinstance(server, ManagedServer)
+    links: list[tuple[str, Callable[[ManagedServer], str]]] = [
         ("pg_config", _pg_config),
         ("headers", _headers),
         ("compiler", _compiler),
@@ -72,36 +72,36 @@ def _broken(name: str, reason: str) -> Check:
     return Check(name, None, f"arms that need a C extension: not run: {reason}")
 
 
-def _pg_config(server: OwnedServer) -> str:
+def _pg_config(server: ManagedServer) -> str:
     pg_config = server.binaries.program("pg_config")
     if pg_config is None:
         raise CannotRun("the server has no pg_config")
     return str(pg_config)
 
 
-def _headers(server: OwnedServer) -> str:
+def _headers(server: ManagedServer) -> str:
     server_headers(server.binaries)
     return f"those of {server.version_text} are installed"
 
 
-def _compiler(_: OwnedServer) -> str:
+def _compiler(_: ManagedServer) -> str:
     compiler = find_compiler()
     return f"{shlex.join(compiler)}: {compiler_version(compiler)}; {find_make()}"
 
 
-def _build(server: OwnedServer) -> str:
+def _build(server: ManagedServer) -> str:
     for name in NAMES:
         build(name, server.binaries)
     return f"{' and '.join(NAMES)} are in the cache"
 
 
-def _create(server: OwnedServer) -> str:
+def _create(server: ManagedServer) -> str:
     for name in NAMES:
         _with_extension(server, name)
     return f"{' and '.join(NAMES)} are accepted by the server"
 
 
-def _self_tests(server: OwnedServer) -> str:
+def _self_tests(server: ManagedServer) -> str:
     seen = []
     for name in NAMES:
         _with_extension(server, name)
@@ -110,7 +110,7 @@ def _self_tests(server: OwnedServer) -> str:
     return "; ".join(seen)
 
 
-def _with_extension(server: OwnedServer, name: str) -> None:
+def _with_extension(server: ManagedServer, name: str) -> None:
     server.restart(build(name, server.binaries))
     with server.connect() as connection:
         create = sql.SQL("CREATE EXTENSION IF NOT EXISTS {}").format(sql.Identifier(name))

@@ -310,7 +310,7 @@ def _without_refused(
         raise StudyError(
             f"{file} sets {', '.join(found)}, which say where a server listens, which files it "
             f"uses or which programs it runs: --leave-out compares without these, and "
-            f"--allow-setting NAME takes one, but for those that place an owned server."
+            f"--allow-setting NAME takes one, but for those that place a managed server."
         )
     if not kept:
         raise StudyError(f"{file} holds no setting but those that are left out.")

@@ -24,7 +24,7 @@ from ..paths import cache_dir
 from ..programs import build, reason_no_locale
 from ..programs.installations import find_binaries
 from ..records import parquet_bytes
-from ..servers import OwnedServer, digest_of, serve
+from ..servers import ManagedServer, digest_of, serve
 from ..terminal import Progress
 from ._frames import counted, deviation, per_unit
 from .valgrind import count, valgrind_version
@@ -75,7 +75,7 @@ class Counter:
         self._binaries = find_binaries(self.spec)
         self._show = show
         self._advance = advance
-        self._server: OwnedServer | None = None
+        self._server: ManagedServer | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -129,7 +129,7 @@ class Counter:
         first = run(small)
         return first if unit.inside else per_unit(first, run(large), (large - small) * unit.of)
 
-    def _serving(self, unit: Unit, settings: dict[str, str]) -> OwnedServer:
+    def _serving(self, unit: Unit, settings: dict[str, str]) -> ManagedServer:
         """The server, with the state that the unit begins with."""
         no_locale = reason_no_locale(unit.locale) if unit.locale else None
         if no_locale:
@@ -137,7 +137,7 @@ class Counter:
         if self._server is None:
             self._show("starting a server")
             server = serve(self.spec, settings=SETTINGS)
-            assert isinstance(server, OwnedServer)
+            assert isinstance(server, ManagedServer)
             self._server = server
         server = self._server
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from ..servers import OwnedServer
+    from ..servers import ManagedServer
 
 
 EVENTS = {"Ir": "instructions", "Dr": "reads", "Dw": "writes", "DLmr": "read_misses"}
@@ -69,7 +69,7 @@ def valgrind_version() -> str:
 
 
 def count(
-    server: OwnedServer,
+    server: ManagedServer,
     state: str,
     script: str,
     *,
@@ -166,7 +166,7 @@ def _number(text: str) -> int:
     return 0 if text == "." else int(text.replace(",", ""))
 
 
-def _why(server: OwnedServer, status: int, said: str, version: str) -> str:
+def _why(server: ManagedServer, status: int, said: str, version: str) -> str:
     """One sentence for a backend that did not end as it should."""
     for word in ("ERROR:", "FATAL:", "PANIC:"):
         line = next((line for line in said.splitlines() if word in line), None)

@@ -92,7 +92,7 @@ class Design:
         study: The name of its records' study.
         arms: Every arm.
         blocks: The numbers of the blocks wanted.
-        pin: Whether client and owned servers share a core, where the study lets them.
+        pin: Whether client and managed servers share a core, where the study lets them.
         seconds: No block but the first begins that would probably end later than this after the
             first began; 0 is no limit.
         fresh: Whether an unfinished record is left alone.

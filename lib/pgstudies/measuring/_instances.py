@@ -19,7 +19,7 @@ from ..errors import SpaceError, StudyError
 from ..files import size_text
 from ..paths import run_dir
 from ..records.reading import SAMPLES_SCHEMA
-from ..servers import OwnedServer, size_bytes
+from ..servers import ManagedServer, size_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -54,7 +54,7 @@ class Kept:
         self._directory = directory
         self._mark = mark
 
-    def take(self, server: OwnedServer, arm: Arm) -> list[tuple[Any, ...]] | None:
+    def take(self, server: ManagedServer, arm: Arm) -> list[tuple[Any, ...]] | None:
         """Give the server the state of the arm, and return the samples of its preparation.
 
         None where it is not kept.
@@ -70,7 +70,7 @@ class Kept:
             shutil.rmtree(taken, ignore_errors=True)
         return samples.rows()
 
-    def put(self, server: OwnedServer, arm: Arm, rows: Sequence[tuple[Any, ...]]) -> None:
+    def put(self, server: ManagedServer, arm: Arm, rows: Sequence[tuple[Any, ...]]) -> None:
         """Keep the state of the arm, which the server loses, and the samples of its preparation.
 
         What was used longest ago goes where there is no room for all.  Where the directory is gone,
@@ -86,7 +86,7 @@ class Kept:
         except _NOT_KEPT:
             shutil.rmtree(given, ignore_errors=True)
 
-    def _place(self, server: OwnedServer, arm: Arm) -> Path:
+    def _place(self, server: ManagedServer, arm: Arm) -> Path:
         what = [self._mark, server.spec, arm.server, arm.state, arm.name]
         return self._directory / hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]
 
@@ -123,7 +123,7 @@ class Instances:
     ) -> None:
         self.roots = dict(roots)
         self._kept = kept
-        self._to_keep: list[tuple[OwnedServer, Arm, Sequence[tuple[Any, ...]]]] = []
+        self._to_keep: list[tuple[ManagedServer, Arm, Sequence[tuple[Any, ...]]]] = []
         self._of: dict[str, Server] = {}
         self._made: list[Server] = []
         taken: set[str | None] = set()
@@ -157,7 +157,7 @@ class Instances:
         None of either where it was not kept, or is there already.
         """
         root = self.roots[arm.server]
-        if self._kept is None or not isinstance(root, OwnedServer) or root.has(arm.state):
+        if self._kept is None or not isinstance(root, ManagedServer) or root.has(arm.state):
             return []
         rows = self._kept.take(root, arm)
         if rows is not None:
@@ -167,7 +167,7 @@ class Instances:
     def prepared(self, arm: Arm, rows: Sequence[tuple[Any, ...]]) -> None:
         """Note that the arm's state is prepared, and what was sampled meanwhile."""
         root = self.roots[arm.server]
-        if isinstance(root, OwnedServer):
+        if isinstance(root, ManagedServer):
             self._to_keep.append((root, arm, list(rows)))
 
     def stop(self, arms: Sequence[Arm]) -> None:
@@ -229,15 +229,15 @@ class Instances:
                 f"PGSTUDIES_RUN_DIR to a directory on another disk."
             )
 
-    def _managed(self, arms: Sequence[Arm]) -> list[tuple[Arm, OwnedServer]]:
+    def _managed(self, arms: Sequence[Arm]) -> list[tuple[Arm, ManagedServer]]:
         """The arms that have a managed server, each with it."""
         found = ((arm, self._of[arm.name]) for arm in arms)
-        return [(arm, server) for arm, server in found if isinstance(server, OwnedServer)]
+        return [(arm, server) for arm, server in found if isinstance(server, ManagedServer)]
 
-    def _all_managed(self) -> list[OwnedServer]:
-        return [server for server in self._of.values() if isinstance(server, OwnedServer)]
+    def _all_managed(self) -> list[ManagedServer]:
+        return [server for server in self._of.values() if isinstance(server, ManagedServer)]
 
-    def _room(self, server: OwnedServer) -> float:
+    def _room(self, server: ManagedServer) -> float:
         """What is free on disk, and what the servers' data take there, which can be removed."""
         held = sum(server.held_bytes for server in self._all_managed())
         return _free(server.data_directory) + held

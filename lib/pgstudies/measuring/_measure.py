@@ -56,7 +56,7 @@ def measure(
     then take turns in random order.  A procedure that is a generator ends a turn with each
     ``yield``; one that is not is a single turn.  Of ``parameters``, all of which go into the
     record, ``server``, ``blocks`` and ``seed`` are used here.  ``settings`` hold for every arm.
-    With ``pin``, client and owned servers share one core.  ``limits`` says what ``limited`` is to
+    With ``pin``, client and managed servers share one core.  ``limits`` says what ``limited`` is to
     limit them by.  ``not_compared`` are the steps that a
     comparison of two servers leaves out, as those that only warm up what follows.
 

@@ -42,7 +42,7 @@ class _Span:
 class Run:
     """The state of one run while it lasts: its servers, its record, what cannot run.
 
-    ``core`` is the one to keep client and owned servers on, or None.
+    ``core`` is the one to keep client and managed servers on, or None.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from ..errors import ServerError
-from ..servers import OwnedServer
+from ..servers import ManagedServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -116,7 +116,7 @@ def open_xids(server: Server, least: int = 0) -> int:
 def end_sessions(
     server: Server, sessions: Sequence[psycopg.Connection[Any] | psycopg.AsyncConnection[Any]]
 ) -> None:
-    """Close them, and on an owned server wait until their processes have gone.
+    """Close them, and on a managed server wait until their processes have gone.
 
     Only then are their CPU time and what they read among those of the server.  Raises ServerError
     when one is still there after a minute.
@@ -157,7 +157,7 @@ def unpinned(server: Server) -> Iterator[None]:
     if not hasattr(os, "sched_setaffinity"):
         yield
         return
-    postmaster = server.postmaster_pid if isinstance(server, OwnedServer) else 0
+    postmaster = server.postmaster_pid if isinstance(server, ManagedServer) else 0
     before = {pid: os.sched_getaffinity(pid) for pid in {0, postmaster}}
     try:
         for pid in before:

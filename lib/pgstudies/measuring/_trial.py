@@ -13,7 +13,7 @@ from psycopg import pq
 
 from ..errors import CannotRun, StudyError
 from ..host.hardware import InstructionCounter
-from ..servers import OwnedServer
+from ..servers import ManagedServer
 from ._witness import WAIT, digest, waits_of
 from .cold import can_evict, drop_from_page_cache, evict, reason_not_cold
 from .counters import UNITS, Counts, StatementCounters, cpu_seconds, device_bytes
@@ -331,7 +331,7 @@ class Trial:
         if reason is not None:
             self.leave_out(step, case, reason)
             return False
-        assert isinstance(self.server, OwnedServer)
+        assert isinstance(self.server, ManagedServer)
         names = list(tables)
         if can_evict(self.server):
             evict(self._observer, names)

@@ -1,4 +1,4 @@
-"""The account that owned servers run as, and running programs as that account."""
+"""The account that managed servers run as, and running programs as that account."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from .leftovers import remove as remove
 from .leftovers import sweep as sweep
 from .limits import Limits as Limits
 from .limits import limited as limited
-from .owned import OwnedServer as OwnedServer
+from .managed import ManagedServer as ManagedServer
 from .settings import ENDANGERS_DATA as ENDANGERS_DATA
 from .settings import merged as merged
 from .settings import reason_not_settable as reason_not_settable

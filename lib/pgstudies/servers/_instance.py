@@ -1,4 +1,4 @@
-"""The directory of one owned server in the run directory, locked by its process and watched."""
+"""The directory of one managed server in the run directory, locked by its process and watched."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ class DatabasePlace(Place):
         super().__init__(keeper, spec)
 
     def make_empty(self) -> None:
-        """Make the database anew, in UTF-8 and with the C locale, as on an owned server."""
+        """Make the database anew, in UTF-8 and with the C locale, as on a managed server."""
         provider = " LOCALE_PROVIDER libc" if self._keeper.info.server_version >= 150000 else ""
         self._create(f"TEMPLATE template0 ENCODING 'UTF8' LOCALE 'C'{provider}")
 

@@ -13,7 +13,7 @@ from ..orders import Orders
 from ..programs import find_release, is_release, listed
 from ..programs.installations import find_binaries, is_directory
 from ._dsn import DsnServer
-from .owned import OwnedServer
+from .managed import ManagedServer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .limits import Limits
 
 
-Server = OwnedServer | DsnServer
+Server = ManagedServer | DsnServer
 """A managed server, or an external one; ``capabilities`` say what each gives."""
 
 
@@ -36,7 +36,7 @@ def serve(
 
     ``spec`` is ``embedded``, a release such as ``9.6``, which is fetched if need be, a directory of
     binaries or a ``postgresql://`` DSN; the default is ``$PGSTUDIES_SERVER``, else ``embedded``.
-    ``settings`` are the study's, in every state.  ``cpu`` is the core to keep an owned server on;
+    ``settings`` are the study's, in every state.  ``cpu`` is the core to keep a managed server on;
     a running server stays where it is.  ``limits`` has it ready for ``limited``.  What stands in
     for the embedded server is told on stderr.
 
@@ -57,7 +57,7 @@ def serve(
     binaries = find_binaries(wanted)
     if binaries.stands_in:
         _say_once(f"Using {binaries.version_text}, {binaries.source}: {binaries.stands_in}.")
-    return OwnedServer(binaries, spec=wanted, settings=settings, cpu=cpu, limits=limits)
+    return ManagedServer(binaries, spec=wanted, settings=settings, cpu=cpu, limits=limits)
 
 
 @functools.cache

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ..errors import CannotRun, StudyError
 from ..host.cgroups import limits_on
-from .owned import OwnedServer
+from .managed import ManagedServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +43,7 @@ def limited(
     Raises CannotRun where the limits cannot be had, StudyError for one that is no positive number.
     """
     server.capabilities.require("limits")
-    assert isinstance(server, OwnedServer)
+    assert isinstance(server, ManagedServer)
     wanted = {
         "reads_per_second": reads_per_second,
         "bytes_per_second": bytes_per_second,
@@ -63,7 +63,7 @@ def limited(
         yield
 
 
-def _require_seen(server: OwnedServer) -> None:
+def _require_seen(server: ManagedServer) -> None:
     """Raise CannotRun where the server's reads pass a modelled disk or its cache by."""
     if server.settings.get("io_method") == "io_uring":
         raise CannotRun(

@@ -73,7 +73,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*(\.[A-Za-z_][A-Za-z0-9_$]*)*")
 _LONGEST_VALUE = 10_000
 
 
-# How an owned server is reached and where its files are is ours; the others are no settings.
+# How a managed server is reached and where its files are is ours; the others are no settings.
 _OURS = re.compile(
     r"listen_addresses|port|unix_socket_.*|hba_file|ident_file|config_file|data_directory|include.*"
 )
@@ -115,11 +115,11 @@ def refused(names: Collection[str], allowed: Collection[str] = ()) -> list[str]:
 
 
 def require_allowable(names: Collection[str]) -> None:
-    """Raise StudyError for settings that nobody can allow: those of an owned server are ours."""
+    """Raise StudyError for settings that nobody can allow: those of a managed server are ours."""
     ours = [name for name in names if _OURS.fullmatch(name.lower())]
     if ours:
         raise StudyError(
-            f"{', '.join(ours)} cannot be allowed: an owned server is reached by its own socket, "
+            f"{', '.join(ours)} cannot be allowed: a managed server is reached by its own socket, "
             f"and its files are where we put them."
         )
 

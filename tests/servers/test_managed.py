@@ -27,7 +27,7 @@ from pgstudies.servers._postmaster import Postmaster, StartError
 from pgstudies.servers._serve import serve
 from pgstudies.servers._snapshots import mirror
 from pgstudies.servers.leftovers import sweep
-from pgstudies.servers.owned import OwnedServer
+from pgstudies.servers.managed import ManagedServer
 from tests.servers_at_hand import dsn_of, wait_until_dead
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("private")
 
 
-def builder(server: OwnedServer, built: list[str], name: str = "t") -> Callable[[], None]:
+def builder(server: ManagedServer, built: list[str], name: str = "t") -> Callable[[], None]:
     def build() -> None:
         built.append(name)
         with server.connect() as connection:
@@ -47,47 +47,47 @@ def builder(server: OwnedServer, built: list[str], name: str = "t") -> Callable[
     return build
 
 
-def test_a_state_is_built_once_and_comes_back_exactly(owned: OwnedServer) -> None:
+def test_a_state_is_built_once_and_comes_back_exactly(managed: ManagedServer) -> None:
     built: list[str] = []
     for _ in range(3):
-        owned.restore("thousand", builder(owned, built))
-        with owned.connect() as c:
+        managed.restore("thousand", builder(managed, built))
+        with managed.connect() as c:
             assert c.execute("SELECT count(*), sum(i) FROM t").fetchone() == (1000, 500500)
             c.execute("DELETE FROM t WHERE i % 2 = 0")
             c.execute("CREATE TABLE intruder (i int)")
     assert built == ["t"]
-    owned.restore("thousand", builder(owned, built))
-    with owned.connect() as c:
+    managed.restore("thousand", builder(managed, built))
+    with managed.connect() as c:
         assert c.execute("SELECT to_regclass('intruder')").fetchone() == (None,)
 
 
-def test_states_do_not_see_each_other(owned: OwnedServer) -> None:
+def test_states_do_not_see_each_other(managed: ManagedServer) -> None:
     built: list[str] = []
-    owned.restore("first", builder(owned, built, "one"))
-    owned.restore("second", builder(owned, built, "two"))
-    with owned.connect() as c:
+    managed.restore("first", builder(managed, built, "one"))
+    managed.restore("second", builder(managed, built, "two"))
+    with managed.connect() as c:
         assert c.execute("SELECT to_regclass('one'), to_regclass('two')").fetchone() == (
             None,
             "two",
         )
 
 
-def test_settings_of_an_arm_hold_for_that_arm_only(owned: OwnedServer) -> None:
+def test_settings_of_an_arm_hold_for_that_arm_only(managed: ManagedServer) -> None:
     def shown() -> str:
-        with owned.connect() as c:
+        with managed.connect() as c:
             row = c.execute("SHOW shared_buffers").fetchone()
             return str(row[0]) if row else ""
 
-    owned.restore("thousand", builder(owned, []), {"shared_buffers": "4MB"})
+    managed.restore("thousand", builder(managed, []), {"shared_buffers": "4MB"})
     assert shown() == "4MB"
-    owned.restore("thousand", builder(owned, []))
+    managed.restore("thousand", builder(managed, []))
     assert shown() == "128MB"
 
 
-def test_a_servers_writers_are_quiet_unless_a_study_wants_them(owned: OwnedServer) -> None:
+def test_a_servers_writers_are_quiet_unless_a_study_wants_them(managed: ManagedServer) -> None:
     quiet = {"bgwriter_lru_maxpages": "0", "wal_writer_delay": "10s"}
-    owned.restore("quiet", lambda: None)
-    assert {name: shown(owned, name) for name in quiet} == quiet
+    managed.restore("quiet", lambda: None)
+    assert {name: shown(managed, name) for name in quiet} == quiet
     with serve("embedded", settings={"BgWriter_LRU_MaxPages": "7"}) as server:
         assert {name: shown(server, name) for name in quiet} == quiet | {
             "bgwriter_lru_maxpages": "7"
@@ -105,31 +105,31 @@ def shown(server: Server, name: str) -> object:
     return row and row[0]
 
 
-def test_a_setting_it_does_not_know_is_told_in_its_own_words(owned: OwnedServer) -> None:
+def test_a_setting_it_does_not_know_is_told_in_its_own_words(managed: ManagedServer) -> None:
     with pytest.raises(CannotRun, match="has no setting no_such"):
-        owned.restart({"no_such": "1"})
-    owned.start()
+        managed.restart({"no_such": "1"})
+    managed.start()
 
 
-def listening(server: OwnedServer) -> list[object]:
+def listening(server: ManagedServer) -> list[object]:
     found = psutil.Process(server.postmaster_pid).net_connections("inet")
     return [c for c in found if c.status == "LISTEN"]
 
 
-def test_no_tcp_port_is_open(owned: OwnedServer) -> None:
-    assert listening(owned) == []
+def test_no_tcp_port_is_open(managed: ManagedServer) -> None:
+    assert listening(managed) == []
 
 
-def test_no_setting_opens_a_port_or_lets_anybody_in(owned: OwnedServer, tmp_path: Path) -> None:
-    owned.restart(
+def test_no_setting_opens_a_port_or_lets_anybody_in(managed: ManagedServer, tmp_path: Path) -> None:
+    managed.restart(
         {"Listen_Addresses": "*", "port": "5499", "unix_socket_directories": str(tmp_path)}
         | {"hba_file": "/nonexistent", "ident_file": "/nonexistent"}
     )
-    assert listening(owned) == []
+    assert listening(managed) == []
     assert list(tmp_path.iterdir()) == []
-    with owned.connect() as c:
+    with managed.connect() as c:
         assert c.execute("SHOW listen_addresses").fetchone() == ("",)
-    owned.restart()
+    managed.restart()
 
 
 CONNECT = """
@@ -151,7 +151,7 @@ def test_no_other_account_gets_in(spec: str) -> None:
         pytest.skip(f"release {spec} is not on this machine")
     account = server_account()
     with serve(spec) as server:
-        assert isinstance(server, OwnedServer)
+        assert isinstance(server, ManagedServer)
         socket = Path(server.environment()["PGHOST"])
         assert (socket.stat().st_mode & 0o777, socket.stat().st_uid) == (0o700, account.uid)
         done = subprocess.run(
@@ -170,8 +170,8 @@ def test_no_other_account_gets_in(spec: str) -> None:
         assert rules.stat().st_uid == 0  # the server's account cannot change it
 
 
-def test_what_is_of_nobody_elses_business_is_closed(owned: OwnedServer) -> None:
-    instance = owned.data_directory.parent
+def test_what_is_of_nobody_elses_business_is_closed(managed: ManagedServer) -> None:
+    instance = managed.data_directory.parent
     for name in ("log", "owner.lock"):
         assert (instance / name).stat().st_mode & 0o077 == 0
 
@@ -187,10 +187,10 @@ def test_an_account_without_a_name_is_told(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root needs another account")
-def test_root_runs_the_server_as_another_account(owned: OwnedServer) -> None:
+def test_root_runs_the_server_as_another_account(managed: ManagedServer) -> None:
     account = server_account()
     assert account is not None
-    assert psutil.Process(owned.postmaster_pid).uids().real == account.uid != 0
+    assert psutil.Process(managed.postmaster_pid).uids().real == account.uid != 0
 
 
 @pytest.mark.root
@@ -229,7 +229,7 @@ def test_two_servers_at_once_do_not_collide(run_base: Path) -> None:
 def test_closing_leaves_no_process_and_no_file(run_base: Path) -> None:
     before = set(run_base.iterdir())
     with serve("embedded") as server:
-        assert isinstance(server, OwnedServer)
+        assert isinstance(server, ManagedServer)
         processes = [psutil.Process(pid) for pid in server.pids()]
         assert len(processes) > 1
     assert set(run_base.iterdir()) == before
@@ -383,16 +383,16 @@ def test_only_a_disk_is_called_full() -> None:
     assert not says_full("could not create shared memory segment: No space left on device")
 
 
-def test_a_state_is_not_kept_of_a_server_that_stopped_badly(owned: OwnedServer) -> None:
+def test_a_state_is_not_kept_of_a_server_that_stopped_badly(managed: ManagedServer) -> None:
     def build() -> None:
-        killed = psutil.Process(owned.postmaster_pid)
+        killed = psutil.Process(managed.postmaster_pid)
         killed.kill()
         assert wait_until_dead([killed])
 
     with pytest.raises(ServerError, match="stopped by itself"):
-        owned.restore("killed", build)
-    assert "killed" not in owned._states
-    owned.restore("brought back", lambda: None)  # for the test after this one, whichever it is
+        managed.restore("killed", build)
+    assert "killed" not in managed._states
+    managed.restore("brought back", lambda: None)  # for the test after this one, whichever it is
 
 
 def test_an_installation_knows_its_programs() -> None:
@@ -402,7 +402,7 @@ def test_an_installation_knows_its_programs() -> None:
     assert binaries.program("no_such_program") is None
 
 
-def test_the_password_of_a_dsn_is_left_out(stranger: OwnedServer) -> None:
+def test_the_password_of_a_dsn_is_left_out(stranger: ManagedServer) -> None:
     shown = Address.parse(dsn_of(stranger, "dba", "hunter2 &")).public
     assert "hunter2" not in shown
     assert "dba" in shown
@@ -486,74 +486,76 @@ def test_a_disk_that_fills_while_copying_is_named(
         mirror(source, tmp_path / "b")
 
 
-def test_a_killed_server_is_told_and_the_next_restore_brings_it_back(owned: OwnedServer) -> None:
+def test_a_killed_server_is_told_and_the_next_restore_brings_it_back(
+    managed: ManagedServer,
+) -> None:
     built: list[str] = []
-    owned.restore("thousand", builder(owned, built))
-    postmaster = psutil.Process(owned.postmaster_pid)
+    managed.restore("thousand", builder(managed, built))
+    postmaster = psutil.Process(managed.postmaster_pid)
     postmaster.kill()
     assert wait_until_dead([postmaster])
     with pytest.raises(ServerError, match="The server has stopped by itself"):
-        owned.connect()
-    owned.restore("thousand", builder(owned, built))
-    with owned.connect() as c:
+        managed.connect()
+    managed.restore("thousand", builder(managed, built))
+    with managed.connect() as c:
         assert c.execute("SELECT count(*) FROM t").fetchone() == (1000,)
 
 
-def test_a_build_that_fails_leaves_no_state(owned: OwnedServer) -> None:
+def test_a_build_that_fails_leaves_no_state(managed: ManagedServer) -> None:
     def fail() -> None:
-        with owned.connect() as c:
+        with managed.connect() as c:
             c.execute("CREATE TABLE half ()")
         raise ValueError("halfway")
 
     with pytest.raises(ValueError, match="halfway"):
-        owned.restore("failing", fail)
+        managed.restore("failing", fail)
     built: list[str] = []
-    owned.restore("failing", builder(owned, built, "half"))
+    managed.restore("failing", builder(managed, built, "half"))
     assert built == ["half"]
 
 
-def test_an_arm_that_does_not_start_leaves_the_others_able_to(owned: OwnedServer) -> None:
+def test_an_arm_that_does_not_start_leaves_the_others_able_to(managed: ManagedServer) -> None:
     with pytest.raises(CannotRun, match="does not start with work_mem=many: invalid value"):
-        owned.restore("thousand", builder(owned, []), {"work_mem": "many"})
-    owned.restore("thousand", builder(owned, []))
-    with owned.connect() as c:
+        managed.restore("thousand", builder(managed, []), {"work_mem": "many"})
+    managed.restore("thousand", builder(managed, []))
+    with managed.connect() as c:
         assert c.execute("SELECT count(*) FROM t").fetchone() == (1000,)
 
 
-def test_connections_made_before_a_restore_are_closed(owned: OwnedServer) -> None:
-    before = owned.connect()
-    owned.restore("thousand", builder(owned, []))
+def test_connections_made_before_a_restore_are_closed(managed: ManagedServer) -> None:
+    before = managed.connect()
+    managed.restore("thousand", builder(managed, []))
     assert before.closed
 
 
-def test_a_state_carries_no_wal_but_its_last_segment(owned: OwnedServer) -> None:
+def test_a_state_carries_no_wal_but_its_last_segment(managed: ManagedServer) -> None:
     def build() -> None:
-        with owned.connect() as c:
+        with managed.connect() as c:
             c.execute("CREATE TABLE wide AS SELECT repeat('x', 1000) FROM generate_series(1, 9e4)")
             c.execute("CHECKPOINT")
 
     def segments() -> int:
-        return len([f for f in (owned.data_directory / "pg_wal").iterdir() if len(f.name) == 24])
+        return len([f for f in (managed.data_directory / "pg_wal").iterdir() if len(f.name) == 24])
 
     def build_and_count() -> None:
         build()
         many.append(segments())
 
     many: list[int] = []
-    owned.restore("wide", build_and_count)
+    managed.restore("wide", build_and_count)
     assert many[0] > 1
-    kept = owned._states["wide"][0]
+    kept = managed._states["wide"][0]
     assert len([f for f in (kept / "pg_wal").iterdir() if len(f.name) == 24]) == 1
 
 
-def test_settings_that_hold_are_listed_and_no_path_is(owned: OwnedServer) -> None:
-    owned.restore("thousand", builder(owned, []), {"work_mem": "8MB"})
-    settings = owned.nondefault_settings()
+def test_settings_that_hold_are_listed_and_no_path_is(managed: ManagedServer) -> None:
+    managed.restore("thousand", builder(managed, []), {"work_mem": "8MB"})
+    settings = managed.nondefault_settings()
     assert settings.columns == ["name", "value", "unit", "source", "context"]
     values = dict(settings.select("name", "value").iter_rows())
     assert (values["fsync"], values["work_mem"]) == ("off", "8192")
     assert values["shared_preload_libraries"] == "pg_stat_statements"
-    assert not [value for value in values.values() if str(owned.data_directory.parent) in value]
+    assert not [value for value in values.values() if str(managed.data_directory.parent) in value]
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system cannot pin")
@@ -562,7 +564,7 @@ def test_a_pinned_server_keeps_to_its_core_and_we_do_not() -> None:
     core = max(cores)
     settings = {"no_such_setting": "1", "Work_Mem": "7MB"}
     with serve("embedded", settings=settings, cpu=core) as server:
-        assert isinstance(server, OwnedServer)
+        assert isinstance(server, ManagedServer)
         assert os.sched_getaffinity(0) == cores
         assert {tuple(os.sched_getaffinity(pid)) for pid in server.pids()} == {(core,)}
         # One that this release does not have is told, as an old server must serve a new study.
@@ -611,15 +613,15 @@ def test_a_run_directory_with_a_line_break_is_refused(
         serve("embedded")
 
 
-def test_client_programs_find_the_database_by_its_environment(owned: OwnedServer) -> None:
-    pgbench = owned.capabilities.pgbench
+def test_client_programs_find_the_database_by_its_environment(managed: ManagedServer) -> None:
+    pgbench = managed.capabilities.pgbench
     if pgbench is None:
         pytest.skip("there is no pgbench")
-    owned.restore("thousand", builder(owned, []))
+    managed.restore("thousand", builder(managed, []))
     done = subprocess.run(
         [pgbench, "-n", "-t", "3", "-f", "/dev/stdin"],
         input="SELECT count(*) FROM t;",
-        env={**os.environ, **owned.environment()},
+        env={**os.environ, **managed.environment()},
         text=True,
         capture_output=True,
         check=True,

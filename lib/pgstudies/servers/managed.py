@@ -62,7 +62,7 @@ _END_TIMEOUT_S = 20.0
 _LONGEST_S = 1e6
 
 
-class OwnedServer(ServerBase):
+class ManagedServer(ServerBase):
     """A server of our own, on a Unix socket, in a directory that goes when this object is closed.
 
     ``settings`` stand on its command line; those that the release does not know are listed in
@@ -81,7 +81,7 @@ class OwnedServer(ServerBase):
         settings: Mapping[str, str] = {},
         cpu: int | None = None,
         limits: Limits | None = None,
-        like: OwnedServer | None = None,
+        like: ManagedServer | None = None,
     ) -> None:
         super().__init__()
         self.spec = spec
@@ -133,12 +133,12 @@ class OwnedServer(ServerBase):
             self.close()
             raise
 
-    def another(self) -> OwnedServer:
+    def another(self) -> ManagedServer:
         """A second server like this one, not started, with the states of both in common.
 
         Close it before this one.
         """
-        return OwnedServer(
+        return ManagedServer(
             self.binaries, spec=self.spec, cpu=self._cpu, limits=self.limits, like=self
         )
 
