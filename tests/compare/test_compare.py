@@ -766,6 +766,31 @@ def test_without_a_record_the_plan_says_so() -> None:
     assert "  no record of this size tells how long a block takes, or how noisy it is" in lines
 
 
+def test_a_clock_that_jumped_back_does_not_shorten_a_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGSTUDIES_RECORDS", str(tmp_path))
+    whole = samples_of({"insert": logs(1.0)}).drop("study", "of", "side")
+    times = {"started_at": "2026-11-21T20:10:00+00:00", "finished_at": "2026-11-21T19:10:02+00:00"}
+    timeline = [
+        {"block": 1, "position": n, "arm": arm["name"], "busy_s": 2.0, **times}
+        for n, arm in enumerate(info_of()["arms"])
+    ]
+    about = info_of(
+        status="complete",
+        profile="quick",
+        timeline=timeline,
+        not_compared=[],
+        host={"hostname": socket.gethostname()},
+    )
+    empty = pl.DataFrame(schema=SAMPLES_SCHEMA)
+    rows = pl.concat([empty, whole.filter(pl.col("block") == 1)], how="diagonal_relaxed")
+    place = tmp_path / "compare_made_up" / "20261121T200000Z-host-abcdef"
+    write_whole(place, swept_info("host") | about, rows.cast(pl.Schema(SAMPLES_SCHEMA)))
+    plan = forecast_of("made_up", COMPARISON, profile="quick", case=None)
+    assert plan.arms_s == {"heap": pytest.approx(6.0)}
+
+
 def test_a_block_that_two_records_have_counts_as_the_newer_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
