@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -48,6 +49,7 @@ def verdicts(ratio: float, low: float | None = None) -> pl.DataFrame:
     row: dict[str, Any] = {"candidate": "two", "baseline": "one", "metric": "rows", "ratio": ratio}
     row |= {"low": low or ratio, "high": ratio, "blocks": 8, "margin": 0.02, "p_value": 0.001}
     row |= {"level": 0.95, "blocks_needed": None, "verdict": "more" if ratio > 1 else "fewer"}
+    row |= {"log_ratios": [math.log(ratio)] * 8}
     return judge(claims("swept"), pl.DataFrame([row], schema_overrides={"blocks_needed": pl.Int64}))
 
 

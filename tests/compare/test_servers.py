@@ -244,7 +244,7 @@ def test_what_cannot_be_run_ends_with_3_and_a_sentence(place: Path) -> None:
 
 def test_a_plan_measures_nothing(place: Path) -> None:
     before = list_records(f"compare_{STUDY}").height
-    process = command(place, "compare", "--candidate", "17", "--study", STUDY, "--plan")
+    process = command(place, "compare", "--candidate", "embedded", "--study", STUDY, "--plan")
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     assert "blocks in all" in said

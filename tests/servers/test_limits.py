@@ -20,8 +20,8 @@ from pgstudies.measuring._design import Arm
 from pgstudies.measuring._trial import Trial
 from pgstudies.paths import EXTENSIONS
 from pgstudies.programs.compilers import find_compiler
+from pgstudies.programs.slow_disk import SlowDisk
 from pgstudies.servers._serve import serve
-from pgstudies.servers._slow_disk import SlowDisk
 from pgstudies.servers.limits import limited
 from tests.conftest import own_base
 from tests.servers_at_hand import BUILDER, dsn_of, embedded, make_table, skip_but_not_in_ci

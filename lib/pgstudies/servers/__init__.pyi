@@ -3,7 +3,6 @@ from ._base import Right as Right
 from ._instance import Instance as Instance
 from ._serve import Server as Server
 from ._serve import serve as serve
-from ._slow_disk import READ_AHEAD_BYTES as READ_AHEAD_BYTES
 from ._snapshots import require_space as require_space
 from ._snapshots import size_bytes as size_bytes
 from .facts import digest_of as digest_of

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from psycopg.rows import TupleRow
 
     from ..programs.installations import Binaries
-    from ._slow_disk import SlowDisk
+    from ..programs.slow_disk import SlowDisk
 
 
 class ServerBase(ABC):

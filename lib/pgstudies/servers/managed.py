@@ -18,11 +18,11 @@ from ..host.cgroups import reason_no_limits
 from ..programs.accounts import can_execute, run_as, server_account, without_pg_variables
 from ..programs.installations import copy_installation, find_pgbench
 from ..programs.locales import locale_environment
+from ..programs.slow_disk import SlowDisk
 from ..programs.versions import wal_directory
 from ._base import NO_PGBENCH, Capabilities, Right, ServerBase
 from ._instance import PORT, Instance
 from ._postmaster import Postmaster, StartError
-from ._slow_disk import SlowDisk
 from ._snapshots import drop_recycled_wal, mirror, require_space, size_bytes
 from .settings import BLOCK_BYTES, merged, setting_bytes
 

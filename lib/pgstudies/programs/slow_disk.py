@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ..errors import CannotRun
-from ..programs.extensions import build_library
+from .extensions import build_library
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
