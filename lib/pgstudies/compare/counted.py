@@ -44,6 +44,10 @@ _ALIKE = 0.001
 """Counts that differ by less are the same: so exact is a count."""
 
 
+_WORTH_NAMING = 0.005
+"""A function is named whose own count changed by this part of the unit's."""
+
+
 @dataclass(frozen=True)
 class Counted:
     """What both sides execute for one unit of each kind of work.
@@ -51,7 +55,8 @@ class Counted:
     Attributes:
         units: study, unit, baseline and candidate (instructions), ratio, reason (why it was not
             counted, or null).
-        moved: Of the units that differ: unit, function, before, after, change; at most ten each.
+        moved: Of the units that differ, the functions that changed by half a per cent of the unit:
+            unit, function, before, after, change; at most ten each.
 
     """
 
@@ -93,6 +98,7 @@ def counted(request: Request, wanted: Sequence[Unit] | None = None) -> Counted:
             if abs(other / one - 1) > _ALIKE:
                 functions += (
                     moved(before.slice(1), after.slice(1))
+                    .filter(pl.col("change").abs() >= _WORTH_NAMING * one)
                     .with_columns(unit=pl.lit(unit.name))
                     .to_dicts()
                 )
