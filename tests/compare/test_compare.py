@@ -393,7 +393,8 @@ def test_a_time_buys_as_many_blocks_of_every_study() -> None:
     plans = [forecast("a", heap=5.0), forecast("b", heap=10.0, tree=5.0)]
     found = fit(plans, 204.0)
     assert (found.blocks, found.arms, found.left_out) == (10, {"a": (), "b": ()}, ())
-    assert found.seconds == {"a": pytest.approx(62.5), "b": pytest.approx(187.5)}
+    assert found.block_s == {"a": 5.0, "b": 15.0}
+    assert found.seconds("b") == pytest.approx(187.5)
     assert list(fit_lines(found, plans, 3.4)) == ["3.4 minutes: 10 blocks of 3 arms."]
 
 

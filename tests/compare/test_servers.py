@@ -49,7 +49,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def compared(candidate: Side, blocks: int = 8, fitted: Fit | None = None, **more: Any) -> Result:
     request = Request(Side("embedded"), candidate, (STUDY,), blocks=blocks, **more)
-    measured = list(measured_blocks(request, blocks, fitted=fitted))
+    measured = list(measured_blocks(request, fitted or Fit(blocks, {STUDY: ()})))
     return result_of(request.comparison, measured, case=None, margin=1.0, profile="quick")
 
 
@@ -110,7 +110,7 @@ def test_blocks_are_added_to_those_that_there_are(planted: Result) -> None:
 
 
 def test_a_time_that_is_too_short_for_two_blocks_measures_one() -> None:
-    short = Fit(8, {STUDY: ("plain",)}, {STUDY: 0.01}, (), 0.01)
+    short = Fit(8, {STUDY: ("plain",)}, {STUDY: 0.001})
     result = compared(Side("embedded", {"work_mem": "8MB"}), fitted=short)
     assert result.measured[0].blocks == 1
     assert result.measured[0].infos[0]["status"] == "complete"

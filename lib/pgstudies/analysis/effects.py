@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 
 from .intervals import (
@@ -14,6 +15,7 @@ from .intervals import (
     smallest_detectable,
 )
 from .pairing import BY, DECIMALS, copies_of, log_ratios
+from .sequences import anytime_rows
 from .verdicts import with_verdicts
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ def paired_effects(
     by: Sequence[str] = BY,
     margin: float = 0.02,
     level: float = 0.95,
+    anytime: bool = False,
 ) -> pl.DataFrame:
     """The effect of every candidate against ``baseline``, one row per combination of ``by``.
 
@@ -47,7 +50,8 @@ def paired_effects(
     - baseline, candidate, unit; baseline_median, candidate_median over the complete blocks
     - blocks: pairs used; dropped: blocks left out because one of the two is missing
     - ratio: candidate / baseline, Hodges–Lehmann; low, high: its exact interval at ``level``, null
-      below 6 blocks
+      below 6 blocks; with ``anytime`` its confidence sequence, for blocks that were added after a
+      look at those before, null below 7
     - ratio_of_sums: the same estimate of the sums over a block's rounds; where it differs from
       ratio by more than the margin, some turns were much dearer than others
     - p_value of "no difference", null where there is no interval
@@ -73,12 +77,12 @@ def paired_effects(
             pl.col("candidate_value").filter(complete).median().alias("candidate_median"),
             complete.sum().cast(pl.Int64).alias("blocks"),
             (~complete).sum().cast(pl.Int64).alias("dropped"),
-            d.drop_nulls().sort(),
+            d.drop_nulls(),
             pl.col("log_sums").drop_nulls().sort(),
         )
         .sort(*by, "candidate", maintain_order=True)
     )
-    table = _with_estimates(table, level, margin)
+    table = _with_estimates(table, level, margin, anytime=anytime)
     table = table.join(
         _by_block(pairs, [*by, "candidate"]),
         on=[*by, "candidate"],
@@ -110,13 +114,17 @@ def _by_block(pairs: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
     )
 
 
-def _with_estimates(table: pl.DataFrame, level: float, margin: float) -> pl.DataFrame:
+def _with_estimates(
+    table: pl.DataFrame, level: float, margin: float, *, anytime: bool
+) -> pl.DataFrame:
     """Replace the lists of log-ratios by what they come to; null where no ratio exists."""
     d = pl.col("log_ratio")
     table = table.with_row_index("row").with_columns(d.list.std().round(DECIMALS).alias("sd"))
-    is_comparable = (pl.col("blocks") > 0) & d.list.last().is_not_nan()  # NaN sorts last
+    is_comparable = (
+        pl.col("blocks") > 0
+    ) & d.list.sort().list.last().is_not_nan()  # NaN sorts last
     parts = [
-        _estimates(part, level, margin)
+        _estimates(part, level, margin, anytime=anytime)
         for part in table.filter(is_comparable).partition_by("blocks", maintain_order=True)
     ]
     schema = {"row": pl.UInt32()} | dict.fromkeys(
@@ -130,18 +138,20 @@ def _with_estimates(table: pl.DataFrame, level: float, margin: float) -> pl.Data
     return table.drop("log_ratio").join(estimates, on="row", how="left", maintain_order="left")
 
 
-def _estimates(table: pl.DataFrame, level: float, margin: float) -> pl.DataFrame:
+def _estimates(table: pl.DataFrame, level: float, margin: float, *, anytime: bool) -> pl.DataFrame:
     """The estimates of comparisons that have the same number of blocks."""
     blocks = table["blocks"][0]
     d = table["log_ratio"].list.explode().to_numpy().reshape(table.height, blocks)
-    found = estimate_rows(d, level)
+    found = anytime_rows(d, level) if anytime else estimate_rows(d, level)
     # An estimate must come to lie past the margin, too: four times in five, 0.84 of its deviation.
     past = [math.log1p(margin) + _FOUR_IN_FIVE * (sd or 0.0) / blocks**0.5 for sd in table["sd"]]
+    if anytime:
+        seen: list[float | None] = np.expm1((found.high - found.low) / 2).tolist()
+    else:
+        seen = [smallest_detectable(sd, blocks, level=level) for sd in table["sd"]]
     detectable = [
-        None
-        if (seen := smallest_detectable(sd, blocks, level=level)) is None
-        else max(seen, math.expm1(least))
-        for sd, least in zip(table["sd"], past, strict=True)
+        None if change is None else max(change, math.expm1(least))
+        for change, least in zip(seen, past, strict=True)
     ]
     return pl.DataFrame(
         {

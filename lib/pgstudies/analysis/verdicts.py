@@ -33,6 +33,7 @@ import polars as pl
 from .families import blocks_in_family, flipped
 from .intervals import MORE_BLOCKS, blocks_to_detect, fewest_blocks
 from .pairing import DECIMALS
+from .sequences import anytime_family, blocks_in_sequence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -116,23 +117,31 @@ def _blocks_needed(row: Mapping[str, Any]) -> int | None:
     return max(math.ceil(extrapolated), planned, blocks + 1)
 
 
-def as_family(effects: pl.DataFrame) -> pl.DataFrame:
+def as_family(effects: pl.DataFrame, *, anytime: bool = False) -> pl.DataFrame:
     """The effects as one family: with p_family, and open where a difference does not remain.
 
-    ``effects`` is a table of ``paired_effects``. p_family is the p-value of "no difference" that
-    ``families.flipped`` finds; null where the effect has no interval.
+    ``effects`` is a table of ``paired_effects``, ``anytime`` as there. p_family is the p-value of
+    "no difference" that ``families.flipped`` finds, or ``sequences.anytime_family``; null where the
+    effect has no interval.
     """
     has_interval = effects["p_value"].is_not_null()
     d = effects["log_ratios"].list.eval(pl.element().fill_nan(None)).to_list()
-    found = pl.Series("p_family", flipped(d).p_value, dtype=pl.Float64, nan_to_null=True)
+    found = pl.Series(
+        "p_family",
+        anytime_family(effects["p_value"].to_list()) if anytime else flipped(d).p_value,
+        dtype=pl.Float64,
+        nan_to_null=True,
+    )
     rows = []
     for row in effects.with_columns(p_family=pl.when(has_interval).then(found)).iter_rows(
         named=True
     ):
         if row["verdict"] in DIRECTIONS and row["p_family"] > 1 - row["level"]:
             row["verdict"] = "inconclusive"
-            row["blocks_needed"] = blocks_in_family(
-                row["blocks"], row["p_family"], level=row["level"]
+            row["blocks_needed"] = (
+                blocks_in_sequence(row["blocks"], row["p_value"], row["p_family"], row["level"])
+                if anytime
+                else blocks_in_family(row["blocks"], row["p_family"], level=row["level"])
             )
         rows.append(row)
     return pl.DataFrame(rows, schema=effects.schema | {"p_family": pl.Float64()})

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ..compare.measured import Measured
     from ..compare.plan import Fit, Forecast
     from ..compare.request import Request
+    from ..compare.result import Result
 
 
 UNDECIDED = 2
@@ -117,6 +118,15 @@ def compare(  # noqa: D103  (its help is above)
             "given]",
         ),
     ] = None,
+    until_decided: Annotated[
+        bool,
+        typer.Option(
+            "--until-decided",
+            help="Look at the result after 8 blocks, 12, 18 and so on, and stop when all steps are "
+            "decided, or after --minutes.  Intervals are then wider: they hold however often one "
+            "looks.",
+        ),
+    ] = False,
     allow_setting: Annotated[
         list[str] | None,
         typer.Option(
@@ -202,9 +212,14 @@ def compare(  # noqa: D103  (its help is above)
             margin=margin,
             blocks=blocks,
             minutes=minutes,
+            until_decided=until_decided,
             instructions=instructions,
             clock=clock,
         )
+        if until_decided and blocks is not None:
+            raise StudyError(
+                "--until-decided finds out how many blocks it takes: leave out --blocks."
+            )
         code = _compare(request, report, only_plan=plan, full=full)
     except StudyError as error:
         _cannot_run(error)
@@ -320,7 +335,7 @@ def _compare(
             parameters=request.parameters,
         )
     require_alike_builds(request.baseline, request.candidate)
-    measured: list[Measured] = []
+    measured: dict[str, Measured] = {}
     failures: list[str] = []
 
     def failed(study: str, error: StudyError) -> None:
@@ -329,25 +344,44 @@ def _compare(
 
     interrupted = False
     counts = None
+    began = time.monotonic()
+    since = datetime.now(UTC).isoformat() if fresh else ""
     try:
-        fitted = _planned(request, failed, only_plan=only_plan, fresh=fresh)
+        look: Fit | None = _planned(request, failed, only_plan=only_plan, since=since)
         if only_plan:
             return 0
-        for found in measured_blocks(
-            request, request.blocks or 0, fitted=fitted, fresh=fresh, failed=failed
-        ):
-            measured.append(found)
+        while look is not None:
+            for found in measured_blocks(request, look, since=since, failed=failed):
+                measured[found.study] = found
+            left_s = 60 * (request.minutes or DEFAULT_MINUTES) - (time.monotonic() - began)
+            look = _next(request, list(measured.values()), look, left_s)
         counts = counted(request) if request.instructions else None
     except KeyboardInterrupt:
         interrupted = True
     if interrupted:
         say("interrupted; what is finished is kept: run it again to continue.")
-        if not any(m.samples.height for m in measured):
+        if not any(m.samples.height for m in measured.values()):
             return 130
-    code = _reported(request, measured, counts, target, interrupted=interrupted, full=full)
+    code = _reported(
+        request, list(measured.values()), counts, target, interrupted=interrupted, full=full
+    )
     if failures:
         say(f"not compared: {', '.join(failures)}, for the reasons above.")
     return code or (UNDECIDED if failures else 0)
+
+
+def _next(request: Request, measured: list[Measured], look: Fit, left_s: float) -> Fit | None:
+    """What to measure before the next look; None where this one was the last."""
+    from ..compare.plan import next_look
+    from ..compare.result import IS_DECIDED, undecided
+
+    if not request.until_decided:
+        return None
+    result = _result(request, measured)
+    still = undecided(result)
+    decided = result.effects.filter(IS_DECIDED).height
+    typer.echo(f"{look.blocks} blocks: {decided} of {result.effects.height} steps are decided.")
+    return next_look(look, still, left_s) if still else None
 
 
 def _planned(
@@ -355,41 +389,62 @@ def _planned(
     failed: Callable[[str, StudyError], None],
     *,
     only_plan: bool,
-    fresh: bool,
-) -> Fit | None:
-    """Print the plan; None where the request says how many blocks there are.
+    since: str,
+) -> Fit:
+    """Print the plan.
 
     Where no record tells how long a block takes, one is measured first.
     """
-    from ..compare.plan import fit, fit_lines, forecast_lines, forecast_of
+    from ..compare.plan import (
+        FIRST_LOOK,
+        as_before,
+        fit,
+        fit_lines,
+        forecast_lines,
+        forecast_of,
+        of_blocks,
+    )
     from ..compare.run import measured_blocks
 
     def forecasts(studies: Iterable[str]) -> list[Forecast]:
-        profile, case = request.profile, request.case
-        return [forecast_of(s, request.comparison, profile=profile, case=case) for s in studies]
+        found = [
+            forecast_of(
+                study,
+                request.comparison,
+                profile=request.profile,
+                case=request.case,
+                fixed=request.parameters,
+            )
+            for study in studies
+        ]
+        if since:
+            return found
+        return [as_before(plan, request.comparison, request.profile) for plan in found]
 
     began = time.monotonic()
     plans = forecasts(request.studies)
-    unknown = [plan.study for plan in plans if not plan.arms_s]
+    unknown = [plan for plan in plans if not plan.arms_s]
     if request.blocks is None and unknown and not only_plan:
-        names = ", ".join(unknown)
+        names = ", ".join(plan.study for plan in unknown)
         typer.echo(f"No record tells how long a block takes: one is measured first, of {names}.")
-        for _ in measured_blocks(
-            replace(request, studies=tuple(unknown)), 1, fresh=fresh, failed=failed
-        ):
+        for _ in measured_blocks(request, of_blocks(unknown, 1), since=since, failed=failed):
             pass
         plans = [plan for plan in forecasts(request.studies) if plan.arms_s]
-    fitted = None
     minutes = request.minutes or DEFAULT_MINUTES
-    if request.blocks is None:
+    if request.blocks is not None:
+        fitted = of_blocks(plans, request.blocks)
+    else:
         fitted = fit(plans, 60 * minutes - (time.monotonic() - began))
-    blocks = request.blocks or (fitted.blocks if fitted else 1)
-    for line in forecast_lines(request.comparison, plans, blocks=blocks, margin=request.margin):
+    for line in forecast_lines(
+        request.comparison, plans, blocks=fitted.blocks, margin=request.margin
+    ):
         typer.echo(printable(line))
-    if fitted is not None:
+    if request.blocks is None:
         for line in fit_lines(fitted, plans, minutes):
             typer.echo(printable(line))
     typer.echo("")
+    if request.until_decided:
+        fitted = replace(fitted, blocks=min(fitted.blocks, FIRST_LOOK))
     return fitted
 
 
@@ -403,26 +458,30 @@ def _reported(
     full: bool,
 ) -> int:
     from ..compare.report import write_report
-    from ..compare.result import (
-        exit_code,
-        result_of,
-    )
+    from ..compare.result import exit_code
     from ..compare.text import as_text
 
-    result = result_of(
-        request.comparison,
-        measured,
-        case=request.case,
-        margin=request.margin,
-        clock=request.clock,
-        profile=request.profile,
-        counted=counts,
-    )
+    result = _result(request, measured, counts)
     command = shlex.join(["pgstudies", *sys.argv[1:]])
     typer.echo(as_text(result, command, full=full))
     text = as_text(result, command, full=True)
     typer.echo(f"\nReport: {write_report(result, request, text, target)}")
     return 130 if interrupted else exit_code(result.effects)
+
+
+def _result(request: Request, measured: list[Measured], counts: Counted | None = None) -> Result:
+    from ..compare.result import result_of
+
+    return result_of(
+        request.comparison,
+        measured,
+        case=request.case,
+        margin=request.margin,
+        clock=request.clock,
+        until_decided=request.until_decided,
+        profile=request.profile,
+        counted=counts,
+    )
 
 
 def _target(report: Path | None) -> Path:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from ..analysis.effects import paired_effects
-from ..analysis.intervals import hodges_lehmann, signed_rank_interval
+from ..analysis.intervals import MINIMUM_BLOCKS, hodges_lehmann, signed_rank_interval
 from ..analysis.pairing import block_values, listed, round_values
 from ..analysis.verdicts import as_family
 from ..errors import StudyError
@@ -55,6 +55,8 @@ class Measured:
         study: The study's name.
         infos: The contents of every record.json, oldest first.
         paths: The records' directories.
+        was_looked_at: Whether blocks were added to enough of them to decide, so that what was
+            found may have had a part in it.
         samples: As in a record, with the columns study, of (the study's arm) and side; copy_of is
             the side that a row's side is a second copy of, or null.
 
@@ -64,6 +66,7 @@ class Measured:
     infos: tuple[dict[str, Any], ...]
     paths: tuple[Path, ...]
     samples: pl.DataFrame
+    was_looked_at: bool = False
 
     @property
     def blocks(self) -> int:
@@ -92,8 +95,20 @@ def read_measured(study: str, mark: str, since: str = "") -> Measured:
         later |= set(frame["block"].to_list())
     samples = pl.concat(kept[::-1]) if kept else pl.DataFrame(schema={"block": pl.Int32})
     infos = tuple(record.info for record in records)
-    return Measured(
-        study, infos, tuple(paths), samples.with_columns(study=pl.lit(study)).sort("block")
+    samples = samples.with_columns(study=pl.lit(study)).sort("block")
+    return Measured(study, infos, tuple(paths), samples, _was_looked_at(infos))
+
+
+def _was_looked_at(infos: Iterable[dict[str, Any]]) -> bool:
+    """Whether a session began when there were enough blocks for an interval.
+
+    After fewer, nothing can have been decided.
+    """
+    begins = sorted(s["started_at"] for info in infos for s in info.get("sessions", []))
+    entries = [entry for info in infos for entry in info["timeline"]]
+    return any(
+        len({e["block"] for e in entries if e["started_at"] < begin}) >= MINIMUM_BLOCKS
+        for begin in begins
     )
 
 
@@ -138,12 +153,14 @@ def compared_effects(
     case: str | None = None,
     margin: float = 0.02,
     clock: bool = False,
+    anytime: bool = False,
 ) -> pl.DataFrame:
     """The time of every step on the candidate relative to the baseline: one row per step.
 
     ``case`` is that of the only steps, or cases, to judge.  Columns: ``PLACE``, metric (cpu_s where
     the step is bound by the processor, see ``BOUND``, else, or with ``clock``, duration_s), then
-    those of ``paired_effects`` with the A/A copy left out, and p_family.  All rows are one family.
+    those of ``paired_effects`` with the A/A copy left out, and p_family.  All rows are one family,
+    ``anytime`` as for ``paired_effects``.
     Raises StudyError when nothing was timed, or nothing of that case.
     """
     metrics = [TIME] if clock else [TIME, CPU]
@@ -156,8 +173,10 @@ def compared_effects(
         if times.is_empty():
             raise StudyError(f"No step or case is called {case!r}; there is {listed(known)}.")
     judged = times.join(judging(times), on=[*PLACE, "metric"], how="semi", maintain_order="left")
-    effects = paired_effects(judged, baseline=BASELINE, by=[*PLACE, "metric"], margin=margin)
-    return as_family(effects.filter(pl.col("candidate") == CANDIDATE))
+    effects = paired_effects(
+        judged, baseline=BASELINE, by=[*PLACE, "metric"], margin=margin, anytime=anytime
+    )
+    return as_family(effects.filter(pl.col("candidate") == CANDIDATE), anytime=anytime)
 
 
 def clock_effects(measured: Sequence[Measured], effects: pl.DataFrame) -> pl.DataFrame:

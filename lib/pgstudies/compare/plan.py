@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
@@ -16,16 +16,18 @@ from ..analysis.intervals import (
     smallest_detectable,
 )
 from ..analysis.pairing import log_ratios, round_values
-from ..measuring import BASELINE, COMPARED
-from ..records.reading import list_records, readable_records
+from ..measuring import BASELINE, COMPARED, Comparison
+from ..paths import records_dir
+from ..records.reading import infos_below, is_of_this_host, list_records, readable_records
 from ..terminal import rough_duration
 from .measured import CPU, TIME, judging
+from .turns import repeats_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from ..measuring import Comparison
     from ..records.reading import Record
+    from .turns import Repeats
 
 
 _MOST_SHOWN = 6
@@ -36,6 +38,13 @@ _BY = ["case", "step", "metric"]
 
 _NOTEBOOK_S = 6.0
 """What starting a notebook and its servers takes, where no record tells more."""
+
+
+class Before(NamedTuple):
+    """The arms of an earlier run, empty for all, and its parameters that repeat turns."""
+
+    arms: tuple[str, ...]
+    parameters: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -50,6 +59,8 @@ class Forecast:
             where no record tells.
         comparisons: How many steps will be judged, or None.
         noise: step, case, sd (of the log-ratio of two equal arms), one row per step.
+        repeats: The turns that a block repeats, and whose number is to be chosen.
+        before: What an earlier run of this comparison chose; None without one.
 
     """
 
@@ -59,6 +70,17 @@ class Forecast:
     arms_s: Mapping[str, float]
     comparisons: int | None
     noise: pl.DataFrame
+    repeats: tuple[Repeats, ...] = ()
+    before: Before | None = None
+
+    def with_turns(self, part: float) -> tuple[dict[str, float], dict[str, int]]:
+        """``arms_s`` and the parameters that repeat turns, with that part of the turns wanted."""
+        values = {repeats.parameter: repeats.at(part) for repeats in self.repeats}
+        arms_s = {
+            arm: seconds * (1 + sum(r.more(arm, values[r.parameter]) for r in self.repeats))
+            for arm, seconds in self.arms_s.items()
+        }
+        return arms_s, values | dict(self.before.parameters if self.before else {})
 
     @property
     def block_s(self) -> float:
@@ -69,8 +91,18 @@ class Forecast:
 _NOISE = {"step": pl.String(), "case": pl.String(), "sd": pl.Float64()}
 
 
-def forecast_of(study: str, comparison: Comparison, *, profile: str, case: str | None) -> Forecast:
-    """What the newest record of the study at this profile tells of a comparison."""
+def forecast_of(
+    study: str,
+    comparison: Comparison,
+    *,
+    profile: str,
+    case: str | None,
+    fixed: Collection[str] = (),
+) -> Forecast:
+    """What the newest record of the study at this profile tells of a comparison.
+
+    ``fixed`` are the parameters that are not to be chosen.
+    """
     record = _newest(study, profile)
     empty = pl.DataFrame(schema=_NOISE)
     if record is None:
@@ -100,7 +132,33 @@ def forecast_of(study: str, comparison: Comparison, *, profile: str, case: str |
     arms_s = {of: sides * busy.get(name, 0.0) * each_s for name, of in once.items()}
     has_noise = record.blocks >= MINIMUM_BLOCKS
     noise = _noise(record, case) if has_noise else empty
-    return Forecast(study, str(record.path), _start_s(record), arms_s, comparisons, noise)
+    repeats = tuple(r for r in repeats_in(record, once) if r.parameter not in fixed)
+    return Forecast(study, str(record.path), _start_s(record), arms_s, comparisons, noise, repeats)
+
+
+def as_before(plan: Forecast, comparison: Comparison, profile: str) -> Forecast:
+    """The plan, with the arms and turns of the newest run of this comparison, if there is one.
+
+    A comparison is continued only with the blocks of its kind.
+    """
+    infos = (i for _, i in infos_below(records_dir(), f"{COMPARED}{plan.study}"))
+    for info in sorted(infos, key=lambda i: str(i["started_at"]), reverse=True):
+        found = Comparison.from_dict(info["comparison"])
+        asked = comparison.arms if found.fitted else found.arms
+        like = replace(found, arms=asked, seconds=0.0, since="", fitted=False)
+        is_pilot = info["blocks"] == 1
+        if like != comparison or is_pilot or info["profile"] != profile:
+            continue
+        if not is_of_this_host(info) or not set(asked or found.arms) >= set(found.arms):
+            continue
+        before = {r.parameter: info["parameters"][r.parameter] for r in plan.repeats}
+        arms_s = {
+            arm: seconds * (1 + sum(r.more(arm, before[r.parameter]) for r in plan.repeats))
+            for arm, seconds in plan.arms_s.items()
+            if not found.arms or arm in found.arms
+        }
+        return replace(plan, arms_s=arms_s, repeats=(), before=Before(found.arms, before))
+    return plan
 
 
 def _start_s(record: Record) -> float:
@@ -122,12 +180,13 @@ def _newest(study: str, profile: str) -> Record | None:
 
 @dataclass(frozen=True)
 class Fit:
-    """What is measured in a given time.
+    """What is measured.
 
     Attributes:
-        blocks: The blocks of every study.
+        blocks: The blocks of every study, in all.
         arms: The studies, each with its arms that are left; empty for all of them.
-        seconds: The time that each study may take, with a quarter to spare (s).
+        block_s: By study, how long a block takes (s); empty where it may take what it takes.
+        parameters: By study, those that repeat turns in a block, with their values.
         left_out: The arms that are not measured, with the time that a block of each takes (s).
         whole_s: How long as many blocks of everything would take as can decide (s).
 
@@ -135,46 +194,93 @@ class Fit:
 
     blocks: int
     arms: Mapping[str, tuple[str, ...]]
-    seconds: Mapping[str, float]
-    left_out: tuple[tuple[str, str, float], ...]
-    whole_s: float
+    block_s: Mapping[str, float] = field(default_factory=dict)
+    parameters: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    left_out: tuple[tuple[str, str, float], ...] = ()
+    whole_s: float = 0.0
+
+    def seconds(self, study: str) -> float:
+        """The time that a study may take, with a quarter to spare (s); 0 for any."""
+        return _SPARE * self.blocks * self.block_s.get(study, 0.0)
+
+
+_SPARE = 1.25
+
+
+def of_blocks(plans: Sequence[Forecast], blocks: int) -> Fit:
+    """So many blocks of every study, however long they take."""
+    return Fit(
+        blocks=blocks,
+        arms={plan.study: plan.before.arms if plan.before else () for plan in plans},
+        parameters={plan.study: plan.before.parameters if plan.before else {} for plan in plans},
+    )
+
+
+def next_look(fitted: Fit, studies: Collection[str], seconds: float) -> Fit | None:
+    """Half as many blocks more of these studies, or as many as fit; None where no block does."""
+    each_s = sum(fitted.block_s.get(study, 0.0) for study in studies) or math.inf
+    more = int((seconds - len(studies) * _NOTEBOOK_S) / each_s)
+    if more < 1 or fitted.blocks >= MOST_BLOCKS:
+        return None
+    blocks = fitted.blocks + min(more, math.ceil(fitted.blocks / 2))
+    return replace(fitted, blocks=blocks, arms={study: fitted.arms[study] for study in studies})
+
+
+GOAL_BLOCKS = 8
+"""Blocks that every study is to have, before time goes into more turns of a block."""
+
+
+FIRST_LOOK = 8
+"""Blocks until the first look of a run that goes on until all steps are decided."""
 
 
 def fit(plans: Sequence[Forecast], seconds: float) -> Fit:
     """As many blocks of every study as fit into ``seconds``; the same number of each.
 
+    Blocks have the turns that suit their costs and variances, or fewer if only so 8 blocks fit.
     Where these are too few to decide anything, the dearest arms are left out, until they are not.
     """
-    kept = {(plan.study, arm): cost for plan in plans for arm, cost in plan.arms_s.items()}
     starts = {plan.study: plan.start_s for plan in plans}
 
-    def takes(blocks: int) -> float:
-        studies = {study for study, _ in kept}
-        return sum(starts[study] for study in studies) + blocks * sum(kept.values())
+    def takes(blocks: int, costs: Mapping[tuple[str, str], float]) -> float:
+        return sum(starts[study] for study in {s for s, _ in costs}) + blocks * sum(costs.values())
 
-    whole_s = takes(MINIMUM_BLOCKS)
+    def arms_with(part: float) -> dict[tuple[str, str], float]:
+        return {(p.study, arm): s for p in plans for arm, s in p.with_turns(part)[0].items()}
+
+    part = next(
+        (p for p in _PARTS if takes(GOAL_BLOCKS, arms_with(p)) <= seconds), _PARTS[-1]
+    )  # of the turns wanted
+    kept = arms_with(part)
+    whole_s = takes(MINIMUM_BLOCKS, kept)
     left_out = []
-    while takes(MINIMUM_BLOCKS) > seconds and len(kept) > 1:
-        study, arm = max(kept, key=lambda name: kept[name])
+    settled = {plan.study: plan.before.arms for plan in plans if plan.before is not None}
+    while takes(MINIMUM_BLOCKS, kept) > seconds and len(kept) > 1:
+        free = [name for name in kept if name[0] not in settled]
+        if not free:
+            break
+        study, arm = max(free, key=lambda name: kept[name])
         left_out.append((study, arm, kept.pop((study, arm))))
-    room = seconds - takes(0)
+    room = seconds - takes(0, kept)
     blocks = max(1, min(MOST_BLOCKS, int(room / (sum(kept.values()) or room or 1.0))))
     costs = {study: sum(kept[n] for n in kept if n[0] == study) for study, _ in kept}
     return Fit(
         blocks=blocks,
-        arms={
-            study: tuple(arm for of, arm in kept if of == study)
-            if any(of == study for of, _, _ in left_out)
-            else ()
-            for study in costs
-        },
-        seconds={study: _SPARE * blocks * cost for study, cost in costs.items()},
+        arms=dict.fromkeys(costs, ())
+        | {
+            out: tuple(arm for of, arm in kept if of == out)
+            for out, _, _ in left_out
+            if out in costs
+        }
+        | settled,
+        block_s=costs,
         left_out=tuple(left_out),
         whole_s=whole_s,
+        parameters={plan.study: plan.with_turns(part)[1] for plan in plans if plan.study in costs},
     )
 
 
-_SPARE = 1.25
+_PARTS = [0.9**n for n in range(30)]
 
 
 def fit_lines(found: Fit, plans: Sequence[Forecast], minutes: float) -> Iterator[str]:
@@ -183,6 +289,12 @@ def fit_lines(found: Fit, plans: Sequence[Forecast], minutes: float) -> Iterator
     arms = f"{count} arm{'s' if count != 1 else ''}"
     number = f"{found.blocks} block{'s' if found.blocks != 1 else ''}"
     yield f"{minutes:g} minutes: {number} of {arms}."
+    turns = {s: [f"{n} = {v}" for n, v in p.items()] for s, p in found.parameters.items()}
+    if any(turns.values()):
+        told = "; ".join(
+            f"{study} {', '.join(values)}" for study, values in turns.items() if values
+        )
+        yield f"Turns in a block, by their cost and variance: {told}."
     if found.left_out:
         names = "; ".join(f"{study}, {arm} ({s:.3g} s)" for study, arm, s in found.left_out)
         yield (

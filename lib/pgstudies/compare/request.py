@@ -39,6 +39,7 @@ class Request:
     margin: float = 0.02
     blocks: int | None = None
     minutes: float | None = None
+    until_decided: bool = False
     instructions: bool = False
     clock: bool = False
 
@@ -217,6 +218,7 @@ _FITS: dict[str, Callable[[object], bool]] = {
     "case": lambda v: v is None or _is_text(v),
     "copies": lambda v: isinstance(v, bool),
     "pin": lambda v: isinstance(v, bool),
+    "until_decided": lambda v: isinstance(v, bool),
     "instructions": lambda v: isinstance(v, bool),
     "clock": lambda v: isinstance(v, bool),
     "margin": lambda v: _is_number(v, 0.001, 1.0),

@@ -34,6 +34,7 @@ class Result:
         plans: As of ``differing_plans``.
         margin: The declared margin, a fraction.
         profile: The size of the run.
+        anytime: Whether the intervals are confidence sequences, as it was looked at on the way.
         counted: Instructions of both sides, where they were asked for.
 
     """
@@ -46,6 +47,7 @@ class Result:
     plans: pl.DataFrame
     margin: float
     profile: str
+    anytime: bool = False
     counted: Counted | None = None
 
     @property
@@ -82,14 +84,20 @@ def result_of(
     case: str | None,
     margin: float,
     clock: bool = False,
+    until_decided: bool = False,
     profile: str,
     counted: Counted | None = None,
 ) -> Result:
-    """Work out everything; raises StudyError when no block is finished."""
+    """Work out everything; raises StudyError when no block is finished.
+
+    A run that goes on ``until_decided``, or was continued after a look, is judged by confidence
+    sequences.
+    """
     finished = tuple(m for m in measured if not m.samples.is_empty())
     if not finished:
         raise StudyError("No block was finished, so there is nothing to compare.")
-    effects = compared_effects(finished, case=case, margin=margin, clock=clock)
+    anytime = until_decided or any(m.was_looked_at for m in finished)
+    effects = compared_effects(finished, case=case, margin=margin, clock=clock, anytime=anytime)
     guards = check(finished, effects)
     return Result(
         comparison=comparison,
@@ -100,6 +108,7 @@ def result_of(
         plans=differing_plans(finished),
         margin=margin,
         profile=profile,
+        anytime=anytime,
         counted=counted,
     )
 
@@ -123,6 +132,16 @@ IS_DECIDED = pl.col("failed").is_null() & ~pl.col("verdict").is_in(
     [*OPEN, "not comparable", "not valid"]
 )
 """Whether a step of ``with_guards`` is decided: no guard failed for it, and its verdict is none."""
+
+
+def undecided(result: Result) -> list[str]:
+    """The studies with a step that more blocks would probably decide."""
+    is_open = (
+        pl.col("failed").is_null()
+        & pl.col("verdict").is_in(OPEN)
+        & pl.col("blocks_needed").is_not_null()
+    )
+    return result.effects.filter(is_open)["study"].unique(maintain_order=True).to_list()
 
 
 def exit_code(effects: pl.DataFrame) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,6 @@ from .measured import read_measured
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ..measuring import Comparison
     from .measured import Measured
     from .plan import Fit
     from .request import Request
@@ -24,24 +22,27 @@ if TYPE_CHECKING:
 
 def measured_blocks(
     request: Request,
-    blocks: int = 0,
+    fitted: Fit,
     *,
-    fitted: Fit | None = None,
-    fresh: bool = False,
+    since: str = "",
     failed: Callable[[str, StudyError], None] | None = None,
 ) -> Iterator[Measured]:
-    """Measure every study in turn and give its blocks, those of earlier runs included.
+    """Measure every study of ``fitted`` in turn and give its blocks, also those of earlier runs.
 
-    ``blocks`` are those of each study in all, unless they are ``fitted`` into a time; with
-    ``fresh`` earlier blocks do not count.
+    Blocks from before ``since`` (UTC) do not count.
     After Ctrl-C the blocks that are finished are given as well, and then KeyboardInterrupt raised.
     A study that cannot be compared is told to ``failed``, and the others go on; without it, and
     where the others would meet the same (a server, a disk), the error is raised.
     """
-    since = datetime.now(UTC).isoformat() if fresh else ""
-    comparison = replace(request.comparison, since=since)
-    blocks = fitted.blocks if fitted else blocks
-    for study in fitted.arms if fitted else request.studies:
+    for study, arms in fitted.arms.items():
+        comparison = replace(
+            request.comparison,
+            arms=arms or request.comparison.arms,
+            seconds=fitted.seconds(study),
+            since=since,
+            fitted=bool(arms),
+        )
+        parameters = dict(fitted.parameters.get(study, {})) | dict(request.parameters)
         interrupted = False
         with tempfile.TemporaryDirectory(prefix="pgstudies-") as scratch:
             replies = Path(scratch) / "replies"
@@ -51,8 +52,8 @@ def measured_blocks(
                     study,
                     profile=request.profile,
                     server=request.baseline.server,
-                    parameters=dict(request.parameters) | {"blocks": blocks},
-                    comparison=_fitted(comparison, fitted, study).as_dict(),
+                    parameters=parameters | {"blocks": fitted.blocks},
+                    comparison=comparison.as_dict(),
                     replies=replies,
                     output=Path(scratch) / f"{study}.ipynb",
                 )
@@ -70,10 +71,3 @@ def measured_blocks(
             yield read_measured(study, mark, since)
         if interrupted:
             raise KeyboardInterrupt
-
-
-def _fitted(comparison: Comparison, fitted: Fit | None, study: str) -> Comparison:
-    if fitted is None:
-        return comparison
-    arms = fitted.arms[study] or comparison.arms
-    return replace(comparison, arms=arms, seconds=fitted.seconds[study])

@@ -116,29 +116,39 @@ def _times(result: Result, *, full: bool) -> list[str]:
         order = [IS_DECIDED.not_(), -pl.col("ratio").log().abs().fill_null(0)]
         top = shown.sort(order).head(_MOST_STEPS)
         shown = shown.join(top, on=PLACE, how="semi", maintain_order="left")
+    decided = shown.filter(IS_DECIDED) if not full else shown
     lines = []
-    place: tuple[Any, ...] = ()
-    for row in shown.iter_rows(named=True):
-        if (row["study"], row["of"]) != place:
-            place = row["study"], row["of"]
-            lines += ["", *_wrapped(f"{row['study']}, {row['of']}", 2)]
-        step = f"{row['step']}, {row['case']}" if row["case"] else row["step"]
-        figures = f"{_figures(row)}  {_verdict(row)}"
-        name = f"  {step}"
-        if len(name) + len(figures) >= COLUMNS:
-            lines += _wrapped(name, 4)
-            name = ""
-        lines.append(f"{name:{COLUMNS - len(figures)}}{figures}".rstrip())
-    if lines:
-        lines.insert(0, "Time on the candidate, baseline = 1, with its 95 % interval:")
+    if decided.height:
+        lines = ["Time on the candidate, baseline = 1, with its 95 % interval:", *_steps(decided)]
+    if shown.height > decided.height:
+        lines += [""] if lines else []
+        lines += ["Not decided:", *_steps(shown.filter(IS_DECIDED.not_()))]
     told = [_others(result), noise(effects)]
     by_cpu = effects.filter(pl.col("metric") == CPU).height
     if by_cpu:
         told.append(f"CPU time judges {by_cpu} of {effects.height} steps.")
+    if result.anytime:
+        told.append("Intervals hold however often the blocks were looked at.")
     left = effects.filter(is_shown).height - shown.height
     if left:
         told.insert(0, f"{left} more are in the report.")
     return [*lines, *([""] if lines else []), *_wrapped(" ".join(filter(None, told)), 0)]
+
+
+def _steps(effects: pl.DataFrame) -> list[str]:
+    """Each step with its figures, below its study and arm."""
+    lines = []
+    for (study, of), part in effects.group_by("study", "of", maintain_order=True):
+        lines += ["", *_wrapped(f"{study}, {of}", 2)]
+        for row in part.iter_rows(named=True):
+            step = f"{row['step']}, {row['case']}" if row["case"] else row["step"]
+            figures = f"{_figures(row)}  {_verdict(row)}"
+            name = f"  {step}"
+            if len(name) + len(figures) >= COLUMNS:
+                lines += _wrapped(name, 4)
+                name = ""
+            lines.append(f"{name:{COLUMNS - len(figures)}}{figures}".rstrip())
+    return lines
 
 
 def _others(result: Result) -> str:
@@ -250,12 +260,16 @@ def _guards(guards: pl.DataFrame, *, full: bool) -> list[str]:
 
 def _how(result: Result) -> list[str]:
     copies = "with a second copy of the baseline, " if result.comparison.copies else ""
+    if result.anytime:
+        intervals, family = "confidence sequences", "Holm's correction"
+    else:
+        intervals, family = "exact (signed-rank)", "joint sign flips"
     return _wrapped(
         f"Each block runs every arm on both servers from restored state, in random order, {copies}"
         f"and gives one ratio of times per step: of CPU time if the baseline spends at least nine "
         f"tenths of its time on the processor, else of wall time. Estimates are Hodges-Lehmann, "
-        f"intervals exact (signed-rank); slower and faster mean past {100 * result.margin:g} %, "
-        f"and evident among all {result.effects.height} by joint sign flips. 'open, +n': n more "
+        f"intervals {intervals}; slower and faster mean past {100 * result.margin:g} %, "
+        f"and evident among all {result.effects.height} by {family}. 'open, +n': n more "
         f"blocks would probably decide it.",
         0,
     )

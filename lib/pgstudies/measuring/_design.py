@@ -202,6 +202,7 @@ class Comparison:
         seconds: No block but the first begins that would probably end later than this; 0 for no
             limit.
         since: Blocks measured before this time (UTC) do not count; empty for all.
+        fitted: Whether the arms are those for which there was time, not all that were asked for.
 
     """
 
@@ -212,6 +213,7 @@ class Comparison:
     pin: bool = True
     seconds: float = 0.0
     since: str = ""
+    fitted: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """The comparison in the types of JSON."""

@@ -1,0 +1,151 @@
+"""How many turns a block of a comparison has: by what they cost, and by what they tell.
+
+What differs between two equal arms differs from turn to turn and, beyond that, from block to block.
+Of n turns and a block, the variance for the time it takes is least with n = √(cost of the rest of
+the block / cost of a turn × variance between turns / variance between blocks): Kalibera and Jones,
+Rigorous benchmarking in reasonable time, ISMM 2013.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from ..analysis.intervals import MINIMUM_BLOCKS
+from ..analysis.pairing import round_values
+from ..measuring import COMPARED
+from ..rooms import rooms
+from .measured import TIME
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ..records.reading import Record
+
+
+LEAST = 5
+"""Turns of a block, at least: a fifth of them is trimmed at either end."""
+
+
+MOST = 3
+"""How many times as many turns as in the record are chosen, at most: it knows no more."""
+
+
+_FLOOR = 0.05
+"""Of the variance between turns, what is taken for the least between blocks: few blocks can show
+none by luck."""
+
+
+_QUARTILES_APART = 1.349  # in standard deviations of a normal distribution
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """A parameter by which a study repeats turns in every block, as a record has it.
+
+    Attributes:
+        parameter: Its name.
+        value: Its value.
+        turns: The turns of a block that it makes.
+        shares: By the study's arm, the part of the arm's time that these turns take.
+        wanted: The turns of a block that the record's costs and variances ask for.
+
+    """
+
+    parameter: str
+    value: int
+    turns: int
+    shares: Mapping[str, float]
+    wanted: int
+
+    def at(self, part: float) -> int:
+        """The parameter's value for that part of the turns wanted."""
+        return self.value // self.turns * max(min(LEAST, self.turns), round(part * self.wanted))
+
+    def more(self, arm: str, value: int) -> float:
+        """By which part of itself a block of the arm grows with that value of the parameter."""
+        return self.shares.get(arm, 0.0) * (value / self.value - 1)
+
+
+def repeats_in(record: Record, arms: Mapping[str, str]) -> tuple[Repeats, ...]:
+    """The repeated turns of a record, by ``repeats`` in its study's ``sizes.toml``.
+
+    ``arms`` has the study's arms by their names in the record.  Where it has too few blocks to tell
+    the variances, as many turns are wanted as it has.
+    """
+    room = rooms().get(record.info["study"].removeprefix(COMPARED))
+    turns = _turns(record.measured)
+    whole = dict(turns.group_by("arm").agg(pl.col("took_s").sum()).rows())
+    found = []
+    for parameter, steps in (room.about.get("repeats", {}) if room else {}).items():
+        value = record.info["parameters"].get(parameter)
+        mine = turns.filter(_is_of(steps))
+        number = mine.group_by("block", "arm", "step", "case").len()["len"].median()
+        if not isinstance(number, float) or not isinstance(value, int) or value < number:
+            continue
+        own = dict(mine.group_by("arm").agg(pl.col("took_s").sum()).rows())
+        share = sum(own.values()) / sum(whole.values())
+        found.append(
+            Repeats(
+                parameter=parameter,
+                value=value,
+                turns=round(number),
+                shares={of: own.get(name, 0.0) / whole[name] for name, of in arms.items()},
+                wanted=_wanted(record, steps, round(number), share),
+            )
+        )
+    return tuple(found)
+
+
+def _turns(samples: pl.DataFrame) -> pl.DataFrame:
+    """Every turn with samples: block, arm, turn, step, case, took_s.
+
+    Turns follow each other, and a sample is noted when its statement has ended.
+    """
+    return (
+        samples.filter(pl.col("block") > 0)
+        .group_by("block", "arm", "turn")
+        .agg(pl.col("step", "case").first(), ended=pl.col("started_at").max())
+        .sort("block", "ended")
+        .with_columns(took_s=pl.col("ended").diff().over("block").dt.total_microseconds() / 1e6)
+    )
+
+
+def _is_of(steps: Sequence[str]) -> pl.Expr:
+    """Whether a row is of these steps, or of these steps and cases."""
+    return pl.col("step").is_in(steps) | pl.concat_str("step", "case", separator=", ").is_in(steps)
+
+
+def _wanted(record: Record, steps: Sequence[str], turns: int, share: float) -> int:
+    """The median over the steps and arms that have a second copy."""
+    times = record.measured.filter(pl.col("metric") == TIME, _is_of(steps))
+    found = []
+    for arm in record.info["arms"]:
+        both = [arm["copy_of"], arm["name"]]
+        if arm["copy_of"] and record.blocks >= MINIMUM_BLOCKS:
+            d = _log_ratios(times.filter(pl.col("arm").is_in(both)), both)
+            found += [_best(part, turns, share) for part in d.partition_by("step", "case")]
+    return max(LEAST, min(MOST * turns, round(median(found)))) if found else turns
+
+
+def _log_ratios(times: pl.DataFrame, arms: Sequence[str]) -> pl.DataFrame:
+    """Of both arms in every round: step, case, block, d."""
+    rounds = round_values(times).with_columns(pl.col("value").log())
+    both = rounds.pivot("arm", on_columns=arms, index=["step", "case", "block", "round"],
+                        values="value")  # fmt: skip
+    return both.with_columns(d=pl.col(arms[1]) - pl.col(arms[0])).drop_nulls("d")
+
+
+def _best(d: pl.DataFrame, turns: int, share: float) -> float:
+    """The turns that give the least variance for their time."""
+    blocks = d.group_by("block").agg(
+        centre=pl.col("d").median(),
+        spread=(pl.col("d").quantile(0.75) - pl.col("d").quantile(0.25)) / _QUARTILES_APART,
+    )
+    of_turns = blocks.select((pl.col("spread") ** 2).mean()).item()
+    of_blocks = max(blocks["centre"].var() - of_turns / turns, _FLOOR * of_turns)
+    return math.sqrt((1 - share) * turns / share * of_turns / of_blocks) if of_blocks else turns
