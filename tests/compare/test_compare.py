@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +14,17 @@ import pytest
 
 from pgstudies.analysis.intervals import MINIMUM_BLOCKS
 from pgstudies.compare._guards import check
-from pgstudies.compare.measured import Measured, compared_effects, read_measured, reasons
+from pgstudies.compare.measured import (
+    Measured,
+    _was_looked_at,
+    compared_effects,
+    read_measured,
+    reasons,
+)
 from pgstudies.compare.plan import Forecast, fit, fit_lines, forecast_lines, forecast_of
 from pgstudies.compare.report import request_in, write_report
 from pgstudies.compare.request import Request, read_settings, share_cores_alike, side
-from pgstudies.compare.result import Result, exit_code, result_of, with_guards
+from pgstudies.compare.result import Result, exit_code, result_of, undecided, with_guards
 from pgstudies.compare.text import COLUMNS, as_text, noise, seconds
 from pgstudies.errors import StudyError
 from pgstudies.measuring import Arm, Comparison, Side
@@ -394,7 +401,7 @@ def test_a_time_buys_as_many_blocks_of_every_study() -> None:
     found = fit(plans, 204.0)
     assert (found.blocks, found.arms, found.left_out) == (10, {"a": (), "b": ()}, ())
     assert found.block_s == {"a": 5.0, "b": 15.0}
-    assert found.seconds("b") == pytest.approx(187.5)
+    assert found.limit_s == {"a": pytest.approx(62.5), "b": pytest.approx(187.5)}
     assert list(fit_lines(found, plans, 3.4)) == ["3.4 minutes: 10 blocks of 3 arms."]
 
 
@@ -418,6 +425,39 @@ def test_a_time_too_short_for_anything_is_told_and_measures_one_block() -> None:
     assert (
         "That decides nothing: an interval needs 6 blocks" in list(fit_lines(found, plans, 0.1))[2]
     )
+
+
+def looked_at(*blocks_before: int) -> Measured:
+    """Eight blocks, with sessions that began after so many of them."""
+    begins = [0, *blocks_before]
+    sessions = [{"started_at": f"2026-11-21T20:{10 * n:02}:30+00:00"} for n in begins]
+    timeline = [
+        {"block": block, "started_at": f"2026-11-21T20:{10 * block - 5:02}:00+00:00"}
+        for block in range(1, 6)
+    ] + [{"block": block, "started_at": "2026-11-21T20:55:00+00:00"} for block in (6, 7, 8)]
+    return replace(
+        well(), was_looked_at=_was_looked_at([{"sessions": sessions, "timeline": timeline}])
+    )
+
+
+def test_blocks_added_after_a_look_are_judged_as_such() -> None:
+    assert not looked_at().was_looked_at
+    assert not looked_at(2, 5).was_looked_at, "five blocks decide nothing"
+    again = looked_at(9)
+    assert again.was_looked_at
+    fixed, anytime = result(looked_at()), result(again)
+    assert (fixed.anytime, anytime.anytime) == (False, True)
+    width = pl.col("high") - pl.col("low")
+    assert (anytime.effects.select(width) > fixed.effects.select(width)).to_series().all()
+    line = "Intervals hold however often the blocks were looked at."
+    assert line in " ".join(as_text(anytime).split())
+    assert line not in " ".join(as_text(fixed).split())
+
+
+def test_what_more_blocks_would_decide_is_undecided() -> None:
+    wide = [math.log(1.012) + 6 * noise for noise in NOISE]
+    assert undecided(result(made_up(samples_of({"insert": wide})))) == ["made_up"]
+    assert undecided(result(well())) == []
 
 
 def test_an_order_effect_is_named() -> None:

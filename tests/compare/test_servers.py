@@ -110,7 +110,7 @@ def test_blocks_are_added_to_those_that_there_are(planted: Result) -> None:
 
 
 def test_a_time_that_is_too_short_for_two_blocks_measures_one() -> None:
-    short = Fit(8, {STUDY: ("plain",)}, {STUDY: 0.001})
+    short = Fit(8, {STUDY: ("plain",)}, limit_s={STUDY: 0.01})
     result = compared(Side("embedded", {"work_mem": "8MB"}), fitted=short)
     assert result.measured[0].blocks == 1
     assert result.measured[0].infos[0]["status"] == "complete"
@@ -216,6 +216,26 @@ def test_after_ctrl_c_what_is_finished_is_in_the_report(place: Path) -> None:
     assert "interrupted; what is finished is kept" in complained
     assert "too few blocks" in said
     assert (place / "cut.html").exists()
+
+
+def test_it_ends_with_the_look_that_decides(place: Path) -> None:
+    (place / "most.conf").write_text("planted.work = 400001\n")
+    arguments = ["--candidate", "most.conf", "--study", STUDY, "--arm", "plain", "--case", "work"]
+    arguments += ["--until-decided", "--minutes", "3", "--report", "looks.html"]
+    process = command(place, "compare", *arguments)
+    said, complained = process.communicate(timeout=300)
+    assert "Traceback" not in complained
+    assert "\n8 blocks: 1 of 1 steps are decided." in said
+    assert "12 blocks" not in said
+    assert "Intervals hold however often the blocks were looked at." in " ".join(said.split())
+
+
+def test_blocks_and_looking_again_exclude_each_other(place: Path) -> None:
+    arguments = ["--candidate", "embedded", "--blocks", "8", "--until-decided"]
+    process = command(place, "compare", *arguments)
+    _, complained = process.communicate(timeout=100)
+    assert process.returncode == 3
+    assert "--until-decided finds out how many blocks it takes: leave out --blocks." in complained
 
 
 def test_a_study_that_cannot_be_compared_leaves_the_others(place: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import re
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -64,22 +67,30 @@ class Counted:
     moved: pl.DataFrame
 
 
-def counted(request: Request, wanted: Sequence[Unit] | None = None) -> Counted:
+def counted(
+    request: Request, wanted: Sequence[Unit] | None = None, *, seconds: float = math.inf
+) -> Counted:
     """Count the units of the request's studies (or those ``wanted``) on both sides.
 
-    With a case only those that have it in their names.  What cannot be counted has its reason.
+    With a case only those that have it in their names, with arms only those that name one of them
+    in brackets, or none.  What cannot be counted has its reason; no unit but the first is begun
+    after ``seconds``.
     """
     if wanted is None:
         of_studies = [unit for study in request.studies for unit in units(study)]
-        wanted = [unit for unit in of_studies if (request.case or "") in unit.name]
+        wanted = [unit for unit in of_studies if _is_asked(unit.name, request)]
     sides = (request.baseline, request.candidate)
     rows: list[dict[str, Any]] = []
     functions: list[dict[str, Any]] = []
     total = len(sides) * sum(unit.runs for unit in wanted)
     with Progress("counting", total=total) as progress, ExitStack() as stack:
         counters: list[Counter] = []
+        end = time.monotonic() + seconds
         for unit in wanted:
             place = {"study": unit.study, "unit": unit.name}
+            if rows and time.monotonic() > end:
+                rows.append(place | {"reason": "no time was left, see --minutes"})
+                continue
             try:
                 for side in sides[len(counters) :]:
                     counter = Counter(side.server, show=progress.show, advance=progress.advance)
@@ -103,3 +114,9 @@ def counted(request: Request, wanted: Sequence[Unit] | None = None) -> Counted:
                     .to_dicts()
                 )
     return Counted(pl.DataFrame(rows, schema=_UNITS), pl.DataFrame(functions, schema=_MOVED))
+
+
+def _is_asked(name: str, request: Request) -> bool:
+    named = re.search(r"\(([^()]*)\)$", name)
+    is_of_arms = not request.arms or named is None or named[1] in request.arms
+    return is_of_arms and (request.case or "") in name

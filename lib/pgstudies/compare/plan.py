@@ -185,7 +185,8 @@ class Fit:
     Attributes:
         blocks: The blocks of every study, in all.
         arms: The studies, each with its arms that are left; empty for all of them.
-        block_s: By study, how long a block takes (s); empty where it may take what it takes.
+        block_s: By study, how long a block takes (s), as far as is known.
+        limit_s: By study, the time that it may take (s); empty for any.
         parameters: By study, those that repeat turns in a block, with their values.
         left_out: The arms that are not measured, with the time that a block of each takes (s).
         whole_s: How long as many blocks of everything would take as can decide (s).
@@ -195,16 +196,10 @@ class Fit:
     blocks: int
     arms: Mapping[str, tuple[str, ...]]
     block_s: Mapping[str, float] = field(default_factory=dict)
+    limit_s: Mapping[str, float] = field(default_factory=dict)
     parameters: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     left_out: tuple[tuple[str, str, float], ...] = ()
     whole_s: float = 0.0
-
-    def seconds(self, study: str) -> float:
-        """The time that a study may take, with a quarter to spare (s); 0 for any."""
-        return _SPARE * self.blocks * self.block_s.get(study, 0.0)
-
-
-_SPARE = 1.25
 
 
 def of_blocks(plans: Sequence[Forecast], blocks: int) -> Fit:
@@ -223,7 +218,12 @@ def next_look(fitted: Fit, studies: Collection[str], seconds: float) -> Fit | No
     if more < 1 or fitted.blocks >= MOST_BLOCKS:
         return None
     blocks = fitted.blocks + min(more, math.ceil(fitted.blocks / 2))
-    return replace(fitted, blocks=blocks, arms={study: fitted.arms[study] for study in studies})
+    return replace(
+        fitted,
+        blocks=blocks,
+        arms={study: fitted.arms[study] for study in studies},
+        limit_s=dict.fromkeys(studies, seconds),
+    )
 
 
 GOAL_BLOCKS = 8
@@ -274,6 +274,7 @@ def fit(plans: Sequence[Forecast], seconds: float) -> Fit:
         }
         | settled,
         block_s=costs,
+        limit_s={study: _SPARE * blocks * cost for study, cost in costs.items()},
         left_out=tuple(left_out),
         whole_s=whole_s,
         parameters={plan.study: plan.with_turns(part)[1] for plan in plans if plan.study in costs},
@@ -281,6 +282,9 @@ def fit(plans: Sequence[Forecast], seconds: float) -> Fit:
 
 
 _PARTS = [0.9**n for n in range(30)]
+
+
+_SPARE = 1.25
 
 
 def fit_lines(found: Fit, plans: Sequence[Forecast], minutes: float) -> Iterator[str]:

@@ -23,6 +23,7 @@ from ..records.writing import parquet_bytes
 from ..templates import environment
 from .measured import CPU, PLACE, TIME, blocks_of, clock_effects
 from .request import Request
+from .result import IS_DECIDED
 from .text import headline, reason
 
 if TYPE_CHECKING:
@@ -69,12 +70,15 @@ def request_in(report: Path) -> Request:
 
 
 def _parts(result: Result, request: Request, text: str) -> dict[str, Any]:
+    order = [*_moved(result)["study"], *(m.study for m in result.measured)]
     return {
         "headline": headline(result),
         "text": text,
         "baseline": f"{result.comparison.baseline} ({result.builds[BASELINE]['version_text']})",
         "candidate": f"{result.comparison.candidate} ({result.builds[CANDIDATE]['version_text']})",
-        "studies": [_study(result, m) for m in result.measured],
+        "studies": [
+            _study(result, m) for m in sorted(result.measured, key=lambda m: order.index(m.study))
+        ],
         "guards": result.guards.to_dicts(),
         "reasons": [
             {
@@ -105,9 +109,9 @@ def _study(result: Result, m: Measured) -> dict[str, Any]:
     drawn = effects.drop_nulls("ratio")
     times = (
         blocks_of([m], pl.col("metric").is_in([TIME, CPU]))
-        .join(result.effects, on=[*PLACE, "metric"], how="semi")
+        .join(_moved(result).select(*PLACE, "metric", "place"), on=[*PLACE, "metric"])
         .with_columns(what=pl.format("{}: {}", "of", _step()))
-        .sort("what", "block", "position")
+        .sort("place", "block", "position")
     )
     charts = []
     if drawn.height:
@@ -137,6 +141,12 @@ def _study(result: Result, m: Measured) -> dict[str, Any]:
             for number, path in enumerate(m.paths, start=1)
         ],
     }
+
+
+def _moved(result: Result) -> pl.DataFrame:
+    """The effects in the order in which a reader wants them, with that place: what moved most."""
+    order = [IS_DECIDED.not_(), -pl.col("ratio").log().abs().fill_null(0)]
+    return result.effects.sort(order).with_row_index("place")
 
 
 def _step() -> pl.Expr:

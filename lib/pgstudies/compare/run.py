@@ -38,7 +38,7 @@ def measured_blocks(
         comparison = replace(
             request.comparison,
             arms=arms or request.comparison.arms,
-            seconds=fitted.seconds(study),
+            seconds=fitted.limit_s.get(study, 0.0),
             since=since,
             fitted=bool(arms),
         )

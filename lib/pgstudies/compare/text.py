@@ -15,9 +15,10 @@ from .measured import CPU, PLACE
 from .result import IS_DECIDED, decisive_failures, exit_code
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from .counted import Counted
+    from .measured import Measured
     from .result import Result
 
 
@@ -119,10 +120,13 @@ def _times(result: Result, *, full: bool) -> list[str]:
     decided = shown.filter(IS_DECIDED) if not full else shown
     lines = []
     if decided.height:
-        lines = ["Time on the candidate, baseline = 1, with its 95 % interval:", *_steps(decided)]
+        lines = [
+            "Time on the candidate, baseline = 1, with its 95 % interval:",
+            *_steps(decided, result.measured),
+        ]
     if shown.height > decided.height:
         lines += [""] if lines else []
-        lines += ["Not decided:", *_steps(shown.filter(IS_DECIDED.not_()))]
+        lines += ["Not decided:", *_steps(shown.filter(IS_DECIDED.not_()), result.measured)]
     told = [_others(result), noise(effects)]
     by_cpu = effects.filter(pl.col("metric") == CPU).height
     if by_cpu:
@@ -135,11 +139,15 @@ def _times(result: Result, *, full: bool) -> list[str]:
     return [*lines, *([""] if lines else []), *_wrapped(" ".join(filter(None, told)), 0)]
 
 
-def _steps(effects: pl.DataFrame) -> list[str]:
-    """Each step with its figures, below its study and arm."""
+def _steps(effects: pl.DataFrame, measured: Sequence[Measured]) -> list[str]:
+    """Each step with its figures, below its study and arm, and what the arm is."""
     lines = []
+    arms = {
+        (m.study, arm["of"]): arm["description"] for m in measured for arm in m.infos[-1]["arms"]
+    }
     for (study, of), part in effects.group_by("study", "of", maintain_order=True):
-        lines += ["", *_wrapped(f"{study}, {of}", 2)]
+        what = arms.get((study, of), "").rstrip(".")
+        lines += ["", *_wrapped(f"{study}, {of}{': ' if what else ''}{what}", 2)]
         for row in part.iter_rows(named=True):
             step = f"{row['step']}, {row['case']}" if row["case"] else row["step"]
             figures = f"{_figures(row)}  {_verdict(row)}"

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from ..analysis.intervals import MINIMUM_BLOCKS
-from ..analysis.pairing import round_values
+from ..analysis.pairing import log_ratios, round_values
 from ..measuring import COMPARED
 from ..rooms import rooms
 from .measured import TIME
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ..records.reading import Record
 
@@ -123,29 +123,29 @@ def _is_of(steps: Sequence[str]) -> pl.Expr:
 def _wanted(record: Record, steps: Sequence[str], turns: int, share: float) -> int:
     """The median over the steps and arms that have a second copy."""
     times = record.measured.filter(pl.col("metric") == TIME, _is_of(steps))
-    found = []
+    found: list[float] = []
     for arm in record.info["arms"]:
-        both = [arm["copy_of"], arm["name"]]
         if arm["copy_of"] and record.blocks >= MINIMUM_BLOCKS:
-            d = _log_ratios(times.filter(pl.col("arm").is_in(both)), both)
-            found += [_best(part, turns, share) for part in d.partition_by("step", "case")]
+            copies = times.filter(pl.col("arm").is_in([arm["copy_of"], arm["name"]]))
+            found += _best(round_values(copies), arm["copy_of"], turns, share)
     return max(LEAST, min(MOST * turns, round(median(found)))) if found else turns
 
 
-def _log_ratios(times: pl.DataFrame, arms: Sequence[str]) -> pl.DataFrame:
-    """Of both arms in every round: step, case, block, d."""
-    rounds = round_values(times).with_columns(pl.col("value").log())
-    both = rounds.pivot("arm", on_columns=arms, index=["step", "case", "block", "round"],
-                        values="value")  # fmt: skip
-    return both.with_columns(d=pl.col(arms[1]) - pl.col(arms[0])).drop_nulls("d")
-
-
-def _best(d: pl.DataFrame, turns: int, share: float) -> float:
-    """The turns that give the least variance for their time."""
-    blocks = d.group_by("block").agg(
-        centre=pl.col("d").median(),
-        spread=(pl.col("d").quantile(0.75) - pl.col("d").quantile(0.25)) / _QUARTILES_APART,
+def _best(rounds: pl.DataFrame, baseline: str, turns: int, share: float) -> Iterator[float]:
+    """The turns that give the least variance for their time, for every step of two equal arms."""
+    at = ["step", "case"]
+    blocks = log_ratios(rounds, baseline=baseline).group_by(at).agg(pl.col("log_ratio").var())
+    is_first = pl.col("arm") == baseline
+    logs = pl.col("value").log()
+    d = (
+        rounds.group_by(*at, "block", "round")
+        .agg(d=logs.filter(~is_first).first() - logs.filter(is_first).first())
+        .group_by(*at, "block")
+        .agg((pl.col("d").quantile(0.75) - pl.col("d").quantile(0.25)) / _QUARTILES_APART)
+        .group_by(at)
+        .agg((pl.col("d") ** 2).mean())
     )
-    of_turns = blocks.select((pl.col("spread") ** 2).mean()).item()
-    of_blocks = max(blocks["centre"].var() - of_turns / turns, _FLOOR * of_turns)
-    return math.sqrt((1 - share) * turns / share * of_turns / of_blocks) if of_blocks else turns
+    for of_turns, whole in d.join(blocks, on=at).drop_nulls().select("d", "log_ratio").iter_rows():
+        of_blocks = max(whole - of_turns / turns, _FLOOR * of_turns)
+        rest = (1 - share) / share * turns
+        yield math.sqrt(rest * of_turns / of_blocks) if of_blocks else float(turns)

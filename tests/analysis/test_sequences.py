@@ -1,0 +1,91 @@
+"""Confidence sequences: a fair game, its exact value, and how intervals follow the data."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+from statsmodels.stats.multitest import multipletests
+
+from pgstudies.analysis.intervals import estimate_rows
+from pgstudies.analysis.sequences import (
+    anytime_family,
+    anytime_rows,
+    blocks_in_sequence,
+    evidence,
+)
+from tests.bench.sequences import ever_missed
+
+NOISE = np.random.default_rng(3).normal(0, 0.02, (40, 30))
+magnitudes = st.lists(st.floats(1e-3, 10), min_size=1, max_size=7)
+
+
+def evidence_at_0(d: list[float]) -> float:
+    return float(evidence(np.array([d]), np.zeros(1))[0])
+
+
+@settings(max_examples=25, deadline=None)
+@given(magnitudes)
+def test_whoever_bets_on_fair_signs_wins_nothing(sizes: list[float]) -> None:
+    signs = np.array(list(itertools.product([1.0, -1.0], repeat=len(sizes))))
+    won = np.exp(evidence(signs * sizes, np.zeros(len(signs))))
+    assert won.mean() == pytest.approx(1.0)
+
+
+def test_blocks_that_all_agree_are_worth_what_the_formula_says() -> None:
+    stakes = [c * sign for c in (0.25, 0.5, 1.0, 2.0, 4.0) for sign in (1, -1)]
+    expected = math.log(np.mean([(math.exp(c) / math.cosh(c)) ** 7 for c in stakes]))
+    assert evidence_at_0([0.3] * 7) == pytest.approx(expected)
+    assert evidence_at_0([-5.0] * 7) == pytest.approx(expected)
+    assert evidence_at_0([0.0] * 7) == pytest.approx(0)
+
+
+def test_an_interval_takes_seven_blocks() -> None:
+    assert np.isnan(anytime_rows(NOISE[:, :6])).any(axis=0).sum() == 40
+    found = anytime_rows(NOISE[:, :7])
+    assert not np.isnan([found.low, found.high, found.p_value]).any()
+
+
+def test_the_interval_is_the_inverted_test() -> None:
+    found = anytime_rows(NOISE)
+    for bound, sign in ((found.low, -1), (found.high, 1)):
+        assert (evidence(NOISE, bound - sign * 1e-6) < math.log(20)).all()
+        for further in (1e-6, 0.01, 0.1, 1.0):
+            assert (evidence(NOISE, bound + sign * further) >= math.log(20)).all()
+
+
+def test_it_moves_and_grows_with_the_data() -> None:
+    found, moved = anytime_rows(NOISE), anytime_rows(3 * NOISE + 0.5)
+    assert_allclose(moved.low, 3 * found.low + 0.5, atol=1e-8)
+    assert_allclose(moved.high, 3 * found.high + 0.5, atol=1e-8)
+
+
+def test_it_is_wider_than_the_interval_of_a_fixed_number_of_blocks() -> None:
+    found, fixed = anytime_rows(NOISE), estimate_rows(NOISE)
+    assert (found.high - found.low > fixed.high - fixed.low).all()
+    assert (found.high - found.low < 3 * (fixed.high - fixed.low)).all()
+    assert_allclose(found.centre, fixed.centre)
+
+
+def test_looking_after_every_block_seldom_misses_the_truth() -> None:
+    d = np.random.default_rng(5).standard_t(3, (400, 40))
+    assert ever_missed(d, anytime=True) <= 0.05
+    assert ever_missed(d, anytime=False) > 0.15
+
+
+def test_the_family_is_corrected_by_holm() -> None:
+    p_values = [0.001, 0.04, 0.02, 0.9]
+    corrected = anytime_family([*p_values, None])
+    assert corrected[:4] == pytest.approx(multipletests(p_values, method="holm")[1])
+    assert corrected[4] is None
+
+
+def test_the_blocks_that_are_lacking_follow_from_the_evidence() -> None:
+    # The evidence of 10 blocks is ln 100; ten such steps take ln 200 in all.
+    assert blocks_in_sequence(10, 0.01, 0.1) == math.ceil(10 * math.log(200) / math.log(100))
+    assert blocks_in_sequence(10, 0.9, 1.0) is None

@@ -1,0 +1,101 @@
+"""The turns of a block, from made-up variances and costs."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from pgstudies.compare.plan import Forecast, fit, fit_lines, next_look
+from pgstudies.compare.turns import LEAST, MOST, Repeats, repeats_in
+
+ARMS = ["heap, baseline", "heap, baseline (again)"]
+TURNS = 20
+SELECT_S, OTHER_S = 0.01, 0.8
+
+
+def record(between_turns: float, between_blocks: float, blocks: int = 8) -> Any:
+    """A comparison of cluster_order, in which a block of an arm has 20 selects and an insert."""
+    rng = np.random.default_rng(7)
+    now = datetime(2026, 11, 23, tzinfo=UTC)
+    rows = []
+    for block in range(1, blocks + 1):
+        luck = dict(zip(ARMS, rng.normal(0, between_blocks, 2), strict=True))
+        for turn in range(1, TURNS + 3):
+            step, case = ("select_range", "any range") if turn <= TURNS else ("insert", "")
+            for position, arm in enumerate(ARMS, start=1):
+                now += timedelta(seconds=SELECT_S if turn <= TURNS else OTHER_S / 2)
+                value = float(np.exp(luck[arm] + rng.normal(0, between_turns)))
+                rows.append((block, 1, turn, position, arm, case, step, 0, value, now))
+    columns = ["block", "group", "turn", "position", "arm", "case", "step", "iteration", "value"]
+    measured = pl.DataFrame(rows, schema=[*columns, "started_at"], orient="row").with_columns(
+        metric=pl.lit("duration_s"),
+        unit=pl.lit("s"),
+        copy_of=pl.when(pl.col("arm") == ARMS[1]).then(pl.lit(ARMS[0])),
+    )
+    info = {
+        "study": "compare_cluster_order",
+        "parameters": {"selects": 40},
+        "arms": [{"name": ARMS[0], "copy_of": None}, {"name": ARMS[1], "copy_of": ARMS[0]}],
+    }
+    return SimpleNamespace(info=info, measured=measured, blocks=blocks)
+
+
+def found(*args: Any) -> Repeats:
+    (repeats,) = repeats_in(record(*args), {ARMS[0]: "heap"})
+    return repeats
+
+
+def test_the_cost_of_turns_is_told_by_when_they_ended() -> None:
+    repeats = found(0.1, 0.01)
+    assert (repeats.parameter, repeats.value, repeats.turns) == ("selects", 40, TURNS)
+    assert repeats.shares == {"heap": pytest.approx(0.2, abs=0.01)}
+    # Twice the turns take a fifth of the arm's time more.
+    assert repeats.more("heap", 80) == pytest.approx(0.2, abs=0.01)
+    assert repeats.more("another", 80) == 0
+
+
+def test_more_turns_where_they_differ_and_fewer_where_blocks_do() -> None:
+    # √(what the rest costs in turns, 4 × 20, × variance between turns / variance between blocks)
+    assert 1.5 * TURNS < found(0.1, 0.0).wanted <= MOST * TURNS
+    assert found(0.1, 0.1).wanted == pytest.approx(math.sqrt(4 * TURNS), abs=3)
+    assert found(0.001, 0.1).wanted == LEAST
+
+
+def test_too_few_blocks_tell_no_variance() -> None:
+    assert found(0.1, 0.0, 5).wanted == TURNS
+
+
+def plan(wanted: int) -> Forecast:
+    repeats = Repeats("selects", value=40, turns=20, shares={"heap": 0.5}, wanted=wanted)
+    return Forecast("a", None, 0.0, {"heap": 10.0}, None, pl.DataFrame(), (repeats,))
+
+
+def test_the_turns_are_cut_before_there_are_fewer_than_eight_blocks() -> None:
+    plenty = fit([plan(wanted=40)], 1000)
+    assert plenty.parameters == {"a": {"selects": 80}}
+    assert plenty.block_s == {"a": pytest.approx(15.0)}
+    short = fit([plan(wanted=40)], 80)
+    assert short.blocks == 8
+    assert short.parameters["a"]["selects"] <= 40
+    least = fit([plan(wanted=40)], 30)
+    assert least.parameters == {"a": {"selects": 2 * LEAST}}
+    assert "Turns in a block, by their cost and variance: a selects = 80." in list(
+        fit_lines(plenty, [plan(wanted=40)], 17)
+    )
+
+
+def test_the_next_look_is_half_as_many_blocks_on_and_ends_with_the_time() -> None:
+    fitted = fit([plan(wanted=20)], 1000)
+    eight = next_look(fitted, ["a"], 1e6)
+    assert eight is not None
+    assert eight.blocks == fitted.blocks + fitted.blocks // 2
+    last = next_look(fitted, ["a"], 6.0 + 2 * fitted.block_s["a"] + 1)
+    assert last is not None
+    assert last.blocks == fitted.blocks + 2
+    assert next_look(fitted, ["a"], 6.0 + fitted.block_s["a"] - 1) is None
