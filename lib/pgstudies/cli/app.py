@@ -15,6 +15,7 @@ from ..files import space_error
 from ..orders import Orders
 from ..terminal import say
 from . import compare as cli_compare
+from . import plans as cli_plans
 from . import sweep as cli_sweep
 from .options import assignments
 from .servers import servers_app
@@ -378,6 +379,9 @@ app.command(help=cli_compare.HELP, short_help="Compare two builds, releases or s
 
 
 app.command(short_help="Measure a comparison again from its report.")(cli_compare.rerun)
+
+
+app.command(short_help="Foresee which queries get another plan.")(cli_plans.plans)
 
 
 app.command(short_help="Measure over several hosts, or a grid of parameters.")(cli_sweep.sweep)

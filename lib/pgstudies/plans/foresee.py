@@ -1,0 +1,137 @@
+"""Which queries would get another plan on another release, or by other settings."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from .empty_copy import RESTORES_STATISTICS, EmptyCopy, empty_copy
+from .explain import Node, Plan, explain, is_same
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from .queries import Query
+    from .source import Source
+
+
+Verdict = Literal["same", "another plan", "not judged"]
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """What is foreseen of one query.
+
+    Attributes:
+        query: The query.
+        verdict: Whether its plan stays the same.
+        before: Its plan as it is, where there is one.
+        after: Its plan as foreseen.
+        reason: Why it is not judged.
+
+    """
+
+    query: Query
+    verdict: Verdict
+    before: Node | None = None
+    after: Node | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Foresight:
+    """All queries, and what they rest on.
+
+    Attributes:
+        queries: One entry each, in the order given.
+        before: What the plans before are of.
+        after: What those after are of.
+        control: Whether a copy of the server's own release reproduced its plans first.
+        notes: What could not be copied.
+
+    """
+
+    queries: Sequence[Foreseen]
+    before: str
+    after: str
+    control: bool
+    notes: Sequence[str]
+
+
+def foresee(
+    source: Source,
+    queries: Sequence[Query],
+    *,
+    to: str,
+    settings: Mapping[str, str] = {},
+    show: Callable[[str], None] = lambda _: None,
+) -> Foresight:
+    """Plan the queries on the source and on a copy of it, on the server ``to`` with ``settings``.
+
+    With settings, what is compared is the copy without and with them.  A query whose plan the
+    control does not reproduce is not judged: the control is a copy of the source's own release,
+    where that takes statistics, which is from 18 on.
+    """
+    show("asking the server for its plans")
+    own = [explain(source.connection, query) for query in queries]
+    with ExitStack() as stack:
+        copy = stack.enter_context(empty_copy(source, to, show))
+        show("asking the copy")
+        plain = _plans(copy, queries)
+        after = _plans(copy, queries, settings) if settings else plain
+        notes = list(copy.notes)
+        has_control = source.version >= RESTORES_STATISTICS
+        if not has_control:
+            controls = own
+        elif copy.server.version // 10000 == source.major:
+            controls = plain
+        else:
+            show(f"a control on {source.major}")
+            controls = _plans(
+                stack.enter_context(empty_copy(source, str(source.major), show)), queries
+            )
+        version = copy.server.version_text
+    before = plain if settings else own
+    found = [
+        _judged(query, *plans)
+        for query, *plans in zip(queries, own, controls, before, after, strict=True)
+    ]
+    said = ", ".join(f"{name} = {value}" for name, value in settings.items())
+    return Foresight(
+        queries=found,
+        before=f"{version}, as it is"
+        if settings
+        else f"{source.name} ({_release(source.version)})",
+        after=f"{version}, {said}" if settings else version,
+        control=has_control,
+        notes=notes,
+    )
+
+
+def _plans(
+    copy: EmptyCopy, queries: Sequence[Query], settings: Mapping[str, str] = {}
+) -> list[Plan]:
+    with copy.connect(settings) as connection:
+        return [explain(connection, query) for query in queries]
+
+
+def _judged(query: Query, own: Plan, control: Plan, before: Plan, after: Plan) -> Foreseen:
+    if own.root is None:
+        return Foreseen(query, "not judged", reason=f"the server says: {own.reason}")
+    if control.root is None:
+        return Foreseen(query, "not judged", own.root, reason=f"the control says: {control.reason}")
+    if not is_same(own.root, control.root):
+        said = "a copy of the server's own release plans it otherwise than the server"
+        return Foreseen(query, "not judged", own.root, control.root, said)
+    if before.root is None or after.root is None:
+        said = f"the copy says: {before.reason or after.reason}"
+        return Foreseen(query, "not judged", own.root, reason=said)
+    same = is_same(before.root, after.root)
+    return Foreseen(query, "same" if same else "another plan", before.root, after.root)
+
+
+def _release(version: int) -> str:
+    if version < 100000:
+        return f"PostgreSQL {version // 10000}.{version // 100 % 100}.{version % 100}"
+    return f"PostgreSQL {version // 10000}.{version % 10000}"

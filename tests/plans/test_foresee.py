@@ -1,0 +1,246 @@
+"""Plans foreseen from schema and statistics alone, on real servers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from pgstudies.errors import ServerError, StudyError
+from pgstudies.plans import Query, as_text, foresee, opened, top_queries, write_report
+from pgstudies.plans.empty_copy import empty_copy
+from pgstudies.plans.explain import explain, is_same, parting
+from pgstudies.programs import releases
+from pgstudies.servers import serve
+from tests.servers_at_hand import embedded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pgstudies.plans import Foresight
+    from pgstudies.servers.managed import ManagedServer
+
+SCHEMA = """
+CREATE TABLE customer (id int PRIMARY KEY, name text, tags text[], about jsonb);
+CREATE TABLE orders (id int PRIMARY KEY, customer int REFERENCES customer, placed date, state text);
+CREATE TABLE event (at timestamptz NOT NULL, who int) PARTITION BY RANGE (at);
+CREATE TABLE event_1 PARTITION OF event FOR VALUES FROM ('2025-01-01') TO ('2025-07-01');
+CREATE TABLE event_2 PARTITION OF event FOR VALUES FROM ('2025-07-01') TO ('2026-01-01');
+CREATE TABLE product (id int PRIMARY KEY, kind int, sub int, place point);
+INSERT INTO customer SELECT i, 'name ' || i, ARRAY['t' || i % 50], jsonb_build_object('k', i % 100)
+    FROM generate_series(1, 5000) i;
+INSERT INTO orders SELECT i, 1 + (i * 79) % 5000, date '2024-01-01' + i / 100,
+    CASE WHEN i % 100 = 0 THEN 'open' ELSE 'done' END FROM generate_series(1, 50000) i;
+INSERT INTO event SELECT timestamptz '2025-01-01 UTC' + i * interval '10 minutes', i % 100
+    FROM generate_series(1000, 50000) i;
+INSERT INTO product SELECT i, i % 50, i % 100, point(i % 100, i / 100)
+    FROM generate_series(1, 10000) i;
+CREATE INDEX ON orders (customer);
+CREATE INDEX ON orders (id) WHERE state = 'open';
+CREATE INDEX ON customer (lower(name));
+CREATE INDEX ON customer USING gin (tags);
+CREATE INDEX ON customer USING gin (about jsonb_path_ops);
+CREATE INDEX ON product USING gist (place);
+CREATE INDEX ON product USING hash (sub);
+CREATE INDEX ON event USING brin (at);
+CREATE STATISTICS kinds (dependencies, mcv) ON kind, sub FROM product;
+"""
+
+QUERIES = {
+    "point": "SELECT * FROM orders WHERE id = $1",
+    "open": "SELECT * FROM orders WHERE state = 'open' AND id < 1000",
+    "join": "SELECT c.name FROM customer c JOIN orders o ON o.customer = c.id WHERE o.state = $1",
+    "in": "SELECT * FROM orders WHERE customer = ANY ($1::int[])",
+    "lower": "SELECT * FROM customer WHERE lower(name) = $1",
+    "tags": "SELECT * FROM customer WHERE tags @> ARRAY['t7']",
+    "json": "SELECT * FROM customer WHERE about @> '{\"k\": 5}'",
+    "near": "SELECT * FROM product ORDER BY place <-> point(5, 5) LIMIT 5",
+    "hash": "SELECT * FROM product WHERE sub = $1",
+    "kinds": "SELECT count(*) FROM product WHERE kind = 3 AND sub = 3",
+    "month": "SELECT count(*) FROM event WHERE at >= '2025-02-01' AND at < '2025-03-01'",
+    "update": "UPDATE orders SET state = 'done' WHERE customer = $1",
+    "delete": "DELETE FROM orders WHERE customer IN (SELECT id FROM customer WHERE name = $1)",
+}
+
+WRONG = {
+    "broken": ("SELEC 1", "the server says: syntax error"),
+    "missing": ("SELECT * FROM nothing", 'the server says: relation "nothing" does not exist'),
+    "two": ("SELECT 1; DROP TABLE orders", "it is several statements"),
+    "no query": ("VACUUM orders", "the server says: syntax error"),
+}
+
+
+def queries(*names: str) -> list[Query]:
+    return [Query(name, QUERIES[name]) for name in names or QUERIES]
+
+
+def loaded(server: ManagedServer) -> str:
+    """Fill the server's database; its address."""
+    with server.connect() as connection:
+        connection.execute(SCHEMA)
+        connection.execute("VACUUM ANALYZE")
+    parts = server.environment()
+    return f"postgresql://{parts['PGUSER']}@/{parts['PGDATABASE']}?host={parts['PGHOST']}"
+
+
+@pytest.fixture(scope="module")
+def shop(run_base: Path) -> Iterator[str]:
+    assert run_base.exists()
+    with embedded({"fsync": "off", "autovacuum": "off", "random_page_cost": "1.5"}) as server:
+        yield loaded(server)
+
+
+@pytest.fixture(scope="module")
+def without_hash_join(shop: str) -> Foresight:
+    asked = [*queries(), *(Query(name, text) for name, (text, _) in WRONG.items())]
+    with opened(shop) as source:
+        return foresee(source, asked, to="embedded", settings={"enable_hashjoin": "off"})
+
+
+def test_a_copy_plans_as_the_server_does(shop: str) -> None:
+    with opened(shop) as source:
+        found = foresee(source, queries(), to="embedded")
+    assert {q.query.name: q.verdict for q in found.queries} == dict.fromkeys(QUERIES, "same")
+    assert found.control
+    assert not found.notes
+    for query in found.queries:
+        assert query.before is not None
+        assert query.after is not None
+        assert query.after["Plan Rows"] == pytest.approx(query.before["Plan Rows"], rel=0.05)
+        assert query.after["Total Cost"] == pytest.approx(query.before["Total Cost"], rel=0.1)
+
+
+def test_the_copy_has_the_length_of_the_files_and_no_row(shop: str) -> None:
+    with opened(shop) as source, empty_copy(source, "embedded", print) as copy:
+        with copy.connect() as connection:
+            sizes = {
+                name: connection.execute("SELECT pg_relation_size(%s::regclass)", [name]).fetchone()
+                for name in source.sizes
+            }
+            (rows,) = connection.execute("SELECT count(*) FROM orders").fetchone() or (None,)
+            shown = connection.execute("SHOW random_page_cost").fetchone()
+            with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+                connection.execute("DELETE FROM orders")
+        assert {name: size and size[0] for name, size in sizes.items()} == source.sizes
+        assert source.sizes["public.orders"] > 2_000_000
+        assert rows == 0
+        assert shown == ("1.5",)
+        directory = copy.server.data_directory
+    assert not directory.exists()
+
+
+def test_the_server_is_only_read(shop: str) -> None:
+    with opened(shop) as source:
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+            source.connection.execute("CREATE TABLE mine ()")
+        for text, _ in WRONG.values():
+            assert explain(source.connection, Query("x", text)).root is None
+        left = source.connection.execute("SELECT count(*) FROM orders").fetchone()
+        held = source.connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchone()
+    assert (left, held) == ((50000,), (0,))
+
+
+def test_what_settings_change_is_named(without_hash_join: Foresight) -> None:
+    found = {q.query.name: q for q in without_hash_join.queries}
+    changed = {name for name, query in found.items() if query.verdict == "another plan"}
+    assert changed == {"join"}
+    before, after = found["join"].before, found["join"].after
+    assert before is not None
+    assert after is not None
+    assert parting(before, after)[0] == "Hash Join"
+    assert not is_same(before, after)
+    text = as_text(without_hash_join)
+    assert text.startswith("1 of 13 queries gets another plan; 4 not judged.")
+    assert "join: Hash Join becomes " in text
+    assert "Seq Scan on orders o  (rows " in text
+
+
+def test_what_cannot_be_judged_says_why(without_hash_join: Foresight) -> None:
+    reasons = {q.query.name: q.reason for q in without_hash_join.queries if q.reason}
+    assert reasons.keys() == WRONG.keys()
+    for name, (_, said) in WRONG.items():
+        assert said in reasons[name]
+
+
+def test_the_report_has_both_plans_and_no_markup_of_a_query(shop: str, tmp_path: Path) -> None:
+    hostile = Query(
+        "<b>x</b>", "SELECT '<script>' FROM customer c JOIN orders o ON c.id = customer"
+    )
+    with opened(shop) as source:
+        found = foresee(source, [hostile], to="embedded", settings={"enable_hashjoin": "off"})
+    page = write_report(found, tmp_path / "plans.html").read_text()
+    assert "&lt;b&gt;x&lt;/b&gt;: Hash Join becomes" in page
+    assert "<script" not in page
+    assert page.count("<mark>") >= 2
+
+
+def test_the_servers_own_queries_need_its_extension(shop: str) -> None:
+    with opened(shop) as source:
+        source.connection.execute("SET default_transaction_read_only = off")
+        source.connection.execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
+        source.connection.execute("SELECT count(*) FROM orders WHERE customer = 5")
+        texts = [query.text for query in top_queries(source.connection, 5000)]
+        source.connection.execute("DROP EXTENSION pg_stat_statements")
+        with pytest.raises(StudyError, match="name a directory of queries by --queries"):
+            top_queries(source.connection, 50)
+    assert "SELECT count(*) FROM orders WHERE customer = $1" in texts
+
+
+def test_what_cannot_be_foreseen_ends_in_a_sentence(shop: str) -> None:
+    with pytest.raises(StudyError, match="by its address"), opened("embedded"):
+        pass
+    with (
+        pytest.raises(ServerError, match="No connection"),
+        opened("postgresql://me@/x?host=/nowhere"),
+    ):
+        pass
+    with opened(shop) as source:
+        with pytest.raises(StudyError, match="enable_nothing = off cannot be tried in a session"):
+            foresee(source, queries("point"), to="embedded", settings={"enable_nothing": "off"})
+        with pytest.raises(StudyError, match="on a server of ours"):
+            foresee(source, queries("point"), to=shop)
+
+
+def test_the_command_says_by_its_exit_code_what_it_found(shop: str, tmp_path: Path) -> None:
+    (tmp_path / "join.sql").write_text(QUERIES["join"].replace("$1", ":state"))
+    (tmp_path / "no.conf").write_text("enable_hashjoin = off\n")
+    command = [sys.executable, "-m", "pgstudies", "plans", "--server", shop]
+    for more, code, said in (
+        (["--queries", str(tmp_path)], 0, "0 of 1 queries get another plan."),
+        (
+            ["--queries", str(tmp_path), "--setting", str(tmp_path / "no.conf")],
+            1,
+            "1 of 1 queries gets",
+        ),
+        (["--queries", str(tmp_path / "x")], 2, "x cannot be read: No such file"),
+        (["--report", "x.txt"], 2, "The report must be a file named *.html"),
+    ):
+        done = subprocess.run(
+            [*command, *more], env=dict(os.environ), capture_output=True, text=True, check=False
+        )
+        assert done.returncode == code, done.stderr
+        assert said in done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("release", ["14"])
+def test_an_older_release_is_foreseen_without_a_control(release: str) -> None:
+    if not any(r.name == release and r.cached for r in releases()):
+        pytest.skip(f"release {release} is not fetched")
+    with serve(release, settings={"autovacuum": "off", "jit": "off"}) as server:
+        address = loaded(server)  # type: ignore[arg-type]
+        with opened(address) as source:
+            found = foresee(source, [*queries(), Query("or", OR)], to="embedded")
+    assert not found.control
+    verdicts = {q.query.name: q.verdict for q in found.queries}
+    # From 18 on, alternatives of one column are looked up in one scan of its index.
+    assert verdicts.pop("or") == "another plan"
+    assert set(verdicts.values()) == {"same"}
+
+
+OR = "SELECT * FROM orders WHERE customer = 5 OR customer = 7"

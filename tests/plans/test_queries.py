@@ -1,0 +1,56 @@
+"""Queries from files: names, parameters, and what is no query."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pgstudies.errors import StudyError
+from pgstudies.plans import Query, queries_in
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def written(directory: Path, **files: str) -> Path:
+    for name, text in files.items():
+        (directory / f"{name}.sql").write_text(text)
+    return directory
+
+
+def test_a_file_is_a_query_or_one_for_each_name(tmp_path: Path) -> None:
+    (tmp_path / "README").write_text("nothing")
+    written(tmp_path, b="-- of b\nSELECT 2;\n", a="-- name: one\nSELECT 1;\n-- name: two\nTABLE t;")
+    assert queries_in(tmp_path) == [
+        Query("one", "SELECT 1"),
+        Query("two", "TABLE t"),
+        Query("b", "SELECT 2"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "read", "parameters"),
+    [
+        ("SELECT :b, :a, :b", "SELECT $1, $2, $1", 2),
+        ("SELECT x::int, ':no', \":no\" -- :no", "SELECT x::int, ':no', \":no\" -- :no", 0),
+        ("SELECT a[1:2], $3", "SELECT a[1:2], $3", 3),
+        ("SELECT 'it''s :no', /* :no */ :yes", "SELECT 'it''s :no', /* :no */ $1", 1),
+    ],
+)
+def test_variables_become_parameters(tmp_path: Path, text: str, read: str, parameters: int) -> None:
+    (query,) = queries_in(written(tmp_path, q=text))
+    assert (query.text, query.parameters) == (read, parameters)
+
+
+def test_what_is_no_query_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match=r"has no file .*sql with a query in it"):
+        queries_in(tmp_path)
+    with pytest.raises(StudyError, match="cannot be read: No such file"):
+        queries_in(tmp_path / "nowhere")
+    written(tmp_path, q="\\set x 1\nSELECT :x")
+    with pytest.raises(StudyError, match=r"\\set is a command of psql or pgbench, not a query"):
+        queries_in(tmp_path)
+    (tmp_path / "q.sql").write_bytes(b"SELECT '\xff'")
+    with pytest.raises(StudyError, match="is not UTF-8"):
+        queries_in(tmp_path)
