@@ -101,7 +101,7 @@ SCHEDULERS = {"cfq": CFQ, "anticipatory": ANTICIPATORY, "first come": None}
 LAPSE = 4
 """So many times as fast as in 2007 everything happens: ratios of times stay as they are."""
 
-_SEEKS_MS, _SLICES_MS, _IDLES_MS = (4, 8, 20), (50, 200), (2, 4, 16)
+_SEEKS_MS, _SLICES_MS, _IDLES_MS = (4, 20), (50, 200), (2, 16)
 
 
 def drives(names: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -119,7 +119,7 @@ def mapped() -> dict[str, dict[str, Any]]:
         found[f"slice {ms} ms"] = _drive(slices)
     for ms in _IDLES_MS:
         found[f"waits {ms} ms"] = _drive(replace(CFQ, idle_s=ms / 1000))
-    for kb in (128, 512, 8192):
+    for kb in (128, 512):
         found[f"reads on {kb} kB"] = _drive(CFQ, drive_bytes=1024 * kb)
     return found
 
