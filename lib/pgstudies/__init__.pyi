@@ -36,6 +36,7 @@ from .programs import reason_no_extension as reason_no_extension
 from .programs import reason_not_available as reason_not_available
 from .records import claims_counted as claims_counted
 from .records import read_record as read_record
+from .servers import accounted as accounted
 from .servers import limited as limited
 from .servers import require_space as require_space
 from .studies import beside as beside

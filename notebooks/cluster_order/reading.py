@@ -234,6 +234,39 @@ def cost_of_neighbours(
     )
 
 
+def on_old_disk(
+    samples: pl.DataFrame, published: pl.DataFrame, *, last: int
+) -> pl.DataFrame:
+    """What a step reads, what that would take an old disk, and the post's seconds, by arm."""
+    counted = ["disk_s", "read_bytes"]
+    found = pg.wide(
+        samples.filter(pl.col("step") == "old disk"),
+        counted,
+        ["case", "arm"],
+    )
+    same = {"head": "heap", "patched": "patched (access method)"}
+    post = (
+        published.filter(pl.col("iteration").is_in([1, last]))
+        .with_columns(pl.col("arm").replace(same), case="step")
+        .with_columns(when=pl.format("s, post, iteration {}", "iteration"))
+        .pivot("when", index=["case", "arm"], values="seconds")
+    )
+    return (
+        found.join(post, on=["case", "arm"], how="left")
+        .with_columns(
+            pl.col("read_bytes") / 8192, pl.col("disk_s").round(3)
+        )
+        .rename(
+            {
+                "case": "step",
+                "read_bytes": "pages read",
+                "disk_s": "s, disk of 2007",
+            }
+        )
+        .sort("step", "arm")
+    )
+
+
 def farthest_off(touched: pl.DataFrame, expected: pl.DataFrame) -> float:
     """By which part the number of pages differs from the expected one, at most."""
     off = pl.col("pages") / pl.col("pages_expected") - 1

@@ -270,6 +270,51 @@ def with_both_times(
     )
 
 
+def on_drives(timed: pl.DataFrame, count: int) -> pl.DataFrame:
+    """How ``count`` scans fare on each drive, in seconds per scan and ratios, by case.
+
+    ``gain`` is the time out of step relative to that in step, the median of blocks, with the
+    ``least`` and the ``most``; ``hindered`` the time in step relative to a lone scan.
+    """
+    by = ["case", "block"]
+    lone, off, on = (
+        timed.filter(
+            pl.col("arm") == arm, pl.col("iteration") == scans
+        ).select(*by, value="value")
+        for arm, scans in (("on", 1), ("off", count), ("on", count))
+    )
+    gain = pl.col("off") / pl.col("on")
+    found = (
+        on.rename({"value": "on"})
+        .join(off.rename({"value": "off"}), on=by)
+        .join(lone.rename({"value": "lone"}), on=by)
+        .group_by("case", maintain_order=True)
+        .agg(
+            pl.col("lone", "off", "on").median().round(2),
+            gain=gain.median().round(2),
+            least=gain.min().round(2),
+            most=gain.max().round(2),
+            hindered=(pl.col("on") / pl.col("lone")).median().round(2),
+            blocks=pl.len(),
+        )
+    )
+    about_two = pl.col("gain").is_between(1.5, 3)
+    words = pl.when(about_two).then(pl.lit("1.5 to 3"))
+    return found.with_columns(
+        words.otherwise(pl.lit("another")).alias("gain is")
+    ).sort(pl.col("case") != "cfq", "case")
+
+
+def reason_not_hindered(drives: pl.DataFrame) -> str | None:
+    """Why nothing is known of scans in step under a scheduler that hinders them, or None."""
+    hindered = drives.filter(pl.col("case") == "cfq")["hindered"]
+    if hindered.is_empty():
+        return "this run models no drive of 2007: ask for drives = cfq"
+    if hindered[0] < 1.1:
+        return f"the modelled CFQ does not hinder scans in step: {hindered[0]:.2f} times a lone one"
+    return None
+
+
 def in_step(
     scanned: pl.DataFrame, *, case: str, count: int
 ) -> pl.DataFrame:

@@ -158,3 +158,23 @@ def test_neighbours_cost_pages_at_the_end_and_what_later_inserts_take() -> None:
         "wal_fpi, insert": None,
         "ms, insert": 7.4,
     }
+
+
+def test_an_old_disk_stands_beside_the_posts_first_and_last_iteration() -> None:
+    rows = [
+        ("heap", "old disk", "disk_s", 1, 0, 0.5),
+        ("heap", "old disk", "read_bytes", 1, 0, 81920.0),
+    ]
+    rows.append(("heap", "insert", "disk_s", 1, 2, 9.0))
+    samples = values(*rows).with_columns(case=pl.lit("insert"))
+    post = [("head", i, "insert", s) for i, s in ((1, 19.0), (2, 20.0), (4, 21.0))]
+    columns = ["arm", "iteration", "step", "seconds"]
+    published = pl.DataFrame(post, schema=columns, orient="row")
+    assert READING.on_old_disk(samples, published, last=4).row(0, named=True) == {
+        "step": "insert",
+        "arm": "heap",
+        "s, disk of 2007": 0.5,
+        "pages read": 10,
+        "s, post, iteration 1": 19.0,
+        "s, post, iteration 4": 21.0,
+    }

@@ -234,6 +234,35 @@ def test_each_reason_speaks_where_its_condition_fails_and_is_silent_elsewhere() 
     assert READING.reason_no_cores(took.clear(), 1e6) is None
 
 
+def test_scans_on_a_drive_are_compared_block_by_block() -> None:
+    rows = [("on", 1, 2.0), ("off", 4, 8.0), ("on", 4, 4.0)]
+    rows += [("on", 1, 2.0), ("off", 4, 12.0), ("on", 4, 4.0), ("on", 2, 99.0)]
+    timed = pl.DataFrame(rows, schema=["arm", "iteration", "value"], orient="row").with_columns(
+        case=pl.lit("cfq"), block=pl.Series([1, 1, 1, 2, 2, 2, 2])
+    )
+    assert READING.on_drives(timed, 4).row(0, named=True) == {
+        **{"case": "cfq", "lone": 2.0, "off": 10.0, "on": 4.0, "blocks": 2},
+        **{"gain": 2.5, "least": 2.0, "most": 3.0, "hindered": 2.0, "gain is": "1.5 to 3"},
+    }
+
+
+def test_a_scheduler_is_judged_only_where_it_hinders() -> None:
+    drives = pl.DataFrame({"case": ["cfq", "first come"], "hindered": [1.05, 2.0]})
+    assert "does not hinder scans in step: 1.05 times" in READING.reason_not_hindered(drives)
+    assert READING.reason_not_hindered(drives.with_columns(hindered=1.9)) is None
+    assert "models no drive of 2007" in READING.reason_not_hindered(drives.clear())
+
+
+def test_a_drive_in_a_map_differs_in_one_figure() -> None:
+    cfq = DISK.drives(["cfq"])["cfq"]
+    assert cfq["seek_s"] * DISK.LAPSE == pytest.approx(0.01267, abs=1e-5)
+    assert cfq["scheduler"].slice_s * DISK.LAPSE == pytest.approx(0.1)
+    assert DISK.drives(["first come"])["first come"]["scheduler"] is None
+    for drive in DISK.mapped().values():
+        flat = [{**vars(one.pop("scheduler")), **one} for one in (dict(drive), dict(cfq))]
+        assert sum(flat[0][key] != flat[1][key] for key in flat[1]) == 1
+
+
 # Scans in step
 
 BUFFERS = 512  # shared buffers, so that 129 pages are the fewest

@@ -20,9 +20,9 @@ from pgstudies.measuring._design import Arm
 from pgstudies.measuring._trial import Trial
 from pgstudies.paths import EXTENSIONS
 from pgstudies.programs.compilers import find_compiler
-from pgstudies.programs.slow_disk import SlowDisk
+from pgstudies.programs.slow_disk import Scheduler, SlowDisk
 from pgstudies.servers._serve import serve
-from pgstudies.servers.limits import limited
+from pgstudies.servers.limits import accounted, limited
 from tests.conftest import own_base
 from tests.servers_at_hand import BUILDER, dsn_of, embedded, make_table, skip_but_not_in_ci
 
@@ -197,6 +197,143 @@ def test_a_modelled_memory_larger_than_its_table_of_pages_is_refused(
     modelled: ManagedServer,
 ) -> None:
     with pytest.raises(CannotRun, match="at most 16 GB"), limited(modelled, memory_bytes=2**35):
+        pass
+
+
+# Seeks, a scheduler, and the account
+
+
+DRIVE: dict[str, Any] = {"seek_s": 0.01, "bytes_per_second": 80 * 10**6}
+SCATTERED = [3000, 100, 2000, 101, 1500, 600]
+CFQ = Scheduler(slice_s=0.1, idle_s=0.008)
+
+
+def page(number: int) -> str:
+    return f"SELECT d FROM wide WHERE ctid = '({number},1)'"
+
+
+def taken(server: ManagedServer, *queries: str) -> tuple[int, int, float]:
+    """Bytes, seeks and seconds that statements of one session take of the modelled disk."""
+    disk = server.slow_disk
+    assert disk
+    with server.connect() as connection:
+        connection.execute("SET max_parallel_workers_per_gather = 0")
+        for query in queries:  # planned before, so that nothing of the catalog is read
+            connection.execute(f"EXPLAIN {query}")
+        before = disk.bytes_read, disk.seeks, disk.busy_s
+        for query in queries:
+            connection.execute(query)
+        return (
+            disk.bytes_read - before[0],
+            disk.seeks - before[1],
+            disk.busy_s - before[2],
+        )
+
+
+def test_scattered_pages_take_a_seek_each(wide: ManagedServer) -> None:
+    with accounted(wide, **DRIVE):
+        read, seeks, busy_s = taken(wide, *map(page, SCATTERED))
+    assert (read, seeks) == (len(SCATTERED) * 8192, len(SCATTERED))
+    assert busy_s == pytest.approx(seeks * 0.01 + read / 80e6)
+
+
+def test_a_page_that_follows_takes_no_seek(wide: ManagedServer) -> None:
+    with accounted(wide, **DRIVE):
+        read, seeks, busy_s = taken(wide, page(500), page(501), page(500))
+    assert (read, seeks) == (2 * 8192, 1)
+    assert busy_s == pytest.approx(0.01 + 2 * 8192 / 80e6)
+
+
+def test_a_scan_is_accounted_for_by_its_bytes(wide: ManagedServer) -> None:
+    with accounted(wide, **DRIVE):
+        read, seeks, busy_s = taken(wide, "SELECT count(d) FROM wide")
+    assert ROWS - FEW <= read / 8192 <= ROWS + FEW
+    assert seeks < FEW
+    assert busy_s == pytest.approx(seeks * 0.01 + read / 80e6)
+
+
+def test_what_is_accounted_is_not_slowed(wide: ManagedServer) -> None:
+    """With reads held back it would take more than an hour."""
+    with accounted(wide, seek_s=1000, bytes_per_second=1000):
+        _, seeks, busy_s = taken(wide, *map(page, SCATTERED))
+    assert busy_s > 1000 * seeks > 0
+
+
+def test_a_trial_has_the_time_of_the_disk_only_where_there_is_one(wide: ManagedServer) -> None:
+    def metrics(number: int) -> dict[str, float]:
+        with Trial(wide, Arm("plain"), block=1) as trial:
+            trial.timed("select", page(number))
+            return {row[8]: row[9] for row in trial.rows}
+
+    assert "disk_s" not in metrics(700)
+    with accounted(wide, **DRIVE):
+        found = metrics(900)
+    assert found["disk_s"] == pytest.approx(0.01 + found["read_bytes"] / 80e6)
+    assert found["read_bytes"] == 8192
+
+
+def test_seeks_slow_the_modelled_disk(wide: ManagedServer) -> None:
+    begin = time.monotonic()
+    with limited(wide, seek_s=0.05):
+        _, seeks, _ = taken(wide, *map(page, SCATTERED))
+    assert seeks == len(SCATTERED)
+    assert time.monotonic() - begin >= 0.05 * seeks
+
+
+def test_a_lone_session_is_served_without_a_seek_between_turns(wide: ManagedServer) -> None:
+    with limited(wide, **DRIVE, scheduler=CFQ):
+        read, seeks, _ = taken(wide, "SELECT count(d) FROM wide")
+    assert ROWS - FEW <= read / 8192 <= ROWS + FEW
+    assert seeks < FEW
+
+
+def test_turns_spare_seeks(wide: ManagedServer) -> None:
+    """Two sessions that jump between two places, and wait for one another or not."""
+
+    def seeks(scheduler: Scheduler | None) -> int:
+        disk = wide.slow_disk
+        assert disk
+        with (
+            limited(wide, seek_s=0.002, bytes_per_second=50 * 10**6, scheduler=scheduler),
+            wide.connect() as one,
+            wide.connect() as other,
+            ThreadPoolExecutor(2) as pool,
+        ):
+            before = disk.seeks
+            for session, where in ((one, "ctid < '(2000,1)'"), (other, "ctid >= '(2000,1)'")):
+                session.execute("SET max_parallel_workers_per_gather = 0")
+                session.execute("SET synchronize_seqscans = off")
+                pool.submit(session.execute, f"SELECT count(d) FROM wide WHERE {where}")
+            pool.shutdown()
+            return disk.seeks - before
+
+    assert 2 * seeks(CFQ) < seeks(None)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"seek_s": -0.001}, "seek_s is -0.001: give a number above 0"),
+        ({"drive_bytes": -1}, "drive_bytes is -1: give 0 or more"),
+        ({"scheduler": Scheduler(0, 0.01)}, "slice_s is 0: give a number above 0"),
+        ({"scheduler": Scheduler(0.1, -1)}, "idle_s is -1: give a number above 0"),
+    ],
+)
+def test_a_drive_that_cannot_be_is_refused(
+    modelled: ManagedServer, wrong: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(StudyError, match=words), limited(modelled, **wrong):
+        pass
+
+
+@pytest.mark.parametrize("wrong", [{"seek_s": -1}, {"bytes_per_second": 0}])
+def test_an_account_takes_a_drive_that_can_be(
+    modelled: ManagedServer, wrong: dict[str, Any]
+) -> None:
+    with (
+        pytest.raises(StudyError, match="give a number above 0"),
+        accounted(modelled, **(DRIVE | wrong)),
+    ):
         pass
 
 

@@ -6,7 +6,8 @@
  * It is loaded by LD_PRELOAD, stands in front of the calls by which a server
  * reads, and lets each of them return when that disk would have delivered.
  * The real read happens meanwhile, so it must be the faster one.  Writes are
- * neither slowed nor cached.
+ * neither slowed nor cached.  Or it holds nothing back, and only adds up what
+ * that disk would have taken.
  *
  * Memory that the server's processes share with the program that started them
  * holds the limits, which that program sets, and the state of the disk.  The
@@ -32,16 +33,14 @@
 #define TEMPORARY "pgsql_tmp"
 
 /*
- * Memory of the drive itself, into which it reads on while nothing is asked
- * for: 8 MB or 16 MB in the desktop drives of 2007.
- */
-#define DRIVE_BUFFER_BYTES (8 * 1024 * 1024)
-
-/*
  * Requests so near the head are in its way: the processes that read for one
  * scan come in any order, and a drive sorts what it is asked for.
  */
 #define NEAR_BYTES (2 * 1024 * 1024)
+
+/* A process that waits looks so often whether it is served, and is dead if it did not. */
+#define LOOKS_S 0.0002
+#define DEAD_S 0.05
 
 static Disk *disk;
 static Page *pages;
@@ -192,18 +191,20 @@ begin_limits(uint64_t wanted)
 	disk->cached = 0;
 	disk->free_s = 0;
 	disk->head_file = 0;
+	disk->served = 0;
+	disk->slice_ends_s = 0;
+	memset(disk->waiters, 0, sizeof disk->waiters);
 	disk->in_force = wanted;
 }
 
 /* The disk */
 
 static int
-is_near_head(uint64_t file, uint64_t first)
+is_near_head(uint64_t file, uint64_t page, int64_t before, int64_t after)
 {
-	int64_t		distance = (int64_t) (first - disk->head_page) * PAGE_BYTES;
+	int64_t		distance = (int64_t) (page - disk->head_page) * PAGE_BYTES;
 
-	return disk->head_file == file &&
-		distance >= -NEAR_BYTES && distance <= NEAR_BYTES;
+	return disk->head_file == file && distance >= -before && distance <= after;
 }
 
 /* Read pages that lie side by side; the head does one thing at a time. */
@@ -212,18 +213,25 @@ read_from_disk(uint64_t file, uint64_t first, uint64_t count)
 {
 	double		begins = clock_s();
 	double		takes = 0;
+	int			seeks = disk->seek_s > 0 && !is_near_head(file, first, 0, 0);
 
 	/* What follows the last read it has begun to read, if it is left to do so. */
-	if (disk->bytes_per_s > 0 && disk->reads_per_s == 0 &&
-		is_near_head(file, first))
-		begins -= DRIVE_BUFFER_BYTES / disk->bytes_per_s;
+	if (disk->bytes_per_s > 0 && disk->reads_per_s == 0 && !seeks &&
+		is_near_head(file, first, NEAR_BYTES, NEAR_BYTES))
+		begins -= (double) disk->drive_bytes / disk->bytes_per_s;
 	if (begins < disk->free_s)
 		begins = disk->free_s;
 	if (disk->bytes_per_s > 0)
 		takes = (double) (count * PAGE_BYTES) / disk->bytes_per_s;
 	if (disk->reads_per_s > 0 && takes < 1 / disk->reads_per_s)
 		takes = 1 / disk->reads_per_s;
+	if (seeks)
+	{
+		takes += disk->seek_s;
+		disk->seeks++;
+	}
 	disk->free_s = begins + takes;
+	disk->busy_s += takes;
 	disk->head_file = file;
 	disk->head_page = first + count;
 	disk->bytes_read += count * PAGE_BYTES;
@@ -256,6 +264,93 @@ fetch(uint64_t file, uint64_t first, uint64_t end)
 		read_from_disk(file, end - missing, missing);
 }
 
+/* The scheduler: one process is served for a slice, and waited for a while. */
+
+static int
+is_served(int64_t me, uint64_t file, uint64_t page, double now)
+{
+	int64_t		close = (int64_t) disk->close_bytes;
+
+	if (disk->idle_s == 0)
+		return 1;
+	if (now >= disk->slice_ends_s)
+		return 0;
+	return disk->served == me ||
+		(close > 0 && is_near_head(file, page, close / 2, close));
+}
+
+/* Whether no other process has waited for longer; notes that this one waits. */
+static int
+is_first_in_line(int64_t me, double now)
+{
+	Waiter	   *own = NULL;
+	double		since = now;
+
+	for (Waiter *waiter = disk->waiters; waiter < disk->waiters + WAITERS; waiter++)
+	{
+		if (waiter->pid != 0 && now > waiter->seen_s + DEAD_S)
+			waiter->pid = 0;
+		if (waiter->pid == me || (own == NULL && waiter->pid == 0))
+			own = waiter;
+	}
+	if (own != NULL && own->pid == me)
+		since = own->since_s;
+	if (own != NULL)
+		*own = (Waiter) {me, since, now};
+	for (Waiter *waiter = disk->waiters; waiter < disk->waiters + WAITERS; waiter++)
+		if (waiter->pid != 0 && waiter->pid != me && waiter->since_s < since)
+			return 0;
+	return 1;
+}
+
+static void
+leave_line(int64_t me)
+{
+	for (Waiter *waiter = disk->waiters; waiter < disk->waiters + WAITERS; waiter++)
+		if (waiter->pid == me)
+			waiter->pid = 0;
+}
+
+static int lock(void);
+
+/* Wait until what is missing of [first, end) may be read, or another has read it. */
+static void
+wait_for_turn(uint64_t file, uint64_t first, uint64_t end)
+{
+	int64_t		me = getpid();
+	uint64_t	wanted = disk->in_force;
+
+	while (disk->idle_s > 0 && disk->in_force == wanted)
+	{
+		struct timespec nap = {0, (long) (1e9 * LOOKS_S)};
+		double		now = clock_s();
+		int			is_over = now >= disk->slice_ends_s ||
+			now >= disk->free_s + disk->idle_s;
+
+		while (first < end && find(file, first) != 0)
+			first++;
+		if (first == end || is_served(me, file, first, now))
+			break;
+		if (is_first_in_line(me, now) && (disk->served == 0 || is_over))
+		{
+			disk->slice_ends_s = (now > disk->free_s ? now : disk->free_s) +
+				disk->slice_s;
+			break;
+		}
+		pthread_mutex_unlock(&disk->lock);
+		nanosleep(&nap, NULL);
+		if (!lock())
+			break;
+	}
+	if (disk->idle_s > 0)
+	{
+		/* Found in the cache, it is no turn of this process. */
+		if (first < end)
+			disk->served = me;
+		leave_line(me);
+	}
+}
+
 /* When the pages [first, end) of a file that ends at file_end are in memory. */
 static double
 use(uint64_t file, uint64_t first, uint64_t end, uint64_t file_end)
@@ -268,6 +363,7 @@ use(uint64_t file, uint64_t first, uint64_t end, uint64_t file_end)
 	ahead = ahead < file_end ? ahead : file_end;
 	if (first < 2 || find(file, first - 1) == 0 || find(file, first - 2) == 0)
 		ahead = end;
+	wait_for_turn(file, first, end);
 	fetch(file, first, end);
 	for (uint64_t number = first; number < end; number++)
 	{
@@ -280,8 +376,26 @@ use(uint64_t file, uint64_t first, uint64_t end, uint64_t file_end)
 		take_out(at);
 		make_newest(at);
 	}
-	fetch(file, end, ahead);
-	return ready_s;
+	if (is_served(getpid(), file, end, clock_s()))
+		fetch(file, end, ahead);
+	return disk->accounts ? 0 : ready_s;
+}
+
+/* Take the lock, and begin the limits that are wanted; 0 where none are. */
+static int
+lock(void)
+{
+	uint64_t	wanted;
+
+	if (pthread_mutex_lock(&disk->lock) == EOWNERDEAD)
+	{
+		pthread_mutex_consistent(&disk->lock);
+		disk->in_force = 0;		/* what it left half done is begun anew */
+	}
+	wanted = __atomic_load_n(&disk->wanted, __ATOMIC_ACQUIRE);
+	if (wanted != 0 && disk->in_force != wanted)
+		begin_limits(wanted);
+	return wanted != 0;
 }
 
 static int
@@ -313,7 +427,6 @@ begin_read(int fd, uint64_t offset, uint64_t length)
 {
 	struct stat status;
 	uint64_t	size;
-	uint64_t	wanted;
 	double		ready_s = 0;
 
 	if (!is_relation(fd) || fstat(fd, &status) != 0)
@@ -322,20 +435,10 @@ begin_read(int fd, uint64_t offset, uint64_t length)
 	if (offset >= size || length == 0)
 		return 0;
 	length = length < size - offset ? length : size - offset;
-	if (pthread_mutex_lock(&disk->lock) == EOWNERDEAD)
-	{
-		pthread_mutex_consistent(&disk->lock);
-		disk->in_force = 0;		/* what it left half done is begun anew */
-	}
-	wanted = __atomic_load_n(&disk->wanted, __ATOMIC_ACQUIRE);
-	if (wanted != 0)
-	{
-		if (disk->in_force != wanted)
-			begin_limits(wanted);
+	if (lock())
 		ready_s = use(status.st_ino, offset / PAGE_BYTES,
 					  (offset + length - 1) / PAGE_BYTES + 1,
 					  (size - 1) / PAGE_BYTES + 1);
-	}
 	pthread_mutex_unlock(&disk->lock);
 	return ready_s;
 }
@@ -398,7 +501,10 @@ SLOWED(preadv64, (int fd, const struct iovec *to, int parts, off64_t offset),
 	   (fd, to, parts, offset), offset, length_of(to, parts))
 #endif
 
-/* What a server says that it will need is read without waiting for it. */
+/*
+ * What a server says that it will need is read without waiting for it; where
+ * processes take turns, not even that.
+ */
 int
 posix_fadvise(int fd, off_t offset, off_t length, int advice)
 {
@@ -406,7 +512,7 @@ posix_fadvise(int fd, off_t offset, off_t length, int advice)
 
 	if (real == NULL)
 		*(void **) &real = dlsym(RTLD_NEXT, "posix_fadvise");
-	if (advice == POSIX_FADV_WILLNEED && is_limited())
+	if (advice == POSIX_FADV_WILLNEED && is_limited() && disk->idle_s == 0)
 		begin_read(fd, (uint64_t) offset, (uint64_t) length);
 	return real(fd, offset, length, advice);
 }

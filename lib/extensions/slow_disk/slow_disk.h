@@ -1,7 +1,7 @@
 /*
  * slow_disk.h
  *		The memory that a server's processes share with the program that
- *		started them: servers/_slow_disk.py has the same layout.
+ *		started them: programs/slow_disk.py has the same layout.
  */
 #ifndef SLOW_DISK_H
 #define SLOW_DISK_H
@@ -9,7 +9,16 @@
 #include <pthread.h>
 #include <stdint.h>
 
-#define HEADER_BYTES 256
+#define HEADER_BYTES 4096
+#define WAITERS 64
+
+/* A process whose read is not served yet. */
+typedef struct
+{
+	int64_t		pid;			/* 0: none */
+	double		since_s;
+	double		seen_s;			/* when it last said so: it may have died */
+} Waiter;
 
 typedef struct
 {
@@ -19,9 +28,17 @@ typedef struct
 	uint64_t	window_pages;	/* read ahead at a time */
 	double		bytes_per_s;	/* 0: without limit */
 	double		reads_per_s;	/* 0: without limit */
+	double		seek_s;			/* to a page that is not the next, half a turn included */
+	double		slice_s;		/* a process is served at a time, if another waits */
+	double		idle_s;			/* for its next read; 0: first come, first served */
+	uint64_t	close_bytes;	/* so near the head, another's read is served, too */
+	uint64_t	drive_bytes;	/* that the drive reads on by itself */
+	uint64_t	accounts;		/* 1: reads are not held back, their time is added up */
 	/* Set by the server's processes, under the lock. */
 	uint64_t	started;		/* servers that have loaded the library */
 	uint64_t	bytes_read;		/* from the disk, ever */
+	uint64_t	seeks;			/* ever */
+	double		busy_s;			/* that all these reads and seeks take, ever */
 	uint64_t	in_force;		/* the number of the limits that the rest is of */
 	uint64_t	room;			/* pages that any cache may have */
 	uint64_t	cache_pages;	/* that this one may have */
@@ -29,6 +46,9 @@ typedef struct
 	double		free_s;			/* when the disk has done all it was asked for */
 	uint64_t	head_file;		/* where its head is then: at this page of that */
 	uint64_t	head_page;		/* file */
+	int64_t		served;			/* the process whose slice it is */
+	double		slice_ends_s;
+	Waiter		waiters[WAITERS];
 	pthread_mutex_t lock;
 } Disk;
 

@@ -178,6 +178,7 @@ _MEASURES = {
     "duration_s": "wall time",
     "buffers_read": "buffers read",
     "read_bytes": "bytes read",
+    "disk_s": "time of the modelled disk",
     "used_bytes": "memory used",
 }
 

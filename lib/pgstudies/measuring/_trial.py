@@ -137,7 +137,7 @@ class Trial:
 
         Records ``duration_s`` (wall time of psycopg's execute: sent, answered, all rows received),
         and, where they can be seen, ``cpu_s`` and ``instructions`` (in user mode) of the backend,
-        buffers, WAL and ``read_bytes`` of the whole server, each with its unit.
+        buffers, WAL, ``read_bytes`` and a modelled disk's ``disk_s`` of the whole server.
         """
         execute = self.connection.execute
         with self.measuring(step, iteration=iteration, case=case) as took:
@@ -297,7 +297,9 @@ class Trial:
         cpu = cpu_seconds(self._backend)
         bytes_read = self._bytes_read() if everything else None
         executed = self._instructions.read() if self._instructions is not None else None
-        return Counts(cpu, hit, read, dirtied, wal, images, bytes_read, executed)
+        disk = self.server.slow_disk
+        disk_s = disk.busy_s if everything and disk is not None and disk.limited else None
+        return Counts(cpu, hit, read, dirtied, wal, images, bytes_read, executed, disk_s)
 
     def _bytes_read(self) -> float | None:
         """What the device has read so far; while limits are modelled, what their disk has."""

@@ -26,6 +26,7 @@ UNITS = {
     "wal_bytes": "bytes",
     "wal_fpi": "images",
     "read_bytes": "bytes",
+    "disk_s": "s",
 }
 """The unit of every quantity that a timed statement yields by itself."""
 
@@ -42,6 +43,7 @@ class Counts:
     wal_fpi: float | None = None
     read_bytes: float | None = None
     instructions: float | None = None
+    disk_s: float | None = None
 
     def since(self, earlier: Counts) -> dict[str, float]:
         """What was added since ``earlier``, by metric, without the unknown ones.

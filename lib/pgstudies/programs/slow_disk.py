@@ -6,6 +6,7 @@ import contextlib
 import os
 import struct
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import CannotRun
@@ -23,13 +24,43 @@ READ_AHEAD_BYTES = 128 * 1024
 _PAGE_BYTES = 8192
 
 
+DRIVE_BYTES = 8 * 2**20
+"""What a drive reads on by itself of a sequential reader that is held up: all its memory, 2007."""
+
+
+@dataclass(frozen=True)
+class Scheduler:
+    """Serves one process for ``slice_s``, and waits ``idle_s`` for its next read meanwhile.
+
+    It serves another process too whose read is at most ``close_bytes`` after the head, or half of
+    that before it.
+    """
+
+    slice_s: float
+    idle_s: float
+    close_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class DiskLimits:
+    """A disk and a page cache; None is no limit, no seek, or first come, first served."""
+
+    reads_per_second: float | None = None
+    bytes_per_second: float | None = None
+    memory_bytes: int | None = None
+    seek_s: float | None = None
+    """To a page that is not the next one, half a turn included."""
+    scheduler: Scheduler | None = None
+    drive_bytes: int = DRIVE_BYTES
+
+
 _MOST_BYTES = 16 * 2**30
 """The largest page cache that can be modelled.  Its table takes memory as it fills."""
 
 
 # As in slow_disk.h.
-_HEADER_BYTES, _BYTES_PER_PAGE = 256, 40 + 4
-_WANTED, _LIMITS, _STARTED, _BYTES_READ = 0, 8, 40, 48
+_HEADER_BYTES, _BYTES_PER_PAGE = 4096, 40 + 4
+_WANTED, _LIMITS, _STARTED, _BYTES_READ, _SEEKS, _BUSY = 0, 8, 88, 96, 104, 112
 
 
 class SlowDisk:
@@ -81,24 +112,44 @@ class SlowDisk:
         """Bytes that the disk has read so far."""
         return self._number(_BYTES_READ)
 
+    @property
+    def seeks(self) -> int:
+        """Seeks of the disk so far."""
+        return self._number(_SEEKS)
+
+    @property
+    def busy_s(self) -> float:
+        """What all its reads and seeks so far take that disk."""
+        (seconds,) = struct.unpack("=d", os.pread(self._descriptor, 8, _BUSY))
+        return float(seconds)
+
     @contextlib.contextmanager
-    def limits(
-        self,
-        *,
-        reads_per_second: int | None,
-        bytes_per_second: int | None,
-        memory_bytes: int | None,
-    ) -> Iterator[None]:
-        """Begin with an empty page cache of ``memory_bytes`` on a disk that is so slow."""
+    def limits(self, limits: DiskLimits, *, account: bool = False) -> Iterator[None]:
+        """Begin with an empty page cache on a disk that is so slow.
+
+        To ``account`` is to hold no read back, and only to add up what the disk would take.
+        """
         if self.limited:
             raise CannotRun("the server's reads and memory are limited already")
-        if (memory_bytes or 0) > _MOST_BYTES:
+        if (limits.memory_bytes or 0) > _MOST_BYTES:
             raise CannotRun(f"a modelled page cache has at most {_MOST_BYTES >> 30} GB")
         least = 4 * READ_AHEAD_BYTES
-        pages = max(memory_bytes, least) // _PAGE_BYTES if memory_bytes else 0
-        window = READ_AHEAD_BYTES // _PAGE_BYTES
-        rates = bytes_per_second or 0, reads_per_second or 0
-        os.pwrite(self._descriptor, struct.pack("=QQdd", pages, window, *rates), _LIMITS)
+        pages = max(limits.memory_bytes, least) // _PAGE_BYTES if limits.memory_bytes else 0
+        turns = limits.scheduler or Scheduler(0, 0)
+        what = struct.pack(
+            "=QQdddddQQQ",
+            pages,
+            READ_AHEAD_BYTES // _PAGE_BYTES,
+            limits.bytes_per_second or 0,
+            limits.reads_per_second or 0,
+            limits.seek_s or 0,
+            turns.slice_s,
+            turns.idle_s,
+            turns.close_bytes,
+            limits.drive_bytes,
+            account,
+        )
+        os.pwrite(self._descriptor, what, _LIMITS)
         self._limits += 1
         self._want(self._limits)
         try:

@@ -13,6 +13,7 @@ from .leftovers import directory_lock as directory_lock
 from .leftovers import remove as remove
 from .leftovers import sweep as sweep
 from .limits import Limits as Limits
+from .limits import accounted as accounted
 from .limits import limited as limited
 from .managed import ManagedServer as ManagedServer
 from .settings import ENDANGERS_DATA as ENDANGERS_DATA
