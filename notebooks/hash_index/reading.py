@@ -215,6 +215,7 @@ def gains(rounds: pl.DataFrame, cases: Sequence[str]) -> pl.DataFrame:
             value=pl.col("code") / pl.col("value_stored"),
             unit=pl.lit("ratio"),
         )
+        .drop_nulls("value")
     )
 
 
@@ -239,7 +240,7 @@ def pages_of_indexes(samples: pl.DataFrame) -> pl.DataFrame:
     built = samples.filter(
         pl.col("step") == "build", pl.col("arm").is_in(["value", "code"])
     )
-    counts = pg.wide(built, metrics, ["case", "arm"])
+    counts = pg.wide(built, metrics, ["case", "arm"]).drop_nulls("buckets")
     return counts.select(
         "case",
         "arm",
@@ -379,7 +380,8 @@ def answers_of_reads(reads: pl.DataFrame, repeat: str) -> Answers:
         return None if None in both else both[0] - both[1]
 
     cold = pages("hash", "wide")
-    by_code, by_value = more("code"), more("value")
+    by_value = more("value")
+    by_code = None if by_value is None else more("code")
     return {
         "a cold query by wide keys reads fewer pages by hash than by btree": cold
         and cold < pages("btree", "wide"),
