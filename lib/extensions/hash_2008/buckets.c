@@ -125,21 +125,18 @@ add_bucket(Relation index, MetaPage *meta)
 {
 	uint32		new_bucket = meta->max_bucket + 1;
 	uint32		old_bucket = new_bucket & meta->low_mask;
-	bool		doubles = new_bucket > meta->high_mask;
 	Entries    *before,
 			   *stay,
 			   *move;
 
 	if (new_bucket >= (uint32) 1 << meta->splitpoint)
 		add_splitpoint(index, meta);
-	if (doubles)
-		old_bucket = new_bucket & meta->high_mask;
 	before = read_bucket(index, meta, old_bucket);
 	stay = no_entries(before->room);
 	move = no_entries(before->room);
 
 	meta->max_bucket = new_bucket;
-	if (doubles)
+	if (new_bucket > meta->high_mask)
 	{
 		meta->low_mask = meta->high_mask;
 		meta->high_mask = new_bucket | meta->low_mask;

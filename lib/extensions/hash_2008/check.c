@@ -8,7 +8,6 @@
 #include "access/htup_details.h"
 #include "fmgr.h"
 #include "funcapi.h"
-#include "miscadmin.h"
 #include "utils/builtins.h"
 
 typedef struct Check
@@ -38,7 +37,6 @@ read_once(Check *check, BlockNumber block, PageKind kind, uint32 bucket)
 	Buffer		buffer;
 	Page		page;
 
-	CHECK_FOR_INTERRUPTS();
 	if (block == METAPAGE || block >= check->blocks)
 		complain(check, "A link leads to page %u of %u.", block, check->blocks);
 	if (check->seen[block])
