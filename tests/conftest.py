@@ -41,6 +41,7 @@ TOGETHER = {
     "tests/compare/test_servers.py": "compare",
     "tests/counting/test_counter.py": "counter",
     "tests/programs/test_cluster_heap.py": "cluster_heap",
+    "tests/programs/test_hash_2008.py": "hash_2008",
     "tests/programs/test_tidbench.py": "tidbench",
 }
 """Files whose tests share what was made once, and so run on one worker, in their order."""

@@ -16,19 +16,25 @@ if TYPE_CHECKING:
         Set,
     )
 
+OF_TEXT = 139
+"""Entries of a bucket where values are stored: text was taken to be 32 bytes wide."""
+
 
 def arms(
     *,
     post: Sequence[str],
     more: Sequence[str],
     in_two_locales: Sequence[str],
+    rows: int,
     few_buffers: int,
     releases: Sequence[str],
+    no_index: str | None,
 ) -> list[pg.Arm]:
     """The arms, those of other releases last.
 
     ``post`` are the post's tables, ``more`` all that the parameters ask for, ``in_two_locales``
-    those of the stand-ins.  ``few_buffers`` counts shared buffers of 8 kB.
+    those of the indexes of 2008.  ``few_buffers`` counts shared buffers of 8 kB.  ``no_index`` says
+    why the indexes of 2008 are not built; None, if they are.
     """
 
     def arm(
@@ -40,44 +46,51 @@ def arms(
     ) -> pg.Arm:
         return _arm(name, description, tables, set(post), **how)
 
-    few = {"shared_buffers": f"{8 * few_buffers}kB"}
+    def of_2008(name: str, description: str, **how: Any) -> pg.Arm:
+        how = {"tables": in_two_locales, "not_run": no_index} | how
+        return arm(name, description, **how)
+
+    def build(name: str, description: str, cache: int) -> pg.Arm:
+        settings = {
+            "shared_buffers": f"{8 * few_buffers}kB",
+            "effective_cache_size": f"{8 * cache}kB",
+        }
+        return of_2008(
+            name,
+            description,
+            index=name.partition(",")[0],
+            tables=["wide"],
+            builds_only=True,
+            settings=settings,
+        )
+
+    cache = cache_of_2008(rows)
     listed = [
         arm("btree", "A btree on the value.", index="btree", tables=more),
         arm(
             "hash",
-            "A hash index on the value; it stores the hash code.",
+            "Today's hash index: what became of the patched one.",
             index="hash",
             tables=more,
         ),
-        arm(
-            "hash with chains",
-            "The same with full pages.",
-            index="hash with chains",
+        of_2008(
+            "value", "The hash index before the patch.", index="value"
         ),
-        arm(
-            "code",
-            "A btree on the hash code: stands in for the patched index.",
-            index="code",
-            tables=in_two_locales,
+        of_2008("code", "The patched hash index.", index="code"),
+        build(
+            "value, few buffers",
+            "Built with fewer shared buffers than it has pages; sorted first, by the rule of 2008.",
+            cache,
         ),
-        arm(
-            "code and value",
-            "A btree on the hash code and the value: stands in for the old one.",
-            index="code and value",
-            tables=in_two_locales,
+        build(
+            "code, few buffers",
+            "The same; not sorted, by the same rule, because the index is smaller.",
+            cache,
         ),
-        arm(
-            "few buffers",
-            "A hash index is built with fewer shared buffers than it has pages.",
-            tables=["wide"],
-            settings=few,
-        ),
-        arm(
-            "few buffers, wrong estimate",
-            "The same, and the table is believed to have a hundredth of its rows.",
-            tables=["wide"],
-            settings=few,
-            believed=0.01,
+        build(
+            "code, few buffers, sorted",
+            "The same with effective_cache_size less than the index: sorted first.",
+            cache // 4,
         ),
     ]
     listed += [
@@ -93,15 +106,23 @@ def arms(
     return listed
 
 
+def cache_of_2008(rows: int) -> int:
+    """Pages that effective_cache_size has, as against the table of the post its default then.
+
+    They are as many as the buckets of the larger index: 16,384, or 128 MB, for the post's rows.
+    """
+    return 1 << max(2, (rows // OF_TEXT).bit_length())
+
+
 def _arm(
     name: str,
     description: str,
     tables: Sequence[str],
     post: Set[str],
     *,
-    index: str | None = None,
     release: str | None = None,
     settings: Mapping[str, str] | None = None,
+    not_run: str | None = None,
     **options: Any,
 ) -> pg.Arm:
     return pg.Arm(
@@ -109,9 +130,9 @@ def _arm(
         description,
         state="more tables" if set(tables) > post else "tables",
         settings=settings or {},
-        options={"index": index, "tables": tables} | options,
+        options={"tables": tables} | options,
         server=release,
-        not_run=pg.reason_not_available(release) if release else None,
+        not_run=pg.reason_not_available(release) if release else not_run,
     )
 
 

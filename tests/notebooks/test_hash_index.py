@@ -22,16 +22,42 @@ def samples(*rows: tuple[Any, ...]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=names, orient="row").with_columns(block=pl.lit(0))
 
 
+def arms(**how: Any) -> dict[str, pg.Arm]:
+    how = {"more": POST, "rows": 2_000_000, "releases": [], "no_index": None} | how
+    found = ARMS.arms(post=POST, in_two_locales=POST, few_buffers=64, **how)
+    return {arm.name: arm for arm in found}
+
+
 def test_arms_share_a_state_unless_they_have_more_than_the_posts_tables() -> None:
-    arms = ARMS.arms(
-        post=POST, more=[*POST, "text20"], in_two_locales=POST, few_buffers=64, releases=["9.6"]
-    )
-    states = {arm.name: arm.state for arm in arms}
-    assert [name for name, state in states.items() if state == "more tables"] == ["btree", "hash"]
-    assert list(states)[-2:] == ["btree, 9.6", "hash, 9.6"]
-    (misled,) = (arm for arm in arms if "estimate" in arm.name)
-    assert misled.options == {"index": None, "tables": ["wide"], "believed": 0.01}
-    assert misled.settings == {"shared_buffers": "512kB"}
+    found = arms(more=[*POST, "text20"], releases=["9.6"])
+    more = [name for name, arm in found.items() if arm.state == "more tables"]
+    assert more == ["btree", "hash"]
+    assert list(found)[-2:] == ["btree, 9.6", "hash, 9.6"]
+
+
+def test_only_the_indexes_of_2008_need_the_extension() -> None:
+    needing = {name for name, arm in arms(no_index="no compiler").items() if arm.not_run}
+    assert needing == {name for name in arms() if name.startswith(("value", "code"))}
+    assert len(needing) == 5
+
+
+def test_the_cache_lies_between_the_two_indexes_as_it_did_in_2008() -> None:
+    found = arms()
+    cache = {name: arm.settings["effective_cache_size"] for name, arm in found.items()
+             if "few buffers" in name}  # fmt: skip
+    assert list(cache.values()) == ["131072kB", "131072kB", "32768kB"]
+    assert found["value, few buffers"].settings["shared_buffers"] == "512kB"
+
+
+@pytest.mark.parametrize("rows", [2_000, 100_000, 280_000, 1_000_000, 2_000_000, 3_000_001])
+def test_by_the_rule_values_are_sorted_first_and_codes_are_not(rows: int) -> None:
+    def buckets(of_bucket: int) -> int:
+        wanted = rows / of_bucket
+        return 1 << max(1, (int(wanted) - 1).bit_length()) if wanted > 2 else 2
+
+    cache = ARMS.cache_of_2008(rows)
+    assert buckets(307) < cache <= buckets(139)
+    assert cache // 4 <= buckets(307)
 
 
 def test_space_is_for_rows_and_index_in_two_copies() -> None:
@@ -63,7 +89,7 @@ def test_the_posts_ratios_are_of_cost_so_fewer_transactions_are_above_one() -> N
 def test_warm_claims_need_warm_turns_of_what_they_compare() -> None:
     hits = {"wide": 1.0, "narrow": 0.9991, "collision": None, "wide, en_US": 0.972}
     turns = pl.DataFrame({"case": list(hits), "least_hits": list(hits.values())})
-    step = {"step": "warm", "baseline": "code and value", "candidate": "code"}
+    step = {"step": "warm", "baseline": "value", "candidate": "code"}
     for case in POST:
         assert READING.reason_not_warm(turns, step | {"case": case}) is None
     locales = {"step": "warm", "baseline": "wide", "candidate": "wide, en_US"}
@@ -99,32 +125,52 @@ def test_data_must_be_the_same_and_collide_where_it_should() -> None:
 
 
 def test_sizes_are_compared_where_the_table_is_large() -> None:
-    sizes = pl.DataFrame(
-        {
-            "arm": ["hash", "hash", "btree"],
-            "case": ["wide", "narrow", "wide"],
-            "size_bytes": [100, 104, 301],
-        }
-    )
-    assert list(READING.answers_of_sizes(sizes, 100_000).values()) == [True, True]
-    assert list(READING.answers_of_sizes(sizes, 99_999).values()) == [None, None]
-    assert list(READING.answers_of_sizes(sizes.with_columns(size_bytes=1), 10**6).values()) == [
+    pages = {
+        ("hash", "wide"): 100, ("hash", "narrow"): 104, ("btree", "wide"): 301,
+        ("value", "wide"): 400, ("code", "wide"): 100,
+        **{(arm, case): 100 for arm in ("value", "code") for case in ("narrow", "collision")},
+    }  # fmt: skip
+
+    def answers(rows: int, **changed: int) -> list[bool | None]:
+        found = pages | {tuple(place.split("_")): size for place, size in changed.items()}
+        table = [(arm, case, size) for (arm, case), size in found.items() if size]
+        sizes = pl.DataFrame(table, schema=["arm", "case", "size_bytes"], orient="row")
+        return list(READING.answers_of_sizes(sizes, rows).values())
+
+    assert answers(100_000) == [True] * 4
+    assert answers(99_999) == [True, None, None, None]
+    assert answers(10**6, btree_wide=1, value_wide=100, code_narrow=101) == [
+        False,
+        False,
         True,
         False,
     ]
+    assert answers(10**6, value_narrow=0) == [None, None, True, True]
 
 
 def test_reads_are_not_judged_where_nothing_was_read_cold() -> None:
+    by_index = {
+        "hash": (3.0, 3.0, 4.1),
+        "value": (4.0, 3.0, 3.0),
+        "code": (3.0, 3.0, 4.1),
+        "btree": (3.4, 3.0, 3.0),
+        "btree (again)": (3.5, 3.0, 3.0),
+    }
     reads = pl.DataFrame(
-        {
-            "index": ["hash", "btree", "btree (again)", "hash", "hash"],
-            "case": ["wide", "wide", "wide", "narrow", "collision"],
-            "reads": [3.0, 3.4, 3.5, 3.0, 4.1],
-        }
-    )
-    answers = READING.answers_of_reads(reads, "btree (again)")
-    assert list(answers.values()) == [True, True, False]
-    assert set(READING.answers_of_reads(reads.clear(), "btree (again)").values()) == {None}
+        [(index, case, n) for index, found in by_index.items()
+         for case, n in zip(POST, found, strict=True)],
+        schema=["index", "case", "reads"], orient="row",
+    )  # fmt: skip
+
+    def answers(reads: pl.DataFrame) -> list[bool | None]:
+        return list(READING.answers_of_reads(reads, "btree (again)").values())
+
+    assert answers(reads) == [True, True, True, False]
+    assert answers(reads.filter(pl.col("index") != "value")) == [True, None, None, False]
+    raised = pl.when(pl.col("case") == "collision").then(2.0).otherwise(0.0)
+    more = reads.with_columns(reads=pl.col("reads") + raised)
+    assert answers(more) == [True, False, False, False]
+    assert set(answers(reads.clear())) == {None}
 
 
 def test_builds_are_judged_where_the_server_has_the_buffers_that_it_was_given() -> None:
@@ -132,18 +178,50 @@ def test_builds_are_judged_where_the_server_has_the_buffers_that_it_was_given() 
         places = {
             "little": ("hash", "little memory"),
             "much": ("hash", "much memory"),
-            "few": ("few buffers", "few buffers"),
-            "misled": ("few buffers, wrong estimate", "few buffers"),
+            "value": ("value, few buffers", "few buffers"),
+            "code": ("code, few buffers", "few buffers"),
+            "sorted": ("code, few buffers, sorted", "few buffers"),
         }
         told = [(*places[k], "build, wide", "presorted", v) for k, v in of_arms.items()]
         return list(READING.answers_of_builds(samples(*told), rows, unmet).values())
 
-    as_claimed = {"little": 1, "much": 0, "few": 1, "misled": 0}
+    as_claimed = {"little": 1, "much": 0, "value": 1, "code": 0, "sorted": 1}
     assert answers(100_000, {}, **as_claimed) == [True, True]
-    assert answers(100_000, {}, **as_claimed | {"much": 1, "misled": 1}) == [False, False]
+    assert answers(100_000, {}, **as_claimed | {"much": 1, "code": 1}) == [False, False]
     assert answers(100_000, {}, little=1, much=0) == [True, None]
-    assert answers(100_000, {"shared_buffers": "128MB"}, **as_claimed) == [None, None]
-    assert answers(99_999, {}, **as_claimed) == [None, None]
+    assert answers(100_000, {"shared_buffers": "128MB"}, **as_claimed) == [None, True]
+    assert answers(99_999, {}, **as_claimed) == [None, True]
+
+
+# The indexes of 2008
+
+
+def effects_of(*arms_measured: str) -> list[pl.DataFrame]:
+    values = pl.DataFrame(
+        [(arm, block, 1.0 + 0.1 * n, None) for n, arm in enumerate(arms_measured)
+         for block in range(1, 9)],
+        schema={"arm": pl.String, "block": pl.Int64, "value": pl.Float64, "copy_of": pl.String},
+        orient="row",
+    ).with_columns(round=pl.lit("1"), case=pl.lit("wide"), unit=pl.lit("pages"))  # fmt: skip
+    found: list[pl.DataFrame] = READING.compared(values, "value", ["code"], by=["case"])
+    return found
+
+
+def test_codes_are_compared_with_values_where_both_were_measured() -> None:
+    (table,) = effects_of("value", "code", "hash")
+    assert table["candidate"].to_list() == ["code"]
+    assert table["ratio"].to_list() == pytest.approx([1.1])
+    assert effects_of("code", "hash") == effects_of("value", "hash") == []
+
+
+def test_pages_are_those_that_the_index_was_found_to_have() -> None:
+    counts = {"index_bytes": 3 * 8192, "entries": 250, "buckets": 2, "overflow_pages": 0,
+              "longest_chain": 1}  # fmt: skip
+    built = samples(*(("value", "wide", "build", name, float(n)) for name, n in counts.items()))
+    (row,) = READING.pages_of_indexes(built).to_dicts()
+    assert (row["pages"], row["buckets"], row["full"]) == (3, 2, 125.0)
+    of_another = samples(("code", "wide", "build", "index_bytes", 8192.0))
+    assert READING.pages_of_indexes(of_another).is_empty()
 
 
 # The map of effects
