@@ -73,6 +73,37 @@ def pages_read(samples: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def on_old_disk(
+    samples: pl.DataFrame, published: pl.DataFrame
+) -> pl.DataFrame:
+    """Cold transactions a second on a disk of the post's time.
+
+    Columns: case, arm, pages read, tps, tps in the post.
+    """
+    found = pg.wide(
+        samples.filter(
+            pl.col("step") == "old disk", pl.col("copy_of").is_null()
+        ),
+        ["disk_s", "read_bytes"],
+        ["case", "arm"],
+    )
+    of_post = {"hash_head": "value", "hash_patched": "code"}
+    post = published.filter(
+        pl.col("cache") == "cold", pl.col("unit") == "tps"
+    ).select(
+        "case",
+        pl.col("arm").replace(of_post),
+        pl.col("value").alias("tps in the post"),
+    )
+    return found.join(post, on=["case", "arm"], how="left").select(
+        "case",
+        "arm",
+        (pl.col("read_bytes") / 8192).round(2).alias("pages read"),
+        (1 / pl.col("disk_s")).round(1).alias("tps"),
+        "tps in the post",
+    )
+
+
 def from_cold_to_warm(
     samples: pl.DataFrame, own: str, cases: Sequence[str]
 ) -> pl.DataFrame:

@@ -81,9 +81,9 @@ def scheduled(server: Server, scheduler: str) -> Iterator[None]:
         file.write_text(before)
 
 
-# A desktop drive of 2007, 7,200 turns a minute: the data sheets of Seagate's Barracuda 7200 give an
-# average seek of 8.5 ms, the specification of Hitachi's Deskstar 7K500 (2005) a sustained 31 to
-# 65 MB per second, from the inner to the outer edge.
+# A desktop drive of 2007, 7,200 turns a minute: reviews quote an average seek of 8.5 ms from
+# Seagate's figures for the Barracuda 7200.7; the specification of Hitachi's Deskstar 7K500 (2005)
+# has a sustained 31 to 65 MB per second, from the inner to the outer edge.
 SEEK_S = 0.0085 + 60 / 7200 / 2
 BYTES_PER_SECOND = 60 * 10**6
 
