@@ -434,6 +434,13 @@ def test_reads_take_at_least_the_time_they_are_given(able: ManagedServer) -> Non
 
 
 @pytest.mark.root
+def test_the_kernel_has_no_seeks(able: ManagedServer) -> None:
+    with pytest.raises(CannotRun, match="ask for modelled ones"), limited(able, seek_s=0.01):
+        pass
+    assert groups(able.postmaster_pid) == []
+
+
+@pytest.mark.root
 def test_an_error_meanwhile_takes_the_limit_away(able: ManagedServer) -> None:
     able.restore("empty", lambda: None)
     with pytest.raises(KeyboardInterrupt), limited(able, reads_per_second=100):
