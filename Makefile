@@ -52,8 +52,10 @@ book: install  ## measure every study at quick size and build the report, _build
 	$(BIN)/pgstudies run all --profile $(PROFILE)
 	$(BIN)/pgstudies book
 
-verdicts: install  ## judge the reference records anew, after a change of a notebook or of the analysis
+verdicts: install  ## judge the reference records anew, after a change of a notebook or of the analysis, and draw README's picture
 	@$(BIN)/python -c 'from pgstudies.book import keep_reference; print(*keep_reference(), sep="\n")'
+	@$(BIN)/python -c 'import pgstudies as pg; from pgstudies.records import reference_verdicts; \
+	  pg.beside_chart(reference_verdicts("hash_index")[1], description="Hash indexes: the ratios published in 2008 against ours, by claim.").save("book/_static/example.svg")'
 
 # The tests measure on servers of their own, and keep their records apart from the user's.
 TESTS := $(BIN)/python -m pytest --numprocesses 2 --dist loadscope --book
