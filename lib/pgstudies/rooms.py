@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-Kind = Literal["study", "check", "counts", "summary"]
+Kind = Literal["study", "check", "counts", "workload", "summary"]
 """A *study* reruns a post.  A *check* tests the measuring, *counts* are instructions, the same on
-every machine: both run as studies do and rerun no post.  A *summary* measures nothing: it draws
-together what the others have found."""
+every machine, and a *workload* is queries of the reader's own: all three run as studies do and
+rerun no post.  A *summary* measures nothing: it draws together what the others have found."""
 
 
 TEMPLATE = "_template"

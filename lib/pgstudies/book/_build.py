@@ -45,8 +45,8 @@ def build(html: Path = HTML) -> Path:
         raise StudyError("Jupyter Book is not installed: run `pip install --editable '.[book]'`.")
     if SITE != ROOT:
         _copy_pages()
-    found = rooms()
-    shown = [name for name, room in found.items() if room.kind != "summary" and _is_there(name)]
+    shown = [name for name in rooms("study", "check", "counts") if _is_there(name)]
+    shown += [name for name in rooms("workload") if _page_of(name).exists()]
     for summary in rooms("summary"):
         run_study(summary)  # anew each time: it rests on whatever was run last
         shown.append(summary)
@@ -81,7 +81,7 @@ def _copy_pages() -> None:
 
 def _is_there(study: str) -> bool:
     """Whether the study's page is there, if need be now made of its reference record."""
-    if (paths.STUDIES / f"{study}.ipynb").exists():
+    if _page_of(study).exists():
         return True
     if not any((paths.REFERENCE_RECORDS / study).glob("*/record.json")):
         say(f"{study} has not been run and has no reference record: the book is built without it.")
@@ -89,6 +89,10 @@ def _is_there(study: str) -> bool:
     say(f"{study} has not been run: its page shows the reference record.")
     keep(run_study(study, replay=paths.REFERENCE_RECORDS))
     return True
+
+
+def _page_of(study: str) -> Path:
+    return paths.STUDIES / f"{study}.ipynb"
 
 
 def _toc_of(shown: Sequence[str]) -> dict[str, Any]:

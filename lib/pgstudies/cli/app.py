@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import traceback
+from pathlib import Path  # noqa: TC003  (typer reads it from the annotations)
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
@@ -233,6 +234,29 @@ def new_study(
     typer.echo(
         f"Run it with `pgstudies run {name}`, build its page with `pgstudies book`, and list what "
         f"is missing with `pgstudies check {name}`."
+    )
+
+
+@app.command(short_help="Write an example of a workload of your own.")
+def new_workload(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", show_default=False)],
+) -> None:
+    """Write a directory with a schema and scripts, for `pgstudies compare --workload DIR`.
+
+    It runs as it is; put your own schema, or a dump, and your own queries in its place.
+
+    \b
+    Examples:
+      pgstudies new-workload shop
+    """  # noqa: D301
+    from ..paths import shown
+    from ..studies import new_workload as write
+
+    for file in write(directory):
+        typer.echo(shown(file))
+    typer.echo(
+        f"Compare two servers by it with `pgstudies compare --baseline 17 --candidate 18 "
+        f"--workload {directory}`."
     )
 
 

@@ -57,6 +57,7 @@ Examples:
   pgstudies compare --baseline 17 --candidate 18 --minutes 30
   pgstudies compare --candidate DIR --study STUDY --arm ARM --case CASE
   pgstudies compare --candidate DIR --study STUDY --instructions
+  pgstudies compare --baseline 14 --candidate 18 --workload DIR
 
 \b
 Exit codes:
@@ -83,6 +84,15 @@ def compare(  # noqa: D103  (its help is above)
     study: Annotated[
         list[str] | None,
         typer.Option(metavar="STUDY", help="A study to run; may be repeated.  [default: all]"),
+    ] = None,
+    workload: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Your own schema and scripts instead of a study; `pgstudies new-workload` writes "
+            "an example.",
+            show_default=False,
+        ),
     ] = None,
     arm: Annotated[
         list[str] | None,
@@ -188,6 +198,12 @@ def compare(  # noqa: D103  (its help is above)
 
         parameters = assignments(parameter or [])
         _require_unset(parameters)
+        studies = study or list(rooms("study"))
+        if workload is not None:
+            if study:
+                raise StudyError("A workload takes the place of a study: leave out --study.")
+            studies = list(rooms("workload"))
+            parameters = {**parameters, "directory": str(workload.expanduser().absolute())}
         side = partial(read_side, allowed=allow_setting or [], leave_out=leave_out)
         before = side(
             baseline or Orders.given().server or "embedded",
@@ -203,7 +219,7 @@ def compare(  # noqa: D103  (its help is above)
         request = Request(
             baseline=before,
             candidate=after,
-            studies=tuple(study or rooms("study")),
+            studies=tuple(studies),
             profile=profile,
             parameters=parameters,
             arms=tuple(arm or ()),

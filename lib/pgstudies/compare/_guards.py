@@ -156,13 +156,7 @@ def _plans(measured: Sequence[Measured]) -> Outcome:
 
 
 def _both_sides(measured: Sequence[Measured]) -> Outcome:
-    not_run = {
-        f"{m.study}, {arm['of']}: {arm['not_run']}"
-        for m in measured
-        for info in m.infos
-        for arm in info["arms"]
-        if arm["not_run"]
-    }
+    not_run = not_compared(measured)
     one_sided = []
     sides = {BASELINE, CANDIDATE}
     for m in measured:
@@ -170,11 +164,28 @@ def _both_sides(measured: Sequence[Measured]) -> Outcome:
         for place, part in timed.group_by(*PLACE, maintain_order=True):
             if set(part["side"]) != sides:
                 one_sided.append(step_name(place))
-    left_out = f" Not compared: {named(sorted(not_run))}." if not_run else ""
+    left_out = f" Not compared: {named(not_run)}." if not_run else ""
     if one_sided:
         said = f"Measured on one side only: {named(one_sided)}.{left_out}"
         return Outcome(passed=False, sentence=said, steps=one_sided)
     return Outcome(passed=True, sentence=f"Every step was measured on both sides.{left_out}")
+
+
+def not_compared(measured: Sequence[Measured]) -> list[str]:
+    """The arms and steps that a side could not run, each with its reason."""
+    infos = [(m.study, info) for m in measured for info in m.infos]
+    arms = {
+        f"{study}, {arm['of']}: {arm['not_run'].rstrip('.')}"
+        for study, info in infos
+        for arm in info["arms"]
+        if arm["not_run"]
+    }
+    steps = {
+        f"{', '.join(filter(None, [study, out['step'], out['case']]))}: {out['reason'].rstrip('.')}"
+        for study, info in infos
+        for out in info["left_out"]
+    }
+    return sorted(arms | steps)
 
 
 def _clock(measured: Sequence[Measured], effects: pl.DataFrame) -> Outcome:

@@ -11,6 +11,7 @@ import polars as pl
 from ..measuring import BASELINE, CANDIDATE
 from ..records import built_with
 from ..terminal import printable
+from ._guards import named, not_compared
 from .measured import CPU, PLACE
 from .result import IS_DECIDED, decisive_failures, exit_code
 
@@ -43,6 +44,7 @@ def as_text(result: Result, command: str = "", *, full: bool = False) -> str:
         _wrapped(headline(result), 0),
         _who(result, command),
         _times(result, full=full),
+        _left_out(result),
         _why(result),
         _instructions(result.counted),
         _guards(result.guards, full=full),
@@ -137,6 +139,11 @@ def _times(result: Result, *, full: bool) -> list[str]:
     if left:
         told.insert(0, f"{left} more are in the report.")
     return [*lines, *([""] if lines else []), *_wrapped(" ".join(filter(None, told)), 0)]
+
+
+def _left_out(result: Result) -> list[str]:
+    told = not_compared(result.measured)
+    return _wrapped(f"Not compared: {named(told)}.", 0) if told else []
 
 
 def _steps(effects: pl.DataFrame, measured: Sequence[Measured]) -> list[str]:

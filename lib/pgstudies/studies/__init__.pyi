@@ -8,6 +8,7 @@ from .executed import StudyPage as StudyPage
 from .executed import book_runs as book_runs
 from .new_study import keep_checked as keep_checked
 from .new_study import new_study as new_study
+from .new_study import new_workload as new_workload
 from .new_study import problems as problems
 from .parameters import Parameter as Parameter
 from .parameters import declared as declared

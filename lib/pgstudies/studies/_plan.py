@@ -52,7 +52,7 @@ class Plan:
 
 def studies() -> list[str]:
     """The names of all notebooks that measure, in the order of the book."""
-    return list(rooms("study", "check", "counts"))
+    return list(rooms("study", "check", "counts", "workload"))
 
 
 def plan(

@@ -57,6 +57,21 @@ def new_study(name: str) -> list[Path]:
     return sorted(made.iterdir())
 
 
+def new_workload(directory: Path) -> list[Path]:
+    """Write an example of a workload into a new directory; give the files.
+
+    Raises StudyError where there is one already, and where nothing can be written.
+    """
+    example = next(iter(rooms("workload").values())).directory / "example"
+    try:
+        shutil.copytree(example, directory.expanduser())
+    except FileExistsError:
+        raise StudyError(f"There is a {directory} already: use another name.") from None
+    except OSError as error:
+        raise cannot_write(error, directory) from error
+    return sorted(directory.expanduser().iterdir())
+
+
 def problems(study: str) -> Iterator[str]:
     """What a study lacks, a sentence each; nothing where it is whole.
 

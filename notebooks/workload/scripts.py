@@ -1,0 +1,163 @@
+"""A workload: a directory with a schema and the scripts whose time is wanted."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from pgstudies.compare.request import read_settings
+from pgstudies.errors import StudyError
+from pgstudies.servers import refused
+
+SCHEMA = ("schema.sql", "schema.dump", "schema")
+"""A script of psql, a dump in custom format, one in directory format: the first that is there."""
+
+SETTINGS = "settings.conf"
+
+_NAME = re.compile(r"^--[ \t]*name:[ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
+
+_COMMAND = re.compile(r"^[ \t]*\\(\w+)", re.MULTILINE)
+
+_REFUSED = {
+    "sleep": "it would be the time that is measured",
+    "shell": "it runs a program",
+    "setshell": "it runs a program",
+}
+
+_COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Script:
+    """What pgbench runs as one transaction, and where it stands."""
+
+    name: str
+    text: str
+    file: Path
+    line: int
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A directory as it was read.
+
+    Attributes:
+        schema: A script of psql, or a dump.
+        scripts: What is measured, in the order of the files' names.
+        settings: Of ``settings.conf``, by name.
+        ignored: The names of what is neither.
+
+    """
+
+    schema: Path
+    scripts: list[Script]
+    settings: dict[str, str]
+    ignored: list[str]
+
+    @property
+    def digest(self) -> str:
+        """A checksum of everything that a run depends on."""
+        files = [self.schema, *sorted(self.schema.glob("*.dat*"))]
+        digest = hashlib.sha256()
+        for file in files:
+            if file.is_file():
+                with file.open("rb") as content:
+                    digest.update(
+                        hashlib.file_digest(content, "sha256").digest()
+                    )
+        digest.update(
+            repr([(s.name, s.text) for s in self.scripts]).encode()
+        )
+        return digest.hexdigest()[:16]
+
+
+def read_workload(directory: str | Path) -> Workload:
+    """The workload of a directory.
+
+    Raises StudyError where there is no such directory, no schema or no script in it, for a file
+    that cannot be read, a command of pgbench's that would not be measured or runs a program, and a
+    setting that reaches out of the server.
+    """
+    home = Path(directory).expanduser().absolute()
+    try:
+        found = sorted(home.iterdir())
+    except OSError as error:
+        raise StudyError(
+            f"There is no workload in {home}: {error.strerror}. `pgstudies new-workload DIR` "
+            f"writes one."
+        ) from None
+    schema = next(
+        (home / name for name in SCHEMA if (home / name).exists()), None
+    )
+    if schema is None:
+        raise StudyError(
+            f"{home} has no schema: put the tables and their rows into schema.sql, or a dump into "
+            f"schema.dump (pg_dump --format=custom) or schema/ (--format=directory)."
+        )
+    files = [
+        f
+        for f in found
+        if f.suffix == ".sql" and f.is_file() and f != schema
+    ]
+    scripts = [script for file in files for script in _scripts_of(file)]
+    if not scripts:
+        raise StudyError(
+            f"{home} has no script: put a query into a file *.sql beside the schema."
+        )
+    names = [script.name for script in scripts]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise StudyError(
+            f"{home} has two scripts called {twice!r}: name one of them otherwise."
+        )
+    used = {schema, home / SETTINGS, *files}
+    return Workload(
+        schema,
+        scripts,
+        _settings(home / SETTINGS),
+        [f.name for f in found if f not in used],
+    )
+
+
+def _scripts_of(file: Path) -> list[Script]:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise StudyError(f"{file} cannot be read: {error}.") from None
+    for command in _COMMAND.finditer(text):
+        if command[1] in _REFUSED:
+            line = text.count("\n", 0, command.start()) + 1
+            raise StudyError(
+                f"{file}, line {line}: \\{command[1]} has no place in a workload, because "
+                f"{_REFUSED[command[1]]}."
+            )
+    marks = list(_NAME.finditer(text))
+    starts = [0, *(mark.end() for mark in marks)]
+    ends = [*(mark.start() for mark in marks), len(text)]
+    names = [file.stem, *(mark[1] for mark in marks)]
+    parts = zip(names, starts, ends, strict=True)
+    return [
+        Script(
+            name,
+            text[start:end].strip() + "\n",
+            file,
+            text.count("\n", 0, start) + 1,
+        )
+        for name, start, end in parts
+        if _COMMENT.sub("", text[start:end]).strip()
+    ]
+
+
+def _settings(file: Path) -> dict[str, str]:
+    if not file.is_file():
+        return {}
+    settings = read_settings(file)
+    reaching = refused(settings)
+    if reaching:
+        raise StudyError(
+            f"{file} sets {', '.join(reaching)}, which say where a server listens, which files it "
+            f"uses or which programs it runs: leave them out."
+        )
+    return settings

@@ -1,0 +1,165 @@
+"""What workload keeps beside its notebook: how it reads a directory, and how long a turn is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pytest
+
+import pgstudies as pg
+from pgstudies.compare.plan import Fit
+from pgstudies.compare.request import Request
+from pgstudies.compare.result import Result, result_of
+from pgstudies.compare.run import measured_blocks
+from pgstudies.compare.text import as_text
+from pgstudies.errors import StudyError
+from pgstudies.measuring import Side
+from pgstudies.studies import new_workload
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LOADING = pg.beside("workload", "loading")
+SCRIPTS = pg.beside("workload", "scripts")
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    home = tmp_path / "shop"
+    home.mkdir()
+    (home / "schema.sql").write_text("CREATE TABLE t (i int);\n")
+    (home / "one.sql").write_text("SELECT 1;\n")
+    return home
+
+
+def names(home: Path) -> list[str]:
+    return [script.name for script in SCRIPTS.read_workload(home).scripts]
+
+
+def test_a_file_is_a_script_and_so_is_what_follows_each_name(shop: Path) -> None:
+    text = "-- What follows is for the shop.\n\n-- name: first one\nSELECT 1;\n\n"
+    (shop / "two.sql").write_text(text + "--name:  second\n\\set i random(1, 9)\nSELECT :i;\n")
+    scripts = SCRIPTS.read_workload(shop).scripts
+    assert [(s.name, s.file.name, s.line) for s in scripts] == [
+        ("one", "one.sql", 1),
+        ("first one", "two.sql", 3),
+        ("second", "two.sql", 6),
+    ]
+    assert scripts[2].text == "\\set i random(1, 9)\nSELECT :i;\n"
+
+
+def test_what_is_neither_schema_nor_script_is_named(shop: Path) -> None:
+    (shop / "README").write_text("Not SQL.")
+    (shop / "more").mkdir()
+    (shop / "more" / "two.sql").write_text("SELECT 2;\n")
+    found = SCRIPTS.read_workload(shop)
+    assert found.ignored == ["README", "more"]
+    assert names(shop) == ["one"]
+
+
+def test_settings_are_read_and_those_that_reach_out_are_refused(shop: Path) -> None:
+    (shop / "settings.conf").write_text("work_mem = '1MB'\n")
+    assert SCRIPTS.read_workload(shop).settings == {"work_mem": "1MB"}
+    (shop / "settings.conf").write_text("archive_command = 'rm -r /'\n")
+    with pytest.raises(StudyError, match="archive_command"):
+        SCRIPTS.read_workload(shop)
+
+
+def test_a_dump_takes_the_place_of_a_script(shop: Path) -> None:
+    (shop / "schema.sql").rename(shop / "schema.dump")
+    assert SCRIPTS.read_workload(shop).schema == shop / "schema.dump"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "words"),
+    [
+        ("one.sql", "SELECT 1;\n\\sleep 1 s\n", r"one.sql, line 2: \\sleep has no place"),
+        ("one.sql", "\\shell ls\n", r"one.sql, line 1: \\shell .* it runs a program"),
+        ("one.sql", "\\setshell i ls\n", "runs a program"),
+        ("one.sql", "-- Nothing yet.\n", "has no script"),
+        ("two.sql", "-- name: one\nSELECT 2;\n", "two scripts called 'one'"),
+        ("settings.conf", "work_mem\n", "line 1: write settings as in postgresql.conf"),
+    ],
+)
+def test_what_cannot_be_measured_is_told(shop: Path, file: str, text: str, words: str) -> None:
+    (shop / file).write_text(text)
+    with pytest.raises(StudyError, match=words):
+        SCRIPTS.read_workload(shop)
+
+
+def test_a_directory_without_a_schema_or_none_at_all_is_told(shop: Path) -> None:
+    (shop / "schema.sql").unlink()
+    with pytest.raises(StudyError, match="has no schema"):
+        SCRIPTS.read_workload(shop)
+    with pytest.raises(StudyError, match="pgstudies new-workload DIR"):
+        SCRIPTS.read_workload(shop / "nowhere")
+
+
+def test_another_script_or_schema_is_another_run(shop: Path) -> None:
+    before = SCRIPTS.read_workload(shop).digest
+    assert SCRIPTS.read_workload(shop).digest == before
+    (shop / "README").write_text("Not of the run.")
+    assert SCRIPTS.read_workload(shop).digest == before
+    (shop / "one.sql").write_text("SELECT 2;\n")
+    with_other_script = SCRIPTS.read_workload(shop).digest
+    (shop / "schema.sql").write_text("CREATE TABLE t (i bigint);\n")
+    assert len({before, with_other_script, SCRIPTS.read_workload(shop).digest}) == 3
+
+
+@pytest.mark.parametrize(
+    ("number", "round_one"), [(1, 1), (4, 2), (5, 5), (9, 5), (10, 10), (49, 20), (730, 500)]
+)
+def test_turns_are_of_1_2_5_10_and_so_on(number: int, round_one: int) -> None:
+    assert LOADING.round_125(number) == round_one
+
+
+def test_the_example_is_a_workload_and_is_not_written_twice(tmp_path: Path) -> None:
+    home = tmp_path / "shop"
+    files = new_workload(home)
+    assert {file.name for file in files} >= {"schema.sql", "orders.sql", "stock.sql"}
+    assert names(home) == ["orders of a customer", "sales of a month by city", "stock"]
+    with pytest.raises(StudyError, match="use another name"):
+        new_workload(home)
+
+
+# On real servers
+
+
+WITHOUT_HASHING = Side("embedded", {"enable_hashjoin": "off", "enable_hashagg": "off"})
+
+
+def compared(directory: Path, records: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
+    """One block of the workload on the embedded server, with and without hashing."""
+    monkeypatch.setenv("PGSTUDIES_RECORDS", str(records))
+    parameters: dict[str, Any] = {"directory": str(directory), "turn_ms": 5, "turns": 2}
+    request = Request(
+        Side("embedded"), WITHOUT_HASHING, ("workload",), parameters=parameters, blocks=1
+    )
+    measured = list(measured_blocks(request, Fit(1, {"workload": ()})))
+    return result_of(request.comparison, measured, case=None, margin=0.02, profile="quick")
+
+
+def test_a_workload_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = tmp_path / "shop"
+    new_workload(shop)
+    (shop / "z.sql").write_text("SELECT * FROM missing;\n")
+    result = compared(shop, tmp_path / "records", monkeypatch)
+    scripts = ["orders of a customer", "sales of a month by city", "stock"]
+    assert sorted(result.effects["step"]) == scripts
+    assert "sales of a month by city" in result.plans["step"].to_list()
+    turns = result.measured[0].samples.filter(
+        pl.col("metric") == "duration_s", pl.col("step").is_in(scripts)
+    )
+    assert turns.group_by("arm", "step").len()["len"].to_list() == [2] * 3 * len(scripts)
+    text = " ".join(as_text(result, command="").split())
+    assert "workload, z: z.sql, line 1, on PostgreSQL 18" in text
+    assert 'relation "missing" does not exist' in text
+
+
+def test_a_statement_of_the_schema_that_fails_is_told_by_its_line(
+    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shop / "schema.sql").write_text("CREATE TABLE t (i int);\n\nCREATE TABEL u (i int);\n")
+    with pytest.raises(StudyError, match=r'schema.sql, line 3, fails on PostgreSQL .* "TABEL"'):
+        compared(shop, tmp_path / "records", monkeypatch)
