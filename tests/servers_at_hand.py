@@ -49,6 +49,17 @@ def extended(name: str, run_base: Path) -> Iterator[ManagedServer]:
             yield server
 
 
+@contextmanager
+def session_with_schema(server: ManagedServer) -> Iterator[psycopg.Connection[Any]]:
+    """A session whose tables, settings and functions go with it."""
+    with server.connect() as connection:
+        connection.execute("CREATE SCHEMA mine")
+        connection.execute("SET search_path = mine, public")
+        yield connection
+    with server.connect() as connection:
+        connection.execute("DROP SCHEMA mine CASCADE")
+
+
 def dsn_of(server: ManagedServer, role: str, password: str = PASSWORD) -> str:
     host = quote(server.environment()["PGHOST"], safe="")
     return f"postgresql://{role}:{quote(password, safe='')}@{host}:5432/pgstudies"

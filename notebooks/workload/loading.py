@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import tempfile
 from contextlib import closing
 from pathlib import Path
@@ -13,10 +12,11 @@ from typing import TYPE_CHECKING
 from psycopg import sql
 
 from pgstudies.errors import CannotRun, StudyError
-from pgstudies.programs import find_binaries
+from pgstudies.programs import find_binaries, run_client
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from subprocess import CompletedProcess
 
     from pgstudies.measuring import Trial
 
@@ -142,7 +142,9 @@ def _latency_s(
             str(number),
             "--random-seed=1",
         ]
-        done = _called([pgbench, *options, "-f", str(file)], environment)
+        done = run_client(
+            [pgbench, *options, "-f", str(file)], environment
+        )
     found = _LATENCY.search(done.stdout)
     return (
         float(found[1]) / 1000 if found and done.returncode == 0 else None
@@ -186,29 +188,11 @@ def kept_turns(trial: Trial) -> dict[str, int]:
 
 def _run(
     name: str, options: Sequence[str], environment: Mapping[str, str]
-) -> subprocess.CompletedProcess[str]:
+) -> CompletedProcess[str]:
     program = find_binaries().program(name)
     if program is None:
         raise CannotRun(f"there is no {name} beside the embedded server")
-    return _called([str(program), *options], environment)
-
-
-def _called(
-    command: Sequence[str], environment: Mapping[str, str]
-) -> subprocess.CompletedProcess[str]:
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("PG")
-    }
-    return subprocess.run(
-        command,
-        check=False,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        env=kept | dict(environment),
-    )
+    return run_client([str(program), *options], environment)
 
 
 def _last(said: str) -> str:

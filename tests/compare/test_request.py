@@ -228,6 +228,16 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_a_report_may_not_choose_the_scripts_that_are_loaded(tmp_path: Path) -> None:
+    of_workload = WELL.as_dict() | {
+        "studies": ["workload"],
+        "parameters": {"directory": str(tmp_path)},
+    }
+    done = command("rerun", str(report(tmp_path, of_workload)), "--yes")
+    assert done.returncode == 3
+    assert "The report is of a workload, and its directory is not in it" in done.stderr
+
+
 def test_a_rerun_shows_what_it_would_run_and_waits_for_a_yes(tmp_path: Path) -> None:
     done = command("rerun", str(report(tmp_path, WELL.as_dict())))
     assert done.returncode == 3

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from tests.servers_at_hand import extended
+from tests.servers_at_hand import extended, session_with_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,13 +35,8 @@ def server(run_base: Path) -> Iterator[ManagedServer]:
 
 @pytest.fixture
 def c(server: ManagedServer) -> Iterator[Connection]:
-    """A session whose tables, settings and functions go with it."""
-    with server.connect() as connection:
-        connection.execute("CREATE SCHEMA mine")
-        connection.execute("SET search_path = mine, public")
+    with session_with_schema(server) as connection:
         yield connection
-    with server.connect() as connection:
-        connection.execute("DROP SCHEMA mine CASCADE")
 
 
 def clustered(

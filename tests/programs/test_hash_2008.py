@@ -12,7 +12,7 @@ from psycopg import errors
 from psycopg.rows import dict_row
 
 from pgstudies.programs.locales import reason_no_locale
-from tests.servers_at_hand import extended
+from tests.servers_at_hand import extended, session_with_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,13 +52,9 @@ def server(run_base: Path) -> Iterator[ManagedServer]:
 
 @pytest.fixture
 def c(server: ManagedServer) -> Iterator[Connection]:
-    with server.connect() as connection:
-        connection.execute("CREATE SCHEMA mine")
-        connection.execute("SET search_path = mine, public")
+    with session_with_schema(server) as connection:
         connection.execute("SELECT setseed(0.2008)")
         yield connection
-    with server.connect() as connection:
-        connection.execute("DROP SCHEMA mine CASCADE")
 
 
 def make(c: Connection, kind: str, value: str, rows: int = 6000) -> None:

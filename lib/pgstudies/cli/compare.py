@@ -279,9 +279,15 @@ def rerun(
     """  # noqa: D301
     try:
         from ..compare.report import request_in
+        from ..rooms import rooms
 
         told = request_in(report)
         _require_unset(told.parameters)
+        if set(told.studies) & set(rooms("workload")):
+            raise StudyError(
+                "The report is of a workload, and its directory is not in it: measure yours by "
+                "`pgstudies compare --workload DIR`."
+            )
         request = told.with_servers(baseline, candidate)
         for line in _asked(request):
             typer.echo(line)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from ..errors import ServerError, StudyError
+from ..programs import run_client
 from ._sessions import wait_for_end
 
 if TYPE_CHECKING:
@@ -98,15 +97,7 @@ def drift(latency: pl.Series) -> float:
 
 
 def _run(command: list[str], address: Mapping[str, str]) -> None:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
-    done = subprocess.run(
-        command,
-        check=False,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        env=kept | dict(address),
-    )
+    done = run_client(command, address)
     if done.returncode == 0:
         return
     said = done.stderr.strip().splitlines() or ["it said nothing"]

@@ -8,7 +8,6 @@ empty.
 from __future__ import annotations
 
 import os
-import subprocess
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ import psycopg
 from psycopg import sql
 
 from ..errors import ServerError, StudyError
+from ..programs import run_client
 from ..servers import serve
 from ..servers.managed import ManagedServer
 
@@ -129,13 +129,7 @@ def _dump(source: Source, server: ManagedServer, options: list[str], file: Path)
     pg_dump = server.binaries.program("pg_dump")
     if pg_dump is None:
         raise ServerError(f"There is no pg_dump in {server.binaries.bindir}: name another by --to.")
-    done = subprocess.run(
-        [pg_dump, *options, "--file", file],
-        env=_without_pg() | source.environment(),
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    done = run_client([pg_dump, *options, "--file", file], source.environment())
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if "error:" in line] or [done.stderr]
         raise ServerError(
@@ -165,12 +159,9 @@ def _restore(server: ManagedServer, file: Path) -> list[str]:
     psql = server.binaries.program("psql")
     if psql is None:
         raise ServerError(f"There is no psql in {server.binaries.bindir}: name another by --to.")
-    done = subprocess.run(
+    done = run_client(
         [psql, "--no-psqlrc", "--quiet", "--output", os.devnull, "--file", file],
-        env=_without_pg() | server.environment() | {"PGDATABASE": _DATABASE},
-        check=False,
-        capture_output=True,
-        text=True,
+        server.environment() | {"PGDATABASE": _DATABASE},
     )
     if done.returncode:
         raise ServerError(f"The copy cannot be made: {done.stderr.strip()[-500:]}")
@@ -202,7 +193,3 @@ def _lengthen(server: ManagedServer, sizes: Mapping[str, int]) -> None:
             if segment.stat().st_uid != owner.st_uid:
                 os.chown(segment, owner.st_uid, owner.st_gid)
     server.start()
-
-
-def _without_pg() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith("PG")}

@@ -27,6 +27,7 @@ from .installations import copy_installation as copy_installation
 from .installations import find_binaries as find_binaries
 from .installations import find_pgbench as find_pgbench
 from .installations import has_server_headers as has_server_headers
+from .installations import run_client as run_client
 from .locales import locale_environment as locale_environment
 from .locales import reason_no_locale as reason_no_locale
 from .versions import EVICTS_BUFFERS as EVICTS_BUFFERS

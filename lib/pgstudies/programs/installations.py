@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import shutil
 import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..addresses import EMBEDDED
 from ..errors import ServerError
@@ -15,6 +17,9 @@ from ._releases import is_release, reason_not_available, releases
 from .accounts import open_to_all
 from .fetching import fetch
 from .versions import parse_version
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 OLDEST_OWNED = 90300
 """The oldest server that we start ourselves, as the server itself counts versions."""
@@ -192,6 +197,21 @@ def _output(command: list[str]) -> str:
     except subprocess.SubprocessError as error:
         raise ServerError(f"{' '.join(command)} failed: {error}") from error
     return done.stdout.strip()
+
+
+def run_client(
+    command: Sequence[str | Path], address: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """Run a client program such as psql with the PG* variables of ``address``, and no others."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+    return subprocess.run(
+        command,
+        check=False,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        env=kept | dict(address),
+    )
 
 
 def find_pgbench(binaries: Binaries | None = None) -> Path | None:
