@@ -27,6 +27,7 @@ def arms(
     io_methods: Sequence[str],
     concurrencies: Sequence[int],
     combine_kb: Sequence[int],
+    offsets: Sequence[float],
     releases: Sequence[str],
     schedulers: Sequence[str],
     limits: str,
@@ -37,7 +38,9 @@ def arms(
     memory has beside what each session needs; the other arguments are the study's parameters.
     """
     too_small = reason_too_small(crowd(scans), window, small_bytes)
-    found = of_the_post(scans, table_mb, too_small)
+    found = of_the_post(scans, too_small)
+    if offsets:
+        found.append(behind(scans, table_mb))
     if "cold" in machines:
         found.append(without_ring(scans, table_mb))
     if "direct" in machines:
@@ -68,10 +71,9 @@ def reason_too_small(
 
 
 def of_the_post(
-    scans: Sequence[int], table_mb: int, too_small: str | None
+    scans: Sequence[int], too_small: str | None
 ) -> list[pg.Arm]:
-    """Off, on, and what varies them: the ring of buffers and the removed offset."""
-    quarter = {"shared_buffers": f"{max(1, table_mb // 4)}MB"}
+    """Off, on, and on with the ring of buffers that it had from 8.3 to 17."""
     return [
         _arm("off", f"{OUT}.", "off", (*ROOMY, *LIMITED), scans),
         _arm("on", f"{IN}.", "on", (*ROOMY, *LIMITED), scans),
@@ -84,15 +86,16 @@ def of_the_post(
             settings={"effective_io_concurrency": "0"},
             not_run=too_small,
         ),
-        _arm(
-            "behind",
-            "Some way behind, by the client, past the kernel's cache.",
-            "on",
-            (),
-            scans,
-            settings=DIRECT | quarter,
-        ),
     ]
+
+
+def behind(scans: Sequence[int], table_mb: int) -> pg.Arm:
+    """The removed offset: a client starts a scan some way behind another."""
+    quarter = {"shared_buffers": f"{max(1, table_mb // 4)}MB"}
+    words = "Some way behind, by the client, past the kernel's cache."
+    return _arm(
+        "behind", words, "on", (), scans, settings=DIRECT | quarter
+    )
 
 
 def without_ring(scans: Sequence[int], table_mb: int) -> pg.Arm:

@@ -336,16 +336,12 @@ def beginnings(walks: pl.DataFrame) -> dict[str, set[float]]:
     return {arm: set(pages) for arm, pages in by_arm}
 
 
-def reason_no_chance(
-    apart: float | None, in_step: float | None, most: int
-) -> str | None:
-    """Why it cannot tell what synchronization does, by the tables read out of step and in step."""
-    if apart is None or in_step is None:
+def reason_no_chance(apart: float | None, most: int) -> str | None:
+    """Why it cannot tell what synchronization does, by the tables that scans out of step read."""
+    if apart is None:
         return "memory and disk could not be made small and slow here"
     if apart <= most / 2:
         return f"{most} scans out of step read only {apart:.1f} tables, so memory was not small"
-    if in_step >= 0.75 * apart:
-        return f"scans did not stay in step: {most} read {in_step:.1f} tables, {apart:.1f} without"
     return None
 
 
@@ -390,16 +386,6 @@ def reason_crowded(
         f"not at this size: {at_once} scans at a time may read {wanted / 2**20:.0f} MB ahead, and "
         f"an eighth of the table is {table_bytes / 8 / 2**20:.0f} MB"
     )
-
-
-def reason_parted(
-    count: int, in_step: float, stagger: float
-) -> str | None:
-    """Why so many scans in step are not what this run has, though they shared much."""
-    wanted = 1 + stagger * (count - 1)
-    if in_step <= 1.3 * wanted:
-        return None
-    return f"scans lost step here: {count} read {in_step:.1f} tables, {wanted:.1f} if none does"
 
 
 def reason_no_cores(

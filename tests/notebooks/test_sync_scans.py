@@ -38,8 +38,8 @@ IN_TABLES = pl.col("value") / 100
 def arms_of(**asked: Any) -> dict[str, pg.Arm]:
     plain = {"scans": [2, 8], "machines": ["small and slow"], "table_mb": 128}
     memory = {"window": 0, "small_bytes": 16 * 2**20}
-    ways = {"io_methods": ["sync"], "concurrencies": [16], "combine_kb": [128]}
-    more: dict[str, Any] = {"releases": [], "schedulers": [], "limits": "kernel"}
+    ways = {"io_methods": ["worker"], "concurrencies": [16], "combine_kb": [128]}
+    more: dict[str, Any] = {"offsets": [], "releases": [], "schedulers": [], "limits": "kernel"}
     return {arm.name: arm for arm in ARMS.arms(**(plain | memory | ways | more | asked))}
 
 
@@ -63,12 +63,13 @@ def test_small_memory_is_too_small_when_scans_by_themselves_would_fill_it() -> N
 
 
 def test_arms_beyond_the_post_come_only_where_they_are_asked_for() -> None:
-    assert list(arms_of()) == ["off", "on", "on, small ring", "behind"]
+    assert list(arms_of()) == ["off", "on", "on, small ring"]
+    assert list(arms_of(offsets=[0.0]))[3:] == ["behind"]
     assert arms_of()["on, small ring"].options["counts"] == [2]
     direct = arms_of(machines=["cold", "direct"])
-    assert list(direct)[4:] == ["no ring", "direct, off", "direct", "direct, sync 16×128"]
-    assert direct["direct, sync 16×128"].settings["debug_io_direct"] == "data"
-    assert list(arms_of(schedulers=["bfq"]))[4:] == ["off, bfq", "on, bfq"]
+    assert list(direct)[3:] == ["no ring", "direct, off", "direct", "direct, worker 16×128"]
+    assert direct["direct, worker 16×128"].settings["debug_io_direct"] == "data"
+    assert list(arms_of(schedulers=["bfq"]))[3:] == ["off, bfq", "on, bfq"]
 
 
 def test_a_modelled_disk_has_no_io_scheduler() -> None:
@@ -80,7 +81,7 @@ def test_a_modelled_disk_has_no_io_scheduler() -> None:
 def test_a_table_smaller_than_a_quarter_of_shared_buffers_has_no_ring() -> None:
     no_ring = arms_of(machines=["cold"], table_mb=100)["no ring"]
     assert no_ring.settings["shared_buffers"] == "500MB"
-    assert arms_of(table_mb=100)["behind"].settings["shared_buffers"] == "25MB"
+    assert arms_of(table_mb=100, offsets=[0.5])["behind"].settings["shared_buffers"] == "25MB"
 
 
 def test_a_picture_has_about_150_positions_of_a_scan() -> None:
@@ -206,23 +207,16 @@ def test_leader_and_follower_each_count_every_block_once(lag: int) -> None:
 
 def test_each_reason_speaks_where_its_condition_fails_and_is_silent_elsewhere() -> None:
     assert (
-        READING.reason_no_chance(None, 1, 4)
-        == "memory and disk could not be made small and slow here"
+        READING.reason_no_chance(None, 4) == "memory and disk could not be made small and slow here"
     )
-    assert "read only 1.5 tables" in READING.reason_no_chance(1.5, 1, 4)
-    assert "4 read 3.5 tables, 4.0 without" in READING.reason_no_chance(4, 3.5, 4)
-    assert READING.reason_no_chance(4, 1.8, 4) is None
+    assert "read only 1.5 tables" in READING.reason_no_chance(1.5, 4)
+    assert READING.reason_no_chance(4, 4) is None
     assert READING.reason_few(4, 0.25) == "not at this size: 4 scans gain at most 2.3 times"
     assert READING.reason_few(8, 0.25) is None
     assert "8 MB ahead, and two such windows are 16 %" in READING.reason_small(
         100 * 2**20, 8 * 2**20, 0.1
     )
     assert READING.reason_small(400 * 2**20, 8 * 2**20, 0.1) is None
-    assert (
-        READING.reason_parted(4, 2.5, 0.25)
-        == "scans lost step here: 4 read 2.5 tables, 1.8 if none does"
-    )
-    assert READING.reason_parted(4, 2.0, 0.25) is None
     wanted = "5 scans at a time may read 80 MB ahead, and an eighth of the table is 44 MB"
     assert wanted in READING.reason_crowded(352 * 2**20, 8 * 2**20, 8, 0.25)
     assert READING.reason_crowded(352 * 2**20, 2**20, 8, 0.25) is None

@@ -114,6 +114,12 @@ class Design:
         """The arm without which nothing can be measured: the baseline."""
         return baseline_of(self.arms)
 
+    def in_force(
+        self, settings: Mapping[str, str], as_then: Mapping[str, str]
+    ) -> Mapping[str, str]:
+        """The study's settings, with those that make a server work as that of the post did."""
+        return merged(settings, as_then)
+
     def own(self, arm: Arm) -> Arm:
         """The arm as the study's procedure knows it."""
         return arm
@@ -245,6 +251,14 @@ class ComparisonDesign(Design):
     def needed(self) -> None:
         """Any arm may be left out, on all sides."""
         return
+
+    def in_force(
+        self,
+        settings: Mapping[str, str],
+        as_then: Mapping[str, str],  # noqa: ARG002  (a study's own run has them)
+    ) -> Mapping[str, str]:
+        """The study's settings alone: the two servers are compared as they are."""
+        return settings
 
     def own(self, arm: Arm) -> Arm:
         """The study's arm that this one stands for."""

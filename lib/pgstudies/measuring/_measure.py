@@ -43,6 +43,7 @@ def measure(
     procedure: Procedure,
     parameters: Mapping[str, Any],
     settings: Mapping[str, str],
+    as_then: Mapping[str, str] = {},
     pin: bool = True,
     limits: Limits | None = None,
     not_compared: Sequence[str] = (),
@@ -55,9 +56,10 @@ def measure(
     what is measured: in every block all arms are started anew, each on an instance of its own, and
     then take turns in random order.  A procedure that is a generator ends a turn with each
     ``yield``; one that is not is a single turn.  Of ``parameters``, all of which go into the
-    record, ``server``, ``blocks`` and ``seed`` are used here.  ``settings`` hold for every arm.
-    With ``pin``, client and managed servers share one core.  ``limits`` says what ``limited`` is to
-    limit them by.  ``not_compared`` are the steps that a
+    record, ``server``, ``blocks`` and ``seed`` are used here.  ``settings`` hold for every arm; in
+    a plain run so do those of ``as_then``, with which today's servers work as the post's did, but
+    not where two servers are compared.  With ``pin``, client and managed servers share one core.
+    ``limits`` says what ``limited`` is to limit them by.  ``not_compared`` are the steps that a
     comparison of two servers leaves out, as those that only warm up what follows.
 
     What to do instead of a plain run (analyse a record, measure one block, compare two servers) is
@@ -72,6 +74,7 @@ def measure(
     if orders.replay:
         return _told(read_record(find_record(study, orders.replay)), replies)
     design = planned(study, arms, parameters["blocks"], orders)
+    settings = design.in_force(settings, as_then)
     pin = pin and design.pin
     core = max(os.sched_getaffinity(0)) if pin and hasattr(os, "sched_getaffinity") else None
     with _interruptible(), ExitStack() as stack:
