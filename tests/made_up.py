@@ -147,7 +147,7 @@ def swept_record(
 
 def cards(study: str) -> pl.DataFrame:
     """A scorecard of every outcome, with long words and letters that HTML needs escaped."""
-    verdicts = [*list(OUTCOMES)[:4], "inconclusive: 12 more blocks"]
+    verdicts = [*list(OUTCOMES)[:5], "inconclusive: 12 more blocks"]
     verdicts += ["not judged: the plan is another", "not tested: <no> compiler"]
     rows: list[dict[str, Any]] = [
         {

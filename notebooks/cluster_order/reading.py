@@ -20,6 +20,9 @@ STEP_AND_CASE = (
     .otherwise(pl.format("{}, {}", "step", "case"))
 )
 
+STOPPED = ", after 2 iterations"
+"""How the name of an arm ends that stopped while its table was still nearly in order."""
+
 TIMED = pl.col("metric") == "duration_s"
 TOUCHED = pl.col("metric") == "pages_touched"
 
@@ -191,9 +194,33 @@ def of_the_post(
     return {
         "decay": at["head", last] / at["head", 2],
         "own decay": at["patched", last] / at["patched", 2],
+        "slower decay": (at["patched", last] / at["patched", 2])
+        / (at["head", last] / at["head", 2]),
         "patched decay": at["patched", last] / at["head", last],
         "patched insert": of_step["insert"],
     }
+
+
+def decays(selects: pl.DataFrame, arms: Sequence[str]) -> pl.DataFrame:
+    """How much slower each arm's range selects became, round by round, as rounds of *decay*.
+
+    They are compared with an arm that stopped after 2 iterations; a second copy has that of the
+    first one. An arm that has none beside it is left out.
+    """
+    rounds = pg.round_values(selects)
+    same = ["block", "round", "case", "metric"]
+    stopped = rounds.filter(pl.col("arm").str.ends_with(STOPPED)).select(
+        *same, first=pl.col("arm").str.strip_suffix(STOPPED), early="value"
+    )
+    return (
+        rounds.filter(pl.col("arm").is_in(arms))
+        .with_columns(first=pl.coalesce("copy_of", "arm"))
+        .join(stopped, on=[*same, "first"])
+        .with_columns(
+            value=pl.col("value") / pl.col("early"), step=pl.lit("decay")
+        )
+        .drop("first", "early")
+    )
 
 
 def cost_of_a_step(

@@ -22,6 +22,9 @@ PATTERN = pl.col("case").str.split(", ").list.first()
 IS_SHUFFLED = ~pl.col("case").str.ends_with("in order")
 HERE, POST = "here", "in the post"
 
+REBUILD = 0.03
+"""How far the ratio of two structures' times moved between two builds of the same code."""
+
 
 def loaded(
     of_structures: pl.DataFrame, names: Sequence[str]
@@ -308,6 +311,20 @@ def released(
         return pl.DataFrame()
     values = pg.block_values(sizes, by=BY)
     return pg.paired_effects(values, baseline=before, by=BY)
+
+
+def no_narrower(effects: pl.DataFrame) -> pl.DataFrame:
+    """The same, with intervals of times that hold what a rebuild of the extension moves."""
+    if effects.is_empty():
+        return effects
+    timed = pl.col("metric") != "size"
+    low = pl.min_horizontal("low", pl.col("ratio") / (1 + REBUILD))
+    high = pl.max_horizontal("high", pl.col("ratio") * (1 + REBUILD))
+    known = timed & pl.col("low").is_not_null()
+    return effects.with_columns(
+        low=pl.when(known).then(low).otherwise("low"),
+        high=pl.when(known).then(high).otherwise("high"),
+    )
 
 
 def together(*effects: pl.DataFrame) -> pl.DataFrame:

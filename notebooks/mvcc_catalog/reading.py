@@ -39,6 +39,10 @@ STEPS = [
     "start, the post's path",
     *(f"{s}, {c}" for s in ("create", "drop") for c in ONE_BY_ONE),
 ]
+SESSIONS = ", sessions"
+"""How the line of a release ends whose transactions are held open by sessions."""
+
+BY_SESSIONS = pl.col("release").str.ends_with(SESSIONS)
 METRICS = {"cpu_s": "CPU time", "duration_s": "time"}
 NAMED = pl.format(
     "{}: {}", "what", pl.col("metric").replace_strict(METRICS)
@@ -90,7 +94,7 @@ def lines_of(record: Record) -> pl.DataFrame:
             "arm": arm["name"],
             "home": home,
             "copy_of": original if arm["copy_of"] else None,
-            "release": f"{home}, sessions"
+            "release": f"{home}{SESSIONS}"
             if arm["options"]["holder"] == "sessions"
             else home,
             "open": arm["options"]["open"],
@@ -355,6 +359,17 @@ def reason_missing(asked: Iterable[str], most: int | None) -> str | None:
     return None
 
 
+def by_sessions(
+    lines: pl.DataFrame,
+    releases: Iterable[str],
+    numbers: Iterable[int | None],
+) -> str:
+    """What ends the names of the lines that judge: SESSIONS, if all have all numbers so held."""
+    held = set(lines.select("release", "open").iter_rows())
+    wanted = {(name + SESSIONS, n) for name in releases for n in numbers}
+    return SESSIONS if wanted <= held else ""
+
+
 def told_by_post(
     ratios: pl.DataFrame,
     fewest: int | None,
@@ -362,7 +377,7 @@ def told_by_post(
     *,
     tested: bool,
 ) -> dict[str, float | None]:
-    """The second battery's growth from fewest to most, where tested, and its ratio with fewest."""
+    """The second battery's growth from fewest to most, where tested, and the ratios with fewest."""
     known = known_of(ratios)
 
     def growth(test: str) -> float | None:
@@ -370,11 +385,21 @@ def told_by_post(
             return None
         return known[2, test, most] / known[2, test, fewest]
 
+    grown = {
+        claim: growth(test)
+        for claim, test in (
+            ("drop", "drop"),
+            ("create", "create"),
+            ("start", "startup"),
+        )
+    }
     return {
-        "drop": growth("drop"),
-        "create": growth("create"),
-        "start": growth("startup"),
+        **grown,
+        **{f"{claim} today": ratio for claim, ratio in grown.items()},
         "few": known.get((2, "create", fewest)),
+        "few, drop": known.get((2, "drop", fewest)),
+        "few, start": known.get((2, "startup", fewest)),
+        "first, drop": known.get((1, "drop", fewest)),
     }
 
 

@@ -6,6 +6,7 @@ import base64
 import json
 import math
 import re
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,9 @@ import polars as pl
 import pytest
 
 from pgstudies import paths
-from pgstudies.analysis import claims, judge, meanings, origins
+from pgstudies.analysis import claim_marks, claims, judge, meanings, origins
 from pgstudies.book.advice import advice, advice_text, counted_between, counted_builds
-from pgstudies.book.judging import digest_of, keep_reference
+from pgstudies.book.judging import digest_of, keep_reference, require_clean
 from pgstudies.book.pages import LARGE, TERMS, answer_first, page_of
 from pgstudies.charts.claims import today, verdict_strip
 from pgstudies.errors import StudyError
@@ -127,6 +128,37 @@ def test_the_strip_sets_the_reference_record_beside_another(place: Path) -> None
     assert ">reference<" in strip
     assert "⇄ reversed" in strip
     assert ">reference<" not in verdict_strip(verdicts(0.5), read_record(kept)).data
+
+
+def test_the_strip_says_which_claims_have_changed_since_the_record_was_begun(place: Path) -> None:
+    record = read_record(swept_record(place / "records", "db1"))
+    assert (
+        "does not have the claims that it was begun with"
+        in verdict_strip(verdicts(1.9), record).data
+    )
+    marks = claim_marks("swept")
+    record.info["claims"] = marks
+    assert "are those that the record was begun with" in verdict_strip(verdicts(1.9), record).data
+    record.info["claims"] = marks | {"twice": "another"}
+    words = "Added or changed since the record was begun: twice."
+    assert words in verdict_strip(verdicts(1.9), record).data
+
+
+@pytest.mark.parametrize(
+    ("info", "refused"),
+    [
+        ({"git": {"dirty": True}}, False),  # of before claims were kept
+        ({"claims": {}, "git": {"dirty": False}}, False),
+        ({"claims": {}, "git": None}, False),
+        ({"claims": {}, "git": {"dirty": True}}, True),
+    ],
+)
+def test_what_no_commit_has_cannot_be_a_reference(
+    info: dict[str, Any], refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgstudies.book.judging.read_info", lambda _: info)
+    with pytest.raises(StudyError, match="commit them") if refused else nullcontext():
+        require_clean(tmp_path)
 
 
 def test_what_a_verdict_means_today_is_said_in_the_words_for_that_outcome(place: Path) -> None:

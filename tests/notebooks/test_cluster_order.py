@@ -65,6 +65,7 @@ def test_the_post_claims_what_its_log_says() -> None:
     assert READING.of_the_post(post, ratios, last=10) == {
         "decay": 2,
         "own decay": 1.5,
+        "slower decay": 0.75,
         "patched decay": 0.75,
         "patched insert": 2,
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
@@ -132,6 +134,19 @@ def rules(study: str) -> list[dict[str, Any]]:
         {key: value for key, value in entry.items() if key not in {"name", "text", "today"}}
         for entry in _entries(study)
     ]
+
+
+def claim_marks(study: str) -> dict[str, str]:
+    """A digest of each claim's rule, by id: a record has those of before its first block."""
+    texts = {rule["id"]: json.dumps(rule, sort_keys=True) for rule in rules(study)}
+    return {name: hashlib.sha256(text.encode()).hexdigest()[:12] for name, text in texts.items()}
+
+
+def claims_changed(study: str, marks: Mapping[str, str] | None) -> list[str] | None:
+    """The claims that have come or been changed since a record was begun; None: it does not say."""
+    if marks is None:
+        return None
+    return [name for name, mark in claim_marks(study).items() if marks.get(name) != mark]
 
 
 def never_matched(study: str) -> list[str]:

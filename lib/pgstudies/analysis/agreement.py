@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import polars as pl
 
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
-Agreement = Literal["holds", "holds, weaker", "gone", "reversed", "inconclusive"]
+Agreement = Literal[
+    "holds", "holds, half not shown", "holds, weaker", "gone", "reversed", "inconclusive"
+]
 
 
 Kind = Literal["direction", "threshold", "alike", "count"]
@@ -41,7 +43,7 @@ NOT_JUDGED = "not judged"
 """Begins the verdict on a claim that was measured where it could not be judged."""
 
 
-HOLDS = ("holds", "holds, weaker")
+HOLDS = ("holds", "holds, half not shown", "holds, weaker")
 """The verdicts on a claim that count for "holds on 3 of 3 hosts"."""
 
 
@@ -103,11 +105,13 @@ def agreement(
     - *reversed*: the interval excludes 1 on the other side, and the estimate is past the margin.
     - *gone*: the interval lies inside the margin, and the claimed ratio does not. (A claimed
       effect smaller than our margin cannot be told from none; it is never gone.)
-    - *holds*: interval and estimate are past 1 and the margin on the claimed side, and the effect
-      is at least half the claimed one. Larger than claimed holds as well. Half on the log scale is
-      a square root: 4 times published, at least 2 times found. Where the ratio ``is_threshold``,
+    - *holds*: the estimate is past 1 and the margin on the claimed side, and all of the interval
+      is at least half the claimed effect. Larger than claimed holds as well. Half on the log scale
+      is a square root: 4 times published, at least 2 times found. Where the ratio ``is_threshold``,
       the whole interval must be past that instead.
-    - *holds, weaker*: the same with a smaller effect; of a threshold, the whole interval is short
+    - *holds, half not shown*: the estimate is at least half the claimed effect, the interval past 1
+      but not past half.
+    - *holds, weaker*: the estimate is less than half; of a threshold, the whole interval is short
       of it.
     - *inconclusive*: anything else.
 
@@ -135,8 +139,9 @@ def agreement(
     is_straddling = is_threshold and near < wanted <= far
     if is_straddling or not is_same_way:
         return "inconclusive"
-    is_enough = near >= wanted if is_threshold else ours >= wanted / 2
-    return "holds" if is_enough else "holds, weaker"
+    is_shown = near >= (wanted if is_threshold else wanted / 2)
+    is_small = is_threshold or ours < wanted / 2
+    return "holds" if is_shown else "holds, weaker" if is_small else "holds, half not shown"
 
 
 def _log(ratio: float) -> float:
@@ -161,16 +166,15 @@ def holds_when(
     side = "above" if is_up else "below"
     if threshold is not None:
         return f"By {measure}: the whole interval of the ratio is {threshold:g} or {side}."
-    bound = f"{'at least' if is_up else 'at most'}"
-    past = f"past the margin{'' if margin is None else f' of {percent}'}"
-    far_enough = past
+    far_enough, half = f"{side} 1", 1.0
     if published_ratio is not None:
         half = math.sqrt(published_ratio)
-        far_enough = f"{bound} {half:#.3g}, half of the published effect on a logarithmic scale"
-        if margin is None or abs(math.log(half)) < math.log1p(margin):
-            far_enough += f", and {past}"
-    family = ", and so among all of the study's claims" if kind in FAMILY else ""
-    return f"By {measure}: the ratio is {far_enough}, and its interval {side} 1{family}."
+        far_enough = f"{half:#.3g} or {side}, half of the published effect on a logarithmic scale"
+    if margin is None or abs(math.log(half)) < math.log1p(margin):
+        past = f"past {'the margin' if margin is None else f'the margin of {percent}'}"
+        far_enough += f", and the ratio {past}"
+    family = "; so it must be among all of the study's claims" if kind in FAMILY else ""
+    return f"By {measure}: the whole interval of the ratio is {far_enough}{family}."
 
 
 _MEASURES = {
@@ -253,7 +257,7 @@ NO_SUCH = "this run has no such comparison"
 """Said of a claim that fits no row of the effects."""
 
 
-_TESTED = ("holds", "holds, weaker", "gone", "reversed", "inconclusive")
+_TESTED = get_args(Agreement)
 
 
 _OTHER = {"cpu_s": "duration_s", "duration_s": "cpu_s"}

@@ -59,11 +59,16 @@ def advice() -> pl.DataFrame:
         directory, judged = known
         info = read_info(directory)
         builds = [pl.lit(note) for note in [builds_note(info)] if note]
-        figures = judged.select("claim", "ratio", "low", "high", "verdict")
+        figures = judged.select("claim", "ratio", "low", "high", "verdict", "baseline", "candidate")
         found.append(
             meanings(study, judged)
             .join(figures, on="claim", maintain_order="left")
             .with_columns(where=pl.lit(where_of(info)))
+            .with_columns(
+                where=pl.when(pl.col("candidate").str.contains(r"^\d"))  # else the record's own
+                .then(pl.format("{} against {}; {}", "candidate", "baseline", "where"))
+                .otherwise("where")
+            )
             .with_columns(
                 where=pl.when(pl.col("before").is_null())
                 .then("where")

@@ -72,6 +72,7 @@ def keep_reference() -> list[Path]:
     written = []
     for study in origins():
         for directory in sorted((paths.REFERENCE_RECORDS / study).glob("*/")):
+            require_clean(directory)
             mark = digest_of(study, directory)
             for file in directory.glob(f"{PREFIX}*"):
                 try:
@@ -85,6 +86,19 @@ def keep_reference() -> list[Path]:
                 stale.unlink()
             written.append(write_sealed(_beside(directory, mark), _parquet(table)))
     return written
+
+
+def require_clean(record: Path) -> None:
+    """Raise StudyError for a record of code that no commit has: it cannot be a reference.
+
+    Those of before 24 November 2026, which do not have their claims, were not asked.
+    """
+    info = read_info(record)
+    if "claims" in info and (info.get("git") or {}).get("dirty"):
+        raise StudyError(
+            f"{record} was measured with changes that no commit has, so it cannot be a reference: "
+            f"commit them, and measure again."
+        )
 
 
 def _kept(place: Path) -> pl.DataFrame | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.display import HTML
 
-from ..analysis import meanings
+from ..analysis import claims_changed, meanings
 from ..records import read_info, reference_verdicts, where_of
 from .outcomes import outcome_of, ratio_text
 from .tables import TEMPLATES
@@ -45,6 +45,7 @@ def verdict_strip(judged: pl.DataFrame, record: Record) -> HTML:
         one=place(1.0),
         here=record.where,
         there=where_of(read_info(found[0])) if found is not None and reference else "",
+        changed=claims_changed(record.info["study"], record.info.get("claims")),
     )
     return HTML(text)  # type: ignore[no-untyped-call]
 

@@ -36,7 +36,9 @@ OUTCOMES = {
     outcome.word: outcome
     for outcome in (
         Outcome("holds", "hold", "✓", "holds", CANDIDATES[0], "circle",
-                "the same direction, at least half as large"),
+                "the same direction, at least half as large, by the whole interval"),
+        Outcome("holds, half not shown", "hold, half not shown", "◒", "half", CANDIDATES[0],
+                "diamond", "the same direction, at least half as large by the estimate alone"),
         Outcome("holds, weaker", "weaker", "◐", "weaker", BASELINE, "triangle-down",
                 "the same direction, but smaller"),
         Outcome("gone", "gone", "○", "gone", NEUTRAL, "square",

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..analysis import claim_marks
 from ..errors import Interrupted, StudyError
 from ..host import gate, git_revision, host_facts, only_one_here, packages
 from ..orders import Orders
@@ -118,6 +119,7 @@ def measure(
                 "pinned_to_core": core if _can_pin(roots.values()) else None,
                 "server": server_facts(own),
                 "unmet": unmet_requirements(room.name, own, settings) if room else {},
+                "claims": claim_marks(room.name) if room else {},
                 "servers": {s: server_facts(server) for s, server in roots.items() if s},
                 "host": host_facts(run_dir()),
                 "packages": packages(),
