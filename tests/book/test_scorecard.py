@@ -26,6 +26,8 @@ from pgstudies.book.judging import digest_of, judged, keep
 from pgstudies.book.score_text import in_text
 from pgstudies.charts import OUTCOMES
 from pgstudies.errors import NotebookError, StudyError
+from pgstudies.files import write_sealed
+from pgstudies.records import parquet_bytes
 from pgstudies.records.reading import machine_of, read_record
 from pgstudies.rooms import find_room
 from pgstudies.studies._plan import plan, studies
@@ -82,7 +84,7 @@ def records(place: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def in_process(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], pl.DataFrame]:
     """Judge as the notebook does, without a kernel."""
 
     def judged_here(path: Path) -> pl.DataFrame:
@@ -92,6 +94,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
         return judge(claims("swept"), effects)
 
     monkeypatch.setattr(scorecards, "judged", judged_here)
+    return judged_here
 
 
 # ---- what the records say
@@ -265,6 +268,27 @@ def test_the_front_page_has_the_reference_record_and_beside_it_this_machine(
     assert "here:" not in alone
 
 
+def test_what_two_reference_records_disagree_on_is_not_replicated(
+    place: Path, in_process: Callable[[Path], pl.DataFrame]
+) -> None:
+    reference, done = place / "reference" / "swept", timeline(*range(1, 7))
+    for name, two, profile in (
+        ("20260101T000000Z-a", 1.001, "standard"),
+        ("20260102T000000Z-a", 2.0, "standard"),
+        ("20260103T000000Z-a", 0.5, "quick"),
+    ):
+        path = swept_record(reference, "db0", name=name, two=two, timeline=done, profile=profile)
+        write_sealed(path / "verdicts-abc", parquet_bytes(in_process(path)))
+    found = dict(
+        scorecard().filter(pl.col("claim") == "twice").select("record", "verdict").iter_rows()
+    )
+    assert found == {
+        "20260101T000000Z-a": "not replicated: gone by this record, holds by that of 2026-01-02",
+        "20260102T000000Z-a": "not replicated: holds by this record, gone by that of 2026-01-01",
+        "20260103T000000Z-a": "reversed",
+    }
+
+
 def test_an_unknown_study_is_named() -> None:
     with pytest.raises(StudyError, match="no claims of absent; the studies are: swept"):
         scorecard("absent")
@@ -286,7 +310,9 @@ def test_the_text_fits_79_columns_and_says_every_verdict(cards: pl.DataFrame) ->
     words = " ".join(text.split())
     assert "12 more blocks" in words
     assert "A study of nothing (Nobody, 2026) " in words
-    assert "1 gone, 1 reversed, 1 inconclusive, 1 not judged, 1 not tested." in words
+    assert (
+        "1 gone, 1 reversed, 1 inconclusive, 1 not replicated, 1 not judged, 1 not tested." in words
+    )
 
 
 def test_the_text_without_any_record_says_so(cards: pl.DataFrame) -> None:

@@ -35,5 +35,6 @@ from .pairing import log_ratios as log_ratios
 from .pairing import round_values as round_values
 from .pairing import wide as wide
 from .pooling import pooled as pooled
+from .pooling import replicated as replicated
 from .verdicts import OPEN as OPEN
 from .verdicts import describe as describe

@@ -43,6 +43,10 @@ NOT_JUDGED = "not judged"
 """Begins the verdict on a claim that was measured where it could not be judged."""
 
 
+NOT_REPLICATED = "not replicated"
+"""Begins the verdict on a claim of which two reference records of one size say the opposite."""
+
+
 HOLDS = ("holds", "holds, half not shown", "holds, weaker")
 """The verdicts on a claim that count for "holds on 3 of 3 hosts"."""
 

@@ -1,15 +1,22 @@
-"""What several hosts say together."""
+"""What several hosts, and several records, say together."""
 
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 from scipy.stats import norm, t
 from statsmodels.stats.meta_analysis import combine_effects
 
-from .agreement import HOLDS, NOT_JUDGED, NOT_TESTED
+from .. import paths
+from ..records import PREFIX, read_info, read_verdicts
+from .agreement import HOLDS, NOT_JUDGED, NOT_REPLICATED, NOT_TESTED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
 
 
 def pooled(judged: pl.DataFrame) -> pl.DataFrame:
@@ -66,3 +73,40 @@ def _pooled(tested: pl.DataFrame) -> dict[str, float]:
         "tau": math.sqrt(max(0.0, float(found.tau2))),
         "i2": max(0.0, float(found.i2)),
     }
+
+
+def replicated(study: str, record: Path, judged: pl.DataFrame) -> pl.DataFrame:
+    """The verdicts on a reference record, *not replicated* where another of its size disagrees.
+
+    ``judged`` is the table of ``judge`` on ``record``.  Two records disagree on a claim that holds
+    by one and is gone or reversed by the other, or gone by one and reversed by the other; one that
+    is open, or did not test the claim, agrees with all.
+    """
+    size = read_info(record).get("profile")
+    files = sorted((paths.REFERENCE_RECORDS / study).glob(f"*/{PREFIX}*.parquet"))
+    others = [file for file in files if file.parent.name != record.name]
+    told: dict[str, list[tuple[str, str]]] = {}
+    for file in others:
+        if read_info(file.parent).get("profile") == size:
+            for claim, verdict in read_verdicts(file).select("claim", "verdict").iter_rows():
+                told.setdefault(claim, []).append((file.parent.name, verdict))
+    verdicts = [
+        _beside(verdict, told.get(claim, ()))
+        for claim, verdict in judged.select("claim", "verdict").iter_rows()
+    ]
+    return judged.with_columns(verdict=pl.Series(verdicts, dtype=pl.String()))
+
+
+def _beside(verdict: str, others: Iterable[tuple[str, str]]) -> str:
+    own = _side(verdict)
+    for name, other in others:
+        if own and _side(other) not in {own, None}:
+            date = f"{name[:4]}-{name[4:6]}-{name[6:8]}"
+            return f"{NOT_REPLICATED}: {verdict} by this record, {other} by that of {date}"
+    return verdict
+
+
+def _side(verdict: str) -> str | None:
+    if verdict in HOLDS:
+        return "holds"
+    return verdict if verdict in {"gone", "reversed"} else None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import polars as pl
 
 from .. import paths
-from ..analysis import all_claims, holds_when, origins
+from ..analysis import all_claims, holds_when, origins, replicated
 from ..analysis.agreement import NOT_TESTED
 from ..analysis.intervals import fewest_blocks
 from ..charts import OUTCOMES, outcome_of
@@ -134,6 +134,8 @@ def _cards(record: Record) -> dict[str, dict[str, Any]]:
     }
     try:
         table = judged(record.path)
+        if (paths.REFERENCE_RECORDS / record.info["study"] / record.path.name).is_dir():
+            table = replicated(record.info["study"], record.path, table)
     except StudyError as error:
         reason = f"{NOT_TESTED}: {str(error).rstrip('.')}"
         claims = all_claims().filter(pl.col("study") == record.info["study"])["claim"]

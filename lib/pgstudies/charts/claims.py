@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.display import HTML
 
-from ..analysis import claims_changed, meanings
+from ..analysis import claims_changed, meanings, replicated
 from ..records import read_info, reference_verdicts, where_of
 from .outcomes import outcome_of, ratio_text
 from .tables import TEMPLATES
@@ -33,7 +33,8 @@ def verdict_strip(judged: pl.DataFrame, record: Record) -> HTML:
     found = reference_verdicts(record.info["study"])
     reference: dict[str, Any] = {}
     if found is not None and found[0].name != record.path.name:
-        reference = {row["claim"]: _shown(row) for row in found[1].iter_rows(named=True)}
+        kept = replicated(record.info["study"], *found)
+        reference = {row["claim"]: _shown(row) for row in kept.iter_rows(named=True)}
     place = _scale(judged)
     rows = [
         _shown(row) | {"picture": _picture(row, place), "reference": reference.get(row["claim"])}
