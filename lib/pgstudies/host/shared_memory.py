@@ -5,7 +5,10 @@ from __future__ import annotations
 import ctypes
 import struct
 import sys
+import time
 from pathlib import Path
+
+import psutil
 
 _SEGMENTS = Path("/proc/sysvipc/shm")
 
@@ -26,12 +29,15 @@ _SHM_RDONLY = 0o10000
 _IPC_RMID = 0
 
 
+_TIMEOUT_S = 5
+
+
 def free(data: Path) -> None:
     """Free what the postmaster.pid of a data directory names, if nobody is attached to it.
 
     That is its System V segment, made by that process and owned by the owner of the file, and the
     segments in ``/dev/shm`` that its control segment lists.  A server that starts on the same
-    directory does so itself.
+    directory does so itself.  The last children of a killed postmaster are waited for.
     """
     if sys.platform != "linux":
         return
@@ -39,11 +45,14 @@ def free(data: Path) -> None:
     try:
         lines = note.read_text().splitlines()
         pid, segment, owner = int(lines[0]), int(lines[6].split()[1]), note.stat().st_uid
-        rows = [row.split() for row in _SEGMENTS.read_text().splitlines()[1:]]
     except (OSError, ValueError, IndexError):
         return
-    # shmid, cpid, nattch, uid
-    if [segment, pid, 0, owner] not in [[int(row[i]) for i in (1, 4, 6, 7)] for row in rows]:
+    deadline = time.monotonic() + _TIMEOUT_S
+    while (attached := _attached(segment, pid, owner)) and not psutil.pid_exists(pid):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.01)
+    if attached != 0:
         return
     libc = ctypes.CDLL(None)
     libc.shmat.restype = ctypes.c_void_p
@@ -56,6 +65,14 @@ def free(data: Path) -> None:
         for file in _dynamic(control, owner):
             file.unlink(missing_ok=True)
         libc.shmctl(segment, _IPC_RMID, None)
+
+
+def _attached(segment: int, creator: int, owner: int) -> int | None:
+    """How many processes are attached to a segment, None if there is no such segment."""
+    rows = [row.split() for row in _SEGMENTS.read_text().splitlines()[1:]]
+    # shmid, cpid, uid, nattch
+    found = {tuple(int(row[i]) for i in (1, 4, 7)): int(row[6]) for row in rows}
+    return found.get((segment, creator, owner))
 
 
 def _dynamic(control: int, owner: int) -> list[Path]:
