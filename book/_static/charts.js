@@ -62,6 +62,9 @@
     const names = room / (rows ? 1.65 : 3);
     if (rows) {
       spec.width = Math.floor(room - names) - 44;
+      // Its legend may reach to the left above the names, as they leave the plot little width.
+      const legend = spec.config?.legend;
+      spec.config = { ...spec.config, legend: { ...legend, layout: { top: { anchor: "end" } } } };
     } else {
       spec.autosize = { type: "fit-x", contains: "padding" };
       spec.width = room;
