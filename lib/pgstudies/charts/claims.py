@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 PICTURE = 110
 """How wide the picture of an interval is, in pixels."""
 
+FAR = 1.5
+"""A verdict tells by how much, where all of the interval is this many times off the published."""
+
 
 def verdict_strip(judged: pl.DataFrame, record: Record) -> HTML:
     """The claims in a few lines: published, found here, verdict, and the interval as a picture.
@@ -42,6 +45,7 @@ def verdict_strip(judged: pl.DataFrame, record: Record) -> HTML:
     ]
     text = TEMPLATES.get_template("claims.html").render(
         rows=rows,
+        far=FAR,
         width=PICTURE,
         one=place(1.0),
         here=record.where,
@@ -64,14 +68,36 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
     interval = None
     if row["low"] is not None and row["low"] != row["high"]:
         interval = f"{ratio_text(row['low'])} to {ratio_text(row['high'])}"
+    reason = row["verdict"].removeprefix(outcome.word).removeprefix(": ")
     return {
         "text": row["text"],
         "published": ratio_text(row["published_ratio"]),
         "ratio": ratio_text(row["ratio"]),
         "interval": interval,
         "outcome": outcome,
-        "reason": row["verdict"].removeprefix(outcome.word).removeprefix(": "),
+        "reason": "; ".join(filter(None, [reason, distance(row)])),
     }
+
+
+def distance(row: Mapping[str, Any]) -> str | None:
+    """How far a verdict's ratio is beyond the published one or short of it; None where it is near.
+
+    ``row`` is one of ``judge``.  Far is where the whole interval is, on the side the post claims,
+    ``FAR`` times off; a ratio of the other side, or a post that claims no change, has its verdict.
+    """
+    published, ratio, low, high = (row[n] for n in ("published_ratio", "ratio", "low", "high"))
+    if None in (published, ratio, low, high) or 1 in (published, ratio):
+        return None
+    if (published > 1) != (ratio > 1) or min(published, low) <= 0:
+        return None
+    times = [bound / published for bound in (ratio, low, high)]
+    if published < 1:
+        times = [1 / time for time in times]
+    if min(times) >= FAR:
+        return f"{times[0]:.1f} times beyond the published"
+    if max(times) <= 1 / FAR:
+        return f"{1 / times[0]:.1f} times short of the published"
+    return None
 
 
 def _scale(judged: pl.DataFrame) -> Callable[[float], float]:

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import pytest
+
+from pgstudies.charts.claims import distance
+
+
+@pytest.mark.parametrize(
+    ("published", "interval", "said"),
+    [
+        (3.0, (9.0, 8.0, 10.0), "3.0 times beyond the published"),
+        (3.0, (5.0, 4.4, 6.0), None),  # a bound of the interval is near
+        (100.0, (50.0, 48.0, 52.0), "2.0 times short of the published"),
+        (0.4, (0.1, 0.09, 0.11), "4.0 times beyond the published"),
+        (0.1, (0.4, 0.38, 0.42), "4.0 times short of the published"),
+        (1.0, (4.0, 3.9, 4.1), None),
+        (3.0, (0.3, 0.2, 0.4), None),  # reversed, which its verdict says
+        (None, (4.0, 3.9, 4.1), None),
+        (3.0, (4.0, None, None), None),
+        (3.0, (None, None, None), None),
+    ],
+)
+def test_a_verdict_says_how_far_its_ratio_is_from_the_published(
+    published: float | None, interval: tuple[float | None, ...], said: str | None
+) -> None:
+    row = dict(zip(("ratio", "low", "high"), interval, strict=True))
+    assert distance({"published_ratio": published, **row}) == said
