@@ -34,11 +34,13 @@ from pgstudies.studies._plan import plan, studies
 from pgstudies.studies.executed import book_runs
 from pgstudies.studies.run import Executed, run_study
 from tests import made_up
-from tests.made_up import SWEPT_CLAIM, copied_rooms, swept_record, timeline
+from tests.made_up import SWEPT, SWEPT_CLAIM, copied_rooms, swept_record, timeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    Reference = Callable[..., Path]
 
 CLAIMS = f"""{SWEPT_CLAIM}
 [[claim]]
@@ -268,25 +270,67 @@ def test_the_front_page_has_the_reference_record_and_beside_it_this_machine(
     assert "here:" not in alone
 
 
-def test_what_two_reference_records_disagree_on_is_not_replicated(
-    place: Path, in_process: Callable[[Path], pl.DataFrame]
-) -> None:
-    reference, done = place / "reference" / "swept", timeline(*range(1, 7))
-    for name, two, profile in (
-        ("20260101T000000Z-a", 1.001, "standard"),
-        ("20260102T000000Z-a", 2.0, "standard"),
-        ("20260103T000000Z-a", 0.5, "quick"),
-    ):
-        path = swept_record(reference, "db0", name=name, two=two, timeline=done, profile=profile)
+@pytest.fixture
+def references(place: Path, in_process: Callable[[Path], pl.DataFrame]) -> Reference:
+    """Write a reference record with its verdicts; see ``swept_record``."""
+
+    def write(day: int, two: float, profile: str = "standard", **told: Any) -> Path:
+        path = swept_record(
+            place / "reference" / "swept",
+            "db0",
+            name=f"202601{day:02}T000000Z-a",
+            two=two,
+            timeline=timeline(*range(1, 7)),
+            profile=profile,
+            **told,
+        )
         write_sealed(path / "verdicts-abc", parquet_bytes(in_process(path)))
-    found = dict(
-        scorecard().filter(pl.col("claim") == "twice").select("record", "verdict").iter_rows()
-    )
-    assert found == {
-        "20260101T000000Z-a": "not replicated: gone by this record, holds by that of 2026-01-02",
-        "20260102T000000Z-a": "not replicated: holds by this record, gone by that of 2026-01-01",
-        "20260103T000000Z-a": "reversed",
-    }
+        return path
+
+    return write
+
+
+def of_twice(*columns: str) -> list[tuple[Any, ...]]:
+    """Those columns of the rows of the claim "twice"."""
+    return scorecard().filter(pl.col("claim") == "twice").select(*columns).rows()
+
+
+def test_what_two_reference_records_disagree_on_is_not_replicated(references: Reference) -> None:
+    references(1, 0.5, "quick")
+    references(2, 1.001)
+    references(3, 2.0)
+    assert of_twice("record", "verdict", "reference") == [
+        (
+            "20260103T000000Z-a and those alike",
+            "not replicated: holds by this record, gone by that of 2026-01-02",
+            True,
+        ),
+        ("20260103T000000Z-a", "holds", False),
+        ("20260102T000000Z-a", "gone", False),
+        ("20260101T000000Z-a", "reversed", False),
+    ]
+
+
+def test_reference_records_alike_judge_together(references: Reference) -> None:
+    references(1, 2.0, parameters=SWEPT | {"blocks": 6, "pause_s": 1.0})
+    for day, two in ((2, 2.2), (3, 2.0), (4, 1.8)):
+        references(day, two)
+    (together, *alone) = of_twice("runs", "ratio", "low", "high", "verdict", "current")
+    runs, ratio, low, high, verdict, is_current = together
+    assert (runs, verdict, is_current) == (3, "holds", True)
+    assert ratio == pytest.approx((2.2 * 2.0 * 1.8) ** (1 / 3))
+    assert low < 1.8  # with two degrees of freedom
+    assert high > 2.2
+    assert [row[1] for row in alone] == pytest.approx([1.8, 2.0, 2.2, 2.0])
+    assert all(row[0] is None and not row[-1] for row in alone)
+
+
+def test_a_verdict_that_rests_on_one_run_is_opened_by_the_others(references: Reference) -> None:
+    references(1, 1.6)
+    references(2, 2.6)
+    (together, newest, older) = of_twice("verdict")
+    assert (newest, older) == (("holds",), ("holds",))
+    assert together[0].startswith("inconclusive")
 
 
 def test_an_unknown_study_is_named() -> None:

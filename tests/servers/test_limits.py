@@ -104,6 +104,16 @@ def test_the_modelled_disk_is_as_slow_as_it_is_told(wide: ManagedServer) -> None
     assert time.monotonic() - begin >= 60 / 200
 
 
+def test_an_answer_of_the_modelled_disk_is_on_its_way_for_the_latency(wide: ManagedServer) -> None:
+    disk = wide.slow_disk
+    assert disk
+    before, begin = disk.busy_s, time.monotonic()
+    with limited(wide, bytes_per_second=10**9, latency_s=0.5):
+        read_of(wide, "SELECT d FROM wide WHERE ctid = '(3000,1)'")
+    assert time.monotonic() - begin >= 0.5
+    assert disk.busy_s - before < 0.1  # it is at work only while it reads
+
+
 def test_without_limits_the_modelled_disk_is_not_there(wide: ManagedServer) -> None:
     assert wide.slow_disk is not None
     before = wide.slow_disk.bytes_read

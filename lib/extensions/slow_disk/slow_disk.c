@@ -211,8 +211,10 @@ is_near_head(uint64_t file, uint64_t page, int64_t before, int64_t after)
 static void
 read_from_disk(uint64_t file, uint64_t first, uint64_t count)
 {
-	double		begins = clock_s();
+	double		asked = clock_s();
+	double		begins = asked;
 	double		takes = 0;
+	double		ready_s;
 	int			seeks = disk->seek_s > 0 && !is_near_head(file, first, 0, 0);
 
 	/* What follows the last read it has begun to read, if it is left to do so. */
@@ -231,12 +233,15 @@ read_from_disk(uint64_t file, uint64_t first, uint64_t count)
 		disk->seeks++;
 	}
 	disk->free_s = begins + takes;
+	/* What a drive reads on by itself still has to come here. */
+	ready_s = disk->latency_s +
+		(disk->latency_s > 0 && disk->free_s < asked ? asked : disk->free_s);
 	disk->busy_s += takes;
 	disk->head_file = file;
 	disk->head_page = first + count;
 	disk->bytes_read += count * PAGE_BYTES;
 	for (uint64_t number = first; number < first + count; number++)
-		put(file, number, disk->free_s);
+		put(file, number, ready_s);
 }
 
 /* Have the missing pages of [first, end) read, in requests of a window at most. */

@@ -29,6 +29,7 @@ typedef struct
 	double		bytes_per_s;	/* 0: without limit */
 	double		reads_per_s;	/* 0: without limit */
 	double		seek_s;			/* to a page that is not the next, half a turn included */
+	double		latency_s;		/* from a request to its answer; several may be on their way */
 	double		slice_s;		/* a process is served at a time, if another waits */
 	double		idle_s;			/* for its next read; 0: first come, first served */
 	uint64_t	close_bytes;	/* so near the head, another's read is served, too */

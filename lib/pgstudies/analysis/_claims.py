@@ -49,6 +49,9 @@ class Origin:
         post: Who published, and when.
         anchor: The place on the study's page that judges the claims.
         places: What goes into the placeholders at the post's own size.
+        headline: The claim of the front page's sentence, and its text with {published}, {now},
+            {low} and {high}, as "2.2" times, or as "25" per cent with {now_percent} and so on;
+            empty where there is none.
 
     """
 
@@ -56,6 +59,7 @@ class Origin:
     post: str
     anchor: str
     places: Mapping[str, object]
+    headline: Mapping[str, str]
 
 
 def claims(
@@ -177,6 +181,7 @@ def _origin(room: Room) -> Origin:
             post=room.about["post"],
             anchor=found["anchor"],
             places=found.get("places", {}),
+            headline=found.get("headline", {}),
         )
     except KeyError as missing:
         raise StudyError(f"{room.directory} says nowhere its {missing.args[0]}.") from None

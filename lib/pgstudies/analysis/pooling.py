@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
+from scipy.optimize import brentq
 from scipy.stats import norm, t
 from statsmodels.stats.meta_analysis import combine_effects
+from statsmodels.stats.multitest import multipletests
 
 from .. import paths
 from ..records import PREFIX, read_info, read_verdicts
-from .agreement import HOLDS, NOT_JUDGED, NOT_REPLICATED, NOT_TESTED
+from ._claims import rules
+from .agreement import FAMILY, HOLDS, NOT_JUDGED, NOT_REPLICATED, NOT_TESTED, agreement
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
+
+    from numpy.typing import NDArray
 
 
 def pooled(judged: pl.DataFrame) -> pl.DataFrame:
@@ -75,35 +80,163 @@ def _pooled(tested: pl.DataFrame) -> dict[str, float]:
     }
 
 
-def replicated(study: str, record: Path, judged: pl.DataFrame) -> pl.DataFrame:
-    """The verdicts on a reference record, *not replicated* where another of its size disagrees.
+def of_all_runs(study: str, record: Path, judged: pl.DataFrame) -> pl.DataFrame:
+    """The verdicts on a reference record by all reference records that are alike in what matters.
 
-    ``judged`` is the table of ``judge`` on ``record``.  Two records disagree on a claim that holds
-    by one and is gone or reversed by the other, or gone by one and reversed by the other; one that
-    is open, or did not test the claim, agrees with all.
+    ``judged`` is the table of ``judge`` on ``record``; the result is that with two more columns:
+    runs, how many records judge the claim, and luck, the standard deviation of the true log ratio
+    between runs, null where nothing was run twice.  Alike are records of one size, with the same
+    parameters but blocks and seed, the same settings and the same major release.
+
+    Where a claim or another of its kind (times, or one kind of count) was run twice, ratio, low and
+    high are those of all runs: as in ``pooled``, but with one variance between runs for all claims
+    of the kind, the one by which their squared deviations are what they should be (Paule and
+    Mandel, 1982, over all claims), and Student's t of as many degrees of freedom as there are runs
+    beyond the first of each.  One run is one draw of the luck that is common to a run, and its own
+    interval has nothing of that.  No claim of ``FAMILY`` then holds or is reversed unless Holm's
+    p-value among them allows it.
+
+    A claim is *not replicated* where another record of its size says the opposite: it holds by one
+    and is gone or reversed by the other, or gone by one and reversed by the other.  A record by
+    which it is open, or not tested, agrees with all.
     """
-    size = read_info(record).get("profile")
-    files = sorted((paths.REFERENCE_RECORDS / study).glob(f"*/{PREFIX}*.parquet"))
-    others = [file for file in files if file.parent.name != record.name]
-    told: dict[str, list[tuple[str, str]]] = {}
-    for file in others:
-        if read_info(file.parent).get("profile") == size:
-            for claim, verdict in read_verdicts(file).select("claim", "verdict").iter_rows():
-                told.setdefault(claim, []).append((file.parent.name, verdict))
-    verdicts = [
-        _beside(verdict, told.get(claim, ()))
-        for claim, verdict in judged.select("claim", "verdict").iter_rows()
+    own = read_info(record)
+    others = [
+        (info, read_verdicts(file), file.parent.name)
+        for file in sorted((paths.REFERENCE_RECORDS / study).glob(f"*/{PREFIX}*.parquet"))
+        if file.parent.name != record.name
+        and (info := read_info(file.parent)).get("profile") == own.get("profile")
     ]
-    return judged.with_columns(verdict=pl.Series(verdicts, dtype=pl.String()))
+    alike = [table for info, table, _ in others if _conditions(info) == _conditions(own)]
+    together = _together(study, [judged, *alike])
+    told: dict[str, list[tuple[str, str]]] = {}
+    for _, table, name in others:
+        for claim, verdict in table.select("claim", "verdict").iter_rows():
+            told.setdefault(claim, []).append((name, verdict))
+    verdicts = [
+        _beside(verdict, told.get(claim, ())) or by_all
+        for (claim, verdict), by_all in zip(
+            judged.select("claim", "verdict").iter_rows(), together["verdict"], strict=True
+        )
+    ]
+    return together.with_columns(verdict=pl.Series(verdicts, dtype=pl.String()))
 
 
-def _beside(verdict: str, others: Iterable[tuple[str, str]]) -> str:
+def _conditions(info: Mapping[str, Any]) -> tuple[object, ...]:
+    """What records must have in common to be judged together."""
+    parameters = {k: v for k, v in info["parameters"].items() if k not in {"blocks", "seed"}}
+    settings = {k: v for k, v in (info.get("settings") or {}).items() if not k.endswith("_path")}
+    release = (info["server"].get("version") or 0) // 10_000
+    return release, parameters, settings
+
+
+class Runs:
+    """The log ratios of one claim, one of each run, and their standard errors."""
+
+    def __init__(self, bounds: list[tuple[float, float, float]]) -> None:
+        self.y: NDArray[np.float64]
+        self.error: NDArray[np.float64]
+        self.y, low, high = np.log(bounds).T
+        # An interval without width, as of counts, would weigh infinitely much.
+        self.error = np.maximum((high - low) / (2 * norm.ppf(0.975)), 1e-6)
+
+    def weights(self, tau2: float) -> NDArray[np.float64]:
+        """What each run counts for, by its error and the variance between runs."""
+        return 1.0 / (self.error**2 + tau2)
+
+    def deviations(self, tau2: float) -> float:
+        """The weighted sum of squared deviations from the mean."""
+        weights = self.weights(tau2)
+        return float((weights * (self.y - np.average(self.y, weights=weights)) ** 2).sum())
+
+    def pooled(self, tau2: float, freedom: int) -> dict[str, float]:
+        """Ratio, low and high of all runs; luck, and p_run, the p-value of "no difference"."""
+        weights = self.weights(tau2)
+        centre = float(np.average(self.y, weights=weights))
+        error = 1 / math.sqrt(weights.sum())
+        half = float(t.ppf(0.975, freedom)) * error
+        if np.ptp(self.y) == 0 and self.error.max() <= 1e-6 and tau2 == 0:
+            half = 0.0  # the same count in every block of every run
+        return {
+            "ratio": math.exp(centre),
+            "low": math.exp(centre - half),
+            "high": math.exp(centre + half),
+            "luck": math.sqrt(tau2),
+            "p_run": float(2 * t.sf(abs(centre) / error, freedom)),
+        }
+
+
+_TIMES = ("cpu_s", "duration_s")
+
+
+def _together(study: str, tables: list[pl.DataFrame]) -> pl.DataFrame:
+    """The first table, with ratio, low, high and verdict by all of them, and runs and luck."""
+    is_tested = ~pl.col("verdict").str.contains(f"^({NOT_TESTED}|{NOT_JUDGED})")
+    named = ["claim", "metric", "ratio", "low", "high"]
+    first = tables[0].filter(is_tested).select(named).drop_nulls()
+    bounds: dict[str, list[tuple[float, float, float]]] = {}
+    for table in tables:
+        found = table.filter(is_tested).select(named).drop_nulls()
+        for claim, _, *three in found.join(first, on=named[:2], how="semi").iter_rows():
+            bounds.setdefault(claim, []).append(tuple(three))
+    runs = {claim: Runs(of_claim) for claim, of_claim in bounds.items()}
+    kinds: dict[str, list[str]] = {}
+    for claim, metric in first.select("claim", "metric").iter_rows():
+        kinds.setdefault("times" if metric in _TIMES else metric, []).append(claim)
+    by_all: dict[str, dict[str, Any]] = {}
+    for claims in kinds.values():
+        tau2, freedom = luck([runs[claim] for claim in claims])
+        for claim in claims:
+            by_all[claim] = {"runs": len(runs[claim].y)}
+            if freedom:
+                by_all[claim] |= runs[claim].pooled(tau2, freedom) | {"blocks_needed": None}
+    rows = [
+        row | {"runs": None, "luck": None} | by_all.get(row["claim"], {})
+        for row in tables[0].iter_rows(named=True)
+    ]
+    _judge_again(study, [row for row in rows if row["luck"] is not None])
+    schema = dict(tables[0].schema) | {"runs": pl.Int64(), "luck": pl.Float64()}
+    return pl.DataFrame([{name: row[name] for name in schema} for row in rows], schema=schema)
+
+
+def luck(claims: list[Runs]) -> tuple[float, int]:
+    """The variance between runs, and its degrees of freedom: none where nothing was run twice."""
+    freedom = sum(len(runs.y) - 1 for runs in claims)
+
+    def excess(tau2: float) -> float:
+        return sum(runs.deviations(tau2) for runs in claims) - freedom
+
+    if not freedom or excess(0.0) <= 0:
+        return 0.0, freedom
+    most = sum(float(((runs.y - runs.y.mean()) ** 2).sum()) for runs in claims)
+    return float(brentq(excess, 0.0, most)), freedom
+
+
+def _judge_again(study: str, rows: list[dict[str, Any]]) -> None:
+    """Put in the rows, which have the p_run of all runs, the verdict of all runs."""
+    thresholds = {rule["id"]: rule.get("threshold") for rule in rules(study)}
+    for row in rows:
+        threshold = thresholds[row["claim"]]
+        claimed = 1.0 if row["kind"] == "alike" else threshold or row["published_ratio"]
+        interval = [row[name] for name in ("ratio", "low", "high", "margin")]
+        row["verdict"] = agreement(claimed, *interval, is_threshold=threshold is not None)
+    family = [row for row in rows if row["kind"] in FAMILY]
+    if not family:
+        return
+    _, adjusted, _, _ = multipletests([row["p_run"] for row in family], method="holm")
+    for row, p_family in zip(family, adjusted.tolist(), strict=True):
+        row["p_family"] = p_family
+        if row["verdict"] in (*HOLDS, "reversed") and p_family > 0.05:
+            row["verdict"] = "inconclusive: evident on its own, not among all claims"
+
+
+def _beside(verdict: str, others: Iterable[tuple[str, str]]) -> str | None:
     own = _side(verdict)
     for name, other in others:
         if own and _side(other) not in {own, None}:
             date = f"{name[:4]}-{name[4:6]}-{name[6:8]}"
             return f"{NOT_REPLICATED}: {verdict} by this record, {other} by that of {date}"
-    return verdict
+    return None
 
 
 def _side(verdict: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,8 +28,10 @@ _TEMPLATES = environment(Path(__file__).parent)
 def score_front(cards: pl.DataFrame) -> HTML:
     """The findings of the reference records, and beside each what this copy's own run says.
 
-    ``cards`` is a ``scorecard`` with the reference records.  A claim's line bears its name and
-    links to its row in the scorecard; its title has the claim's words and both verdicts.  A study
+    ``cards`` is a ``scorecard`` with the reference records.  Each study begins with a sentence on
+    one of its claims.  A claim's line bears its name, the published ratio and ours, a picture of
+    how much of the published effect is left, and whether this machine agrees; it links to the
+    claim's row in the scorecard, and its title has the claim's words and both verdicts.  A study
     without a reference record shows its own run alone.  The last line says what the signs mean.
     """
     doubtful = doubtful_machines(read_checks())
@@ -44,19 +47,67 @@ def score_front(cards: pl.DataFrame) -> HTML:
                 "study": study,
                 "title": origin.title,
                 "post": origin.post,
+                "headline": headline(origin.headline, told),
                 "is_doubtful": bool(doubtful & set(told["machine"])),
                 "sum": in_sum(told),
                 "about": judged_where(told.row(0, named=True)),
                 "own": judged_where(own.row(0, named=True)) if own.height else "",
                 "own_sum": in_sum(own) if own.height else "",
                 "claims": [
-                    shown(row) | {"own": beside.get(row["claim"])}
+                    shown(row) | {"own": beside.get(row["claim"]), "left": left(row)}
                     for row in told.iter_rows(named=True)
                 ],
             }
         )
     legend = list(OUTCOMES.values())
-    return _html("score_front", studies, legend)
+    return _html("score_front", studies, legend, PICTURE)
+
+
+PICTURE = {"width": 120, "gone": 40.0, "published": 80.0}
+"""The picture of what is left, in pixels: its width, and where 0 and 1 are."""
+
+
+def left(row: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Where our ratio and its interval are between no effect (0) and the published one (1).
+
+    On a logarithmic scale, in pixels of ``PICTURE``; ``beyond`` where ours is outside of it.  None
+    where the post claims no change or has no figure, and without a ratio of ours.
+    """
+    published, ratio = row["published_ratio"], row["ratio"]
+    if not ratio or published in {None, 1.0}:
+        return None
+    unit = PICTURE["published"] - PICTURE["gone"]
+
+    def place(value: float) -> float:
+        x = PICTURE["gone"] + unit * math.log(value) / math.log(published)
+        return round(min(max(x, 4.0), PICTURE["width"] - 4.0), 1)
+
+    x = place(ratio)
+    bounds = [place(value) for value in (row["low"], row["high"]) if value]
+    is_beyond = x in {4.0, PICTURE["width"] - 4.0}
+    return {"x": x, "from": min(bounds, default=x), "to": max(bounds, default=x)} | {
+        "beyond": is_beyond
+    }
+
+
+def headline(wanted: Mapping[str, str], told: pl.DataFrame) -> str:
+    """A study's sentence with its figures; empty where its claim has none, or does not hold."""
+    found = told.filter(pl.col("claim") == wanted.get("claim", ""))
+    if found.is_empty():
+        return ""
+    row = found.row(0, named=True)
+    bounds = sorted((row[n] for n in ("low", "high") if row[n]), key=lambda v: abs(math.log(v)))
+    if not bounds or not row["published_ratio"] or not row["verdict"].startswith("holds"):
+        return ""
+    figures = {
+        "published": row["published_ratio"],
+        "now": row["ratio"],
+        "low": bounds[0],
+        "high": bounds[-1],
+    }
+    times = {name: f"{max(value, 1 / value):.2g}" for name, value in figures.items()}
+    percent = {f"{name}_percent": f"{100 * abs(v - 1):.2g}" for name, v in figures.items()}
+    return wanted["text"].format(**times, **percent)
 
 
 def checks_line() -> HTML:
@@ -82,10 +133,11 @@ def shown(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def judged_where(row: Mapping[str, Any]) -> str:
-    """By which run a row was judged: release, machine, date and size."""
+    """By which run a row was judged: release, machine, date and size, and how many runs."""
     if row["record"] is None:
         return "no record"
-    return made_where(row["server"], row["host"], row["date"], row["profile"])
+    where = made_where(row["server"], row["host"], row["date"], row["profile"])
+    return f"{where}, {row['runs']} runs" if (row["runs"] or 1) > 1 else where
 
 
 def _html(macro: str, *values: object) -> HTML:

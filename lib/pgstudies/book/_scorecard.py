@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import polars as pl
 
 from .. import paths
-from ..analysis import all_claims, holds_when, origins, replicated
+from ..analysis import all_claims, holds_when, of_all_runs, origins
 from ..analysis.agreement import NOT_TESTED
 from ..analysis.intervals import fewest_blocks
 from ..charts import OUTCOMES, outcome_of
@@ -30,6 +30,8 @@ SCHEMA: dict[str, pl.DataType] = {
     "metric": pl.String(),
     **dict.fromkeys(["published_ratio", "ratio", "low", "high", "beside"], pl.Float64()),
     "blocks": pl.Int64(),
+    "runs": pl.Int64(),
+    "luck": pl.Float64(),
     **dict.fromkeys(["verdict", "server", "release", "host", "date"], pl.String()),
     **dict.fromkeys(["profile", "record", "machine", "builds", "link"], pl.String()),
     "current": pl.Boolean(),
@@ -58,9 +60,11 @@ def scorecard(
     by; published_ratio at the size of the run; ratio with its 95 % interval from low to high;
     beside, the ratio by wall time where CPU time judged, and the other way round; verdict, one of
     ``agreement``, "inconclusive: n more blocks", "not judged: reason" or "not tested: reason";
-    server, the version that the claim was judged on, and release, such as 9.6 or
-    18; date (UTC) when the record was begun; builds, how its servers were built where that
-    differs; link, the place on the study's page, from the
+    runs, how many reference records alike judge the claim together, and luck, what they differ by
+    (standard deviation of the true log ratio), both null in the row of one record alone, and luck
+    where nothing was run twice; server, the version that the claim was judged on, and release,
+    such as 9.6 or 18; date (UTC) when the record was begun; builds, how its servers were built
+    where that differs; link, the place on the study's page, from the
     directory of the studies; current, whether this is the record of the page, or without a page
     the newest one, if possible with enough blocks for intervals; reference, whether it is the
     newest reference record of the study.  Rows are in the order of the claims, each by its current
@@ -79,14 +83,18 @@ def scorecard(
             found = found[:1] + [
                 r for r in found[1:] if records == "reference" and r.path.name == reference
             ]
-        cards = [_cards(record) for record in found]
+        cards = [
+            card
+            for record in found
+            for card in _cards(record, record.path.name == reference, records == "all")
+        ]
         for claim in all_claims().filter(pl.col("study") == name).iter_rows(named=True):
             link = {"link": f"{name}.html#{known[name].anchor}"}
-            told = [card.get(claim["claim"], {"verdict": _NOT_ON_THE_PAGE}) for card in cards]
-            told = told or [{"verdict": _NO_RECORD}]
+            told = [card[claim["claim"]] for card in cards if claim["claim"] in card]
+            told = told or [{"verdict": _NOT_ON_THE_PAGE if cards else _NO_RECORD}]
             rows += [
                 _with_rule(claim | link | {k: v for k, v in card.items() if v is not None})
-                | {"current": not n, "reference": reference in {card.get("record")} - {None}}
+                | {"current": not n, "reference": card.get("reference", False)}
                 for n, card in enumerate(told)
             ]
     return pl.DataFrame(
@@ -122,8 +130,12 @@ def _reference(study: str) -> str | None:
     return max((d.name for d in (paths.REFERENCE_RECORDS / study).glob("*/")), default=None)
 
 
-def _cards(record: Record) -> dict[str, dict[str, Any]]:
-    """What one record says, by claim; columns it says nothing of are left out."""
+def _cards(record: Record, is_reference: bool, in_detail: bool) -> list[dict[str, dict[str, Any]]]:
+    """What a record says, by claim; columns it says nothing of are left out.
+
+    Of the reference record first what it and those alike say together; then, ``in_detail``, what it
+    says alone where that is something else.
+    """
     about = {
         "host": host_of(record.info),
         "date": str(record.info["started_at"])[:16].replace("T", " "),
@@ -133,20 +145,31 @@ def _cards(record: Record) -> dict[str, dict[str, Any]]:
         "builds": builds_note(record.info),
     }
     try:
-        table = judged(record.path)
-        if (paths.REFERENCE_RECORDS / record.info["study"] / record.path.name).is_dir():
-            table = replicated(record.info["study"], record.path, table)
+        alone = together = judged(record.path)
+        if is_reference:
+            together = of_all_runs(record.info["study"], record.path, alone)
     except StudyError as error:
         reason = f"{NOT_TESTED}: {str(error).rstrip('.')}"
         claims = all_claims().filter(pl.col("study") == record.info["study"])["claim"]
-        table = pl.DataFrame({"claim": claims}).with_columns(verdict=pl.lit(reason))
-    return {
-        row["claim"]: {k: v for k, v in row.items() if k not in _WORDS}
-        | about
-        | _server(record, row.get("candidate"))
-        | {"verdict": in_full(row)}
-        for row in table.iter_rows(named=True)
-    }
+        alone = together = pl.DataFrame({"claim": claims}).with_columns(verdict=pl.lit(reason))
+
+    def cards(table: pl.DataFrame) -> dict[str, dict[str, Any]]:
+        return {
+            row["claim"]: {k: v for k, v in row.items() if k not in _WORDS}
+            | about
+            | _server(record, row.get("candidate"))
+            | {"verdict": in_full(row)}
+            for row in table.iter_rows(named=True)
+        }
+
+    found = cards(together)
+    several = [claim for claim, card in found.items() if card.get("luck") is not None]
+    for claim, card in found.items():
+        card["reference"] = is_reference
+        if claim in several:
+            card["record"] = f"{record.path.name} and those alike"
+    own = {claim: card for claim, card in cards(alone).items() if claim in several}
+    return [found, own] if own and in_detail else [found]
 
 
 _WORDS = {"text", "baseline"}  # the first may have been put better since

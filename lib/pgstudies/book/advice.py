@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from ..analysis import meanings, origins, replicated
+from ..analysis import meanings, of_all_runs, origins
 from ..errors import StudyError
 from ..records import (
     builds_note,
@@ -56,7 +56,7 @@ def advice() -> pl.DataFrame:
         known = reference_verdicts(study)
         if known is None:
             continue
-        directory, judged = known[0], replicated(study, *known)
+        directory, judged = known[0], of_all_runs(study, *known)
         info = read_info(directory)
         builds = [pl.lit(note) for note in [builds_note(info)] if note]
         figures = judged.select("claim", "ratio", "low", "high", "verdict", "baseline", "candidate")

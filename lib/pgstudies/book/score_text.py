@@ -72,9 +72,11 @@ def _study(study: str, part: pl.DataFrame) -> Iterator[str]:
     yield from wrapped(in_sum(part))
     usual = _usual(part)
     if usual["record"] is not None:
+        several = max(part["runs"].drop_nulls().to_list(), default=1)
+        runs = f", with {several - 1} more alike" if several > 1 else ""
         yield from wrapped(
             f"{usual['host']}, PostgreSQL {usual['server']}, {usual['date']} UTC, "
-            f"{usual['blocks']} blocks, {usual['profile'] or 'unknown'} size"
+            f"{usual['blocks']} blocks, {usual['profile'] or 'unknown'} size{runs}"
             f"{'; ' if usual['builds'] else ''}{usual['builds'] or ''}"
         )
     if doubtful_machines(read_checks()) & set(part["machine"]):

@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
 from IPython.display import HTML
 
-from ..analysis import claims_changed, meanings, replicated
+from ..analysis import claims_changed, meanings, of_all_runs
 from ..records import read_info, reference_verdicts, where_of
 from .outcomes import outcome_of, ratio_text
 from .tables import TEMPLATES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    import polars as pl
 
     from ..records import Record
 
@@ -30,14 +29,17 @@ FAR = 1.5
 def verdict_strip(judged: pl.DataFrame, record: Record) -> HTML:
     """The claims in a few lines: published, found here, verdict, and the interval as a picture.
 
-    ``judged`` is the table of ``judge`` on ``record``.  Where that is not the reference record of
-    its study, a last column has what the reference record says.
+    ``judged`` is the table of ``judge`` on ``record``.  A column more has what the reference
+    records say together, unless ``record`` is the only one of them.
     """
     found = reference_verdicts(record.info["study"])
     reference: dict[str, Any] = {}
-    if found is not None and found[0].name != record.path.name:
-        kept = replicated(record.info["study"], *found)
-        reference = {row["claim"]: _shown(row) for row in kept.iter_rows(named=True)}
+    there = ""
+    if found is not None:
+        kept = of_all_runs(record.info["study"], *found)
+        if found[0].name != record.path.name or kept["luck"].count():
+            reference = {row["claim"]: _shown(row) for row in kept.iter_rows(named=True)}
+            there = ", ".join([where_of(read_info(found[0])), *_runs(kept)])
     place = _scale(judged)
     rows = [
         _shown(row) | {"picture": _picture(row, place), "reference": reference.get(row["claim"])}
@@ -49,10 +51,22 @@ def verdict_strip(judged: pl.DataFrame, record: Record) -> HTML:
         width=PICTURE,
         one=place(1.0),
         here=record.where,
-        there=where_of(read_info(found[0])) if found is not None and reference else "",
+        there=there,
         changed=claims_changed(record.info["study"], record.info.get("claims")),
     )
     return HTML(text)  # type: ignore[no-untyped-call]
+
+
+def _runs(kept: pl.DataFrame) -> list[str]:
+    """How many runs ``of_all_runs`` judged by, and what lies between them, in words."""
+    several = kept.filter(pl.col("luck").is_not_null())
+    if several.is_empty():
+        return []
+    luck, runs = (max(several[name].to_list()) for name in ("luck", "runs"))
+    return [
+        f"{runs} runs, whose ratios of one claim differ by up to {100 * luck:.2g} % (standard "
+        f"deviation) more than their blocks say"
+    ]
 
 
 def today(study: str, judged: pl.DataFrame) -> HTML:

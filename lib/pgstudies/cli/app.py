@@ -15,6 +15,7 @@ from ..errors import NotebookError, StudyError
 from ..files import space_error
 from ..orders import Orders
 from ..terminal import say
+from . import bisect as cli_bisect
 from . import compare as cli_compare
 from . import plans as cli_plans
 from . import sweep as cli_sweep
@@ -406,6 +407,9 @@ app.command(short_help="Measure a comparison again from its report.")(cli_compar
 
 
 app.command(short_help="Foresee which queries get another plan.")(cli_plans.plans)
+
+
+app.command(short_help="Find the commit that changed what a unit of work costs.")(cli_bisect.bisect)
 
 
 app.command(short_help="Measure over several hosts, or a grid of parameters.")(cli_sweep.sweep)

@@ -15,9 +15,9 @@ import psutil
 
 from ..analysis import origins
 from ..counting.valgrind import reason_no_valgrind, valgrind_version
-from ..errors import SpaceError, StudyError
+from ..errors import CannotRun, SpaceError, StudyError
 from ..files import is_full, size_text
-from ..host import gate
+from ..host import gate, wake_up_seconds
 from ..host.facts import git_revision, mount_of, nearest_existing
 from ..host.hardware import reason_no_counter
 from ..measuring.cold import can_evict, reason_not_cold
@@ -118,6 +118,7 @@ def _machine() -> Iterator[Check]:
         f"{platform.system()} {platform.release()}, {_usable_cores()} cores, "
         f"{size_text(memory.total)} of memory, {size_text(memory.available)} available",
     )
+    yield _wake_up()
     yield _space("records", records_dir(), "PGSTUDIES_RECORDS")
     yield _space("server data", run_dir(), "PGSTUDIES_RUN_DIR")
     findings = gate(run_dir())
@@ -263,6 +264,29 @@ def _features(server: Server) -> Check:
         not missing,
         "it has lz4 and ICU",
         f"it is built without {' and '.join(missing)}",
+    )
+
+
+_DEAR_S = 10e-6
+"""What a wake-up may take before it is told: about as long as to copy 128 kB from the cache."""
+
+
+def _wake_up() -> Check:
+    try:
+        same, other = (wake_up_seconds(same_core=is_same) for is_same in (True, False))
+    except CannotRun as reason:
+        return Check("wake-up", None, f"what waking a process takes was not measured: {reason}")
+    took = (
+        f"waking a process takes {1e6 * other:.0f} µs on another core, {1e6 * same:.0f} µs on the "
+        f"same one"
+    )
+    if other <= _DEAR_S:
+        return Check("wake-up", True, took)
+    return Check(
+        "wake-up",
+        None,
+        f"{took}: with io_method = worker, the default of 18, scans of cached tables take longer, "
+        f"with few shared buffers several times; `pgstudies run io_method` shows how much",
     )
 
 

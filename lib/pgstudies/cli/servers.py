@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path  # noqa: TC003  (typer reads it)
 from typing import Annotated
 
 import typer
@@ -55,6 +56,35 @@ def fetch_releases(
         except KeyboardInterrupt:
             say(f"interrupted; {release.name} was not fetched: run it again.")
             raise typer.Exit(130) from None
+
+
+@servers_app.command("build", short_help="Build revisions of a git repository.")
+def build_revisions(
+    names: Annotated[list[str], typer.Argument(metavar="COMMIT", show_default=False)],
+    *,
+    repo: Annotated[
+        Path,
+        typer.Option(
+            metavar="DIR", help="A clone of PostgreSQL's git repository.", show_default=False
+        ),
+    ],
+    configure: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ARGUMENT", help="One more argument for configure; may be repeated."),
+    ] = None,
+) -> None:
+    """Build revisions by one compiler and with the same flags, and print where they are.
+
+    Releases that are fetched come from different builders, so times of two of them should not be
+    compared; those that are built here may be.  They are kept by commit, in the cache.
+
+    \b
+    Example:
+      pgstudies servers build REL_17_0 REL_18_0 --repo ~/src/postgresql
+    """  # noqa: D301
+    from . import bisect
+
+    bisect.build_revisions(names, repo, configure or ())
 
 
 @servers_app.command("update", short_help="Look for newer minor versions.")

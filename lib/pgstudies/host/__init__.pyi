@@ -13,3 +13,4 @@ from .facts import nearest_existing as nearest_existing
 from .facts import packages as packages
 from .facts import postgres_revision as postgres_revision
 from .situation import stolen_share as stolen_share
+from .wakeups import wake_up_seconds as wake_up_seconds

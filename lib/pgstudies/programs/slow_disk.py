@@ -50,6 +50,8 @@ class DiskLimits:
     memory_bytes: int | None = None
     seek_s: float | None = None
     """To a page that is not the next one, half a turn included."""
+    latency_s: float | None = None
+    """From a request to its answer, without holding up the next one: the way to a network disk."""
     scheduler: Scheduler | None = None
     drive_bytes: int = DRIVE_BYTES
 
@@ -60,7 +62,7 @@ _MOST_BYTES = 16 * 2**30
 
 # As in slow_disk.h.
 _HEADER_BYTES, _BYTES_PER_PAGE = 4096, 40 + 4
-_WANTED, _LIMITS, _STARTED, _BYTES_READ, _SEEKS, _BUSY = 0, 8, 88, 96, 104, 112
+_WANTED, _LIMITS, _STARTED, _BYTES_READ, _SEEKS, _BUSY = 0, 8, 96, 104, 112, 120
 
 
 class SlowDisk:
@@ -137,12 +139,13 @@ class SlowDisk:
         pages = max(limits.memory_bytes, least) // _PAGE_BYTES if limits.memory_bytes else 0
         turns = limits.scheduler or Scheduler(0, 0)
         what = struct.pack(
-            "=QQdddddQQQ",
+            "=QQddddddQQQ",
             pages,
             READ_AHEAD_BYTES // _PAGE_BYTES,
             limits.bytes_per_second or 0,
             limits.reads_per_second or 0,
             limits.seek_s or 0,
+            limits.latency_s or 0,
             turns.slice_s,
             turns.idle_s,
             turns.close_bytes,

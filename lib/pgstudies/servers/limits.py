@@ -29,6 +29,7 @@ def limited(
     bytes_per_second: int | None = None,
     memory_bytes: int | None = None,
     seek_s: float | None = None,
+    latency_s: float | None = None,
     scheduler: Scheduler | None = None,
     drive_bytes: int | None = None,
 ) -> Iterator[None]:
@@ -41,7 +42,8 @@ def limited(
     of ``memory_bytes``, which is empty at first; the ``read_bytes`` of a trial are those of this
     disk, and ``disk_s`` is what they take it.  Reads that follow one another have the next 128 kB
     read ahead, and the drive reads on for ``drive_bytes`` (8 MB by default).  Only this disk has
-    seeks (``seek_s`` to a page that is not the next one, half a turn included) and a ``scheduler``.
+    seeks (``seek_s`` to a page that is not the next one, half a turn included), a ``scheduler``,
+    and ``latency_s`` from a request to its answer, which holds up no other request.
 
     The kernel's bind root's servers only.  Reads are the requests that reach the device, and
     ``bytes_per_second`` is what they fetch.  Memory counts what is first touched from now on, the
@@ -56,8 +58,12 @@ def limited(
         "bytes_per_second": bytes_per_second,
         "memory_bytes": memory_bytes,
     }
-    of_drive: dict[str, Any] = {"seek_s": seek_s, "drive_bytes": drive_bytes}
-    _require_positive(wanted | {"seek_s": seek_s})
+    of_drive: dict[str, Any] = {
+        "seek_s": seek_s,
+        "latency_s": latency_s,
+        "drive_bytes": drive_bytes,
+    }
+    _require_positive(wanted | {"seek_s": seek_s, "latency_s": latency_s})
     if drive_bytes is not None and drive_bytes < 0:
         raise StudyError(f"drive_bytes is {drive_bytes}: give 0 or more.")
     if scheduler is not None:
@@ -67,7 +73,9 @@ def limited(
         given = {name: value for name, value in (wanted | of_drive).items() if value is not None}
         limits = server.slow_disk.limits(DiskLimits(**given, scheduler=scheduler))
     elif scheduler is not None or any(value is not None for value in of_drive.values()):
-        raise CannotRun("the kernel's limits have no seeks and no scheduler: ask for modelled ones")
+        raise CannotRun(
+            "the kernel's limits have no seeks, latency or scheduler: ask for modelled ones"
+        )
     else:
         pace = {"iops": reads_per_second, "bps": bytes_per_second}
         where = server.data_directory, server.postmaster_pid, server.pids

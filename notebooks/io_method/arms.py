@@ -1,0 +1,121 @@
+"""The arms of ``io_method.ipynb``: who reads, how many workers, and how far ahead."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pgstudies as pg
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+BY_ITSELF = {"io_method": "sync"}
+BY_WORKERS = {"io_method": "worker"}
+NEWER = 18
+"""The first release that has io_method."""
+
+
+def arms(
+    *,
+    workers: Sequence[int],
+    few_buffers_mb: Sequence[int],
+    concurrencies: Sequence[int],
+    combine_kb: Sequence[int],
+    releases: Sequence[str],
+) -> list[pg.Arm]:
+    """Every arm, in the order of the page; the arguments are the study's parameters."""
+    found = [
+        _arm(
+            "sync",
+            "Each session reads for itself, as up to 17.",
+            BY_ITSELF,
+        ),
+        _arm(
+            "worker",
+            "Three worker processes read: the default.",
+            BY_WORKERS,
+        ),
+    ]
+    for number in workers:
+        words = f"{number} worker{'s' if number > 1 else ''} in place of three."
+        found.append(
+            _arm(
+                f"worker, {number}",
+                words,
+                BY_WORKERS | {"io_workers": str(number)},
+            )
+        )
+    found.append(
+        _arm(
+            "io_uring",
+            "The kernel reads, and tells when it is done.",
+            {"io_method": "io_uring"},
+            cases=("cached",),
+        )
+    )
+    for megabytes in few_buffers_mb:
+        few = {"shared_buffers": f"{megabytes}MB"}
+        said = f"with {megabytes} MB of shared buffers."
+        for method, settings in (
+            ("sync", BY_ITSELF),
+            ("worker", BY_WORKERS),
+        ):
+            found.append(
+                _arm(
+                    f"{method}, {megabytes} MB",
+                    f"As {method}, {said}",
+                    settings | few,
+                    cases=("cached",),
+                )
+            )
+    for name, values, unit in (
+        ("effective_io_concurrency", concurrencies, ""),
+        ("io_combine_limit", combine_kb, "kB"),
+    ):
+        for value in values:
+            more = {name: f"{value}{unit}"}
+            if name == "io_combine_limit":
+                more["io_max_combine_limit"] = f"{value}kB"
+            found.append(
+                _arm(
+                    f"worker, {name} = {value}{unit}",
+                    f"As worker, with {name} = {value}{unit}.",
+                    BY_WORKERS | more,
+                )
+            )
+    for release in releases:
+        found += of_release(release)
+    return found
+
+
+def of_release(release: str) -> list[pg.Arm]:
+    """A release as it is, or from 18 on with both methods."""
+    number = int(release.partition(".")[0])
+    ways: dict[str, Mapping[str, str]] = {release: {}}
+    if number >= NEWER:
+        ways = {
+            f"{release}, sync": BY_ITSELF,
+            f"{release}, worker": BY_WORKERS,
+        }
+    return [
+        _arm(name, f"Release {name}.", settings, release=release)
+        for name, settings in ways.items()
+    ]
+
+
+def _arm(
+    name: str,
+    description: str,
+    settings: Mapping[str, str],
+    *,
+    cases: Sequence[str] = ("cached", "network"),
+    release: str | None = None,
+) -> pg.Arm:
+    return pg.Arm(
+        name,
+        description,
+        settings=settings,
+        server=release,
+        options={"cases": cases},
+        not_run=pg.reason_not_available(release) if release else None,
+    )

@@ -1,0 +1,163 @@
+"""What ``io_method.ipynb`` shows of its record."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+import pgstudies as pg
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def network(latency_ms: float) -> str:
+    """What the case of a disk with this latency is called."""
+    return f"network, {latency_ms:g} ms"
+
+
+def named(table: pl.DataFrame) -> pl.DataFrame:
+    """The table with a step that says where the data is and how many connections read it."""
+    count = pl.col("iteration")
+    connections = pl.format(
+        "{} connection{}",
+        count,
+        pl.when(count == 1).then(pl.lit("")).otherwise(pl.lit("s")),
+    )
+    words = (
+        pl.when(pl.col("step") == "lookup")
+        .then(pl.format("lookups, {}", "case"))
+        .when(pl.col("case") == "cached")
+        .then(pl.format("scans in cache, {}", connections))
+        .otherwise(pl.format("cold scan, {}", "case"))
+    )
+    return table.with_columns(step=words)
+
+
+def milliseconds(values: pl.DataFrame) -> pl.DataFrame:
+    """The median time (ms) by arm, a column for each step as ``named`` has it."""
+    return (
+        named(values)
+        .group_by("arm", "step")
+        .agg((pl.col("value").median() * 1000).round(1))
+        .sort("step")
+        .pivot("step", index="arm", values="value")
+    )
+
+
+def closer(samples: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
+    """What a watched scan did, by connections and arm, and the time that its sleeps foretell."""
+    watched = samples.filter(pl.col("step") == "watched scan")
+    medians = (
+        watched.filter(
+            pl.col("metric").is_in(["scan_s", "sleeps", "reads"])
+        )
+        .group_by("arm", "iteration", "metric")
+        .agg(pl.col("value").median())
+        .pivot("metric", index=["arm", "iteration"], values="value")
+    )
+    for column in ("scan_s", "sleeps", "reads"):
+        if column not in medians.columns:
+            unknown = pl.lit(None, pl.Float64).alias(column)
+            medians = medians.with_columns(unknown)
+    alone = medians.filter(pl.col("arm") == "sync").select(
+        "iteration", by_itself="scan_s", quiet="sleeps"
+    )
+    wake_up = samples.filter(pl.col("metric") == "other_core_s")[
+        "value"
+    ].median()
+    slept = pl.col("sleeps") - pl.col("quiet")
+    foreseen = pl.col("by_itself") + 2 * slept * pl.lit(
+        wake_up, pl.Float64
+    )
+    return (
+        medians.join(alone, on="iteration", how="left")
+        .sort("iteration", pl.col("arm").cast(pl.Enum(names)))
+        .select(
+            "arm",
+            pl.col("iteration").alias("connections"),
+            (pl.col("scan_s") * 1000).round(1).alias("ms"),
+            (foreseen * 1000).round(1).alias("foreseen, ms"),
+            pl.col("reads").round(0),
+            pl.col("sleeps").round(0),
+        )
+    )
+
+
+def by_buffers(
+    values: pl.DataFrame, usual: int, few: Sequence[int]
+) -> pl.DataFrame:
+    """Workers against sync with so many MB of shared buffers: MB, connections, ratio, low, high.
+
+    ``arm`` is the arm with workers.
+    """
+    cached = values.filter(
+        pl.col("case") == "cached", pl.col("step") == "scan"
+    )
+    found = []
+    for megabytes in sorted({usual, *few}):
+        behind = "" if megabytes == usual else f", {megabytes} MB"
+        pair = [f"sync{behind}", f"worker{behind}"]
+        of_pair = cached.filter(
+            pl.col("arm").is_in(pair), pl.col("copy_of").is_null()
+        )
+        if of_pair["arm"].n_unique() < 2:
+            continue
+        effects = pg.paired_effects(
+            of_pair,
+            baseline=pair[0],
+            by=["case", "iteration", "step", "metric"],
+        )
+        found.append(
+            effects.select(
+                MB=pl.lit(megabytes),
+                connections=pl.format("{} at a time", "iteration"),
+                ratio="ratio",
+                low=pl.coalesce("low", "ratio"),
+                high=pl.coalesce("high", "ratio"),
+                arm=pl.lit("worker"),
+            )
+        )
+    return pl.concat(found) if found else pl.DataFrame()
+
+
+def wake_ups(samples: pl.DataFrame) -> pl.DataFrame:
+    """What waking a process takes (µs), by where it is: medians, least and most of the blocks."""
+    microseconds = 1e6 * pl.col("value")
+    return (
+        samples.filter(pl.col("step") == "wake-up")
+        .group_by(
+            pl.col("metric")
+            .replace(
+                {"same_core_s": "same core", "other_core_s": "other core"}
+            )
+            .alias("the other process is on the")
+        )
+        .agg(
+            microseconds.median().round(1).alias("median, µs"),
+            microseconds.min().round(1).alias("least"),
+            microseconds.max().round(1).alias("most"),
+        )
+        .sort("median, µs")
+    )
+
+
+def counted(samples: pl.DataFrame, metric: str) -> dict[str, float]:
+    """The median of a count over the blocks of the watched scan by one connection, by arm."""
+    rows = samples.filter(
+        pl.col("step") == "watched scan", pl.col("metric") == metric
+    )
+    rows = rows.filter(pl.col("iteration") == pl.col("iteration").min())
+    found = rows.group_by("arm").agg(pl.col("value").median()).iter_rows()
+    return dict(found)
+
+
+def tenth(number: float | None) -> float | None:
+    """A tenth of it, where it is known."""
+    return None if number is None else number / 10
+
+
+def alike(one: float, other: float) -> bool:
+    """Whether two numbers are within a tenth of each other."""
+    return abs(one - other) <= 0.1 * other

@@ -1,0 +1,207 @@
+"""Which commit: on a small repository whose numbers are known, and its builds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+
+from pgstudies.commits import Builder, Repository, as_text, bisect, moved_functions
+from pgstudies.errors import StudyError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+CONFIGURE = """#!/bin/sh
+for argument; do case $argument in --prefix=*) prefix=${argument#--prefix=};; esac; done
+source=$(dirname "$0")
+cat > Makefile <<END
+all:
+	cp $source/cost program
+install:
+	mkdir -p $prefix/bin
+	cp program $prefix/bin/postgres
+END
+"""
+
+
+def git(directory: Path, *arguments: str) -> str:
+    identity = {f"GIT_{who}_{what}": "someone@example.org" for who in ("AUTHOR", "COMMITTER")
+                for what in ("NAME", "EMAIL")}  # fmt: skip
+    done = subprocess.run(
+        ["git", "-C", str(directory), *arguments],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=os.environ | identity,
+    )
+    return done.stdout
+
+
+@pytest.fixture
+def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Repository]:
+    """A repository with a commit for each of some costs; None does not build."""
+    monkeypatch.setenv("PGSTUDIES_CACHE", str(tmp_path / "cache"))
+
+    def make(costs: Sequence[float | None]) -> Repository:
+        place = tmp_path / "project"
+        place.mkdir()
+        git(place, "init", "--quiet")
+        (place / "configure").write_text(CONFIGURE)
+        (place / "configure").chmod(0o755)
+        for number, cost in enumerate(costs):
+            (place / "number").write_text(str(number))
+            (place / "cost").unlink(missing_ok=True)
+            if cost is not None:
+                (place / "cost").write_text(str(cost))
+            git(place, "add", "--all")
+            git(place, "commit", "--quiet", "--message", f"Commit {number}")
+            git(place, "tag", f"v{number}")
+        return Repository(place)
+
+    return make
+
+
+def counted(repository: Repository, seen: list[str]) -> Callable[[str], float]:
+    """What a commit costs, by building it and reading its program."""
+    builder = Builder(repository)
+
+    def measure(sha: str) -> float:
+        seen.append(sha)
+        return float((builder.build(sha) / "bin" / "postgres").read_text())
+
+    return measure
+
+
+def subjects(repository: Repository, costs: Sequence[float | None]) -> list[str]:
+    found = bisect(repository, "v0", f"v{len(costs) - 1}", counted(repository, []))
+    return [step.commit.subject for step in found.steps]
+
+
+@pytest.mark.parametrize("first", range(1, 12))
+def test_the_commit_is_found_wherever_it_is(first: int, history: Callable[..., Repository]) -> None:
+    costs = [100.0] * first + [105.0] * (12 - first)
+    repository = history(costs)
+    seen: list[str] = []
+    found = bisect(repository, "v0", "v11", counted(repository, seen))
+    (step,) = found.steps
+    assert (step.commit.subject, step.before, step.after) == (f"Commit {first}", 100.0, 105.0)
+    assert len(step.among) == 1
+    assert len(seen) == len(set(seen)) <= 7  # both ends, and the binary logarithm of eleven
+
+
+def test_small_differences_do_not_mislead(history: Callable[..., Repository]) -> None:
+    costs = [100.0, 100.05, 99.96, 100.02, 110.0, 110.04, 109.97, 110.02]
+    assert subjects(history(costs), costs) == ["Commit 4"]
+
+
+def test_a_third_level_is_a_second_step(history: Callable[..., Repository]) -> None:
+    costs = [100.0, 100.0, 104.0, 104.0, 104.0, 104.0, 115.0, 115.0, 115.0]
+    assert subjects(history(costs), costs) == ["Commit 6", "Commit 2"]
+
+
+def test_a_commit_that_does_not_build_is_skipped_and_told(
+    history: Callable[..., Repository],
+) -> None:
+    costs = [100.0, 100.0, 100.0, None, 120.0, 120.0]
+    repository = history(costs)
+    found = bisect(repository, "v0", "v5", counted(repository, []))
+    (step,) = found.steps
+    assert [commit.subject for commit in step.among] == ["Commit 3", "Commit 4"]
+    assert (step.before, step.after) == (100.0, 120.0)
+    (reason,) = found.skipped.values()
+    assert "it does not build: " in reason
+    assert Path(reason.rpartition(": ")[2].rstrip(")")).exists()
+    text = as_text(found, "a thing done", {})
+    assert "by one of 2 commits" in text
+    assert "a thing done: 100 -> 120 (+20.0 %)" in text
+    assert "skipped" in text
+
+
+def test_a_build_that_fails_elsewhere_does_no_harm(history: Callable[..., Repository]) -> None:
+    costs = [100.0, None, 100.0, 100.0, 120.0, 120.0, None, 120.0]
+    assert subjects(history(costs), costs) == ["Commit 4"]
+
+
+def test_ends_that_do_not_differ_are_told(history: Callable[..., Repository]) -> None:
+    repository = history([100.0, 150.0, 100.0])
+    with pytest.raises(StudyError, match=r"do not differ: 100 and 100\.  Steps .* cancel out"):
+        bisect(repository, "v0", "v2", counted(repository, []))
+
+
+def test_an_end_without_a_number_is_told(history: Callable[..., Repository]) -> None:
+    repository = history([None, 100.0])
+    with pytest.raises(StudyError, match="v0 has no number to compare with: it does not build"):
+        bisect(repository, "v0", "v1", counted(repository, []))
+
+
+def test_the_users_checkout_stays_as_it_is(history: Callable[..., Repository]) -> None:
+    repository = history([100.0, 100.0, 120.0])
+    git(repository.source, "bisect", "start", "v2", "v0")
+    (repository.source / "cost").write_text("being edited")
+    (repository.source / "new").write_text("not added")
+    before = [git(repository.source, *what) for what in (["status", "-s"], ["rev-parse", "HEAD"])]
+    refs = git(repository.source, "for-each-ref")
+    bisect(repository, "v0", "v2", counted(repository, []))
+    after = [git(repository.source, *what) for what in (["status", "-s"], ["rev-parse", "HEAD"])]
+    assert after == before
+    assert git(repository.source, "for-each-ref") == refs
+    assert git(repository.source, "bisect", "log")
+
+
+def test_what_is_built_is_kept_until_there_is_no_room(history: Callable[..., Repository]) -> None:
+    repository = history([1.0, 2.0, 3.0])
+    shas = [repository.commit(f"v{n}").sha for n in range(3)]
+    with repository.held():
+        builder = Builder(repository, most_bytes=100_000)
+        places = [builder.build(sha) for sha in shas]
+        assert builder.built == 3
+        assert [builder.build(sha) for sha in shas] == places
+        assert builder.built == 3
+        crowded = Builder(repository, configure=["--other"], most_bytes=1)
+        newest = crowded.build(shas[0])
+        assert newest not in places
+        assert newest.is_dir()
+        assert not any(place.exists() for place in places)
+
+
+def test_two_at_a_time_are_refused(history: Callable[..., Repository]) -> None:
+    repository = history([1.0])
+    with (
+        repository.held(),
+        pytest.raises(StudyError, match="Another command builds from"),
+        Repository(repository.source).held(),
+    ):
+        pass
+
+
+def test_what_is_no_repository_or_commit_is_told(
+    history: Callable[..., Repository], tmp_path: Path
+) -> None:
+    with pytest.raises(StudyError, match="has no commit 'v9'"):
+        history([1.0]).commit("v9")
+    with pytest.raises(StudyError, match=r"git in .*not a git repository"):
+        Repository(tmp_path)
+
+
+def test_the_functions_that_moved_are_named(history: Callable[..., Repository]) -> None:
+    repository = history([100.0, 120.0])
+    found = bisect(repository, "v0", "v1", counted(repository, []))
+    (step,) = found.steps
+
+    def counts(sha: str) -> pl.DataFrame:
+        own = {"whole": 100.0, "scan": 60.0, "compare": 40.0}
+        if sha == step.commit.sha:
+            own |= {"whole": 120.0, "compare": 60.0}
+        return pl.DataFrame({"function": list(own), "own": list(own.values())})
+
+    table = moved_functions(step, counts)
+    assert table.rows() == [("compare", 40.0, 60.0, 20.0)]
+    text = as_text(found, "a thing done", {step.commit.sha: table})
+    assert "compare" in text
+    assert "+20" in text
+    assert max(map(len, text.splitlines())) <= 79

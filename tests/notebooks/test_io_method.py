@@ -1,0 +1,123 @@
+"""What the page of ``io_method`` leaves to its modules: its arms, and what it shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+import pytest
+
+import pgstudies as pg
+
+ARMS = pg.beside("io_method", "arms")
+READING = pg.beside("io_method", "reading")
+
+
+def arms_of(**asked: Any) -> dict[str, pg.Arm]:
+    none: dict[str, Any] = {"workers": [], "few_buffers_mb": [], "concurrencies": []}
+    more: dict[str, Any] = {"combine_kb": [], "releases": []}
+    return {arm.name: arm for arm in ARMS.arms(**none | more | asked)}
+
+
+def test_sync_is_the_baseline_and_three_workers_the_default() -> None:
+    arms = arms_of(workers=[1, 32])
+    assert list(arms) == ["sync", "worker", "worker, 1", "worker, 32", "io_uring"]
+    assert "io_workers" not in arms["worker"].settings
+    assert arms["worker, 32"].settings == {"io_method": "worker", "io_workers": "32"}
+    assert arms["worker, 1"].description.startswith("1 worker in")
+    assert arms["io_uring"].options["cases"] == ("cached",)
+
+
+def test_few_buffers_are_measured_both_ways() -> None:
+    arms = arms_of(few_buffers_mb=[16])
+    both = [arms[name].settings for name in ("sync, 16 MB", "worker, 16 MB")]
+    assert [s["io_method"] for s in both] == ["sync", "worker"]
+    assert all(s["shared_buffers"] == "16MB" for s in both)
+
+
+def test_a_larger_read_needs_the_servers_leave() -> None:
+    (arm,) = (arm for name, arm in arms_of(combine_kb=[1024]).items() if "combine" in name)
+    assert arm.settings["io_combine_limit"] == arm.settings["io_max_combine_limit"] == "1024kB"
+
+
+def test_a_release_before_18_has_one_way_to_read() -> None:
+    arms = arms_of(releases=["17", "18"])
+    assert arms["17"].settings == {}
+    assert arms["18, sync"].settings == {"io_method": "sync"}
+    assert (arms["17"].server, arms["18, worker"].server) == ("17", "18")
+
+
+def watched(arm: str, iteration: int, **metrics: float) -> list[dict[str, Any]]:
+    place = {"arm": arm, "iteration": iteration, "step": "watched scan", "case": "cached"}
+    return [place | {"metric": name, "value": value} for name, value in metrics.items()]
+
+
+SAMPLES = pl.DataFrame(
+    [
+        *watched("sync", 1, scan_s=0.010, sleeps=2.0, reads=400.0),
+        *watched("worker", 1, scan_s=0.030, sleeps=202.0, reads=400.0),
+        *watched("sync", 4, scan_s=0.020, sleeps=50.0, reads=400.0),
+        {"arm": "sync", "iteration": 0, "step": "wake-up", "case": "", "metric": "other_core_s"}
+        | {"value": 20e-6},
+    ]
+)
+
+
+def test_two_wake_ups_are_foreseen_for_every_sleep() -> None:
+    table = READING.closer(SAMPLES, ["sync", "worker"])
+    assert table["arm"].to_list() == ["sync", "worker", "sync"]
+    assert table["ms"].to_list() == [10.0, 30.0, 20.0]
+    assert table["foreseen, ms"].to_list() == pytest.approx([10.0, 10 + 200 * 0.04, 20.0])
+
+
+def test_workers_are_compared_at_equal_shared_buffers() -> None:
+    place = {"case": "cached", "iteration": 4, "step": "scan", "metric": "duration_s", "unit": "s"}
+    seconds = {"sync": 1.0, "worker": 1.2, "sync, 16 MB": 1.0, "worker, 16 MB": 4.0}
+    values = pl.DataFrame(
+        [
+            place | {"block": block, "arm": arm, "position": 1, "copy_of": None, "value": value}
+            for block in range(1, 7)
+            for arm, value in seconds.items()
+        ],
+        schema_overrides={"copy_of": pl.String()},
+    )
+    table = READING.by_buffers(values, 128, [16, 64])
+    assert table["MB"].to_list() == [16, 128]
+    assert table["ratio"].to_list() == pytest.approx([4.0, 1.2])
+
+
+def test_what_was_not_watched_is_unknown() -> None:
+    table = READING.closer(SAMPLES.filter(pl.col("metric") == "scan_s"), ["sync", "worker"])
+    assert table["sleeps"].to_list() == [None] * 3
+    assert READING.counted(SAMPLES, "sleeps") == {"sync": 2.0, "worker": 202.0}
+    assert READING.counted(SAMPLES.clear(), "sleeps") == {}
+
+
+@pytest.mark.parametrize(
+    ("step", "case", "iteration", "words"),
+    [
+        ("scan", "cached", 1, "scans in cache, 1 connection"),
+        ("scan", "cached", 4, "scans in cache, 4 connections"),
+        ("scan", "network, 5 ms", 1, "cold scan, network, 5 ms"),
+        ("lookup", "network, 0.5 ms", 1, "lookups, network, 0.5 ms"),
+    ],
+)
+def test_a_step_says_where_the_data_is(step: str, case: str, iteration: int, words: str) -> None:
+    table = pl.DataFrame({"step": [step], "case": [case], "iteration": [iteration]})
+    assert READING.named(table)["step"].to_list() == [words]
+    if case != "cached":
+        assert case in {READING.network(5.0), READING.network(0.5)}
+
+
+def test_wake_ups_are_told_in_microseconds() -> None:
+    rows = [("same_core_s", 3e-6), ("same_core_s", 5e-6), ("other_core_s", 29e-6)]
+    samples = pl.DataFrame(rows, schema=["metric", "value"], orient="row")
+    table = READING.wake_ups(samples.with_columns(step=pl.lit("wake-up")))
+    assert table.rows() == [("same core", 4.0, 3.0, 5.0), ("other core", 29.0, 29.0, 29.0)]
+
+
+def test_counts_are_alike_within_a_tenth() -> None:
+    assert READING.alike(95, 100)
+    assert not READING.alike(80, 100)
+    assert READING.tenth(None) is None
+    assert READING.tenth(50.0) == 5.0
