@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 from contextlib import suppress
@@ -126,9 +127,13 @@ class Builder:
             del sizes[oldest]
 
 
+_ERROR = re.compile(r"\b(error|ERROR): ")
+
+
 def _why(log: Path) -> str:
     """The first line of a log that tells of an error, and where the rest is."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    told = next((line.strip() for line in lines if "error" in line.lower()), None)
+    # Not every line with "error" is one: configure asks for -Werror.
+    told = next((line.strip() for line in lines if _ERROR.search(line)), None)
     last = lines[-1].strip() if lines else "nothing was said"
     return f"it does not build: {told or last} (all of it: {log})"
