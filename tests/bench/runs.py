@@ -1,6 +1,6 @@
 """How often an interval misses where each run has a luck of its own: one run, and several together.
 
-The table in book/method.md: ``python -m tests.bench.runs``, a minute.
+The table in book/method.md: ``python -m tests.bench.runs``, half a minute.
 """
 
 from __future__ import annotations

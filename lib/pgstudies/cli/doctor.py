@@ -267,26 +267,16 @@ def _features(server: Server) -> Check:
     )
 
 
-_DEAR_S = 10e-6
-"""What a wake-up may take before it is told: about as long as to copy 128 kB from the cache."""
-
-
 def _wake_up() -> Check:
     try:
         same, other = (wake_up_seconds(same_core=is_same) for is_same in (True, False))
     except CannotRun as reason:
         return Check("wake-up", None, f"what waking a process takes was not measured: {reason}")
-    took = (
-        f"waking a process takes {1e6 * other:.0f} µs on another core, {1e6 * same:.0f} µs on the "
-        f"same one"
-    )
-    if other <= _DEAR_S:
-        return Check("wake-up", True, took)
     return Check(
         "wake-up",
-        None,
-        f"{took}: with io_method = worker, the default of 18, scans of cached tables take longer, "
-        f"with few shared buffers several times; `pgstudies run io_method` shows how much",
+        True,
+        f"waking a process takes {1e6 * other:.0f} µs on another core, {1e6 * same:.0f} µs on the "
+        f"same one; with io_method = worker, 18's default, a read that is waited for takes two",
     )
 
 

@@ -61,16 +61,17 @@ class Repository:
         except OSError as error:
             raise cannot_write(error, self.place, "PGSTUDIES_CACHE") from error
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise StudyError(
+                    f"Another command builds from {self.source}: wait until it has ended."
+                ) from None
             if not (self.clone / ".git" / "HEAD").exists():
                 shutil.rmtree(self.clone, ignore_errors=True)
                 how = ["clone", "--quiet", "--shared", "--no-checkout"]
                 _git(self.place, *how, str(self.source), str(self.clone))
             yield
-        except BlockingIOError:
-            raise StudyError(
-                f"Another command builds from {self.source}: wait until it has ended."
-            ) from None
         finally:
             os.close(lock)
 
