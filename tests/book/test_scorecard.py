@@ -16,7 +16,9 @@ from pgstudies.analysis._claims import claims
 from pgstudies.analysis.agreement import judge
 from pgstudies.book import _scorecard as scorecards
 from pgstudies.book._score_table import (
+    PICTURE,
     checks_line,
+    left,
     row_id,
     score_front,
 )
@@ -374,6 +376,23 @@ def test_tiles_escape_what_they_show(cards: pl.DataFrame) -> None:
     assert all(o.sign in tiles for o in OUTCOMES.values())
     ids = re.findall(r'href="studies/scorecard.html#([^"]+)"', tiles)
     assert ids == [row_id(row) for row in cards.iter_rows(named=True)]
+
+
+def test_what_is_left_of_an_effect_is_placed_between_none_and_all() -> None:
+    row: dict[str, Any] = {"kind": "direction", "published_ratio": 4.0, "ratio": 2.0}
+    row |= {"low": 1.0, "high": 4.0}
+    half = (PICTURE["gone"] + PICTURE["published"]) / 2
+    placed = left(row)
+    assert placed == {"x": half, "from": PICTURE["gone"], "to": PICTURE["published"]} | {
+        "beyond": False
+    }
+    inverse = {name: 1 / row[name] for name in ("published_ratio", "ratio")}
+    assert left(row | inverse | {"low": 0.25, "high": 1.0}) == placed
+    far = left(row | {"ratio": 0.01, "low": 0.01, "high": 0.01})
+    assert far is not None
+    assert far["beyond"]
+    assert left(row | {"kind": "alike"}) is None  # no effect was claimed
+    assert left(row | {"published_ratio": None}) is None
 
 
 @pytest.mark.usefixtures("in_process")

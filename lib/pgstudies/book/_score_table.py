@@ -74,7 +74,7 @@ def left(row: Mapping[str, Any]) -> dict[str, Any] | None:
     where the post claims no change or has no figure, and without a ratio of ours.
     """
     published, ratio = row["published_ratio"], row["ratio"]
-    if not ratio or published in {None, 1.0}:
+    if not ratio or row["kind"] == "alike" or published in {None, 1.0}:
         return None
     unit = PICTURE["published"] - PICTURE["gone"]
 
