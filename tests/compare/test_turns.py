@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pgstudies.compare.plan import Forecast, fit, fit_lines, next_look
+from pgstudies.compare.plan import _NOTEBOOK_S, Forecast, fit, fit_lines, next_look
 from pgstudies.compare.turns import LEAST, MOST, Repeats, repeats_in
 
 ARMS = ["heap, baseline", "heap, baseline (again)"]
@@ -41,7 +41,10 @@ def record(between_turns: float, between_blocks: float, blocks: int = 8) -> Any:
     info = {
         "study": "compare_cluster_order",
         "parameters": {"selects": 40},
-        "arms": [{"name": ARMS[0], "copy_of": None}, {"name": ARMS[1], "copy_of": ARMS[0]}],
+        "arms": [
+            {"name": ARMS[0], "copy_of": None, "not_run": None},
+            {"name": ARMS[1], "copy_of": ARMS[0], "not_run": None},
+        ],
     }
     return SimpleNamespace(info=info, measured=measured, blocks=blocks)
 
@@ -58,6 +61,17 @@ def test_the_cost_of_turns_is_told_by_when_they_ended() -> None:
     # Twice the turns take a fifth of the arm's time more.
     assert repeats.more("heap", 80) == pytest.approx(0.2, abs=0.01)
     assert repeats.more("another", 80) == 0
+
+
+def test_arms_that_did_not_run_have_no_part_in_the_turns() -> None:
+    ran = record(0.1, 0.1)
+    lacking = record(0.1, 0.1)
+    lacking.info["arms"] += [
+        {"name": "patched, baseline", "copy_of": None, "not_run": "it needs release 18"},
+        {"name": "patched, baseline (again)", "copy_of": "patched, baseline", "not_run": "as it"},
+    ]
+    arms = {ARMS[0]: "heap"}
+    assert repeats_in(lacking, arms) == repeats_in(ran, arms)
 
 
 def test_more_turns_where_they_differ_and_fewer_where_blocks_do() -> None:
@@ -95,7 +109,7 @@ def test_the_next_look_is_half_as_many_blocks_on_and_ends_with_the_time() -> Non
     eight = next_look(fitted, ["a"], 1e6)
     assert eight is not None
     assert eight.blocks == fitted.blocks + fitted.blocks // 2
-    last = next_look(fitted, ["a"], 6.0 + 2 * fitted.block_s["a"] + 1)
+    last = next_look(fitted, ["a"], _NOTEBOOK_S + 2 * fitted.block_s["a"] + 1)
     assert last is not None
     assert last.blocks == fitted.blocks + 2
-    assert next_look(fitted, ["a"], 6.0 + fitted.block_s["a"] - 1) is None
+    assert next_look(fitted, ["a"], _NOTEBOOK_S + fitted.block_s["a"] - 1) is None

@@ -61,9 +61,10 @@ Examples:
 
 \b
 Exit codes:
-  0    no step is slower
+  0    no step was found to be slower
   1    a step is slower: a regression
-  2    not decided, or a guard failed
+  2    not decided: a guard failed, a study could not be compared, or, with
+       --strict, a step is open
   3    the comparison could not be run
   130  interrupted; the report has the finished blocks
 """
@@ -182,6 +183,14 @@ def compare(  # noqa: D103  (its help is above)
         bool,
         typer.Option("--clock", help="Judge every step by wall time, none by CPU time."),
     ] = False,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict",
+            help="Exit with 2 unless every step is decided: slower, faster, or equivalent within "
+            "the margin.",
+        ),
+    ] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Print the plan and exit.")] = False,
     full: Annotated[
         bool, typer.Option("--full", help="Print every step and guard, and the method.")
@@ -232,6 +241,7 @@ def compare(  # noqa: D103  (its help is above)
             until_decided=until_decided,
             instructions=instructions,
             clock=clock,
+            strict=strict,
         )
         if until_decided and blocks is not None:
             raise StudyError(
@@ -431,6 +441,7 @@ def _planned(
     """
     from ..compare.plan import (
         FIRST_LOOK,
+        REPORT_S,
         as_before,
         fit,
         fit_lines,
@@ -468,7 +479,7 @@ def _planned(
     if request.blocks is not None:
         fitted = of_blocks(plans, request.blocks)
     else:
-        fitted = fit(plans, 60 * minutes - spent_s - (time.monotonic() - began))
+        fitted = fit(plans, 60 * minutes - REPORT_S - spent_s - (time.monotonic() - began))
     for line in forecast_lines(
         request.comparison, plans, blocks=fitted.blocks, margin=request.margin
     ):
@@ -500,7 +511,7 @@ def _reported(
     typer.echo(as_text(result, command, full=full))
     text = as_text(result, command, full=True)
     typer.echo(f"\nReport: {write_report(result, request, text, target)}")
-    return 130 if interrupted else exit_code(result.effects)
+    return 130 if interrupted else exit_code(result.effects, strict=request.strict)
 
 
 def _result(request: Request, measured: list[Measured], counts: Counted | None = None) -> Result:
@@ -512,6 +523,7 @@ def _result(request: Request, measured: list[Measured], counts: Counted | None =
         case=request.case,
         margin=request.margin,
         clock=request.clock,
+        strict=request.strict,
         until_decided=request.until_decided,
         profile=request.profile,
         counted=counts,

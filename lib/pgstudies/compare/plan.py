@@ -21,7 +21,7 @@ from ..paths import records_dir
 from ..records.reading import infos_below, is_of_this_host, list_records, readable_records
 from ..terminal import rough_duration
 from .measured import CPU, TIME, judging
-from .turns import repeats_in
+from .turns import copied_arms, repeats_in
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -36,8 +36,12 @@ _MOST_SHOWN = 6
 _BY = ["case", "step", "metric"]
 
 
-_NOTEBOOK_S = 6.0
-"""What starting a notebook and its servers takes, where no record tells more."""
+_NOTEBOOK_S = 12.0
+"""What starting a notebook and leaving it takes, beside what a record tells (s)."""
+
+
+REPORT_S = 20.0
+"""What judging the blocks and writing the report takes (s)."""
 
 
 class Before(NamedTuple):
@@ -322,7 +326,7 @@ def _timed(record: Record) -> pl.DataFrame:
 
 def _noise(record: Record, case: str | None) -> pl.DataFrame:
     """How far two equal arms differ from block to block, by step: the median over the arms."""
-    pairs = [(arm["copy_of"], arm["name"]) for arm in record.info["arms"] if arm["copy_of"]]
+    pairs = copied_arms(record)
     values = round_values(_timed(record))
     judged = judging(values, place=("step", "case"), baseline=None)
     values = values.join(judged, on=["step", "case", "metric"], how="semi", maintain_order="left")

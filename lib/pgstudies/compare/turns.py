@@ -115,6 +115,15 @@ def _turns(samples: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def copied_arms(record: Record) -> list[tuple[str, str]]:
+    """The arms that ran twice in every block, each with the name of its second copy."""
+    return [
+        (arm["copy_of"], arm["name"])
+        for arm in record.info["arms"]
+        if arm["copy_of"] and not arm["not_run"]
+    ]
+
+
 def _is_of(steps: Sequence[str]) -> pl.Expr:
     """Whether a row is of these steps, or of these steps and cases."""
     return pl.col("step").is_in(steps) | pl.concat_str("step", "case", separator=", ").is_in(steps)
@@ -124,10 +133,10 @@ def _wanted(record: Record, steps: Sequence[str], turns: int, share: float) -> i
     """The median over the steps and arms that have a second copy."""
     times = record.measured.filter(pl.col("metric") == TIME, _is_of(steps))
     found: list[float] = []
-    for arm in record.info["arms"]:
-        if arm["copy_of"] and record.blocks >= MINIMUM_BLOCKS:
-            copies = times.filter(pl.col("arm").is_in([arm["copy_of"], arm["name"]]))
-            found += _best(round_values(copies), arm["copy_of"], turns, share)
+    for original, copy in copied_arms(record) if record.blocks >= MINIMUM_BLOCKS else []:
+        copies = times.filter(pl.col("arm").is_in([original, copy]))
+        if copies["arm"].n_unique() == 2:
+            found += _best(round_values(copies), original, turns, share)
     return max(LEAST, min(MOST * turns, round(median(found)))) if found else turns
 
 

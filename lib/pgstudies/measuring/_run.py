@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Span:
-    """When the turns of an arm in a block began and ended, and how long they took together (s)."""
+    """When an arm's block began and ended, and how long its turns took together (s)."""
 
     started_at: str
     finished_at: str = ""
@@ -163,6 +163,7 @@ class Run:
     def _group(self, block: int, group: int, arms: Sequence[Arm]) -> list[tuple[Any, ...]]:
         """Start every arm anew, let them take turns until all have done, and stop them."""
         trials: dict[str, Trial] = {}
+        began = _now()  # a block takes as long as its restoring, too
         with ExitStack() as stack:
             stack.callback(lambda: self.instances.stop(arms))
             self.instances.make_room(arms)
@@ -175,7 +176,7 @@ class Run:
                         trials[name] = stack.enter_context(self._trial(arm, block, group))
                 except CannotRun as reason:
                     self._cannot_run(arm, reason)
-            self._take_turns(trials, block)
+            self._take_turns(trials, block, began)
         for name, trial in trials.items():
             self._note(self.arms[name], trial)
         return [row for name, trial in trials.items() if name not in self.not_run
@@ -192,10 +193,10 @@ class Run:
             witness=self.witnesses.get(arm.name),
         )
 
-    def _take_turns(self, trials: dict[str, Trial], block: int) -> None:
+    def _take_turns(self, trials: dict[str, Trial], block: int, began_at: str) -> None:
         """Round by round, every arm does one turn, in random order."""
         turns = {name: self._turns(trial) for name, trial in trials.items()}
-        spans = {name: _Span(_now()) for name in trials}
+        spans = {name: _Span(began_at) for name in trials}
         turn = 0
         while turns:
             turn += 1
