@@ -177,9 +177,32 @@ def test_a_faster_candidate_is_no_regression() -> None:
     assert verdict_of(made_up(samples_of({"insert": logs(0.8), "select": logs(1.0)}))) == 0
 
 
-def test_what_is_open_is_not_decided() -> None:
+def test_what_noise_hides_is_no_regression_and_is_told_with_its_width() -> None:
     wide = [8 * noise + 0.02 for noise in NOISE]
-    assert verdict_of(made_up(samples_of({"insert": wide, "select": logs(1.0)}))) == 2
+    noisy = made_up(samples_of({"insert": wide, "select": logs(1.0)}))
+    assert verdict_of(noisy) == 0
+    first = " ".join(as_text(result(noisy)).partition("\n\n")[0].split())
+    assert first == (
+        "No regression found: 0 of 2 steps slower, 0 faster, 1 equivalent within 2 %; "
+        "1 known no better than within 2.5 to 2.5 %."
+    )
+
+
+def test_strictly_what_is_open_is_not_decided() -> None:
+    wide = [8 * noise + 0.02 for noise in NOISE]
+    effects = result(made_up(samples_of({"insert": wide, "select": logs(1.0)}))).effects
+    assert exit_code(effects, strict=True) == 2
+    assert exit_code(result(well()).effects, strict=True) == 0
+
+
+def test_where_noise_hides_every_step_nothing_is_decided() -> None:
+    wide = [8 * noise for noise in NOISE]
+    assert verdict_of(made_up(samples_of({"insert": wide}))) == 2
+
+
+def test_too_few_blocks_for_an_interval_decide_nothing() -> None:
+    few = {"insert": logs(1.0)[:4], "select": logs(1.0)}
+    assert verdict_of(made_up(samples_of(few))) == 2
 
 
 def answering_otherwise(*steps: str) -> Measured:

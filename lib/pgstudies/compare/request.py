@@ -42,6 +42,7 @@ class Request:
     until_decided: bool = False
     instructions: bool = False
     clock: bool = False
+    strict: bool = False
 
     @property
     def comparison(self) -> Comparison:
@@ -221,6 +222,7 @@ _FITS: dict[str, Callable[[object], bool]] = {
     "until_decided": lambda v: isinstance(v, bool),
     "instructions": lambda v: isinstance(v, bool),
     "clock": lambda v: isinstance(v, bool),
+    "strict": lambda v: isinstance(v, bool),
     "margin": lambda v: _is_number(v, 0.001, 1.0),
     "blocks": _is_blocks,
     "minutes": lambda v: v is None or _is_number(v, 0.01, 1e6),

@@ -36,6 +36,7 @@ class Result:
         profile: The size of the run.
         anytime: Whether the intervals are confidence sequences, as it was looked at on the way.
         counted: Instructions of both sides, where they were asked for.
+        strict: Whether a step that is open keeps the comparison from being decided.
 
     """
 
@@ -49,6 +50,7 @@ class Result:
     profile: str
     anytime: bool = False
     counted: Counted | None = None
+    strict: bool = False
 
     @property
     def host(self) -> Mapping[str, Any]:
@@ -87,6 +89,7 @@ def result_of(
     until_decided: bool = False,
     profile: str,
     counted: Counted | None = None,
+    strict: bool = False,
 ) -> Result:
     """Work out everything; raises StudyError when no block is finished.
 
@@ -110,6 +113,7 @@ def result_of(
         profile=profile,
         anytime=anytime,
         counted=counted,
+        strict=strict,
     )
 
 
@@ -144,13 +148,26 @@ def undecided(result: Result) -> list[str]:
     return result.effects.filter(is_open)["study"].unique(maintain_order=True).to_list()
 
 
-def exit_code(effects: pl.DataFrame) -> int:
-    """0: nothing is slower; 1: something is; 2: it could not be decided.
+def is_hidden(*, strict: bool = False) -> pl.Expr:
+    """Whether a step of ``with_guards`` has an interval that is wider than the margin asks for.
 
-    ``effects`` are those of ``with_guards``: a step for which a guard failed is not decided, and
-    one that is slower counts whatever is not decided of the others.
+    Nothing was found there, and the interval says what there may yet be; ``strict`` lets no step
+    go with that.
+    """
+    is_open = pl.col("failed").is_null() & pl.col("verdict").is_in(OPEN)
+    return is_open & pl.col("low").is_not_null() & pl.lit(not strict)
+
+
+def exit_code(effects: pl.DataFrame, *, strict: bool = False) -> int:
+    """0: nothing was found to be slower; 1: something was; 2: it could not be decided.
+
+    ``effects`` are those of ``with_guards``: a step for which a guard failed, or that has no
+    interval, is not decided, and one that is slower counts whatever is not decided of the others.
+    Not decided is also a comparison in which no step is, and with ``strict`` one with any step
+    that is open.
     """
     decided = effects.filter(IS_DECIDED)
     if "slower" in decided["verdict"]:
         return 1
-    return 0 if decided.height == effects.height else 2
+    hidden = effects.filter(is_hidden(strict=strict))
+    return 0 if decided.height and decided.height + hidden.height == effects.height else 2

@@ -13,7 +13,7 @@ from ..records import built_with
 from ..terminal import printable
 from ._guards import named, not_compared
 from .measured import CPU, PLACE
-from .result import IS_DECIDED, decisive_failures, exit_code
+from .result import IS_DECIDED, decisive_failures, exit_code, is_hidden
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,13 +63,21 @@ def headline(result: Result) -> str:
     left = count - decided.height
     steps = f"{count} step{'s' if count != 1 else ''}"
     said = f"{slower} of {steps} slower, {faster} faster"
+    margin = f"{100 * result.margin:g} %"
+    code = exit_code(effects, strict=result.strict)
+    if code == 0 and not left:
+        return f"No regression: {said}, the others equivalent within {margin}."
+    if code == 0:
+        alike = decided.height - slower - faster
+        hidden = _half_widths(effects.filter(is_hidden()))
+        return (
+            f"No regression found: {said}, {alike} equivalent within {margin}; {left} known no "
+            f"better than within {min(hidden):.1f} to {max(hidden):.1f} %."
+        )
     if left:
         said += f", {left} not decided"
-    code = exit_code(effects)
     if code == 1:
         return f"REGRESSION: {said}."
-    if code == 0:
-        return f"No regression: {said}, the others equivalent within {100 * result.margin:g} %."
     failed = decisive_failures(result.guards)["guard"].to_list()
     why = f", because a guard failed ({', '.join(failed)})" if failed else ""
     return f"Not decided{why}: {said}."
@@ -77,11 +85,16 @@ def headline(result: Result) -> str:
 
 def noise(effects: pl.DataFrame) -> str | None:
     """The half-width of the intervals, median and worst; None where no step has an interval."""
-    half = ((pl.col("high") / pl.col("low")).log() / 2).exp() - 1
-    percent = effects.select(100 * half).to_series().drop_nulls().drop_nans().to_list()
+    percent = _half_widths(effects)
     if not percent:
         return None
     return f"CI half-width: median {median(percent):.1f} %, worst {max(percent):.1f} %."
+
+
+def _half_widths(effects: pl.DataFrame) -> list[float]:
+    """The half-widths of the intervals there are (%)."""
+    half = ((pl.col("high") / pl.col("low")).log() / 2).exp() - 1
+    return effects.select(100 * half).to_series().drop_nulls().drop_nans().to_list()
 
 
 def _who(result: Result, command: str) -> list[str]:
