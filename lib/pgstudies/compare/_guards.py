@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import polars as pl
 
-from ..analysis.diagnostics import ALPHA, checks
+from ..analysis.diagnostics import checks
 from ..analysis.families import flipped
 from ..analysis.intervals import hodges_lehmann
 from ..analysis.pairing import log_ratios
@@ -29,6 +28,10 @@ SCHEMA: dict[str, pl.DataType] = {
     "steps": pl.List(pl.String()),
     "sentence": pl.String(),
 }
+
+
+FALSE_ALARMS = 0.02
+"""How often any of the guards that rest on a test fails, at most, although nothing is wrong."""
 
 
 _CHANCE = " Without a second copy of the baseline, what is drawn at random counts as different."
@@ -205,18 +208,18 @@ def _clock(measured: Sequence[Measured], effects: pl.DataFrame) -> Outcome:
         .agg(d=(pl.col(TIME) - pl.col(CPU)).sort_by("block").fill_nan(None))
         .filter(pl.col("d").list.drop_nulls().list.len() > 0)
     )
-    p_values = flipped(waited["d"].to_list()).p_value
+    p_values, least = flipped(waited["d"].to_list())
     edge = math.log1p(float(by_cpu["margin"].max() or 0.0))  # type: ignore[arg-type]
     said, steps = [], []
     for row, p_value in zip(waited.iter_rows(named=True), p_values, strict=True):
         more = hodges_lehmann([d for d in row["d"] if d is not None])
-        if p_value <= ALPHA and abs(more) > edge:
+        if p_value <= LEVEL and abs(more) > edge:
             steps.append(step_name([row[column] for column in PLACE]))
             said.append(f"{steps[-1]}: wall time grew {math.exp(more):.3f} times as much")
     if steps:
         sentence = f"CPU time and wall time disagree; --clock judges by wall time. {named(said)}."
         return Outcome(passed=False, sentence=sentence, steps=steps)
-    if np.isnan(p_values).all():
+    if not (least <= LEVEL).any():
         return Outcome(passed=None, sentence="Too few blocks to tell.")
     count = f"{by_cpu.height} step{'s' if by_cpu.height != 1 else ''}"
     return Outcome(
@@ -230,7 +233,14 @@ def _diagnosed(
     times = rounds_of(measured, pl.col("metric").is_in([TIME, CPU])).join(
         effects, on=[*PLACE, "metric"], how="semi"
     )
-    margin = float(effects["margin"].max() or 0.0)  # type: ignore[arg-type]
+    return diagnosed(times, margin=float(effects["margin"].max() or 0.0))  # type: ignore[arg-type]
+
+
+def diagnosed(times: pl.DataFrame, *, margin: float) -> list[tuple[str, bool, Outcome]]:
+    """The guards that are ``diagnostics.checks`` of the sides' times, as of ``rounds_of``.
+
+    Each with its name, whether it decides, and what it found.
+    """
     looked = checks(times, baseline=BASELINE, by=[*PLACE, "metric"])
     found = {name: _of_check(looked.filter(check=name), name, margin) for name in _CHECKS}
     if AGAIN not in times["arm"]:
@@ -239,16 +249,15 @@ def _diagnosed(
 
 
 def _of_check(looked: pl.DataFrame, name: str, margin: float) -> Outcome:
-    # Those that decide are a family, and only what could make, or hide, a difference counts.
-    level = ALPHA / (len(_CHECKS) - len(_EXPLAIN))
+    # Only what could make, or hide, a difference counts.
     found = looked.filter(
-        pl.col("p_family") <= level, pl.col("change").log1p().abs() > math.log1p(margin)
+        pl.col("p_family") <= LEVEL, pl.col("change").log1p().abs() > math.log1p(margin)
     )
     if found.height:
         places = [step_name([row[c] for c in PLACE]) for row in found.iter_rows(named=True)]
         said = [f"{p}: {s}" for p, s in zip(places, found["sentence"], strict=True)]
         return Outcome(passed=False, sentence=f"{named(said)}.", steps=places)
-    if looked.filter(pl.col("least") <= level).height:
+    if looked.filter(pl.col("least") <= LEVEL).height:
         return Outcome(passed=True, sentence=_CHECKS[name])
     lacking = "blocks, or turns in a block," if name == "settling" else "blocks"
     return Outcome(passed=None, sentence=f"Too few {lacking} to tell.")
@@ -263,6 +272,11 @@ _CHECKS = {
 
 
 _EXPLAIN = ("settling",)
+
+
+LEVEL = FALSE_ALARMS / (1 + len(_CHECKS) - len(_EXPLAIN))
+"""The level of each of those that decide: these checks, and the clock.  Fewer than 9 blocks cannot
+reach it."""
 
 
 def _machine(measured: Sequence[Measured]) -> Outcome:

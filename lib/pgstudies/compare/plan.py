@@ -230,8 +230,9 @@ def next_look(fitted: Fit, studies: Collection[str], seconds: float) -> Fit | No
     )
 
 
-GOAL_BLOCKS = 8
-"""Blocks that every study is to have, before time goes into more turns of a block."""
+GOAL_BLOCKS = 9
+"""Blocks that every study is to have, before time goes into more turns of a block: what every guard
+needs."""
 
 
 FIRST_LOOK = 8
@@ -241,7 +242,7 @@ FIRST_LOOK = 8
 def fit(plans: Sequence[Forecast], seconds: float) -> Fit:
     """As many blocks of every study as fit into ``seconds``; the same number of each.
 
-    Blocks have the turns that suit their costs and variances, or fewer if only so 8 blocks fit.
+    Blocks have the turns that suit their costs and variances, or fewer if only so 9 blocks fit.
     Where these are too few to decide anything, the dearest arms are left out, until they are not.
     """
     starts = {plan.study: plan.start_s for plan in plans}
