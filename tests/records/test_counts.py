@@ -136,6 +136,18 @@ def test_a_verdict_stands_beside_the_ratio_of_instructions(
     assert ratios["drop"] == pytest.approx(2.5)
     assert name == path.name
 
+    # A newer record of another unit takes nothing away, and one of the same is the one that tells.
+    newer = path.with_name("20261123T100000Z-here-abd")
+    later = {"started_at": "2026-11-23T10:00:00+00:00"}
+    write_whole(newer, info | later, samples_of("9.6", "one session started", 0, scaled(9)))
+    assert claims_counted() == (ratios, name)
+    newest = path.with_name("20261124T100000Z-here-abe")
+    again = [
+        samples_of(arm, "one function dropped", n, scaled(f * f)) for (arm, n), f in counts.items()
+    ]
+    write_whole(newest, info | {"started_at": "2026-11-24T10:00:00+00:00"}, pl.concat(again))
+    assert claims_counted() == ({"drop": pytest.approx(6.25)}, newest.name)
+
     def shown(ratio: float) -> dict[str, Any]:
         values = {"9.3": [1.0] * 8, "9.6": [ratio] * 8}
         samples = made_up.samples(values, metric="cpu_s", step="drop")

@@ -5,6 +5,7 @@ from ._format import info_in as info_in
 from .counts import INSTRUCTIONS as INSTRUCTIONS
 from .counts import claims_counted as claims_counted
 from .counts import count_samples as count_samples
+from .counts import counted_since as counted_since
 from .counts import fullest_counts as fullest_counts
 from .counts import functions_counted as functions_counted
 from .counts import moved as moved

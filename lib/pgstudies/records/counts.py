@@ -102,28 +102,41 @@ def fullest_counts() -> Record | None:
 
     A quick run of two units does not hide a record of all.
     """
+    return max(_newest_first(), key=lambda r: units_counted(r).height, default=None)
+
+
+def counted_since(record: Record) -> list[Record]:
+    """The newer complete records of counts, newest first."""
+    return [r for r in _newest_first() if r.info["started_at"] > record.info["started_at"]]
+
+
+def _newest_first() -> list[Record]:
     known = pl.concat([list_records(None).clear(), *map(list_records, rooms("counts"))])
-    complete = known.filter(pl.col("status") == "complete").sort("started_at")
-    records = list(readable_records(complete["path"]))
-    return max(records[::-1], key=lambda r: units_counted(r).height, default=None)
+    complete = known.filter(pl.col("status") == "complete").sort("started_at", descending=True)
+    return list(readable_records(complete["path"]))
 
 
 def claims_counted() -> tuple[dict[str, float], str]:
-    """By a claim's id, its ratio in instructions, by the fullest record of counts; and its name.
+    """By a claim's id, its ratio in instructions; and the names of the records that counted them.
 
-    A claim of which something was not counted is not there.  Nothing where there is no record.
+    A ratio is of one record, the newest that has both sides of it: a count is the same in each, but
+    two records need not have the same programs.  A claim that no record counted is not there.
     """
-    record = fullest_counts()
-    if record is None:
-        return {}, ""
-    counts = {
-        (arm, unit, number): count
-        for arm, unit, number, nested, count, _ in units_counted(record).iter_rows()
-        if not nested
-    }
     wanted = [r for room in rooms().values() for r in room.read("units.toml").get("ratio", [])]
-    ratios = {ratio["id"]: _ratio(ratio, counts) for ratio in wanted}
-    return {name: ratio for name, ratio in ratios.items() if ratio is not None}, record.path.name
+    found: dict[str, float] = {}
+    names = []
+    for record in _newest_first():
+        counts = {
+            (arm, unit, number): count
+            for arm, unit, number, nested, count, _ in units_counted(record).iter_rows()
+            if not nested
+        }
+        ratios = {r["id"]: _ratio(r, counts) for r in wanted if r["id"] not in found}
+        new = {name: ratio for name, ratio in ratios.items() if ratio is not None}
+        if new:
+            found |= new
+            names.append(record.path.name)
+    return found, ", ".join(names)
 
 
 def _ratio(wanted: dict[str, Any], counts: dict[Any, float]) -> float | None:
