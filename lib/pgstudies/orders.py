@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from .addresses import EMBEDDED
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -62,7 +64,7 @@ class Orders:
 
     @classmethod
     def given(cls) -> Self:
-        """The orders of this process."""
+        """The orders of this process: read where it starts, and passed on from there."""
         more = json.loads(os.environ.get(_ORDERS) or "{}")
         return cls(
             server=os.environ.get("PGSTUDIES_SERVER", ""),
@@ -70,6 +72,10 @@ class Orders:
             fresh=bool(os.environ.get("PGSTUDIES_FRESH")),
             **more,
         )
+
+    def server_for(self, named: str | None) -> str:
+        """The server to use where a parameter or an option has named this one, or none."""
+        return named or self.server or EMBEDDED
 
     @property
     def measures_only(self) -> bool:

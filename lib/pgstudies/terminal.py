@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from tqdm import tqdm
 
-from .orders import Orders
-
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
     from typing import Self, TextIO
+
+
+JUPYTER_SESSION = "JPY_SESSION_NAME"
+"""The variable in which Jupyter's server tells a kernel which notebook a person has open in it."""
 
 
 def say(sentence: str) -> None:
@@ -182,7 +184,7 @@ class Progress:
 
 def _in_jupyterlab() -> bool:
     """Whether a person runs this in a notebook: Jupyter's server names the session."""
-    return bool(os.environ.get("JPY_SESSION_NAME")) and not Orders.given().replies
+    return bool(os.environ.get(JUPYTER_SESSION))
 
 
 def byte_bar(what: str, total: int) -> tqdm[NoReturn]:

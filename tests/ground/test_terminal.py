@@ -119,19 +119,15 @@ def test_the_time_left_of_arms_that_end_together(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("session", "orders", "where"),
-    [("a.ipynb", "{}", "out"), ("", "{}", "err"), ("a.ipynb", '{"replies": "/tmp"}', "err")],
-    ids=["JupyterLab", "a terminal", "a run begun from JupyterLab"],
+    ("session", "where"), [("a.ipynb", "out"), ("", "err")], ids=["JupyterLab", "a terminal"]
 )
 def test_progress_is_no_error_in_jupyterlab(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     session: str,
-    orders: str,
     where: str,
 ) -> None:
     monkeypatch.setenv("JPY_SESSION_NAME", session)
-    monkeypatch.setenv("PGSTUDIES_ORDERS", orders)
     with Progress("study", 3, done=1) as progress:
         progress.advance(2)
     shown = capsys.readouterr()._asdict()

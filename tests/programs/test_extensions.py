@@ -138,10 +138,9 @@ def test_a_server_that_is_not_ours_gets_none() -> None:
     assert extension_settings("cluster_heap", wanted) == {}
 
 
-def test_a_server_that_is_not_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PGSTUDIES_SERVER", "/nowhere")
+def test_a_server_that_is_not_there_is_a_reason() -> None:
     wanted = "There is no directory /nowhere to take PostgreSQL from"
-    assert reason_no_extension("cluster_heap") == wanted
+    assert reason_no_extension("cluster_heap", "/nowhere") == wanted
 
 
 def test_releases_lack_headers(tmp_path: Path) -> None:
@@ -233,13 +232,6 @@ def test_what_is_built_is_open_to_the_servers_account(cache: Path, small: Path) 
         os.umask(before)
     modes = {path.stat().st_mode & 0o044 for path in [cache, *cache.rglob("*")]}
     assert modes == {0o044}
-
-
-def test_nothing_is_built_to_analyse_a_record(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PGSTUDIES_REPLAY", "data/records")
-    assert reason_no_extension("cluster_heap") is None
-    assert extension_settings("cluster_heap") == {}
-    assert not cache.exists()
 
 
 def test_the_doctor_follows_the_links(run_base: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from papermill import PapermillExecutionError
 
 from pgstudies import paths
 from pgstudies.errors import NotebookError, ServerError, SpaceError, StudyError
+from pgstudies.orders import Orders
 from pgstudies.studies._plan import plan, studies
 from pgstudies.studies.executed import HIDDEN, error_of, hiding, without_secrets
 from pgstudies.studies.run import run_study
@@ -289,6 +290,13 @@ def test_a_kernel_that_does_not_start_is_said_not_to(
     )
 
 
+def test_progress_of_a_run_begun_in_jupyterlab_goes_to_the_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("JPY_SESSION_NAME", "mine.ipynb")
+    assert "None" in outputs(run_study("no_parameters", terminal=io.StringIO()).notebook)
+
+
 def test_kernels_that_the_user_installed_are_not_used(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,16 +311,14 @@ def test_kernels_that_the_user_installed_are_not_used(
 
 
 @pytest.mark.parametrize("way", ["argument", "parameter", "environment", "profile"])
-def test_no_password_is_in_the_notebook(
-    way: str, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_password_is_in_the_notebook(way: str, place: Path) -> None:
     arguments: dict[str, Any] = {}
     if way == "argument":
         arguments["server"] = ADDRESS
     elif way == "parameter":
         arguments["parameters"] = {"server": ADDRESS}
     elif way == "environment":
-        monkeypatch.setenv("PGSTUDIES_SERVER", ADDRESS)
+        arguments["given"] = Orders(server=ADDRESS)
     else:
         profile(place, "quick", "telling", f"server = '{ADDRESS}'\n")
     with pytest.raises(NotebookError) as caught:
@@ -340,15 +346,12 @@ def test_an_address_without_a_password_is_told_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("address", ["postgresql://me:word@db/x?colour=red", "colour=red"])
-def test_an_address_that_cannot_be_read_is_not_quoted(
-    address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_address_that_cannot_be_read_is_not_quoted(address: str) -> None:
     with pytest.raises(ServerError) as caught:
         plan("well", server=address)
     assert "word" not in str(caught.value)
-    monkeypatch.setenv("PGSTUDIES_SERVER", address)
     with pytest.raises(ServerError):
-        plan("well")
+        plan("well", usual_server=address)
 
 
 def test_a_full_disk_is_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,8 +148,12 @@ def run(
     every = [*rooms(*kinds)]
     names = every if study == _ALL else [study]
     # Before the first one starts, an hour perhaps before the last.
-    plans = [plan(name, profile=profile, server=server, parameters=given) for name in names]
-    if not (replay or plans[0].server.text or Orders.given().server) and os.environ.get("PGHOST"):
+    orders = Orders.given()
+    plans = [
+        plan(name, profile=profile, server=server, parameters=given, usual_server=orders.server)
+        for name in names
+    ]
+    if not (replay or plans[0].server.text or orders.server) and os.environ.get("PGHOST"):
         say(
             "Ignoring PGHOST and measuring the embedded server; use --server postgresql:// for "
             "yours."
@@ -166,6 +170,7 @@ def run(
                 parameters=given,
                 fresh=fresh,
                 replay=replay,
+                given=orders,
             )
         except KeyboardInterrupt:
             again = "run the command again without --fresh" if fresh else "run it again"
@@ -384,7 +389,7 @@ def doctor(
     from .doctor import examine, exit_code
 
     checks = []
-    for check in examine(server):
+    for check in examine(server, Orders.given().server_for(server)):
         checks.append(check)
         typer.echo(check.line)
     raise typer.Exit(exit_code(checks))

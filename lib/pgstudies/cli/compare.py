@@ -215,7 +215,7 @@ def compare(  # noqa: D103  (its help is above)
             parameters = {**parameters, "directory": str(workload.expanduser().absolute())}
         side = partial(read_side, allowed=allow_setting or [], leave_out=leave_out)
         before = side(
-            baseline or Orders.given().server or "embedded",
+            Orders.given().server_for(baseline),
             otherwise="embedded",
         )
         after = side(candidate, otherwise=before.server)
@@ -386,7 +386,9 @@ def _compare(
         if only_plan:
             return 0
         while look is not None:
-            for found in measured_blocks(request, look, since=since, failed=failed):
+            for found in measured_blocks(
+                request, look, since=since, failed=failed, fresh=Orders.given().fresh
+            ):
                 measured[found.study] = found
             left_s = 60 * (request.minutes or DEFAULT_MINUTES) - (time.monotonic() - began)
             look = _next(request, list(measured.values()), look, left_s)
@@ -472,7 +474,9 @@ def _planned(
     if request.blocks is None and unknown and not only_plan:
         names = ", ".join(plan.study for plan in unknown)
         typer.echo(f"No record tells how long a block takes: one is measured first, of {names}.")
-        for _ in measured_blocks(request, of_blocks(unknown, 1), since=since, failed=failed):
+        for _ in measured_blocks(
+            request, of_blocks(unknown, 1), since=since, failed=failed, fresh=Orders.given().fresh
+        ):
             pass
         plans = [plan for plan in forecasts(request.studies) if plan.arms_s]
     minutes = request.minutes or DEFAULT_MINUTES

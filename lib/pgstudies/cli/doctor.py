@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from ..addresses import EMBEDDED
 from ..analysis import origins
 from ..counting.valgrind import reason_no_valgrind, valgrind_version
 from ..errors import CannotRun, SpaceError, StudyError
@@ -41,21 +42,21 @@ if TYPE_CHECKING:
 _FICLONE = 0x40049409  # ioctl of Linux: make one file share the blocks of another
 
 
-def examine(spec: str | None = None) -> Iterator[Check]:
-    """Check the machine and the server ``spec`` (as for ``serve``), which is left as it was.
+def examine(named: str | None = None, server: str = EMBEDDED) -> Iterator[Check]:
+    """Check the machine and ``server`` (as for ``serve``), which is left as it was.
 
-    A server that is named comes first.
+    The server comes first where the user has ``named`` it.
     """
-    if spec is None:
+    if named is None:
         yield from _software()
         yield from _machine()
-    yield from _served(spec)
-    if spec is not None:
+    yield from _served(server)
+    if named is not None:
         yield from _software()
         yield from _machine()
 
 
-def _served(spec: str | None) -> Iterator[Check]:
+def _served(spec: str) -> Iterator[Check]:
     try:
         with serve(spec, limits="modelled") as server:
             yield from _server(server)

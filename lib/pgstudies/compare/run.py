@@ -26,10 +26,11 @@ def measured_blocks(
     *,
     since: str = "",
     failed: Callable[[str, StudyError], None] | None = None,
+    fresh: bool = False,
 ) -> Iterator[Measured]:
     """Measure every study of ``fitted`` in turn and give its blocks, also those of earlier runs.
 
-    Blocks from before ``since`` (UTC) do not count.
+    Blocks from before ``since`` (UTC) do not count; with ``fresh`` no record is continued.
     After Ctrl-C the blocks that are finished are given as well, and then KeyboardInterrupt raised.
     A study that cannot be compared is told to ``failed``, and the others go on; without it, and
     where the others would meet the same (a server, a disk), the error is raised.
@@ -51,6 +52,7 @@ def measured_blocks(
                 done = run_study(
                     study,
                     profile=request.profile,
+                    fresh=fresh,
                     server=request.baseline.server,
                     parameters=parameters | {"blocks": fitted.blocks},
                     comparison=comparison.as_dict(),

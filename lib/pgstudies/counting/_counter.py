@@ -19,7 +19,6 @@ from ..errors import CannotRun, SpaceError, StudyError
 from ..files import find_sealed, read_sealed, write_sealed
 from ..host import cpu_model
 from ..measuring import prepare_transactions
-from ..orders import Orders
 from ..paths import cache_dir
 from ..programs import build, reason_no_locale
 from ..programs.installations import find_binaries
@@ -63,13 +62,13 @@ class Counter:
 
     def __init__(
         self,
-        server: str | None = None,
+        server: str = EMBEDDED,
         *,
         show: Callable[[str], object] = lambda _: None,
         advance: Callable[[], object] = lambda: None,
     ) -> None:
         self._version = valgrind_version()
-        self.spec = server or Orders.given().server or EMBEDDED
+        self.spec = server
         if Address.parse(self.spec).is_dsn:
             raise CannotRun("an external server cannot be run alone under valgrind")
         self._binaries = find_binaries(self.spec)

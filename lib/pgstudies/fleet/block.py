@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import SpaceError, StudyError
 from ..files import space_error
 from ..host import git_revision
+from ..orders import Orders
 from ..paths import records_dir
 from ..records.reading import read_record
 from ..servers.leftovers import scratch
@@ -74,6 +75,7 @@ def _measured(unit: Unit, request: dict[str, Any], place: Path) -> bytes:
         block=unit.block,
         states=_states(unit, request["states"]),
         output=place / "executed.ipynb",
+        given=Orders.given(),  # this is where a worker's process begins
     )
     if done.record is None:
         raise StudyError(f"The notebook of {unit.study} measures nothing.")

@@ -26,5 +26,8 @@ from .cold import reason_not_cold as reason_not_cold
 from .counters import StatementCounters as StatementCounters
 from .counters import cpu_seconds as cpu_seconds
 from .counters import device_bytes as device_bytes
+from .notebook import extension_settings as extension_settings
+from .notebook import reason_no_extension as reason_no_extension
+from .notebook import reason_not_available as reason_not_available
 from .requirements import COLD as COLD
 from .requirements import foreseen as foreseen

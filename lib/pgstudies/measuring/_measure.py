@@ -82,7 +82,7 @@ def measure(
         stack.enter_context(only_one_here(f"the study {study}"))
         findings = _look_around()
         start = partial(serve, settings=settings, cpu=core, limits=limits)
-        own = start(parameters["server"] or None)
+        own = start(orders.server_for(parameters["server"]))
         stack.enter_context(own)
         roots, errors = roots_of(design.arms, own, start, stack)
         design = design.served(errors)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import StudyError
-from ..orders import Orders
 from ..paths import RELEASES, cache_dir
 from ..tools import installing
 
@@ -92,12 +91,9 @@ def listed() -> str:
 def reason_not_available(spec: str) -> str | None:
     """Why this release cannot be had here, or None where it is cached or can be fetched.
 
-    Where a record is analysed anew none is fetched, and so none is missing.  Raises StudyError when
-    there is no such release.
+    Raises StudyError when there is no such release.
     """
     release = find_release(spec)
-    if Orders.given().replay:
-        return None
     here = (platform.system(), platform.machine())
     if here != (release.system, release.machine):
         return (

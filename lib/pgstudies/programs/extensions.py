@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from ..addresses import EMBEDDED, Address
 from ..errors import CannotRun, ServerError
 from ..files import cannot_write
-from ..orders import Orders
 from ..paths import EXTENSIONS, cache_dir
 from .accounts import (
     can_execute,
@@ -39,12 +38,11 @@ FINDS_EXTENSIONS = 180000
 """From here on a server is told by settings where to look for extensions."""
 
 
-def reason_no_extension(name: str, server: str | None = None) -> str | None:
+def reason_no_extension(name: str, server: str = EMBEDDED) -> str | None:
     """Why an extension cannot be built for the server that ``server`` names, or None if it can.
 
     What has been built is kept in the user's cache, by the server's version, the source and the
-    compiler, and nothing is written anywhere else.  Nothing is built where a record is analysed
-    anew: its arms are known.
+    compiler, and nothing is written anywhere else.
     """
     try:
         _built(name, server)
@@ -53,10 +51,10 @@ def reason_no_extension(name: str, server: str | None = None) -> str | None:
     return None
 
 
-def extension_settings(name: str, server: str | None = None) -> dict[str, str]:
+def extension_settings(name: str, server: str = EMBEDDED) -> dict[str, str]:
     """The settings that let that server find the extension, for ``measure``.
 
-    There are none where it cannot be built, and where a record is analysed anew.
+    There are none where it cannot be built.
     """
     try:
         return _built(name, server)
@@ -64,13 +62,10 @@ def extension_settings(name: str, server: str | None = None) -> dict[str, str]:
         return {}
 
 
-def _built(name: str, server: str | None) -> dict[str, str]:
-    if Orders.given().replay:
-        return {}
-    wanted = server or Orders.given().server or EMBEDDED
-    if Address.parse(wanted).is_dsn:
+def _built(name: str, server: str) -> dict[str, str]:
+    if Address.parse(server).is_dsn:
         raise CannotRun("no extension is built for an external server")
-    return build(name, find_binaries(wanted))
+    return build(name, find_binaries(server))
 
 
 def build(name: str, binaries: Binaries) -> dict[str, str]:

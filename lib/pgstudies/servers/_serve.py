@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from ..addresses import EMBEDDED, Address
 from ..errors import StudyError
-from ..orders import Orders
 from ..programs import find_release, is_release, listed
 from ..programs.installations import find_binaries, is_directory
 from ._dsn import DsnServer
@@ -26,7 +25,7 @@ Server = ManagedServer | DsnServer
 
 
 def serve(
-    spec: str | None = None,
+    spec: str = EMBEDDED,
     *,
     settings: Mapping[str, str] = {},
     cpu: int | None = None,
@@ -35,29 +34,28 @@ def serve(
     """The server that ``spec`` names, ready for use, as a context manager.
 
     ``spec`` is ``embedded``, a release such as ``9.6``, which is fetched if need be, a directory of
-    binaries or a ``postgresql://`` DSN; the default is ``$PGSTUDIES_SERVER``, else ``embedded``.
+    binaries or a ``postgresql://`` DSN.
     ``settings`` are the study's, in every state.  ``cpu`` is the core to keep a managed server on;
     a running server stays where it is.  ``limits`` has it ready for ``limited``.  What stands in
     for the embedded server is told on stderr.
 
     Raises StudyError for any other word, and ServerError for a server that cannot be used.
     """
-    wanted = spec or Orders.given().server or EMBEDDED
-    address = Address.parse(wanted)
+    address = Address.parse(spec)
     if address.is_dsn:
         return DsnServer(address, settings=settings)
-    if is_release(wanted):
-        wanted = find_release(wanted).name
-    elif wanted != EMBEDDED and os.sep not in wanted and not is_directory(wanted):
+    if is_release(spec):
+        spec = find_release(spec).name
+    elif spec != EMBEDDED and os.sep not in spec and not is_directory(spec):
         raise StudyError(
-            f"{wanted!r} names no server: give `embedded`, one of the releases {listed()}, a "
+            f"{spec!r} names no server: give `embedded`, one of the releases {listed()}, a "
             f"directory that holds initdb and postgres, or a DSN like "
             f"postgresql://user@host:5432/database."
         )
-    binaries = find_binaries(wanted)
+    binaries = find_binaries(spec)
     if binaries.stands_in:
         _say_once(f"Using {binaries.version_text}, {binaries.source}: {binaries.stands_in}.")
-    return ManagedServer(binaries, spec=wanted, settings=settings, cpu=cpu, limits=limits)
+    return ManagedServer(binaries, spec=spec, settings=settings, cpu=cpu, limits=limits)
 
 
 @functools.cache

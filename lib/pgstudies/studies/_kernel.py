@@ -21,7 +21,7 @@ from jupyter_client.manager import AsyncKernelManager
 from nbclient.exceptions import DeadKernelError
 from papermill.engines import NBClientEngine, papermill_engines
 
-from ..terminal import Progress, Relay
+from ..terminal import JUPYTER_SESSION, Progress, Relay
 
 if TYPE_CHECKING:
     import subprocess
@@ -235,7 +235,9 @@ class _Kernel:
                 )
 
             async def _async_launch_kernel(self, kernel_cmd: list[str], **kw: Any) -> None:
-                kw["env"] = kw.get("env", os.environ) | kernel._orders.environment()
+                given = kw.get("env", os.environ) | kernel._orders.environment()
+                # Its progress goes to the terminal, also where that is a cell of JupyterLab.
+                kw["env"] = {k: given[k] for k in given if k != JUPYTER_SESSION}
                 await super()._async_launch_kernel(kernel_cmd, stderr=kernel._log, **kw)
                 kernel._process = getattr(self.provisioner, "process", None)
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..addresses import Address
 from ..errors import StudyError
-from ..orders import Orders
 from ..rooms import find_room, rooms
 from .parameters import checked, declared
 
@@ -61,8 +60,11 @@ def plan(
     profile: str = "quick",
     server: str | None = None,
     parameters: Mapping[str, object] | None = None,
+    usual_server: str = "",
 ) -> Plan:
     """Check a run: ``parameters`` go before the profile's, which go before the notebook's.
+
+    ``usual_server`` is the one of a run that names none, as ``$PGSTUDIES_SERVER`` says.
 
     Raises StudyError for an unknown study, profile or parameter, and for a value that is of the
     wrong type or out of its limits; ServerError for an address that cannot be read.
@@ -78,7 +80,7 @@ def plan(
     values = checked(study, known_parameters, of_profile | given)
     asked = Address.parse(str(values.pop("server", ""))).absolute()
     if not asked.text:
-        Address.parse(Orders.given().server)  # is refused here if it is unreadable
+        Address.parse(usual_server)  # is refused here if it is unreadable
     # An address with a password reaches the kernel by its environment only: whatever is injected
     # stays in the notebook, and the notebook goes into the book.
     # Of a summary only what was asked for: its page is not to begin with a cell of parameters.

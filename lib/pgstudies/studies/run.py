@@ -54,6 +54,9 @@ class Executed:
     verdicts: pl.DataFrame | None
 
 
+_NO_ORDERS = Orders()
+
+
 def run_study(
     study: str,
     *,
@@ -68,6 +71,7 @@ def run_study(
     replies: Path | None = None,
     output: Path | None = None,
     terminal: TextIO | None = None,
+    given: Orders = _NO_ORDERS,
 ) -> Executed:
     """Execute a study's notebook into ``output``, or into its place in the book.
 
@@ -75,6 +79,7 @@ def run_study(
     complete one below a directory) is analysed instead of measuring, with its profile and its
     parameters in place of those not given.  With ``block`` or
     ``comparison`` the notebook measures that and ends; ``states`` is that of ``Orders``.
+    ``given`` are the user's orders, which say server, record and freshness where these do not.
     ``replies`` is an empty directory in which the notebook's replies can be found also when this
     ends by an exception.  Progress and warnings go to ``terminal``, by default stderr.  The
     notebook's metadata ``pgstudies`` tell study, profile, parameters, record and, without its
@@ -83,7 +88,6 @@ def run_study(
     Raises StudyError as ``plan`` does, or as the notebook did; NotebookError when the notebook
     failed otherwise; KeyboardInterrupt after Ctrl-C, SIGTERM or SIGHUP, with the server stopped.
     """
-    given = Orders.given()
     if replay is not None:
         from ..records import find_record, read_info  # noqa: PLC0415  (imports polars)
 
@@ -91,7 +95,9 @@ def run_study(
         info = read_info(replay)
         profile = info.get("profile") or profile
         parameters = acceptable(study, info["parameters"]) | dict(parameters or {})
-    chosen = plan(study, profile=profile, server=server, parameters=parameters)
+    chosen = plan(
+        study, profile=profile, server=server, parameters=parameters, usual_server=given.server
+    )
     measures = bool(block or comparison)
     target = output or paths.STUDIES / f"{study}.ipynb"
     target.parent.mkdir(parents=True, exist_ok=True)
