@@ -15,7 +15,7 @@ import pytest
 from pgstudies.charts.effects import effect_chart
 from pgstudies.charts.markup import chart_markup
 from pgstudies.charts.series import block_chart, dot_chart, save, series_chart
-from pgstudies.charts.style import MIME, arm_colours, arm_scale, book_renderer
+from pgstudies.charts.style import MIME, REPEAT, arm_colours, arm_scale, book_renderer
 from pgstudies.charts.tables import table_html
 from pgstudies.errors import StudyError
 
@@ -169,6 +169,14 @@ def test_baselines_published_and_our_own_have_one_colour() -> None:
     assert theirs["v8_patch"] == both["v8_patch"] == arm_colours(["heap", "patched"])["patched"]
     assert len(set(ours.values())) == len(ARMS)
     assert {arm: both[arm] for arm in ARMS} == ours
+
+
+def test_a_second_copy_of_the_baseline_has_a_lighter_colour_by_its_column_not_its_name() -> None:
+    arms = pl.DataFrame({"name": ["plain", "a twin", "wide"], "copy_of": [None, "plain", None]})
+    colours = arm_colours(arms)
+    assert colours["a twin"] == REPEAT
+    assert colours == arm_colours({"plain": None, "a twin": "plain", "wide": None})
+    assert arm_colours(["plain", "plain (again)"])["plain (again)"] != REPEAT
 
 
 def test_a_chart_of_some_arms_keeps_the_colours_of_all() -> None:

@@ -20,8 +20,9 @@ from .style import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from typing import Any
+
+    from .style import Arms
 
 
 VERDICTS = {
@@ -41,7 +42,7 @@ def effect_chart(
     *,
     description: str,
     published: pl.DataFrame | None = None,
-    arms: Sequence[str] | None = None,
+    arms: Arms | None = None,
 ) -> alt.LayerChart:
     """Ratio of every candidate to the baseline with its interval, one group of rows per step.
 

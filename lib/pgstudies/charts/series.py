@@ -26,7 +26,7 @@ from .style import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from .style import Arms
 
 
 MOST_TICKS = 12
@@ -41,7 +41,7 @@ def series_chart(
     description: str,
     x: str = "iteration",
     color: str = "arm",
-    arms: Sequence[str] | None = None,
+    arms: Arms | None = None,
     step: str | None = None,
     low: str | None = None,
     high: str | None = None,
@@ -51,8 +51,8 @@ def series_chart(
     """Points joined by lines, one line per value of ``color``.
 
     ``x`` holds numbers, or names in the order to be drawn.  ``y_title`` names the unit: it stands
-    at the axis and in the tooltip.  ``arms`` is the study's whole list of arms, so that colours
-    stay the same from chart to chart.  ``step`` names a column
+    at the axis and in the tooltip.  ``arms`` are all of the study's, ``record.arms``, so that
+    colours stay the same from chart to chart.  ``step`` names a column
     of which the reader chooses one value at a time.  ``low`` and ``high`` name the columns of an
     interval, drawn as a band.  ``expectation`` has the columns ``x`` and ``y`` (and may have
     ``step``): a dashed line.  Raises StudyError when a column is missing, there are no rows or the
@@ -114,7 +114,7 @@ def block_chart(
     y_title: str,
     description: str,
     y: str = "value",
-    arms: Sequence[str] | None = None,
+    arms: Arms | None = None,
     step: str | None = None,
 ) -> alt.LayerChart:
     """One value per arm and block, in the order of blocks: a machine that drifts shows here.
@@ -233,7 +233,7 @@ def dot_chart(
     y_title: str,
     description: str,
     color: str = "arm",
-    arms: Sequence[str] | None = None,
+    arms: Arms | None = None,
     step: str | None = None,
     low: str | None = None,
     high: str | None = None,

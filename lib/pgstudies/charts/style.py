@@ -6,19 +6,15 @@ import base64
 import itertools
 import json
 import textwrap
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import altair as alt
+import polars as pl
 import vl_convert
 
 from ..errors import StudyError
 from . import tables
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import polars as pl
-
 
 # JupyterLab 4.6 draws Vega-Lite natively, but registers MIME types only up to v5.
 MIME = "application/vnd.vegalite.v5+json"
@@ -110,26 +106,38 @@ def _theme() -> Any:
     }  # fmt: skip
 
 
-def arm_colours(arms: Sequence[str]) -> dict[str, str]:
+Arms: TypeAlias = Sequence[str] | Mapping[str, str | None] | pl.DataFrame
+"""A study's arms: names; names with the arms that they are copies of; or ``record.arms``."""
+
+
+def copies_of(arms: Arms) -> dict[str, str | None]:
+    """The names of arms, each with the arm that it is a second copy of."""
+    if isinstance(arms, pl.DataFrame):
+        return dict(arms.select("name", "copy_of").iter_rows())
+    return dict(arms) if isinstance(arms, Mapping) else dict.fromkeys(arms)
+
+
+def arm_colours(arms: Arms) -> dict[str, str]:
     """The colour of each arm, in the order given; a study passes the same list to every chart.
 
     ``heap`` and the posts' ``head`` are baselines and have one blue in every study; without them
-    the first arm has it.  A baseline's second copy, ``heap (again)``, has a lighter one.  Arms with
+    the first arm has it.  A baseline's second copy has a lighter one.  Arms with
     ``patch`` in their name are vermilion and, where there are several, of other warm colours.  What
     a post measured, ``post`` or ``post, head``, is grey wherever it stands beside ours.  The others
     take the palette's colours in order, again from its beginning when all are taken: then
     their shapes tell them apart.
     """
-    baselines = {arm for arm in arms if arm.lower() in {"heap", "head"}} or set(arms[:1])
+    known = copies_of(arms)
+    baselines = {arm for arm in known if arm.lower() in {"heap", "head"}} or {*list(known)[:1]}
     patched, rest = iter((PATCHED, *FURTHER_PATCHED)), itertools.cycle(CANDIDATES)
     published = itertools.cycle(PUBLISHED)
     colours: dict[str, str] = {}
-    for arm in arms:
+    for arm, copy_of in known.items():
         if arm.partition(",")[0] == "post":
             colours[arm] = next(published)
         elif arm in baselines:
             colours[arm] = BASELINE
-        elif arm.removesuffix(" (again)") in baselines:
+        elif copy_of in baselines:
             colours[arm] = REPEAT
         elif "patch" in arm.lower():
             colours[arm] = next(patched, PATCHED)
@@ -138,17 +146,17 @@ def arm_colours(arms: Sequence[str]) -> dict[str, str]:
     return colours
 
 
-def arm_scale(arms: Sequence[str], shown: Sequence[str] | None = None) -> alt.Scale:
+def arm_scale(arms: Arms, shown: Sequence[str] | None = None) -> alt.Scale:
     """The colour scale of ``arms``; with ``shown`` it lists only those, in unchanged colours."""
     colours = arm_colours(arms)
-    domain = [arm for arm in arms if shown is None or arm in shown]
+    domain = [arm for arm in colours if shown is None or arm in shown]
     return alt.Scale(domain=domain, range=[colours[arm] for arm in domain])
 
 
-def arm_shapes(arms: Sequence[str], shown: Sequence[str] | None = None) -> alt.Scale:
+def arm_shapes(arms: Arms, shown: Sequence[str] | None = None) -> alt.Scale:
     """The scale of point shapes that goes with ``arm_scale``."""
-    shapes = {arm: SHAPES[i % len(SHAPES)] for i, arm in enumerate(arms)}
-    domain = [arm for arm in arms if shown is None or arm in shown]
+    shapes = {arm: SHAPES[i % len(SHAPES)] for i, arm in enumerate(copies_of(arms))}
+    domain = [arm for arm in shapes if shown is None or arm in shown]
     return alt.Scale(domain=domain, range=[shapes[arm] for arm in domain])
 
 
@@ -212,9 +220,7 @@ def described(
     return described
 
 
-def arm_channels(
-    column: str, arms: Sequence[str] | None, shown: list[str]
-) -> tuple[alt.Color, alt.Shape]:
+def arm_channels(column: str, arms: Arms | None, shown: list[str]) -> tuple[alt.Color, alt.Shape]:
     """Colour and shape by arm, the same on every chart, in a legend that fits the page."""
     known = complete(arms, shown)
     columns = legend_columns(shown)
@@ -224,10 +230,10 @@ def arm_channels(
     )
 
 
-def complete(arms: Sequence[str] | None, shown: list[str]) -> list[str]:
+def complete(arms: Arms | None, shown: list[str]) -> dict[str, str | None]:
     """The study's arms, and after them those that are shown without being listed."""
-    known = list(arms) if arms is not None else []
-    return known + [arm for arm in shown if arm not in known]
+    known = copies_of(arms) if arms is not None else {}
+    return known | {arm: None for arm in shown if arm not in known}
 
 
 def present(frame: pl.DataFrame, *columns: str) -> list[str]:

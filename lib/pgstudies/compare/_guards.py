@@ -11,7 +11,7 @@ from ..analysis.diagnostics import checks
 from ..analysis.families import flipped
 from ..analysis.intervals import hodges_lehmann
 from ..analysis.pairing import log_ratios
-from ..measuring import AGAIN, BASELINE, CANDIDATE
+from ..measuring import BASELINE, CANDIDATE
 from ..records import built_with
 from .measured import CPU, PLACE, TIME, rounds_of
 
@@ -112,6 +112,9 @@ def _nodes(plan: str) -> list[str]:
 _ONLY_PRINTED = {"Disabled: true"}  # since 18; before, a disabled node had a high cost instead
 
 
+_IS_COPY = pl.col("copy_of").is_not_null()
+
+
 def _results(measured: Sequence[Measured]) -> Outcome:
     different, random, alike = [], [], 0
     for m in measured:
@@ -121,11 +124,11 @@ def _results(measured: Sequence[Measured]) -> Outcome:
         keys = [*PLACE, "metric", "iteration", "block"]
         for place, part in seen.group_by(*PLACE, "metric", maintain_order=True):
             wide = part.pivot("side", index=keys, values="value", aggregate_function="sum")
-            sides = [s for s in (BASELINE, AGAIN, CANDIDATE) if s in wide.columns]
-            if BASELINE not in sides or CANDIDATE not in sides:
+            if BASELINE not in wide.columns or CANDIDATE not in wide.columns:
                 continue
-            whole = wide.drop_nulls(sides)
-            if AGAIN in sides and (whole[BASELINE] != whole[AGAIN]).any():
+            copies = part.filter(_IS_COPY)["side"].unique().to_list()
+            whole = wide.drop_nulls([BASELINE, CANDIDATE, *copies])
+            if any((whole[BASELINE] != whole[copy]).any() for copy in copies):
                 random.append(step_name(place[:4]))
             elif (whole[BASELINE] != whole[CANDIDATE]).any():
                 different.append(step_name(place[:4]))
@@ -133,7 +136,7 @@ def _results(measured: Sequence[Measured]) -> Outcome:
                 alike += whole.height
     drawn = f" Drawn at random, so not compared: {named(random)}." if random else ""
     if different:
-        chance = "" if any(AGAIN in m.samples["side"] for m in measured) else _CHANCE
+        chance = "" if any(m.samples.filter(_IS_COPY).height for m in measured) else _CHANCE
         names = named(list(dict.fromkeys(different)))
         return Outcome(
             passed=False, sentence=f"The two answer differently: {names}.{chance}", steps=different
@@ -243,7 +246,7 @@ def diagnosed(times: pl.DataFrame, *, margin: float) -> list[tuple[str, bool, Ou
     """
     looked = checks(times, baseline=BASELINE, by=[*PLACE, "metric"])
     found = {name: _of_check(looked.filter(check=name), name, margin) for name in _CHECKS}
-    if AGAIN not in times["arm"]:
+    if times.filter(_IS_COPY).is_empty():
         found["A/A"] = Outcome(None, "No second copy of the baseline was asked for.")
     return [(name, name not in _EXPLAIN, outcome) for name, outcome in found.items()]
 
@@ -286,7 +289,8 @@ def _machine(measured: Sequence[Measured]) -> Outcome:
         return Outcome(passed=False, sentence=said)
     if said:
         return Outcome(
-            passed=True, sentence=f"{said} Both sides took turns, so it met them alike: see A/A."
+            passed=True,
+            sentence=f"{said} Both sides took turns, so it hit both alike: see A/A.",
         )
     return Outcome(passed=True, sentence="Nothing disturbed the machine before measuring.")
 
@@ -370,7 +374,7 @@ def builds(measured: Sequence[Measured]) -> Outcome:
     if len(levels) < len((BASELINE, CANDIDATE)):
         return Outcome(
             passed=None,
-            sentence="No assertions; with what both servers were compiled cannot be seen.",
+            sentence="No assertions; which compilers built the servers is not known.",
         )
     by = f", by {' and '.join(compilers)}" if len(compilers) > 1 else ""
     return Outcome(
@@ -392,9 +396,7 @@ def cores(measured: Sequence[Measured]) -> Outcome:
                     f"take turns with its session: measure with --no-pin."
                 )
                 return Outcome(passed=False, sentence=said)
-    return Outcome(
-        passed=True, sentence="Neither side has I/O workers alone to share one core with."
-    )
+    return Outcome(passed=True, sentence="No side alone has I/O workers to share its core with.")
 
 
 def named(things: Sequence[str]) -> str:

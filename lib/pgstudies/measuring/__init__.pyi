@@ -1,5 +1,4 @@
 from ._concurrent import concurrently as concurrently
-from ._design import AGAIN as AGAIN
 from ._design import BASELINE as BASELINE
 from ._design import CANDIDATE as CANDIDATE
 from ._design import COMPARED as COMPARED

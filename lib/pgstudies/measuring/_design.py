@@ -173,10 +173,11 @@ class Design:
         return {}
 
 
-BASELINE, AGAIN, CANDIDATE = "baseline", "baseline (again)", "candidate"
+BASELINE, COPY, CANDIDATE = "baseline", "baseline (again)", "candidate"
+"""The sides of a comparison; records name them so."""
 
 
-SIDES = (BASELINE, AGAIN, CANDIDATE)
+SIDES = (BASELINE, COPY, CANDIDATE)
 
 
 COMPARED = "compare_"
@@ -326,7 +327,7 @@ def _on_both_sides(comparison: Comparison, arms: Sequence[Arm]) -> dict[str, tup
     chosen = [own[name] for name in comparison.arms or own]
     if all(arm.not_run for arm in chosen):
         raise StudyError(f"No arm can be compared: {chosen[0].not_run}.")
-    sides = [name for name in SIDES if comparison.copies or name != AGAIN]
+    sides = [name for name in SIDES if comparison.copies or name != COPY]
     return {f"{arm.name}, {side}": (arm, side) for arm in chosen for side in sides}
 
 
@@ -342,7 +343,7 @@ def _on_side(comparison: Comparison, name: str, arm: Arm, side: str) -> Arm:
         name=name,
         server=server,
         settings=merged(arm.settings, settings),
-        copy_of=f"{arm.name}, {BASELINE}" if side == AGAIN else None,
+        copy_of=f"{arm.name}, {BASELINE}" if side == COPY else None,
     )
 
 
