@@ -94,7 +94,7 @@ def samples_of(
     )
 
 
-def info_of(**changed: Any) -> dict[str, Any]:
+def info_of(**changed: Any) -> Any:
     arms: list[dict[str, object]] = [
         {"name": f"heap, {s}", "of": "heap", "side": s, "not_run": None}
         | {"description": "", "baseline": s == "baseline"}
@@ -124,7 +124,7 @@ def info_of(**changed: Any) -> dict[str, Any]:
     return info("made_up", **known | changed)
 
 
-def made_up(samples: pl.DataFrame, info: dict[str, Any] | None = None) -> Measured:
+def made_up(samples: pl.DataFrame, info: Any = None) -> Measured:
     return Measured("made_up", (info or info_of(),), (), samples)
 
 
@@ -458,9 +458,8 @@ def looked_at(*blocks_before: int) -> Measured:
         {"block": block, "started_at": f"2026-11-21T20:{10 * block - 5:02}:00+00:00"}
         for block in range(1, 6)
     ] + [{"block": block, "started_at": "2026-11-21T20:55:00+00:00"} for block in (6, 7, 8)]
-    return replace(
-        well(), was_looked_at=_was_looked_at([{"sessions": sessions, "timeline": timeline}])
-    )
+    told = info_of(sessions=sessions, timeline=timeline)
+    return replace(well(), was_looked_at=_was_looked_at([told]))
 
 
 def test_blocks_added_after_a_look_are_judged_as_such() -> None:
@@ -744,7 +743,7 @@ def test_the_report_holds_what_it_takes_to_measure_again(tmp_path: Path) -> None
 
 def test_a_file_that_is_no_report_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other.html").write_text("<html></html>")
-    with pytest.raises(StudyError, match=r"is no report of `pgstudies compare`"):
+    with pytest.raises(StudyError, match=r"is not a report of `pgstudies compare`"):
         request_in(tmp_path / "other.html")
     with pytest.raises(StudyError, match="cannot be read"):
         request_in(tmp_path / "missing.html")

@@ -6,7 +6,7 @@ import math
 import shutil
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -144,11 +144,12 @@ def gate(word: str) -> dict[str, str]:
     return {"name": word, "level": "warn", "sentence": f"It is {word}."}
 
 
-def edit(path: Path, **changes: object) -> None:
+def edit(path: Path, **changes: Any) -> None:
     """Write the record anew with other contents of record.json, as a run could have made it."""
     record = read_record(path)
     shutil.rmtree(path)
-    write_whole(path, record.info | changes, record.samples)
+    changed: Any = record.info | changes
+    write_whole(path, changed, record.samples)
 
 
 def test_a_record_is_written_whole_or_not_at_all(records: Callable[..., Path]) -> None:

@@ -12,6 +12,7 @@ from pgstudies.errors import StudyError
 from pgstudies.measuring import SIDES, Arm, Comparison, Side
 from pgstudies.measuring._design import planned, turn_order
 from pgstudies.orders import Orders
+from tests.made_up import info
 
 ARMS = st.lists(st.text(min_size=1), min_size=1, max_size=6, unique=True)
 PLAIN = [Arm("one"), Arm("two", state="other")]
@@ -66,7 +67,7 @@ def test_a_comparison_has_every_arm_on_both_sides_and_its_own_name() -> None:
     assert design.arms[2].settings == {"jit": "on"}
     assert design.arms[1].copy_of == names[0]
     assert (design.study, design.seconds) == ("compare_s", 60.0)
-    assert design.info()["comparison"] == comparison.as_dict()
+    assert design.completed(info("s"))["comparison"] == comparison.as_dict()
     assert design.units(design.arms) == ([], [list(design.arms)])
     assert [design.describe(arm)["side"] for arm in design.arms] == list(SIDES)
     assert design.fails_on(design.arms[2]) == "the candidate"

@@ -127,7 +127,7 @@ def test_a_verdict_stands_beside_the_ratio_of_instructions(
     ]
     monkeypatch.setattr("pgstudies.paths.REFERENCE_RECORDS", tmp_path / "none")
     assert claims_counted() == ({}, "")
-    info: dict[str, Any] = made_up.info("releases")
+    info = made_up.info("releases")
     path = paths.records_dir() / "releases" / "20261122T100000Z-here-abc"
     path.parent.mkdir(parents=True)
     write_whole(path, info, pl.concat(parts))

@@ -31,13 +31,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-INFO: dict[str, Any] = {
+    from pgstudies.records import Setup
+
+INFO: Setup = {
     "profile": "quick",
     "fingerprint": "abc",
     "parameters": {"rows": 10},
     "arms": [],
     "blocks": 3,
     "gate": [],
+    "not_compared": [],
     "server": {"version_text": "18.6"},
     "host": {"hostname": socket.gethostname()},
 }
@@ -51,12 +54,12 @@ def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def writer() -> Iterator[RecordWriter]:
-    writer = RecordWriter.create("made_up", dict(INFO))
+    writer = RecordWriter.create("made_up", {**INFO})
     yield writer
     writer.close()
 
 
-def entry(block: int) -> dict[str, Any]:
+def entry(block: int) -> Any:
     at = "2026-01-01T00:00:00+00:00"
     return {"block": block, "position": 1, "arm": "a", "started_at": at, "finished_at": at}
 
@@ -123,7 +126,7 @@ def test_a_directory_that_cannot_be_written_is_one_sentence(
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("PGSTUDIES_RECORDS", str(tmp_path / "file"))
     with pytest.raises(SpaceError, match="set PGSTUDIES_RECORDS to a directory that"):
-        RecordWriter.create("made_up", dict(INFO))
+        RecordWriter.create("made_up", {**INFO})
 
 
 def test_a_dead_run_is_resumed_without_its_half_written_block(writer: RecordWriter) -> None:
@@ -216,7 +219,7 @@ def test_what_is_not_a_record_says_so(tmp_path: Path, content: str | None, sente
         read_record(tmp_path)
 
 
-def arm(name: str, **more: Any) -> dict[str, Any]:
+def arm(name: str, **more: Any) -> Any:
     arm = {"name": name, "description": "", "baseline": False, "copy_of": None, "not_run": None}
     return {**arm, **more}
 
@@ -228,7 +231,7 @@ def record(writer: RecordWriter) -> Record:
     writer.write_block("0001", rows(1))
     head = read_record(writer.path)
     left_out = {"arm": "heap", "step": "cold", "case": "small", "reason": "no memory limits"}
-    info = head.info | {
+    info: Any = head.info | {
         "arms": [
             arm("heap", baseline=True),
             arm("heap (again)", copy_of="heap"),
@@ -331,7 +334,7 @@ def test_builds_are_told_where_they_differ(record: Record) -> None:
         (own | {"cflags": "-Os"}, 1, None),
     ):
         there = [arm("heap"), arm("9.6", server="9.6"), arm("13", not_run="no mvn", server="13")]
-        info = record.info | {
+        info: Any = record.info | {
             "server": server,
             "servers": {"9.6": old},
             "arms": there[:arms] + there[2:],

@@ -18,10 +18,12 @@ from ._claims import rules
 from .agreement import FAMILY, HOLDS, NOT_JUDGED, NOT_REPLICATED, NOT_TESTED, agreement
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from pathlib import Path
 
     from numpy.typing import NDArray
+
+    from ..records import Info
 
 
 def pooled(judged: pl.DataFrame) -> pl.DataFrame:
@@ -122,7 +124,7 @@ def of_all_runs(study: str, record: Path, judged: pl.DataFrame) -> pl.DataFrame:
     return together.with_columns(verdict=pl.Series(verdicts, dtype=pl.String()))
 
 
-def _conditions(info: Mapping[str, Any]) -> tuple[object, ...]:
+def _conditions(info: Info) -> tuple[object, ...]:
     """What records must have in common to be judged together."""
     parameters = {k: v for k, v in info["parameters"].items() if k not in {"blocks", "seed"}}
     settings = {k: v for k, v in (info.get("settings") or {}).items() if not k.endswith("_path")}

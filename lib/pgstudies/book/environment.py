@@ -62,7 +62,7 @@ def commands(runs: Sequence[StudyPage]) -> pl.DataFrame:
 def _measure(record: Record) -> str:
     study, profile = record.info["study"], record.info.get("profile") or "quick"
     words = ["pgstudies", "run", study, "--profile", profile]
-    server = record.info["server"].get("spec", "embedded")
+    server = record.info["server"].get("spec") or "embedded"
     if server != "embedded":
         words += ["--server", server]
     try:
@@ -83,7 +83,11 @@ def _analyse(record: Record) -> str:
 
 def compared(runs: Sequence[StudyPage], part: str) -> pl.DataFrame:
     """A part of record.json, such as ``host``: one row per fact, one column per study."""
-    facts = {run.study: _flat(run.record.info.get(part) or {}) for run in runs if run.record}
+    facts: dict[str, dict[str, str]] = {}
+    for run in runs:
+        if run.record:
+            told: Any = run.record.info.get(part)
+            facts[run.study] = _flat(told or {})
     names = list(dict.fromkeys(name for column in facts.values() for name in column))
     return pl.DataFrame(
         {"": names}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -18,6 +18,8 @@ from ..records.reading import read_record
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
+
+    from ..records import Info
 
 
 PLACE = ("study", "of", "case", "step")
@@ -63,7 +65,7 @@ class Measured:
     """
 
     study: str
-    infos: tuple[dict[str, Any], ...]
+    infos: tuple[Info, ...]
     paths: tuple[Path, ...]
     samples: pl.DataFrame
     was_looked_at: bool = False
@@ -99,7 +101,7 @@ def read_measured(study: str, mark: str, since: str = "") -> Measured:
     return Measured(study, infos, tuple(paths), samples, _was_looked_at(infos))
 
 
-def _was_looked_at(infos: Iterable[dict[str, Any]]) -> bool:
+def _was_looked_at(infos: Iterable[Info]) -> bool:
     """Whether a session began when there were enough blocks for an interval.
 
     After fewer, nothing can have been decided.
@@ -112,7 +114,7 @@ def _was_looked_at(infos: Iterable[dict[str, Any]]) -> bool:
     )
 
 
-def _sides(info: dict[str, Any]) -> pl.DataFrame:
+def _sides(info: Info) -> pl.DataFrame:
     columns = ["arm", "of", "side", "copy_of"]
     # What has failed on one side is no part of the comparison, whatever the other side measured.
     rows = [

@@ -180,7 +180,7 @@ def _state(unit: Unit, settings: dict[str, str]) -> str:
 
 
 def instructions(
-    unit: Unit, *, server: str | None = None, top: int | None = 10, cache_sim: bool = False
+    unit: Unit, *, server: str = EMBEDDED, top: int | None = 10, cache_sim: bool = False
 ) -> pl.DataFrame:
     """The instructions that one such unit executes, and in which functions.
 

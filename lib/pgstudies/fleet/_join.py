@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -14,6 +14,7 @@ from .ledger import Ledger, Unit
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ..records import ArmFacts, Info
     from .plan import Cell, Sweep
 
 
@@ -42,15 +43,15 @@ def join(sweep: Sweep, into: Path) -> tuple[list[Path], list[str]]:
     return records, lacking
 
 
-def _name(cell: Cell, host: str, first: dict[str, Any]) -> str:
+def _name(cell: Cell, host: str, first: Info) -> str:
     """As records are named, by their start; the same for the same blocks of the same ledger."""
     started_at = datetime.fromisoformat(first["started_at"])
     return f"{started_at:%Y%m%dT%H%M%SZ}-{host}-{cell.id[:6]}-{cell.blocks}"
 
 
 def _joined(
-    cell: Cell, host: str, blocks: list[tuple[dict[str, Any], pl.DataFrame]]
-) -> tuple[dict[str, Any], pl.DataFrame]:
+    cell: Cell, host: str, blocks: list[tuple[Info, pl.DataFrame]]
+) -> tuple[Info, pl.DataFrame]:
     infos = [info for info, _ in blocks]
     marks = [info["fingerprint"] for info in infos]
     if len(set(marks)) > 1:
@@ -61,27 +62,30 @@ def _joined(
             f"ledger, below {cell.study}/{cell.id}/{host}, and continue the sweep."
         )
     first = infos[0]
-    info = first | {
+    arms: list[ArmFacts] = [
+        {
+            **arm,
+            "not_run": next(
+                (i["arms"][n]["not_run"] for i in infos if i["arms"][n]["not_run"]), None
+            ),
+        }
+        for n, arm in enumerate(first["arms"])
+    ]
+    info: Info = {
+        **first,
         "blocks": len(blocks),
         "parameters": first["parameters"] | {"blocks": len(blocks)},
         "host": first["host"] | {"hostname": host},
         "started_at": min(i["started_at"] for i in infos),
-        "finished_at": max(i["finished_at"] for i in infos),
+        "finished_at": max(i["finished_at"] or "" for i in infos),
         "sweep": {"cell": cell.id, "host": host},
+        "sessions": [session for i in infos for session in i["sessions"]],
+        "timeline": [span for i in infos for span in i["timeline"]],
+        # The same of several blocks is one.
+        "gate": list({str(found): found for i in infos for found in i["gate"]}.values()),
+        "left_out": list({str(out): out for i in infos for out in i["left_out"]}.values()),
+        "arms": arms,
     }
-    for name in ("sessions", "timeline"):
-        info[name] = [entry for i in infos for entry in i[name]]
-    for name in ("gate", "left_out"):  # the same of several blocks is one
-        info[name] = list({str(e): e for i in infos for e in i[name]}.values())
-    info["arms"] = [
-        arm
-        | {
-            "not_run": next(
-                (i["arms"][n]["not_run"] for i in infos if i["arms"][n]["not_run"]), None
-            )
-        }
-        for n, arm in enumerate(first["arms"])
-    ]
     # What a block prepared, a record numbers by session; what it had from an earlier one is there
     # already.
     prepared = pl.col("block") == 0

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+    from ..records import Info
+
 
 _FILE = re.compile(r"([^/]+)/([^/]+)/([^/]+)/(\d{4,})\.zip")
 
@@ -95,7 +97,7 @@ class Ledger:
             return False
         return True
 
-    def read(self, unit: Unit) -> tuple[dict[str, Any], pl.DataFrame]:
+    def read(self, unit: Unit) -> tuple[Info, pl.DataFrame]:
         """Record.json and the samples of a block; raises StudyError for one that is damaged."""
         place = f"{self._root}/{unit.path}"
         try:
@@ -108,7 +110,9 @@ class Ledger:
         except _NO_ZIP as error:
             raise damaged(place, str(error)) from None
         info = info_in(texts[INFO], f"{place}, {INFO}")
-        return info, samples_in(texts[SAMPLES], info["sha256"][SAMPLES], f"{place}, {SAMPLES}")
+        return info, samples_in(
+            texts[SAMPLES], (info["sha256"] or {})[SAMPLES], f"{place}, {SAMPLES}"
+        )
 
     def _unreadable(self, error: Exception, what: str = "") -> StudyError:
         return StudyError(
@@ -133,7 +137,7 @@ def _line(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(":. ")
 
 
-def packed(info: dict[str, Any], samples: pl.DataFrame) -> bytes:
+def packed(info: Info, samples: pl.DataFrame) -> bytes:
     """A block as its file has it: a record with this block only, its files in one."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as files:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..orders import Orders
+    from ..records.info import ArmFacts, Setup
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ class Design:
         """The blocks that no earlier record with this fingerprint holds."""
         return self.blocks
 
-    def describe(self, arm: Arm) -> dict[str, Any]:
+    def describe(self, arm: Arm) -> ArmFacts:
         """What record.json has for an arm."""
         return {
             "name": arm.name,
@@ -168,9 +169,9 @@ class Design:
             "not_run": arm.not_run,
         }
 
-    def info(self) -> dict[str, Any]:
-        """What record.json has for this design alone."""
-        return {}
+    def completed(self, setup: Setup) -> Setup:
+        """What a record of this design knows before its first block."""
+        return setup
 
 
 BASELINE, COPY, CANDIDATE = "baseline", "baseline (again)", "candidate"
@@ -284,14 +285,14 @@ class ComparisonDesign(Design):
         """The blocks that come after those of earlier records."""
         return self.blocks[_blocks_compared(self.study, mark, self.comparison.since) :]
 
-    def describe(self, arm: Arm) -> dict[str, Any]:
+    def describe(self, arm: Arm) -> ArmFacts:
         """What record.json has for an arm, with the study's arm (``of``) and the side."""
         own, side = self.stands_for[arm.name]
-        return super().describe(arm) | {"of": own.name, "side": side}
+        return {**super().describe(arm), "of": own.name, "side": side}
 
-    def info(self) -> dict[str, Any]:
-        """What record.json has for this design alone; facts and plans are added to it."""
-        return {"comparison": self.comparison.as_dict(), "facts": {}, "plans": {}}
+    def completed(self, setup: Setup) -> Setup:
+        """The same, with the comparison; facts and plans are added to it."""
+        return {**setup, "comparison": self.comparison.as_dict(), "facts": {}, "plans": {}}
 
 
 def planned(study: str, arms: Sequence[Arm], blocks: int, orders: Orders) -> Design:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from ..host import Finding
     from ..orders import Replies
-    from ..records import Record
+    from ..records import Record, Setup
     from ..rooms import Room
     from ..servers import Limits, Server
     from ._design import Arm, Design
@@ -104,11 +104,11 @@ def measure(
             return _told(read_record(records_of(design.study, mark)[-1]), replies)
         writer = None if design.fresh else RecordWriter.resume(design.study, mark)
         if writer is None:
-            info = {
+            setup: Setup = {
                 "profile": orders.profile,
                 "fingerprint": mark,
                 "parameters": dict(parameters) | {"server": own.spec},
-                "arms": same["arms"],
+                "arms": [design.describe(arm) for arm in design.arms],
                 "settings": dict(settings),
                 "not_compared": list(not_compared),
                 "blocks": len(blocks),
@@ -125,7 +125,7 @@ def measure(
                 "packages": packages(),
                 "git": git_revision(),
             }
-            writer = RecordWriter.create(design.study, info | design.info())
+            writer = RecordWriter.create(design.study, design.completed(setup))
         else:
             print(
                 f"Continuing {writer.path}: {len(writer.finished_blocks)} of its blocks are done.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ..host import Finding
-    from ..records import RecordWriter
+    from ..records import LeftOut, RecordWriter
     from ._design import Arm, Design
     from ._instances import Instances
 
@@ -76,7 +76,9 @@ class Run:
         info, seconds = self.writer.info, self.design.seconds
         session = len(info["sessions"]) + 1
         info["sessions"].append({"started_at": _now(), "boot_id": _boot_id()})
-        info["gate"] += [asdict(finding) for finding in findings]
+        info["gate"] += [
+            {"name": f.name, "level": f.level, "sentence": f.sentence} for f in findings
+        ]
         info["blocks"] = len(blocks)
         info["status"] = "running"
         done = self.writer.finished_blocks
@@ -223,7 +225,9 @@ class Run:
                 "block": block,
                 "position": position,
                 "arm": name,
-                **asdict(span),
+                "started_at": span.started_at,
+                "finished_at": span.finished_at,
+                "busy_s": span.busy_s,
             }
             for position, (name, span) in enumerate(spans.items(), start=1)
             if name not in self.not_run
@@ -260,7 +264,7 @@ class Run:
         if arm.name in self.witnesses:
             info["plans"][arm.name] = self.witnesses[arm.name].plans
         for step, case, why in trial.left_out:
-            entry = {"arm": arm.name, "step": step, "case": case, "reason": why}
+            entry: LeftOut = {"arm": arm.name, "step": step, "case": case, "reason": why}
             if entry not in info["left_out"]:
                 info["left_out"].append(entry)
 

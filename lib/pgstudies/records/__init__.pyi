@@ -11,6 +11,12 @@ from .counts import functions_counted as functions_counted
 from .counts import moved as moved
 from .counts import open_case as open_case
 from .counts import units_counted as units_counted
+from .info import ArmFacts as ArmFacts
+from .info import Info as Info
+from .info import LeftOut as LeftOut
+from .info import ServerFacts as ServerFacts
+from .info import Setup as Setup
+from .info import Span as Span
 from .reading import Record as Record
 from .reading import block_seconds as block_seconds
 from .reading import builds_note as builds_note

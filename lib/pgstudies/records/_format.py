@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import fastjsonschema
 
@@ -16,6 +16,8 @@ from ..errors import StudyError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
+
+    from .info import Info
 
 
 FORMAT_VERSION = 3
@@ -155,7 +157,7 @@ _UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
 """From a format to the next."""
 
 
-def info_in(content: bytes, name: Path | str) -> dict[str, Any]:
+def info_in(content: bytes, name: Path | str) -> Info:
     """The record in the contents of a record.json, as one of the newest format has it.
 
     Raises StudyError, which calls the file ``name``, where it is damaged, changed or too new.
@@ -191,7 +193,7 @@ def info_in(content: bytes, name: Path | str) -> dict[str, Any]:
         raise damaged(name, f"it is not as format {version} has it") from None
     except (ValueError, OverflowError) as error:
         raise damaged(name, f"started_at is no time ({error})") from None
-    return dict(info)
+    return cast("Info", info)  # the schema has just been checked
 
 
 def info_text(info: Mapping[str, Any], files: Mapping[str, str]) -> str:

@@ -23,6 +23,8 @@ from ._format import INFO, SAMPLES, damaged, info_in, sha256
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from .info import ArmFacts, Info, ServerFacts
+
 
 T = TypeVar("T")
 
@@ -57,7 +59,7 @@ class Record:
     """
 
     path: Path
-    info: dict[str, Any]
+    info: Info
     samples: pl.DataFrame
 
     @property
@@ -73,9 +75,12 @@ class Record:
         """
         columns = ["name", "description", "baseline", "copy_of", "not_run"]
         schema = dict.fromkeys(columns, pl.String()) | {"baseline": pl.Boolean()}
-        rows = [{c: arm[c] for c in columns} for arm in self.info["arms"]]
+        rows = [
+            (arm["name"], arm["description"], arm["baseline"], arm["copy_of"], arm["not_run"])
+            for arm in self.info["arms"]
+        ]
         versions = [s.get("version_text") for s in _servers_of(self.info, self.info["arms"])]
-        arms = pl.DataFrame(rows, schema=schema)
+        arms = pl.DataFrame(rows, schema=schema, orient="row")
         return arms.insert_column(4, pl.Series("server", versions, dtype=pl.String()))
 
     @property
@@ -157,7 +162,7 @@ class Record:
         """
         info = self.info
         host, server = info["host"], info["server"]
-        facts = {
+        facts: dict[str, list[object]] = {
             "record": [self.path.name],
             "server": [
                 server.get("version_text"),
@@ -236,7 +241,7 @@ _COMPILER = re.compile(
 )
 
 
-def builds_note(info: Mapping[str, Any]) -> str | None:
+def builds_note(info: Info) -> str | None:
     """How the servers of a record were built, where that differs from arm to arm; else None."""
     found: dict[str, list[str]] = {}
     for server in _servers_of(info, [arm for arm in info["arms"] if arm["not_run"] is None]):
@@ -247,14 +252,13 @@ def builds_note(info: Mapping[str, Any]) -> str | None:
     return f"builds differ: {'; '.join(told)}" if len(found) > 1 else None
 
 
-def _servers_of(
-    info: Mapping[str, Any], arms: Iterable[Mapping[str, Any]]
-) -> list[Mapping[str, Any]]:
-    servers = {None: info["server"]} | info.get("servers", {})
-    return [servers.get(arm.get("server"), {}) for arm in arms]
+def _servers_of(info: Info, arms: Iterable[ArmFacts]) -> list[ServerFacts]:
+    others = info.get("servers", {})
+    named = [arm.get("server") for arm in arms]
+    return [info["server"] if name is None else others.get(name, {}) for name in named]
 
 
-def host_of(info: Mapping[str, Any]) -> str:
+def host_of(info: Info) -> str:
     """The name of the server's host; where that is not known, as it was elsewhere, the client's."""
     name = info["host"].get("hostname") or "unknown"
     return f"another machine (client on {name})" if info["server"].get("elsewhere") else name
@@ -265,7 +269,7 @@ def machine_of(host: Mapping[str, Any]) -> str:
     return f"{host.get('boot_id') or host.get('hostname')}, {host.get('cpu_model')}"
 
 
-def where_of(info: Mapping[str, Any]) -> str:
+def where_of(info: Info) -> str:
     """The run of a record in words, by what its record.json says."""
     server, date = info["server"].get("version_text"), str(info["started_at"])
     return made_where(server, host_of(info), date, info.get("profile"))
@@ -345,8 +349,8 @@ def find_record(study: str, path: str | Path) -> Path:
         if found != study:
             raise StudyError(f"{directory} is a record of {found}, not of {study}.")
         return directory
-    found = _skipping(record_directories(directory, study), _whole_info)
-    complete = [place for place, info in found if info["status"] == "complete"]
+    records = _skipping(record_directories(directory, study), _whole_info)
+    complete = [place for place, info in records if info["status"] == "complete"]
     if not complete:
         raise StudyError(
             f"There is no complete record of {study} at {directory}; "
@@ -392,7 +396,7 @@ def block_seconds(study: str, profile: str) -> float | None:
     return record.block_s
 
 
-def _summary(directory: Path, info: dict[str, Any]) -> dict[str, Any]:
+def _summary(directory: Path, info: Info) -> dict[str, Any]:
     status = info["status"]
     if status == "running" and not is_locked(directory / LOCK):
         status = "unfinished"
@@ -415,7 +419,7 @@ def record_directories(base: Path, study: str | None) -> Iterator[Path]:
     return (found.parent for found in sorted(base.glob(pattern), key=lambda f: f.parent.name))
 
 
-def infos_below(base: Path, study: str | None) -> Iterator[tuple[Path, dict[str, Any]]]:
+def infos_below(base: Path, study: str | None) -> Iterator[tuple[Path, Info]]:
     """The records below ``base`` (of ``study``), oldest first: directory and record.json.
 
     One that cannot be read is said on stderr and skipped.
@@ -423,12 +427,12 @@ def infos_below(base: Path, study: str | None) -> Iterator[tuple[Path, dict[str,
     return _skipping(record_directories(base, study), read_info)
 
 
-def is_of_this_host(info: Mapping[str, Any]) -> bool:
+def is_of_this_host(info: Info) -> bool:
     """Whether a run here may continue the record: directories may be shared between machines."""
     return info["host"].get("hostname") in {None, socket.gethostname()}
 
 
-def read_info(directory: Path) -> dict[str, Any]:
+def read_info(directory: Path) -> Info:
     """The contents of record.json, as one of the newest format has them.
 
     Raises StudyError where it is missing, damaged or too new.
@@ -442,14 +446,14 @@ def read_info(directory: Path) -> dict[str, Any]:
     return info_in(content, directory / INFO)
 
 
-def _whole_info(directory: Path) -> dict[str, Any]:
+def _whole_info(directory: Path) -> Info:
     """The same, where the samples are there as well."""
     info = read_info(directory)
     _sample_files(directory, info)
     return info
 
 
-def _sample_files(directory: Path, info: dict[str, Any]) -> list[str]:
+def _sample_files(directory: Path, info: Info) -> list[str]:
     """The names of the files that the samples are in; raises StudyError where one is missing."""
     if info["sha256"] is not None:
         names = sorted(name for name in info["sha256"] if name != INFO)

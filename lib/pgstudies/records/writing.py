@@ -12,7 +12,7 @@ import shutil
 import socket
 from datetime import UTC, datetime
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import polars as pl
 
@@ -25,6 +25,8 @@ from .reading import LOCK, SAMPLES_SCHEMA, Record, infos_below, is_of_this_host,
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from .info import Info, Setup
 
 
 _ELSEWHERE = "PGSTUDIES_RECORDS"
@@ -39,17 +41,16 @@ def fingerprint(what: dict[str, Any]) -> str:
 class RecordWriter:
     """A record being made, locked against a second writer for as long as this object is open."""
 
-    def __init__(self, path: Path, info: dict[str, Any], lock: int) -> None:
+    def __init__(self, path: Path, info: Info, lock: int) -> None:
         self.path = path
         self.info = info
         self._lock = lock
 
     @classmethod
-    def create(cls, study: str, info: dict[str, Any]) -> Self:
+    def create(cls, study: str, setup: Setup) -> Self:
         """Start a new record in ``records_dir()``; raises SpaceError where nothing can be written.
 
-        ``info`` becomes record.json; study, status and started_at are added, the format's version
-        and the checksums.
+        Study, status and times are added to ``setup``, the format's version and the checksums.
         """
         now = datetime.now(UTC)
         host = re.sub(r"[^A-Za-z0-9]+", "-", socket.gethostname()).strip("-") or "host"
@@ -62,14 +63,16 @@ class RecordWriter:
         lock = try_lock(path / LOCK)
         if lock is None:  # pragma: no cover  (the name is new and random)
             raise StudyError(f"{path} is in use by another run.")
-        head = {
+        head: dict[str, Any] = {
             "study": study,
             "status": "running",
             "started_at": now.isoformat(),
             "finished_at": None,
+            "timeline": [],
+            "left_out": [],
+            "sha256": {},
         }
-        lists: dict[str, Any] = {"timeline": [], "not_compared": [], "left_out": [], "sha256": {}}
-        writer = cls(path, head | lists | info, lock)
+        writer = cls(path, cast("Info", {**head, **setup}), lock)
         writer.save()
         return writer
 
@@ -98,14 +101,14 @@ class RecordWriter:
     @property
     def finished_blocks(self) -> set[int]:
         """Numbers of the blocks that are on disk, whole; block 0 is not among them."""
-        names = (PurePath(name).stem for name in self.info["sha256"])
+        names = (PurePath(name).stem for name in self._sums)
         return {int(name) for name in names if name.isdigit() and int(name) > 0}
 
     def forget_half_written(self) -> None:
         """Remove what a killed run left of a block, damaged ones, and their times."""
         for aside in self.path.glob(".*.tmp"):
             aside.unlink()
-        sums, whole = self.info["sha256"], {}
+        sums, whole = self._sums, {}
         for part in (self.path / "blocks").iterdir():
             name = f"blocks/{part.name}"
             if sums.get(name) == sha256(part.read_bytes()):
@@ -127,7 +130,7 @@ class RecordWriter:
         content = parquet_bytes(pl.DataFrame(rows, schema=SAMPLES_SCHEMA, orient="row"))
         file = f"blocks/{name}.parquet"
         write_file(self.path / file, content, _ELSEWHERE)
-        self.info["sha256"][file] = sha256(content)
+        self._sums[file] = sha256(content)
         self.save()
 
     def save(self) -> None:
@@ -139,8 +142,12 @@ class RecordWriter:
         samples = read_record(self.path).samples.drop("copy_of")
         content = parquet_bytes(samples.sort("block", "started_at", maintain_order=True))
         write_file(self.path / SAMPLES, content, _ELSEWHERE)
-        done = {"status": "complete", "finished_at": datetime.now(UTC).isoformat()}
-        whole = self.info | done | {"sha256": {SAMPLES: sha256(content)}}
+        whole: Info = {
+            **self.info,
+            "status": "complete",
+            "finished_at": datetime.now(UTC).isoformat(),
+            "sha256": {SAMPLES: sha256(content)},
+        }
         self._save(whole)  # from here on the blocks are not needed, and not before
         self.info = whole
         for part in (self.path / "blocks").glob("*"):
@@ -152,7 +159,7 @@ class RecordWriter:
 
     def interrupt(self, why: str) -> None:
         """Mark the record as stopped early; its finished blocks stay, and it can be resumed."""
-        self.info |= {"status": "interrupted", "interrupted_by": why}
+        self.info["status"], self.info["interrupted_by"] = "interrupted", why
         self.save()
 
     def discard(self) -> None:
@@ -165,12 +172,19 @@ class RecordWriter:
             os.close(self._lock)
             self._lock = -1
 
-    def _save(self, info: dict[str, Any]) -> None:
-        files = {name: told for name, told in info["sha256"].items() if name != INFO}
+    @property
+    def _sums(self) -> dict[str, str]:
+        """The checksums of the files, which every record that is written has."""
+        sums = self.info["sha256"]
+        assert sums is not None
+        return sums
+
+    def _save(self, info: Info) -> None:
+        files = {name: told for name, told in (info["sha256"] or {}).items() if name != INFO}
         write_file(self.path / INFO, info_text(info, files), _ELSEWHERE)
 
 
-def write_whole(path: Path, info: dict[str, Any], samples: pl.DataFrame) -> None:
+def write_whole(path: Path, info: Info, samples: pl.DataFrame) -> None:
     """Write a complete record at once: it is there whole, or not at all.
 
     Raises SpaceError where nothing can be written.
@@ -186,7 +200,7 @@ def write_whole(path: Path, info: dict[str, Any], samples: pl.DataFrame) -> None
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def record_files(info: dict[str, Any], samples: pl.DataFrame) -> dict[str, bytes]:
+def record_files(info: Info, samples: pl.DataFrame) -> dict[str, bytes]:
     """The contents of a complete record's files, by their names."""
     content = parquet_bytes(samples.drop("copy_of", strict=False))
     text = info_text(info, {SAMPLES: sha256(content)})

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from psycopg.rows import TupleRow
 
     from ..programs import Binaries
+    from ..records.info import ServerFacts
     from ._serve import Server
 
 
-def server_facts(server: Server) -> dict[str, Any]:
+def server_facts(server: Server) -> ServerFacts:
     """What a record tells of a server that runs: version, build, settings, what it can do.
 
     ``elsewhere`` is whether it runs on another machine than we do, as far as its address tells.

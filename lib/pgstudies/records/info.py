@@ -1,0 +1,122 @@
+"""What a record knows: the contents of record.json, with the type of each entry.
+
+``_format`` checks a file against its schema before it is read as an ``Info``, so that what stands
+here is what there is.  An entry that is ``NotRequired`` came with a later format, or belongs to one
+kind of run.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NotRequired, TypedDict
+
+
+class ArmFacts(TypedDict):
+    """An arm, as ``Design.describe`` gives it; ``of`` and ``side`` are those of a comparison."""
+
+    name: str
+    description: str
+    baseline: bool
+    copy_of: str | None
+    not_run: str | None  # why; found out before or during the run
+    state: NotRequired[str]
+    settings: NotRequired[dict[str, str]]
+    options: NotRequired[dict[str, Any]]  # the study's own
+    server: NotRequired[str | None]  # None is the study's own server
+    of: NotRequired[str]
+    side: NotRequired[str]
+
+
+class ServerFacts(TypedDict, total=False):
+    """A server that ran, as ``server_facts`` gives it."""
+
+    spec: str | None
+    source: str | None
+    stands_in: str | None
+    version: int
+    version_text: str
+    build: str | None
+    cflags: str | None
+    owned: bool
+    elsewhere: bool
+    superuser: bool
+    contrib: list[str]
+    nondefault_settings: list[dict[str, Any]]
+    unmet_settings: dict[str, list[str | None]]  # by name: wanted, actual
+
+
+class Span(TypedDict):
+    """When an arm's turns in a block began and ended (UTC), and how long they took (s)."""
+
+    block: int
+    position: int
+    arm: str
+    started_at: str
+    finished_at: str
+    busy_s: NotRequired[float]
+
+
+class LeftOut(TypedDict):
+    """What a procedure left out, and why."""
+
+    arm: str
+    step: str
+    case: str
+    reason: str
+
+
+class GateFinding(TypedDict):
+    """What would disturb the run, found before it."""
+
+    name: str
+    level: str
+    sentence: str
+
+
+class Session(TypedDict):
+    """One start of the run; there are several where it was continued."""
+
+    started_at: str
+    boot_id: str | None
+
+
+class Setup(TypedDict):
+    """What is known before the first block; ``arms`` learn why they cannot run, servers what is."""
+
+    parameters: dict[str, Any]
+    arms: list[ArmFacts]
+    blocks: int  # wanted; fewer, where time was up
+    gate: list[GateFinding]
+    not_compared: list[str]
+    server: ServerFacts
+    host: dict[str, Any]  # as ``host_facts`` found them
+    profile: NotRequired[str | None]
+    fingerprint: NotRequired[str]
+    settings: NotRequired[dict[str, str]]
+    seed: NotRequired[int]
+    sessions: NotRequired[list[Session]]
+    limits: NotRequired[str | None]
+    pinned_to_core: NotRequired[int | None]
+    unmet: NotRequired[dict[str, str]]  # why, by requirement
+    claims: NotRequired[dict[str, str]]  # digests of their rules
+    servers: NotRequired[dict[str, ServerFacts]]  # by the words that arms use
+    packages: NotRequired[dict[str, str]]
+    git: NotRequired[dict[str, str | bool] | None]
+    comparison: NotRequired[dict[str, Any]]  # as ``Comparison.as_dict`` has it
+    facts: NotRequired[dict[str, dict[str, Any]]]  # of a comparison's servers, by arm
+    plans: NotRequired[dict[str, dict[str, str]]]  # seen in a comparison, by arm and step
+
+
+class Info(Setup):
+    """The whole: the setup, and what grows from block to block."""
+
+    study: str
+    status: str  # running, interrupted or complete
+    started_at: str
+    timeline: list[Span]
+    left_out: list[LeftOut]
+    sha256: dict[str, str] | None  # by file; None in records of format 1
+    format_version: NotRequired[int]
+    finished_at: NotRequired[str | None]
+    interrupted_by: NotRequired[str]
+    groups: NotRequired[list[list[str]]]  # of arms that were up together
+    sweep: NotRequired[dict[str, str]]
