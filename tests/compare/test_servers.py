@@ -240,7 +240,7 @@ def test_blocks_and_looking_again_exclude_each_other(place: Path) -> None:
     process = command(place, "compare", *arguments)
     _, complained = process.communicate(timeout=100)
     assert process.returncode == 3
-    assert "--until-decided finds out how many blocks it takes: leave out --blocks." in complained
+    assert "--until-decided chooses the number of blocks: leave out --blocks." in complained
 
 
 def test_a_study_that_cannot_be_compared_leaves_the_others(place: Path) -> None:

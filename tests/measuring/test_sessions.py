@@ -27,7 +27,7 @@ def test_prepared_transactions_are_in_every_snapshot_after_a_restart_too() -> No
     with serve("embedded", settings={"max_prepared_transactions": "30"}) as server:
         server.restore("prepared", lambda: prepare_transactions(server, 30))
         assert open_xids(server) == 30
-        with pytest.raises(ServerError, match="holds 30 open transactions and not the 31"):
+        with pytest.raises(ServerError, match="holds 30 open transactions, not the 31"):
             open_xids(server, 31)
         with pytest.raises(psycopg.OperationalError, match="maximum number of prepared trans"):
             server.restore("more", lambda: prepare_transactions(server, 31))

@@ -202,7 +202,7 @@ def test_what_cannot_be_foreseen_ends_in_a_sentence(shop: str) -> None:
     with opened(shop) as source:
         with pytest.raises(StudyError, match="enable_nothing = off cannot be tried in a session"):
             foresee(source, queries("point"), to="embedded", settings={"enable_nothing": "off"})
-        with pytest.raises(StudyError, match="on a server of ours"):
+        with pytest.raises(StudyError, match="needs a managed server"):
             foresee(source, queries("point"), to=shop)
 
 

@@ -182,8 +182,8 @@ def test_a_limit_is_a_positive_number(modelled: ManagedServer, name: str, value:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"io_method": "io_uring"}, "io_method = io_uring pass a modelled disk by: choose worker"),
-        ({"debug_io_direct": "data, wal"}, "direct I/O .* passes a modelled page cache by"),
+        ({"io_method": "io_uring"}, "io_uring bypasses a modelled disk: choose worker"),
+        ({"debug_io_direct": "data, wal"}, "direct I/O .* bypasses a modelled page cache"),
     ],
 )
 def test_reads_that_pass_the_model_by_are_refused(

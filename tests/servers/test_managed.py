@@ -254,7 +254,7 @@ def test_a_directory_without_programs_says_what_is_missing(tmp_path: Path) -> No
 
 def test_a_word_that_is_no_server_says_what_is_understood() -> None:
     with pytest.raises(
-        StudyError, match=r"names no server: give `embedded`, one of the releases 9\.3, 9\.6,"
+        StudyError, match=r"is not a server: give `embedded`, one of the releases 9\.3, 9\.6,"
     ):
         serve("no_such_thing")
 

@@ -197,7 +197,7 @@ def _entries(study: str) -> list[dict[str, Any]]:
         twice = (f"the claim {i!r} stands there twice" for i in ids if ids.count(i) > 1)
         problem = next(filter(None, (*map(_problem, entries), *twice)), "")
     if problem:
-        raise StudyError(f"{room.directory / _FILE} is not as it should be: {problem}.")
+        raise StudyError(f"{room.directory / _FILE} is invalid: {problem}.")
     return entries
 
 

@@ -140,7 +140,7 @@ def log_ratios(
     exists because one of them is 0, or negative. ``values`` and errors as for ``paired_effects``.
     """
     if key in by:
-        raise StudyError(f"'{key}' cannot both be compared and be held the same; drop it from by.")
+        raise StudyError(f"'{key}' is what is compared, so it cannot be in by as well.")
     rounds = ["round"] if "round" in values.columns else []
     keys = ["block", key, *rounds, *by]
     measured = values.filter(pl.col("block") > 0)

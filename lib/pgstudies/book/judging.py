@@ -96,7 +96,7 @@ def require_clean(record: Path) -> None:
     info = read_info(record)
     if "claims" in info and (info.get("git") or {}).get("dirty"):
         raise StudyError(
-            f"{record} was measured with changes that no commit has, so it cannot be a reference: "
+            f"{record} was measured with uncommitted changes, so it cannot be a reference: "
             f"commit them, and measure again."
         )
 

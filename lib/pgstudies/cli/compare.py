@@ -244,9 +244,7 @@ def compare(  # noqa: D103  (its help is above)
             strict=strict,
         )
         if until_decided and blocks is not None:
-            raise StudyError(
-                "--until-decided finds out how many blocks it takes: leave out --blocks."
-            )
+            raise StudyError("--until-decided chooses the number of blocks: leave out --blocks.")
         code = _compare(request, report, only_plan=plan, full=full)
     except StudyError as error:
         _cannot_run(error)
@@ -473,7 +471,7 @@ def _planned(
     unknown = [plan for plan in plans if not plan.arms_s]
     if request.blocks is None and unknown and not only_plan:
         names = ", ".join(plan.study for plan in unknown)
-        typer.echo(f"No record tells how long a block takes: one is measured first, of {names}.")
+        typer.echo(f"No record says how long a block takes; one is measured first, of {names}.")
         for _ in measured_blocks(
             request, of_blocks(unknown, 1), since=since, failed=failed, fresh=Orders.given().fresh
         ):

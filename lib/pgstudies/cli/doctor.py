@@ -272,12 +272,12 @@ def _wake_up() -> Check:
     try:
         same, other = (wake_up_seconds(same_core=is_same) for is_same in (True, False))
     except CannotRun as reason:
-        return Check("wake-up", None, f"what waking a process takes was not measured: {reason}")
+        return Check("wake-up", None, f"the time to wake a process was not measured: {reason}")
     return Check(
         "wake-up",
         True,
         f"waking a process takes {1e6 * other:.0f} µs on another core, {1e6 * same:.0f} µs on the "
-        f"same one; with io_method = worker, 18's default, a read that is waited for takes two",
+        f"same one; with io_method = worker, 18's default, each awaited read takes two",
     )
 
 

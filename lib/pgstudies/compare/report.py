@@ -58,14 +58,14 @@ def request_in(report: Path) -> Request:
     try:
         file = report.expanduser()
         if file.exists() and not file.is_file():  # a pipe would be waited for
-            raise StudyError(f"{report} cannot be read: it is no file.")
+            raise StudyError(f"{report} is not a file.")
         found = _REQUEST.search(file.read_text(encoding="utf-8"))
         values = json.loads(found[1]) if found else None
     except (OSError, RuntimeError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else type(error).__name__
         raise StudyError(f"{str(report)[:200]} cannot be read: {why}.") from None
     if not isinstance(values, dict):
-        raise StudyError(f"{report} is no report of `pgstudies compare`.")
+        raise StudyError(f"{report} is not a report of `pgstudies compare`.")
     return Request.from_dict(values)
 
 

@@ -179,7 +179,7 @@ _NEEDED = {"baseline", "candidate", "studies"}
 
 
 def _no_request(why: str) -> StudyError:
-    return StudyError(f"This is no request for a comparison: {why}.")
+    return StudyError(f"The request for a comparison is invalid: {why}.")
 
 
 def _is_text(value: object) -> bool:
@@ -317,7 +317,7 @@ def _without_refused(
             f"--allow-setting NAME takes one, but for those that place a managed server."
         )
     if not kept:
-        raise StudyError(f"{file} holds no setting but those that are left out.")
+        raise StudyError(f"{file} has no settings but those left out.")
     return kept
 
 

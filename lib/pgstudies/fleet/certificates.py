@@ -89,7 +89,7 @@ def _read(directory: Path) -> Security:
         reason = error.strerror if isinstance(error, OSError) else "it is no certificate"
         raise StudyError(f"{directory} holds no certificate to use ({reason}): {_HOW}") from None
     if open_to:
-        raise StudyError(f"Other accounts may read {key}, so it proves nothing: {_HOW}")
+        raise StudyError(f"Other accounts may read {key}, so it does not protect anything: {_HOW}")
     if until < datetime.now(UTC):
         raise StudyError(f"The certificate in {directory} ended on {until:%Y-%m-%d}: {_HOW}")
     whose = {f"tls_{role}_cert": str(certificate) for role in ("client", "scheduler", "worker")}

@@ -109,7 +109,7 @@ def open_xids(server: Server, least: int = 0) -> int:
         ).fetchone()
     held = int(row[0]) if row else 0
     if held < least:
-        raise ServerError(f"A snapshot holds {held} open transactions and not the {least} opened.")
+        raise ServerError(f"A snapshot holds {held} open transactions, not the {least} opened.")
     return held
 
 

@@ -102,12 +102,12 @@ def empty_copy(source: Source, spec: str, show: Callable[[str], None]) -> Iterat
     with serve(spec, settings=_SETTINGS) as server:
         if not isinstance(server, ManagedServer):
             raise StudyError(
-                "A copy is made on a server of ours: give --to a release such as 18, embedded, or "
+                "The copy needs a managed server: give --to a release such as 18, embedded, or "
                 "a directory of programs."
             )
         if server.version < RESTORES_STATISTICS:
             raise StudyError(
-                f"Plans are foreseen on release 18 or later, which take statistics from a dump, "
+                f"Plans can be foreseen on release 18 or later, which load statistics from a dump, "
                 f"and {spec} is {server.version_text}."
             )
         copy = EmptyCopy(server, source.settings)

@@ -76,7 +76,7 @@ def build(name: str, binaries: Binaries) -> dict[str, str]:
     pg_config = server_headers(binaries)
     if binaries.version < FINDS_EXTENSIONS:
         raise CannotRun(
-            f"{binaries.version_text} cannot be told where to find an extension: that began with 18"
+            f"{binaries.version_text} has no setting for where extensions are: those came with 18"
         )
     make, compiler = find_make(), find_compiler()
     command = [make, f"PG_CONFIG={pg_config}", f"CC={shlex.join(compiler)}", "-s"]

@@ -73,7 +73,7 @@ class SlowDisk:
 
     def __init__(self) -> None:
         if sys.platform != "linux":
-            raise CannotRun("a modelled disk takes Linux")
+            raise CannotRun("a modelled disk needs Linux")
         self._library = build_library("slow_disk")
         if set(str(self._library)) & set(" :"):  # which separate the names in LD_PRELOAD
             raise CannotRun(

@@ -48,7 +48,7 @@ def serve(
         spec = find_release(spec).name
     elif spec != EMBEDDED and os.sep not in spec and not is_directory(spec):
         raise StudyError(
-            f"{spec!r} names no server: give `embedded`, one of the releases {listed()}, a "
+            f"{spec!r} is not a server: give `embedded`, one of the releases {listed()}, a "
             f"directory that holds initdb and postgres, or a DSN like "
             f"postgresql://user@host:5432/database."
         )

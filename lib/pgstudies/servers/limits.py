@@ -105,7 +105,7 @@ def accounted(
     }
     _require_positive(wanted)
     if server.slow_disk is None:
-        raise CannotRun("only a modelled disk adds up its time: ask for modelled limits")
+        raise CannotRun("only a modelled disk accounts for its time: ask for modelled limits")
     _require_seen(server)
     with server.slow_disk.limits(DiskLimits(**wanted), account=True):
         yield
@@ -120,10 +120,8 @@ def _require_positive(wanted: Mapping[str, float | None]) -> None:
 def _require_seen(server: ManagedServer) -> None:
     """Raise CannotRun where the server's reads pass a modelled disk or its cache by."""
     if server.settings.get("io_method") == "io_uring":
-        raise CannotRun(
-            "reads with io_method = io_uring pass a modelled disk by: choose worker or sync"
-        )
+        raise CannotRun("io_method = io_uring bypasses a modelled disk: choose worker or sync")
     if "data" in server.settings.get("debug_io_direct", ""):
         raise CannotRun(
-            "direct I/O (debug_io_direct = data) passes a modelled page cache by: turn it off"
+            "direct I/O (debug_io_direct = data) bypasses a modelled page cache: turn it off"
         )

@@ -157,7 +157,7 @@ def setting_bytes(wanted: str, *, unit_bytes: int) -> int:
     """What a setting of memory comes to, such as 16MB; a bare number counts units."""
     match = _NUMBER.fullmatch(wanted)
     if match is None or match[2] not in {"", *_MEMORY}:
-        raise CannotRun(f"{wanted!r} is no amount of memory")
+        raise CannotRun(f"{wanted!r} is not an amount of memory")
     return int(float(match[1]) * (_MEMORY[match[2]] if match[2] else unit_bytes))
 
 
