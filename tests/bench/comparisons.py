@@ -13,7 +13,7 @@ import polars as pl
 from pgstudies.analysis.effects import paired_effects
 from pgstudies.analysis.verdicts import as_family
 from pgstudies.compare._guards import diagnosed
-from pgstudies.measuring import AGAIN, BASELINE, CANDIDATE
+from pgstudies.measuring import BASELINE, CANDIDATE, SIDES
 from tests.machines import MACHINES, in_turns
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from tests.machines import Machine
 
-SIDES = (BASELINE, AGAIN, CANDIDATE)
 BY = ("study", "of", "case", "step", "metric")
 ROUNDS = 12
 TURN_S = 0.05
@@ -48,7 +47,7 @@ def round_times(machine: Machine, rng: np.random.Generator, blocks: int) -> pl.D
             "position": position[step, block, side].astype(np.int32),
             "value": np.exp(log).ravel(),
         }
-    ).with_columns(copy_of=pl.when(arm=AGAIN).then(pl.lit(BASELINE)))
+    ).with_columns(copy_of=pl.when(arm=SIDES[1]).then(pl.lit(BASELINE)))
 
 
 def outcomes(machine: Machine, blocks: int, *, seed: int = 1) -> Iterator[dict[str, float]]:
