@@ -133,9 +133,12 @@ def swept_record(
     two: float | Sequence[float] = 2.0,
     blocks: int = 6,
     name: str = "",
+    cores: int | None = None,
     **told: Any,
 ) -> Path:
     """Write a record of the study ``swept``, in which arm one counts 1 and arm two ``two``.
+
+    ``cores`` is how many the run was allowed; None: it does not say.
 
     ``two`` is one number for all blocks or one for each; ``name`` is the directory below ``base``.
     """
@@ -144,7 +147,10 @@ def swept_record(
         {"one": [1.0] * len(counts), "two": counts}, unit="rows", step="count", metric="rows"
     )
     path = base / (name or host)
-    write_whole(path, swept_info(host, len(counts)) | told, counted)
+    info = swept_info(host, len(counts))
+    if cores is not None:
+        info["host"] |= {"allowed_cores": list(range(cores))}
+    write_whole(path, info | told, counted)
     return path
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pgstudies as pg
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
 
 BY_ITSELF = {"io_method": "sync"}
 BY_WORKERS = {"io_method": "worker"}
+NO_CHECKSUMS = "no checksums"
+"""The state of a cluster without data checksums."""
 NEWER = 18
 """The first release that has io_method."""
 
@@ -19,11 +22,17 @@ def arms(
     *,
     workers: Sequence[int],
     few_buffers_mb: Sequence[int],
+    without_checksums: bool,
     concurrencies: Sequence[int],
     combine_kb: Sequence[int],
     releases: Sequence[str],
+    cache_bytes: int,
 ) -> list[pg.Arm]:
-    """Every arm, in the order of the page; the arguments are the study's parameters."""
+    """Every arm, in the order of the page.
+
+    ``cache_bytes`` is the size of one arm's tables, which the kernel's cache has to
+    hold for all arms that are up at once; the rest are the study's parameters.
+    """
     found = [
         _arm(
             "sync",
@@ -68,6 +77,20 @@ def arms(
                     cases=("cached",),
                 )
             )
+    if without_checksums:
+        found += [
+            _arm(
+                f"{method}, {NO_CHECKSUMS}",
+                f"As {method}, in a cluster without data checksums.",
+                settings,
+                cases=("cached",),
+                state=NO_CHECKSUMS,
+            )
+            for method, settings in (
+                ("sync", BY_ITSELF),
+                ("worker", BY_WORKERS),
+            )
+        ]
     for name, values, unit in (
         ("effective_io_concurrency", concurrencies, ""),
         ("io_combine_limit", combine_kb, "kB"),
@@ -85,7 +108,7 @@ def arms(
             )
     for release in releases:
         found += of_release(release)
-    return found
+    return [replace(arm, memory_bytes=cache_bytes) for arm in found]
 
 
 def of_release(release: str) -> list[pg.Arm]:
@@ -110,10 +133,12 @@ def _arm(
     *,
     cases: Sequence[str] = ("cached", "network"),
     release: str | None = None,
+    state: str = "plain",
 ) -> pg.Arm:
     return pg.Arm(
         name,
         description,
+        state=state,
         settings=settings,
         server=release,
         options={"cases": cases},

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 import pgstudies as pg
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+
+TIMED = ["scan", "bitmap scan", "vacuum", "lookup"]
+"""The steps that arms are compared by."""
+
+IN_MEMORY = 0.01
+"""The share of cached tables that a scan may read from the disk."""
+
+CHOICES = ["worker", "either", "sync", "not decided"]
+"""Which io_method an effect of workers, relative to sync, speaks for."""
 
 
 def network(latency_ms: float) -> str:
@@ -26,13 +36,106 @@ def named(table: pl.DataFrame) -> pl.DataFrame:
         pl.when(count == 1).then(pl.lit("")).otherwise(pl.lit("s")),
     )
     words = (
-        pl.when(pl.col("step") == "lookup")
+        pl.when(pl.col("step") == "bitmap scan")
+        .then(pl.format("bitmap scan, {}", "case"))
+        .when(pl.col("step") == "vacuum")
+        .then(pl.format("VACUUM, {}", "case"))
+        .when(pl.col("step") == "lookup")
         .then(pl.format("lookups, {}", "case"))
         .when(pl.col("case") == "cached")
         .then(pl.format("scans in cache, {}", connections))
         .otherwise(pl.format("cold scan, {}", "case"))
     )
     return table.with_columns(step=words)
+
+
+def which(effects: pl.DataFrame, cores: int) -> pl.DataFrame:
+    """The effects of workers as a chart takes them, a candidate being one of CHOICES.
+
+    A step says where the data is, what reads it and by how many connections to a core.
+    """
+    per_core = pl.format(
+        "{} to a core", (pl.col("iteration") / cores).round(2)
+    )
+    reads = pl.col("step").replace({"vacuum": "VACUUM"})
+    choice = pl.col("verdict").replace_strict(
+        {"faster": "worker", "slower": "sync", "equivalent": "either"},
+        default="not decided",
+    )
+    return (
+        effects.filter(
+            pl.col("candidate") == "worker", pl.col("step").is_in(TIMED)
+        )
+        .sort(pl.col("case") != "cached", "case", "step", "iteration")
+        .with_columns(
+            step=pl.format("{}: {}, {}", "case", reads, per_core),
+            candidate=choice,
+        )
+    )
+
+
+def unlike_the_mail(
+    samples: pl.DataFrame,
+    used: Mapping[str, Any],
+    crowd: int,
+    cores: int,
+) -> str | None:
+    """Why a run is not like the mail's: too few connections, or tables not in memory.
+
+    ``samples`` are those of the record, ``used`` its parameters; None where it is.
+    """
+    if crowd < 2 * cores:
+        return (
+            f"{crowd} connections on {cores} cores: the mail had twice as many "
+            f"connections as cores"
+        )
+    read = samples.filter(
+        pl.col("step") == "scan",
+        pl.col("case") == "cached",
+        pl.col("metric") == "read_bytes",
+    )
+    part = pl.col("value") / (
+        pl.col("iteration") * used["table_mb"] * 2**20
+    )
+    share = read.select(part.median()).item() or 0.0
+    if share > IN_MEMORY:
+        return (
+            f"the tables were not in memory: {share:.0%} of them was read "
+            f"from the disk"
+        )
+    return None
+
+
+def in_flight(seen: Sequence[int]) -> dict[str, float]:
+    """How many reads were under way: the mean and the most of what was seen."""
+    if not seen:
+        return {}
+    return {
+        "in_flight_mean": sum(seen) / len(seen),
+        "in_flight_most": float(max(seen)),
+    }
+
+
+def side_by_side(beside: pl.DataFrame) -> pl.DataFrame:
+    """Claims by number of cores: the table of ``by_cores``, a column for each number."""
+    figures = pl.format(
+        "{} ({} to {}), ",
+        *(pl.col(n).round(3) for n in ("ratio", "low", "high")),
+    )
+    said = pl.concat_str(pl.coalesce(figures, pl.lit("")), "verdict")
+    number = pl.col("cores")
+    cores = (
+        pl.when(number == 1)
+        .then(pl.lit("1 core"))
+        .otherwise(
+            pl.format(
+                "{} cores", pl.coalesce(number.cast(str), pl.lit("?"))
+            )
+        )
+    )
+    return beside.select("text", cores=cores, said=said).pivot(
+        "cores", index="text", values="said"
+    )
 
 
 def milliseconds(values: pl.DataFrame) -> pl.DataFrame:
@@ -51,13 +154,15 @@ def closer(samples: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
     watched = samples.filter(pl.col("step") == "watched scan")
     medians = (
         watched.filter(
-            pl.col("metric").is_in(["scan_s", "sleeps", "reads"])
+            pl.col("metric").is_in(
+                ["scan_s", "sleeps", "reads", "read_kb"]
+            )
         )
         .group_by("arm", "iteration", "metric")
         .agg(pl.col("value").median())
         .pivot("metric", index=["arm", "iteration"], values="value")
     )
-    for column in ("scan_s", "sleeps", "reads"):
+    for column in ("scan_s", "sleeps", "reads", "read_kb"):
         if column not in medians.columns:
             unknown = pl.lit(None, pl.Float64).alias(column)
             medians = medians.with_columns(unknown)
@@ -71,8 +176,15 @@ def closer(samples: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
     foreseen = pl.col("by_itself") + 2 * slept * pl.lit(
         wake_up, pl.Float64
     )
+    under_way = (
+        samples.filter(pl.col("metric") == "in_flight_mean")
+        .group_by("arm")
+        .agg(in_flight=pl.col("value").median())
+        .with_columns(iteration=pl.lit(1, medians.schema["iteration"]))
+    )
     return (
         medians.join(alone, on="iteration", how="left")
+        .join(under_way, on=["arm", "iteration"], how="left")
         .sort("iteration", pl.col("arm").cast(pl.Enum(names)))
         .select(
             "arm",
@@ -80,7 +192,14 @@ def closer(samples: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
             (pl.col("scan_s") * 1000).round(1).alias("ms"),
             (foreseen * 1000).round(1).alias("foreseen, ms"),
             pl.col("reads").round(0),
+            (pl.col("read_kb") / pl.col("reads"))
+            .round(0)
+            .alias("kB each"),
+            pl.col("in_flight").round(1).alias("under way"),
             pl.col("sleeps").round(0),
+            (pl.col("sleeps") / pl.col("reads"))
+            .round(2)
+            .alias("sleeps per read"),
         )
     )
 

@@ -12,6 +12,7 @@ import pytest
 
 import pgstudies as pg
 from pgstudies import paths
+from pgstudies.analysis import by_cores
 from pgstudies.analysis._claims import claims
 from pgstudies.analysis.agreement import judge
 from pgstudies.book import _scorecard as scorecards
@@ -29,7 +30,7 @@ from pgstudies.book.score_text import in_text
 from pgstudies.charts import OUTCOMES
 from pgstudies.errors import NotebookError, StudyError
 from pgstudies.files import write_sealed
-from pgstudies.records import parquet_bytes
+from pgstudies.records import parquet_bytes, reference_verdicts
 from pgstudies.records.reading import machine_of, read_record
 from pgstudies.rooms import find_room
 from pgstudies.studies._plan import plan, studies
@@ -311,6 +312,23 @@ def test_what_two_reference_records_disagree_on_is_not_replicated(references: Re
         ("20260102T000000Z-a", "gone", False),
         ("20260101T000000Z-a", "reversed", False),
     ]
+
+
+def test_a_record_on_another_number_of_cores_stands_beside_and_judges_nothing(
+    references: Reference,
+) -> None:
+    on_two = references(2, 2.0, cores=2)
+    references(3, 0.5, cores=1)
+    rows = of_twice("record", "verdict", "reference")
+    assert sorted(rows) == [
+        ("20260102T000000Z-a", "holds", True),
+        ("20260103T000000Z-a", "reversed", False),
+    ]
+    found = reference_verdicts("swept")
+    assert found is not None
+    assert found[0] == on_two
+    beside = by_cores("swept", *found).filter(pl.col("claim") == "twice")
+    assert beside.select("cores", "verdict").rows() == [(1, "reversed"), (2, "holds")]
 
 
 def test_reference_records_alike_judge_together(references: Reference) -> None:

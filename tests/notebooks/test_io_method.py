@@ -15,7 +15,8 @@ READING = pg.beside("io_method", "reading")
 
 def arms_of(**asked: Any) -> dict[str, pg.Arm]:
     none: dict[str, Any] = {"workers": [], "few_buffers_mb": [], "concurrencies": []}
-    more: dict[str, Any] = {"combine_kb": [], "releases": []}
+    more: dict[str, Any] = {"combine_kb": [], "releases": [], "cache_bytes": 2**20}
+    more["without_checksums"] = False
     return {arm.name: arm for arm in ARMS.arms(**none | more | asked)}
 
 
@@ -33,6 +34,18 @@ def test_few_buffers_are_measured_both_ways() -> None:
     both = [arms[name].settings for name in ("sync, 16 MB", "worker, 16 MB")]
     assert [s["io_method"] for s in both] == ["sync", "worker"]
     assert all(s["shared_buffers"] == "16MB" for s in both)
+
+
+def test_clusters_without_checksums_are_another_state_read_both_ways() -> None:
+    arms = arms_of(without_checksums=True)
+    both = [arms[f"{method}, no checksums"] for method in ("sync", "worker")]
+    assert {arm.state for arm in both} == {ARMS.NO_CHECKSUMS}
+    assert [arm.settings["io_method"] for arm in both] == ["sync", "worker"]
+    assert arms["sync"].state != ARMS.NO_CHECKSUMS
+
+
+def test_the_kernels_cache_holds_the_tables_of_every_arm_that_is_up() -> None:
+    assert {arm.memory_bytes for arm in arms_of(workers=[1]).values()} == {2**20}
 
 
 def test_a_larger_read_needs_the_servers_leave() -> None:
@@ -107,6 +120,55 @@ def test_a_step_says_where_the_data_is(step: str, case: str, iteration: int, wor
     assert READING.named(table)["step"].to_list() == [words]
     if case != "cached":
         assert case in {READING.network(5.0), READING.network(0.5)}
+
+
+def test_what_a_verdict_speaks_for_is_said_by_connections_to_a_core() -> None:
+    rows = [
+        ("worker", "cached", "scan", 4, "slower"),
+        ("worker", "cached", "vacuum", 1, "equivalent"),
+        ("worker", "network, 5 ms", "scan", 1, "faster"),
+        ("worker", "network, 5 ms", "lookup", 1, "inconclusive"),
+        ("worker, 8", "cached", "scan", 4, "slower"),
+    ]
+    columns = ["candidate", "case", "step", "iteration", "verdict"]
+    found = READING.which(pl.DataFrame(rows, schema=columns, orient="row"), cores=2)
+    assert found.select("step", "candidate").rows() == [
+        ("cached: scan, 2.0 to a core", "sync"),
+        ("cached: VACUUM, 0.5 to a core", "either"),
+        ("network, 5 ms: lookup, 0.5 to a core", "not decided"),
+        ("network, 5 ms: scan, 0.5 to a core", "worker"),
+    ]
+    assert set(found["candidate"]) <= set(READING.CHOICES)
+
+
+@pytest.mark.parametrize(
+    ("crowd", "cores", "read", "said"),
+    [(4, 2, 0, None), (2, 1, 0, None), (2, 2, 0, "2 connections on 2"), (4, 2, 2**21, "50%")],
+)
+def test_few_connections_and_tables_that_do_not_fit_are_not_the_mails(
+    crowd: int, cores: int, read: float, said: str | None
+) -> None:
+    row = {"step": "scan", "case": "cached", "metric": "read_bytes", "iteration": 4, "value": read}
+    found = READING.unlike_the_mail(pl.DataFrame([row]), {"table_mb": 1}, crowd, cores)
+    assert found is None if said is None else said in found
+
+
+def test_what_is_not_counted_leaves_the_mails_condition_to_the_connections() -> None:
+    assert READING.unlike_the_mail(SAMPLES, {"table_mb": 1}, 4, 2) is None
+
+
+def test_reads_under_way_are_told_by_mean_and_most() -> None:
+    assert READING.in_flight([1, 2, 9]) == {"in_flight_mean": 4.0, "in_flight_most": 9.0}
+    assert READING.in_flight([]) == {}
+
+
+def test_numbers_of_cores_stand_side_by_side() -> None:
+    columns = ["text", "cores", "ratio", "low", "high", "verdict"]
+    rows = [("slow", 1, None, None, None, "not tested: why"), ("slow", 2, 1.2, 1.1, 1.3, "holds")]
+    table = READING.side_by_side(pl.DataFrame(rows, schema=columns, orient="row"))
+    assert table.to_dicts() == [
+        {"text": "slow", "1 core": "not tested: why", "2 cores": "1.2 (1.1 to 1.3), holds"}
+    ]
 
 
 def test_wake_ups_are_told_in_microseconds() -> None:

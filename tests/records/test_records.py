@@ -7,6 +7,7 @@ import resource
 import socket
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -20,8 +21,10 @@ from pgstudies.records.reading import (
     Record,
     builds_note,
     built_with,
+    cores_of,
     find_record,
     list_records,
+    newest_on_most_cores,
     read_record,
 )
 from pgstudies.records.writing import RecordWriter, fingerprint
@@ -29,7 +32,6 @@ from tests import made_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from pgstudies.records import Setup
 
@@ -191,6 +193,18 @@ def test_list_tells_a_live_run_from_a_dead_one(writer: RecordWriter) -> None:
     assert status() == ["unfinished"]
     writer.interrupt("KeyboardInterrupt")
     assert status() == ["interrupted"]
+
+
+def test_a_run_kept_to_fewer_cores_takes_no_other_runs_place() -> None:
+    def found(*cores: int | None) -> list[tuple[Path, Any]]:
+        hosts = [{} if n is None else {"allowed_cores": list(range(n))} for n in cores]
+        return [(Path(str(number)), {"host": host}) for number, host in enumerate(hosts)]
+
+    assert newest_on_most_cores(found(2, 2, 1)) == Path("1")
+    assert newest_on_most_cores(found(2, 1, 4)) == Path("2")
+    assert newest_on_most_cores(found(None, None)) == Path("1")
+    assert newest_on_most_cores([]) is None
+    assert [cores_of(info) for _, info in found(3, None)] == [3, None]
 
 
 def test_find_takes_a_record_or_the_newest_complete_one_below(writer: RecordWriter) -> None:

@@ -99,6 +99,22 @@ def test_a_release_before_18_has_checksums_as_18_has_by_default() -> None:
         assert shown(server, "data_checksums") == "on"
 
 
+def test_a_state_without_checksums_leaves_the_others_theirs(managed: ManagedServer) -> None:
+    managed.restore("bare", managed.disable_checksums, {"work_mem": "5MB"})
+    assert (shown(managed, "data_checksums"), shown(managed, "work_mem")) == ("off", "5MB")
+    managed.restore("usual", lambda: None)
+    assert shown(managed, "data_checksums") == "on"
+
+
+def test_binaries_that_cannot_turn_checksums_off_say_so(
+    managed: ManagedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Binaries, "program", lambda *_: None)
+    with pytest.raises(CannotRun, match="no pg_checksums"):
+        managed.disable_checksums()
+    assert shown(managed, "data_checksums") == "on"
+
+
 def shown(server: Server, name: str) -> object:
     with server.connect() as connection:
         row = connection.execute(f"SHOW {name}".encode()).fetchone()

@@ -34,6 +34,7 @@ from .pairing import listed as listed
 from .pairing import log_ratios as log_ratios
 from .pairing import round_values as round_values
 from .pairing import wide as wide
+from .pooling import by_cores as by_cores
 from .pooling import of_all_runs as of_all_runs
 from .pooling import pooled as pooled
 from .verdicts import OPEN as OPEN

@@ -13,7 +13,7 @@ from statsmodels.stats.meta_analysis import combine_effects
 from statsmodels.stats.multitest import multipletests
 
 from .. import paths
-from ..records import PREFIX, read_info, read_verdicts
+from ..records import PREFIX, cores_of, read_info, read_verdicts
 from ._claims import rules
 from .agreement import FAMILY, HOLDS, NOT_JUDGED, NOT_REPLICATED, NOT_TESTED, agreement
 
@@ -88,7 +88,7 @@ def of_all_runs(study: str, record: Path, judged: pl.DataFrame) -> pl.DataFrame:
     ``judged`` is the table of ``judge`` on ``record``; the result is that with two more columns:
     runs, how many records judge the claim, and luck, the standard deviation of the true log ratio
     between runs, null where nothing was run twice.  Alike are records of one size, with the same
-    parameters but blocks and seed, the same settings and the same major release.
+    parameters but blocks and seed, the same settings, the same major release and as many cores.
 
     Where a claim or another of its kind (times, or one kind of count) was run twice, ratio, low and
     high are those of all runs: as in ``pooled``, but with one variance between runs for all claims
@@ -100,7 +100,8 @@ def of_all_runs(study: str, record: Path, judged: pl.DataFrame) -> pl.DataFrame:
 
     A claim is *not replicated* where another record of its size says the opposite: it holds by one
     and is gone or reversed by the other, or gone by one and reversed by the other.  A record by
-    which it is open, or not tested, agrees with all.
+    which it is open, or not tested, agrees with all.  One on another number of cores says nothing
+    of that: ``by_cores`` sets it beside.
     """
     own = read_info(record)
     others = [
@@ -112,7 +113,9 @@ def of_all_runs(study: str, record: Path, judged: pl.DataFrame) -> pl.DataFrame:
     alike = [table for info, table, _ in others if _conditions(info) == _conditions(own)]
     together = _together(study, [judged, *alike])
     told: dict[str, list[tuple[str, str]]] = {}
-    for _, table, name in others:
+    for info, table, name in others:
+        if cores_of(info) != cores_of(own):
+            continue
         for claim, verdict in table.select("claim", "verdict").iter_rows():
             told.setdefault(claim, []).append((name, verdict))
     verdicts = [
@@ -129,7 +132,34 @@ def _conditions(info: Info) -> tuple[object, ...]:
     parameters = {k: v for k, v in info["parameters"].items() if k not in {"blocks", "seed"}}
     settings = {k: v for k, v in (info.get("settings") or {}).items() if not k.endswith("_path")}
     release = (info["server"].get("version") or 0) // 10_000
-    return release, parameters, settings
+    return release, parameters, settings, cores_of(info)
+
+
+def by_cores(study: str, record: Path, judged: pl.DataFrame) -> pl.DataFrame:
+    """The verdicts on a record beside those of reference records on other numbers of cores.
+
+    ``judged`` is the table of ``judge`` on ``record``.  The newest reference record of its size for
+    each other number of cores is set beside it, not pooled with it.  Columns: claim, text, cores,
+    ratio, low, high, verdict, date; of each claim the fewest cores first.
+    """
+    own = read_info(record)
+    tables = {cores_of(own): (own, judged)}
+    for file in sorted((paths.REFERENCE_RECORDS / study).glob(f"*/{PREFIX}*.parquet")):
+        info = read_info(file.parent)
+        cores = cores_of(info)
+        if info.get("profile") == own.get("profile") and cores != cores_of(own):
+            tables[cores] = info, read_verdicts(file)
+    columns = ["claim", "text", "cores", "ratio", "low", "high", "verdict", "date"]
+    frames = [
+        table.with_columns(
+            cores=pl.lit(cores, pl.Int64()), date=pl.lit(str(info["started_at"])[:10])
+        ).select(columns)
+        for cores, (info, table) in tables.items()
+    ]
+    place = {claim: number for number, claim in enumerate(judged["claim"])}
+    together = pl.concat(frames).filter(pl.col("claim").is_in(list(place)))
+    order = pl.col("claim").replace_strict(place, return_dtype=pl.Int64())
+    return together.sort(order, "cores", maintain_order=True)
 
 
 class Runs:

@@ -14,7 +14,15 @@ from ..analysis.agreement import NOT_TESTED
 from ..analysis.intervals import fewest_blocks
 from ..charts import OUTCOMES, outcome_of
 from ..errors import StudyError
-from ..records.reading import builds_note, host_of, list_records, machine_of, readable_records
+from ..records.reading import (
+    builds_note,
+    host_of,
+    infos_below,
+    list_records,
+    machine_of,
+    newest_on_most_cores,
+    readable_records,
+)
 from ..studies.executed import book_runs
 from .judging import judged
 
@@ -126,8 +134,9 @@ def _records(study: str, in_book: Record | None) -> list[Record]:
 
 
 def _reference(study: str) -> str | None:
-    """The name of the newest reference record."""
-    return max((d.name for d in (paths.REFERENCE_RECORDS / study).glob("*/")), default=None)
+    """The name of the newest reference record, as ``newest_on_most_cores`` says."""
+    newest = newest_on_most_cores(infos_below(paths.REFERENCE_RECORDS, study))
+    return newest.name if newest else None
 
 
 def _cards(record: Record, is_reference: bool, in_detail: bool) -> list[dict[str, dict[str, Any]]]:

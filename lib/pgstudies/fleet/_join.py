@@ -58,8 +58,9 @@ def _joined(
         other = next(n for n, mark in enumerate(marks, start=1) if mark != marks[0])
         raise StudyError(
             f"Block {other} of {cell.study} on {host} was not measured as block 1 was: the code, "
-            f"the packages, the kernel or the server changed.  Remove the older ones from the "
-            f"ledger, below {cell.study}/{cell.id}/{host}, and continue the sweep."
+            f"the packages, the kernel, the server or the number of cores changed.  Remove the "
+            f"older ones from the ledger, below {cell.study}/{cell.id}/{host}, and continue the "
+            f"sweep."
         )
     first = infos[0]
     arms: list[ArmFacts] = [

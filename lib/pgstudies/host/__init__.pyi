@@ -5,6 +5,7 @@ from .disks import scheduler_of as scheduler_of
 from .exclusive import on_core as on_core
 from .exclusive import only_one_here as only_one_here
 from .facts import CPU as CPU
+from .facts import allowed_cores as allowed_cores
 from .facts import cpu_model as cpu_model
 from .facts import git_revision as git_revision
 from .facts import host_facts as host_facts

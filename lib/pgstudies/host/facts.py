@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 CPU = Path("/sys/devices/system/cpu")
 
 
+def allowed_cores() -> list[int] | None:
+    """The numbers of the cores that this process may run on; None where this system has no such."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+
+
 def host_facts(path: Path) -> dict[str, Any]:
     """The machine, and the file system and disk under ``path``, which need not exist yet.
 
@@ -61,7 +66,7 @@ def host_facts(path: Path) -> dict[str, Any]:
         "architecture": platform.machine() or None,
         "physical_cores": _known(lambda: psutil.cpu_count(logical=False)),
         "logical_cores": os.cpu_count(),
-        "allowed_cores": _known(lambda: sorted(os.sched_getaffinity(0))),
+        "allowed_cores": allowed_cores(),
         "cpu_mhz": frequency.current if frequency else None,
         "cpu_max_mhz": (frequency.max or None) if frequency else None,
         "cpu_governor": governor(),

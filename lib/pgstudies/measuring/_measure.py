@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..analysis import claim_marks
 from ..errors import Interrupted, StudyError
-from ..host import gate, git_revision, host_facts, only_one_here, packages
+from ..host import allowed_cores, gate, git_revision, host_facts, only_one_here, packages
 from ..orders import Orders
 from ..paths import run_dir
 from ..records import RecordWriter, find_record, fingerprint, read_record
@@ -179,6 +179,7 @@ def _same(
         "server": [[server.spec, server.version_text] for server in roots.values()],
         "programs": [identity(server) for server in roots.values()],
         "pinned": core is not None,
+        "cores": len(allowed_cores() or ()),
         "limits": limits,
         "packages": packages(),
         "kernel": os.uname().release,

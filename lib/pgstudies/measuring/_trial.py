@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import pq
 
-from ..errors import CannotRun, StudyError
+from ..errors import CannotRun, StudyError, require
 from ..host.hardware import InstructionCounter
 from ..servers import ManagedServer
 from ._witness import WAIT, digest, waits_of
@@ -319,6 +319,17 @@ class Trial:
             self.execute("CHECKPOINT")
         else:
             self.leave_out("checkpoint", "", reason)
+
+    def disable_checksums(self) -> None:
+        """Turn data checksums off in the state that is being prepared; ``connection`` is a new one.
+
+        Raises CannotRun where the server is not managed, or cannot do it.
+        """
+        require(self.server.capabilities.reason("restart"))
+        assert isinstance(self.server, ManagedServer)
+        self._close()
+        self.server.disable_checksums()
+        self._open()
 
     def make_cold(
         self, *tables: str, step: str, case: str = "cold", page_cache: bool = True

@@ -21,12 +21,14 @@ from .reading import Record as Record
 from .reading import block_seconds as block_seconds
 from .reading import builds_note as builds_note
 from .reading import built_with as built_with
+from .reading import cores_of as cores_of
 from .reading import find_record as find_record
 from .reading import host_of as host_of
 from .reading import infos_below as infos_below
 from .reading import list_records as list_records
 from .reading import machine_of as machine_of
 from .reading import made_where as made_where
+from .reading import newest_on_most_cores as newest_on_most_cores
 from .reading import read_info as read_info
 from .reading import read_record as read_record
 from .reading import readable_records as readable_records

@@ -269,6 +269,22 @@ def machine_of(host: Mapping[str, Any]) -> str:
     return f"{host.get('boot_id') or host.get('hostname')}, {host.get('cpu_model')}"
 
 
+def cores_of(info: Info) -> int | None:
+    """How many cores a run was allowed, by what its record.json says; None where it does not."""
+    return len((info.get("host") or {}).get("allowed_cores") or ()) or None
+
+
+def newest_on_most_cores(found: Iterable[tuple[Path, Info]]) -> Path | None:
+    """The newest of records that are given oldest first, but for those on fewer cores than another.
+
+    A run that was kept to some of the cores (``taskset``) is shown beside the others, and does not
+    take their place.  None where there is no record.
+    """
+    cores = {place: cores_of(info) or 0 for place, info in found}
+    most = max(cores.values(), default=0)
+    return next((place for place in reversed(cores) if cores[place] == most), None)
+
+
 def where_of(info: Info) -> str:
     """The run of a record in words, by what its record.json says."""
     server, date = info["server"].get("version_text"), str(info["started_at"])
@@ -342,7 +358,10 @@ def _with_turns(samples: pl.DataFrame) -> pl.DataFrame:
 
 
 def find_record(study: str, path: str | Path) -> Path:
-    """The record at ``path``, or the newest complete one of ``study`` below that directory."""
+    """The record at ``path``, or the newest complete one of ``study`` below that directory.
+
+    Which is the newest says ``newest_on_most_cores``.
+    """
     directory = Path(path).expanduser().resolve()
     if (directory / INFO).exists():
         found = read_info(directory)["study"]
@@ -350,13 +369,13 @@ def find_record(study: str, path: str | Path) -> Path:
             raise StudyError(f"{directory} is a record of {found}, not of {study}.")
         return directory
     records = _skipping(record_directories(directory, study), _whole_info)
-    complete = [place for place, info in records if info["status"] == "complete"]
-    if not complete:
+    newest = newest_on_most_cores(entry for entry in records if entry[1]["status"] == "complete")
+    if newest is None:
         raise StudyError(
             f"There is no complete record of {study} at {directory}; "
             f"`pgstudies records` lists the records of this machine."
         )
-    return complete[-1]
+    return newest
 
 
 def list_records(study: str | None = None) -> pl.DataFrame:

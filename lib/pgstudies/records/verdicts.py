@@ -10,6 +10,7 @@ import polars as pl
 from .. import paths
 from ..errors import StudyError
 from ..files import read_sealed
+from .reading import newest_on_most_cores, read_info
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,10 +23,14 @@ PREFIX = "verdicts-"
 def reference_verdicts(study: str) -> tuple[Path, pl.DataFrame] | None:
     """The newest reference record of a study that has verdicts, and these: the table of ``judge``.
 
-    None where there is none.  Raises StudyError when the file is damaged.
+    Which is the newest says ``newest_on_most_cores``.  None where there is none.  Raises StudyError
+    when the file is damaged.
     """
     found = sorted((paths.REFERENCE_RECORDS / study).glob(f"*/{PREFIX}*.parquet"))
-    return (found[-1].parent, read_verdicts(found[-1])) if found else None
+    newest = newest_on_most_cores((file.parent, read_info(file.parent)) for file in found)
+    if newest is None:
+        return None
+    return newest, read_verdicts(next(file for file in reversed(found) if file.parent == newest))
 
 
 def read_verdicts(file: Path) -> pl.DataFrame:

@@ -56,6 +56,9 @@ _PRELOAD = "shared_preload_libraries"
 _EXTENSIONS = (_PRELOADED, "pg_buffercache")
 
 
+_NO_PG_CHECKSUMS = "there is no pg_checksums beside initdb, as before 12 and in fetched releases"
+
+
 _END_TIMEOUT_S = 20.0
 
 
@@ -213,6 +216,20 @@ class ManagedServer(ServerBase):
         """Stop, then start with the study's settings and these."""
         self.stop()
         self.start(settings)
+
+    def disable_checksums(self) -> None:
+        """Restart without data checksums, which every state but those made from here on has.
+
+        For the ``build`` of a state.  Raises CannotRun where there is no program pg_checksums.
+        """
+        program = self._programs.program("pg_checksums")
+        if program is None:
+            raise CannotRun(f"data checksums cannot be turned off: {_NO_PG_CHECKSUMS}")
+        more = self._more
+        self.stop()
+        command: list[str | Path] = [program, "--disable", "--no-sync", "-D", self._instance.data]
+        run_as(self._account, command, self._environment, pass_fds=self._instance.held_by())
+        self.start(more)
 
     def connect(self, **kwargs: Any) -> psycopg.Connection[TupleRow]:
         """A new connection as superuser to our own database, in autocommit mode."""
