@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgstudies.analysis.pooling import Runs, luck
+from pgstudies.analysis.pooling import Runs, as_said, luck
 from tests.bench.runs import missed
 
 
@@ -80,3 +81,25 @@ def test_the_order_of_runs_and_of_arms_changes_nothing(ratios: list[float], by: 
         [found[name] for name in bounds]
     )
     assert np.all(np.diff([found[name] for name in bounds]) >= 0)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "seen", "judges"),
+    [
+        (6, ["a"], True),
+        (12, ["a"], True),  # as many as it was said to need
+        (5, ["a"], True),  # 17 in all, 12 of them done
+        (2, ["a"], False),
+        (2, [], True),  # nobody had looked
+        (2, ["elsewhere"], True),
+        (2, None, False),  # an older record: by the dates
+    ],
+)
+def test_blocks_are_added_as_said_or_do_not_judge(
+    blocks: int, seen: list[str] | None, *, judges: bool
+) -> None:
+    first = {"blocks": 6, "started_at": "2026-01-01", "finished_at": "2026-01-02"}
+    needs = pl.DataFrame({"blocks": [12, 6], "blocks_needed": [17, None]})
+    later = {"blocks": blocks, "started_at": "2026-01-03"}
+    later |= {} if seen is None else {"seen": seen}
+    assert as_said(later, {"a": (first, needs)}) is judges
