@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -10,8 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgstudies.analysis.pooling import Runs, as_said, luck
+from pgstudies import paths
+from pgstudies.analysis.pooling import Runs, alike_before, as_said, luck
 from tests.bench.runs import missed
+from tests.made_up import SWEPT, swept_info, swept_record
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def run(ratio: float, error: float = 0.01) -> tuple[float, float, float]:
@@ -103,3 +109,16 @@ def test_blocks_are_added_as_said_or_do_not_judge(
     later = {"blocks": blocks, "started_at": "2026-01-03"}
     later |= {} if seen is None else {"seen": seen}
     assert as_said(later, {"a": (first, needs)}) is judges
+
+
+def test_a_run_knows_which_complete_runs_alike_there_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGSTUDIES_RECORDS", str(tmp_path / "own"))
+    monkeypatch.setattr(paths, "REFERENCE_RECORDS", tmp_path / "reference")
+    swept_record(tmp_path / "own" / "swept", "db1", name="own", blocks=6)
+    swept_record(tmp_path / "reference" / "swept", "db2", name="reference", blocks=2)
+    swept_record(tmp_path / "own" / "swept", "db1", name="stopped", status="interrupted")
+    other = SWEPT | {"blocks": 6, "sizes": [9]}
+    swept_record(tmp_path / "own" / "swept", "db1", name="larger", parameters=other)
+    assert alike_before("swept", swept_info("db3", 4)) == ["own", "reference"]
