@@ -199,7 +199,7 @@ def test_a_claim_is_judged_by_the_row_it_names() -> None:
     assert found.row(0) == (
         *("insert", "Inserting gets slower.", "table 2", "direction", 1.5),
         *("cpu_s", 1.5, 1.4, 1.6, None, 10, 0.02, 2 / 2**6, "holds"),
-        *(None, "heap", "tree"),
+        *(None, "heap", "tree", None),
     )
 
 
