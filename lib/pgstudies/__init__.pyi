@@ -2,6 +2,7 @@ from .analysis import block_values as block_values
 from .analysis import claims as claims
 from .analysis import diagnose as diagnose
 from .analysis import effect_table as effect_table
+from .analysis import gated_by as gated_by
 from .analysis import if_known as if_known
 from .analysis import judge as judge
 from .analysis import paired_effects as paired_effects
@@ -34,6 +35,7 @@ from .measuring import pgbench as pgbench
 from .measuring import reason_no_extension as reason_no_extension
 from .measuring import reason_not_available as reason_not_available
 from .orders import tell_verdicts as tell_verdicts
+from .programs import create_extension as create_extension
 from .records import claims_counted as claims_counted
 from .records import read_record as read_record
 from .servers import accounted as accounted

@@ -8,6 +8,8 @@ counted, and Python modules the arms and the reading of its records.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import tomllib
 from dataclasses import dataclass
 from functools import cached_property
@@ -52,6 +54,21 @@ class Room:
     def modules(self) -> list[Path]:
         """The Python modules beside the notebook."""
         return sorted(self.directory.glob("*.py"))
+
+    @property
+    def code(self) -> list[str]:
+        """The code of the notebook's cells, and of the modules beside it."""
+        cells = json.loads(self.notebook.read_text(encoding="utf-8"))["cells"]
+        own = ["".join(c["source"]) for c in cells if c["cell_type"] == "code"]
+        return own + [module.read_text(encoding="utf-8") for module in self.modules]
+
+    @property
+    def mark(self) -> str:
+        """A digest of what judges besides the claims: conditions, margins, the post's numbers."""
+        digest = hashlib.sha256(json.dumps(self.code).encode())
+        for file in sorted(self.directory.glob("*.csv")):
+            digest.update(file.read_bytes())
+        return digest.hexdigest()[:16]
 
     def read(self, file: str) -> dict[str, Any]:
         """A TOML file of the room; nothing where there is none."""

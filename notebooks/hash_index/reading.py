@@ -210,17 +210,28 @@ def compared(
     *,
     by: Sequence[str],
 ) -> list[pl.DataFrame]:
-    """The effects of those candidates that were measured against the baseline; none without it."""
+    """The effects of those candidates that were measured against the baseline; none without it.
+
+    The btree and its second copy are the gate of each step that they do as well.
+    """
     there = set(values["arm"])
     found = [arm for arm in candidates if arm in there]
     if baseline not in there or not found:
         return []
     of_these = pl.col("arm").is_in([baseline, *found])
-    is_repeat = pl.col("copy_of").is_not_null()
     effects = pg.paired_effects(
-        values.filter(of_these | is_repeat), baseline=baseline, by=by
+        values.filter(of_these | _is_pair(values)),
+        baseline=baseline,
+        by=by,
     )
     return [effects.filter(pl.col("candidate").is_in(found))]
+
+
+def _is_pair(values: pl.DataFrame) -> pl.Expr:
+    """Whether a value is of an arm that has a second copy, or of that copy; an expression."""
+    is_copy = pl.col("copy_of").is_not_null()
+    first = values.filter(is_copy)["copy_of"].unique().to_list()
+    return is_copy | pl.col("arm").is_in(first)
 
 
 def gains(rounds: pl.DataFrame, cases: Sequence[str]) -> pl.DataFrame:
@@ -228,23 +239,57 @@ def gains(rounds: pl.DataFrame, cases: Sequence[str]) -> pl.DataFrame:
 
     Columns: block, round, case, step, metric, unit (ratio), code, value_stored, value.
     """
+    is_stored = pl.col("arm").is_in(["code", "value"])
+    return _quotients(
+        rounds.filter(is_stored).with_columns(
+            pl.col("arm").replace("value", "value_stored")
+        ),
+        ["code", "value_stored"],
+        cases,
+    )
+
+
+def gain_of_locale(
+    rounds: pl.DataFrame, gains: pl.DataFrame, other: str
+) -> pl.DataFrame:
+    """How much more codes gain in the case ``other`` than in the case wide.
+
+    The gate is by how much the two copies of the btree differ more in one than in the other.
+    """
+    by = ["step", "metric"]
+    pair = rounds.filter(_is_pair(rounds)).with_columns(
+        arm=pl.when(pl.col("copy_of").is_null())
+        .then(pl.lit("first"))
+        .otherwise(pl.lit("second"))
+    )
+    apart = _quotients(pair, ["second", "first"], ["wide", other])
+    found = [
+        pg.paired_effects(values, baseline="wide", key="case", by=by)
+        for values in (gains, apart)
+        if values.height
+    ]
+    return pg.gated_by(*found) if len(found) == 2 else found[0]
+
+
+def _quotients(
+    rounds: pl.DataFrame, arms: Sequence[str], cases: Sequence[str]
+) -> pl.DataFrame:
+    """Warm times of the first of two arms to those of the second, round by round."""
+    above, below = arms
     return (
         rounds.filter(
             pl.col("step") == "warm",
             pl.col("metric").is_in(["cpu_s", "duration_s"]),
             pl.col("case").is_in(cases),
-            pl.col("arm").is_in(["code", "value"]),
         )
-        .with_columns(pl.col("arm").replace("value", "value_stored"))
         .pivot(
             "arm",
-            on_columns=["code", "value_stored"],
+            on_columns=arms,
             index=["block", "round", "case", "step", "metric", "unit"],
             values="value",
         )
         .with_columns(
-            value=pl.col("code") / pl.col("value_stored"),
-            unit=pl.lit("ratio"),
+            value=pl.col(above) / pl.col(below), unit=pl.lit("ratio")
         )
         .drop_nulls("value")
     )
@@ -302,12 +347,21 @@ def building_effects(
         few: ["code, few buffers", "code, few buffers, sorted"],
         "code, few buffers": ["code, few buffers, sorted"],
     }
+    same = ["case", "step", "metric"]
+    # With few buffers there is no second copy: two btrees on the same column are the gate.
+    second = built.filter(pl.col("copy_of") == "btree")["arm"].unique()
+    copies = compared(
+        built.filter(pl.col("case") == "wide"),
+        "btree",
+        second.to_list(),
+        by=same,
+    )
     return [
-        table
+        pg.gated_by(table, copies[0])
+        if copies and "few buffers" in baseline
+        else table
         for baseline, candidates in pairs.items()
-        for table in compared(
-            built, baseline, candidates, by=["case", "step", "metric"]
-        )
+        for table in compared(built, baseline, candidates, by=same)
     ]
 
 

@@ -6,7 +6,6 @@ scans ran at once.  What is not sorted here is in no order.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -305,6 +304,29 @@ def on_drives(timed: pl.DataFrame, count: int) -> pl.DataFrame:
     ).sort(pl.col("case") != "cfq", "case")
 
 
+def copies_apart(
+    scanned: pl.DataFrame, repeat: str, *, case: str, by: Sequence[str]
+) -> pl.DataFrame:
+    """The effects of the second copy of the arm off against the first, alone and in company.
+
+    No rows where the copy was not measured.
+    """
+    pair = scanned.filter(
+        pl.col("case") == case,
+        pl.col("arm").is_in(["off", repeat]),
+        pl.col("metric").is_in(["duration_s", "read_bytes"]),
+    )
+    if pair["arm"].n_unique() < 2:
+        columns: dict[str, pl.DataType] = dict.fromkeys(
+            ["ratio", "low", "high"], pl.Float64()
+        )
+        columns |= {"iteration": pl.Int64(), "metric": pl.String()}
+        return pl.DataFrame(schema=columns)
+    return pg.paired_effects(
+        pg.round_values(pair, by=by), baseline="off", by=by
+    )
+
+
 def reason_not_hindered(drives: pl.DataFrame) -> str | None:
     """Why nothing is known of scans in step under a scheduler that hinders them, or None."""
     hindered = drives.filter(pl.col("case") == "cfq")["hindered"]
@@ -368,23 +390,6 @@ def reason_small(
     return (
         f"not at this size: the kernel reads {window / 2**20:.0f} MB ahead, and two such "
         f"windows are {100 * share:.0f} % of the table"
-    )
-
-
-def reason_crowded(
-    table_bytes: int, window: int, count: int, stagger: float
-) -> str | None:
-    """Why scans that lose step for a moment cannot find it again, memory being so small.
-
-    Memory is an eighth of the table; each scan out of step reads two windows ahead (bytes).
-    """
-    at_once = min(count, 1 + math.ceil(1 / stagger))
-    wanted = 2 * window * at_once
-    if wanted <= table_bytes / 8:
-        return None
-    return (
-        f"not at this size: {at_once} scans at a time may read {wanted / 2**20:.0f} MB ahead, and "
-        f"an eighth of the table is {table_bytes / 8 / 2**20:.0f} MB"
     )
 
 

@@ -194,12 +194,12 @@ def test_a_claim_is_judged_by_the_row_it_names() -> None:
     assert found.columns == [
         *("claim", "text", "source", "kind", "published_ratio"),
         *("metric", "ratio", "low", "high", "beside", "blocks", "margin", "p_family", "verdict"),
-        *("blocks_needed", "baseline", "candidate"),
+        *("blocks_needed", "baseline", "candidate", "then"),
     ]
     assert found.row(0) == (
         *("insert", "Inserting gets slower.", "table 2", "direction", 1.5),
         *("cpu_s", 1.5, 1.4, 1.6, None, 10, 0.02, 2 / 2**6, "holds"),
-        *(None, "heap", "tree"),
+        *(None, "heap", "tree", None),
     )
 
 
@@ -318,6 +318,41 @@ def test_two_copies_that_differ_shut_the_gate() -> None:
     assert verdict(SLOWER, effects(verdict="not valid")) == (
         "not judged: two copies of one arm differ in this step"
     )
+
+
+@pytest.mark.parametrize(
+    ("apart", "is_judged"),
+    [
+        (1.015, True),  # within the margin
+        (1.10, True),  # moved by as much, 1.4 to 1.6 is still half of 1.5
+        (1.20, False),
+        (1 / 1.20, False),
+    ],
+)
+def test_copies_that_may_differ_by_what_a_verdict_hangs_on_shut_the_gate(
+    apart: float, *, is_judged: bool
+) -> None:
+    low, high = sorted([1.0, apart])
+    found = verdict(SLOWER, effects(low=1.15, aa_low=low, aa_high=high))
+    words = "not judged: two copies of one arm may differ by 20 % in this step, and the verdict"
+    assert found == "holds, half not shown" if is_judged else found.startswith(words)
+
+
+def test_an_open_verdict_hangs_on_no_gate() -> None:
+    assert verdict(SLOWER, effects(low=0.9, aa_low=0.5, aa_high=2.0)) == "inconclusive"
+
+
+def test_a_claim_that_was_changed_is_judged_by_both_rules() -> None:
+    then = replace(SLOWER, kind="threshold", threshold=2.0)
+    judged = judge([replace(SLOWER, then=then), replace(SLOWER, id="other")], effects())
+    assert judged["verdict"].to_list() == ["holds", "holds"]
+    assert judged["then"].to_list() == ["holds, weaker", None]
+
+
+def test_a_rule_of_then_that_no_row_fits_any_more_is_said() -> None:
+    then = replace(SLOWER, comparison={"place": "insert"})
+    (told,) = judge([replace(SLOWER, then=then)], effects())["then"]
+    assert told.startswith("not tested: today's page cannot judge it (The claim 'insert' compares")
 
 
 # ---- one family

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
 
 import polars as pl
@@ -12,15 +13,17 @@ import pytest
 import pgstudies as pg
 from pgstudies import paths
 from pgstudies.analysis import MINIMUM_BLOCKS
-from pgstudies.analysis._claims import all_claims, claims, origins, requirements
+from pgstudies.analysis._claims import all_claims, claims, origins, requirements, rules
 from pgstudies.analysis._published import published
 from pgstudies.analysis.agreement import Claim
 from pgstudies.errors import StudyError
 from pgstudies.measuring import COLD
 from pgstudies.programs import NAMES, is_release
+from pgstudies.records import Record
 from pgstudies.rooms import find_room
 from pgstudies.servers import Right
 from pgstudies.studies._plan import plan, profiles_of, studies
+from tests import made_up
 from tests.made_up import copied_rooms
 
 if TYPE_CHECKING:
@@ -70,6 +73,23 @@ def test_what_depends_on_the_run_is_filled_in_and_keeps_its_type() -> None:
         "rows",
         {"candidate": "2", "iteration": 7, "baseline": "7"},
         kind="count",
+    )
+
+
+def test_a_claim_has_the_rule_that_a_record_was_begun_with_where_it_is_another(file: Path) -> None:
+    begun = rules("swept")
+    record = Record(file.parent, made_up.info("swept", rules=begun), pl.DataFrame())
+    (same,) = claims("swept", places={"arm": "2", "last": 7}, record=record)
+    assert same.then is None
+    file.write_text(ONE.replace("published_ratio = 2.0", "published_ratio = 3.0"))
+    (changed,) = claims("swept", places={"arm": "2", "last": 7}, record=record)
+    assert changed.then == replace(same, published_ratio=2.0)
+    gone = [begun[0] | {"comparison": {"candidate": "{absent}"}}]
+    record = Record(file.parent, made_up.info("swept", rules=gone), pl.DataFrame())
+    (unfilled,) = claims("swept", places={"arm": "2", "last": 7}, record=record)
+    assert unfilled.then is not None
+    assert "cannot judge it (The claim 'twice' has a place for absent" in (
+        unfilled.then.not_tested or ""
     )
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 from scipy.stats import wilcoxon
 
-from pgstudies.analysis.effects import paired_effects
+from pgstudies.analysis.effects import gated_by, paired_effects
 from pgstudies.analysis.pairing import block_values, log_ratios
 from pgstudies.analysis.verdicts import DIRECTIONS, as_family, describe
 from pgstudies.errors import StudyError
@@ -346,6 +346,19 @@ def test_a_step_whose_copies_differ_is_not_judged_whoever_is_the_baseline() -> N
         assert verdicts == {"off": "not valid", "on": "slower"}
     sentence = describe(found.filter(pl.col("step") == "off").row(0, named=True))
     assert sentence == "not valid: two copies of one arm differ by +5.0 % in this step"
+
+
+def test_a_step_without_copies_takes_the_gate_of_another() -> None:
+    arms = {"heap": slowed(1), COPY: slowed(1.05)}
+    pair = made_up.samples(arms, step="near", copy_of={COPY: "heap"})
+    copies = paired_effects(pair, baseline="heap")
+    bare = paired_effects(
+        made_up.samples({"one": slowed(1), "two": slowed(1.5)}, step="far"), baseline="one"
+    )
+    (effect,) = gated_by(bare, copies).to_dicts()
+    assert (effect["verdict"], effect["aa"]) == ("not valid", pytest.approx(1.05))
+    assert gated_by(bare.with_columns(margin=0.1), copies)["verdict"].item() == "slower"
+    assert gated_by(bare, copies.clear()).equals(bare)
 
 
 def test_a_family_keeps_what_is_evident_in_all_blocks() -> None:

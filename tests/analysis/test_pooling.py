@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgstudies.analysis.pooling import Runs, luck
+from pgstudies import paths
+from pgstudies.analysis.pooling import Runs, alike_before, as_said, luck
 from tests.bench.runs import missed
+from tests.made_up import SWEPT, swept_info, swept_record
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def run(ratio: float, error: float = 0.01) -> tuple[float, float, float]:
@@ -80,3 +87,38 @@ def test_the_order_of_runs_and_of_arms_changes_nothing(ratios: list[float], by: 
         [found[name] for name in bounds]
     )
     assert np.all(np.diff([found[name] for name in bounds]) >= 0)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "seen", "judges"),
+    [
+        (6, ["a"], True),
+        (12, ["a"], True),  # as many as it was said to need
+        (5, ["a"], True),  # 17 in all, 12 of them done
+        (2, ["a"], False),
+        (2, [], True),  # nobody had looked
+        (2, ["elsewhere"], True),
+        (2, None, False),  # an older record: by the dates
+    ],
+)
+def test_blocks_are_added_as_said_or_do_not_judge(
+    blocks: int, seen: list[str] | None, *, judges: bool
+) -> None:
+    first: Any = {"blocks": 6, "started_at": "2026-01-01", "finished_at": "2026-01-02"}
+    needs = pl.DataFrame({"blocks": [12, 6], "blocks_needed": [17, None]})
+    later: Any = {"blocks": blocks, "started_at": "2026-01-03"}
+    later |= {} if seen is None else {"seen": seen}
+    assert as_said(later, {"a": (first, needs)}) is judges
+
+
+def test_a_run_knows_which_complete_runs_alike_there_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGSTUDIES_RECORDS", str(tmp_path / "own"))
+    monkeypatch.setattr(paths, "REFERENCE_RECORDS", tmp_path / "reference")
+    swept_record(tmp_path / "own" / "swept", "db1", name="own", blocks=6)
+    swept_record(tmp_path / "reference" / "swept", "db2", name="reference", blocks=2)
+    swept_record(tmp_path / "own" / "swept", "db1", name="stopped", status="interrupted")
+    other = SWEPT | {"blocks": 6, "sizes": [9]}
+    swept_record(tmp_path / "own" / "swept", "db1", name="larger", parameters=other)
+    assert alike_before("swept", swept_info("db3", 4)) == ["own", "reference"]

@@ -331,6 +331,23 @@ def test_a_record_on_another_number_of_cores_stands_beside_and_judges_nothing(
     assert beside.select("cores", "verdict").rows() == [(1, "reversed"), (2, "holds")]
 
 
+def test_what_records_of_two_sizes_disagree_on_depends_on_size(references: Reference) -> None:
+    references(1, 1.001, parameters=SWEPT | {"blocks": 6, "sizes": [1, 200]})
+    references(2, 2.0)
+    (verdict,) = of_twice("verdict")[0]
+    words = (
+        "depends on size: holds by this record, gone by that of 2026-01-01, with sizes = [1, 200]"
+    )
+    assert verdict == words
+
+
+def test_blocks_that_were_added_after_a_look_do_not_judge(references: Reference) -> None:
+    references(1, 2.2)
+    references(2, 2.0, blocks=5, seen=["20260101T000000Z-a"])
+    references(3, 1.8)
+    assert of_twice("runs", "ratio")[0] == (2, pytest.approx((2.2 * 1.8) ** 0.5))
+
+
 def test_reference_records_alike_judge_together(references: Reference) -> None:
     references(1, 2.0, parameters=SWEPT | {"blocks": 6, "pause_s": 1.0})
     for day, two in ((2, 2.2), (3, 2.0), (4, 1.8)):
@@ -375,7 +392,8 @@ def test_the_text_fits_79_columns_and_says_every_verdict(cards: pl.DataFrame) ->
     assert "12 more blocks" in words
     assert "A study of nothing (Nobody, 2026) " in words
     assert (
-        "1 gone, 1 reversed, 1 inconclusive, 1 not replicated, 1 not judged, 1 not tested." in words
+        "1 gone, 1 reversed, 1 inconclusive, 1 not replicated, 1 depend on size, 1 not judged, "
+        "1 not tested." in words
     )
 
 

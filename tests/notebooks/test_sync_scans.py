@@ -217,11 +217,6 @@ def test_each_reason_speaks_where_its_condition_fails_and_is_silent_elsewhere() 
         100 * 2**20, 8 * 2**20, 0.1
     )
     assert READING.reason_small(400 * 2**20, 8 * 2**20, 0.1) is None
-    wanted = "5 scans at a time may read 80 MB ahead, and an eighth of the table is 44 MB"
-    assert wanted in READING.reason_crowded(352 * 2**20, 8 * 2**20, 8, 0.25)
-    assert READING.reason_crowded(352 * 2**20, 2**20, 8, 0.25) is None
-    assert READING.reason_crowded(640 * 2**20, 8 * 2**20, 20, 0.25) is None
-    assert READING.reason_crowded(512 * 2**20, 8 * 2**20, 4, 0.25) is None
     took = pl.DataFrame({"makespan_s": [1.0], "read_bytes": [1e6]})
     assert "50 % of the time" in READING.reason_no_cores(took.with_columns(makespan_s=2.0), 1e6)
     assert READING.reason_no_cores(took, 1e6) is None

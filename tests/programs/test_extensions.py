@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,17 +20,17 @@ from pgstudies.programs.compilers import find_compiler
 from pgstudies.programs.extensions import (
     NAMES,
     build,
+    create_extension,
     extension_settings,
     reason_no_extension,
     self_test,
 )
 from pgstudies.programs.installations import find_binaries
+from pgstudies.servers import serve
 from pgstudies.tools import installing
 from tests.servers_at_hand import embedded
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pgstudies.servers.managed import ManagedServer
 
 pytestmark = pytest.mark.usefixtures("private")
@@ -153,10 +154,32 @@ def test_releases_lack_headers(tmp_path: Path) -> None:
         build("cluster_heap", replace(binaries, bindir=tmp_path))
 
 
-def test_older_servers_cannot_be_told_where_to_look() -> None:
-    older = replace(find_binaries("embedded"), version=170007, version_text="PostgreSQL 17.7")
-    with pytest.raises(CannotRun, match=r"^PostgreSQL 17\.7 has no setting for where ext"):
+def test_releases_that_the_sources_are_not_written_for_get_none() -> None:
+    older = replace(find_binaries("embedded"), version=140020, version_text="PostgreSQL 14.20")
+    with pytest.raises(CannotRun, match=r"are for 15 and later, not for PostgreSQL 14\.20$"):
         build("cluster_heap", older)
+
+
+def test_servers_before_18_are_told_of_the_library_alone(small: Path, cache: Path) -> None:
+    assert small.exists()
+    older = replace(find_binaries("embedded"), version=170007, version_text="PostgreSQL 17.7")
+    (built,) = build("small", older).items()
+    assert built[0] == "dynamic_library_path"
+    assert Path(built[1].removesuffix(":$libdir")).parent == cache / "extensions"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_script_of_an_extension_does_without_create_extension(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = extension_settings(name)
+    monkeypatch.setattr("pgstudies.programs.extensions.FINDS_EXTENSIONS", 10**9)
+    with serve("embedded", settings=settings) as server, server.connect() as connection:
+        create_extension(connection, name)
+        create_extension(connection, name)  # as it is there
+        assert self_test(name, connection)
+        installed = connection.execute("SELECT FROM pg_extension WHERE extname = %s", [name])
+        assert installed.fetchone() is None
 
 
 def test_an_extension_that_we_do_not_have_is_named() -> None:

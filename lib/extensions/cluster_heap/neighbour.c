@@ -169,8 +169,10 @@ neighbour_block(Relation table, Relation index, IndexTuple entry)
 	key->nextkey = true;		/* behind its equals */
 #if PG_VERSION_NUM >= 170000
 	_bt_freestack(_bt_search(index, table, key, &buffer, BT_READ));
-#else
+#elif PG_VERSION_NUM >= 160000
 	_bt_freestack(_bt_search(index, table, key, &buffer, BT_READ, NULL));
+#else
+	_bt_freestack(_bt_search(index, key, &buffer, BT_READ, NULL));
 #endif
 	if (!BufferIsValid(buffer))
 		return InvalidBlockNumber;	/* the index is empty */

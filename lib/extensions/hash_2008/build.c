@@ -16,7 +16,9 @@
 #include "optimizer/plancat.h"
 #include "utils/memutils.h"
 #include "utils/tuplesort.h"
+#if PG_VERSION_NUM >= 160000
 #include "varatt.h"
+#endif
 
 typedef struct Build
 {

@@ -45,7 +45,11 @@ finish_new_page(Buffer buffer, ForkNumber fork)
 static Buffer
 add_page(Relation index, ForkNumber fork)
 {
+#if PG_VERSION_NUM >= 160000
 	return ExtendBufferedRel(BMR_REL(index), fork, NULL, EB_LOCK_FIRST | EB_SKIP_EXTENSION_LOCK);
+#else
+	return ReadBufferExtended(index, fork, P_NEW, RBM_ZERO_AND_LOCK, NULL);
+#endif
 }
 
 /*
@@ -208,6 +212,11 @@ add_splitpoint(Relation index, MetaPage *meta)
 						RelationGetRelationName(index))));
 	meta->spares[next] = meta->spares[meta->splitpoint];
 	meta->splitpoint = next;
+#if PG_VERSION_NUM >= 160000
 	ReleaseBuffer(ExtendBufferedRelTo(BMR_REL(index), MAIN_FORKNUM, NULL, EB_SKIP_EXTENSION_LOCK,
 									  number_of_blocks(meta), RBM_NORMAL));
+#else
+	while (RelationGetNumberOfBlocks(index) < number_of_blocks(meta))
+		ReleaseBuffer(ReadBufferExtended(index, MAIN_FORKNUM, P_NEW, RBM_NORMAL, NULL));
+#endif
 }

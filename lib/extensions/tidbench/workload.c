@@ -174,8 +174,9 @@ workload_of_shape(const Shape *shape, const Sampling *sampling)
 			page % shape->consecutive;
 
 		CHECK_FOR_INTERRUPTS();
-		for (int64 i = 1; i <= shape->dead_per_page; i++)
-			ItemPointerSet(&made->dead[n++], (BlockNumber) block,
+		/* Up to 15 ItemPointerSet is a macro, which evaluates its argument more than once. */
+		for (int64 i = 1; i <= shape->dead_per_page; i++, n++)
+			ItemPointerSet(&made->dead[n], (BlockNumber) block,
 						   (OffsetNumber) (i * shape->interval));
 	}
 

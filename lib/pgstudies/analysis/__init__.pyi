@@ -20,6 +20,7 @@ from .agreement import Claim as Claim
 from .agreement import holds_when as holds_when
 from .agreement import judge as judge
 from .diagnostics import diagnose as diagnose
+from .effects import gated_by as gated_by
 from .effects import paired_effects as paired_effects
 from .families import flipped as flipped
 from .intervals import MINIMUM_BLOCKS as MINIMUM_BLOCKS
@@ -34,6 +35,7 @@ from .pairing import listed as listed
 from .pairing import log_ratios as log_ratios
 from .pairing import round_values as round_values
 from .pairing import wide as wide
+from .pooling import alike_before as alike_before
 from .pooling import by_cores as by_cores
 from .pooling import of_all_runs as of_all_runs
 from .pooling import pooled as pooled

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, get_args
 
 import polars as pl
@@ -19,6 +19,7 @@ from .agreement import NO_SUCH, NOT_TESTED, UPWARD, Claim, Direction, Kind
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ..records import Record
     from ..rooms import Room
 
 
@@ -68,8 +69,12 @@ def claims(
     places: Mapping[str, object] | None = None,
     published: Mapping[str, float | None] | None = None,
     not_tested: str | None = None,
+    record: Record | None = None,
 ) -> list[Claim]:
     """The claims of a study for one run, in the file's order.
+
+    A claim that has been changed since ``record`` was begun has that record's version of it as
+    ``then``, where the record has the rules it was begun with.
 
     ``places`` fills the placeholders; ``published`` has, by id, the published ratios at the size of
     this run where that is not the post's, None where the post gives none; ``not_tested`` says why
@@ -87,23 +92,56 @@ def claims(
             f"{study} has no claim {min(unknown)!r}; its claims are: "
             f"{', '.join(entry['id'] for entry in own)}."
         )
-    return [
-        Claim(
-            entry["id"],
-            entry["text"],
-            _filled(entry["source"], entry, places or {}),
-            entry["direction"],
-            ratios.get(entry["id"], entry.get("published_ratio")),
-            entry["judged_by"],
-            _comparison(entry, places or {}),
-            kind=entry["kind"],
-            threshold=entry.get("threshold"),
-            not_tested=not_tested or entry.get("not_tested"),
-            requires=tuple(entry.get("requires", ())),
-            size=entry.get("size"),
-        )
-        for entry in own
-    ]
+    then = {rule["id"]: rule for rule in (record.info.get("rules", []) if record else [])}
+    current = {rule["id"]: rule for rule in rules(study)}
+    found = []
+    for entry in own:
+        ratio = ratios.get(entry["id"], entry.get("published_ratio"))
+        claim = _claim(entry, places or {}, ratio, not_tested)
+        rule = then.get(entry["id"])
+        if rule is not None and rule != current[entry["id"]]:
+            claim = replace(claim, then=_as_begun(entry, rule, places or {}, ratios, not_tested))
+        found.append(claim)
+    return found
+
+
+def _claim(
+    entry: Mapping[str, Any],
+    places: Mapping[str, object],
+    ratio: float | None,
+    not_tested: str | None,
+) -> Claim:
+    return Claim(
+        entry["id"],
+        entry["text"],
+        _filled(entry["source"], entry, places),
+        entry["direction"],
+        ratio,
+        entry["judged_by"],
+        _comparison(entry, places),
+        kind=entry["kind"],
+        threshold=entry.get("threshold"),
+        not_tested=not_tested or entry.get("not_tested"),
+        requires=tuple(entry.get("requires", ())),
+        size=entry.get("size"),
+    )
+
+
+def _as_begun(
+    entry: Mapping[str, Any],
+    rule: Mapping[str, Any],
+    places: Mapping[str, object],
+    ratios: Mapping[str, float | None],
+    not_tested: str | None,
+) -> Claim:
+    """The claim by the rule that a record was begun with; the words of a rule are not kept."""
+    old = {"text": entry["text"], **rule}
+    ratio = ratios.get(entry["id"], old.get("published_ratio"))
+    try:
+        return _claim(old, places, ratio, not_tested)
+    except StudyError as error:
+        reason = f"today's page cannot judge it ({str(error).rstrip('.')})"
+        return _claim(dict(entry), places, ratio, reason)
 
 
 def all_claims() -> pl.DataFrame:

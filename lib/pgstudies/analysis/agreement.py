@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import polars as pl
@@ -13,7 +13,7 @@ from .families import blocks_in_family, flipped
 from .pairing import DECIMALS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 Agreement = Literal[
@@ -47,6 +47,10 @@ NOT_REPLICATED = "not replicated"
 """Begins the verdict on a claim of which two reference records of one size say the opposite."""
 
 
+DEPENDS_ON_SIZE = "depends on size"
+"""Begins the verdict on a claim of which reference records of different sizes say the opposite."""
+
+
 HOLDS = ("holds", "holds, half not shown", "holds, weaker")
 """The verdicts on a claim that count for "holds on 3 of 3 hosts"."""
 
@@ -71,6 +75,7 @@ class Claim:
         not_tested: Why this reproduction does not test the claim, or None.
         requires: What the server must give; see ``measuring.requirements``.
         size: The smallest size of a run that tests it; None: every size does.
+        then: The claim by the rule that the record was begun with, where that is another.
 
     """
 
@@ -86,6 +91,7 @@ class Claim:
     not_tested: str | None = None
     requires: tuple[str, ...] = ()
     size: str | None = None
+    then: Claim | None = None
 
 
 def agreement(
@@ -212,14 +218,45 @@ def judge(
     - p_family: the p-value of "no difference" among the claims of ``FAMILY`` that this run tests,
       by ``families.flipped``; null for all others, and with too few blocks
     - verdict: one of ``agreement``, which after "inconclusive" may say why, "not tested: reason" or
-      "not judged: reason". Without p_family ≤ 1 − level no claim of the family holds or is reversed
+      "not judged: reason", as where two copies of one arm may differ by more than the margin and
+      the verdict would be another if the effect were moved by as much. Without
+      p_family ≤ 1 − level no claim of the family holds or is reversed
     - blocks_needed, baseline, candidate
+    - then: the verdict by the rule that the record was begun with; null where that is the same one,
+      or not known
 
     Raises StudyError for a claim that fits several rows, for effects that do not say their metric
     and for a condition of an unknown claim.
     """
     claims = list(claims)
-    unmet = dict(conditions or {})
+    rows = _judged(claims, effects, not_run or {}, conditions or {})
+    earlier = [_answerable(claim.then or claim, effects, not_run or {}) for claim in claims]
+    changed = {claim.id for claim in claims if claim.then}
+    if changed:
+        told = _judged(earlier, effects, not_run or {}, conditions or {})
+        by_then = {row["claim"]: row["verdict"] for row in told if row["claim"] in changed}
+        rows = [row | {"then": by_then.get(row["claim"])} for row in rows]
+    return pl.DataFrame(rows, schema=_SCHEMA)
+
+
+def _answerable(claim: Claim, effects: pl.DataFrame, not_run: Mapping[str, str]) -> Claim:
+    """The claim, not tested where today's effects have no one row for it."""
+    try:
+        _found(claim, effects, not_run)
+    except StudyError as error:
+        reason = f"today's page cannot judge it ({str(error).rstrip('.')})"
+        return replace(claim, not_tested=reason)
+    return claim
+
+
+def _judged(
+    claims: Sequence[Claim],
+    effects: pl.DataFrame,
+    not_run: Mapping[str, str],
+    conditions: Mapping[str, str | None],
+) -> list[dict[str, Any]]:
+    """The rows of ``judge``."""
+    unmet = dict(conditions)
     unknown = unmet.keys() - {claim.id for claim in claims}
     if unknown:
         raise StudyError(
@@ -228,7 +265,6 @@ def judge(
         )
     if claims and "metric" not in effects.columns:
         raise StudyError("The effects do not say their metric: group the values by it as well.")
-    not_run = not_run or {}
     found = [_found(claim, effects, not_run) for claim in claims]
     for claim in claims:
         lacking = next((not_run[name] for name in claim.requires if name in not_run), None)
@@ -241,7 +277,7 @@ def judge(
     p_values = flipped([row["log_ratios"] for row in family]).p_value
     for row, p_family in zip(family, p_values.tolist(), strict=True):
         row.update(_among(row, p_family))
-    return pl.DataFrame(rows, schema=_SCHEMA)
+    return rows
 
 
 _SCHEMA: dict[str, pl.DataType] = {
@@ -253,7 +289,7 @@ _SCHEMA: dict[str, pl.DataType] = {
     **dict.fromkeys(["margin", "p_family"], pl.Float64()),
     "verdict": pl.String(),
     "blocks_needed": pl.Int64(),
-    **dict.fromkeys(["baseline", "candidate"], pl.String()),
+    **dict.fromkeys(["baseline", "candidate", "then"], pl.String()),
 }
 
 
@@ -265,6 +301,9 @@ _TESTED = get_args(Agreement)
 
 
 _OTHER = {"cpu_s": "duration_s", "duration_s": "cpu_s"}
+
+
+_GATE = ("aa_low", "aa_high")
 
 
 _OF_EFFECT = (
@@ -310,6 +349,7 @@ def _found(claim: Claim, effects: pl.DataFrame, not_run: Mapping[str, str]) -> d
     return (
         row
         | {name: effect[name] for name in _OF_EFFECT}
+        | {name: effect.get(name) for name in _GATE}
         | {side: str(effect[side]) for side in ("baseline", "candidate")}
         | {"beside": beside["ratio"].item() if beside is not None and beside.height == 1 else None}
         | {"effect": effect["verdict"]}
@@ -337,8 +377,36 @@ def _verdict(claim: Claim, row: Mapping[str, Any], unmet: str | None) -> dict[st
     if reason is not None:
         return {"verdict": reason}
     claimed = 1.0 if claim.kind == "alike" else claim.threshold or published or 1.0
-    interval = [row[name] for name in ("ratio", "low", "high", "margin")]
-    return {"verdict": agreement(claimed, *interval, is_threshold=claim.threshold is not None)}
+    ratio, low, high, margin = (row[name] for name in ("ratio", "low", "high", "margin"))
+    is_threshold = claim.threshold is not None
+    verdict = agreement(claimed, ratio, low, high, margin, is_threshold=is_threshold)
+    apart = _copies_apart(row)
+    if apart is None or side(verdict) is None:
+        return {"verdict": verdict}
+    for factor in (apart, 1 / apart):
+        moved = agreement(
+            claimed, factor * ratio, factor * low, factor * high, margin, is_threshold=is_threshold
+        )
+        if side(moved) != side(verdict):
+            reason = f"two copies of one arm may differ by {100 * (apart - 1):.2g} % in this step"
+            return {"verdict": f"{NOT_JUDGED}: {reason}, and the verdict hangs on it"}
+    return {"verdict": verdict}
+
+
+def _copies_apart(row: Mapping[str, Any]) -> float | None:
+    """By which factor two copies of one arm may differ, if by more than the margin."""
+    bounds = [row[name] for name in ("aa_low", "aa_high")]
+    if None in bounds:
+        return None
+    apart = math.exp(max(abs(_log(bound)) for bound in bounds))
+    return apart if _log(apart) > _log(1 + row["margin"]) else None
+
+
+def side(verdict: str) -> str | None:
+    """What a verdict comes down to: holds, gone or reversed; None where it decides nothing."""
+    if verdict in HOLDS:
+        return "holds"
+    return verdict if verdict in {"gone", "reversed"} else None
 
 
 def _among(row: Mapping[str, Any], p_family: float) -> dict[str, Any]:

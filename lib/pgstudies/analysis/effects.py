@@ -55,7 +55,8 @@ def paired_effects(
     - ratio_of_sums: the same estimate of the sums over a block's rounds; where it differs from
       ratio by more than the margin, some turns were much dearer than others
     - p_value of "no difference", null where there is no interval
-    - noise: half-width of the A/A interval of this step, as a fraction; aa: its ratio
+    - noise: half-width of the A/A interval of this step, as a fraction; aa, aa_low, aa_high: its
+      ratio and bounds
     - margin: ``margin``, within which two arms are alike and past which they differ; 0.02 reaches
       from 1 / 1.02 to 1.02
     - verdict, detectable, blocks_needed: see ``verdicts``
@@ -99,7 +100,40 @@ def paired_effects(
         *by,
         *("baseline", "candidate", "unit", "baseline_median", "candidate_median"),
         *("blocks", "dropped", "ratio", "low", "high", "ratio_of_sums", "level", "p_value"),
-        *("noise", "aa", "margin", "verdict", "detectable", "blocks_needed", "log_ratios"),
+        *("noise", "aa", "aa_low", "aa_high"),
+        *("margin", "verdict", "detectable", "blocks_needed", "log_ratios"),
+    )
+
+
+def gated_by(effects: pl.DataFrame, copies: pl.DataFrame) -> pl.DataFrame:
+    """The effects with another step's gate, where no two copies of an arm did the step itself.
+
+    ``copies`` are effects of second copies against the first.  Of each metric the pair that is
+    furthest from alike is the gate: noise, aa, aa_low and aa_high are its own, and verdict is *not
+    valid* where they say so.  Where ``copies`` has no interval the gate is as it was.
+    """
+    low, high = pl.col("aa_low").log(), pl.col("aa_high").log()
+    gates = (
+        copies.filter(pl.col("low").is_not_null())
+        .select("metric", aa="ratio", aa_low="low", aa_high="high")
+        .with_columns(noise=((high - low) / 2).exp() - 1)
+        .sort(pl.max_horizontal(low, -high), descending=True)
+        .unique("metric", keep="first")
+    )
+    columns = gates.drop("metric").columns
+    edge = pl.col("margin").log1p().round(DECIMALS)
+    is_shut = ~pl.col("verdict").is_in(["not comparable", "too few blocks"]) & (
+        (low > edge) | (high < -edge)
+    )
+    return (
+        effects.join(gates, on="metric", how="left", suffix="_of", maintain_order="left")
+        .with_columns(pl.coalesce(f"{name}_of", name).alias(name) for name in columns)
+        .with_columns(
+            verdict=pl.when(is_shut.fill_null(value=False))
+            .then(pl.lit("not valid"))
+            .otherwise("verdict")
+        )
+        .select(effects.columns)
     )
 
 

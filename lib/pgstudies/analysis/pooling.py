@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -13,17 +14,26 @@ from statsmodels.stats.meta_analysis import combine_effects
 from statsmodels.stats.multitest import multipletests
 
 from .. import paths
-from ..records import PREFIX, cores_of, read_info, read_verdicts
+from ..records import PREFIX, cores_of, infos_below, read_info, read_verdicts
 from ._claims import rules
-from .agreement import FAMILY, HOLDS, NOT_JUDGED, NOT_REPLICATED, NOT_TESTED, agreement
+from .agreement import (
+    DEPENDS_ON_SIZE,
+    FAMILY,
+    HOLDS,
+    NOT_JUDGED,
+    NOT_REPLICATED,
+    NOT_TESTED,
+    agreement,
+    side,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from ..records import Info
+    from ..records import Info, Setup
 
 
 def pooled(judged: pl.DataFrame) -> pl.DataFrame:
@@ -98,10 +108,16 @@ def of_all_runs(study: str, record: Path, judged: pl.DataFrame) -> pl.DataFrame:
     interval has nothing of that.  No claim of ``FAMILY`` then holds or is reversed unless Holm's
     p-value among them allows it.
 
+    Whoever looks at a run and then adds a few blocks at a time until a verdict appears finds
+    differences that are not there.  So a record that was begun when others alike were complete,
+    with fewer blocks than any of them, judges with them only if it has as many as one of their
+    claims was said to need: see ``as_said``.
+
     A claim is *not replicated* where another record of its size says the opposite: it holds by one
-    and is gone or reversed by the other, or gone by one and reversed by the other.  A record by
-    which it is open, or not tested, agrees with all.  One on another number of cores says nothing
-    of that: ``by_cores`` sets it beside.
+    and is gone or reversed by the other, or gone by one and reversed by the other.  Where the
+    parameters of the two differ otherwise than in blocks and seed, it *depends on size*.  A record
+    by which it is open, or not tested, agrees with all.  One on another number of cores says
+    nothing of that: ``by_cores`` sets it beside.
     """
     own = read_info(record)
     others = [
@@ -110,14 +126,20 @@ def of_all_runs(study: str, record: Path, judged: pl.DataFrame) -> pl.DataFrame:
         if file.parent.name != record.name
         and (info := read_info(file.parent)).get("profile") == own.get("profile")
     ]
-    alike = [table for info, table, _ in others if _conditions(info) == _conditions(own)]
-    together = _together(study, [judged, *alike])
-    told: dict[str, list[tuple[str, str]]] = {}
+    alike = {name: (i, t) for i, t, name in others if conditions(i) == conditions(own)}
+    runs = alike | {record.name: (own, judged)}
+    kept = [
+        table
+        for name, (info, table) in alike.items()
+        if as_said(info, {other: runs[other] for other in runs if other != name})
+    ]
+    together = _together(study, [judged, *kept])
+    told: dict[str, list[tuple[str, str, str]]] = {}
     for info, table, name in others:
         if cores_of(info) != cores_of(own):
             continue
         for claim, verdict in table.select("claim", "verdict").iter_rows():
-            told.setdefault(claim, []).append((name, verdict))
+            told.setdefault(claim, []).append((name, verdict, _otherwise(own, info)))
     verdicts = [
         _beside(verdict, told.get(claim, ())) or by_all
         for (claim, verdict), by_all in zip(
@@ -127,12 +149,11 @@ def of_all_runs(study: str, record: Path, judged: pl.DataFrame) -> pl.DataFrame:
     return together.with_columns(verdict=pl.Series(verdicts, dtype=pl.String()))
 
 
-def _conditions(info: Info) -> tuple[object, ...]:
+def conditions(info: Setup) -> tuple[object, ...]:
     """What records must have in common to be judged together."""
-    parameters = {k: v for k, v in info["parameters"].items() if k not in {"blocks", "seed"}}
     settings = {k: v for k, v in (info.get("settings") or {}).items() if not k.endswith("_path")}
     release = (info["server"].get("version") or 0) // 10_000
-    return release, parameters, settings, cores_of(info)
+    return release, _size(info), settings, cores_of(info)
 
 
 def by_cores(study: str, record: Path, judged: pl.DataFrame) -> pl.DataFrame:
@@ -160,6 +181,57 @@ def by_cores(study: str, record: Path, judged: pl.DataFrame) -> pl.DataFrame:
     together = pl.concat(frames).filter(pl.col("claim").is_in(list(place)))
     order = pl.col("claim").replace_strict(place, return_dtype=pl.Int64())
     return together.sort(order, "cores", maintain_order=True)
+
+
+def alike_before(study: str, info: Setup) -> list[str]:
+    """The complete records that a run about to begin is alike to, by name: it can have seen them.
+
+    ``info`` is what the record of the run will have.  They are the user's own and the project's.
+    """
+    own = json.loads(json.dumps(conditions(info), default=str))
+    bases = (paths.records_dir(), paths.REFERENCE_RECORDS)
+    return sorted(
+        {
+            path.name
+            for base in bases
+            for path, other in infos_below(base, study)
+            if other["status"] == "complete"
+            and json.loads(json.dumps(conditions(other), default=str)) == own
+        }
+    )
+
+
+def _size(info: Setup) -> dict[str, Any]:
+    return {k: v for k, v in info["parameters"].items() if k not in {"blocks", "seed", "server"}}
+
+
+def _otherwise(own: Setup, other: Setup) -> str:
+    """The parameters of another record that are not those of this one; empty where all are."""
+    theirs = _size(other)
+    differ = {k: theirs[k] for k, v in _size(own).items() if k in theirs and theirs[k] != v}
+    return ", ".join(f"{name} = {value}" for name, value in differ.items())
+
+
+def as_said(info: Info, others: Mapping[str, tuple[Info, pl.DataFrame]]) -> bool:
+    """Whether a record's number of blocks was not chosen to get a verdict.
+
+    ``others`` are the records alike, by name, each with its verdicts.  Those that the record says
+    were complete when it was begun could be looked at; an older record does not say, and those
+    that were finished before count.  It needs as many blocks as the smallest of them, or exactly
+    as many more as one of their claims was said to need.
+    """
+    seen = info.get("seen")
+    if seen is None:
+        began = info["started_at"]
+        seen = [n for n, (other, _) in others.items() if (other.get("finished_at") or "~") < began]
+    looked_at = [others[name] for name in seen if name in others]
+    wanted = {
+        needed - blocks
+        for _, table in looked_at
+        for needed, blocks in table.select("blocks_needed", "blocks").drop_nulls().iter_rows()
+    }
+    fewest = min((other["blocks"] for other, _ in looked_at), default=0)
+    return bool(info["blocks"] >= fewest or info["blocks"] in wanted)
 
 
 class Runs:
@@ -262,16 +334,14 @@ def _judge_again(study: str, rows: list[dict[str, Any]]) -> None:
             row["verdict"] = "inconclusive: evident on its own, not among all claims"
 
 
-def _beside(verdict: str, others: Iterable[tuple[str, str]]) -> str | None:
-    own = _side(verdict)
-    for name, other in others:
-        if own and _side(other) not in {own, None}:
+def _beside(verdict: str, others: Iterable[tuple[str, str, str]]) -> str | None:
+    """What else is to be said where another record says the opposite; of its own size first."""
+    own = side(verdict)
+    for name, other, otherwise in sorted(others, key=lambda told: bool(told[2])):
+        if own and side(other) not in {own, None}:
             date = f"{name[:4]}-{name[4:6]}-{name[6:8]}"
-            return f"{NOT_REPLICATED}: {verdict} by this record, {other} by that of {date}"
+            word, where = NOT_REPLICATED, date
+            if otherwise:
+                word, where = DEPENDS_ON_SIZE, f"{date}, with {otherwise}"
+            return f"{word}: {verdict} by this record, {other} by that of {where}"
     return None
-
-
-def _side(verdict: str) -> str | None:
-    if verdict in HOLDS:
-        return "holds"
-    return verdict if verdict in {"gone", "reversed"} else None

@@ -52,7 +52,7 @@ _MORE = pl.when(pl.col("unit") == "s").then(pl.lit("slower")).otherwise(pl.lit("
 
 
 def with_verdicts(table: pl.DataFrame) -> pl.DataFrame:
-    """Add ratio, low, high, ratio_of_sums, noise, aa, margin, verdict and blocks_needed.
+    """Add ratio, low, high, ratio_of_sums, aa with its bounds, margin, verdict and blocks_needed.
 
     ``table`` has log_ratio, log_low, log_high, log_sums, log_margin, log_aa, log_aa_low,
     log_aa_high, sd, blocks, level, unit and row, a number for each.
@@ -82,6 +82,8 @@ def with_verdicts(table: pl.DataFrame) -> pl.DataFrame:
         pl.col("log_sums").exp().alias("ratio_of_sums"),
         (((pl.col("log_aa_high") - pl.col("log_aa_low")) / 2).exp() - 1).alias("noise"),
         pl.col("log_aa").exp().alias("aa"),
+        pl.col("log_aa_low").exp().alias("aa_low"),
+        pl.col("log_aa_high").exp().alias("aa_high"),
         (margin.exp() - 1).alias("margin"),
         verdict.alias("verdict"),
     )

@@ -12,7 +12,7 @@ from .. import paths
 from ..analysis import all_claims, holds_when, of_all_runs, origins
 from ..analysis.agreement import NOT_TESTED
 from ..analysis.intervals import fewest_blocks
-from ..charts import OUTCOMES, outcome_of
+from ..charts import OUTCOMES, by_then, outcome_of
 from ..errors import StudyError
 from ..records.reading import (
     builds_note,
@@ -185,7 +185,15 @@ _WORDS = {"text", "baseline"}  # the first may have been put better since
 
 
 def in_full(row: Mapping[str, Any]) -> str:
-    """A verdict of ``judge`` with the number of blocks that an open one lacks."""
+    """A verdict of ``judge`` with the blocks an open one lacks, and by its record's own rule."""
+    verdict = _with_blocks(row)
+    then = by_then(row)
+    if then is None:
+        return verdict
+    return f"{verdict}{'; ' if ':' in verdict else ': '}{then}"
+
+
+def _with_blocks(row: Mapping[str, Any]) -> str:
     more = (row.get("blocks_needed") or 0) - (row.get("blocks") or 0)
     verdict = str(row["verdict"])
     if outcome_of(verdict).word != "inconclusive" or more <= 0:

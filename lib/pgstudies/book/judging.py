@@ -129,9 +129,6 @@ def digest_of(study: str, record: Path) -> str:
     post's numbers, how records are read and analysed, and what was measured.
     """
     room = find_room(study)
-    notebook = json.loads(room.notebook.read_text(encoding="utf-8"))
-    code = ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
-    code += [module.read_text(encoding="utf-8") for module in room.modules]
     library = Path(__file__).parents[1]
     files = [
         *room.directory.glob("*.csv"),
@@ -140,7 +137,7 @@ def digest_of(study: str, record: Path) -> str:
         record / INFO,
         *(f for f in record.rglob("*.parquet") if not f.name.startswith(PREFIX)),
     ]
-    digest = hashlib.sha256(json.dumps([code, rules(study)], sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps([room.code, rules(study)], sort_keys=True).encode())
     for file in sorted(files, key=lambda f: (f.parent.name, f.name)):
         digest.update(hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()[:16]

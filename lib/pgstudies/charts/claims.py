@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 from IPython.display import HTML
 
-from ..analysis import claims_changed, meanings, of_all_runs
+from ..analysis import claim_marks, claims_changed, meanings, of_all_runs
 from ..records import read_info, reference_verdicts, where_of
+from ..rooms import find_room
 from .outcomes import outcome_of, ratio_text
 from .tables import TEMPLATES
 
@@ -53,8 +54,25 @@ def verdict_strip(judged: pl.DataFrame, record: Record) -> HTML:
         here=record.where,
         there=there,
         changed=claims_changed(record.info["study"], record.info.get("claims")),
+        since=_since(record),
     )
     return HTML(text)  # type: ignore[no-untyped-call]
+
+
+def _since(record: Record) -> list[str]:
+    """What else is to be known of the time before the record's first block, in sentences."""
+    info, own = record.info, claim_marks(record.info["study"])
+    gone = [name for name in info.get("claims") or {} if name not in own]
+    seen, mark = info.get("seen"), info.get("study_mark")
+    return [
+        *([f"Dropped since: {'; '.join(gone)}."] if gone else []),
+        *(
+            ["The study's code, which has its conditions and margins, was changed since."]
+            if mark and mark != find_room(info["study"]).mark
+            else []
+        ),
+        *([f"The run was begun after {len(seen)} alike: {', '.join(seen)}."] if seen else []),
+    ]
 
 
 def _runs(kept: pl.DataFrame) -> list[str]:
@@ -89,8 +107,14 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
         "ratio": ratio_text(row["ratio"]),
         "interval": interval,
         "outcome": outcome,
-        "reason": "; ".join(filter(None, [reason, distance(row)])),
+        "reason": "; ".join(filter(None, [reason, distance(row), by_then(row)])),
     }
+
+
+def by_then(row: Mapping[str, Any]) -> str | None:
+    """The verdict by the rule that the record was begun with; None where the rule is the same."""
+    then = row.get("then")
+    return f"{then} by the rule that its record was begun with" if then else None
 
 
 def distance(row: Mapping[str, Any]) -> str | None:

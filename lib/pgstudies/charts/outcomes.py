@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..analysis.agreement import NOT_JUDGED, NOT_REPLICATED, NOT_TESTED
+from ..analysis.agreement import DEPENDS_ON_SIZE, NOT_JUDGED, NOT_REPLICATED, NOT_TESTED
 from .style import BASELINE, CANDIDATES, NEUTRAL, PATCHED
 
 
@@ -49,6 +49,8 @@ OUTCOMES = {
                 "this run cannot tell"),
         Outcome(NOT_REPLICATED, "not replicated", "≠", "unreplicated", PATCHED, "arrow",
                 "two reference records of this size say the opposite"),
+        Outcome(DEPENDS_ON_SIZE, "depend on size", "↕", "unreplicated", PATCHED,
+                "triangle-left", "reference records of other sizes say the opposite"),
         Outcome(NOT_JUDGED, "not judged", "⊘", "unjudged", NEUTRAL, "wedge",
                 "measured where the claim's own condition was not met"),
         Outcome(NOT_TESTED, "not tested", "–", "untested", NEUTRAL, "stroke",

@@ -12,7 +12,7 @@ from psycopg import sql
 
 from ..errors import CannotRun, ServerError
 from ..programs.compilers import compiler_version, find_compiler, find_make, server_headers
-from ..programs.extensions import NAMES, build, self_test
+from ..programs.extensions import FINDS_EXTENSIONS, NAMES, build, create_extension, self_test
 from ..servers.managed import ManagedServer
 
 if TYPE_CHECKING:
@@ -119,8 +119,9 @@ def _created(server: ManagedServer, name: str) -> Iterator[psycopg.Connection[An
     server that cannot load one is of no use.
     """
     server.restart(build(name, server.binaries))
-    extension = sql.Identifier(name)
     with server.connect() as connection:
-        connection.execute(sql.SQL("CREATE EXTENSION {}").format(extension))
+        create_extension(connection, name)
         yield connection
-        connection.execute(sql.SQL("DROP EXTENSION {} CASCADE").format(extension))
+        if connection.info.server_version >= FINDS_EXTENSIONS:
+            extension = sql.Identifier(name)
+            connection.execute(sql.SQL("DROP EXTENSION {} CASCADE").format(extension))

@@ -20,7 +20,7 @@ from ..files import find_sealed, read_sealed, write_sealed
 from ..host import cpu_model
 from ..measuring import prepare_transactions
 from ..paths import cache_dir
-from ..programs import build, reason_no_locale
+from ..programs import build, create_extension, reason_no_locale
 from ..programs.installations import find_binaries
 from ..records import parquet_bytes
 from ..servers import ManagedServer, digest_of, serve
@@ -145,7 +145,7 @@ class Counter:
             with server.connect() as connection:
                 sizes = f"{{{unit.sizes[0]},{unit.sizes[1]}}}"
                 if unit.extension:
-                    connection.execute(f"CREATE EXTENSION {unit.extension}".encode())
+                    create_extension(connection, unit.extension)
                 connection.execute("SELECT set_config('pgstudies.sizes', %s, false)", [sizes])
                 for statement in unit.prepare:
                     connection.execute(statement.encode())

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..analysis import claim_marks
+from ..analysis import alike_before, claim_marks, rules
 from ..errors import Interrupted, StudyError
 from ..host import allowed_cores, gate, git_revision, host_facts, only_one_here, packages
 from ..orders import Orders
@@ -120,11 +120,14 @@ def measure(
                 "server": server_facts(own),
                 "unmet": unmet_requirements(room.name, own, settings) if room else {},
                 "claims": claim_marks(room.name) if room else {},
+                "rules": rules(room.name) if room else [],
+                "study_mark": room.mark if room else None,
                 "servers": {s: server_facts(server) for s, server in roots.items() if s},
                 "host": host_facts(run_dir()),
                 "packages": packages(),
                 "git": git_revision(),
             }
+            setup["seen"] = alike_before(design.study, setup)
             writer = RecordWriter.create(design.study, design.completed(setup))
         else:
             print(

@@ -18,6 +18,7 @@ from .compilers import server_headers as server_headers
 from .extensions import NAMES as NAMES
 from .extensions import build as build
 from .extensions import build_library as build_library
+from .extensions import create_extension as create_extension
 from .extensions import extension_settings as extension_settings
 from .extensions import reason_no_extension as reason_no_extension
 from .extensions import self_test as self_test

@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from psycopg import sql
+
 from ..addresses import EMBEDDED, Address
 from ..errors import CannotRun, ServerError
 from ..files import cannot_write
@@ -35,7 +37,11 @@ if TYPE_CHECKING:
 
 
 FINDS_EXTENSIONS = 180000
-"""From here on a server is told by settings where to look for extensions."""
+"""From here on a setting tells a server where CREATE EXTENSION finds extensions."""
+
+
+OLDEST = 150000
+"""The oldest release that the sources are written for."""
 
 
 def reason_no_extension(name: str, server: str = EMBEDDED) -> str | None:
@@ -74,18 +80,38 @@ def build(name: str, binaries: Binaries) -> dict[str, str]:
     Raises CannotRun with the first thing that is missing.
     """
     pg_config = server_headers(binaries)
-    if binaries.version < FINDS_EXTENSIONS:
+    if binaries.version < OLDEST:
         raise CannotRun(
-            f"{binaries.version_text} has no setting for where extensions are: those came with 18"
+            f"this project's extensions are for 15 and later, not for {binaries.version_text}"
         )
     make, compiler = find_make(), find_compiler()
     command = [make, f"PG_CONFIG={pg_config}", f"CC={shlex.join(compiler)}", "-s"]
     command += ["with_llvm=no", "all"]
     built = _kept(name, f"{name}-{binaries.version}", command, compiler, [binaries.version_text])
-    return {
-        "extension_control_path": f"{built}:$system",
-        "dynamic_library_path": f"{built}:$libdir",
-    }
+    libraries = {"dynamic_library_path": f"{built}:$libdir"}
+    if binaries.version < FINDS_EXTENSIONS:
+        return libraries
+    return {"extension_control_path": f"{built}:$system", **libraries}
+
+
+def create_extension(connection: Connection, name: str) -> None:
+    """Create an extension that was built for the server, unless it is there.
+
+    Before 18 CREATE EXTENSION finds only what is installed with the server, so the statements of
+    the extension's script are run; the server finds the library by ``dynamic_library_path``.
+    Raises psycopg.Error.
+    """
+    if connection.info.server_version >= FINDS_EXTENSIONS:
+        connection.execute(
+            sql.SQL("CREATE EXTENSION IF NOT EXISTS {}").format(sql.Identifier(name))
+        )
+        return
+    known = connection.execute("SELECT FROM pg_proc WHERE probin = %s LIMIT 1", [name])
+    if known.fetchone() is None:
+        script = (EXTENSIONS / name / f"{name}--1.0.sql").read_bytes()
+        # Its first line is for psql, which would otherwise run it outside of CREATE EXTENSION.
+        _, _, statements = script.partition(b"\\quit\n")
+        connection.execute(statements.replace(b"MODULE_PATHNAME", name.encode()))
 
 
 def build_library(name: str) -> Path:

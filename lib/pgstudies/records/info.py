@@ -98,6 +98,9 @@ class Setup(TypedDict):
     pinned_to_core: NotRequired[int | None]
     unmet: NotRequired[dict[str, str]]  # why, by requirement
     claims: NotRequired[dict[str, str]]  # digests of their rules
+    rules: NotRequired[list[dict[str, Any]]]  # of the claims
+    study_mark: NotRequired[str | None]  # digest of the study's code
+    seen: NotRequired[list[str]]  # complete records alike that there were
     servers: NotRequired[dict[str, ServerFacts]]  # by the words that arms use
     packages: NotRequired[dict[str, str]]
     git: NotRequired[dict[str, str | bool] | None]

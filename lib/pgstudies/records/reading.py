@@ -23,7 +23,7 @@ from ._format import INFO, SAMPLES, damaged, info_in, sha256
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from .info import ArmFacts, Info, ServerFacts
+    from .info import ArmFacts, Info, ServerFacts, Setup
 
 
 T = TypeVar("T")
@@ -269,7 +269,7 @@ def machine_of(host: Mapping[str, Any]) -> str:
     return f"{host.get('boot_id') or host.get('hostname')}, {host.get('cpu_model')}"
 
 
-def cores_of(info: Info) -> int | None:
+def cores_of(info: Setup) -> int | None:
     """How many cores a run was allowed, by what its record.json says; None where it does not."""
     return len((info.get("host") or {}).get("allowed_cores") or ()) or None
 
