@@ -150,7 +150,7 @@ def conditions(info: Setup) -> tuple[object, ...]:
     """What records must have in common to be judged together."""
     settings = {k: v for k, v in (info.get("settings") or {}).items() if not k.endswith("_path")}
     release = (info["server"].get("version") or 0) // 10_000
-    return release, _size(info), settings
+    return release, info["parameters"].get("server"), _size(info), settings
 
 
 def alike_before(study: str, info: Setup) -> list[str]:
