@@ -153,7 +153,8 @@ def conditions(info: Setup) -> tuple[object, ...]:
     """What records must have in common to be judged together."""
     settings = {k: v for k, v in (info.get("settings") or {}).items() if not k.endswith("_path")}
     release = (info["server"].get("version") or 0) // 10_000
-    return release, _size(info), settings, cores_of(info)
+    server = info["parameters"].get("server")
+    return release, server, _size(info), settings, cores_of(info)
 
 
 def by_cores(study: str, record: Path, judged: pl.DataFrame) -> pl.DataFrame:
