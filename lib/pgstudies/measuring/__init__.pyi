@@ -8,7 +8,10 @@ from ._design import Comparison as Comparison
 from ._design import Side as Side
 from ._design import arm_table as arm_table
 from ._design import records_of as records_of
+from ._measure import extension_settings as extension_settings
 from ._measure import measure as measure
+from ._measure import reason_no_extension as reason_no_extension
+from ._measure import reason_not_available as reason_not_available
 from ._pgbench import pgbench as pgbench
 from ._sessions import end_sessions as end_sessions
 from ._sessions import open_xids as open_xids
@@ -25,8 +28,5 @@ from .cold import reason_not_cold as reason_not_cold
 from .counters import StatementCounters as StatementCounters
 from .counters import cpu_seconds as cpu_seconds
 from .counters import device_bytes as device_bytes
-from .notebook import extension_settings as extension_settings
-from .notebook import reason_no_extension as reason_no_extension
-from .notebook import reason_not_available as reason_not_available
 from .requirements import COLD as COLD
 from .requirements import foreseen as foreseen

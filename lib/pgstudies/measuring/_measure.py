@@ -1,4 +1,7 @@
-"""Measuring a study: its design, its servers, its record, and what runs it."""
+"""Measuring a study: what its notebook asks first, its design, its servers, and its record.
+
+Here, where a notebook enters, the environment is read; everything below takes arguments.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .. import programs
 from ..analysis import alike_before, claim_marks, rules
 from ..errors import Interrupted, StudyError
 from ..host import allowed_cores, gate, git_revision, host_facts, only_one_here, packages
@@ -34,6 +38,33 @@ if TYPE_CHECKING:
     from ._design import Arm, Design
     from ._run import Procedure
     from ._trial import Trial
+
+
+# What a notebook asks before it measures.  Where a record is analysed instead, nothing is built or
+# fetched, and so nothing is missing: the record's arms are known.
+
+
+def reason_no_extension(name: str, server: str = "") -> str | None:
+    """Why ``server``, a notebook's parameter, cannot have one of our C extensions, or None.
+
+    It is built for that server if need be, once.
+    """
+    orders = Orders.given()
+    if orders.replay:
+        return None
+    return programs.reason_no_extension(name, orders.server_for(server))
+
+
+def extension_settings(name: str, server: str = "") -> dict[str, str]:
+    """The settings with which that server finds the extension; none where it cannot have it."""
+    orders = Orders.given()
+    return {} if orders.replay else programs.extension_settings(name, orders.server_for(server))
+
+
+def reason_not_available(release: str) -> str | None:
+    """Why a release cannot be had here, or None; raises StudyError when there is no such one."""
+    programs.find_release(release)
+    return None if Orders.given().replay else programs.reason_not_available(release)
 
 
 def measure(
