@@ -94,6 +94,39 @@ def test_a_script_that_the_server_refuses_is_told_in_its_words(trial: Trial) -> 
     assert trial.rows == []
 
 
+def test_the_cpu_time_of_a_session_that_sleeps_is_not_its_duration(trial: Trial) -> None:
+    pgbench(trial, "sleep", "SELECT pg_sleep(0.02);\n", transactions=3, seed=1)
+    assert metric(trial, "cpu_s") < 0.5 * metric(trial, "duration_s")
+    trial.rows.clear()
+    count = "SELECT count(*) FROM generate_series(1, 100000);\n"
+    pgbench(trial, "count", count, transactions=3, seed=1)
+    assert 0 < metric(trial, "cpu_s") < 1.1 * metric(trial, "duration_s")
+
+
+def test_clients_run_each_their_transactions_at_the_same_time(trial: Trial) -> None:
+    script = "\\set i random(1, :rows)\nINSERT INTO seen VALUES (:i);\nSELECT pg_sleep(0.02);\n"
+    log = pgbench(
+        trial, "insert", script, transactions=5, seed=1, variables={"rows": ROWS}, clients=3
+    )
+    assert log.group_by("client").agg(pl.col("transaction").sort()).sort("client").rows() == [
+        (client, [1, 2, 3, 4, 5]) for client in range(3)
+    ]
+    assert len(set(seen(trial))) > 10
+    assert metric(trial, "duration_s") == pytest.approx(log["latency_s"].mean())
+
+
+def test_a_client_that_fails_while_others_wait_for_it_ends_the_step(trial: Trial) -> None:
+    fails_in_one = "SELECT 1 / (:client_id - 1);\n"
+    with pytest.raises(StudyError, match="division by zero"):
+        pgbench(trial, "bad", fails_in_one, transactions=2, seed=1, clients=3)
+    assert pgbench(trial, "one", "SELECT 1;\n", transactions=2, seed=1).height == 2
+
+
+def test_a_line_that_pgbench_refuses_is_told_as_the_script_has_it(trial: Trial) -> None:
+    with pytest.raises(StudyError, match=r"script.sql:2: "):
+        pgbench(trial, "bad", "SELECT 1;\n\\set i 1 +\n", transactions=2, seed=1)
+
+
 def test_without_pgbench_the_step_says_how_to_get_it(
     trial: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:

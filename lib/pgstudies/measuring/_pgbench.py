@@ -1,20 +1,27 @@
-"""Running pgbench: a script's transactions, one after the other, timed by pgbench itself."""
+"""Running pgbench: a script's transactions, timed by pgbench itself."""
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
 import tempfile
+import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
-from ..errors import ServerError, StudyError
-from ..programs import run_client
-from ._sessions import wait_for_end
+from ..errors import ServerError, StudyError, require
+from ..programs import client_environment
+from ._sessions import reason_no_room, wait_for_end
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from psycopg.abc import Query
 
     from ._trial import Trial
 
@@ -27,6 +34,58 @@ _PARTS = 4
 its catalog caches and plans the query anew five times."""
 
 
+_LOCKS = 0x70677374
+"""The class of the advisory locks that hold pgbench's sessions before and after their work."""
+
+
+# The name of the column keeps these statements out of what is counted and out of the waits.
+_WORK, _BEFORE, _AFTER = (f"({_LOCKS}, {n}) AS not_shared_blks_dirtied" for n in (1, 2, 3))
+
+
+# A session waits in its first transaction until all are there, and in its last until what they did
+# has been counted: a process that has ended cannot be asked for its CPU time.
+_HEAD = f"""\\set pgstudies_turn :pgstudies_turn + 1
+\\if :pgstudies_turn = 1
+SELECT pg_advisory_lock_shared{_WORK};
+SELECT pg_advisory_lock_shared{_BEFORE};
+\\elif :pgstudies_turn = :pgstudies_last
+SELECT pg_advisory_unlock_shared{_WORK};
+SELECT pg_advisory_lock_shared{_AFTER};
+\\else
+"""
+
+
+_TAIL = "\n\\endif\n"
+
+
+_WAITING: Query = f"""
+    SELECT pid AS not_shared_blks_dirtied FROM pg_locks
+    WHERE locktype = 'advisory' AND NOT granted AND classid = {_LOCKS} AND objid = %s
+      AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+
+
+_ALIVE: Query = """
+    SELECT pid AS not_shared_blks_dirtied FROM pg_stat_activity WHERE pid = ANY (%s)
+"""
+
+
+_RELEASE = "SELECT pg_advisory_unlock_all() AS not_shared_blks_dirtied"
+
+
+_POLL_S = 0.001
+
+
+_PLACE = re.compile(r"\S*/script\.sql:(\d+)")
+
+
+_COMMAND = re.compile(r"^ +(\d+\.\d{3}) +(?:\d+ )?(.*)$", re.MULTILINE)
+
+
+SHORTEST_S = 100e-6
+"""pgbench tells what a statement takes in whole microseconds: what is shorter is too coarse."""
+
+
 def pgbench(
     trial: Trial,
     step: str,
@@ -35,40 +94,46 @@ def pgbench(
     transactions: int,
     seed: int,
     variables: Mapping[str, int] = {},
+    clients: int = 1,
+    protocol: str = "prepared",
     iteration: int = 0,
     case: str = "",
 ) -> pl.DataFrame:
-    """Run ``script`` so many times in one session, prepared, and record what one time took.
+    """Run ``script`` so many times in each session, prepared, and record what one time took.
 
     With the same ``seed`` and ``variables``, a script that uses pgbench's own ``random`` draws
-    the same numbers on every server.  Recorded of one transaction in the mean: ``duration_s`` and
-    what the server counts (buffers, WAL, ``read_bytes``), and further ``median_s``, ``p99_s`` and
-    ``drift``: the mean of the last fourth of the run over that of the second.
+    the same numbers on every server.  Recorded of one transaction in the mean: ``duration_s``,
+    ``cpu_s`` of the sessions' processes where they can be seen, what the server counts (buffers,
+    WAL, ``read_bytes``), and further ``median_s``, ``p99_s`` and ``drift``: the mean of the last
+    fourth of the run over that of the second.
 
-    Returns pgbench's log, one row per transaction: transaction (from 1) and latency_s, from
-    before its first statement to its last answer.  Raises CannotRun where there is no pgbench,
-    ServerError when the server goes away, StudyError when pgbench does not take the script.
+    Returns pgbench's log, one row per transaction: client (from 0), transaction (from 1) and
+    latency_s, from before its first statement to its last answer.  Raises CannotRun where there is
+    no pgbench or no room for so many ``clients``, ServerError when the server goes away, StudyError
+    when pgbench does not take the script.
     """
     trial.server.capabilities.require("pgbench")
-    program = trial.server.capabilities.pgbench
-    command = [str(program), "-n", "-c", "1", "-M", "prepared", "-t", str(transactions)]
-    command += [f"--random-seed={seed}", *(f"-D{name}={v}" for name, v in variables.items())]
+    require(reason_no_room(trial.server, clients) if clients > 1 else None)
     living = len(trial.server.session_pids())
     where: dict[str, Any] = {"iteration": iteration, "case": case}
-    with (
-        trial.measuring(step, of=transactions, other_sessions=True, **where) as took,
-        tempfile.TemporaryDirectory(prefix="pgstudies-") as directory,
-    ):
-        file = Path(directory) / "script.sql"
-        file.write_text(script, encoding="utf-8")
-        command += ["-f", str(file), "-l", f"--log-prefix={directory}/log"]
-        _run(command, trial.server.environment())
-        log = read_log(Path(directory))
-        wait_for_end(trial.server, living)  # only then are its reads among the server's
-        if log.height != transactions:
-            raise StudyError(f"pgbench ended after {log.height} of {transactions} transactions.")
-        latency = log["latency_s"]
-        took.duration_s = float(latency.to_numpy().sum())
+    options = ["-c", str(clients), "-j", str(min(clients, _cores())), "-M", protocol]
+    options += ["-t", str(transactions + 2), f"--random-seed={seed}"]
+    given = {**variables, "pgstudies_turn": 0, "pgstudies_last": transactions + 2}
+    with tempfile.TemporaryDirectory(prefix="pgstudies-") as directory:
+        command = _command(trial, directory, _HEAD + script.rstrip() + _TAIL, given)
+        command += [*options, "-l", f"--log-prefix={directory}/log"]
+        with _held(trial, command, clients) as (process, pids):
+            of = clients * transactions
+            with trial.measuring(step, of=of, sessions=pids, **where) as took:
+                _work(trial, pids)
+                took.counts = trial.counts(sessions=pids)
+                _ended(trial, process)
+                log = read_log(Path(directory))
+                if log.height != of:
+                    raise StudyError(f"pgbench ended after {log.height} of {of} transactions.")
+                latency = log["latency_s"]
+                took.duration_s = float(latency.to_numpy().sum())
+    wait_for_end(trial.server, living)  # their end is no part of another server's turn
     for metric, share in {"median_s": 0.5, "p99_s": 0.99}.items():
         trial.record(step, metric, np.quantile(latency, share), "s", **where)
     trial.record(step, "drift", drift(latency), "ratio", **where)
@@ -77,15 +142,96 @@ def pgbench(
     return log
 
 
+@contextmanager
+def _held(
+    trial: Trial, command: Sequence[str], clients: int
+) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """A pgbench whose sessions wait for their work, and their process numbers."""
+    observe = trial.observe
+    for lock in (_BEFORE, _AFTER):
+        observe(f"SELECT pg_advisory_lock{lock}")
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env=client_environment(trial.server.environment()),
+    )
+    with process:
+        try:
+            pids: list[int] = []
+            while len(pids) < clients and process.poll() is None:
+                time.sleep(_POLL_S)
+                pids = [pid for (pid,) in observe(_WAITING, [2])]
+            if len(pids) < clients:
+                _ended(trial, process)
+            yield process, pids
+        finally:
+            process.kill()  # unless it has ended, as it does without an error
+            observe(_RELEASE)
+
+
+def _work(trial: Trial, pids: list[int]) -> None:
+    """Let the sessions begin, and wait until all have done, or failed."""
+    observe = trial.observe
+    observe(f"SELECT pg_advisory_unlock{_BEFORE}")
+    observe(f"SELECT pg_advisory_lock{_WORK}")  # which they have while they work
+    while True:
+        left = {pid for (pid,) in observe(_ALIVE, [pids])}
+        if not left.difference(pid for (pid,) in observe(_WAITING, [3])):
+            return
+        time.sleep(_POLL_S)
+
+
+def _ended(trial: Trial, process: subprocess.Popen[str]) -> str:
+    """Let pgbench end, and give what it says; raises the error that it tells."""
+    trial.observe(_RELEASE)
+    said, complaints = process.communicate()
+    _check(process.returncode, complaints)
+    return said
+
+
+def _command(
+    trial: Trial, directory: str, script: str, variables: Mapping[str, int]
+) -> list[str]:
+    """The beginning of every command: the script is written into ``directory``."""
+    file = Path(directory) / "script.sql"
+    file.write_text(script, encoding="utf-8")
+    given = [f"-D{name}={value}" for name, value in variables.items()]
+    return [str(trial.server.capabilities.pgbench), "-n", "-f", str(file), *given]
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def read_log(directory: Path) -> pl.DataFrame:
-    """The transactions that a pgbench with one client logged there: transaction, latency_s."""
-    logs = [file for file in directory.glob("log.*") if file.stat().st_size]
+    """The transactions that a pgbench logged there, without each client's first and last.
+
+    Columns: client, transaction (from 1), latency_s; in the order in which they ended.
+    """
+    schema = {"client": pl.Int64, "transaction": pl.Int64, "latency_s": pl.Float64}
+    logs = [file for file in sorted(directory.glob("log.*")) if file.stat().st_size]
     if not logs:
-        return pl.DataFrame(schema={"transaction": pl.Int64, "latency_s": pl.Float64})
-    log = pl.read_csv(logs[0], separator=" ", has_header=False, new_columns=_LOG)
-    return log.select(
-        pl.col("transaction").cast(pl.Int64) + 1 - pl.col("transaction").min(),
-        latency_s=pl.col("latency_us") / 1e6,
+        return pl.DataFrame(schema=schema)
+    log = pl.concat(
+        pl.read_csv(
+            file, separator=" ", has_header=False, new_columns=_LOG, infer_schema=False
+        ).select(pl.col(_LOG).cast(pl.Int64))
+        for file in logs
+    )
+    number = pl.col("transaction") - pl.col("transaction").min().over("client")
+    return (
+        log.sort("epoch_s", "epoch_us", maintain_order=True)
+        .with_columns(transaction=number)
+        .filter(
+            pl.col("transaction") > 0,
+            pl.col("transaction") < pl.col("transaction").max().over("client"),
+        )
+        .select("client", "transaction", latency_s=pl.col("latency_us") / 1e6)
     )
 
 
@@ -96,13 +242,16 @@ def drift(latency: pl.Series) -> float:
     return float(last / second) if part and second else 1.0
 
 
-def _run(command: list[str], address: Mapping[str, str]) -> None:
-    done = run_client(command, address)
-    if done.returncode == 0:
+def _check(status: int, complaints: str) -> None:
+    """Raise what a pgbench that failed complains of, with the line as the script has it."""
+    if status == 0:
         return
-    said = done.stderr.strip().splitlines() or ["it said nothing"]
+    said = complaints.strip().splitlines() or ["it said nothing"]
     trouble = next((line for line in said if "error:" in line or "ERROR:" in line), said[-1])
     trouble = trouble.removeprefix("pgbench: ").removeprefix("error: ")
+    trouble = _PLACE.sub(
+        lambda line: f"script.sql:{int(line[1]) - _HEAD.count(chr(10))}", trouble
+    )
     if "connection" in trouble and "ERROR:" not in trouble:
         raise ServerError(f"pgbench lost the server: {trouble}")
     raise StudyError(f"pgbench failed: {trouble}")

@@ -33,9 +33,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Took:
-    """How long it took (s), set by whoever measures."""
+    """How long it took (s), set by whoever measures; and the totals, if taken before its end."""
 
     duration_s: float = 0.0
+    counts: Counts | None = None
 
 
 class Trial:
@@ -241,20 +242,22 @@ class Trial:
         case: str = "",
         counters: bool = True,
         other_sessions: bool = False,
+        sessions: Sequence[int] = (),
     ) -> Iterator[Took]:
         """Record the duration that is set meanwhile, and what the server counts, of one in ``of``.
 
         Without ``counters`` only the CPU time and the instructions of the trial's own backend;
-        with ``other_sessions`` all but those, as it has slept.
+        with ``other_sessions`` all but those, as it has slept.  With the process numbers of
+        ``sessions`` the CPU time is theirs.
         """
         times = f"{step} × {of}" if of > 1 else step
         self.show(f"{times} {iteration or ''}")
-        before, at = self.counts(everything=counters), datetime.now(UTC)
+        before, at = self.counts(everything=counters, sessions=sessions), datetime.now(UTC)
         took = Took()
         with self._waits or nullcontext():
             yield took
         measured = {"duration_s": took.duration_s}
-        measured |= self.counts(everything=counters).since(before)
+        measured |= (took.counts or self.counts(everything=counters)).since(before)
         if other_sessions:
             for of_backend in ("cpu_s", "instructions"):
                 measured.pop(of_backend, None)
@@ -285,28 +288,35 @@ class Trial:
             for event, seconds in self._waits.take(measured["duration_s"]).items():
                 self.record(step, f"{WAIT}{event}", seconds, "s", **where)
 
-    def counts(self, *, everything: bool = True) -> Counts:
+    def observe(self, query: Query, params: Params | None = None) -> list[TupleRow]:
+        """The rows of a statement on the session that reads the counters, which counts it not."""
+        cursor = self._observer.execute(query, params)
+        return cursor.fetchall() if cursor.description else []
+
+    def counts(self, *, everything: bool = True, sessions: Sequence[int] = ()) -> Counts:
         """The server's running totals, for what is measured between two looks at them.
 
-        Without ``everything`` only what its own backend did.
+        Without ``everything`` only what its own backend did; with the process numbers of
+        ``sessions`` their CPU time in place of its own, and what they read besides.
         """
         self._begin_waits()
         hit, read, dirtied, wal, images = self._counters.read() if everything else (None,) * 5
         if not self._sees_processes:
             return Counts(None, hit, read, dirtied, wal, images)
-        cpu = cpu_seconds(self._backend)
-        bytes_read = self._bytes_read() if everything else None
-        executed = self._instructions.read() if self._instructions is not None else None
+        cpu = cpu_seconds(*(sessions or [self._backend]))
+        bytes_read = self._bytes_read(sessions) if everything else None
+        own = None if sessions else self._instructions
+        executed = own.read() if own is not None else None
         disk = self.server.slow_disk
         disk_s = disk.busy_s if everything and disk is not None and disk.limited else None
         return Counts(cpu, hit, read, dirtied, wal, images, bytes_read, executed, disk_s)
 
-    def _bytes_read(self) -> float | None:
+    def _bytes_read(self, sessions: Sequence[int]) -> float | None:
         """What the device has read so far; while limits are modelled, what their disk has."""
         disk = self.server.slow_disk
         if disk is not None and disk.limited:
             return float(disk.bytes_read)
-        return device_bytes(self._processes)
+        return device_bytes([*self._processes, *sessions])
 
     def _begin_waits(self) -> None:
         if self._waits is not None:

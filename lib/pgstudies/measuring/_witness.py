@@ -138,11 +138,12 @@ FIRST_VERSION = 90600
 """From here on a server tells wait events."""
 
 
-# The name of the column keeps the statement out of what StatementCounters counts.
+# The name of the column keeps the statement out of what StatementCounters counts, and of itself.
 _SAMPLE = b"""
     SELECT coalesce(wait_event_type || ': ' || wait_event, 'CPU') AS not_shared_blks_dirtied
     FROM pg_stat_activity
-    WHERE state = 'active' AND datname = current_database() AND pid <> pg_backend_pid()
+    WHERE state = 'active' AND datname = current_database()
+      AND query NOT LIKE '%not_shared_blks_dirtied%'
 """
 
 

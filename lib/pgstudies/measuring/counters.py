@@ -122,10 +122,10 @@ def _find_view(observer: psycopg.Connection[TupleRow]) -> sql.Composed | None:
     )
 
 
-def cpu_seconds(pid: int) -> float | None:
-    """CPU time of a process so far (s), exact once it sleeps; None where the system hides it."""
+def cpu_seconds(*pids: int) -> float | None:
+    """CPU time of processes so far (s), exact once they sleep; None where the system hides it."""
     try:
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+        return sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) for pid in pids) / 1e9
     except (OSError, IndexError):
         return None
 

@@ -24,6 +24,7 @@ from .extensions import reason_no_extension as reason_no_extension
 from .extensions import self_test as self_test
 from .fetching import fetch as fetch
 from .installations import Binaries as Binaries
+from .installations import client_environment as client_environment
 from .installations import copy_installation as copy_installation
 from .installations import find_binaries as find_binaries
 from .installations import find_pgbench as find_pgbench

@@ -203,15 +203,20 @@ def run_client(
     command: Sequence[str | Path], address: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
     """Run a client program such as psql with the PG* variables of ``address``, and no others."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
     return subprocess.run(
         command,
         check=False,
         capture_output=True,
         text=True,
         errors="replace",
-        env=kept | dict(address),
+        env=client_environment(address),
     )
+
+
+def client_environment(address: Mapping[str, str]) -> dict[str, str]:
+    """Our environment with the PG* variables of ``address``, and no others."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+    return kept | dict(address)
 
 
 def find_pgbench(binaries: Binaries | None = None) -> Path | None:
