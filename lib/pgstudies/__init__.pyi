@@ -30,6 +30,7 @@ from .measuring import Arm as Arm
 from .measuring import arm_table as arm_table
 from .measuring import cache_state as cache_state
 from .measuring import extension_settings as extension_settings
+from .measuring import look as look
 from .measuring import measure as measure
 from .measuring import pgbench as pgbench
 from .measuring import reason_no_extension as reason_no_extension

@@ -8,13 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pgstudies.compare.request import read_settings
-from pgstudies.errors import StudyError
+from pgstudies.errors import CannotRun, StudyError
+from pgstudies.programs import find_pgbench, run_client
 from pgstudies.servers import refused
 
 SCHEMA = ("schema.sql", "schema.dump", "schema")
 """A script of psql, a dump in custom format, one in directory format: the first that is there."""
 
 SETTINGS = "settings.conf"
+
+BUILT_IN = "pgbench:"
+"""What goes before the name of a script of pgbench's own, in the place of a directory."""
 
 _NAME = re.compile(r"^--[ \t]*name:[ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
 
@@ -44,14 +48,14 @@ class Workload:
     """A directory as it was read.
 
     Attributes:
-        schema: A script of psql, or a dump.
+        schema: A script of psql, or a dump; None for the tables of pgbench's own scripts.
         scripts: What is measured, in the order of the files' names.
         settings: Of ``settings.conf``, by name.
         ignored: The names of what is neither.
 
     """
 
-    schema: Path
+    schema: Path | None
     scripts: list[Script]
     settings: dict[str, str]
     ignored: list[str]
@@ -59,8 +63,12 @@ class Workload:
     @property
     def digest(self) -> str:
         """A checksum of everything that a run depends on."""
-        files = [self.schema, *sorted(self.schema.glob("*.dat*"))]
-        digest = hashlib.sha256()
+        schema, digest = self.schema, hashlib.sha256()
+        files = (
+            []
+            if schema is None
+            else [schema, *sorted(schema.glob("*.dat*"))]
+        )
         for file in files:
             if file.is_file():
                 with file.open("rb") as content:
@@ -74,12 +82,14 @@ class Workload:
 
 
 def read_workload(directory: str | Path) -> Workload:
-    """The workload of a directory.
+    """The workload of a directory, or ``pgbench:`` and the name of one of its own scripts.
 
     Raises StudyError where there is no such directory, no schema or no script in it, for a file
     that cannot be read, a command of pgbench's that would not be measured or runs a program, and a
-    setting that reaches out of the server.
+    setting that reaches out of the server, and a name that pgbench does not know.
     """
+    if str(directory).startswith(BUILT_IN):
+        return _built_in(str(directory).removeprefix(BUILT_IN))
     home = Path(directory).expanduser().absolute()
     try:
         found = sorted(home.iterdir())
@@ -119,6 +129,24 @@ def read_workload(directory: str | Path) -> Workload:
         _settings(home / SETTINGS),
         [f.name for f in found if f not in used],
     )
+
+
+def _built_in(name: str) -> Workload:
+    pgbench = find_pgbench()
+    if pgbench is None:
+        raise CannotRun("there is no pgbench here, which has that script")
+    shown = run_client([pgbench, f"--show-script={name}"], {})
+    if shown.returncode:
+        known = run_client([pgbench, "--builtin=list"], {}).stderr
+        names = ", ".join(
+            re.findall(r"^ *([\w-]+): ", known, re.MULTILINE)
+        )
+        raise StudyError(
+            f"pgbench has no script {name!r}; it has {names}."
+        )
+    text = _COMMENT.sub("", shown.stderr).strip() + "\n"
+    script = Script(name, text, Path(f"{BUILT_IN}{name}"), 1)
+    return Workload(None, [script], {}, [])
 
 
 def _scripts_of(file: Path) -> list[Script]:

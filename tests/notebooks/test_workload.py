@@ -114,6 +114,16 @@ def test_turns_are_of_1_2_5_10_and_so_on(number: int, round_one: int) -> None:
     assert LOADING.round_125(number) == round_one
 
 
+def test_a_script_of_pgbenchs_own_is_known_by_its_name() -> None:
+    found = SCRIPTS.read_workload("pgbench:tpcb-like")
+    assert found.schema is None
+    (script,) = found.scripts
+    assert script.name == "tpcb-like"
+    assert script.text.startswith("\\set aid random(1, 100000 * :scale)\n")
+    with pytest.raises(StudyError, match="no script 'tpch'; it has tpcb-like, simple-update"):
+        SCRIPTS.read_workload("pgbench:tpch")
+
+
 def test_the_example_is_a_workload_and_is_not_written_twice(tmp_path: Path) -> None:
     home = tmp_path / "shop"
     files = new_workload(home)
@@ -129,13 +139,17 @@ def test_the_example_is_a_workload_and_is_not_written_twice(tmp_path: Path) -> N
 WITHOUT_HASHING = Side("embedded", {"enable_hashjoin": "off", "enable_hashagg": "off"})
 
 
-def compared(directory: Path, records: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
-    """One block of the workload on the embedded server, with and without hashing."""
+def compared(
+    directory: Path | str,
+    records: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    candidate: Side = WITHOUT_HASHING,
+    **parameters: Any,
+) -> Result:
+    """One block of the workload on the embedded server, and on it without hashing."""
     monkeypatch.setenv("PGSTUDIES_RECORDS", str(records))
-    parameters: dict[str, Any] = {"directory": str(directory), "turn_ms": 5, "turns": 2}
-    request = Request(
-        Side("embedded"), WITHOUT_HASHING, ("workload",), parameters=parameters, blocks=1
-    )
+    parameters = {"directory": str(directory), "turn_ms": 5, "turns": 2} | parameters
+    request = Request(Side("embedded"), candidate, ("workload",), parameters=parameters, blocks=1)
     measured = list(measured_blocks(request, Fit(1, {"workload": ()})))
     return result_of(request.comparison, measured, case=None, margin=0.02, profile="quick")
 
@@ -163,3 +177,34 @@ def test_a_statement_of_the_schema_that_fails_is_told_by_its_line(
     (shop / "schema.sql").write_text("CREATE TABLE t (i int);\n\nCREATE TABEL u (i int);\n")
     with pytest.raises(StudyError, match=r'schema.sql, line 3, fails on PostgreSQL .* "TABEL"'):
         compared(shop, tmp_path / "records", monkeypatch)
+
+
+def test_of_a_script_with_several_statements_each_is_told(
+    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shop / "one.sql").write_text(
+        "\\set last random(1, 9)\nBEGIN;\n"
+        "-- How many rows there are.\nSELECT count(*)\nFROM generate_series(1, 20000);\n"
+        "SELECT current_setting('enable_hashjoin'), :last BETWEEN 1 AND 9;\nEND;\n"
+    )
+    result = compared(shop, tmp_path / "records", monkeypatch)
+    counted, told = "2: SELECT count(*) FROM generate_series(1, 20000)", "3: SELECT current"
+    assert {"", counted} <= set(result.effects["case"])  # the others hardly take a tenth of a ms
+    seen = result.measured[0].samples.filter(pl.col("metric") == "result")
+    assert seen.filter(case=counted)["value"].n_unique() == 1
+    assert [(step[:22], side, row) for _, _, step, side, row in result.rows.rows()] == [
+        (f"one, {told}", "baseline", "('on', True)"),
+        (f"one, {told}", "candidate", "('off', True)"),
+    ]
+    text = " ".join(as_text(result, command="").split())
+    assert "The two answer differently: workload, this server, 3: SELECT" in text
+    assert "candidate ('off', True)" in text
+
+
+def test_a_script_of_pgbenchs_own_is_compared_with_several_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = compared("pgbench:simple-update", tmp_path / "records", monkeypatch, clients=2)
+    turns = result.measured[0].samples.filter(pl.col("metric") == "duration_s", case="")
+    assert turns["step"].unique().to_list() == ["simple-update"]
+    assert result.guards.filter(guard="results")["passed"].to_list() == [True]

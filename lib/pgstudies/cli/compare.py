@@ -87,11 +87,11 @@ def compare(  # noqa: D103  (its help is above)
         typer.Option(metavar="STUDY", help="A study to run; may be repeated.  [default: all]"),
     ] = None,
     workload: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             metavar="DIR",
-            help="Your own schema and scripts instead of a study; `pgstudies new-workload` writes "
-            "an example.",
+            help="Your own schema and scripts instead of a study, or pgbench:NAME, a script of "
+            "pgbench's own; `pgstudies new-workload` writes an example.",
             show_default=False,
         ),
     ] = None,
@@ -212,7 +212,9 @@ def compare(  # noqa: D103  (its help is above)
             if study:
                 raise StudyError("A workload takes the place of a study: leave out --study.")
             studies = list(rooms("workload"))
-            parameters = {**parameters, "directory": str(workload.expanduser().absolute())}
+            if not workload.startswith("pgbench:"):
+                workload = str(Path(workload).expanduser().absolute())
+            parameters = {**parameters, "directory": workload}
         side = partial(read_side, allowed=allow_setting or [], leave_out=leave_out)
         before = side(
             Orders.given().server_for(baseline),

@@ -104,6 +104,19 @@ def differing_plans(measured: Sequence[Measured]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String()))
 
 
+def differing_rows(measured: Sequence[Measured]) -> pl.DataFrame:
+    """Rows that only one side's result has: study, of, step (with the case), side, row."""
+    rows = [
+        (m.study, entry["of"], entry["step"], *row)
+        for m in measured
+        for info in m.infos[-1:]
+        for entry in info.get("rows", [])  # records of before do not have it
+        for row in entry["rows"]
+    ]
+    columns = ["study", "of", "step", "side", "row"]
+    return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String()), orient="row")
+
+
 def _nodes(plan: str) -> list[str]:
     """The lines of a plan without those that only newer releases print of an equal one."""
     return [line for line in plan.splitlines() if line.strip() not in _ONLY_PRINTED]

@@ -88,6 +88,10 @@ def _parts(result: Result, request: Request, text: str) -> dict[str, Any]:
             for place, part in result.reasons.group_by(*PLACE, maintain_order=True)
         ],
         "plans": result.plans.to_dicts(),
+        "rows": [
+            {"place": ", ".join(map(str, place)), "table": table_html(part.select("side", "row"))}
+            for place, part in result.rows.group_by("study", "of", "step", maintain_order=True)
+        ],
         "counts": _counts(result.counted),
         "times": table_html(_times(result)),
         "request": _json(request.as_dict()),

@@ -10,7 +10,7 @@ import polars as pl
 from ..analysis.verdicts import OPEN
 from ..errors import StudyError
 from ..measuring import BASELINE, CANDIDATE
-from ._guards import check, differing_plans, step_name
+from ._guards import check, differing_plans, differing_rows, step_name
 from .measured import PLACE, compared_effects, reasons
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class Result:
         reasons: As of ``reasons``.
         guards: As of ``guards.check``.
         plans: As of ``differing_plans``.
+        rows: As of ``differing_rows``.
         margin: The declared margin, a fraction.
         profile: The size of the run.
         anytime: Whether the intervals are confidence sequences, as it was looked at on the way.
@@ -46,6 +47,7 @@ class Result:
     reasons: pl.DataFrame
     guards: pl.DataFrame
     plans: pl.DataFrame
+    rows: pl.DataFrame
     margin: float
     profile: str
     anytime: bool = False
@@ -109,6 +111,7 @@ def result_of(
         reasons=reasons(finished, effects),
         guards=guards,
         plans=differing_plans(finished),
+        rows=differing_rows(finished),
         margin=margin,
         profile=profile,
         anytime=anytime,

@@ -46,6 +46,7 @@ def as_text(result: Result, command: str = "", *, full: bool = False) -> str:
         _times(result, full=full),
         _left_out(result),
         _why(result),
+        _rows(result.rows),
         _instructions(result.counted),
         _guards(result.guards, full=full),
         _how(result) if full else [],
@@ -228,6 +229,15 @@ def _why(result: Result) -> list[str]:
             f"{r['study']}, {r['of']}, {r['step']}" for r in result.plans.iter_rows(named=True)
         )
         lines += ["", *_wrapped(f"Plans that differ: {'; '.join(names)}.", 2)]
+    return lines
+
+
+def _rows(rows: pl.DataFrame) -> list[str]:
+    """The rows that only one side gives."""
+    lines = []
+    for place, part in rows.group_by("study", "of", "step", maintain_order=True):
+        lines += _wrapped(f"Rows that only one side gives, {', '.join(map(str, place))}:", 2)
+        lines += [f"  {side:10}{row}"[:COLUMNS] for side, row in part.select("side", "row").rows()]
     return lines
 
 

@@ -12,7 +12,10 @@ from ._measure import extension_settings as extension_settings
 from ._measure import measure as measure
 from ._measure import reason_no_extension as reason_no_extension
 from ._measure import reason_not_available as reason_not_available
+from ._pgbench import look as look
 from ._pgbench import pgbench as pgbench
+from ._pgbench import statement_times as statement_times
+from ._pgbench import statements_sent as statements_sent
 from ._sessions import end_sessions as end_sessions
 from ._sessions import open_xids as open_xids
 from ._sessions import prepare_transactions as prepare_transactions

@@ -291,8 +291,9 @@ class ComparisonDesign(Design):
         return {**super().describe(arm), "of": own.name, "side": side}
 
     def completed(self, setup: Setup) -> Setup:
-        """The same, with the comparison; facts and plans are added to it."""
-        return {**setup, "comparison": self.comparison.as_dict(), "facts": {}, "plans": {}}
+        """The same, with the comparison; the rest is added to it."""
+        about = self.comparison.as_dict()
+        return {**setup, "comparison": about, "facts": {}, "plans": {}, "rows": []}
 
 
 def planned(study: str, arms: Sequence[Arm], blocks: int, orders: Orders) -> Design:

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from ..errors import ServerError, StudyError, require
-from ..programs import client_environment
+from ..programs import client_environment, run_client
 from ._sessions import reason_no_room, wait_for_end
 
 if TYPE_CHECKING:
@@ -58,9 +58,9 @@ SELECT pg_advisory_lock_shared{_AFTER};
 _TAIL = "\n\\endif\n"
 
 
-_WAITING: Query = f"""
+_WAITING: Query = """
     SELECT pid AS not_shared_blks_dirtied FROM pg_locks
-    WHERE locktype = 'advisory' AND NOT granted AND classid = {_LOCKS} AND objid = %s
+    WHERE locktype = 'advisory' AND NOT granted AND classid = %s AND objid = %s
       AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
 
@@ -79,11 +79,14 @@ _POLL_S = 0.001
 _PLACE = re.compile(r"\S*/script\.sql:(\d+)")
 
 
+# A line of pgbench's own report: milliseconds, since 15 failures, and a command's first line.
 _COMMAND = re.compile(r"^ +(\d+\.\d{3}) +(?:\d+ )?(.*)$", re.MULTILINE)
 
 
-SHORTEST_S = 100e-6
-"""pgbench tells what a statement takes in whole microseconds: what is shorter is too coarse."""
+_SENT = re.compile(r"^pgbench: client 0 sending (.*?)\n(?=pgbench: )", re.MULTILINE | re.DOTALL)
+
+
+_LONGEST_NAME = 48
 
 
 def pgbench(
@@ -96,6 +99,7 @@ def pgbench(
     variables: Mapping[str, int] = {},
     clients: int = 1,
     protocol: str = "prepared",
+    statements: Sequence[str] = (),
     iteration: int = 0,
     case: str = "",
 ) -> pl.DataFrame:
@@ -105,7 +109,8 @@ def pgbench(
     the same numbers on every server.  Recorded of one transaction in the mean: ``duration_s``,
     ``cpu_s`` of the sessions' processes where they can be seen, what the server counts (buffers,
     WAL, ``read_bytes``), and further ``median_s``, ``p99_s`` and ``drift``: the mean of the last
-    fourth of the run over that of the second.
+    fourth of the run over that of the second.  Of ``statements``, by their names in
+    ``statement_times``, ``duration_s`` is recorded as well, each name being the case.
 
     Returns pgbench's log, one row per transaction: client (from 0), transaction (from 1) and
     latency_s, from before its first statement to its last answer.  Raises CannotRun where there is
@@ -117,7 +122,12 @@ def pgbench(
     living = len(trial.server.session_pids())
     where: dict[str, Any] = {"iteration": iteration, "case": case}
     options = ["-c", str(clients), "-j", str(min(clients, _cores())), "-M", protocol]
-    options += ["-t", str(transactions + 2), f"--random-seed={seed}"]
+    options += [
+        "-t",
+        str(transactions + 2),
+        f"--random-seed={seed}",
+        *(["-r"] if statements else []),
+    ]
     given = {**variables, "pgstudies_turn": 0, "pgstudies_last": transactions + 2}
     with tempfile.TemporaryDirectory(prefix="pgstudies-") as directory:
         command = _command(trial, directory, _HEAD + script.rstrip() + _TAIL, given)
@@ -127,7 +137,7 @@ def pgbench(
             with trial.measuring(step, of=of, sessions=pids, **where) as took:
                 _work(trial, pids)
                 took.counts = trial.counts(sessions=pids)
-                _ended(trial, process)
+                said = _ended(trial, process)
                 log = read_log(Path(directory))
                 if log.height != of:
                     raise StudyError(f"pgbench ended after {log.height} of {of} transactions.")
@@ -137,9 +147,73 @@ def pgbench(
     for metric, share in {"median_s": 0.5, "p99_s": 0.99}.items():
         trial.record(step, metric, np.quantile(latency, share), "s", **where)
     trial.record(step, "drift", drift(latency), "ratio", **where)
+    for name, duration_s in statement_times(said, script):
+        if name in statements:
+            trial.record(step, "duration_s", duration_s, "s", iteration=iteration, case=name)
     if trial.witness is not None:
         trial.witness.keep_plan_of_script(trial.connection, step, case, script, variables)
     return log
+
+
+def statement_times(said: str, script: str) -> list[tuple[str, float]]:
+    """What pgbench's report (``-r``) says of a script's statements: their names and times (s).
+
+    The name is its number, from 1, and its beginning.  Times are those seen by pgbench, in whole
+    microseconds; commands of pgbench's own are left out.
+    """
+    found, place = [], 0
+    for time_ms, first_line in _COMMAND.findall(said):
+        if first_line.startswith("\\") or "not_shared_blks_dirtied" in first_line:
+            continue
+        place = max(place, script.find(first_line.rstrip(), place))
+        text = first_line if place < 0 else script[place:]
+        found.append((_name(len(found) + 1, text), float(time_ms) / 1000))
+        place += len(first_line.rstrip())
+    return found
+
+
+def _name(number: int, text: str) -> str:
+    words = " ".join(text.partition(";")[0].split())
+    short = words if len(words) <= _LONGEST_NAME else f"{words[:_LONGEST_NAME].rstrip()}…"
+    return f"{number}: {short}"
+
+
+def look(
+    trial: Trial, step: str, script: str, *, seed: int, variables: Mapping[str, int] = {}
+) -> None:
+    """In a comparison, run one transaction of ``script``, and keep what its statements do.
+
+    pgbench itself tells the statements that it sends, with the values of their variables.  Kept are
+    their plans, and the results of those that only read, as ``Trial.timed`` keeps them; where there
+    are several, their names in ``statement_times`` are the cases.  Results are read afterwards, in
+    a session of ours.  Raises StudyError when pgbench does not take the script.
+    """
+    if trial.witness is None:
+        return
+    sent = statements_sent(trial, script, seed=seed, variables=variables)
+    for case, result in trial.witness.keep_statements(trial.connection, step, sent).items():
+        trial.record(step, "result", result, "digest", case=case)
+
+
+def statements_sent(
+    trial: Trial, script: str, *, seed: int, variables: Mapping[str, int] = {}
+) -> dict[str, str]:
+    """The statements of one transaction of ``script``, which is run, by their names.
+
+    The name of an only one is empty.  Raises StudyError when pgbench does not take the script.
+    """
+    with tempfile.TemporaryDirectory(prefix="pgstudies-") as directory:
+        command = _command(trial, directory, script, variables)
+        command += ["-t", "1", "-M", "simple", "-r", "--debug", f"--random-seed={seed}"]
+        done = run_client(command, trial.server.environment())
+    _check(done.returncode, done.stderr, lines_before=0)
+    sent = _SENT.findall(done.stderr)
+    names = [name for name, _ in statement_times(done.stdout, script)]
+    if len(sent) == 1 == len(names):
+        return {"": sent[0]}
+    if len(names) != len(sent):  # not all were executed, as the script has branches
+        names = [_name(number, text) for number, text in enumerate(sent, start=1)]
+    return dict(zip(names, sent, strict=True))
 
 
 @contextmanager
@@ -163,7 +237,7 @@ def _held(
             pids: list[int] = []
             while len(pids) < clients and process.poll() is None:
                 time.sleep(_POLL_S)
-                pids = [pid for (pid,) in observe(_WAITING, [2])]
+                pids = [pid for (pid,) in observe(_WAITING, [_LOCKS, 2])]
             if len(pids) < clients:
                 _ended(trial, process)
             yield process, pids
@@ -179,7 +253,7 @@ def _work(trial: Trial, pids: list[int]) -> None:
     observe(f"SELECT pg_advisory_lock{_WORK}")  # which they have while they work
     while True:
         left = {pid for (pid,) in observe(_ALIVE, [pids])}
-        if not left.difference(pid for (pid,) in observe(_WAITING, [3])):
+        if not left.difference(pid for (pid,) in observe(_WAITING, [_LOCKS, 3])):
             return
         time.sleep(_POLL_S)
 
@@ -188,13 +262,11 @@ def _ended(trial: Trial, process: subprocess.Popen[str]) -> str:
     """Let pgbench end, and give what it says; raises the error that it tells."""
     trial.observe(_RELEASE)
     said, complaints = process.communicate()
-    _check(process.returncode, complaints)
+    _check(process.returncode, complaints, lines_before=_HEAD.count("\n"))
     return said
 
 
-def _command(
-    trial: Trial, directory: str, script: str, variables: Mapping[str, int]
-) -> list[str]:
+def _command(trial: Trial, directory: str, script: str, variables: Mapping[str, int]) -> list[str]:
     """The beginning of every command: the script is written into ``directory``."""
     file = Path(directory) / "script.sql"
     file.write_text(script, encoding="utf-8")
@@ -242,16 +314,14 @@ def drift(latency: pl.Series) -> float:
     return float(last / second) if part and second else 1.0
 
 
-def _check(status: int, complaints: str) -> None:
+def _check(status: int, complaints: str, *, lines_before: int) -> None:
     """Raise what a pgbench that failed complains of, with the line as the script has it."""
     if status == 0:
         return
     said = complaints.strip().splitlines() or ["it said nothing"]
     trouble = next((line for line in said if "error:" in line or "ERROR:" in line), said[-1])
     trouble = trouble.removeprefix("pgbench: ").removeprefix("error: ")
-    trouble = _PLACE.sub(
-        lambda line: f"script.sql:{int(line[1]) - _HEAD.count(chr(10))}", trouble
-    )
+    trouble = _PLACE.sub(lambda line: f"script.sql:{int(line[1]) - lines_before}", trouble)
     if "connection" in trouble and "ERROR:" not in trouble:
         raise ServerError(f"pgbench lost the server: {trouble}")
     raise StudyError(f"pgbench failed: {trouble}")

@@ -15,9 +15,9 @@ from ..errors import CannotRun, ServerError, StudyError
 from ..host import on_core
 from ..servers import examined, server_facts
 from ..terminal import Progress
-from ._design import turn_order
+from ._design import BASELINE, CANDIDATE, SIDES, turn_order
 from ._trial import Trial
-from ._witness import Witness
+from ._witness import Witness, different_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -181,6 +181,8 @@ class Run:
             self._take_turns(trials, block, began)
         for name, trial in trials.items():
             self._note(self.arms[name], trial)
+        self._note_rows()
+        self._note_rows()
         return [row for name, trial in trials.items() if name not in self.not_run
                 for row in trial.rows]  # fmt: skip
 
@@ -267,6 +269,24 @@ class Run:
             entry: LeftOut = {"arm": arm.name, "step": step, "case": case, "reason": why}
             if entry not in info["left_out"]:
                 info["left_out"].append(entry)
+
+    def _note_rows(self) -> None:
+        """Keep, once for each statement, rows that only one side's result has."""
+        if not self.witnesses:
+            return
+        info = self.writer.info
+        noted = info.setdefault("rows", [])
+        names = {(a["of"], a["side"]): a["name"] for a in info["arms"] if "side" in a}
+        for of in dict.fromkeys(of for of, _ in names):
+            sides = [self.witnesses[names[of, s]].rows for s in SIDES if (of, s) in names]
+            baseline, *again, candidate = sides
+            for step in baseline.keys() & candidate.keys():
+                known = any((entry["of"], entry["step"]) == (of, step) for entry in noted)
+                random = any(copy.get(step) != baseline[step] for copy in again)
+                found = different_rows(baseline[step], candidate[step])
+                if found and not known and not random:
+                    rows = [((BASELINE, CANDIDATE)[side], row) for side, row in found]
+                    noted.append({"of": of, "step": step, "rows": rows})
 
     def _cannot_run(self, arm: Arm, reason: CannotRun) -> None:
         _, units = self.design.units(self.design.arms)

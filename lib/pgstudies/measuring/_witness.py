@@ -8,6 +8,8 @@ import re
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -35,14 +37,30 @@ _VARIABLE = re.compile(r"(?<![:\w]):(\w+)")
 _PARAMETER = re.compile(r"\$(\d+)")
 
 
+_SETS = re.compile(r"\s*(SET|RESET)\b", re.IGNORECASE)
+
+
+_READS = re.compile(r"\s*(SELECT|WITH|VALUES|TABLE)\b", re.IGNORECASE)
+
+
+_MOST_ROWS = 10_000
+
+
+MOST_SHOWN = 10
+"""Rows of a result that are shown where two servers answer differently."""
+
+
 class Witness:
     """The plans of an arm's statements, by step and case; the first of each is kept.
 
-    ``plans`` maps a step and case to the text of EXPLAIN (COSTS OFF).
+    ``plans`` maps a step and case to the text of EXPLAIN (COSTS OFF), ``rows`` those of scripts to
+    the last result, in order, unless it is too long to keep.
     """
 
     def __init__(self) -> None:
         self.plans: dict[str, str] = {}
+        self.rows: dict[str, list[str]] = {}
+        self._scripts: set[str] = set()
 
     def keep_plan(
         self,
@@ -60,9 +78,10 @@ class Witness:
         if not _EXPLAINABLE.match(composed.as_string(connection)):
             return
         try:
-            rows = connection.execute(
-                sql.SQL("EXPLAIN (COSTS OFF) {}").format(composed), params
-            ).fetchall()
+            with connection.transaction():
+                rows = connection.execute(
+                    sql.SQL("EXPLAIN (COSTS OFF) {}").format(composed), params
+                ).fetchall()
         except psycopg.Error:
             return
         self.plans[place] = "\n".join(row[0] for row in rows)
@@ -75,7 +94,12 @@ class Witness:
         script: str,
         variables: Mapping[str, int],
     ) -> None:
-        """Keep the plan of a pgbench script's first statement, its random numbers taken as 1."""
+        """Keep the plan of a pgbench script's first statement, its random numbers taken as 1.
+
+        Where all its statements have been kept, nothing is added.
+        """
+        if step in self._scripts:
+            return
         lines = [line for line in script.splitlines() if not line.lstrip().startswith("\\")]
         first = "\n".join(lines).split(";")[0]
         self.keep_plan(
@@ -84,6 +108,38 @@ class Witness:
             case,
             _VARIABLE.sub(lambda found: str(variables.get(found[1], 1)), first),
         )
+
+    def keep_statements(
+        self, connection: psycopg.Connection[TupleRow], step: str, statements: Mapping[str, str]
+    ) -> dict[str, int]:
+        """Keep the plans of a transaction's statements, and what those that only read find.
+
+        ``statements`` are by case; what they set is in force for those that follow.  Returns the
+        digests of the results, by case.  Nothing is changed: what cannot be had in a transaction
+        that only reads has no result.
+        """
+        self._scripts.add(step)
+        found: dict[str, int] = {}
+        with connection.transaction(force_rollback=True):
+            connection.execute("SET TRANSACTION READ ONLY")
+            for case, text in statements.items():
+                if _SETS.match(text):
+                    with suppress(psycopg.Error), connection.transaction():
+                        connection.execute(_text(text))
+                    continue
+                self.keep_plan(connection, step, case, text)
+                if not _READS.match(text):
+                    continue
+                with suppress(psycopg.Error), connection.transaction():
+                    cursor = connection.execute(_text(text))
+                    found[case] = digest(cursor)
+                    self._keep_rows(f"{step}, {case}" if case else step, cursor)
+        return found
+
+    def _keep_rows(self, place: str, cursor: psycopg.Cursor[TupleRow]) -> None:
+        self.rows.pop(place, None)
+        if cursor.rowcount <= _MOST_ROWS:
+            self.rows[place] = sorted(map(repr, cursor.fetchall()))
 
     def keep_plan_of_prepared(
         self,
@@ -103,6 +159,14 @@ class Witness:
                 query,
             ),
         )
+
+
+def different_rows(one: Sequence[str], other: Sequence[str]) -> list[tuple[int, str]]:
+    """Rows that only one of two results has, each with 0 or 1 for which; a few of both."""
+    sides = (Counter(one) - Counter(other), Counter(other) - Counter(one))
+    pairs = zip_longest(*(list(only.elements()) for only in sides))
+    rows = [(side, row) for pair in pairs for side, row in enumerate(pair) if row is not None]
+    return sorted(rows[:MOST_SHOWN])
 
 
 def digest(cursor: psycopg.Cursor[TupleRow]) -> int:

@@ -79,6 +79,14 @@ class Session(TypedDict):
     boot_id: str | None
 
 
+class OtherRows(TypedDict):
+    """Rows of a statement's result that only one side of a comparison has."""
+
+    of: str  # the study's arm
+    step: str
+    rows: list[tuple[str, str]]  # the side, and the row
+
+
 class Setup(TypedDict):
     """What is known before the first block; ``arms`` learn why they cannot run, servers what is."""
 
@@ -107,6 +115,7 @@ class Setup(TypedDict):
     comparison: NotRequired[dict[str, Any]]  # as ``Comparison.as_dict`` has it
     facts: NotRequired[dict[str, dict[str, Any]]]  # of a comparison's servers, by arm
     plans: NotRequired[dict[str, dict[str, str]]]  # seen in a comparison, by arm and step
+    rows: NotRequired[list[OtherRows]]
 
 
 class Info(Setup):
