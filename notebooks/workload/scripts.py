@@ -131,6 +131,11 @@ def read_workload(directory: str | Path) -> Workload:
     )
 
 
+def without_comments(text: str) -> str:
+    """SQL without its comments and the space around it."""
+    return _COMMENT.sub("", text).strip()
+
+
 def _built_in(name: str) -> Workload:
     pgbench = find_pgbench()
     if pgbench is None:
@@ -144,7 +149,7 @@ def _built_in(name: str) -> Workload:
         raise StudyError(
             f"pgbench has no script {name!r}; it has {names}."
         )
-    text = _COMMENT.sub("", shown.stderr).strip() + "\n"
+    text = without_comments(shown.stderr) + "\n"
     script = Script(name, text, Path(f"{BUILT_IN}{name}"), 1)
     return Workload(None, [script], {}, [])
 
@@ -174,7 +179,7 @@ def _scripts_of(file: Path) -> list[Script]:
             text.count("\n", 0, start) + 1,
         )
         for name, start, end in parts
-        if _COMMENT.sub("", text[start:end]).strip()
+        if without_comments(text[start:end])
     ]
 
 

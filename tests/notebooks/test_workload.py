@@ -8,18 +8,22 @@ import polars as pl
 import pytest
 
 import pgstudies as pg
+from pgstudies.compare.counted import counted
 from pgstudies.compare.plan import Fit
 from pgstudies.compare.request import Request
 from pgstudies.compare.result import Result, result_of
 from pgstudies.compare.run import measured_blocks
 from pgstudies.compare.text import as_text
+from pgstudies.counting import reason_no_valgrind
 from pgstudies.errors import StudyError
 from pgstudies.measuring import Side
 from pgstudies.studies import new_workload
+from tests.servers_at_hand import skip_but_not_in_ci
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+COUNTING = pg.beside("workload", "counting")
 LOADING = pg.beside("workload", "loading")
 SCRIPTS = pg.beside("workload", "scripts")
 
@@ -208,3 +212,27 @@ def test_a_script_of_pgbenchs_own_is_compared_with_several_clients(
     turns = result.measured[0].samples.filter(pl.col("metric") == "duration_s", case="")
     assert turns["step"].unique().to_list() == ["simple-update"]
     assert result.guards.filter(guard="results")["passed"].to_list() == [True]
+
+
+def test_the_statements_themselves_are_counted(shop: Path, run_base: Path) -> None:
+    reason = reason_no_valgrind()
+    if reason:
+        skip_but_not_in_ci(reason)
+    (shop / "schema.sql").write_text("CREATE TABLE t (i int);\nINSERT INTO t VALUES (7);\n")
+    (shop / "one.sql").write_text(
+        "BEGIN;\n"
+        "SELECT i FROM t; -- the row\n"
+        "UPDATE t SET i = i\n  WHERE current_setting('work_mem') = '1MB';\n"
+        "END;\n"
+    )
+    candidate = Side("embedded", {"work_mem": "1MB"})
+    request = Request(Side("embedded"), candidate, ("workload",), instructions=True)
+    units = list(COUNTING.units("workload", "embedded", {"directory": str(shop)}))
+    assert [unit.name for unit in units] == [
+        "one, 2: SELECT i FROM t",
+        "one, 3: UPDATE t SET i = i WHERE current_setting('work_m…",
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PGSTUDIES_CACHE", str(run_base / "counted"))
+        (update,) = counted(request, units[1:]).units.iter_rows(named=True)
+    assert update["ratio"] > 1.05  # only there the row is found, and changed

@@ -409,10 +409,22 @@ def _compare(
 def _counts(request: Request) -> Counted:
     """The instructions, in at most half of the time."""
     from ..compare.counted import counted
+    from ..rooms import rooms
+    from ..studies import beside
 
+    wanted = [
+        unit
+        for study in request.studies
+        if study in rooms("workload")
+        for unit in beside(study, "counting").units(
+            study, request.baseline.server, request.parameters
+        )
+        if (request.case or "") in unit.name
+    ]
     if request.blocks is not None and request.minutes is None:
-        return counted(request)
-    return counted(request, seconds=60 * (request.minutes or DEFAULT_MINUTES) / 2)
+        return counted(request, wanted or None)
+    seconds = 60 * (request.minutes or DEFAULT_MINUTES) / 2
+    return counted(request, wanted or None, seconds=seconds)
 
 
 def _next(request: Request, measured: list[Measured], look: Fit, left_s: float) -> Fit | None:

@@ -273,7 +273,11 @@ def _instructions(counted: Counted | None) -> list[str]:
     lines = ["Instructions for one unit of work, counted in a lone backend:"]
     for row in done.iter_rows(named=True):
         figures = f"{row['baseline']:,.0f} -> {row['candidate']:,.0f}  {row['ratio']:7.4f}"
-        lines.append(f"  {row['unit']:{COLUMNS - len(figures) - 3}} {figures}")
+        unit, width = row["unit"], COLUMNS - len(figures) - 3
+        if len(unit) > width:
+            lines += _wrapped(f"  {unit}", 4)
+            unit = ""
+        lines.append(f"  {unit:{width}} {figures}")
         parts = counted.moved.filter(unit=row["unit"])
         if parts.height:
             changes = (f"{r['function']} {r['change']:+,.0f}" for r in parts.iter_rows(named=True))

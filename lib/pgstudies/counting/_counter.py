@@ -141,6 +141,8 @@ class Counter:
         server = self._server
 
         def build_state() -> None:
+            if unit.load is not None:
+                unit.load(server)
             prepare_transactions(server, unit.open_transactions, unit.subtransactions)
             with server.connect() as connection:
                 sizes = f"{{{unit.sizes[0]},{unit.sizes[1]}}}"

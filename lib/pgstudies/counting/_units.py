@@ -11,7 +11,9 @@ from ..errors import StudyError
 from ..rooms import rooms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+
+    from ..servers import Server
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class Unit:
         varies: Whether it is counted with open transactions as well.
         open_transactions: So many prepared transactions are open, with an XID each.
         subtransactions: So many has each of them, with an XID each, too.
+        load: What loads tables into a server's database before ``prepare`` is run.
+        loaded: A checksum of what it loads.
 
     """
 
@@ -52,6 +56,8 @@ class Unit:
     varies: bool = False
     open_transactions: int = 0
     subtransactions: int = 0
+    load: Callable[[Server], None] | None = field(default=None, compare=False)
+    loaded: str = ""
 
     def __post_init__(self) -> None:
         small, large = self.sizes
@@ -71,9 +77,8 @@ class Unit:
     @property
     def state(self) -> str:
         """A name for what has to be there before, the same for units that need the same."""
-        return repr(
-            (self.prepare, self.sizes if self.prepare else (), self.extension, self._holders)
-        )
+        sizes = self.sizes if self.prepare else ()
+        return repr((self.prepare, sizes, self.extension, self._holders, self.loaded))
 
     @property
     def _holders(self) -> tuple[int, int]:
@@ -86,7 +91,7 @@ class Unit:
     def what_counts(self) -> list[Any]:
         """All that a count depends on, in the types of JSON."""
         work = [self.script, self.sizes, self.prepare, self.inside]
-        more = [x for x in (self.of, self.without) if x not in {1, ()}]
+        more = [x for x in (self.of, self.without, self.loaded) if x not in {1, (), ""}]
         return [*work, dict(self.settings), self.extension, *self._holders, *more]
 
 
