@@ -10,7 +10,15 @@ import pytest
 
 from pgstudies.measuring._design import Arm
 from pgstudies.measuring._trial import Trial
-from pgstudies.measuring._witness import WAIT, Waits, Witness, digest, waits_of
+from pgstudies.measuring._witness import (
+    MOST_SHOWN,
+    WAIT,
+    Waits,
+    Witness,
+    different_rows,
+    digest,
+    waits_of,
+)
 from pgstudies.servers.facts import examined, identity
 
 if TYPE_CHECKING:
@@ -97,6 +105,37 @@ def test_equal_results_have_equal_digests_whatever_their_order(managed: ManagedS
         assert digest(up) == digest(down) != digest(other)
         assert len(up.fetchall()) == 3  # it can still be read
         assert digest(connection.execute("CREATE TEMP TABLE t AS SELECT 1")) == 1
+        assert digest(connection.execute("SELECT 1 WHERE false")) != digest(other)
+
+
+def test_the_statements_of_a_script_change_nothing_and_what_they_set_holds(
+    managed: ManagedServer,
+) -> None:
+    witness = Witness()
+    statements = {
+        "broken": "SELECT nothing",
+        "set": "SET enable_seqscan = off",
+        "insert": "INSERT INTO kept SELECT 1",
+        "with": "WITH new AS (INSERT INTO kept VALUES (2) RETURNING i) SELECT i FROM new",
+        "read": "SELECT i, current_setting('enable_seqscan') FROM kept -- where i is",
+        "none": "SELECT i FROM kept WHERE i > 9",
+    }
+    with managed.connect() as connection:
+        connection.execute("CREATE TABLE kept AS SELECT i FROM generate_series(1, 2) i")
+        found = witness.keep_statements(connection, "step", statements)
+        assert connection.execute("SELECT count(*) FROM kept").fetchone() == (2,)
+        assert connection.execute("SHOW enable_seqscan").fetchone() == ("on",)
+        connection.execute("DROP TABLE kept")
+    assert witness.rows == {"step, read": ["(1, 'off')", "(2, 'off')"], "step, none": []}
+    assert set(found) == {"read", "none"}
+    assert "step, insert" in witness.plans
+
+
+def test_of_rows_that_differ_a_few_of_both_results_are_shown() -> None:
+    assert different_rows(["a", "b", "b"], ["b", "a", "b"]) == []
+    assert different_rows(["a", "b", "b"], ["b", "c"]) == [(0, "a"), (0, "b"), (1, "c")]
+    many = different_rows([f"{i:02}" for i in range(30)], [])
+    assert many == [(0, f"{i:02}") for i in range(MOST_SHOWN)]
 
 
 def test_what_cannot_be_explained_has_no_plan(managed: ManagedServer) -> None:

@@ -98,7 +98,7 @@ class Witness:
 
         Where all its statements have been kept, nothing is added.
         """
-        if step in self._scripts:
+        if {step, case} & self._scripts:
             return
         lines = [line for line in script.splitlines() if not line.lstrip().startswith("\\")]
         first = "\n".join(lines).split(";")[0]
@@ -130,7 +130,7 @@ class Witness:
                 self.keep_plan(connection, step, case, text)
                 if not _READS.match(text):
                     continue
-                with suppress(psycopg.Error), connection.transaction():
+                with suppress(psycopg.Error), connection.transaction(force_rollback=True):
                     cursor = connection.execute(_text(text))
                     found[case] = digest(cursor)
                     self._keep_rows(f"{step}, {case}" if case else step, cursor)
@@ -177,7 +177,8 @@ def digest(cursor: psycopg.Cursor[TupleRow]) -> int:
     if cursor.description is None:
         return cursor.rowcount
     rows = sorted(map(repr, cursor.fetchall()))
-    cursor.scroll(0, mode="absolute")
+    if rows:
+        cursor.scroll(0, mode="absolute")
     whole = hashlib.sha256("\n".join(rows).encode())
     return int.from_bytes(whole.digest()[:6], "big")  # exact as a float
 
