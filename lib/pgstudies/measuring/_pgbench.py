@@ -21,8 +21,6 @@ from ._sessions import reason_no_room, wait_for_end
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from psycopg.abc import Query
-
     from ._trial import Trial
 
 
@@ -58,14 +56,14 @@ SELECT pg_advisory_lock_shared{_AFTER};
 _TAIL = "\n\\endif\n"
 
 
-_WAITING: Query = """
+_WAITING = """
     SELECT pid AS not_shared_blks_dirtied FROM pg_locks
     WHERE locktype = 'advisory' AND NOT granted AND classid = %s AND objid = %s
       AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
 
 
-_ALIVE: Query = """
+_ALIVE = """
     SELECT pid AS not_shared_blks_dirtied FROM pg_stat_activity WHERE pid = ANY (%s)
 """
 
@@ -161,7 +159,8 @@ def statement_times(said: str, script: str) -> list[tuple[str, float]]:
     The name is its number, from 1, and its beginning.  Times are those seen by pgbench, in whole
     microseconds; commands of pgbench's own are left out.
     """
-    found, place = [], 0
+    found: list[tuple[str, float]] = []
+    place = 0
     for time_ms, first_line in _COMMAND.findall(said):
         if first_line.startswith("\\") or "not_shared_blks_dirtied" in first_line:
             continue
