@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 COMMANDS = ["run", "studies", "book", "records", "scorecard", "advise", "doctor", "servers"]
-COMMANDS += ["new-study", "check"]
+COMMANDS += ["new-study", "check", "bisect", "gate"]
 
 
 @pytest.fixture(autouse=True)

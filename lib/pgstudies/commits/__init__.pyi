@@ -2,6 +2,11 @@ from .bisection import Found as Found
 from .bisection import Step as Step
 from .bisection import bisect as bisect
 from .builds import Builder as Builder
+from .gate import as_markdown as as_markdown
+from .gate import changed_functions as changed_functions
+from .gate import limit_of as limit_of
+from .gate import touched_first as touched_first
+from .gate import verdict as verdict
 from .report import as_text as as_text
 from .report import moved_functions as moved_functions
 from .repository import Commit as Commit

@@ -88,6 +88,17 @@ class Repository:
         """The first parent of a commit."""
         return _git(self.source, "rev-parse", f"{sha}^").strip()
 
+    def merge_base(self, one: str, other: str) -> str:
+        """Where two commits branched off; raises StudyError where they have nothing in common."""
+        names = [self.commit(name).sha for name in (one, other)]
+        found = _git(self.source, "merge-base", *names, check=False).strip()
+        if not found:
+            raise StudyError(
+                f"{one} and {other} have no commit in common in {self.source}: a shallow clone "
+                f"needs its history (git fetch --unshallow)."
+            )
+        return found
+
     def checkout(self, sha: str) -> Path:
         """The files of a commit, in the clone."""
         _git(self.clone, "checkout", "--quiet", "--force", "--detach", sha)
