@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
 
+import polars as pl
 import pytest
 
 from pgstudies.commits import Repository
+from pgstudies.errors import CannotRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
+
+    from pgstudies.counting import Unit
 
 CONFIGURE = """#!/bin/sh
 for argument; do case $argument in --prefix=*) prefix=${argument#--prefix=};; esac; done
@@ -64,3 +68,27 @@ def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Re
         return Repository(place)
 
     return make
+
+
+class Scripted:
+    """A counter of a server that is a file with a number; none is what it cannot do."""
+
+    version_text = "PostgreSQL 18.6"
+
+    def __init__(self, server: str, **_: object) -> None:
+        self._file = Path(server) / "bin" / "postgres"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def count(self, unit: Unit, *, twice: bool) -> pl.DataFrame:
+        assert not twice
+        cost = float(self._file.read_text())
+        if cost < 0 or unit.extension:
+            raise CannotRun("crashed" if cost < 0 else "no extension")
+        rows = [("", cost, 0.0), ("_bt_compare", cost, cost - 60), ("scan", 60.0, 60.0)]
+        found = pl.DataFrame(rows, schema=["function", "inclusive", "own"], orient="row")
+        return found.with_columns(again=pl.lit(None, pl.Float64()), share=pl.col("own") / cost)

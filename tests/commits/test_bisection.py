@@ -77,6 +77,41 @@ def test_a_build_that_fails_elsewhere_does_no_harm(history: Callable[..., Reposi
     assert subjects(history(costs), costs) == ["Commit 4"]
 
 
+@pytest.mark.parametrize("of_branch", [100.0, 108.0])
+def test_a_release_branch_is_compared_from_where_it_branched_off(
+    of_branch: float, history: Callable[..., Repository]
+) -> None:
+    """Its own last commit costs 100 as before, or more than where it branched off."""
+    repository = history([100.0, 100.0, 100.0, 110.0, 110.0])
+    git(repository.source, "checkout", "--quiet", "-b", "stable", "v1")
+    for number, cost in enumerate([100.0, of_branch]):
+        (repository.source / "cost").write_text(str(cost))
+        git(
+            repository.source,
+            "commit",
+            "--quiet",
+            "--allow-empty",
+            "--all",
+            "-m",
+            f"Stable {number}",
+        )
+    found = bisect(repository, "stable", "v4", counted(repository, []))
+    steps = {step.commit.subject: (step.before, step.after) for step in found.steps}
+    stable = {"Stable 1": (100.0, 108.0)} if of_branch != 100.0 else {}
+    assert steps == {"Commit 3": (100.0, 110.0), **stable}
+
+
+def test_what_is_left_is_told(history: Callable[..., Repository]) -> None:
+    repository = history([100.0] * 8 + [105.0] * 8)
+    left: list[int] = []
+    bisect(
+        repository, "v0", "v15", counted(repository, []), show=lambda _, steps: left.append(steps)
+    )
+    assert left[0] >= 4
+    assert left == sorted(left, reverse=True)
+    assert left[-1] == 1
+
+
 def test_ends_that_do_not_differ_are_told(history: Callable[..., Repository]) -> None:
     repository = history([100.0, 150.0, 100.0])
     with pytest.raises(StudyError, match=r"do not differ: 100 and 100\.  Steps .* cancel out"):

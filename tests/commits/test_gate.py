@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
@@ -14,15 +13,17 @@ import typer
 import yaml
 
 from pgstudies.cli.gate import gate
+from pgstudies.cli.options import for_git
 from pgstudies.commits import as_markdown, changed_functions, limit_of, touched_first, verdict
 from pgstudies.compare.counted import Counted
 from pgstudies.counting import Unit
 from pgstudies.errors import CannotRun, StudyError
 from pgstudies.paths import ROOT
-from tests.commits.conftest import git
+from tests.commits.conftest import Scripted, git
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from pgstudies.commits import Repository
 
@@ -44,27 +45,6 @@ diff --git a/nbtsearch.c b/nbtsearch.c
 --- a/notes
 +++ b/notes
 """
-
-
-class Scripted:
-    """A counter of a server that is a file with a number; none is what it cannot do."""
-
-    def __init__(self, server: str, **_: object) -> None:
-        self._file = Path(server) / "bin" / "postgres"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def count(self, unit: Unit, *, twice: bool) -> pl.DataFrame:
-        assert not twice
-        cost = float(self._file.read_text())
-        if cost < 0 or unit.extension:
-            raise CannotRun("crashed" if cost < 0 else "no extension")
-        rows = [("", cost, 0.0), ("_bt_compare", cost, cost - 60), ("scan", 60.0, 60.0)]
-        return pl.DataFrame(rows, schema=["function", "inclusive", "own"], orient="row")
 
 
 @pytest.fixture
@@ -184,6 +164,39 @@ def test_what_cannot_be_judged_is_told(history: Callable[..., Repository], tmp_p
     git(source, "commit", "--quiet", "--message", "Of another tree")
     with pytest.raises(StudyError, match="no commit in common"):
         gate(repo=source, base="v0", head="other")
+
+
+@pytest.mark.parametrize(
+    ("code", "told"), [(0, 0), (1, 1), (2, 125), (3, 125), (5, 125), (130, 130)]
+)
+def test_git_bisect_run_skips_what_is_not_decided(code: int, told: int) -> None:
+    assert for_git(code, bisect_run=True) == told
+    assert for_git(code, bisect_run=False) == code
+
+
+def test_git_bisects_by_a_gate(
+    history: Callable[..., Repository], run: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
+    """Git's own ``bisect run`` is given the codes of the command, commit by commit."""
+    costs = [1000, 1000, -1, 1000, 1000, 1100, 1100, 1100]
+    repository = history(costs)
+    base = server(tmp_path / "base", 1000)
+    codes = {}
+    for number, cost in enumerate(costs):
+        head = server(tmp_path / f"v{number}", cost)
+        codes[number], _ = run(base=base, head=head, unit=["one session started"], bisect_run=True)
+    assert [*codes.values()] == [0, 0, 125, 0, 0, 1, 1, 1]
+    source = repository.source
+    cases = " ".join(f"{number}) exit {code};;" for number, code in codes.items())
+    git(source, "bisect", "start", "v7", "v0")
+    said = git(source, "bisect", "run", "sh", "-c", f"case $(cat number) in {cases} esac")
+    assert f"{repository.commit('v5').sha} is the first bad commit" in said
+
+
+def test_an_error_is_skipped_by_git_too(
+    run: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
+    assert run(base="17", head="18", diff=tmp_path / "none", bisect_run=True) == (125, "")
 
 
 def test_text_of_others_is_no_markdown() -> None:

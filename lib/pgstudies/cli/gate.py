@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import StudyError
-from ..terminal import Progress
+from ..terminal import Progress, say
 from .bisect import Configure, find_unit
+from .options import BisectRun, for_git
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     import polars as pl
 
@@ -58,6 +59,7 @@ def gate(
         typer.Option(metavar="UNIT", help="Count this unit of work; may be repeated."),
     ] = None,
     configure: Configure = None,
+    bisect_run: BisectRun = False,
 ) -> None:
     """Count the instructions of a change against its base, and fail where they grow.
 
@@ -77,39 +79,61 @@ def gate(
       0    no count grows by more than the limit
       1    one does
       2    it cannot be judged, or the request is wrong
+      125  with --bisect-run, in place of 2
     """  # noqa: D301
-    from ..commits import as_markdown, changed_functions, limit_of, touched_first, verdict
+    from ..commits import changed_functions, limit_of
+
+    try:
+        if repo is not None and diff is not None:
+            raise StudyError("The diff of two commits comes from --repo: leave out --diff.")
+        part = limit_of(limit)
+        if repo is not None:
+            sides, names, text = _built(repo, base, head, configure or ())
+        else:
+            sides, names, text = (base, head), (base, head), _read(diff)
+        code = _judged(sides, names, changed_functions(text), part, most=most, asked=unit or ())
+    except StudyError as error:
+        if not bisect_run:
+            raise
+        say(str(error))
+        code = error.exit_code
+    raise typer.Exit(for_git(code, bisect_run=bisect_run))
+
+
+def _judged(
+    sides: tuple[str, str],
+    names: tuple[str, str],
+    changed: Collection[str],
+    limit: float,
+    *,
+    most: int,
+    asked: Sequence[str],
+) -> int:
+    """Count both sides, print the table and return the exit code."""
+    from ..commits import as_markdown, touched_first, verdict
     from ..compare.counted import counted
     from ..compare.request import Request
     from ..counting import units
     from ..measuring import Side
     from ..rooms import rooms
 
-    part = limit_of(limit)
-    known = [one for study in rooms("study") for one in units(study)]
-    asked = [find_unit(name) for name in unit or ()]
-    if repo is not None:
-        if diff is not None:
-            raise StudyError("The diff of two commits comes from --repo: leave out --diff.")
-        sides, names, text = _built(repo, base, head, configure or ())
-    else:
-        sides, names, text = (base, head), (base, head), _read(diff)
-    changed = changed_functions(text)
-    order = touched_first(asked or known, changed, _functions())
+    known = [unit for study in rooms("study") for unit in units(study)]
+    order = touched_first([find_unit(name) for name in asked] or known, changed, _functions())
     wanted = order if asked else order[:most]
-    found = counted(Request(Side(sides[0]), Side(sides[1]), studies=()), [one for one, _ in wanted])
+    request = Request(Side(sides[0]), Side(sides[1]), studies=())
+    found = counted(request, [unit for unit, _ in wanted])
     typer.echo(
         as_markdown(
             found.units,
             found.moved,
             sides=names,
-            limit=part,
+            limit=limit,
             changed=changed,
-            shares={one.name: share for one, share in wanted},
+            shares={unit.name: share for unit, share in wanted},
             left=len(order) - len(wanted),
         )
     )
-    raise typer.Exit(verdict(found.units, part))
+    return verdict(found.units, limit)
 
 
 def _built(

@@ -7,6 +7,14 @@ from .gate import changed_functions as changed_functions
 from .gate import limit_of as limit_of
 from .gate import touched_first as touched_first
 from .gate import verdict as verdict
+from .history import breaks_of as breaks_of
+from .history import histories as histories
+from .history import history_chart as history_chart
+from .history import history_text as history_text
+from .history import lines_of as lines_of
+from .history import steps_of as steps_of
+from .history import steps_shown as steps_shown
+from .kept import Kept as Kept
 from .report import as_text as as_text
 from .report import moved_functions as moved_functions
 from .repository import Commit as Commit
