@@ -117,11 +117,11 @@ def as_markdown(
     done = units.filter(pl.col("ratio").is_not_null())
     past = done.filter(pl.col("ratio") > 1 + limit)
     lines = ["### Instructions for one unit of work", ""]
-    told = f"dearer by more than {100 * limit:g} %"
+    about = f"dearer by more than {100 * limit:g} %"
     if past.height:
-        lines.append(f"**{past.height} of {done.height} units {_are(past.height)} {told}.**")
+        lines.append(f"**{past.height} of {done.height} units {_are(past.height)} {about}.**")
     else:
-        lines.append(f"**None of {done.height} units is {told}.**")
+        lines.append(f"**None of {done.height} units is {about}.**")
     lines += [
         "",
         "| unit | base | head | ratio | in changed functions | |",
@@ -148,9 +148,9 @@ def as_markdown(
     if left:
         lines.append(f"- {left} more units were not asked for (`--most`).")
     if changed:
-        names = sorted(changed)
-        more = f" and {len(names) - 10} more" if len(names) > 10 else ""
-        lines.append(f"- Functions in the diff: {', '.join(map(_code, names[:10]))}{more}.")
+        told = [_code(name) for name in sorted(changed)]
+        more = f" and {len(told) - 10} more" if len(told) > 10 else ""
+        lines.append(f"- Functions in the diff: {', '.join(told[:10])}{more}.")
     lines += [
         f"- Base is {_code(sides[0])}, head {_code(sides[1])}.",
         "- Counted in one backend alone, under callgrind, once on each side: exact to 0.1 %. "

@@ -6,7 +6,7 @@ import itertools
 import math
 import re
 import textwrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -56,7 +56,7 @@ def lines_of(record: Record) -> pl.DataFrame:
     built (compiler and flags), line, instructions.  A line goes on for as long as compiler and
     flags stay the same: where they change, a new one begins.
     """
-    points = []
+    points: list[dict[str, Any]] = []
     line, last = "", ""
     for arm in record.info["arms"]:
         server = record.info.get("servers", {}).get(arm["server"])
