@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
 STUDY = HTML / "book" / "studies" / "cluster_order.html"
-PROSE = ["intro", "method", "glossary", "environment", "references"]
+PROSE = ["intro", "method", "glossary", "history", "environment", "references"]
 HOW_TO = [
-    *("your-server", "on-your-server", "compare", "workload", "plans", "hosts"),
+    *("your-server", "on-your-server", "compare", "workload", "plans", "commits", "hosts"),
     *("security", "add-a-study", "reference"),
 ]
 PAGES = [

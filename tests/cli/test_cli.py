@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 COMMANDS = ["run", "studies", "book", "records", "scorecard", "advise", "doctor", "servers"]
-COMMANDS += ["new-study", "check"]
+COMMANDS += ["new-study", "check", "bisect", "gate", "history"]
 
 
 @pytest.fixture(autouse=True)
@@ -281,6 +281,14 @@ def test_each_kind_of_error_has_its_exit_code(
     monkeypatch.setattr("pgstudies.book.build", fail)
     shown = pgstudies("book")
     assert (shown.code, shown.err) == (code, f"pgstudies: {sentence}\n")
+
+
+def test_a_comparison_that_cannot_be_run_is_skipped_by_git_bisect(pgstudies: Command) -> None:
+    asked = ["compare", "--candidate", "/nowhere", "--study", "no_such_study"]
+    assert pgstudies(*asked).code == 3
+    shown = pgstudies(*asked, "--bisect-run")
+    assert shown.code == 125
+    assert "no_such_study" in shown.err
 
 
 def test_an_error_of_the_project_itself_is_said_to_be_one(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,60 +10,10 @@ import pytest
 
 from pgstudies.commits import Builder, Repository, as_text, bisect, moved_functions
 from pgstudies.errors import StudyError
+from tests.commits.conftest import git
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-CONFIGURE = """#!/bin/sh
-for argument; do case $argument in --prefix=*) prefix=${argument#--prefix=};; esac; done
-source=$(dirname "$0")
-cat > Makefile <<END
-all:
-	@echo "checking whether cc supports -Werror=vla... yes"
-	@test -f $source/cost || (echo "main.c:1:2: error: no cost"; echo stopped; exit 1)
-	cp $source/cost program
-install:
-	mkdir -p $prefix/bin
-	cp program $prefix/bin/postgres
-END
-"""
-
-
-def git(directory: Path, *arguments: str) -> str:
-    identity = {f"GIT_{who}_{what}": "someone@example.org" for who in ("AUTHOR", "COMMITTER")
-                for what in ("NAME", "EMAIL")}  # fmt: skip
-    done = subprocess.run(
-        ["git", "-C", str(directory), *arguments],
-        check=True,
-        capture_output=True,
-        text=True,
-        env=os.environ | identity,
-    )
-    return done.stdout
-
-
-@pytest.fixture
-def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Repository]:
-    """A repository with a commit for each of some costs; None does not build."""
-    monkeypatch.setenv("PGSTUDIES_CACHE", str(tmp_path / "cache"))
-
-    def make(costs: Sequence[float | None]) -> Repository:
-        place = tmp_path / "project"
-        place.mkdir()
-        git(place, "init", "--quiet")
-        (place / "configure").write_text(CONFIGURE)
-        (place / "configure").chmod(0o755)
-        for number, cost in enumerate(costs):
-            (place / "number").write_text(str(number))
-            (place / "cost").unlink(missing_ok=True)
-            if cost is not None:
-                (place / "cost").write_text(str(cost))
-            git(place, "add", "--all")
-            git(place, "commit", "--quiet", "--message", f"Commit {number}")
-            git(place, "tag", f"v{number}")
-        return Repository(place)
-
-    return make
 
 
 def counted(repository: Repository, seen: list[str]) -> Callable[[str], float]:
@@ -127,6 +75,41 @@ def test_a_commit_that_does_not_build_is_skipped_and_told(
 def test_a_build_that_fails_elsewhere_does_no_harm(history: Callable[..., Repository]) -> None:
     costs = [100.0, None, 100.0, 100.0, 120.0, 120.0, None, 120.0]
     assert subjects(history(costs), costs) == ["Commit 4"]
+
+
+@pytest.mark.parametrize("of_branch", [100.0, 108.0])
+def test_a_release_branch_is_compared_from_where_it_branched_off(
+    of_branch: float, history: Callable[..., Repository]
+) -> None:
+    """Its own last commit costs 100 as before, or more than where it branched off."""
+    repository = history([100.0, 100.0, 100.0, 110.0, 110.0])
+    git(repository.source, "checkout", "--quiet", "-b", "stable", "v1")
+    for number, cost in enumerate([100.0, of_branch]):
+        (repository.source / "cost").write_text(str(cost))
+        git(
+            repository.source,
+            "commit",
+            "--quiet",
+            "--allow-empty",
+            "--all",
+            "-m",
+            f"Stable {number}",
+        )
+    found = bisect(repository, "stable", "v4", counted(repository, []))
+    steps = {step.commit.subject: (step.before, step.after) for step in found.steps}
+    stable = {"Stable 1": (100.0, 108.0)} if of_branch != 100.0 else {}
+    assert steps == {"Commit 3": (100.0, 110.0), **stable}
+
+
+def test_what_is_left_is_told(history: Callable[..., Repository]) -> None:
+    repository = history([100.0] * 8 + [105.0] * 8)
+    left: list[int] = []
+    bisect(
+        repository, "v0", "v15", counted(repository, []), show=lambda _, steps: left.append(steps)
+    )
+    assert left[0] >= 4
+    assert left == sorted(left, reverse=True)
+    assert left[-1] == 1
 
 
 def test_ends_that_do_not_differ_are_told(history: Callable[..., Repository]) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 from IPython.core.getipython import get_ipython
 from IPython.display import HTML
+from markupsafe import Markup
 
 from ..files import size_text
 from ..templates import environment
@@ -38,8 +39,8 @@ NARROW = 3
 def table_html(frame: pl.DataFrame) -> str:
     """The frame as an HTML table of its first ``MOST_ROWS`` rows, numbers to ``DIGITS`` digits.
 
-    Text stands left and numbers right; a null is a dash.  One of more than ``NARROW`` columns is
-    turned into a list where the page is narrow.
+    Text stands left and numbers right; a null is a dash, a struct of text and href a link.
+    One of more than ``NARROW`` columns is turned into a list where the page is narrow.
     """
     shown = frame.head(MOST_ROWS)
     right = [dtype.is_numeric() or dtype.is_temporal() for dtype in frame.dtypes]
@@ -48,7 +49,7 @@ def table_html(frame: pl.DataFrame) -> str:
             (name, "number" if is_right else "text")
             for name, is_right in zip(frame.columns, right, strict=True)
         ],
-        rows=[[_text(value) for value in row] for row in shown.iter_rows()],
+        rows=[[_cell(value) for value in row] for row in shown.iter_rows()],
         left_out=frame.height - shown.height,
         labels=column_labels(frame.columns) if frame.width > NARROW else "",
     )
@@ -58,6 +59,12 @@ def column_labels(columns: list[str]) -> str:
     """The names of columns as CSS variables, ``--c1`` and so on, for a table of class "wide"."""
     quoted = (name.replace("\\", r"\\").replace("'", r"\'") for name in columns)
     return "".join(f"--c{number}: '{name}';" for number, name in enumerate(quoted, start=1))
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, dict):
+        return Markup('<a href="{href}">{text}</a>').format(**value)
+    return _text(value)
 
 
 def _text(value: object) -> str:

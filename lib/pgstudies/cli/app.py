@@ -17,6 +17,8 @@ from ..orders import Orders
 from ..terminal import say
 from . import bisect as cli_bisect
 from . import compare as cli_compare
+from . import gate as cli_gate
+from . import history as cli_history
 from . import plans as cli_plans
 from . import sweep as cli_sweep
 from .options import assignments
@@ -415,6 +417,12 @@ app.command(short_help="Foresee which queries get another plan.")(cli_plans.plan
 
 
 app.command(short_help="Find the commit that changed what a unit of work costs.")(cli_bisect.bisect)
+
+
+app.command(short_help="Count units of work over commits or releases.")(cli_history.history)
+
+
+app.command(short_help="Fail where a change executes more instructions.")(cli_gate.gate)
 
 
 app.command(short_help="Measure over several hosts, or a grid of parameters.")(cli_sweep.sweep)

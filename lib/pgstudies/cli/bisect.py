@@ -1,20 +1,23 @@
-"""The command ``bisect``, and the releases that ``servers build`` makes."""
+"""The command ``bisect``, and the revisions that ``servers build`` makes."""
 
 from __future__ import annotations
 
+import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import StudyError
-from ..terminal import Progress, say
+from ..errors import CannotRun, StudyError
+from ..terminal import Progress, rough_duration, say
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import polars as pl
 
+    from ..commits import Builder, Repository
     from ..counting import Unit
 
 
@@ -63,37 +66,86 @@ def bisect(
     Exit codes:
       0    found
       2    the ends do not differ, or the request is wrong
+      130  interrupted; run the same command to continue
     """  # noqa: D301
-    from ..commits import Builder, Repository, as_text, moved_functions
-    from ..commits import bisect as search
-    from ..counting import Counter
+    from ..commits import Builder, Repository
 
     wanted = find_unit(unit)
     repository = Repository(repo)
     with Progress("bisecting", None, unit="commit") as progress:
         builder = Builder(repository, configure=configure or (), show=progress.show)
-        counts: dict[str, pl.DataFrame] = {}
+        text, path = bisected(builder, progress, repository, (good, bad), wanted)
+    typer.echo(text)
+    say(f"{builder.built} built; the builds are in {repository.place}, the record is {path}.")
 
-        def table(sha: str) -> pl.DataFrame:
-            if sha not in counts:
-                directory = builder.build(sha)
-                with Counter(str(directory), show=progress.show) as counter:
-                    counts[sha] = counter.count(wanted, twice=False)
-            return counts[sha]
 
-        def measure(sha: str) -> float:
-            number = float(table(sha)["inclusive"][0])
-            progress.advance()
-            return number
+def bisected(
+    builder: Builder,
+    progress: Progress,
+    repository: Repository,
+    ends: tuple[str, str],
+    wanted: Unit,
+) -> tuple[str, Path]:
+    """The answer of a bisection, and the record that has it."""
+    from ..commits import Kept, as_text, moved_functions
+    from ..commits import bisect as search
+    from ..counting import Counter
 
-        found = search(repository, good, bad, measure, show=progress.show)
-        functions = {
-            step.commit.sha: moved_functions(step, table)
-            for step in found.steps
-            if step.commit.sha in found.levels
-        }
-    typer.echo(as_text(found, wanted.name, functions))
-    say(f"{builder.built} built; the builds are in {repository.place}.")
+    took: list[float] = []
+
+    def counted(sha: str) -> tuple[pl.DataFrame, str]:
+        with Counter(str(builder.build(sha)), show=progress.show) as counter:
+            return counter.count(wanted, twice=False), counter.version_text
+
+    def measure(sha: str) -> float:
+        if (sha, wanted.name) in kept.levels:
+            return kept.levels[sha, wanted.name]
+        if sha in kept.reasons:
+            raise CannotRun(kept.reasons[sha])
+        began, about = time.monotonic(), repository.commit(sha).about
+        try:
+            table, version = counted(sha)
+        except CannotRun as reason:
+            kept.skip(sha, about, str(reason))
+            raise
+        kept.add(sha, {wanted.name: table}, description=about, version_text=version)
+        took.append(time.monotonic() - began)
+        progress.advance()
+        return kept.levels[sha, wanted.name]
+
+    def show(what: str, steps: int) -> None:
+        left = f", {rough_duration(steps * sum(took) / len(took))} left" if took else ""
+        progress.show(f"{what}{left}")
+
+    good, bad = ends
+    parameters = {
+        "repo": str(repository.source),
+        "good": repository.commit(good).sha,
+        "bad": repository.commit(bad).sha,
+        "unit": wanted.name,
+    }
+    same = wanted.what_counts()
+    with continued(), Kept("bisect", parameters, built=builder.how, same=same) as kept:
+        found = search(repository, good, bad, measure, show=show)
+        with repository.held():
+            functions = {
+                step.commit.sha: moved_functions(step, lambda sha: counted(sha)[0])
+                for step in found.steps
+                if step.commit.sha in found.levels
+            }
+        text = as_text(found, wanted.name, functions)
+        path = kept.finish(steps=[step.as_dict() for step in found.steps], answer=text)
+    return text, path
+
+
+@contextmanager
+def continued() -> Iterator[None]:
+    """End after Ctrl-C with a sentence and the code for it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say("interrupted; what is counted is kept: run it again to continue.")
+        raise typer.Exit(130) from None
 
 
 def find_unit(name: str) -> Unit:

@@ -17,7 +17,7 @@ import typer
 from ..errors import StudyError
 from ..orders import Orders
 from ..terminal import printable, say
-from .options import assignments
+from .options import BisectRun, assignments, for_git
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -66,6 +66,7 @@ Exit codes:
   2    not decided: a guard failed, a study could not be compared, or, with
        --strict, a step is open
   3    the comparison could not be run
+  125  with --bisect-run, in place of 2 and 3
   130  interrupted; the report has the finished blocks
 """
 
@@ -195,6 +196,7 @@ def compare(  # noqa: D103  (its help is above)
     full: Annotated[
         bool, typer.Option("--full", help="Print every step and guard, and the method.")
     ] = False,
+    bisect_run: BisectRun = False,
     report: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="The report.  [default: comparison-<time>.html]"),
@@ -249,8 +251,9 @@ def compare(  # noqa: D103  (its help is above)
             raise StudyError("--until-decided chooses the number of blocks: leave out --blocks.")
         code = _compare(request, report, only_plan=plan, full=full)
     except StudyError as error:
-        _cannot_run(error)
-    raise typer.Exit(code)
+        say(str(error))
+        code = CANNOT_RUN  # for every such error, a full disk included
+    raise typer.Exit(for_git(code, bisect_run=bisect_run))
 
 
 def rerun(

@@ -1,13 +1,36 @@
-"""Parameters as the command line has them: ``-p name=value``."""
+"""What several commands have: parameters ``-p name=value``, and the codes of git bisect run."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from ..errors import StudyError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+SKIP = 125
+"""``git bisect run`` skips a commit by this code; it takes every other from 1 to 127 for bad."""
+
+
+BisectRun = Annotated[
+    bool,
+    typer.Option(
+        "--bisect-run",
+        help="Exit with 125 where there is no decision, as `git bisect run` wants it.",
+    ),
+]
+
+
+def for_git(code: int, *, bisect_run: bool) -> int:
+    """The exit code: with ``--bisect-run`` that of a commit to skip, where it is neither 0 nor 1.
+
+    What git takes for an end of the whole bisection, 128 and more, stays as it is.
+    """
+    return SKIP if bisect_run and 1 < code < 128 else code
 
 
 def assignments(texts: list[str]) -> Mapping[str, str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+import re
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from ..errors import CannotRun, StudyError
 
@@ -39,6 +40,10 @@ class Step:
     among: tuple[Commit, ...]
     since: str
 
+    def as_dict(self) -> dict[str, Any]:
+        """The step in the types of JSON."""
+        return asdict(self)
+
 
 @dataclass
 class Found:
@@ -62,7 +67,7 @@ def bisect(
     bad: str,
     measure: Callable[[str], float],
     *,
-    show: Callable[[str], object] = lambda _: None,
+    show: Callable[[str, int], object] = lambda _, __: None,
 ) -> Found:
     """Find the commits between ``good`` and ``bad`` at which a number changes.
 
@@ -72,12 +77,19 @@ def bisect(
     for in the same way, if it is a tenth of the whole or more.  Raises StudyError where an end
     cannot be measured, where both have the same number (then two steps may cancel out), and where
     git cannot go from one to the other.
+
+    Where ``good`` is on a branch of its own, such as a release's, both ends are compared with the
+    commit where it branched off.  ``show`` is told what is next, and how many commits are left to
+    measure.
     """
     found = Found()
     search = _Search(repository, measure, show, found)
     ends = (repository.commit(good).sha, repository.commit(bad).sha)
+    origin = repository.merge_base(*ends)
+    names = {ends[0]: good, ends[1]: bad}
+    names.setdefault(origin, f"{origin[:10]}, where {good} branched off,")
     with repository.held():
-        for name, sha in zip((good, bad), ends, strict=True):
+        for sha, name in names.items():
             try:
                 search.level(sha)
             except CannotRun as reason:
@@ -90,7 +102,9 @@ def bisect(
                 f"them may cancel out: try other ends."
             )
         search.worth = max(ALIKE, _WORTH * whole)
-        search.between(*ends)
+        for end in dict.fromkeys(ends):
+            if search.apart(origin, end) > search.worth:
+                search.between(origin, end)
     found.steps.sort(key=lambda step: abs(math.log(step.after / step.before)), reverse=True)
     return found
 
@@ -101,7 +115,7 @@ class _Search:
 
     repository: Repository
     measure: Callable[[str], float]
-    show: Callable[[str], object]
+    show: Callable[[str, int], object]
     found: Found
     worth: float = ALIKE
 
@@ -155,7 +169,7 @@ class _Search:
         try:
             while "is the first bad commit" not in said:
                 sha = git("rev-parse", "--verify", "BISECT_HEAD").strip()
-                self.show(f"{_remaining(said)}, now {sha[:10]}")
+                self.show(f"{_remaining(said)}, now {sha[:10]}", _steps(said))
                 # With commits skipped that it may be, git ends with an error.
                 said = git("bisect", self._word(sha, good, bad), sha, check=False)
                 if "'skip'ped commits left" in said:
@@ -180,3 +194,9 @@ def _remaining(said: str) -> str:
     """Git's words on how much is left."""
     told = next((line for line in said.splitlines() if line.startswith("Bisecting: ")), "")
     return told.removeprefix("Bisecting: ") or "the last commits"
+
+
+def _steps(said: str) -> int:
+    """How many commits git expects to ask for, this one included."""
+    told = re.search(r"roughly (\d+) step", said)
+    return 1 + int(told[1]) if told else 1

@@ -91,6 +91,16 @@ class Builder:
         return target
 
     @property
+    def how(self) -> str:
+        """Compiler and flags, alike for all commits: gcc 12.2.0, -O2."""
+        done = subprocess.run(["cc", "--version"], check=False, capture_output=True, text=True)
+        first = (done.stdout.splitlines() or [""])[0]
+        name = "clang" if "clang" in first else "gcc"
+        number = re.search(r"\d+\.\d[\d.]*", first.rpartition(")")[2] or first)
+        more = " ".join(self._configure)
+        return f"{name} {number[0] if number else '?'}, {FLAGS}{more and f', {more}'}"
+
+    @property
     def _digest(self) -> str:
         compiler = shutil.which("cc") or ""
         what = json.dumps([FLAGS, _WITHOUT, self._configure, compiler])

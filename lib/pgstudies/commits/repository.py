@@ -34,6 +34,11 @@ class Commit:
         """The first letters of its name, as git shows it."""
         return self.sha[:10]
 
+    @property
+    def about(self) -> str:
+        """Date, author and subject."""
+        return f"{self.date} {self.author}: {self.subject}"
+
 
 class Repository:
     """The commits of a repository, and a checkout of ours of any of them.
@@ -87,6 +92,29 @@ class Repository:
     def parent(self, sha: str) -> str:
         """The first parent of a commit."""
         return _git(self.source, "rev-parse", f"{sha}^").strip()
+
+    def merge_base(self, one: str, other: str) -> str:
+        """Where two commits branched off; raises StudyError where they have nothing in common."""
+        names = [self.commit(name).sha for name in (one, other)]
+        found = _git(self.source, "merge-base", *names, check=False).strip()
+        if not found:
+            raise StudyError(
+                f"{one} and {other} have no commit in common in {self.source}: a shallow clone "
+                f"needs its history (git fetch --unshallow)."
+            )
+        return found
+
+    def every(self, since: str, until: str, number: int) -> list[str]:
+        """Both ends and each so-many-th commit between them, by first parents, oldest first.
+
+        Raises StudyError where nothing is between them.
+        """
+        first, last = self.merge_base(since, until), self.commit(until).sha
+        order = ["rev-list", "--first-parent", "--reverse", f"{first}..{last}"]
+        path = [first, *_git(self.source, *order).split()]
+        if len(path) == 1:
+            raise StudyError(f"{until} has no commit that {since} lacks.")
+        return [*path[:-1:number], path[-1]]
 
     def checkout(self, sha: str) -> Path:
         """The files of a commit, in the clone."""

@@ -43,6 +43,9 @@ _MOVED = {
 }
 
 
+_SIDES = ("baseline", "candidate")
+
+
 _ALIKE = 0.001
 """Counts that differ by less are the same: so exact is a count."""
 
@@ -57,7 +60,7 @@ class Counted:
 
     Attributes:
         units: study, unit, baseline and candidate (instructions), ratio, reason (why it was not
-            counted, or null).
+            counted, or null).  With a reason beside a baseline the candidate alone cannot do it.
         moved: Of the units that differ, the functions that changed by half a per cent of the unit:
             unit, function, before, after, change; at most ten each.
 
@@ -91,21 +94,22 @@ def counted(
             if rows and time.monotonic() > end:
                 rows.append(place | {"reason": "no time was left, see --minutes"})
                 continue
+            numbers: dict[str, float] = {}
             try:
                 for side in sides[len(counters) :]:
                     counter = Counter(side.server, show=progress.show, advance=progress.advance)
                     counters.append(stack.enter_context(counter))
-                before, after = (
-                    counter.count(
-                        replace(unit, settings=merged(unit.settings, side.settings)), twice=False
-                    )
-                    for counter, side in zip(counters, sides, strict=True)
-                )
+                found = []
+                for name, counter, side in zip(_SIDES, counters, sides, strict=True):
+                    asked = replace(unit, settings=merged(unit.settings, side.settings))
+                    found.append(counter.count(asked, twice=False))
+                    numbers[name] = float(found[-1]["inclusive"][0])
             except CannotRun as reason:
-                rows.append(place | {"reason": str(reason)})
+                rows.append(place | numbers | {"reason": str(reason)})
                 continue
-            one, other = (float(counts["inclusive"][0]) for counts in (before, after))
-            rows.append(place | {"baseline": one, "candidate": other, "ratio": other / one})
+            before, after = found
+            one, other = numbers.values()
+            rows.append(place | numbers | {"ratio": other / one})
             if abs(other / one - 1) > _ALIKE:
                 functions += (
                     moved(before.slice(1), after.slice(1))

@@ -84,6 +84,11 @@ class Counter:
             self._server.close()
             self._server = None
 
+    @property
+    def version_text(self) -> str:
+        """The server's version, such as PostgreSQL 18.6."""
+        return self._binaries.version_text
+
     def count(
         self, unit: Unit, *, twice: bool = True, cache_sim: bool = False, fresh: bool = False
     ) -> pl.DataFrame:

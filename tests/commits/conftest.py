@@ -1,0 +1,94 @@
+"""A small repository: its "server" is a file with a number, which building a commit installs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import polars as pl
+import pytest
+
+from pgstudies.commits import Repository
+from pgstudies.errors import CannotRun
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pgstudies.counting import Unit
+
+CONFIGURE = """#!/bin/sh
+for argument; do case $argument in --prefix=*) prefix=${argument#--prefix=};; esac; done
+source=$(dirname "$0")
+cat > Makefile <<END
+all:
+	@echo "checking whether cc supports -Werror=vla... yes"
+	@test -f $source/cost || (echo "main.c:1:2: error: no cost"; echo stopped; exit 1)
+	cp $source/cost program
+install:
+	mkdir -p $prefix/bin
+	cp program $prefix/bin/postgres
+END
+"""
+
+
+def git(directory: Path, *arguments: str) -> str:
+    identity = {f"GIT_{who}_{what}": "someone@example.org" for who in ("AUTHOR", "COMMITTER")
+                for what in ("NAME", "EMAIL")}  # fmt: skip
+    done = subprocess.run(
+        ["git", "-C", str(directory), *arguments],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=os.environ | identity,
+    )
+    return done.stdout
+
+
+@pytest.fixture
+def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Repository]:
+    """A repository with a commit for each of some costs; None does not build."""
+    monkeypatch.setenv("PGSTUDIES_CACHE", str(tmp_path / "cache"))
+
+    def make(costs: Sequence[float | None]) -> Repository:
+        place = tmp_path / "project"
+        place.mkdir()
+        git(place, "init", "--quiet")
+        (place / "configure").write_text(CONFIGURE)
+        (place / "configure").chmod(0o755)
+        for number, cost in enumerate(costs):
+            (place / "number").write_text(str(number))
+            (place / "cost").unlink(missing_ok=True)
+            if cost is not None:
+                (place / "cost").write_text(str(cost))
+            git(place, "add", "--all")
+            git(place, "commit", "--quiet", "--message", f"Commit {number}")
+            git(place, "tag", f"v{number}")
+        return Repository(place)
+
+    return make
+
+
+class Scripted:
+    """A counter of a server that is a file with a number; none is what it cannot do."""
+
+    version_text = "PostgreSQL 18.6"
+
+    def __init__(self, server: str, **_: object) -> None:
+        self._file = Path(server) / "bin" / "postgres"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def count(self, unit: Unit, *, twice: bool) -> pl.DataFrame:
+        assert not twice
+        cost = float(self._file.read_text())
+        if cost < 0 or unit.extension:
+            raise CannotRun("crashed" if cost < 0 else "no extension")
+        rows = [("", cost, 0.0), ("_bt_compare", cost, cost - 60), ("scan", 60.0, 60.0)]
+        found = pl.DataFrame(rows, schema=["function", "inclusive", "own"], orient="row")
+        return found.with_columns(again=pl.lit(None, pl.Float64()), share=pl.col("own") / cost)

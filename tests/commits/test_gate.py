@@ -1,0 +1,266 @@
+"""The gate: what a diff touches, the table, the exit codes, and the shell of its action."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pytest
+import typer
+import yaml
+
+from pgstudies.cli.gate import gate
+from pgstudies.cli.options import for_git
+from pgstudies.commits import as_markdown, changed_functions, limit_of, touched_first, verdict
+from pgstudies.compare.counted import Counted
+from pgstudies.counting import Unit
+from pgstudies.errors import CannotRun, StudyError
+from pgstudies.paths import ROOT
+from tests.commits.conftest import Scripted, git
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pgstudies.commits import Repository
+
+ACTION = ROOT / ".github" / "actions" / "gate"
+
+DIFF = """\
+diff --git a/nbtsearch.c b/nbtsearch.c
+--- a/nbtsearch.c
++++ b/nbtsearch.c
+@@ -669,2 +669,3 @@ _bt_compare(Relation rel,
+     int ntupatts;
++    count_it(rel);
+@@ -900 +901,5 @@ static bool _bt_first(IndexScanDesc scan)
++void
++count_it(Relation rel)
++{
++}
++extern void declared_only(void);
+--- a/notes
++++ b/notes
+"""
+
+
+@pytest.fixture
+def run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str]]:
+    """The command, with counts that the servers' files have: its exit code and what it prints."""
+    monkeypatch.setattr(sys.modules[Counted.__module__], "Counter", Scripted)
+
+    def call(**options: Any) -> tuple[int, str]:
+        with pytest.raises(typer.Exit) as ended:
+            gate(**options)
+        return ended.value.exit_code, capsys.readouterr().out
+
+    return call
+
+
+def server(place: Path, cost: float) -> str:
+    (place / "bin").mkdir(parents=True)
+    (place / "bin" / "postgres").write_text(str(cost))
+    return str(place)
+
+
+def test_a_diff_tells_the_functions_it_changes_and_adds() -> None:
+    assert changed_functions(DIFF) == {"_bt_compare", "_bt_first", "count_it"}
+    assert changed_functions("") == frozenset()
+
+
+def test_units_that_a_change_touches_come_first_by_how_much() -> None:
+    units = [Unit(name, (), study=name[0]) for name in ("a1", "a2", "b1", "b2", "c1")]
+    functions = pl.DataFrame(
+        [("a2", "f", 10.0), ("a2", "g", 90.0), ("b1", "f", 30.0), ("b1", "g", 70.0),
+         ("c1", "g", 5.0)],
+        schema=["unit", "function", "own"],
+        orient="row",
+    )  # fmt: skip
+    order = touched_first(units, {"f"}, functions)
+    assert [(unit.name, share) for unit, share in order[:2]] == [("b1", 0.3), ("a2", 0.1)]
+    # Of the others one of each study before a second one of any.
+    assert [unit.name for unit, _ in touched_first(units, set(), functions)] == [
+        "a1", "b1", "c1", "a2", "b2",
+    ]  # fmt: skip
+    last = [Unit("b1", (), extension="ours"), *units[:2]]
+    assert [unit.name for unit, _ in touched_first(last, {"f"}, functions)] == ["a2", "a1", "b1"]
+
+
+@pytest.mark.parametrize(("text", "limit"), [("0.5%", 0.005), ("2 %", 0.02), ("0.1%", 0.001)])
+def test_a_limit_is_a_percentage(text: str, limit: float) -> None:
+    assert limit_of(text) == pytest.approx(limit)
+
+
+@pytest.mark.parametrize("text", ["0.5", "", "-1%", "0.01%", "many%"])
+def test_what_is_no_limit_is_refused(text: str) -> None:
+    with pytest.raises(StudyError, match="limit"):
+        limit_of(text)
+
+
+def test_the_exit_code_is_1_past_the_limit_only(
+    tmp_path: Path, run: Callable[..., tuple[int, str]]
+) -> None:
+    base = server(tmp_path / "base", 1000)
+    for cost, code, word in [
+        (1004, 0, "dearer"),
+        (1006, 1, "**past the limit**"),
+        (1000.5, 0, "the same"),
+        (900, 0, "cheaper"),
+        (-1, 2, "head cannot do it: crashed"),
+    ]:
+        head = server(tmp_path / f"head {cost}", cost)
+        found, out = run(base=base, head=head, unit=["one session started"])
+        assert (found, word in out) == (code, True), out
+        assert "Waiting, contention, caches" in out
+
+
+def test_what_neither_side_can_do_does_not_count_against_a_change() -> None:
+    columns = ["unit", "baseline", "candidate", "ratio", "reason"]
+    types = dict.fromkeys(columns, pl.Float64()) | {"unit": pl.String(), "reason": pl.String()}
+    rows = [("a", 10.0, 10.0, 1.0, None), ("b", None, None, None, "no locale")]
+    assert verdict(pl.DataFrame(rows, schema=types, orient="row"), 0.005) == 0
+    assert verdict(pl.DataFrame(rows[1:], schema=types, orient="row"), 0.005) == 2
+
+
+def test_a_pull_request_is_judged_from_where_it_branched_off(
+    history: Callable[..., Repository], run: Callable[..., tuple[int, str]]
+) -> None:
+    repository = history([1000, 1000, 900])  # on the main branch, work became cheaper since v1
+    source = repository.source
+    git(source, "checkout", "--quiet", "-b", "patch", "v1")
+    (source / "nbtsearch.c").write_text("int\n_bt_compare(int a)\n{\n}\n")
+    git(source, "add", "--all")
+    git(source, "commit", "--quiet", "--message", "Only | add")
+    code, out = run(repo=source, base="v2", head="patch", most=2)
+    assert code == 0
+    assert out.count("| 1,000 | 1,000 | 1.0000 |") == 2
+    assert "Functions in the diff: `_bt_compare`." in out
+    assert repository.commit("v1").short in out
+    (source / "cost").write_text("1100")
+    git(source, "commit", "--quiet", "--all", "--message", "Slower")
+    code, out = run(repo=source, base="v2", head="patch", most=1)
+    assert code == 1
+    assert "| `_bt_compare` | 940 | 1,040 | +100 |" in out
+    assert "more units were not asked for" in out
+
+
+def test_what_cannot_be_judged_is_told(history: Callable[..., Repository], tmp_path: Path) -> None:
+    repository = history([1000, None])
+    source = repository.source
+    with pytest.raises(CannotRun, match="does not build"):
+        gate(repo=source, base="v0", head="v1")
+    with pytest.raises(StudyError, match="no commit that v1 lacks"):
+        gate(repo=source, base="v1", head="v0")
+    with pytest.raises(StudyError, match="leave out --diff"):
+        gate(repo=source, base="v0", head="v1", diff=tmp_path)
+    with pytest.raises(StudyError, match="cannot be read"):
+        gate(base="17", head="18", diff=tmp_path / "none")
+    git(source, "checkout", "--quiet", "--orphan", "other")
+    git(source, "commit", "--quiet", "--message", "Of another tree")
+    with pytest.raises(StudyError, match="no commit in common"):
+        gate(repo=source, base="v0", head="other")
+
+
+@pytest.mark.parametrize(
+    ("code", "told"), [(0, 0), (1, 1), (2, 125), (3, 125), (5, 125), (130, 130)]
+)
+def test_git_bisect_run_skips_what_is_not_decided(code: int, told: int) -> None:
+    assert for_git(code, bisect_run=True) == told
+    assert for_git(code, bisect_run=False) == code
+
+
+def test_git_bisects_by_a_gate(
+    history: Callable[..., Repository], run: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
+    """Git's own ``bisect run`` is given the codes of the command, commit by commit."""
+    costs = [1000, 1000, -1, 1000, 1000, 1100, 1100, 1100]
+    repository = history(costs)
+    base = server(tmp_path / "base", 1000)
+    codes = {}
+    for number, cost in enumerate(costs):
+        head = server(tmp_path / f"v{number}", cost)
+        codes[number], _ = run(base=base, head=head, unit=["one session started"], bisect_run=True)
+    assert [*codes.values()] == [0, 0, 125, 0, 0, 1, 1, 1]
+    source = repository.source
+    cases = " ".join(f"{number}) exit {code};;" for number, code in codes.items())
+    git(source, "bisect", "start", "v7", "v0")
+    said = git(source, "bisect", "run", "sh", "-c", f"case $(cat number) in {cases} esac")
+    assert f"{repository.commit('v5').sha} is the first bad commit" in said
+
+
+def test_an_error_is_skipped_by_git_too(
+    run: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
+    assert run(base="17", head="18", diff=tmp_path / "none", bisect_run=True) == (125, "")
+
+
+def test_text_of_others_is_no_markdown() -> None:
+    units = pl.DataFrame(
+        [("a|b <i>@x", 1.0, 1.0, 1.0, None)],
+        schema=["unit", "baseline", "candidate", "ratio", "reason"],
+        orient="row",
+    )
+    moved = pl.DataFrame(schema=["unit", "function", "before", "after", "change"])
+    text = as_markdown(units, moved, sides=("`x`", "a|b"), limit=0.005, shares={})
+    assert r"| a\|b \<i\>\@x |" in text
+    assert "Base is `'x'`, head `a/b`." in text
+
+
+def steps() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = yaml.safe_load((ACTION / "action.yml").read_text())["runs"][
+        "steps"
+    ]
+    return found
+
+
+@pytest.mark.parametrize("code", [0, 1, 2])
+def test_the_action_hands_on_the_table_and_the_exit_code(code: int, tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "pgstudies"
+    program.parent.mkdir()
+    table = "" if code == 2 else "the table"
+    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/told\n'
+                       f'printf "%s" "{table}"\nexit {code}\n')  # fmt: skip
+    program.chmod(0o755)
+    (step,) = [step for step in steps() if step.get("id") == "gate"]
+    given = {"REPOSITORY": ".", "BASE": "a; touch x", "HEAD": "b", "LIMIT": "0.5%", "MOST": "8"}
+    assert set(step["env"]) == {*given, "CCACHE_DIR"}
+    done = subprocess.run(
+        ["bash", "-e", "-c", step["run"]],
+        check=False,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=given
+        | {
+            "PATH": f"{program.parent}:{os.environ['PATH']}",
+            "GITHUB_ACTION_PATH": str(ACTION),
+            "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
+            "GITHUB_OUTPUT": str(tmp_path / "output"),
+            "RUNNER_TEMP": str(tmp_path),
+        },
+    )
+    assert done.returncode == code, done.stderr
+    assert not (tmp_path / "x").exists()
+    words = (tmp_path / "told").read_text().split("\n")[:-1]
+    assert words == [
+        "gate", "--repo", ".", "--base", "a; touch x", "--head", "b", "--limit", "0.5%",
+        "--most", "8",
+    ]  # fmt: skip
+    summary = (tmp_path / "summary").read_text()
+    assert summary.strip() == (table or "The gate could not judge this change (exit code 2): see "
+                               "the log.")  # fmt: skip
+    assert (tmp_path / "output").read_text() == f"report={tmp_path}/gate.md\n"
+
+
+def test_the_actions_inputs_are_all_used() -> None:
+    told = yaml.safe_load((ACTION / "action.yml").read_text())
+    used = "".join(str(value) for step in steps() for value in step.get("env", {}).values())
+    assert all(f"inputs.{name}" in used for name in told["inputs"])
+    for script in ("install.sh", "gate.sh"):
+        assert os.access(ACTION / script, os.X_OK)
+        subprocess.run(["bash", "-n", str(ACTION / script)], check=True)

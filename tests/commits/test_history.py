@@ -1,0 +1,225 @@
+"""What is kept of commits, and the history drawn from it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pytest
+import typer
+
+from pgstudies.charts import table_html
+from pgstudies.cli.bisect import bisect
+from pgstudies.cli.history import history as command
+from pgstudies.commits import (
+    Kept,
+    breaks_of,
+    histories,
+    history_chart,
+    history_text,
+    lines_of,
+    steps_of,
+    steps_shown,
+)
+from pgstudies.errors import CannotRun, StudyError
+from pgstudies.records import find_record, list_records, read_record
+from tests.commits.conftest import Scripted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from pgstudies.commits import Repository
+
+UNIT = "one session started"
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PGSTUDIES_RECORDS", str(tmp_path / "records"))
+    monkeypatch.setattr("pgstudies.counting.Counter", Scripted)
+    return tmp_path / "records"
+
+
+def table(cost: float) -> pl.DataFrame:
+    rows = [("", cost, 0.0, None, 0.0), ("scan", cost, cost, None, 1.0)]
+    return pl.DataFrame(
+        rows, schema=["function", "inclusive", "own", "again", "share"], orient="row"
+    )
+
+
+def counted(*points: tuple[str, str, float]) -> pl.DataFrame:
+    """The lines of a record of these points: name, build, cost."""
+    with Kept("history", {"points": [name for name, _, _ in points]}, built="") as kept:
+        for name, built, cost in points:
+            version = f"PostgreSQL {name}.1"
+            kept.add(name, {"a": table(cost)}, description="", built=built, version_text=version)
+        path = kept.finish()
+    return lines_of(read_record(path))
+
+
+def test_a_step_is_a_level_that_changes_by_more_than_a_thousandth() -> None:
+    lines = counted(
+        ("15", "gcc", 1000), ("16", "gcc", 1000.9), ("17", "gcc", 900), ("18", "gcc", 990)
+    )
+    steps = steps_of(lines)
+    assert steps.select("from", "to", "before", "after").rows() == [
+        ("16", "17", 1000.9, 900.0),
+        ("17", "18", 900.0, 990.0),
+    ]
+    assert steps["range"][0].endswith("/REL_16_1...REL_17_1")
+
+
+def test_a_line_is_broken_where_the_build_changes_and_that_is_told() -> None:
+    points = [("9.6", "gcc -O2", 1000), ("10", "gcc -Os", 1500), ("11", "gcc -O2", 1000)]
+    lines = counted(*points)
+    assert steps_of(lines).is_empty()
+    assert lines["line"].to_list() == ["gcc -O2", "gcc -Os", "gcc -O2 (again, 11)"]
+    assert breaks_of(lines).rows() == [
+        ("9.6", "10", "gcc -O2", "gcc -Os"),
+        ("10", "11", "gcc -Os", "gcc -O2"),
+    ]
+    assert "Not compared: 9.6 -> 10, built by gcc -O2 and gcc -Os." in history_text(lines)
+
+
+def test_steps_are_shown_with_a_link_to_what_lies_between() -> None:
+    shown = table_html(steps_shown(steps_of(counted(("17", "gcc", 10), ("18", "gcc", 12)))))
+    assert '/compare/REL_17_1...REL_18_1">17 to 18</a>' in shown
+    hostile = pl.DataFrame({"x": [{"text": "<b>", "href": '">'}]})
+    assert "<b>" not in table_html(hostile)
+
+
+def test_the_reference_record_of_releases_has_a_history() -> None:
+    record = histories()[0]
+    lines = lines_of(record)
+    points = lines["point"].unique(maintain_order=True).to_list()
+    assert {"9.3", "9.6", *map(str, range(10, 19))} <= set(points)
+    step = steps_of(lines).filter(pl.col("unit") == "one session started", pl.col("to") == "18")
+    assert step["percent"][0] == pytest.approx(13.53, abs=0.05)
+    assert breaks_of(lines).height >= 2
+    assert history_chart(lines).to_dict()["description"]
+
+
+def test_of_an_interrupted_record_nothing_is_counted_again() -> None:
+    with (  # noqa: PT012
+        pytest.raises(KeyboardInterrupt),
+        Kept("bisect", {"a": 1}, built="gcc") as kept,
+    ):
+        kept.add("one", {"a": table(5)}, description="")
+        kept.skip("two", "", "it does not build")
+        raise KeyboardInterrupt
+    assert list_records("bisect")["status"].to_list() == ["interrupted"]
+    with Kept("bisect", {"a": 2}, built="gcc") as other:
+        assert not other.levels
+    with Kept("bisect", {"a": 1}, built="gcc") as again:
+        assert again.levels == {("one", "a"): 5.0}
+        assert again.has("one")
+        assert not again.has("two")  # it is tried again: something may have been installed
+        again.add("two", {"a": table(6)}, description="")
+        path = again.finish(["two", "one"])
+    assert [arm["name"] for arm in read_record(path).info["arms"]] == ["two", "one"]
+    with Kept("bisect", {"a": 1}, built="gcc") as done:
+        assert (done.is_complete, done.path) == (True, path)
+
+
+def test_a_record_without_a_count_is_not_kept() -> None:
+    with pytest.raises(StudyError), Kept("bisect", {"a": 1}, built="gcc"):
+        raise StudyError("the ends cannot be built")
+    assert list_records("bisect").is_empty()
+
+
+def test_a_bisection_is_a_record_and_told_again_without_a_build(
+    history: Callable[..., Repository],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source = history([1000.0, 1000.0, None, 1000.0, 1100.0, 1100.0]).source
+    bisect(repo=source, good="v0", bad="v5", unit=UNIT)
+    out = capsys.readouterr().out
+    assert "Commit 4" in out
+    (path,) = list_records("bisect")["path"]
+    info = read_record(path).info
+    assert info["answer"] == out.rstrip("\n")
+    (step,) = info["steps"]
+    assert (step["commit"]["subject"], step["before"], step["after"]) == ("Commit 4", 1000, 1100)
+    bisect(repo=source, good="v0", bad="v5", unit=UNIT)
+    again = capsys.readouterr()
+    assert again.out == out
+    assert "0 built" in again.err
+    assert list_records("bisect").height == 1
+
+
+def test_ctrl_c_in_a_bisection_keeps_what_is_counted(
+    history: Callable[..., Repository],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = history([1000.0] * 4 + [1100.0] * 4).source
+    real, seen = Scripted.count, []
+
+    def count(self: Scripted, *what: Any, **how: Any) -> pl.DataFrame:
+        seen.append(self)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        return real(self, *what, **how)
+
+    monkeypatch.setattr(Scripted, "count", count)
+    with pytest.raises(typer.Exit) as ended:
+        bisect(repo=source, good="v0", bad="v7", unit=UNIT)
+    assert ended.value.exit_code == 130
+    (path,) = list_records("bisect")["path"]
+    assert len(read_record(path).info["timeline"]) == 2
+    bisect(repo=source, good="v0", bad="v7", unit=UNIT)
+    assert "Commit 4" in capsys.readouterr().out
+    assert list_records("bisect")["status"].to_list() == ["complete"]
+
+
+def costs_of(path: str) -> Sequence[float]:
+    return lines_of(read_record(path))["instructions"].to_list()
+
+
+def test_a_history_of_commits_is_counted_and_its_largest_step_narrowed(
+    history: Callable[..., Repository], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    costs = [1000.0, 1000.0, 1000.0, 1100.0, 1100.0, None, 1100.0, 1210.0]
+    source = history(costs).source
+    chart = tmp_path / "history.svg"
+    command(repo=source, since="v0", every=2, unit=[UNIT], narrow=1, chart=chart)
+    out = capsys.readouterr().out
+    assert "1 units at 5 points: 2 steps of more than 0.1 %." in out
+    assert "Commit 3" in out
+    assert "Commit 7" not in out
+    assert chart.read_text().startswith("<svg")
+    assert costs_of(list_records("history")["path"][0]) == [1000, 1000, 1100, 1100, 1210]
+    record = read_record(find_record("history", list_records("history")["path"][0]))
+    assert record.info["status"] == "complete"
+    assert record.path == histories()[1].path
+
+
+def test_a_commit_that_does_not_build_is_no_point_of_a_history(
+    history: Callable[..., Repository], capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = history([1000.0, None, 1100.0]).source
+    command(repo=source, since="v0", every=1, unit=[UNIT])
+    assert "1 units at 2 points: 1 steps" in capsys.readouterr().out
+    record = read_record(list_records("history")["path"][0])
+    assert [bool(arm["not_run"]) for arm in record.info["arms"]] == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({}, "Give either"),
+        ({"since": "v0"}, "Give either"),
+        ({"releases": "17", "narrow": 1}, "no commits to bisect"),
+        ({"releases": "17,5"}, "5"),
+    ],
+)
+def test_a_wrong_request_is_told(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(StudyError, match=sentence):
+        command(**options)
+
+
+def test_nothing_counted_is_an_error(history: Callable[..., Repository]) -> None:
+    source = history([None, None]).source
+    with pytest.raises((StudyError, CannotRun), match="Nothing could be counted"):
+        command(repo=source, since="v0", every=1, unit=[UNIT])
