@@ -35,12 +35,14 @@ from tests.machines import (
     SPIKY,
     TWO_SPEEDS,
     Machine,
+    after_others,
     in_turns,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+CACHES = pg.beside("instrument", "caches")
 READING = pg.beside("instrument", "reading")
 WATCH = pg.beside("instrument", "watch")
 BY, deviations, share_table = READING.BY, READING.deviations, READING.share_table
@@ -66,7 +68,51 @@ def test_the_arms_do_so_much_more_work_as_their_names_say() -> None:
         "baseline": 100,
         "2 % more": 102,
         "10 % more": 110,
+        "empties the cache": 0,
+        "lives in the cache": 0,
     }
+
+
+def carried(cost: float, undisturbed: float = 0.0, blocks: int = 10) -> pl.DataFrame:
+    """Samples of the planted carry-over: what e^``cost`` times as dear is, in either part."""
+    names = ["baseline", AGAIN, "2 % more", "empties the cache", "lives in the cache"]
+    left = dict.fromkeys(names, 0.0) | {"empties the cache": 1.0}
+    frames = [
+        after_others(
+            np.random.default_rng(part),
+            GOOD,
+            dict.fromkeys(names, 0.0) | {"lives in the cache": dearer},
+            left=left,
+            blocks=blocks,
+        ).with_columns(part=pl.lit(name))
+        for part, (name, dearer) in enumerate(
+            [("among others", cost), ("undisturbed", undisturbed)]
+        )
+    ]
+    turn = pl.col("round").str.extract(r"(\d+)$").cast(pl.Int32)
+    same = {"group": 1, "case": "", "step": "carry-over", "iteration": 0, "metric": "duration_s"}
+    return pl.concat(frames).select(
+        pl.exclude("round"), turn, **{name: pl.lit(value) for name, value in same.items()}
+    )
+
+
+def carry_over_of(samples: pl.DataFrame) -> tuple[bool | None, str]:
+    judged: tuple[bool | None, str] = CACHES.judged(
+        samples, baseline="baseline", planted="lives in the cache"
+    )
+    return judged
+
+
+def test_a_planted_carry_over_has_to_be_found_among_others_and_not_undisturbed() -> None:
+    passed, said = carry_over_of(carried(0.4))
+    assert passed is True
+    assert said.endswith("of an arm that lives in the cache; undisturbed, it is found in none")
+    assert carry_over_of(carried(0.0))[0] is False
+    passed, said = carry_over_of(carried(0.4, undisturbed=0.4))
+    assert passed is False
+    assert said.endswith("undisturbed, it is found in lives in the cache")
+    assert carry_over_of(carried(0.4, blocks=5))[0] is None
+    assert carry_over_of(carried(0.4).filter(step="none"))[0] is None
 
 
 def values(
@@ -144,6 +190,7 @@ class Instrument:
             deviations(self.measured, TRUTHS, baseline="baseline"),
             self._costs(rng, blocks),
             self._samples(rng, blocks),
+            (True, "as planted"),
             baseline="baseline",
         )
         return checks
@@ -323,9 +370,9 @@ def test_what_a_system_does_not_tell_is_not_judged() -> None:
     found = deviations(instrument.measured, TRUTHS, baseline="baseline")
     costs = pl.DataFrame(schema={"candidate": pl.String, "low": pl.Float64})
     checks = READING.instrument_checks(
-        effects.clear(), effects.clear(), found, costs, machine, baseline="baseline"
+        effects.clear(), effects.clear(), found, costs, machine, (None, "few"), baseline="baseline"
     )
-    assert checks["passed"].to_list() == [None] * 9
+    assert checks["passed"].to_list() == [None] * 10
     assert sentence(checks, "stolen time") == "this system does not tell"
 
 
