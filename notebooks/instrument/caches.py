@@ -30,7 +30,7 @@ _WORK = range(5_000)
 
 
 def work_of(arm: Arm) -> Callable[[], object]:
-    """What an arm does in a pass: by its options it sweeps memory, or reads some; else it counts."""
+    """What an arm does in a pass: it sweeps memory, or reads some, or counts."""
     does = arm.options.get("does")
     if does == "empties":
         memory = np.zeros(_SWEPT, dtype=np.uint8)

@@ -214,8 +214,8 @@ def instrument_checks(
     found: pl.DataFrame,
     costs: pl.DataFrame,
     machine: pl.DataFrame,
-    carried: Judged,
     *,
+    carried: Judged,
     baseline: str,
 ) -> pl.DataFrame:
     """The table of checks: check, passed (null: not judged), sentence.

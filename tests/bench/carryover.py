@@ -24,7 +24,7 @@ SUFFERS = math.log(1.15)
 
 DESIGNS = {
     "two servers": ({"candidate": 0.0}, 20),
-    "eight arms": ({f"arm {number}": 0.0 for number in range(1, 7)}, 20),
+    "five arms": ({f"arm {number}": 0.0 for number in range(1, 4)}, 20),
 }
 
 

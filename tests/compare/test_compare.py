@@ -560,10 +560,10 @@ def carrying_over(cost: float) -> Measured:
     costs = {"baseline": 0.0, "baseline (again)": 0.0, "candidate": cost}
     values = after_others(np.random.default_rng(1), GOOD, costs)
     turn = pl.col("round").str.extract(r"(\d+)$").cast(pl.Int32)
-    rows = values.drop("round").with_columns(turn=turn, side="arm", group=1, step=pl.lit("insert"))
+    rows = values.with_columns(turn=turn, side="arm", group=1, step=pl.lit("insert"))
     same = {"case": "", "metric": "duration_s", "of": "heap", "study": "made_up"}
     told = rows.with_columns(pl.lit(value).alias(name) for name, value in same.items())
-    return made_up(told.with_columns(iteration=pl.lit(0, pl.Int32)))
+    return made_up(told.drop("round").with_columns(iteration=pl.lit(0, pl.Int32)))
 
 
 def test_a_candidate_that_suffers_from_the_other_sides_turns_is_named() -> None:

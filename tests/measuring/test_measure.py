@@ -129,7 +129,8 @@ def test_a_sample_knows_whose_turn_was_before() -> None:
             yield
 
     block = run(procedure=turns).measured.filter(block=1).sort("turn", "position")
-    taken = [turn_order(["plain", "plain (again)", "wide"], 1, 1, turn) for turn in range(1, 5)]
+    started = turn_order(["plain", "plain (again)", "wide"], 1, 1, 0)
+    taken = [turn_order(started, 1, 1, turn) for turn in range(1, 5)]
     order = [(turn, name) for turn, names in enumerate(taken, 1) for name in names]
     before = dict(zip(order[1:], [name for _, name in order], strict=False))
     known = {

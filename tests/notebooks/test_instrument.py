@@ -92,7 +92,7 @@ def carried(cost: float, undisturbed: float = 0.0, blocks: int = 10) -> pl.DataF
     turn = pl.col("round").str.extract(r"(\d+)$").cast(pl.Int32)
     same = {"group": 1, "case": "", "step": "carry-over", "iteration": 0, "metric": "duration_s"}
     return pl.concat(frames).select(
-        pl.exclude("round"), turn, **{name: pl.lit(value) for name, value in same.items()}
+        pl.exclude("round"), turn=turn, **{name: pl.lit(value) for name, value in same.items()}
     )
 
 
@@ -190,7 +190,7 @@ class Instrument:
             deviations(self.measured, TRUTHS, baseline="baseline"),
             self._costs(rng, blocks),
             self._samples(rng, blocks),
-            (True, "as planted"),
+            carried=(True, "as planted"),
             baseline="baseline",
         )
         return checks
@@ -250,7 +250,7 @@ def sentence(checks: pl.DataFrame, check: str) -> str:
 
 def test_an_honest_instrument_passes_every_check() -> None:
     checks = honest().checks()
-    assert checks["passed"].to_list() == [True] * 9
+    assert checks["passed"].to_list() == [True] * 10
 
 
 @pytest.mark.parametrize("luck", [0.0, 0.01])
@@ -370,7 +370,13 @@ def test_what_a_system_does_not_tell_is_not_judged() -> None:
     found = deviations(instrument.measured, TRUTHS, baseline="baseline")
     costs = pl.DataFrame(schema={"candidate": pl.String, "low": pl.Float64})
     checks = READING.instrument_checks(
-        effects.clear(), effects.clear(), found, costs, machine, (None, "few"), baseline="baseline"
+        effects.clear(),
+        effects.clear(),
+        found,
+        costs,
+        machine,
+        carried=(None, "few"),
+        baseline="baseline",
     )
     assert checks["passed"].to_list() == [None] * 10
     assert sentence(checks, "stolen time") == "this system does not tell"
@@ -487,7 +493,7 @@ def test_readers_without_html_get_sentences() -> None:
 def test_a_sound_instrument_is_one_calm_line() -> None:
     markup = checks_markup(shown(honest().checks()).checks)
     assert markup == (
-        '<div class="checks passed">Measuring: 9 of 9 checks passed on '
+        '<div class="checks passed">Measuring: 10 of 10 checks passed on '
         "quiet&lt;1&gt;, 2026-11-21.</div>\n"
     )
 
@@ -505,7 +511,7 @@ def test_a_failed_check_is_named_with_its_sentence() -> None:
 
 def test_what_was_not_judged_is_not_counted_as_passed() -> None:
     markup = checks_markup(shown(honest(blocks=2).checks()).checks)
-    assert "2 of 9 checks passed" in markup
+    assert "3 of 10 checks passed" in markup
     assert "7 not judged" in markup
 
 
