@@ -6,12 +6,18 @@ taken follow each other in time; a design says which arm has which slot.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import polars as pl
+
+from pgstudies.measuring._design import turn_order
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     Numbers = NDArray[np.float64]
@@ -98,3 +104,48 @@ def one_after_another(rng: np.random.Generator, slots: Numbers, arms: int) -> Nu
     each = slots.reshape(*slots.shape[:-1], arms, -1)
     order = rng.permuted(np.broadcast_to(np.arange(arms), each.shape[:-1]), axis=-1)
     return np.swapaxes(np.take_along_axis(each, order[..., np.newaxis], axis=-2), -1, -2)
+
+
+def after_others(
+    rng: np.random.Generator,
+    machine: Machine,
+    arms: Mapping[str, float],
+    *,
+    left: Mapping[str, float] = {},
+    blocks: int = 10,
+    rounds: int = 20,
+) -> pl.DataFrame:
+    """Round values of arms that are equal but for what another's turn before costs them.
+
+    By name, ``arms`` has the logarithm of what the worst one before costs a turn, and ``left`` how
+    much of that an arm leaves to the next: 1 where it is not named.  An arm's own turn leaves
+    nothing.
+    """
+    names = list(arms)
+    orders = np.array(
+        [
+            [
+                turn_order(names, int(rng.integers(2**31)), block, turn)
+                for turn in range(1, rounds + 1)
+            ]
+            for block in range(1, blocks + 1)
+        ]
+    ).reshape(blocks, -1)
+    log = machine.slots(rng, orders.shape, 0.02)
+    luck = machine.starts(rng, (blocks, len(names)))
+    before = np.roll(orders, 1, axis=1)
+    before[:, 0] = ""
+    rows = []
+    for block in range(blocks):
+        for at, (name, after) in enumerate(zip(orders[block], before[block], strict=True)):
+            cost = arms[name] * left.get(after, 1.0) if after not in {"", name} else 0.0
+            value = math.exp(log[block, at] + luck[block, names.index(name)] + cost)
+            place = at % len(names) + 1
+            rows.append(
+                (block + 1, f"1.0.{at // len(names) + 1}", name, place, after or None, value)
+            )
+    schema = ["block", "round", "arm", "position", "after", "value"]
+    copy_of = pl.when(arm="baseline (again)").then(pl.lit("baseline"))
+    return pl.DataFrame(rows, schema=schema, orient="row").with_columns(
+        unit=pl.lit("s"), copy_of=copy_of
+    )

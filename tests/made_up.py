@@ -68,7 +68,14 @@ def samples(
         if value is not None
     ]
     schema = {name: SAMPLES_SCHEMA[name] for name in ("block", "position", "arm", "value")}
-    told = {"group": 1, "turn": 1, "case": "", "step": "", "iteration": None}
+    told = {
+        "group": 1,
+        "turn": 1,
+        "part": "among others",
+        "case": "",
+        "step": "",
+        "iteration": None,
+    }
     told |= {"metric": "duration_s", "unit": unit} | same
     frame = pl.DataFrame(rows, schema=schema, orient="row").with_columns(
         pl.lit(value, SAMPLES_SCHEMA.get(name)).alias(name)

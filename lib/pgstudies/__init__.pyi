@@ -6,10 +6,12 @@ from .analysis import gated_by as gated_by
 from .analysis import if_known as if_known
 from .analysis import judge as judge
 from .analysis import paired_effects as paired_effects
+from .analysis import part_table as part_table
 from .analysis import published as published
 from .analysis import round_values as round_values
 from .analysis import sentences as sentences
 from .analysis import spread as spread
+from .analysis import undisturbed as undisturbed
 from .analysis import verdict_table as verdict_table
 from .analysis import wide as wide
 from .analysis import with_interval as with_interval

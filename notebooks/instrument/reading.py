@@ -215,6 +215,7 @@ def instrument_checks(
     costs: pl.DataFrame,
     machine: pl.DataFrame,
     *,
+    carried: Judged,
     baseline: str,
 ) -> pl.DataFrame:
     """The table of checks: check, passed (null: not judged), sentence.
@@ -222,7 +223,8 @@ def instrument_checks(
     ``equal`` are effects of the A/A pair and ``planted`` of known ones, with the column truth, both
     by ``shares.BY``; ``found`` the ``deviations`` of both.  ``costs`` are effects of ways to run a
     statement, against the bare loop, with candidate *repeated* among them.  ``machine`` are samples
-    that ``watched`` recorded of all arms, of which ``baseline`` is one.
+    that ``watched`` recorded of all arms, of which ``baseline`` is one.  ``carried`` is what
+    ``caches.judged`` says of the planted carry-over.
     """
     keys = ["step", "metric", "experiment", "iteration", "candidate"]
     of_equal = found.join(equal, on=keys, how="semi")
@@ -236,6 +238,7 @@ def instrument_checks(
         ),
         "coverage": _coverage(planted, of_planted),
         "recovery": _recovery(of_planted),
+        "carry-over": carried,
         "cost": _cost(costs),
         "stolen time": _loss(
             machine, "stolen", "went to other guests of the host"

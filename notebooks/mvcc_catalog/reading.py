@@ -180,6 +180,15 @@ def rounds_of(costs: pl.DataFrame, lines: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def after_releases(
+    rounds: pl.DataFrame, lines: pl.DataFrame, top: int
+) -> pl.DataFrame:
+    """The rounds of releases at ``top`` open transactions, each after a release, or another arm."""
+    at_top = lines.filter(pl.col("open") == top)
+    released = dict(at_top.select("arm", "release").iter_rows())
+    return rounds.with_columns(pl.col("after").replace(released))
+
+
 def from_none(rounds: pl.DataFrame, lines: pl.DataFrame) -> pl.DataFrame:
     """The rounds, in which sessions begin where their release does: with no transaction open."""
     of_line = lines.select("release", "home").unique()

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 import pytest
 
+from pgstudies.analysis.carryover import OTHERS, carried
 from pgstudies.analysis.diagnostics import checks, diagnose, drift, order_effect
+from pgstudies.analysis.intervals import MINIMUM_BLOCKS
+from tests.machines import GOOD, TWO_SPEEDS, after_others
+
+if TYPE_CHECKING:
+    from tests.machines import Machine
 
 BLOCKS = 10
 # A candidate that runs second as often as first, in no regular order.
@@ -145,3 +153,54 @@ def test_counts_that_never_vary_show_nothing() -> None:
     assert order_effect(np.full(10, 0.3), AFTER.astype(float)) == 0
     assert order_effect(NOISE, np.ones(10)) == 0
     assert diagnose(run(np.full(10, 0.3)), baseline="heap", by=()).is_empty()
+
+
+ARMS = ["baseline", "baseline (again)", "calm", "empties", "memory"]
+ONE_EMPTIES = dict.fromkeys(ARMS, 0.0) | {"empties": 1.0}
+
+
+def test_an_arm_that_suffers_alone_from_what_others_leave_behind_is_seen() -> None:
+    costs = dict.fromkeys(ARMS[:2], 0.0) | {"candidate": 0.1}
+    values = after_others(np.random.default_rng(1), GOOD, costs)
+    found = diagnose(values, baseline="baseline", by=())
+    assert found.select("candidate", "check").rows() == [("candidate", "carry-over")]
+    # Of an arm's turns, somewhat fewer than a third follow its own.
+    assert found["change"].item() == pytest.approx(math.expm1(0.1 * 0.75), abs=0.02)
+    assert "one arm's turns suffer more from another arm's turn" in found["sentence"].item()
+
+
+@pytest.mark.parametrize("machine", [GOOD, TWO_SPEEDS])
+def test_an_arm_that_empties_the_cache_is_named(machine: Machine) -> None:
+    costs = dict.fromkeys(ARMS, 0.0) | {"memory": 0.4}
+    values = after_others(np.random.default_rng(2), machine, costs, left=ONE_EMPTIES)
+    found = diagnose(values, baseline="baseline", by=()).filter(check="carry-over")
+    assert found["candidate"].to_list() == ["memory"]
+    assert "from a turn of empties before them" in found["sentence"].item()
+
+
+def test_what_all_arms_suffer_alike_is_no_carry_over_between_them() -> None:
+    values = after_others(np.random.default_rng(3), GOOD, dict.fromkeys(ARMS, 0.2))
+    assert diagnose(values, baseline="baseline", by=()).is_empty()
+
+
+def test_a_carry_over_within_the_margin_is_no_warning() -> None:
+    costs = dict.fromkeys(ARMS[:2], 0.0) | {"candidate": 0.1}
+    values = after_others(np.random.default_rng(1), GOOD, costs)
+    assert diagnose(values, baseline="baseline", by=(), margin=0.2).is_empty()
+
+
+def test_without_knowing_whose_turn_was_before_nothing_is_said_of_it() -> None:
+    values = after_others(np.random.default_rng(1), GOOD, dict.fromkeys(ARMS[:2], 0.0) | {"x": 0.1})
+    assert "carry-over" in checks(values, baseline="baseline", by=())["check"]
+    without = values.drop("after")
+    assert "carry-over" not in checks(without, baseline="baseline", by=())["check"]
+
+
+def test_what_is_carried_over_without_noise_is_found_exactly() -> None:
+    machine = replace(GOOD, noise=0.0)
+    costs = dict.fromkeys(ARMS, 0.05) | {"memory": 0.25}
+    values = after_others(np.random.default_rng(5), machine, costs, rounds=30)
+    found = carried(values, baseline="baseline").filter(candidate="memory", before=OTHERS)
+    # By 0.2 more than the baseline's, after all turns but an arm's own.
+    assert found.height >= MINIMUM_BLOCKS
+    assert found["log_carried"].is_between(0.2 * 0.75, 0.2).all()

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -32,6 +33,7 @@ from pgstudies.measuring._design import planned
 from pgstudies.orders import Orders
 from pgstudies.records import write_whole
 from pgstudies.records.reading import SAMPLES_SCHEMA
+from tests.machines import GOOD, after_others
 from tests.made_up import info, samples, swept_info
 
 if TYPE_CHECKING:
@@ -151,6 +153,7 @@ def test_two_equal_servers_are_no_regression() -> None:
     told = {name: passed for name, (passed, _) in guards_of(well()).items()}
     assert told.pop("order") is None  # of eight blocks even the clearest could be luck
     assert told.pop("settling") is None  # of so few turns
+    assert told.pop("carry-over") is None
     assert set(told.values()) == {True}
 
 
@@ -158,7 +161,7 @@ def test_sixteen_blocks_are_enough_for_every_guard() -> None:
     steps = {step: [*NOISE, *NOISE] for step in ("insert", "select")}
     measured = made_up(samples_of(steps, again=[*NOISE[1:], *NOISE, NOISE[0]]))
     unsaid = {name for name, (passed, _) in guards_of(measured).items() if passed is not True}
-    assert unsaid == {"settling"}
+    assert unsaid == {"settling", "carry-over"}
     assert guards_of(settling(1.01))["settling"][0] is True
 
 
@@ -552,6 +555,25 @@ def test_settling_is_judged_by_the_margin_of_the_comparison() -> None:
     assert loose["passed"].to_list() == [True]
 
 
+def carrying_over(cost: float) -> Measured:
+    """A candidate whose turns are e^``cost`` times as long after any other side's turn."""
+    costs = {"baseline": 0.0, "baseline (again)": 0.0, "candidate": cost}
+    values = after_others(np.random.default_rng(1), GOOD, costs)
+    turn = pl.col("round").str.extract(r"(\d+)$").cast(pl.Int32)
+    rows = values.with_columns(turn=turn, side="arm", group=1, step=pl.lit("insert"))
+    same = {"case": "", "metric": "duration_s", "of": "heap", "study": "made_up"}
+    told = rows.with_columns(pl.lit(value).alias(name) for name, value in same.items())
+    return made_up(told.drop("round").with_columns(iteration=pl.lit(0, pl.Int32)))
+
+
+def test_a_candidate_that_suffers_from_the_other_sides_turns_is_named() -> None:
+    passed, sentence = guards_of(carrying_over(0.15))["carry-over"]
+    assert passed is False
+    assert "insert" in sentence
+    assert "another arm's turn before them" in sentence
+    assert guards_of(carrying_over(0.0))["carry-over"][0] is True
+
+
 def test_a_busy_machine_is_told() -> None:
     info = info_of(gate=[{"name": "load", "level": "warn", "sentence": "The load average is 9."}])
     passed, sentence = guards_of(made_up(well().samples, info))["machine"]
@@ -601,6 +623,7 @@ FAILING: dict[str, Callable[[], Measured]] = {
     "drift": lambda: of_sixteen([0.02 * block for block in range(16)]),
     "A/A": lambda: made_up(samples_of({"insert": logs(1.0)}, again=[0.1] * len(NOISE))),
     "settling": lambda: settling(1.44),
+    "carry-over": lambda: carrying_over(0.15),
     "machine": lambda: made_up(well().samples, info_of(gate=[SWAP])),
 }
 """A comparison that fails each guard."""

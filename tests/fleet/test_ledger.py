@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 UNIT = Unit("swept", "0123456789ab", "bench1", 7)
 SAMPLES = pl.DataFrame(
-    [(7, 1, 1, 1, "one", "", "count", None, "rows", 1.0, "rows", None)],
+    [(7, 1, 1, 1, "among others", "one", "", "count", None, "rows", 1.0, "rows", None)],
     schema=SAMPLES_SCHEMA,
     orient="row",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
 import pytest
@@ -25,6 +26,48 @@ def test_every_turn_holds_every_arm_once_and_can_be_repeated(
     order = turn_order(arms, seed, block, turn)
     assert sorted(order) == sorted(arms)
     assert order == turn_order(arms, seed, block, turn)
+
+
+def pairs_in(rounds: list[list[str]]) -> Counter[tuple[str, str]]:
+    return Counter(pair for order in rounds for pair in itertools.pairwise(order))
+
+
+@given(
+    st.integers(1, 9),
+    st.integers(),
+    st.integers(1, 50),
+    st.integers(0, 20),
+)
+def test_in_every_cycle_each_arm_comes_equally_often_before_each_other(
+    count: int, seed: int, block: int, cycle: int
+) -> None:
+    arms = [str(number) for number in range(count)]
+    length = count * (1 + count % 2)
+    turns = range(1 + cycle * length, 1 + (cycle + 1) * length)
+    rounds = [turn_order(arms, seed, block, turn) for turn in turns]
+    assert pairs_in(rounds) == dict.fromkeys(itertools.permutations(arms, 2), 1 + count % 2)
+    places = Counter((place, arm) for order in rounds for place, arm in enumerate(order))
+    assert set(places.values()) == {1 + count % 2}
+
+
+@given(st.integers(3, 8), st.integers(), st.integers(1, 30))
+def test_arms_that_end_leave_the_others_balanced_from_the_next_cycle_on(
+    count: int, seed: int, turn: int
+) -> None:
+    arms = [str(number) for number in range(count)]
+    left = arms[: count - 1]
+    length = len(left) * (1 + len(left) % 2)
+    begin = turn + (1 - turn) % length  # of a cycle of those that are left
+    rounds = [turn_order(left, seed, 1, at) for at in range(turn, begin + length)]
+    assert all(sorted(order) == left for order in rounds)
+    counts = pairs_in(rounds[-length:])
+    assert set(counts.values()) == {1 + len(left) % 2}
+
+
+def test_over_blocks_every_order_of_three_arms_occurs_as_often_as_by_chance() -> None:
+    found = Counter(tuple(turn_order(["a", "b", "c"], 1, block, 4)) for block in range(1, 3001))
+    assert len(found) == 6
+    assert all(400 < count < 600 for count in found.values())
 
 
 def test_over_many_turns_no_arm_comes_first_more_often_than_chance() -> None:

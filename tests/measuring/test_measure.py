@@ -16,13 +16,14 @@ import psutil
 import psycopg
 import pytest
 
+from pgstudies.analysis import round_values
 from pgstudies.errors import CannotRun, ServerError, SpaceError, StudyError
-from pgstudies.measuring._design import Arm
+from pgstudies.measuring._design import Arm, turn_order
 from pgstudies.measuring._measure import measure
 from pgstudies.orders import Orders, Replies
 from pgstudies.paths import ROOT
 from pgstudies.programs.installations import find_binaries
-from pgstudies.records.reading import list_records, read_record
+from pgstudies.records.reading import AMONG_OTHERS, UNDISTURBED, list_records, read_record
 from tests.servers_at_hand import BUILDER, LESSER, dsn_of, wait_until_dead
 
 if TYPE_CHECKING:
@@ -94,6 +95,54 @@ def test_arms_take_turns_in_random_order_until_all_have_done_theirs() -> None:
     assert samples.filter(pl.col("turn") != pl.col("iteration") + 1).is_empty()
     assert sorted(samples.filter(pl.col("turn") == 2)["position"]) == [1, 2, 3]
     assert set(samples["group"]) == {1}
+
+
+def test_a_turn_in_parts_counts_by_its_undisturbed_one() -> None:
+    def in_parts(trial: Trial, _: Arm) -> Iterator[None]:
+        for turn in range(3):
+            for number in trial.parts(2):
+                trial.record("work", "passes", 10 * turn + number, "passes")
+            trial.record("whole", "turns", turn, "turns")
+            yield
+        for _ in trial.parts(0):
+            trial.record("alone", "passes", 1, "passes")
+
+    record = run(procedure=in_parts, arms=[Arm("plain")])
+    work = record.measured.filter(step="work", block=1, arm="plain")
+    expected = [(10.0 * t + n, UNDISTURBED if n == 2 else AMONG_OTHERS)
+                for t in range(3) for n in range(3)]  # fmt: skip
+    assert work.select("value", "part").rows() == expected
+    rest = record.measured.filter(pl.col("step") != "work")
+    assert set(rest["part"]) == {AMONG_OTHERS}
+    rounds = round_values(record.measured).filter(step="work", block=1, arm="plain")
+    assert rounds["value"].to_list() == [2, 12, 22]
+    both = round_values(record.measured, by=["step", "metric", "part"])
+    assert both.filter(step="work", block=1, arm="plain").height == 9
+    assert round_values(record.measured).filter(step="alone").height == 4
+
+
+def test_a_sample_knows_whose_turn_was_before() -> None:
+    def turns(trial: Trial, arm: Arm) -> Iterator[None]:
+        for turn in range(4):
+            if not (arm.name == "wide" and turn == 2):
+                trial.record("work", "turns", turn, "turns")
+            yield
+
+    block = run(procedure=turns).measured.filter(block=1).sort("turn", "position")
+    started = turn_order(["plain", "plain (again)", "wide"], 1, 1, 0)
+    taken = [turn_order(started, 1, 1, turn) for turn in range(1, 5)]
+    order = [(turn, name) for turn, names in enumerate(taken, 1) for name in names]
+    before = dict(zip(order[1:], [name for _, name in order], strict=False))
+    known = {
+        place: name
+        if (place[0] - (place[1] == taken[place[0] - 1][0]), name) != (3, "wide")
+        else None
+        for place, name in before.items()
+    }
+    found = {
+        (turn, name): after for turn, name, after in block.select("turn", "arm", "after").rows()
+    }
+    assert found == {(1, taken[0][0]): None} | {k: v for k, v in known.items() if k != (3, "wide")}
 
 
 def test_an_arm_that_fails_in_a_turn_leaves_the_block_and_the_others_go_on() -> None:

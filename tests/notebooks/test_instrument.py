@@ -35,12 +35,14 @@ from tests.machines import (
     SPIKY,
     TWO_SPEEDS,
     Machine,
+    after_others,
     in_turns,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+CACHES = pg.beside("instrument", "caches")
 READING = pg.beside("instrument", "reading")
 WATCH = pg.beside("instrument", "watch")
 BY, deviations, share_table = READING.BY, READING.deviations, READING.share_table
@@ -66,7 +68,51 @@ def test_the_arms_do_so_much_more_work_as_their_names_say() -> None:
         "baseline": 100,
         "2 % more": 102,
         "10 % more": 110,
+        "empties the cache": 0,
+        "lives in the cache": 0,
     }
+
+
+def carried(cost: float, undisturbed: float = 0.0, blocks: int = 10) -> pl.DataFrame:
+    """Samples of the planted carry-over: what e^``cost`` times as dear is, in either part."""
+    names = ["baseline", AGAIN, "2 % more", "empties the cache", "lives in the cache"]
+    left = dict.fromkeys(names, 0.0) | {"empties the cache": 1.0}
+    frames = [
+        after_others(
+            np.random.default_rng(part),
+            GOOD,
+            dict.fromkeys(names, 0.0) | {"lives in the cache": dearer},
+            left=left,
+            blocks=blocks,
+        ).with_columns(part=pl.lit(name))
+        for part, (name, dearer) in enumerate(
+            [("among others", cost), ("undisturbed", undisturbed)]
+        )
+    ]
+    turn = pl.col("round").str.extract(r"(\d+)$").cast(pl.Int32)
+    same = {"group": 1, "case": "", "step": "carry-over", "iteration": 0, "metric": "duration_s"}
+    return pl.concat(frames).select(
+        pl.exclude("round"), turn=turn, **{name: pl.lit(value) for name, value in same.items()}
+    )
+
+
+def carry_over_of(samples: pl.DataFrame) -> tuple[bool | None, str]:
+    judged: tuple[bool | None, str] = CACHES.judged(
+        samples, baseline="baseline", planted="lives in the cache"
+    )
+    return judged
+
+
+def test_a_planted_carry_over_has_to_be_found_among_others_and_not_undisturbed() -> None:
+    passed, said = carry_over_of(carried(0.4))
+    assert passed is True
+    assert said.endswith("of an arm that lives in the cache; undisturbed, it is found in none")
+    assert carry_over_of(carried(0.0))[0] is False
+    passed, said = carry_over_of(carried(0.4, undisturbed=0.4))
+    assert passed is False
+    assert said.endswith("undisturbed, it is found in lives in the cache")
+    assert carry_over_of(carried(0.4, blocks=5))[0] is None
+    assert carry_over_of(carried(0.4).filter(step="none"))[0] is None
 
 
 def values(
@@ -144,6 +190,7 @@ class Instrument:
             deviations(self.measured, TRUTHS, baseline="baseline"),
             self._costs(rng, blocks),
             self._samples(rng, blocks),
+            carried=(True, "as planted"),
             baseline="baseline",
         )
         return checks
@@ -203,7 +250,7 @@ def sentence(checks: pl.DataFrame, check: str) -> str:
 
 def test_an_honest_instrument_passes_every_check() -> None:
     checks = honest().checks()
-    assert checks["passed"].to_list() == [True] * 9
+    assert checks["passed"].to_list() == [True] * 10
 
 
 @pytest.mark.parametrize("luck", [0.0, 0.01])
@@ -323,9 +370,15 @@ def test_what_a_system_does_not_tell_is_not_judged() -> None:
     found = deviations(instrument.measured, TRUTHS, baseline="baseline")
     costs = pl.DataFrame(schema={"candidate": pl.String, "low": pl.Float64})
     checks = READING.instrument_checks(
-        effects.clear(), effects.clear(), found, costs, machine, baseline="baseline"
+        effects.clear(),
+        effects.clear(),
+        found,
+        costs,
+        machine,
+        carried=(None, "few"),
+        baseline="baseline",
     )
-    assert checks["passed"].to_list() == [None] * 9
+    assert checks["passed"].to_list() == [None] * 10
     assert sentence(checks, "stolen time") == "this system does not tell"
 
 
@@ -440,7 +493,7 @@ def test_readers_without_html_get_sentences() -> None:
 def test_a_sound_instrument_is_one_calm_line() -> None:
     markup = checks_markup(shown(honest().checks()).checks)
     assert markup == (
-        '<div class="checks passed">Measuring: 9 of 9 checks passed on '
+        '<div class="checks passed">Measuring: 10 of 10 checks passed on '
         "quiet&lt;1&gt;, 2026-11-21.</div>\n"
     )
 
@@ -458,7 +511,7 @@ def test_a_failed_check_is_named_with_its_sentence() -> None:
 
 def test_what_was_not_judged_is_not_counted_as_passed() -> None:
     markup = checks_markup(shown(honest(blocks=2).checks()).checks)
-    assert "2 of 9 checks passed" in markup
+    assert "3 of 10 checks passed" in markup
     assert "7 not judged" in markup
 
 

@@ -10,6 +10,7 @@ from ._claims import rules as rules
 from ._published import published as published
 from ._tables import effect_table as effect_table
 from ._tables import if_known as if_known
+from ._tables import part_table as part_table
 from ._tables import sentences as sentences
 from ._tables import spread as spread
 from ._tables import verdict_table as verdict_table
@@ -34,6 +35,7 @@ from .pairing import block_values as block_values
 from .pairing import listed as listed
 from .pairing import log_ratios as log_ratios
 from .pairing import round_values as round_values
+from .pairing import undisturbed as undisturbed
 from .pairing import wide as wide
 from .pooling import alike_before as alike_before
 from .pooling import by_cores as by_cores

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from ..records import AMONG_OTHERS, UNDISTURBED
+from .effects import paired_effects
+from .pairing import BY, block_values, round_values
 from .verdicts import dearer_turns, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 
 _FAR = 1.1
@@ -36,6 +39,37 @@ def effect_table(effects: pl.DataFrame, *places: str | pl.Expr) -> pl.DataFrame:
         "blocks_needed",
     )
     return shown.with_columns(remarks) if remarks.count() else shown
+
+
+def part_table(samples: pl.DataFrame, *, baseline: str, by: Sequence[str] = BY) -> pl.DataFrame:
+    """Both ratios of every step whose turns are in parts, for readers.
+
+    Columns: the ``by`` columns, candidate, *among others* and *undisturbed* (the ratio to the
+    baseline in either part, with its interval), and *baseline among others*: how dear its own work
+    is there, relative to undisturbed.  No rows where no turn is in parts.
+    """
+    keys = [*by, "candidate"]
+    names = [AMONG_OTHERS, UNDISTURBED]
+    kinds = [name for name in BY if name in samples.columns]
+    in_parts = samples.filter((pl.col("part") == UNDISTURBED).any().over(kinds))
+    if baseline not in in_parts["arm"]:
+        schema = {name: samples.schema[name] for name in by}
+        texts = dict.fromkeys(["candidate", *names, f"baseline {AMONG_OTHERS}"], pl.String())
+        return pl.DataFrame(schema=schema | texts)
+    apart = [*by, "part"]
+    both = paired_effects(round_values(in_parts, by=apart), baseline=baseline, by=apart)
+    own = block_values(in_parts.filter(arm=baseline), by=apart, statistic="median")
+    dearer = paired_effects(own, baseline=UNDISTURBED, key="part", by=by)
+    return (
+        both.select(*keys, "part", text=with_interval(3))
+        .pivot("part", on_columns=names, index=keys, values="text")
+        .join(
+            dearer.select(*by, with_interval(3).alias(f"baseline {AMONG_OTHERS}")),
+            on=list(by),
+            how="left",
+            maintain_order="left",
+        )
+    )
 
 
 def verdict_table(
@@ -85,9 +119,9 @@ def sentences(effects: pl.DataFrame, place: str) -> str:
     return "\n".join(f"{place.format_map(row)}: {describe(row)}" for row in rows)
 
 
-def with_interval() -> pl.Expr:
-    """The ratio with its interval as text, to two digits: "1.75 (1.47–2.07)"."""
-    ratio, low, high = (pl.col(name).round(2) for name in ("ratio", "low", "high"))
+def with_interval(digits: int = 2) -> pl.Expr:
+    """The ratio with its interval as text, to so many digits: "1.75 (1.47–2.07)"."""
+    ratio, low, high = (pl.col(name).round(digits) for name in ("ratio", "low", "high"))
     return (
         pl.when(pl.col("low").is_null())
         .then(pl.format("{} (no interval)", ratio))

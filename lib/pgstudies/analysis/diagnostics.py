@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 from scipy.stats import theilslopes
 
+from .carryover import OTHERS, carried
 from .families import flipped, permuted
 from .intervals import MINIMUM_BLOCKS, hodges_lehmann
 from .pairing import BY, copies_of, log_ratios
@@ -25,6 +26,9 @@ ALPHA = 0.05
 """How often, over all comparisons of a run, a check warns although nothing is wrong."""
 
 
+CARRY_OVER = "carry-over"
+
+
 def diagnose(
     values: pl.DataFrame,
     *,
@@ -35,9 +39,10 @@ def diagnose(
 ) -> pl.DataFrame:
     """The warnings about a run: the rows of ``checks`` whose p-value is at most 5 %.
 
-    Those of settling only if the change is more than ``margin``. No rows when nothing is amiss.
+    Those of settling and carry-over only if the change is more than ``margin``. No rows when
+    nothing is amiss.
     """
-    is_small = (pl.col("check") == "settling") & (
+    is_small = pl.col("check").is_in(["settling", CARRY_OVER]) & (
         pl.col("change").log1p().abs() <= math.log1p(margin)
     )
     found = checks(values, baseline=baseline, key=key, by=by)
@@ -63,6 +68,10 @@ def checks(
       the first; change is that difference. Where one arm
       still warms up, or pays for what an earlier step left behind, more turns would give another
       ratio. It is seen in values of ``round_values`` only, from 9 turns on.
+    - carry-over: what the turn before left behind costs the candidate more than the baseline, or
+      less; change is what it adds to the ratio. Of all that ``carried`` tells of a comparison, it
+      is the most evident. It is seen in values of ``round_values`` only, from 6 blocks on in which
+      either arm's turns followed what is asked about.
 
     Comparisons of fewer than 6 complete blocks are not checked. Errors as for ``paired_effects``.
     """
@@ -90,7 +99,46 @@ def checks(
         _checked(copies, "A/A", _centre, _AA),
         _checked(in_turns, "settling", _centre, _SETTLING, of="log_settling"),
     ]
-    return pl.concat(checked).sort("check", *by, "candidate")
+    found = _carry_over(values, pairs, baseline=baseline, key=key, by=by)
+    return pl.concat([*checked, found]).sort("check", *by, "candidate")
+
+
+def _carry_over(
+    values: pl.DataFrame, pairs: pl.DataFrame, *, baseline: str | int, key: str, by: Sequence[str]
+) -> pl.DataFrame:
+    """The check of carry-over, all that may have been before as one family."""
+    blocks = {block: at for at, block in enumerate(pairs["block"].unique().sort())}
+    keys = [*by, "candidate", "before"]
+    looked = (
+        carried(values, baseline=str(baseline), key=key, by=by)
+        .with_columns(at=pl.col("block").replace_strict(blocks, return_dtype=pl.Int64))
+        .group_by(keys, maintain_order=True)
+        .agg("log_carried", "at", blocks=pl.len().cast(pl.Int64))
+        .filter(pl.col("blocks") >= MINIMUM_BLOCKS)
+    )
+    p_values = flipped(_placed(looked["log_carried"], looked["at"]))
+    changes = [math.expm1(hodges_lehmann(np.asarray(d))) for d in looked["log_carried"]]
+    told = [_CARRIED.format(abs(100 * c), "higher" if c > 0 else "lower") for c in changes]
+    others = (
+        pl.when(before=OTHERS)
+        .then(pl.lit(_AFTER_OTHERS))
+        .otherwise(pl.format(_AFTER_ONE, "before"))
+    )
+    return (
+        looked.with_columns(
+            check=pl.lit(CARRY_OVER),
+            change=pl.Series(changes, dtype=pl.Float64),
+            p_family=pl.Series(p_values.p_value, dtype=pl.Float64),
+            least=pl.Series(p_values.least, dtype=pl.Float64),
+            told=pl.Series(told, dtype=pl.String),
+        )
+        .sort("p_family", pl.col("change").abs(), descending=[False, True], maintain_order=True)
+        .unique([*by, "candidate"], keep="first", maintain_order=True)
+        .select(
+            *by, pl.col("candidate").cast(pairs.schema["candidate"]), "check", "blocks", "change",
+            "p_family", "least", sentence=pl.concat_str("told", others),
+        )
+    )  # fmt: skip
 
 
 def order_effect(d: Numbers, after: Numbers) -> float:
@@ -171,6 +219,15 @@ _SETTLING = (
     "the ratio of a block's last turns is {:.1f} % {} than that of its first: one arm still warms "
     "up, or pays for what came before"
 )
+
+
+_CARRIED = "carry-over makes the ratio {:.1f} % {}: "
+
+
+_AFTER_OTHERS = "one arm's turns suffer more from another arm's turn before them"
+
+
+_AFTER_ONE = "one arm's turns suffer more from a turn of {} before them"
 
 
 _AA = "the second copy of the baseline reads {:.1f} % {}: trust no difference of that size here"

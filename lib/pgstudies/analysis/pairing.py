@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import polars as pl
 
 from ..errors import StudyError
+from ..records import UNDISTURBED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -47,6 +48,19 @@ _STATISTICS: dict[Statistic, pl.Expr] = {
 }
 
 
+def undisturbed(samples: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
+    """The samples that count: of a step whose turns are in parts, those of the undisturbed one.
+
+    All of any other case, step and metric, and all at all where ``by`` has the part.
+    """
+    if "part" in by or "part" not in samples.columns:
+        return samples
+    is_undisturbed = pl.col("part") == UNDISTURBED
+    kinds = [name for name in BY if name in samples.columns]
+    found = is_undisturbed.any()
+    return samples.filter(is_undisturbed | ~(found.over(kinds) if kinds else found))
+
+
 def wide(
     samples: pl.DataFrame,
     metrics: Sequence[str],
@@ -73,16 +87,19 @@ def block_values(
     """One value per block, arm and combination of ``by``: the numbers that are replicated.
 
     ``samples`` has the columns of a record. Block 0, the preparation, is left out: it is done
-    once per state, not once per block. Columns: block, arm, the ``by`` columns, unit, position,
+    once per state, not once per block. Of a step whose turns are in parts, the undisturbed one
+    counts, unless ``by`` has the part. Columns: block, arm, the ``by`` columns, unit, position,
     copy_of, value. Raises StudyError for a value that is not a finite number and for mixed units.
     """
     keys = list(dict.fromkeys(["block", "arm", *by]))
+    after = ["after"] if "round" in by and "after" in samples.columns else []
     values = (
-        samples.lazy()
+        undisturbed(samples, by)
+        .lazy()
         .filter(pl.col("block") > 0)
         .group_by(*keys, "unit", maintain_order=True)
         .agg(
-            pl.col("position", "copy_of").first(),
+            pl.col("position", "copy_of", *after).first(),
             _STATISTICS[statistic],
             _IS_NUMBER.all().alias("is_number"),
         )
@@ -94,7 +111,7 @@ def block_values(
         keys,
         "mixes units; add 'metric' to the columns it is grouped by",
     )
-    return values.select(*keys, "unit", "position", "copy_of", "value")
+    return values.select(*keys, "unit", "position", "copy_of", *after, "value")
 
 
 def round_values(samples: pl.DataFrame, *, by: Sequence[str] = BY) -> pl.DataFrame:
@@ -102,13 +119,14 @@ def round_values(samples: pl.DataFrame, *, by: Sequence[str] = BY) -> pl.DataFra
 
     A round holds the samples of one iteration that every arm took at the same turn of its own, in
     one group: they are moments apart, and what the machine did then is common to them. Columns:
-    those of ``block_values``, and round. Errors as there.
+    those of ``block_values``, round, and after, the arm whose turn was the one before, where
+    ``samples`` have it. Errors as there.
     """
     where = list(
         dict.fromkeys(["block", "group", "arm", "case", "step", "iteration", "metric", *by])
     )
     # Records of before list a block's samples by position, which is drawn anew for every turn.
-    in_order = samples.sort("turn", maintain_order=True)
+    in_order = undisturbed(samples, by).sort("turn", maintain_order=True)
     numbered = in_order.with_columns(leg=pl.col("value").cum_count().over(where))
     told = pl.format("{}.{}.{}", "group", "iteration", "leg")
     return block_values(numbered.with_columns(round=told), by=["round", *by]).select(

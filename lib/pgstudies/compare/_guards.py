@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
-from ..analysis.diagnostics import checks
+from ..analysis.diagnostics import CARRY_OVER, checks
 from ..analysis.families import flipped
 from ..analysis.intervals import hodges_lehmann
 from ..analysis.pairing import log_ratios
@@ -275,7 +275,7 @@ def _of_check(looked: pl.DataFrame, name: str, margin: float) -> Outcome:
         return Outcome(passed=False, sentence=f"{named(said)}.", steps=places)
     if looked.filter(pl.col("least") <= LEVEL).height:
         return Outcome(passed=True, sentence=_CHECKS[name])
-    lacking = "blocks, or turns in a block," if name == "settling" else "blocks"
+    lacking = "blocks, or turns in a block," if name in _EXPLAIN else "blocks"
     return Outcome(passed=None, sentence=f"Too few {lacking} to tell.")
 
 
@@ -284,10 +284,11 @@ _CHECKS = {
     "drift": "The ratio does not change from the first block to the last.",
     "A/A": "The two copies of the baseline are alike.",
     "settling": "The ratio does not change from a block's first turns to its last.",
+    CARRY_OVER: "The ratio does not depend on whose turn was before.",
 }
 
 
-_EXPLAIN = ("settling",)
+_EXPLAIN = ("settling", CARRY_OVER)
 
 
 LEVEL = FALSE_ALARMS / (1 + len(_CHECKS) - len(_EXPLAIN))

@@ -60,7 +60,8 @@ class Measured:
         was_looked_at: Whether blocks were added to enough of them to decide, so that what was
             found may have had a part in it.
         samples: As in a record, with the columns study, of (the study's arm) and side; copy_of is
-            the side that a row's side is a second copy of, or null.
+            the side that a row's side is a second copy of, or null, and after the side of the same
+            arm whose turn was before, else that arm's name.
 
     """
 
@@ -88,6 +89,7 @@ def read_measured(study: str, mark: str, since: str = "") -> Measured:
         record.measured.filter(~pl.col("step").is_in(record.info["not_compared"]))
         .drop("copy_of")
         .join(_sides(record.info), on="arm", maintain_order="left")
+        .with_columns(_after_a_side(record.info))
         for record in records
     ]
     later: set[int] = set()
@@ -123,6 +125,14 @@ def _sides(info: Info) -> pl.DataFrame:
         if not a["not_run"]
     ]
     return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String()), orient="row")
+
+
+def _after_a_side(info: Info) -> pl.Expr:
+    """The side whose turn was before, where it was of the same arm of the study; else the name."""
+    sides = {a["name"]: a["side"] for a in info["arms"]}
+    own = {a["name"]: a["of"] for a in info["arms"]}
+    side, of = (pl.col("after").replace(names) for names in (sides, own))
+    return pl.when(of == pl.col("of")).then(side).otherwise("after").alias("after")
 
 
 def rounds_of(measured: Iterable[Measured], metric: pl.Expr) -> pl.DataFrame:

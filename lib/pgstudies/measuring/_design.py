@@ -79,10 +79,37 @@ def with_repeat(arms: Sequence[Arm]) -> list[Arm]:
 
 
 def turn_order(arms: Sequence[str], seed: int, block: int, turn: int) -> list[str]:
-    """The order in which arms take one turn: random, and the same for the same numbers."""
-    order = list(arms)
-    random.Random(f"{seed} {block} {turn}").shuffle(order)  # noqa: S311  (an experiment's order, not a secret)
-    return order
+    """The order in which arms take one turn: random, and the same for the same numbers.
+
+    Over n turns, 2n for an odd number n of arms, every arm comes directly before every other one
+    equally often, and is equally often at each place: Williams, Experimental designs balanced for
+    the estimation of residual effects of treatments, Australian Journal of Scientific Research A 2,
+    1949.  Every second of these turns begins with the arm that ended the one before, so that there
+    are turns after an arm's own as well.  Which arm is which, the order of these pairs and which of
+    a pair is first are drawn anew for each such cycle.  An arm that ends leaves the others with the
+    rest of a cycle of their own, then whole ones.
+    """
+    count = len(arms)
+    pairs = _williams(count)
+    cycle, at = divmod(turn - 1, sum(map(len, pairs)))
+    draw = random.Random(f"{seed} {block} {count} {cycle}")  # noqa: S311  (an experiment's order, not a secret)
+    names, drawn = draw.sample(list(arms), count), draw.sample(pairs, len(pairs))
+    rows = [row for pair in drawn for row in draw.sample(pair, len(pair))]
+    return [names[number] for number in rows[at]]
+
+
+def _williams(count: int) -> list[list[list[int]]]:
+    """The rows of a Latin square in which each number follows each other one once, in pairs.
+
+    For an odd number of rows, those of two squares: each follows twice.  Of two rows that are a
+    pair, either begins with the number that ends the other.
+    """
+    zigzag = [(place + 1) // 2 * (1 if place % 2 else -1) for place in range(count)]
+    square = [[(start + step) % count for step in zigzag] for start in range(count)]
+    if count % 2:
+        return [[row, row[::-1]] for row in square]
+    half = count // 2
+    return [list(pair) for pair in zip(square[:half], square[half:], strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ import psycopg
 
 from ..errors import CannotRun, ServerError, StudyError
 from ..host import on_core
+from ..records import AMONG_OTHERS
 from ..servers import examined, server_facts
 from ..terminal import Progress
 from ._design import BASELINE, CANDIDATE, SIDES, turn_order
@@ -210,7 +211,7 @@ class Run:
                 if name in self.not_run:  # with another of its unit
                     turns.pop(name, None)
                     continue
-                trial.turn, trial.position = turn, position
+                trial.turn, trial.position, trial.part = turn, position, AMONG_OTHERS
                 began = time.monotonic()
                 try:
                     with self._pinned(arm), self._explained(arm, f"in block {block}"):

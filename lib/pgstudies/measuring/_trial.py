@@ -13,6 +13,7 @@ from psycopg import pq
 
 from ..errors import CannotRun, StudyError, require
 from ..host.hardware import InstructionCounter
+from ..records import AMONG_OTHERS, UNDISTURBED
 from ..servers import ManagedServer
 from ._witness import WAIT, digest, waits_of
 from .cold import can_evict, drop_from_page_cache, evict, reason_not_cold
@@ -48,6 +49,7 @@ class Trial:
         group: Number of the group of arms that are up together, from 1.
         turn: Number of the arm's turn in the block, from 1.
         position: Place of the arm among those that take this turn, from 1.
+        part: The part of the turn that is under way; see ``parts``.
         rows: The samples so far, in the order of ``SAMPLES_SCHEMA``.
         left_out: What could not be run, as (step, case, reason).
 
@@ -71,6 +73,7 @@ class Trial:
         self.group = group
         self.turn = 0
         self.position = 0
+        self.part = AMONG_OTHERS
         self.rows: list[tuple[Any, ...]] = []
         self._sees_processes = server.capabilities.has("processes")
         self.left_out: list[tuple[str, str, str]] = []
@@ -115,6 +118,19 @@ class Trial:
     def show(self, what: str) -> None:
         """Say in the progress bar what is being done."""
         self._show(f"block {self.block}, {self._arm.name}: {what}")
+
+    def parts(self, among_others: int) -> Iterator[int]:
+        """Do a turn's work so many times among others, and then once undisturbed.
+
+        A turn begins with caches that hold what other arms' turns left there.  What is recorded in
+        the first passes is marked as *among others*, what is recorded in the last as *undisturbed*,
+        which is what analysis goes by.  With 0 there is one pass, among others, as in a turn that
+        is not in parts.  Yields the number of the pass, from 0.
+        """
+        for number in range(among_others + 1):
+            self.part = UNDISTURBED if 0 < number == among_others else AMONG_OTHERS
+            yield number
+        self.part = AMONG_OTHERS
 
     def execute(self, query: Query, params: Params | None = None) -> psycopg.Cursor[TupleRow]:
         """Run a statement that is not measured."""
@@ -276,7 +292,7 @@ class Trial:
         at: datetime | None = None,
     ) -> None:
         """Keep one value that the procedure found out by itself."""
-        when = (self.block, self.group, self.turn, self.position)
+        when = (self.block, self.group, self.turn, self.position, self.part)
         what = (self._arm.name, case, step, iteration, metric, float(value), unit)
         self.rows.append((*when, *what, at or datetime.now(UTC)))
 

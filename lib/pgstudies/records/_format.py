@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from .info import Info
 
 
-FORMAT_VERSION = 3
-"""Higher with every key that is added: ``_UPGRADES`` then says what older records have for it."""
+FORMAT_VERSION = 4
+"""Higher with every key, or column of the samples, that is added: ``_UPGRADES`` then says what
+older records have for a key, ``samples_in`` what they have for a column."""
 
 
 INFO = "record.json"
@@ -153,6 +154,7 @@ def _with_columns_for_names(info: dict[str, Any]) -> dict[str, Any]:
 _UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
     1: _without_checksums,
     2: _with_columns_for_names,
+    3: dict,  # its samples have no parts
 }
 """From a format to the next."""
 

@@ -33,11 +33,17 @@ LOCK = ".lock"
 """A writer holds this file of the record's directory locked for as long as it lives."""
 
 
+AMONG_OTHERS, UNDISTURBED = "among others", "undisturbed"
+"""The parts of a turn: what is done while caches still hold what other arms' turns left there, and
+what is done after that, as if the arm ran alone.  A turn without parts is all among others."""
+
+
 SAMPLES_SCHEMA: dict[str, pl.DataType] = {
     "block": pl.Int32(),  # from 1; 0 is the preparation of a state, done once
     "group": pl.Int32(),  # of arms that were up together, from 1
     "turn": pl.Int32(),  # of the arm in its block, from 1
     "position": pl.Int32(),  # place among the arms that took this turn, from 1
+    "part": pl.String(),  # of the turn: AMONG_OTHERS or UNDISTURBED
     "arm": pl.String(),
     "case": pl.String(),
     "step": pl.String(),
@@ -54,8 +60,8 @@ SAMPLES_SCHEMA: dict[str, pl.DataType] = {
 class Record:
     """One run: ``info`` is record.json.
 
-    ``samples`` has the columns of ``SAMPLES_SCHEMA``, and copy_of: the arm that a row's arm is a
-    second copy of, or null.
+    ``samples`` has the columns of ``SAMPLES_SCHEMA``, copy_of (the arm that a row's arm is a second
+    copy of, or null) and after: the arm whose turn was the one before, null where none is known.
     """
 
     path: Path
@@ -318,7 +324,7 @@ def read_record(path: str | Path) -> Record:
     copies = {arm["name"]: arm["copy_of"] for arm in info["arms"]}
     copy_of = pl.col("arm").replace_strict(copies, default=None, return_dtype=pl.String())
     unit = pl.col("unit").replace(_UNITS_OF_OLD)
-    record = Record(directory, info, samples.with_columns(unit, copy_of=copy_of))
+    record = Record(directory, info, _with_after(samples.with_columns(unit, copy_of=copy_of)))
     try:
         _ = record.timeline
     except (pl.exceptions.PolarsError, TypeError, ValueError):
@@ -338,7 +344,7 @@ def samples_in(content: bytes, checksum: str | None, name: Path | str) -> pl.Dat
         samples = pl.read_parquet(io.BytesIO(content))
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise damaged(name, (str(error).splitlines() or ["it is not Parquet"])[0]) from None
-    samples = _with_turns(samples)
+    samples = _with_parts(_with_turns(samples))
     if samples.schema != SAMPLES_SCHEMA:
         raise damaged(name, "its columns are not those of samples")
     return samples
@@ -351,10 +357,36 @@ def readable_records(paths: Iterable[str | Path]) -> Iterator[Record]:
 
 def _with_turns(samples: pl.DataFrame) -> pl.DataFrame:
     """The samples of a record in which arms ran one after the other: each took a single turn."""
-    if samples.columns != [name for name in SAMPLES_SCHEMA if name not in {"group", "turn"}]:
+    names = [name for name in SAMPLES_SCHEMA if name != "part"]
+    if samples.columns != [name for name in names if name not in {"group", "turn"}]:
         return samples
     one = pl.lit(1, pl.Int32())
-    return samples.with_columns(group=one, turn=one).select(list(SAMPLES_SCHEMA))
+    return samples.with_columns(group=one, turn=one).select(names)
+
+
+def _with_parts(samples: pl.DataFrame) -> pl.DataFrame:
+    """The samples of a record of before format 4, whose turns are not in parts."""
+    if samples.columns != [name for name in SAMPLES_SCHEMA if name != "part"]:
+        return samples
+    return samples.with_columns(part=pl.lit(AMONG_OTHERS)).select(list(SAMPLES_SCHEMA))
+
+
+def _with_after(samples: pl.DataFrame) -> pl.DataFrame:
+    """The samples, with the arm whose turn was the one before; null where it left no sample."""
+    at = ["block", "group", "turn", "position"]
+    turns = samples.filter(pl.col("block") > 0).select(*at, "arm").unique().sort(at)
+    last = pl.col("position").max().over("block", "group", "turn")
+    before = (
+        pl.col("turn", "position", "arm").shift(1).over("block", "group").name.prefix("before_")
+    )
+    turn, position = pl.col("before_turn"), pl.col("before_position")
+    in_round = (turn == pl.col("turn")) & (position == pl.col("position") - 1)
+    # An arm that ended, or left no sample, may have had the last turn of the round before.
+    in_last = (pl.col("position") == 1) & (turn == pl.col("turn") - 1) & (position >= last)
+    after = turns.with_columns(before).select(
+        *at, "arm", after=pl.when(in_round | in_last).then("before_arm")
+    )
+    return samples.join(after, on=[*at, "arm"], how="left", maintain_order="left")
 
 
 def find_record(study: str, path: str | Path) -> Path:

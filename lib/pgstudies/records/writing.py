@@ -139,7 +139,7 @@ class RecordWriter:
 
     def finish(self) -> Record:
         """Join the blocks into samples.parquet, mark the record complete and return it."""
-        samples = read_record(self.path).samples.drop("copy_of")
+        samples = read_record(self.path).samples.select(list(SAMPLES_SCHEMA))
         content = parquet_bytes(samples.sort("block", "started_at", maintain_order=True))
         write_file(self.path / SAMPLES, content, _ELSEWHERE)
         whole: Info = {
@@ -202,7 +202,7 @@ def write_whole(path: Path, info: Info, samples: pl.DataFrame) -> None:
 
 def record_files(info: Info, samples: pl.DataFrame) -> dict[str, bytes]:
     """The contents of a complete record's files, by their names."""
-    content = parquet_bytes(samples.drop("copy_of", strict=False))
+    content = parquet_bytes(samples.drop("copy_of", "after", strict=False))
     text = info_text(info, {SAMPLES: sha256(content)})
     return {SAMPLES: content, INFO: text.encode()}
 
