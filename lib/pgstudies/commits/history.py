@@ -59,7 +59,7 @@ def lines_of(record: Record) -> pl.DataFrame:
     points: list[dict[str, Any]] = []
     line, last = "", ""
     for arm in record.info["arms"]:
-        server = record.info.get("servers", {}).get(arm["server"])
+        server = record.info.get("servers", {}).get(arm.get("server") or "")
         if arm["copy_of"] or arm["not_run"] or server is None:
             continue  # without a server of its own it is the reader's, and no point in time
         built = (arm.get("options") or {}).get("built") or built_with(server) or _NOT_KNOWN

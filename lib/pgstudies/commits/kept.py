@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+    from ..records.info import Setup, Span
+
 
 class Kept:
     """The record of ``what`` (``bisect`` or ``history``) with these parameters, new or continued.
@@ -51,20 +53,21 @@ class Kept:
                 return
         writer = RecordWriter.resume(what, mark)
         if writer is None:
-            info = {
+            setup: Setup = {
                 "profile": None,
                 "fingerprint": mark,
                 "parameters": dict(parameters),
                 "arms": [],
                 "blocks": 0,
                 "gate": [],
+                "not_compared": [],
                 "server": {"version_text": "PostgreSQL", "spec": built},
                 "servers": {},
                 "host": host_facts(run_dir()),
                 "packages": packages(),
                 "git": git_revision(),
             }
-            writer = RecordWriter.create(what, info)
+            writer = RecordWriter.create(what, setup)
         self._writer = writer
         self.path = writer.path
         done = {entry["arm"] for entry in writer.info["timeline"]}
@@ -124,9 +127,15 @@ class Kept:
         self._arm(point, description, built or self._built, None)
         info["servers"][point] = {"version_text": version_text, "spec": None}
         info["server"]["version_text"] = version_text
-        place = {"block": block, "position": 1, "arm": point}
         at = now.isoformat()
-        info["timeline"].append(place | {"started_at": at, "finished_at": at})
+        span: Span = {
+            "block": block,
+            "position": 1,
+            "arm": point,
+            "started_at": at,
+            "finished_at": at,
+        }
+        info["timeline"].append(span)
         info["left_out"] += [
             {"arm": point, "step": unit, "case": "", "reason": reason}
             for unit, reason in (left_out or {}).items()
@@ -155,13 +164,23 @@ class Kept:
             }
         )
 
-    def finish(self, order: Sequence[str] = (), **answer: Any) -> Path:
-        """Complete the record, with the answer, its points in that order; returns its directory."""
+    def finish(
+        self,
+        order: Sequence[str] = (),
+        *,
+        answer: str | None = None,
+        steps: Sequence[dict[str, Any]] = (),
+    ) -> Path:
+        """Complete the record, its points in that order; returns its directory.
+
+        ``answer`` is a bisection's, as it is printed, with the steps that it found.
+        """
         if self._writer is not None:
             info = self._writer.info
             places = {name: number for number, name in enumerate(order)}
             info["arms"].sort(key=lambda arm: places.get(arm["name"], len(places)))
-            info |= answer
+            if answer is not None:
+                info["answer"], info["steps"] = answer, list(steps)
             self._writer.finish()
             self._writer = None
         return self.path

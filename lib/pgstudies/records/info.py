@@ -132,3 +132,5 @@ class Info(Setup):
     interrupted_by: NotRequired[str]
     groups: NotRequired[list[list[str]]]  # of arms that were up together
     sweep: NotRequired[dict[str, str]]
+    answer: NotRequired[str]  # of a bisection, as it was printed
+    steps: NotRequired[list[dict[str, Any]]]  # that it found
