@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from IPython.display import HTML
 
-from pgstudies.book import interval_text
+from pgstudies.book import then_and_now
 from pgstudies.templates import environment
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def advice_cards(cards: pl.DataFrame) -> HTML:
         (
             about,
             [
-                row | {"figures": interval_text(row)}
+                row | {"figures": then_and_now(row)}
                 for row in part.iter_rows(named=True)
             ],
         )

@@ -1,8 +1,14 @@
 from ._build import build as build
+from ._first_page import first_page as first_page
+from ._first_page import write_first_page as write_first_page
 from ._score_table import checks_line as checks_line
+from ._score_table import interval_text as interval_text
 from ._score_table import judged_where as judged_where
+from ._score_table import now_and_here as now_and_here
 from ._score_table import score_front as score_front
 from ._score_table import shown as shown
+from ._score_table import side_by_side as side_by_side
+from ._score_table import then_and_now as then_and_now
 from ._scorecard import scorecard as scorecard
 from ._scorecard import with_outcome as with_outcome
 from .advice import advice as advice
@@ -16,6 +22,5 @@ from .judging import keep as keep
 from .judging import keep_reference as keep_reference
 from .score_text import in_sentence as in_sentence
 from .score_text import in_text as in_text
-from .score_text import interval_text as interval_text
 from .sphinx import VegaLiteRenderer as VegaLiteRenderer
 from .sphinx import setup as setup

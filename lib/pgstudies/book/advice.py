@@ -19,7 +19,8 @@ from ..records import (
 )
 from ..rooms import rooms
 from ..terminal import printable
-from .score_text import WIDTH, interval_text, wrapped
+from ._score_table import then_and_now
+from .score_text import WIDTH, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +39,8 @@ MOST_UNITS = 12
 
 _CARD: dict[str, pl.DataType] = {
     **dict.fromkeys(["study", "claim", "about", "sentence"], pl.String()),
-    **dict.fromkeys(["before", "after", "ratio", "low", "high"], pl.Float64()),
+    **dict.fromkeys(["before", "after", "published_ratio", "ratio"], pl.Float64()),
+    **dict.fromkeys(["low", "high"], pl.Float64()),
     **dict.fromkeys(["verdict", "where"], pl.String()),
 }
 
@@ -47,9 +49,9 @@ def advice() -> pl.DataFrame:
     """What the verdicts of the reference records mean for whoever runs a server.
 
     Columns: study, claim, about (a setting or a thing), sentence, before and after (the releases
-    that a change lies between, null for what is no matter of releases), ratio with its 95 %
-    interval from low to high, verdict, where: release, machine, date and size of the record, and
-    for a change between releases how these were built, where that differs.
+    that a change lies between, null for what is no matter of releases), published_ratio, ratio now
+    with its 95 % interval from low to high, verdict, where: release, machine, date and size of the
+    record, and for a change between releases how these were built, where that differs.
     """
     found = [pl.DataFrame(schema=_CARD)]
     for study in origins():
@@ -59,7 +61,9 @@ def advice() -> pl.DataFrame:
         directory, judged = known[0], of_all_runs(study, *known)
         info = read_info(directory)
         builds = [pl.lit(note) for note in [builds_note(info)] if note]
-        figures = judged.select("claim", "ratio", "low", "high", "verdict", "baseline", "candidate")
+        figures = judged.select(
+            "claim", "published_ratio", "ratio", "low", "high", "verdict", "baseline", "candidate"
+        )
         found.append(
             meanings(study, judged)
             .join(figures, on="claim", maintain_order="left")
@@ -175,7 +179,7 @@ def _told(cards: pl.DataFrame) -> Iterator[str]:
         yield f"{about}"
         for row in part.iter_rows(named=True):
             yield from wrapped(row["sentence"], _INDENT)
-            told = f"{row['study']}: {interval_text(row)}, {row['verdict']}; {row['where']}"
+            told = f"{row['study']}: {then_and_now(row)}, {row['verdict']}; {row['where']}"
             yield from wrapped(f"[{told}]", _INDENT)
         yield ""
 
