@@ -13,6 +13,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..records import INFO
+from .citing import with_more_downloads
+
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
@@ -162,9 +165,13 @@ def _large_files_beside(document: Document, outdir: Path, *, depth: int) -> Docu
         (outdir / file).write_bytes(content)
         return f"{head}{'../' * depth}{file}"
 
+    record = Path(document["metadata"].get("pgstudies", {}).get("record", ""))
     for cell in document["cells"]:
         for output in cell.get("outputs", []):
             html = output.get("data", {}).get("text/html")
             if html is not None:
-                output["data"]["text/html"] = _INSIDE.sub(moved, "".join(html))
+                text = "".join(html)
+                if (record / INFO).exists():
+                    text = with_more_downloads(text, record, outdir, depth=depth)
+                output["data"]["text/html"] = _INSIDE.sub(moved, text)
     return document
