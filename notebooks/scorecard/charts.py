@@ -9,7 +9,14 @@ import polars as pl
 
 from pgstudies.book import now_and_here, with_outcome
 from pgstudies.charts import OUTCOMES
-from pgstudies.charts.style import NEUTRAL, WIDTH, described, require
+from pgstudies.charts.style import (
+    NEUTRAL,
+    WIDTH,
+    described,
+    legend_columns,
+    log_ticks,
+    require,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,18 +123,25 @@ def _layers(
         if word in data["outcome"].to_list()
     ]
     words = [o.word for o in shown]
-    colour = alt.Color("outcome:N").scale(
-        domain=words, range=[o.colour for o in shown]
+    columns = legend_columns(words)
+    colour = (
+        alt.Color("outcome:N")
+        .scale(domain=words, range=[o.colour for o in shown])
+        .legend(columns=columns)
     )
-    shape = alt.Shape("outcome:N").scale(
-        domain=words, range=[o.shape for o in shown]
+    shape = (
+        alt.Shape("outcome:N")
+        .scale(domain=words, range=[o.shape for o in shown])
+        .legend(columns=columns)
     )
     scale = alt.Scale(type="log", nice=False, padding=14)
+    names = ("ratio", "low", "high", "published_ratio")
+    drawn = (value for name in names for value in data[name])
     x = (
         alt.X("ratio:Q")
         .scale(scale)
         .title(_TITLE)
-        .axis(format="~r", tickCount=8)
+        .axis(format="~r", values=log_ticks(drawn))
     )
     low, published = (
         alt.X(f"{name}:Q").scale(scale)

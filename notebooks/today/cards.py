@@ -32,3 +32,13 @@ def advice_cards(cards: pl.DataFrame) -> HTML:
         .render(groups=groups)
     )
     return HTML(text)  # type: ignore[no-untyped-call]
+
+
+def sentences(heading: str, found: list[str], remark: str) -> HTML:
+    """What changed, a line each, and how much that can be trusted."""
+    text = (
+        environment(Path(__file__).parent)
+        .get_template("sentences.html")
+        .render(heading=heading, sentences=found, remark=remark)
+    )
+    return HTML(text)  # type: ignore[no-untyped-call]

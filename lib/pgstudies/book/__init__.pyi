@@ -15,6 +15,10 @@ from .advice import advice as advice
 from .advice import advice_text as advice_text
 from .advice import counted_between as counted_between
 from .advice import counted_builds as counted_builds
+from .advice import counted_by_release as counted_by_release
+from .advice import counted_in_words as counted_in_words
+from .advice import newest_first as newest_first
+from .advice import timed_by_release as timed_by_release
 from .checks import display_checks as display_checks
 from .judging import digest_of as digest_of
 from .judging import judged as judged
