@@ -39,14 +39,17 @@ def test_every_page_says_how_it_is_cited(tmp_path: Path) -> None:
     assert "It reruns" not in body
 
 
-def test_a_studys_page_cites_its_post_and_its_record(tmp_path: Path) -> None:
+@pytest.mark.parametrize("study", origins())
+def test_a_studys_page_cites_its_post_and_its_record(study: str, tmp_path: Path) -> None:
     place = tmp_path / "book" / "studies"
     place.mkdir(parents=True)
     about = {"metadata": {"pgstudies": {"record": "/somewhere/20260101T000000Z-vm-1"}}}
-    (place / "cluster_order.ipynb").write_text(json.dumps(about))
-    body = cited("book/studies/cluster_order", tmp_path)
+    (place / f"{study}.ipynb").write_text(json.dumps(about))
+    body = cited(f"book/studies/{study}", tmp_path)
     assert "record 20260101T000000Z-vm-1" in body
-    assert "Tom Lane, 2007-07-09, “Re: Maintaining cluster order on insert”" in body
+    post = post_of(study)
+    assert f"{post['author']}, {post['date']}, “{post['title']}”" in body
+    assert post.get("url", "") in body  # hash_index has none
 
 
 @pytest.mark.parametrize("study", origins())

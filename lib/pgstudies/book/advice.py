@@ -210,7 +210,7 @@ _TIMES = dict.fromkeys(["study", "work"], pl.String())
 
 
 def _built_alike(record: Record, run: str) -> list[str]:
-    """The arms that differ from the one of ``run`` in their release alone, and are built like it."""
+    """The arms that differ from that of ``run`` in their release alone, and are built like it."""
     arms = record.arms.filter(pl.col("copy_of").is_null(), pl.col("not_run").is_null())["name"]
     own = next((arm for arm in arms if _release(arm) == run), None)
     if own is None:

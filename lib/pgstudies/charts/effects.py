@@ -146,9 +146,9 @@ def beside_chart(judged: pl.DataFrame, *, description: str) -> alt.LayerChart:
     """Every published ratio against ours with its interval; on the diagonal the two are equal.
 
     Columns of ``judged``, such as ``judge`` returns: claim, of which the name is the label of a
-    point, published_ratio, ratio, low, high, and verdict.  Rows without one of the two ratios are left out.  Right of the
-    vertical line and above the horizontal one the candidate costs more.  Raises StudyError when a
-    column is missing, there are no rows or the description is empty.
+    point, published_ratio, ratio, low, high, and verdict.  Rows without one of the two ratios are
+    left out.  Right of the vertical line and above the horizontal one the candidate costs more.
+    Raises StudyError when a column is missing, there are no rows or the description is empty.
     """
     needed = ["claim", "published_ratio", "ratio", "low", "high", "verdict"]
     require(judged, needed, "beside_chart")

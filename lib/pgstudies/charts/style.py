@@ -204,7 +204,7 @@ _TICKS: tuple[tuple[float, tuple[float, ...]], ...] = (
     (4, (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)),
     (20, (1, 1.5, 2, 3, 5, 7)),
     (300, (1, 2, 5)),
-    (math.inf, (1, 10)),
+    (math.inf, (1,)),
 )
 """The marks of a decade, for values whose largest is at most so many times their least."""
 
