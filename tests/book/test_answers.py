@@ -84,6 +84,7 @@ def test_the_hidden_code_of_a_section_has_one_bar() -> None:
     headings = [{"cell_type": "markdown", "source": f"## {n}", "metadata": {}} for n in (1, 2)]
     hidden = [cell(f"hidden = {n}", "hide-input") for n in range(3)]
     cells = [headings[0], hidden[0], cell("shown"), hidden[1], headings[1], hidden[2]]
+    cells.append(cell("left out", "remove-input"))
     found = page_of({"cells": cells, "metadata": {}})["cells"]
     bars = [c["source"] for c in found if "hide-input" in c["metadata"].get("tags", [])]
     assert bars == ["hidden = 0\n\nhidden = 1", "hidden = 2"]

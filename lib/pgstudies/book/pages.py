@@ -80,7 +80,7 @@ def _with_code_together(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
             done += _code_of(hidden)
             hidden = []
         tags = _tags(cell)
-        if cell["cell_type"] == "code" and {"hide-input", "remove-input"} & set(tags):
+        if cell["cell_type"] == "code" and {"hide-input", *TOP} & set(tags):
             hidden.append("".join(cell["source"]).strip())
             tags = [tag for tag in tags if tag != "hide-input"] + ["remove-input"]
             prompt = {"mystnb": {"code_prompt_show": DETAILS}} if "hide-output" in tags else {}
