@@ -105,7 +105,7 @@ tools:
 	fi; \
 	if [ "$$CI" = true ] && [ -n "$$($(LIST_TOOLS) packages)" ]; then $(LIST_TOOLS) >&2; exit 1; fi
 
-constraints:  ## resolve constraints.txt anew
+constraints:  ## resolve constraints.txt anew, and pin its versions in environment.yml
 	@set -e; tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; \
 	$(PYTHON) -m venv "$$tmp/venv"; "$$tmp/venv/bin/pip" --disable-pip-version-check --quiet install uv; \
 	$(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
@@ -120,6 +120,9 @@ constraints:  ## resolve constraints.txt anew
 	       /^[a-zA-Z0-9]/ { wanted = !($$0 in base) } wanted' "$$tmp/base" "$$tmp/all"; \
 	} > "$$tmp/constraints.txt"; \
 	mv "$$tmp/constraints.txt" constraints.txt; \
+	{ sed '/--editable/q' environment.yml; \
+	  sed -n 's/^\([a-zA-Z0-9][^\]*\) \\$$/      - "\1"/p' constraints.txt | LC_ALL=C sort -u; } > "$$tmp/environment.yml"; \
+	mv "$$tmp/environment.yml" environment.yml; \
 	grep -c == constraints.txt | xargs printf '%s packages\n'
 
 clean:  ## remove the book, the caches and .venv; records stay

@@ -26,6 +26,14 @@ def say(sentence: str) -> None:
     print(f"pgstudies: {lines}", file=sys.stderr)
 
 
+def notice(sentence: str) -> None:
+    """Tell whoever runs a notebook something, on stderr.
+
+    In JupyterLab, where that is as pink as an error, it is told on stdout.
+    """
+    print(sentence, file=sys.stdout if _in_jupyterlab() else sys.stderr)
+
+
 def printable(text: str) -> str:
     r"""One line of text from elsewhere, fit for a terminal: ``\x1b`` in place of an escape.
 

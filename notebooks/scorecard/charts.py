@@ -7,9 +7,16 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 import polars as pl
 
-from pgstudies.book import with_outcome
+from pgstudies.book import now_and_here, with_outcome
 from pgstudies.charts import OUTCOMES
-from pgstudies.charts.style import NEUTRAL, WIDTH, described, require
+from pgstudies.charts.style import (
+    NEUTRAL,
+    WIDTH,
+    described,
+    legend_columns,
+    log_ticks,
+    require,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,11 +51,12 @@ def score_chart(
 ) -> alt.LayerChart:
     """Every claim's ratio with its interval beside the published one, to be chosen among.
 
-    ``cards`` is a ``scorecard``, of which the current rows with a ratio are drawn.  The reader may
+    ``cards`` is a ``scorecard``, of which the rows of now with a ratio are drawn.  The reader may
     choose a study, a release and a verdict.  Raises StudyError when there is nothing to draw or the
     description is empty.
     """
-    data = _drawn(cards.filter("current"))
+    parts = cards.partition_by("study", maintain_order=True)
+    data = _drawn(pl.concat(now_and_here(part)[0] for part in parts))
     menus = [
         _menu(data, column) for column in ("study", "release", "outcome")
     ]
@@ -96,7 +104,7 @@ def _drawn(cards: pl.DataFrame) -> pl.DataFrame:
     """The rows that have a ratio, with a name for each claim."""
     require(cards, _NEEDED, "score_chart")
     data = with_outcome(cards.drop_nulls("ratio")).with_columns(
-        row=pl.format("{}: {}", "study", "claim")
+        row=pl.format("{}: {}", "study", "name")
     )
     require(data, _NEEDED, "score_chart")
     return data.drop("source", "holds_when", "link")
@@ -115,18 +123,25 @@ def _layers(
         if word in data["outcome"].to_list()
     ]
     words = [o.word for o in shown]
-    colour = alt.Color("outcome:N").scale(
-        domain=words, range=[o.colour for o in shown]
+    columns = legend_columns(words)
+    colour = (
+        alt.Color("outcome:N")
+        .scale(domain=words, range=[o.colour for o in shown])
+        .legend(columns=columns)
     )
-    shape = alt.Shape("outcome:N").scale(
-        domain=words, range=[o.shape for o in shown]
+    shape = (
+        alt.Shape("outcome:N")
+        .scale(domain=words, range=[o.shape for o in shown])
+        .legend(columns=columns)
     )
     scale = alt.Scale(type="log", nice=False, padding=14)
+    names = ("ratio", "low", "high", "published_ratio")
+    drawn = (value for name in names for value in data[name])
     x = (
         alt.X("ratio:Q")
         .scale(scale)
         .title(_TITLE)
-        .axis(format="~r", tickCount=8)
+        .axis(format="~r", values=log_ticks(drawn))
     )
     low, published = (
         alt.X(f"{name}:Q").scale(scale)
@@ -165,7 +180,7 @@ def _tooltip() -> list[alt.Tooltip]:
         alt.Tooltip("text:N").title("claim"),
         alt.Tooltip("verdict:N"),
         alt.Tooltip("metric:N").title("judged by"),
-        alt.Tooltip("ratio:Q").format(".3f").title("here"),
+        alt.Tooltip("ratio:Q").format(".3f").title("now"),
         alt.Tooltip("low:Q").format(".3f").title("95 % interval from"),
         alt.Tooltip("high:Q").format(".3f").title("95 % interval to"),
         alt.Tooltip("published_ratio:Q")

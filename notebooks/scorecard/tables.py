@@ -9,20 +9,24 @@ from typing import TYPE_CHECKING, Any
 from IPython.display import HTML
 
 from pgstudies.analysis import origins
-from pgstudies.book import in_text, judged_where, shown
+from pgstudies.book import (
+    in_text,
+    judged_where,
+    now_and_here,
+    shown,
+    side_by_side,
+)
 from pgstudies.charts.tables import column_labels
 from pgstudies.templates import environment
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import polars as pl
 
 _TEMPLATES = environment(Path(__file__).parent)
 
 
 def score_table(cards: pl.DataFrame) -> HTML:
-    """The current rows of a ``scorecard``, a group for each study.
+    """The claims of a ``scorecard``: published, now, and this machine; a group for each study.
 
     A claim's row has the id of ``row_id``, its words link to the place on the study's page, and
     its title is what would count as holding.
@@ -30,13 +34,14 @@ def score_table(cards: pl.DataFrame) -> HTML:
     groups = [
         {
             "study": study,
-            "title": origins()[study].title,
-            "about": _about(study, claims[0]),
+            "title": origins()[str(study)].title,
+            "about": _about(str(study), part),
+            "claims": side_by_side(part),
         }
-        | {"claims": claims}
-        for study, claims in _by_study(cards.filter("current"))
+        for (study,), part in cards.group_by("study", maintain_order=True)
     ]
-    return _html("score_table", groups)
+    has_own = any(row["own"] for g in groups for row in g["claims"])
+    return _html("score_table", groups, has_own)
 
 
 def history_table(cards: pl.DataFrame) -> HTML:
@@ -78,23 +83,15 @@ def score_downloads(cards: pl.DataFrame) -> HTML:
     return _html("score_downloads", links)
 
 
-def _by_study(
-    cards: pl.DataFrame,
-) -> list[tuple[str, list[dict[str, Any]]]]:
-    groups = cards.group_by("study", maintain_order=True)
-    return [
-        (str(study), [shown(row) for row in part.iter_rows(named=True)])
-        for (study,), part in groups
-    ]
-
-
-def _about(study: str, first: Mapping[str, Any]) -> str:
-    about = origins()[study].post
-    return (
-        f"{about}; here {judged_where(first)}"
-        if first["record"]
-        else about
-    )
+def _about(study: str, part: pl.DataFrame) -> str:
+    """The post, and by which runs its claims are judged now and on this machine."""
+    told, own = now_and_here(part)
+    words = [origins()[study].post]
+    for name, rows in (("now", told), ("this machine", own)):
+        if rows["record"].count():
+            row = rows.drop_nulls("record").row(0, named=True)
+            words.append(f"{name}: {judged_where(row)}")
+    return "; ".join(words)
 
 
 def _side_by_side(
@@ -108,6 +105,6 @@ def _side_by_side(
     return {"link": first["link"], "text": first["text"], "cells": cells}
 
 
-def _html(macro: str, value: object) -> HTML:
+def _html(macro: str, *values: object) -> HTML:
     macros = _TEMPLATES.get_template("tables.html").module
-    return HTML(str(getattr(macros, macro)(value)).strip())  # type: ignore[no-untyped-call]
+    return HTML(str(getattr(macros, macro)(*values)).strip())  # type: ignore[no-untyped-call]

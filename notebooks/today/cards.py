@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from IPython.display import HTML
 
-from pgstudies.book import interval_text
+from pgstudies.book import then_and_now
 from pgstudies.templates import environment
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def advice_cards(cards: pl.DataFrame) -> HTML:
         (
             about,
             [
-                row | {"figures": interval_text(row)}
+                row | {"figures": then_and_now(row)}
                 for row in part.iter_rows(named=True)
             ],
         )
@@ -30,5 +30,15 @@ def advice_cards(cards: pl.DataFrame) -> HTML:
         environment(Path(__file__).parent)
         .get_template("cards.html")
         .render(groups=groups)
+    )
+    return HTML(text)  # type: ignore[no-untyped-call]
+
+
+def sentences(heading: str, found: list[str], remark: str) -> HTML:
+    """What changed, a line each, and how much that can be trusted."""
+    text = (
+        environment(Path(__file__).parent)
+        .get_template("sentences.html")
+        .render(heading=heading, sentences=found, remark=remark)
     )
     return HTML(text)  # type: ignore[no-untyped-call]

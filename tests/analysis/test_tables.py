@@ -18,6 +18,7 @@ from pgstudies.analysis import (
     with_interval,
     yes_or_no,
 )
+from pgstudies.charts import table_html
 
 
 @pytest.fixture
@@ -69,7 +70,15 @@ def test_a_ratio_is_told_with_its_interval_or_that_there_is_none(effects: pl.Dat
     assert told.to_series().to_list() == ["2.0 (2.0–2.0)", "3.0 (no interval)"]
 
 
-def test_verdicts_are_shown_to_three_digits(effects: pl.DataFrame) -> None:
+def test_a_small_published_ratio_is_not_shown_as_zero(effects: pl.DataFrame) -> None:
+    comparison = {"step": "insert"}
+    claim = Claim("few", "It is less.", "a post", "faster", 0.000146, "cpu_s", comparison)
+    shown = verdict_table(judge([claim], effects))
+    assert shown["published_ratio"].item() == 0.000146
+    assert ">0.000146<" in table_html(shown)
+
+
+def test_verdicts_are_shown_to_four_digits(effects: pl.DataFrame) -> None:
     claim = Claim("slow", "It is slower.", "a post", "slower", 1.98765, "cpu_s", {"step": "insert"})
     shown = verdict_table(judge([claim], effects))
     assert shown.to_dicts() == [

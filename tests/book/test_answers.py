@@ -65,11 +65,11 @@ def test_a_page_begins_with_its_answer_and_leaves_out_the_cell_of_parameters() -
         cell("rows = 2", "injected-parameters"),
         cell("chart", "hide-input", "finding"),
         cell("gate", "fold"),
-        cell("strip", "answer"),
+        cell("strip", "hide-input", "answer"),
     ]
     found = page_of({"cells": cells, "metadata": {}})["cells"]
     assert [c["source"] for c in found] == [
-        *("# Title", "strip", "chart", "rows = 1", "rows = 2", "gate"),
+        *("# Title", "strip", "chart", "rows = 1", "rows = 2", "gate", "chart\n\nstrip"),
     ]
     shown = {c["source"]: c["metadata"].get("tags", []) for c in found}
     assert "remove-cell" in shown["rows = 1"]
@@ -78,6 +78,19 @@ def test_a_page_begins_with_its_answer_and_leaves_out_the_cell_of_parameters() -
     assert "remove-input" in shown["strip"]
     assert "hide-input" not in shown["chart"]
     assert cells[3]["metadata"]["tags"] == ["hide-input", "finding"]  # the notebook stays as it was
+
+
+def test_the_hidden_code_of_a_section_has_one_bar() -> None:
+    headings = [{"cell_type": "markdown", "source": f"## {n}", "metadata": {}} for n in (1, 2)]
+    hidden = [cell(f"hidden = {n}", "hide-input") for n in range(3)]
+    cells = [headings[0], hidden[0], cell("shown"), hidden[1], headings[1], hidden[2]]
+    cells.append(cell("left out", "remove-input"))
+    found = page_of({"cells": cells, "metadata": {}})["cells"]
+    bars = [c["source"] for c in found if "hide-input" in c["metadata"].get("tags", [])]
+    assert bars == ["hidden = 0\n\nhidden = 1", "hidden = 2"]
+    assert [c["source"] for c in found][:5] == [
+        *("## 1", "hidden = 0", "shown", "hidden = 1", bars[0]),
+    ]
 
 
 def test_a_large_file_goes_beside_its_page(tmp_path: Path) -> None:
@@ -115,19 +128,24 @@ def test_the_strip_has_the_posts_figure_ours_and_the_verdict(place: Path) -> Non
     record = read_record(swept_record(place / "records", "db1"))
     strip = verdict_strip(verdicts(1.9, 1.8), record).data
     assert "Two are &lt;twice&gt; as many as one." in strip
-    assert re.search(r"holds</span>.*>2.00<.*>1.90 <small>1.80 to 1.90</small><", strip, re.DOTALL)
+    row = r">2.00<.*>1.90 <small>1.80 to 1.90</small><.*holds</span>"
+    assert re.search(row, strip, re.DOTALL)
     assert strip.count("<circle") == 1
     assert "PostgreSQL 18.6 on db1, 2026-11-21, quick size" in strip
-    assert ">reference<" not in strip
+    assert "this machine" not in strip
 
 
 def test_the_strip_sets_the_reference_record_beside_another(place: Path) -> None:
     kept = swept_record(place / "reference" / "swept", "db1", name="20260101T000000Z-a")
     write_sealed(kept / "verdicts-abc", parquet_bytes(verdicts(0.5)))
     strip = verdict_strip(verdicts(1.9), read_record(swept_record(place / "records", "db2"))).data
-    assert ">reference<" in strip
-    assert "⇄ reversed" in strip
-    assert ">reference<" not in verdict_strip(verdicts(0.5), read_record(kept)).data
+    assert ">this machine<" in strip
+    assert re.search(r">0.500<.*⇄ reversed<.*>differs: holds</span> <small>1.90", strip, re.DOTALL)
+    same = verdict_strip(verdicts(0.4), read_record(swept_record(place / "records", "db3"))).data
+    assert ">agrees</span>" in same
+    alone = verdict_strip(verdicts(0.5), read_record(kept)).data
+    assert ">this machine<" not in alone
+    assert ">this record<" not in alone
 
 
 def test_the_strip_says_which_claims_have_changed_since_the_record_was_begun(place: Path) -> None:

@@ -27,7 +27,7 @@ from pgstudies.book._scorecard import SCHEMA, scorecard
 from pgstudies.book.checks import KEY
 from pgstudies.book.judging import digest_of, judged, keep
 from pgstudies.book.score_text import in_text
-from pgstudies.charts import OUTCOMES
+from pgstudies.charts import OUTCOMES, agreement_with
 from pgstudies.errors import NotebookError, StudyError
 from pgstudies.files import write_sealed
 from pgstudies.records import parquet_bytes, reference_verdicts
@@ -184,7 +184,7 @@ def test_what_was_measured_and_not_judged_says_why_and_is_no_open_verdict(
     cards = scorecard()
     assert cards["verdict"].to_list() == ["holds", "not judged: the plan is another"]
     assert cards["ratio"].to_list() == pytest.approx([2.0, 2.0])
-    assert "\n1 hold, 1 not judged\n" in in_text(cards)
+    assert "\nNow: 1 hold, 1 not judged\n" in in_text(cards)
 
 
 @pytest.mark.usefixtures("in_process")
@@ -268,6 +268,10 @@ def test_the_front_page_has_the_reference_record_and_beside_it_this_machine(
     front = score_front(cards).data
     assert "on db0, 2026-11-21" in front
     assert "this machine: 1 reversed" in front
+    assert ">differs: reversed</span>" in front
+    words = " ".join(in_text(cards).split())
+    assert "holds 2.00 2.00" in words
+    assert "this machine differs: reversed: 0.500" in words
     shutil.rmtree(own)
     alone = score_front(scorecard(records="reference")).data
     assert "here:" not in alone
@@ -402,6 +406,23 @@ def test_the_text_without_any_record_says_so(cards: pl.DataFrame) -> None:
     assert "not tested no record" in " ".join(in_text(empty).split())
     assert "2 claims: 2 not tested." in in_text(empty)
     assert in_text(cards.head(1)).count("1 claim: 1 hold") == 1
+
+
+@pytest.mark.parametrize(
+    ("reference", "own", "words"),
+    [
+        ("holds", "holds", "agrees"),
+        ("gone", "gone", "agrees"),
+        ("holds", "holds, half not shown", "agrees"),
+        ("holds", "holds, weaker", "differs: holds, weaker"),
+        ("holds", "reversed", "differs: reversed"),
+        ("holds", "inconclusive: 3 more blocks", "inconclusive"),
+        ("inconclusive", "gone", "gone"),
+        ("not tested: no disk", "not tested: no disk", "not tested"),
+    ],
+)
+def test_a_run_agrees_or_differs_where_both_decide(reference: str, own: str, words: str) -> None:
+    assert agreement_with(reference, own) == words
 
 
 def test_tiles_escape_what_they_show(cards: pl.DataFrame) -> None:

@@ -226,7 +226,7 @@ def test_tables_show_rounded_numbers_and_plain_text() -> None:
         }
     )
     cells = re.findall(r"<td[^>]*>(.*?)</td>", table_html(frame))
-    assert cells == ["a &lt;b&gt;", "0.003139", "1,000,000", "yes", "–", "1,235", "7", "no"]
+    assert cells == ["a &lt;b&gt;", "0.00314", "1,000,000", "yes", "–", "1,235", "7", "no"]
 
 
 def test_long_tables_say_what_they_leave_out() -> None:

@@ -39,13 +39,15 @@ def unmet(requirements: list[str], text: str) -> list[str]:
     ]
 
 
-def test_environment_file_installs_the_project_and_valgrind_and_nothing_else() -> None:
+def test_environment_file_installs_the_project_in_the_versions_of_the_constraints() -> None:
     environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
     *conda, pip = environment["dependencies"]
     extras = ",".join(sorted(PROJECT["optional-dependencies"]))
     minimum = PROJECT["requires-python"].removeprefix(">=")
     assert conda == [f"python={minimum}", "pip", "valgrind"]
-    assert pip == {"pip": [f"--editable .[{extras}]"]}
+    pins = re.findall(r"^([a-zA-Z0-9][^\\]*) \\$", CONSTRAINTS, flags=re.MULTILINE)
+    assert pip["pip"][0] == f"--editable .[{extras}]"
+    assert sorted(pip["pip"][1:]) == sorted(set(pins))
 
 
 def test_constraints_meet_every_requirement_of_the_project() -> None:

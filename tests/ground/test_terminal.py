@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from pgstudies.terminal import Progress, Relay, printable
+from pgstudies.terminal import Progress, Relay, notice, printable
 
 
 class Terminal(io.StringIO):
@@ -133,3 +133,7 @@ def test_progress_is_no_error_in_jupyterlab(
     shown = capsys.readouterr()._asdict()
     assert "study: 3/3" in shown.pop(where)
     assert [*shown.values()] == [""]
+    notice("Before measuring: the load is high.")
+    told = capsys.readouterr()._asdict()
+    assert told.pop(where) == "Before measuring: the load is high.\n"
+    assert [*told.values()] == [""]

@@ -142,10 +142,10 @@ def change(page: Page, values: dict[str, str]) -> None:
 
 
 def pink(page: Page) -> list[str]:
-    """What JupyterLab shows as errors, but for what the gate says of a busy machine."""
+    """What JupyterLab shows as errors."""
     kind = '.jp-OutputArea-output[data-mime-type="application/vnd.jupyter.stderr"]'
     texts = page.locator(kind).all_inner_texts()
-    return [text.strip() for text in texts if not text.startswith("Before measuring: ")]
+    return [text.strip() for text in texts]
 
 
 def measured(page: Page) -> Locator:

@@ -25,7 +25,7 @@ _TIMES = ("cpu_s", "duration_s")
 def effect_table(effects: pl.DataFrame, *places: str | pl.Expr) -> pl.DataFrame:
     """The table of ``paired_effects`` for readers.
 
-    Columns: ``places``, which tell the effects apart; blocks; ratio, low, high (to three digits);
+    Columns: ``places``, which tell the effects apart; blocks; ratio, low, high (to four digits);
     verdict; margin and detectable in per cent; blocks_needed; remark, if there is one to any, that
     some turns were much dearer.
     """
@@ -33,7 +33,7 @@ def effect_table(effects: pl.DataFrame, *places: str | pl.Expr) -> pl.DataFrame:
     shown = effects.select(
         *places,
         "blocks",
-        pl.col("ratio", "low", "high").round(3),
+        pl.col("ratio", "low", "high").round_sig_figs(4),
         "verdict",
         (pl.col("margin", "detectable") * 100).round(1).name.suffix(", %"),
         "blocks_needed",
@@ -79,10 +79,10 @@ def verdict_table(
 
     ``counted`` is by claim its ratio in instructions, by the record named ``counted_in``: see
     ``claims_counted``.  Columns: text, source, metric, published_ratio, ratio, low, high, beside
-    (to three digits), blocks, verdict.  Where a claim's work has been counted also instructions,
+    (to four digits), blocks, verdict.  Where a claim's work has been counted also instructions,
     counted_in, and remark, where that ratio is far from the measured one.
     """
-    ratios = pl.col("published_ratio", "ratio", "low", "high", "beside").round(3)
+    ratios = pl.col("published_ratio", "ratio", "low", "high", "beside").round_sig_figs(4)
     shown = judged.select("text", "source", "metric", ratios, "blocks", "verdict")
     found = [counted.get(claim) for claim in judged["claim"]]
     if not any(found):

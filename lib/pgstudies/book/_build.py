@@ -19,6 +19,7 @@ from ..paths import HTML, ROOT, SITE
 from ..rooms import contents, in_contents, rooms
 from ..studies.run import run_study
 from ..terminal import say
+from ._first_page import lead_on
 from .judging import keep
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def build(html: Path = HTML) -> Path:
     log.write_text(output, encoding="utf-8")
     if done.returncode != 0:
         raise NotebookError(f"The book was not built: {_first_complaint(output)} ({log} has more).")
+    lead_on(html / "index.html")
     return html / "index.html"
 
 

@@ -11,12 +11,11 @@ import polars as pl
 from IPython.display import HTML
 
 from ..analysis import origins
-from ..charts import OUTCOMES, outcome_of, ratio_text
+from ..charts import OUTCOMES, agreement_with, outcome_of, ratio_text
 from ..records import made_where
 from ..templates import environment
 from ._scorecard import in_sum
 from .checks import doubtful_machines, in_short, read_checks
-from .score_text import interval_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,10 +36,7 @@ def score_front(cards: pl.DataFrame) -> HTML:
     doubtful = doubtful_machines(read_checks())
     studies = []
     for (study,), part in cards.group_by("study", maintain_order=True):
-        told = part.filter("reference") if part["reference"].any() else part.filter("current")
-        own = part.filter("current", ~pl.col("reference"), pl.col("record").is_not_null())
-        own = own if part["reference"].any() else own.clear()
-        beside = {row["claim"]: shown(row) for row in own.iter_rows(named=True)}
+        told, own = now_and_here(part)
         origin = origins()[str(study)]
         studies.append(
             {
@@ -53,14 +49,40 @@ def score_front(cards: pl.DataFrame) -> HTML:
                 "about": judged_where(told.row(0, named=True)),
                 "own": judged_where(own.row(0, named=True)) if own.height else "",
                 "own_sum": in_sum(own) if own.height else "",
-                "claims": [
-                    shown(row) | {"own": beside.get(row["claim"]), "left": left(row)}
-                    for row in told.iter_rows(named=True)
-                ],
+                "claims": [row | {"left": left(row)} for row in side_by_side(part)],
             }
         )
     legend = list(OUTCOMES.values())
     return _html("score_front", studies, legend, PICTURE)
+
+
+def now_and_here(part: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The rows of a study in a ``scorecard`` that say what is so now, and those of this machine.
+
+    Now is the newest reference record, or without one the current record, which then is not a
+    second time this machine's.
+    """
+    if not part["reference"].any():
+        return part.filter("current"), part.clear()
+    told = part.filter("reference").unique("claim", keep="first", maintain_order=True)
+    own = part.filter("current", ~pl.col("reference"), pl.col("record").is_not_null())
+    missing = part.filter("current").join(told, on="claim", how="anti")
+    return pl.concat([told, missing]), own
+
+
+def side_by_side(part: pl.DataFrame) -> list[dict[str, Any]]:
+    """The claims of a study: what is so now as ``shown``, with this machine's as ``own``.
+
+    ``own`` has the key agreement: see ``agreement_with``; it is None where there is no run here.
+    """
+    told, own = now_and_here(part)
+    beside = {row["claim"]: row for row in own.iter_rows(named=True)}
+    rows = []
+    for row in told.iter_rows(named=True):
+        here = beside.get(row["claim"])
+        agreement = {"agreement": agreement_with(row["verdict"], here["verdict"])} if here else {}
+        rows.append(shown(row) | {"own": shown(here) | agreement if here else None})
+    return rows
 
 
 PICTURE = {"width": 120, "gone": 40.0, "published": 80.0}
@@ -130,6 +152,23 @@ def shown(row: Mapping[str, Any]) -> dict[str, Any]:
         "figures": (ratio, interval) if ratio else None,
         "published": ratio_text(row["published_ratio"]),
     }
+
+
+def interval_text(row: Mapping[str, Any]) -> str:
+    """Our ratio and its interval, such as "1.75 (1.47 to 2.07)"."""
+    if row["low"] is None:
+        within = "no interval"
+    elif row["low"] == row["high"]:
+        within = "in every block"
+    else:
+        within = f"{ratio_text(row['low'])} to {ratio_text(row['high'])}"
+    return f"{ratio_text(row['ratio'])} ({within})"
+
+
+def then_and_now(row: Mapping[str, Any]) -> str:
+    """The published ratio and ours with its interval, such as "published 2.00, now 1.75 (…)"."""
+    published = ratio_text(row["published_ratio"])
+    return f"published {published}, now {interval_text(row)}"
 
 
 def judged_where(row: Mapping[str, Any]) -> str:

@@ -27,7 +27,7 @@ from ..studies.executed import book_runs
 from .judging import judged
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from ..records.reading import Record
 
@@ -58,11 +58,15 @@ _RELEASE = re.compile(r"\d\d+|\d\.\d+")
 
 
 def scorecard(
-    study: str | None = None, *, records: Literal["current", "reference", "all"] = "all"
+    study: str | None = None,
+    *,
+    records: Literal["current", "reference", "all"] = "all",
+    own: Collection[str] | None = None,
 ) -> pl.DataFrame:
     """Every claim (of ``study``) by the record its page rests on, and by others.
 
-    ``records`` says by which: the current one alone, the reference record beside it, or all.
+    ``records`` says by which: the current one alone, the reference record beside it, or all.  Of
+    studies that are not in ``own``, where this is given, the reference record alone counts.
 
     Columns, those of ``SCHEMA``: holds_when, what would count as holding; metric, what it is judged
     by; published_ratio at the size of the run; ratio with its 95 % interval from low to high;
@@ -85,8 +89,12 @@ def scorecard(
     in_book = {run.study: run.record for run in book_runs(paths.STUDIES) if run.record}
     rows = []
     for name in [study] if study else known:
-        found = _records(name, in_book.get(name))
         reference = _reference(name)
+        if own is None or name in own:
+            found = _records(name, in_book.get(name))
+        else:
+            at = [paths.REFERENCE_RECORDS / name / reference] if reference else []
+            found = list(readable_records(map(str, at)))
         if records != "all":
             found = found[:1] + [
                 r for r in found[1:] if records == "reference" and r.path.name == reference

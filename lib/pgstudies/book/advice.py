@@ -6,23 +6,34 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from ..analysis import meanings, of_all_runs, origins
+from ..analysis import (
+    meanings,
+    of_all_runs,
+    origins,
+    paired_effects,
+    round_values,
+    with_interval,
+)
 from ..errors import StudyError
 from ..records import (
     builds_note,
     fullest_counts,
     open_case,
     read_info,
+    read_record,
     reference_verdicts,
     units_counted,
     where_of,
 )
 from ..rooms import rooms
 from ..terminal import printable
-from .score_text import WIDTH, interval_text, wrapped
+from ._score_table import then_and_now
+from .score_text import WIDTH, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from ..records import Record
 
 
 _INDENT = 2
@@ -38,7 +49,8 @@ MOST_UNITS = 12
 
 _CARD: dict[str, pl.DataType] = {
     **dict.fromkeys(["study", "claim", "about", "sentence"], pl.String()),
-    **dict.fromkeys(["before", "after", "ratio", "low", "high"], pl.Float64()),
+    **dict.fromkeys(["before", "after", "published_ratio", "ratio"], pl.Float64()),
+    **dict.fromkeys(["low", "high"], pl.Float64()),
     **dict.fromkeys(["verdict", "where"], pl.String()),
 }
 
@@ -47,9 +59,9 @@ def advice() -> pl.DataFrame:
     """What the verdicts of the reference records mean for whoever runs a server.
 
     Columns: study, claim, about (a setting or a thing), sentence, before and after (the releases
-    that a change lies between, null for what is no matter of releases), ratio with its 95 %
-    interval from low to high, verdict, where: release, machine, date and size of the record, and
-    for a change between releases how these were built, where that differs.
+    that a change lies between, null for what is no matter of releases), published_ratio, ratio now
+    with its 95 % interval from low to high, verdict, where: release, machine, date and size of the
+    record, and for a change between releases how these were built, where that differs.
     """
     found = [pl.DataFrame(schema=_CARD)]
     for study in origins():
@@ -59,7 +71,9 @@ def advice() -> pl.DataFrame:
         directory, judged = known[0], of_all_runs(study, *known)
         info = read_info(directory)
         builds = [pl.lit(note) for note in [builds_note(info)] if note]
-        figures = judged.select("claim", "ratio", "low", "high", "verdict", "baseline", "candidate")
+        figures = judged.select(
+            "claim", "published_ratio", "ratio", "low", "high", "verdict", "baseline", "candidate"
+        )
         found.append(
             meanings(study, judged)
             .join(figures, on="claim", maintain_order="left")
@@ -86,16 +100,8 @@ def counted_between(before: str, after: str) -> pl.DataFrame:
     (instructions of one unit), ratio; what changed most first.  Raises StudyError for a release
     that was not counted, and where ``before`` is not the older one.
     """
-    record = fullest_counts()
-    if record is None:
-        counting = " or ".join(rooms("counts"))
-        raise StudyError(f"There is no record of counts: run `pgstudies run {counting}`.")
+    record, _ = _counted_releases(before, after)
     counts = units_counted(record)
-    arms = record.arms.filter(pl.col("copy_of").is_null())["name"]
-    known = arms.filter(arms.str.contains(r"^\d+(\.\d+)?$")).to_list()  # "this server" is none
-    for release in (before, after):
-        if release not in known:
-            raise StudyError(f"Release {release} was not counted; there is {', '.join(known)}.")
     if float(before) >= float(after):
         raise StudyError(
             f"An upgrade goes to a newer release, and {after} is not newer than {before}."
@@ -112,6 +118,144 @@ def counted_between(before: str, after: str) -> pl.DataFrame:
         .filter(pl.max_horizontal(ratio, 1 / ratio) >= WORTH_TELLING)
         .sort(pl.max_horizontal(ratio, 1 / ratio), descending=True, maintain_order=True)
     )
+
+
+WORTH_A_SENTENCE = 1.10
+"""A count that changed by more has a sentence."""
+
+
+def counted_in_words(units: pl.DataFrame) -> list[str]:
+    """A sentence for each unit of ``counted_between`` that changed by more than a tenth.
+
+    It says how much more or fewer instructions that is alone, and from least to most while
+    transactions are open, with subtransactions in them or without.
+    """
+    far = pl.max_horizontal("ratio", 1 / pl.col("ratio")) > WORTH_A_SENTENCE
+    return [
+        f"{str(unit)[0].upper()}{str(unit)[1:]}: {'; '.join(_in_words(part))}."
+        for (unit,), part in units.filter(far).group_by("unit", maintain_order=True)
+    ]
+
+
+def _in_words(part: pl.DataFrame) -> Iterator[str]:
+    """What became of a unit: alone, with open transactions, and with subtransactions in them."""
+    holders = (
+        ("", (pl.col("open") == 0)),
+        (" with open transactions", (pl.col("open") > 0) & (pl.col("nested") == 0)),
+        (" with open transactions that have subtransactions", pl.col("nested") > 0),
+    )
+    for words, which in holders:
+        found = part.filter(which).sort("ratio")
+        if found.height:
+            row = found.row(0, named=True)
+            counts = f" ({row['before']:,.0f}, then {row['after']:,.0f})" if not words else ""
+            yield f"{_changes(found['ratio'])} instructions{counts}{words}"
+
+
+def _changes(ratios: pl.Series) -> str:
+    """From the least of these to the most, such as "17 to 20 % more"; they are sorted."""
+    both = []
+    for word, side in (("fewer", ratios.filter(ratios < 1)), ("more", ratios.filter(ratios > 1))):
+        changes = sorted(100 * abs(ratio - 1) for ratio in side)
+        ends = dict.fromkeys(f"{change:.0f}" for change in (*changes[:1], *changes[-1:]))
+        both += [f"{' to '.join(ends)} % {word}"] if changes else []
+    return " and ".join(both)
+
+
+def counted_by_release(run: str) -> pl.DataFrame:
+    """Instructions of each class of work in every release, relative to the release you run.
+
+    Columns: work, the unit without what is in brackets; units, how many there are of it; then the
+    releases, the newest first: the geometric mean of their units' ratios, without open
+    transactions.  Raises StudyError for a release that was not counted.
+    """
+    record, known = _counted_releases(run)
+    counts = units_counted(record).filter(pl.col("open") == 0, pl.col("arm").is_in(known))
+    one = counts.filter(arm=run).select("unit", here="instructions")
+    ratios = counts.join(one, on="unit", maintain_order="left").with_columns(
+        ratio=(pl.col("instructions") / pl.col("here")).log(),
+        work=pl.col("unit").str.replace(r" \(.*\)$", ""),
+    )
+    means = ratios.group_by("work", "arm", maintain_order=True).agg(
+        pl.col("ratio").mean().exp(), units=pl.len()
+    )
+    return means.pivot(
+        "arm", on_columns=known[::-1], index=["work", "units"], values="ratio", maintain_order=True
+    )
+
+
+_TIMED = "cpu_s"
+
+
+def timed_by_release(run: str) -> pl.DataFrame:
+    """CPU time of each class of work in other releases, relative to the release you run.
+
+    By the newest reference records whose arms are releases and took turns, of releases that were
+    built alike.  Columns: study; work, the step with its case of the most samples; the releases,
+    the newest first: the ratio with its 95 % interval.  No rows where there is no such record.
+    """
+    found = []
+    for study in origins():
+        known = reference_verdicts(study)
+        record = read_record(known[0]) if known else None
+        arms = _built_alike(record, run) if record else []
+        if record and len(arms) > 1:
+            found.append(_timed(record, arms, run).with_columns(study=pl.lit(study)))
+    table = pl.concat([pl.DataFrame(schema=_TIMES), *found], how="diagonal")
+    releases = sorted((name for name in table.columns if name not in _TIMES), key=float)
+    return table.select(*_TIMES, *releases[::-1])
+
+
+_TIMES = dict.fromkeys(["study", "work"], pl.String())
+
+
+def _built_alike(record: Record, run: str) -> list[str]:
+    """The arms that differ from that of ``run`` in their release alone, and are built like it."""
+    arms = record.arms.filter(pl.col("copy_of").is_null(), pl.col("not_run").is_null())["name"]
+    own = next((arm for arm in arms if _release(arm) == run), None)
+    if own is None:
+        return []
+    suffix, built = own.removeprefix(run), record.built_with
+    return [
+        arm
+        for arm in arms
+        if arm == f"{_release(arm)}{suffix}" and built.get(arm) == built.get(own) is not None
+    ]
+
+
+def _release(arm: str) -> str:
+    return arm.partition(",")[0]
+
+
+def _timed(record: Record, arms: list[str], run: str) -> pl.DataFrame:
+    samples = record.samples.filter(pl.col("arm").is_in(arms), pl.col("metric") == _TIMED)
+    most = pl.len().over("step", "case")
+    samples = samples.filter(most == most.max().over("step")).filter(
+        pl.col("case") == pl.col("case").min().over("step")
+    )
+    (own,) = (arm for arm in arms if _release(arm) == run)
+    by = ["step", "case", "metric"]
+    effects = paired_effects(round_values(samples, by=by), baseline=own, by=by)
+    shown = effects.select(
+        pl.format("{} ({})", "step", "case").alias("work"),
+        release=pl.col("candidate").str.split(",").list.first(),
+        ratio=with_interval(),
+    )
+    return shown.pivot("release", index="work", values="ratio", maintain_order=True)
+
+
+def _counted_releases(*wanted: str) -> tuple[Record, list[str]]:
+    """The record of counts, and the releases in it; raises StudyError where one is not in it."""
+    record = fullest_counts()
+    if record is None:
+        counting = " or ".join(rooms("counts"))
+        raise StudyError(f"There is no record of counts: run `pgstudies run {counting}`.")
+    arms = record.arms.filter(pl.col("copy_of").is_null())["name"]
+    known = arms.filter(arms.str.contains(r"^\d+(\.\d+)?$")).to_list()  # "this server" is none
+    for release in wanted:
+        if release not in known:
+            raise StudyError(f"Release {release} was not counted; there is {', '.join(known)}.")
+    return record, known
 
 
 def counted_builds(before: str, after: str) -> str:
@@ -147,6 +291,9 @@ def _lines(before: str | None, after: str | None) -> Iterator[str]:
         units = counted_between(before, after)
         yield f"From release {before} to {after}"
         yield "=" * WIDTH
+        for sentence in counted_in_words(units):
+            yield from wrapped(sentence, _INDENT)
+        yield ""
         yield from _told(crossed(cards, before, after))
         yield from _counted(units, before, after)
         yield from wrapped(counted_builds(before, after))
@@ -165,7 +312,13 @@ def _lines(before: str | None, after: str | None) -> Iterator[str]:
 
 def crossed(cards: pl.DataFrame, before: str, after: str) -> pl.DataFrame:
     """The rows of ``advice`` about changes that lie between two releases."""
-    return cards.filter(pl.col("before") >= float(before), pl.col("after") <= float(after))
+    within = cards.filter(pl.col("before") >= float(before), pl.col("after") <= float(after))
+    return newest_first(within)
+
+
+def newest_first(cards: pl.DataFrame) -> pl.DataFrame:
+    """The rows of ``advice`` by the release that brought a change, the newest first."""
+    return cards.sort("after", "before", descending=True, maintain_order=True)
 
 
 def _told(cards: pl.DataFrame) -> Iterator[str]:
@@ -175,7 +328,7 @@ def _told(cards: pl.DataFrame) -> Iterator[str]:
         yield f"{about}"
         for row in part.iter_rows(named=True):
             yield from wrapped(row["sentence"], _INDENT)
-            told = f"{row['study']}: {interval_text(row)}, {row['verdict']}; {row['where']}"
+            told = f"{row['study']}: {then_and_now(row)}, {row['verdict']}; {row['where']}"
             yield from wrapped(f"[{told}]", _INDENT)
         yield ""
 

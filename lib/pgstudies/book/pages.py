@@ -13,6 +13,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..records import INFO
+from .citing import with_more_downloads
+
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
@@ -40,7 +43,7 @@ _NO_PROSE = re.compile(r"(`[^`]*`|\[[^\]]*\]\([^)]*\)|<[^>]*>|\{[^}]*\}`[^`]*`)"
 
 def page_of(document: Document) -> Document:
     """An executed notebook as its page shows it."""
-    cells = _linked([_folded(cell) for cell in document["cells"]])
+    cells = _linked(_with_code_together([_folded(cell) for cell in document["cells"]]))
     top = [cell for tag in TOP for cell in cells if tag in _tags(cell)]
     rest = [cell for cell in cells if not set(TOP) & set(_tags(cell))]
     return document | {"cells": [*rest[:1], *top, *rest[1:]]}
@@ -59,6 +62,42 @@ def _folded(cell: dict[str, Any]) -> dict[str, Any]:
         more.append("remove-input")
         tags = [tag for tag in tags if tag != "hide-input"]
     return cell | {"metadata": cell["metadata"] | {"tags": [*tags, *more]}} if more else cell
+
+
+HEADING = re.compile(r"^## ", re.MULTILINE)
+
+
+CODE, DETAILS = "Show the code of this section", "Show the details"
+"""What the bars say that unfold a section's hidden code, and a folded output."""
+
+
+def _with_code_together(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The cells with the hidden code of a section in one cell at its end, and not each in a bar."""
+    done: list[dict[str, Any]] = []
+    hidden: list[str] = []
+    for cell in cells:
+        if cell["cell_type"] == "markdown" and HEADING.search("".join(cell["source"])):
+            done += _code_of(hidden)
+            hidden = []
+        tags = _tags(cell)
+        if cell["cell_type"] == "code" and {"hide-input", *TOP} & set(tags):
+            hidden.append("".join(cell["source"]).strip())
+            tags = [tag for tag in tags if tag != "hide-input"] + ["remove-input"]
+            prompt = {"mystnb": {"code_prompt_show": DETAILS}} if "hide-output" in tags else {}
+            cell = cell | {"metadata": cell["metadata"] | {"tags": tags} | prompt}  # noqa: PLW2901
+        done.append(cell)
+    return done + _code_of(hidden)
+
+
+def _code_of(sources: list[str]) -> list[dict[str, Any]]:
+    """A folded cell of these sources; none without any."""
+    if not sources:
+        return []
+    about = {"tags": ["hide-input"], "mystnb": {"code_prompt_show": CODE}}
+    text = "\n\n".join(sources)
+    mark = f"code-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    cell = {"cell_type": "code", "id": mark, "source": text, "metadata": about}
+    return [cell | {"outputs": [], "execution_count": None}]
 
 
 def _linked(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -126,9 +165,13 @@ def _large_files_beside(document: Document, outdir: Path, *, depth: int) -> Docu
         (outdir / file).write_bytes(content)
         return f"{head}{'../' * depth}{file}"
 
+    record = Path(document["metadata"].get("pgstudies", {}).get("record", ""))
     for cell in document["cells"]:
         for output in cell.get("outputs", []):
             html = output.get("data", {}).get("text/html")
             if html is not None:
-                output["data"]["text/html"] = _INSIDE.sub(moved, "".join(html))
+                text = "".join(html)
+                if (record / INFO).exists():
+                    text = with_more_downloads(text, record, outdir, depth=depth)
+                output["data"]["text/html"] = _INSIDE.sub(moved, text)
     return document

@@ -5,16 +5,17 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
+
 from ..analysis import origins
-from ..charts import OUTCOMES, outcome_of, ratio_text
+from ..charts import OUTCOMES, outcome_of
 from ..terminal import printable
+from ._score_table import interval_text, now_and_here, side_by_side
 from ._scorecard import in_sum
 from .checks import doubtful_machines, read_checks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    import polars as pl
 
 
 WIDTH = 79
@@ -26,38 +27,38 @@ _INDENT = 2
 _COLUMN = _INDENT + max(map(len, OUTCOMES)) + 2  # where what stands beside the verdict begins
 
 
+_PUBLISHED = len("published ")
+
+
 _FIGURES = len("0.0858 (0.0585 to 0.0126)")
 
 
 def in_text(cards: pl.DataFrame) -> str:
-    """The current rows of a ``scorecard``: each study's claims, then how many came to what."""
-    current = cards.filter("current")
+    """A ``scorecard``, study by study: published, now and this machine; then how many came to what.
+
+    Now is the reference records' verdict, or without a reference that of the current record.
+    """
     lines: list[str] = []
-    for (study,), part in current.group_by("study", maintain_order=True):
+    for (study,), part in cards.group_by("study", maintain_order=True):
         lines += [*_study(str(study), part), ""]
-    lines += wrapped(in_sentence(current))
+    lines += wrapped(in_sentence(cards))
     lines += wrapped(
-        "Ratios are candidate / baseline: ours with its 95 % interval, then the published one. "
+        "Ratios are candidate / baseline: published, then ours with its 95 % interval. "
         "Weaker: less than half as large on a logarithmic scale."
     )
     return "\n".join(map(printable, lines))
 
 
 def in_sentence(cards: pl.DataFrame) -> str:
-    """The sum of the current rows of a ``scorecard`` in one sentence."""
-    current = cards.filter("current")
-    return f"{current.height} {'claim' if current.height == 1 else 'claims'}: {in_sum(current)}."
+    """How many claims of a ``scorecard`` came to what, now and on this machine, in words."""
+    told, own = (pl.concat(tables) for tables in zip(*_by_study(cards), strict=True))
+    words = f"{told.height} {'claim' if told.height == 1 else 'claims'}: {in_sum(told)}."
+    return f"{words} This machine, {own.height}: {in_sum(own)}." if own.height else words
 
 
-def interval_text(row: Mapping[str, Any]) -> str:
-    """Our ratio and its interval, such as "1.75 (1.47 to 2.07)"."""
-    if row["low"] is None:
-        within = "no interval"
-    elif row["low"] == row["high"]:
-        within = "in every block"
-    else:
-        within = f"{ratio_text(row['low'])} to {ratio_text(row['high'])}"
-    return f"{ratio_text(row['ratio'])} ({within})"
+def _by_study(cards: pl.DataFrame) -> list[tuple[pl.DataFrame, pl.DataFrame]]:
+    parts = cards.partition_by("study", maintain_order=True)
+    return [now_and_here(part) for part in parts or [cards]]
 
 
 def _study(study: str, part: pl.DataFrame) -> Iterator[str]:
@@ -69,21 +70,32 @@ def _study(study: str, part: pl.DataFrame) -> Iterator[str]:
     else:
         yield from (*wrapped(origin.title), *wrapped(post))
     yield "=" * WIDTH
-    yield from wrapped(in_sum(part))
-    usual = _usual(part)
+    told, own = now_and_here(part)
+    for name, rows in (("Now", told), ("This machine", own)):
+        if rows.height:
+            yield from _about(name, rows)
+    yield ""
+    yield f"{'':{_COLUMN}}{'published':{_PUBLISHED}}now, with its 95 % interval"
+    usual = _usual(told)
+    for row in side_by_side(part):
+        yield from _claim(row, usual)
+
+
+def _about(name: str, rows: pl.DataFrame) -> Iterator[str]:
+    """What came of the rows, and by which run."""
+    yield from wrapped(f"{name}: {in_sum(rows)}")
+    usual = _usual(rows)
     if usual["record"] is not None:
-        several = max(part["runs"].drop_nulls().to_list(), default=1)
+        several = max(rows["runs"].drop_nulls().to_list(), default=1)
         runs = f", with {several - 1} more alike" if several > 1 else ""
         yield from wrapped(
             f"{usual['host']}, PostgreSQL {usual['server']}, {usual['date']} UTC, "
             f"{usual['blocks']} blocks, {usual['profile'] or 'unknown'} size{runs}"
-            f"{'; ' if usual['builds'] else ''}{usual['builds'] or ''}"
+            f"{'; ' if usual['builds'] else ''}{usual['builds'] or ''}",
+            _INDENT,
         )
-    if doubtful_machines(read_checks()) & set(part["machine"]):
+    if doubtful_machines(read_checks()) & set(rows["machine"]):
         yield "MARKED: measuring failed a check on this host (its page says which)."
-    yield ""
-    for row in part.iter_rows(named=True):
-        yield from _claim(row, usual)
 
 
 def _usual(part: pl.DataFrame) -> dict[str, Any]:
@@ -103,11 +115,14 @@ def _claim(row: Mapping[str, Any], usual: Mapping[str, Any]) -> Iterator[str]:
         remarks.insert(0, f"{row['blocks']} blocks")
     told = "; ".join(filter(None, remarks))
     if row["ratio"] is not None:
-        published = f"published {ratio_text(row['published_ratio'])}"
-        told = f"{interval_text(row):{_FIGURES}}  {published:16}  {told}".rstrip()
+        told = f"{row['published']:{_PUBLISHED}}{interval_text(row):{_FIGURES}}  {told}".rstrip()
     lines = wrapped(told, _COLUMN) or [""]
     yield f"{' ' * _INDENT}{word:{_COLUMN - _INDENT}}{lines[0].strip()}".rstrip()
     yield from lines[1:]
+    own = row["own"]
+    if own:
+        figures = f": {interval_text(own)}" if own["ratio"] is not None else ""
+        yield from wrapped(f"this machine {own['agreement']}{figures}", _COLUMN)
     yield from wrapped(row["text"], _COLUMN)
 
 

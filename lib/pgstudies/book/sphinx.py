@@ -18,6 +18,7 @@ from ..charts.markup import chart_markup
 from ..charts.style import MIME
 from ..errors import StudyError
 from ..files import write_file
+from .citing import cite_page
 from .pages import answer_first
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("env-get-outdated", executed_pages)
     app.connect("builder-inited", require_pages)
     app.connect("source-read", answer_first)
+    app.connect("html-page-context", cite_page)
     app.connect("build-finished", write_vega_bundle)
     app.connect("build-finished", light_without_scripts)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

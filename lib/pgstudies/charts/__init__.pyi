@@ -6,6 +6,7 @@ from .effects import effect_chart as effect_chart
 from .markup import chart_markup as chart_markup
 from .outcomes import OUTCOMES as OUTCOMES
 from .outcomes import Outcome as Outcome
+from .outcomes import agreement_with as agreement_with
 from .outcomes import outcome_of as outcome_of
 from .outcomes import ratio_text as ratio_text
 from .series import block_chart as block_chart

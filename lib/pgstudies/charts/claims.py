@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 from IPython.display import HTML
 
+from .. import paths
 from ..analysis import claim_marks, claims_changed, meanings, of_all_runs
 from ..records import read_info, reference_verdicts, where_of
 from ..rooms import find_room
-from .outcomes import outcome_of, ratio_text
+from .outcomes import agreement_with, outcome_of, ratio_text
 from .tables import TEMPLATES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from ..records import Record
 
@@ -28,23 +29,28 @@ FAR = 1.5
 
 
 def verdict_strip(judged: pl.DataFrame, record: Record) -> HTML:
-    """The claims in a few lines: published, found here, verdict, and the interval as a picture.
+    """The claims in a few lines: published, now, verdict, and the interval as a picture.
 
-    ``judged`` is the table of ``judge`` on ``record``.  A column more has what the reference
-    records say together, unless ``record`` is the only one of them.
+    ``judged`` is the table of ``judge`` on ``record``.  *Now* is what the reference records say
+    together, and a column more has what ``record`` says and whether that agrees; without a
+    reference, or where ``record`` is the only one, *now* is ``record`` itself.
     """
-    found = reference_verdicts(record.info["study"])
-    reference: dict[str, Any] = {}
-    there = ""
+    study = record.info["study"]
+    found = reference_verdicts(study)
+    own = {row["claim"]: row for row in judged.iter_rows(named=True)}
+    now, there = own, ""
+    is_kept = (paths.REFERENCE_RECORDS / study / record.path.name).exists()
     if found is not None:
-        kept = of_all_runs(record.info["study"], *found)
+        kept = of_all_runs(study, *found)
         if found[0].name != record.path.name or kept["luck"].count():
-            reference = {row["claim"]: _shown(row) for row in kept.iter_rows(named=True)}
             there = ", ".join([where_of(read_info(found[0])), *_runs(kept)])
-    place = _scale(judged)
+            known = {row["claim"]: row for row in kept.iter_rows(named=True)}
+            now = {claim: known.get(claim, row) for claim, row in own.items()}
+    place = _scale(now.values())
     rows = [
-        _shown(row) | {"picture": _picture(row, place), "reference": reference.get(row["claim"])}
-        for row in judged.iter_rows(named=True)
+        _shown(row)
+        | {"picture": _picture(row, place), "own": _beside(row, own[claim]) if there else None}
+        for claim, row in now.items()
     ]
     text = TEMPLATES.get_template("claims.html").render(
         rows=rows,
@@ -52,8 +58,9 @@ def verdict_strip(judged: pl.DataFrame, record: Record) -> HTML:
         width=PICTURE,
         one=place(1.0),
         here=record.where,
+        run="this record" if is_kept else "this machine",
         there=there,
-        changed=claims_changed(record.info["study"], record.info.get("claims")),
+        changed=claims_changed(study, record.info.get("claims")),
         since=_since(record),
     )
     return HTML(text)  # type: ignore[no-untyped-call]
@@ -73,6 +80,11 @@ def _since(record: Record) -> list[str]:
         ),
         *([f"The run was begun after {len(seen)} alike: {', '.join(seen)}."] if seen else []),
     ]
+
+
+def _beside(now: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run says of a claim, and whether that agrees with the reference."""
+    return _shown(own) | {"agreement": agreement_with(now["verdict"], own["verdict"])}
 
 
 def _runs(kept: pl.DataFrame) -> list[str]:
@@ -138,12 +150,11 @@ def distance(row: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _scale(judged: pl.DataFrame) -> Callable[[float], float]:
+def _scale(rows: Iterable[Mapping[str, Any]]) -> Callable[[float], float]:
     """From a ratio to its place in the picture: one logarithmic scale for all rows, 1 in it."""
     columns = ("published_ratio", "ratio", "low", "high")
-    known = [value for name in columns for value in judged[name].drop_nulls() if value > 0]
-    logs = [math.log(value) for value in [*known, 0.99, 1.01]]
-    low, high = min(logs), max(logs)
+    logs = [math.log(row[name]) for row in rows for name in columns if (row[name] or 0) > 0]
+    low, high = min([*logs, -0.01]), max([*logs, 0.01])
     return lambda value: round(6 + (PICTURE - 12) * (math.log(value) - low) / (high - low), 1)
 
 

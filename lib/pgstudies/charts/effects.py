@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import altair as alt
 import polars as pl
 
+from ..analysis import all_claims
 from .style import (
     NEUTRAL,
     WIDTH,
@@ -15,6 +16,7 @@ from .style import (
     arm_shapes,
     described,
     faded,
+    log_ticks,
     present,
     require,
 )
@@ -100,7 +102,8 @@ def effect_chart(
     shape = alt.Shape("verdict:N").scale(
         domain=verdicts, range=[VERDICTS.get(v, "stroke") for v in verdicts]
     ).legend(orient="bottom", symbolFillColor=NEUTRAL, symbolStrokeColor=NEUTRAL)  # fmt: skip
-    x = alt.X("ratio:Q").scale(scale).title(legend).axis(format="~r", tickCount=8)
+    drawn = (value for name in _RATIO_TITLES if name in data.columns for value in data[name])
+    x = alt.X("ratio:Q").scale(scale).title(legend).axis(format="~r", values=log_ticks(drawn))
     layers = [
         alt.Chart(bands)
         .mark_bar(color=NEUTRAL, opacity=0.18)
@@ -142,14 +145,15 @@ _SIDE = 400
 def beside_chart(judged: pl.DataFrame, *, description: str) -> alt.LayerChart:
     """Every published ratio against ours with its interval; on the diagonal the two are equal.
 
-    Columns of ``judged``, such as ``judge`` returns: claim, the label of a point, published_ratio,
-    ratio, low, high, and verdict.  Rows without one of the two ratios are left out.  Right of the
-    vertical line and above the horizontal one the candidate costs more.  Raises StudyError when a
-    column is missing, there are no rows or the description is empty.
+    Columns of ``judged``, such as ``judge`` returns: claim, of which the name is the label of a
+    point, published_ratio, ratio, low, high, and verdict.  Rows without one of the two ratios are
+    left out.  Right of the vertical line and above the horizontal one the candidate costs more.
+    Raises StudyError when a column is missing, there are no rows or the description is empty.
     """
     needed = ["claim", "published_ratio", "ratio", "low", "high", "verdict"]
     require(judged, needed, "beside_chart")
-    data = judged.select(*needed, *present(judged, "text")).drop_nulls(["published_ratio", "ratio"])
+    data = _named(judged.select(*needed, *present(judged, "text")))
+    data = data.drop_nulls(["published_ratio", "ratio"])
     require(data, needed, "beside_chart")
     numbers = data.select("published_ratio", "ratio", "low", "high").to_numpy().ravel()
     seen = [1.0, *(float(number) for number in numbers if number > 0)]
@@ -158,7 +162,8 @@ def beside_chart(judged: pl.DataFrame, *, description: str) -> alt.LayerChart:
     x = alt.X("published_ratio:Q").scale(scale).title("published ratio, one run")
     y = alt.Y("ratio:Q").scale(scale).title("ours, with its 95 % interval")
     ends = alt.Chart(pl.DataFrame({"published_ratio": [least, most], "ratio": [least, most]}))
-    base = alt.Chart(data).encode(x=x.axis(format="~r", tickCount=6))
+    ticks = log_ticks(seen)
+    base = alt.Chart(data).encode(x=x.axis(format="~r", values=ticks))
     names = data["claim"].unique(maintain_order=True).to_list()
     legend: Any = alt.Legend(orient="right", direction="vertical", columns=1)
     color = alt.Color("claim:N").scale(arm_scale(names)).legend(legend)
@@ -181,7 +186,7 @@ def beside_chart(judged: pl.DataFrame, *, description: str) -> alt.LayerChart:
             y=alt.Y("low:Q").scale(scale), y2="high:Q", color=color, opacity=faded(picked)
         ),
         base.mark_point(size=70).encode(
-            y=y.axis(format="~r", tickCount=6),
+            y=y.axis(format="~r", values=ticks),
             color=color,
             shape=shape,
             opacity=faded(picked),
@@ -193,3 +198,12 @@ def beside_chart(judged: pl.DataFrame, *, description: str) -> alt.LayerChart:
         width=_SIDE, height=_SIDE, padding={"left": 12, "top": 4, "right": 30, "bottom": 4}
     )
     return described(chart.add_params(picked), description)
+
+
+def _named(judged: pl.DataFrame) -> pl.DataFrame:
+    """The table with the names of claims in place of their ids, where their words are known."""
+    if "text" not in judged.columns:
+        return judged
+    names = all_claims().select("claim", "text", "name").unique(["claim", "text"])
+    found = judged.join(names, on=["claim", "text"], how="left", maintain_order="left")
+    return found.with_columns(claim=pl.coalesce("name", "claim")).drop("name")

@@ -65,6 +65,25 @@ def outcome_of(verdict: str) -> Outcome:
     return OUTCOMES[verdict.partition(":")[0]]
 
 
+_OPEN = {"inconclusive", NOT_REPLICATED, NOT_JUDGED, NOT_TESTED}
+
+
+_SAME = {"holds", "holds, half not shown"}
+
+
+def agreement_with(reference: str, verdict: str) -> str:
+    """What a run's verdict says beside that of the reference records: "agrees", "differs: gone".
+
+    Where one of the two decides nothing it is the run's own word, such as "inconclusive".
+    """
+    known, own = outcome_of(reference).word, outcome_of(verdict).word
+    if own in _OPEN or (known in _OPEN and known != own):
+        return own
+    if known == own or {known, own} <= _SAME:
+        return "agrees"
+    return f"differs: {own}"
+
+
 def ratio_text(value: float | None) -> str:
     """A ratio to three digits; a dash for none."""
     if value is None:

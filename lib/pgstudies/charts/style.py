@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import altair as alt
@@ -38,7 +39,10 @@ FURTHER_PATCHED = ("#e0568a", "#c8322a", "#bb6d14")
 PUBLISHED = ("#6b6b6b", "#8c8c8c")
 
 
-CANDIDATES = ("#009e73", "#cc79a7", "#a67c00", "#7f6cd0", "#7a7a7a")
+CANDIDATES = (
+    *("#009e73", "#cc79a7", "#a67c00", "#7f6cd0", "#7a7a7a"),
+    *("#2f93a8", "#a3643b", "#7d8f2e", "#a45bb8", "#b8574f"),
+)
 
 
 NEUTRAL = "#7a7a7a"
@@ -182,6 +186,27 @@ enable()
 
 
 ROUNDED = ",.4~r"
+
+
+def log_ticks(values: Iterable[float | None]) -> list[float]:
+    """Where a logarithmic axis over these values is marked: some between any two decades."""
+    known = [value for value in values if value is not None and value > 0]
+    least, most = min([*known, 1.0]), max([*known, 1.0])
+    span = most / least
+    steps = next(steps for limit, steps in _TICKS if span <= limit)
+    decades = range(math.floor(math.log10(least)) - 1, math.ceil(math.log10(most)) + 1)
+    ticks = (round(step * 10.0**decade, 12) for decade in decades for step in steps)
+    return [tick for tick in ticks if least / 1.1 <= tick <= most * 1.1]
+
+
+_TICKS: tuple[tuple[float, tuple[float, ...]], ...] = (
+    (1.6, (1, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5, 2, 3, 4, 5, 6, 7, 8, 8.5, 9, 9.5)),
+    (4, (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)),
+    (20, (1, 1.5, 2, 3, 5, 7)),
+    (300, (1, 2, 5)),
+    (math.inf, (1,)),
+)
+"""The marks of a decade, for values whose largest is at most so many times their least."""
 
 
 # Vega marks every 2, 3, … 9 on a logarithmic axis, and labels a few.

@@ -23,13 +23,17 @@ if TYPE_CHECKING:
 TEMPLATES = environment(Path(__file__).parent)
 
 
-DIGITS = 4
+DIGITS = 3
 
 
 MOST_ROWS = 200
 
 
 NOTHING = "–"
+
+
+SCROLLING = 20
+"""A table of more rows scrolls in a box of its own, which says so."""
 
 
 NARROW = 3
@@ -51,6 +55,7 @@ def table_html(frame: pl.DataFrame) -> str:
         ],
         rows=[[_cell(value) for value in row] for row in shown.iter_rows()],
         left_out=frame.height - shown.height,
+        scrolls=shown.height > SCROLLING,
         labels=column_labels(frame.columns) if frame.width > NARROW else "",
     )
 

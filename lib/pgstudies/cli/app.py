@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import traceback
+from contextlib import nullcontext
 from pathlib import Path  # noqa: TC003  (typer reads it from the annotations)
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -140,7 +141,7 @@ def run(
     ] = None,
 ) -> None:
     """Run one study or all."""
-    from ..book import keep
+    from ..book import first_page, keep
     from ..paths import shown
     from ..rooms import rooms
     from ..studies import plan, run_study
@@ -160,33 +161,36 @@ def run(
             "Ignoring PGHOST and measuring the embedded server; use --server postgresql:// for "
             "yours."
         )
-    failures = []
-    for name, planned in zip(names, plans, strict=True):
-        if not replay:
-            _foretell(planned)
-        try:
-            done = run_study(
-                name,
-                profile=profile,
-                server=server,
-                parameters=given,
-                fresh=fresh,
-                replay=replay,
-                given=orders,
-            )
-        except KeyboardInterrupt:
-            again = "run the command again without --fresh" if fresh else "run it again"
-            say(f"interrupted; what is finished is kept: {again} to continue.")
-            raise typer.Exit(130) from None
-        except (NotebookError, StudyError) as error:
-            # The other studies would meet the same server and the same disk.
-            if type(error) not in {NotebookError, StudyError} or len(names) == 1:
-                raise
-            say(str(error))
-            failures.append(error)
-        else:
-            keep(done)
-            typer.echo(f"{name}: {shown(done.notebook)}")
+    failures: list[StudyError] = []
+    shows = study == _ALL and not replay
+    with first_page(names) if shows else nullcontext(str) as finished:
+        for name, planned in zip(names, plans, strict=True):
+            if not replay:
+                _foretell(planned)
+            try:
+                done = run_study(
+                    name,
+                    profile=profile,
+                    server=server,
+                    parameters=given,
+                    fresh=fresh,
+                    replay=replay,
+                    given=orders,
+                )
+            except KeyboardInterrupt:
+                again = "run the command again without --fresh" if fresh else "run it again"
+                say(f"interrupted; what is finished is kept: {again} to continue.")
+                raise typer.Exit(130) from None
+            except (NotebookError, StudyError) as error:
+                # The other studies would meet the same server and the same disk.
+                if type(error) not in {NotebookError, StudyError} or len(names) == 1:
+                    raise
+                say(str(error))
+                failures.append(error)
+            else:
+                keep(done)
+                typer.echo(f"{name}: {shown(done.notebook)}")
+            finished(name)
     if failures:
         say(f"{len(failures)} of {len(names)} studies failed.")
         raise typer.Exit(failures[0].exit_code)
@@ -332,8 +336,9 @@ def scorecard(
 ) -> None:
     """Print the verdict on every claim of the posts, as plain text that can be mailed.
 
-    Each is judged by the record that its study's page shows, or else by the newest
-    one.  A record that was never judged is replayed first, which takes ten seconds.
+    Each is judged by the project's reference records, and beside them by the record
+    that its study's page shows, or else by your newest one.  A record that was never
+    judged is replayed first, which takes ten seconds.
 
     \b
     Examples:
@@ -343,7 +348,7 @@ def scorecard(
     from ..book import score_text as scoretext
     from ..book import scorecard as of_study
 
-    typer.echo(scoretext.in_text(of_study(study, records="current")))
+    typer.echo(scoretext.in_text(of_study(study, records="reference")))
 
 
 @app.command(short_help="Print what the findings mean for an upgrade or a setting.")

@@ -6,13 +6,13 @@ import contextlib
 import fcntl
 import os
 import stat
-import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ServerError
+from ..terminal import notice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +47,7 @@ def only_one_here(what: str) -> Iterator[None]:
                 said = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
                 # Any account may have written it.
                 holder = "".join(c for c in said if c.isprintable())
-                print(f"Waiting: {holder or 'another run'} measures on this host.", file=sys.stderr)
+                notice(f"Waiting: {holder or 'another run'} measures on this host.")
                 told = True
             time.sleep(_LOOK_S)
         os.ftruncate(descriptor, 0)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import sys
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from ..paths import run_dir
 from ..records import RecordWriter, find_record, fingerprint, read_record
 from ..rooms import rooms
 from ..servers import identity, serve, server_facts, sweep
+from ..terminal import notice
 from ._design import COMPARED, planned, records_of
 from ._instances import Instances, Kept, roots_of
 from ._run import Run
@@ -161,9 +161,8 @@ def measure(
             setup["seen"] = alike_before(design.study, setup)
             writer = RecordWriter.create(design.study, design.completed(setup))
         else:
-            print(
-                f"Continuing {writer.path}: {len(writer.finished_blocks)} of its blocks are done.",
-                file=sys.stderr,
+            notice(
+                f"Continuing {writer.path}: {len(writer.finished_blocks)} of its blocks are done."
             )
         kept = None
         if orders.states is not None:
@@ -186,10 +185,10 @@ def _look_around() -> list[Finding]:
     """Remove what dead runs have left, and say what would disturb this one."""
     if run_dir().is_dir():
         for path in sweep(run_dir()):
-            print(f"Removed what a run that died had left: {path}.", file=sys.stderr)
+            notice(f"Removed what a run that died had left: {path}.")
     findings = gate(run_dir())
     for finding in findings:
-        print(f"Before measuring: {finding.sentence}", file=sys.stderr)
+        notice(f"Before measuring: {finding.sentence}")
     return findings
 
 

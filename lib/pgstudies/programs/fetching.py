@@ -12,7 +12,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tarfile
 import tempfile
 import time
@@ -26,7 +25,7 @@ from click import unstyle
 
 from ..errors import ServerError, SpaceError
 from ..files import cannot_write, size_text, try_lock
-from ..terminal import byte_bar
+from ..terminal import byte_bar, notice
 from ._releases import find_release, reason_not_available, releases_dir
 from .accounts import make_open_directory, open_to_all, others_can_change
 
@@ -197,7 +196,7 @@ def _sole_fetcher(release: Release) -> Iterator[None]:
     while (lock := try_lock(path)) is None:
         if not told and time.monotonic() - since > _SILENT_S:
             sentence = f"Another process is fetching PostgreSQL {release.version}: waiting for it."
-            print(sentence, file=sys.stderr)
+            notice(sentence)
             told = True
         time.sleep(_POLL_S)
     try:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 from typing import TYPE_CHECKING
 
 from ..addresses import EMBEDDED, Address
 from ..errors import StudyError
 from ..programs import find_release, is_release, listed
 from ..programs.installations import find_binaries, is_directory
+from ..terminal import notice
 from ._dsn import DsnServer
 from .managed import ManagedServer
 
@@ -60,4 +60,4 @@ def serve(
 
 @functools.cache
 def _say_once(sentence: str) -> None:
-    print(sentence, file=sys.stderr)
+    notice(sentence)

@@ -7,7 +7,6 @@ import difflib
 import io
 import json
 import re
-import sys
 import tokenize
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ import polars as pl
 from ..addresses import Address
 from ..errors import StudyError
 from ..rooms import find_room
-from ..terminal import printable
+from ..terminal import notice, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, MutableMapping, Sequence
@@ -209,10 +208,9 @@ def study_parameters(study: str, namespace: MutableMapping[str, Any]) -> dict[st
     values = checked(study, parameters, present)
     namespace.update(values)
     if Address.parse(str(values.get("server", ""))).secrets:
-        print(
+        notice(
             "This notebook now holds the password of the server: to keep it out, set "
-            "PGSTUDIES_SERVER to the address instead of the parameter server.",
-            file=sys.stderr,
+            "PGSTUDIES_SERVER to the address instead of the parameter server."
         )
     return values
 

@@ -1,0 +1,81 @@
+"""The front page while a run goes on: the references' verdicts, and this machine's so far."""
+
+from __future__ import annotations
+
+import re
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .. import paths
+from ..files import write_file
+from ..templates import environment
+from ..terminal import rough_duration, say
+from ._score_table import score_front
+from ._scorecard import scorecard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+
+_TEMPLATES = environment(Path(__file__).parent)
+
+
+_LINK = re.compile(r' href="studies/[^"]*"')
+
+
+def place() -> Path:
+    """Where the page is."""
+    return paths.BUILD / "first-page.html"
+
+
+@contextmanager
+def first_page(studies: Sequence[str]) -> Iterator[Callable[[str], None]]:
+    """Show the page while ``studies`` run: call what this gives with each that has ended.
+
+    The page reloads itself until the run ends, however it does.
+    """
+    begun, done = time.monotonic(), list[str]()
+    say(f"the report so far, filled in as studies finish: {write_first_page(studies, done)}")
+
+    def finished(study: str) -> None:
+        done.append(study)
+        write_first_page(studies, done, time.monotonic() - begun)
+
+    try:
+        yield finished
+    finally:
+        write_first_page(studies, done, goes_on=False)
+
+
+def write_first_page(
+    studies: Sequence[str], done: Sequence[str], took_s: float = 0, *, goes_on: bool = True
+) -> Path:
+    """Write the page, and say on it how far the run of ``studies`` has come; returns its path.
+
+    ``done`` are the studies whose runs have ended, after ``took_s`` seconds in all: their verdicts
+    are this machine's column, and what they took tells the time that is left.  With ``goes_on`` the
+    page reloads itself.
+    """
+    front = _LINK.sub("", score_front(scorecard(records="reference", own=done)).data)
+    left = len(studies) - len(done)
+    text = _TEMPLATES.get_template("first_page.html").render(
+        front=front,
+        css=(paths.BOOK / "_static" / "book.css").read_text(encoding="utf-8"),
+        number=len(studies),
+        done=len(done),
+        goes_on=goes_on,
+        now=next((name for name in studies if name not in done), ""),
+        left=rough_duration(took_s / len(done) * left) if done and left else "",
+    )
+    place().parent.mkdir(parents=True, exist_ok=True)
+    write_file(place(), text)
+    return place()
+
+
+def lead_on(report: Path) -> None:
+    """Let the page, where there is one, lead to the report that has been built."""
+    if place().exists():
+        target = report.relative_to(place().parent).as_posix()
+        write_file(place(), _TEMPLATES.get_template("lead_on.html").render(target=target))

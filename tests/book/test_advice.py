@@ -1,0 +1,70 @@
+"""What an upgrade changes: in sentences, by class of work, and in time where builds are alike."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from pgstudies.book import counted_between, counted_by_release, counted_in_words, timed_by_release
+from pgstudies.book.advice import WORTH_A_SENTENCE, advice, newest_first
+from pgstudies.errors import StudyError
+
+UNITS = pl.DataFrame(
+    [
+        ("one en_US session", 0, 0, 1000.0, 1210.0, 1.21),
+        ("one en_US session", 250, 0, 1000.0, 1170.0, 1.17),
+        ("one en_US session", 2000, 0, 1000.0, 1090.0, 1.09),
+        ("one en_US session", 250, 8, 1000.0, 850.0, 0.85),
+        ("one probe", 0, 0, 100.0, 95.0, 0.95),
+    ],
+    schema=["unit", "open", "nested", "before", "after", "ratio"],
+    orient="row",
+)
+
+
+def test_every_change_above_a_tenth_is_in_a_sentence() -> None:
+    assert counted_in_words(UNITS) == [
+        "One en_US session: 21 % more instructions (1,000, then 1,210); "
+        "17 % more instructions with open transactions; "
+        "15 % fewer instructions with open transactions that have subtransactions."
+    ]
+    units = counted_between("14", "18")
+    far = units.filter(pl.max_horizontal("ratio", 1 / pl.col("ratio")) > WORTH_A_SENTENCE)
+    told = counted_in_words(units)
+    names = far["unit"].unique().to_list()
+    assert len(told) == len(names)
+    assert all(any(t.lower().startswith(f"{n}:".lower()) for t in told) for n in names)
+
+
+def test_several_changes_are_told_from_the_least_to_the_most() -> None:
+    ratios = [0.88, 0.8, 1.095, 1.3]
+    several = UNITS.head(4).with_columns(open=pl.lit(9), nested=pl.lit(0), ratio=pl.Series(ratios))
+    (sentence,) = counted_in_words(several)
+    assert "12 to 20 % fewer and 30 % more instructions with open transactions" in sentence
+
+
+def test_every_release_is_relative_to_the_one_you_run_and_the_newest_is_first() -> None:
+    table = counted_by_release("14")
+    assert table.columns[:2] == ["work", "units"]
+    assert [float(name) for name in table.columns[2:]] == sorted(
+        map(float, table.columns[2:]), reverse=True
+    )
+    assert set(table["14"]) == {1.0}
+    started = table.filter(work="one session started")
+    alone = counted_between("14", "18").filter(unit="one session started", open=0)
+    assert started["18"].item() == pytest.approx(alone["ratio"].item())
+    with pytest.raises(StudyError, match=r"Release 8\.2 was not counted"):
+        counted_by_release("8.2")
+
+
+def test_times_are_of_releases_that_were_built_alike() -> None:
+    table = timed_by_release("14")
+    assert {"18", "13"} <= set(table.columns)
+    assert not {"9.3", "9.6"} & set(table.columns)  # of another compiler
+    assert table["18"].str.contains(r"^\d\.\d+ \(\d\.\d+–\d\.\d+\)$").all()
+    assert timed_by_release("11").is_empty()
+
+
+def test_what_the_newest_release_brought_comes_first() -> None:
+    after = newest_first(advice().drop_nulls("before"))["after"].to_list()
+    assert after == sorted(after, reverse=True)

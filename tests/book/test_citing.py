@@ -1,0 +1,80 @@
+"""How a page is cited, and what goes with a record's samples."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import re
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pytest
+
+from pgstudies.analysis import origins
+from pgstudies.book.citing import citation, cite_page, post_of, with_more_downloads
+from pgstudies.charts import downloads
+from pgstudies.records.reading import read_record
+from tests.made_up import swept_record
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def cited(page: str, srcdir: Path) -> str:
+    titles = {page: SimpleNamespace(astext=lambda: "A title of <nothing>")}
+    app = SimpleNamespace(env=SimpleNamespace(titles=titles), srcdir=srcdir)
+    context = {"body": "<p>Text.</p>"}
+    cite_page(app, page, "page.html", context, object())  # type: ignore[arg-type]
+    return context["body"]
+
+
+def test_every_page_says_how_it_is_cited(tmp_path: Path) -> None:
+    body = cited("book/method", tmp_path)
+    assert body.startswith("<p>Text.</p>")
+    assert "A title of &lt;nothing&gt;. In: <em>pgstudies:" in body
+    assert "@misc{pgstudies-method," in body
+    assert "It reruns" not in body
+
+
+@pytest.mark.parametrize("study", origins())
+def test_a_studys_page_cites_its_post_and_its_record(study: str, tmp_path: Path) -> None:
+    place = tmp_path / "book" / "studies"
+    place.mkdir(parents=True)
+    about = {"metadata": {"pgstudies": {"record": "/somewhere/20260101T000000Z-vm-1"}}}
+    (place / f"{study}.ipynb").write_text(json.dumps(about))
+    body = cited(f"book/studies/{study}", tmp_path)
+    assert "record 20260101T000000Z-vm-1" in body
+    post = post_of(study)
+    assert f"{post['author']}, {post['date']}, “{post['title']}”" in body
+    assert post.get("url", "") in body  # hash_index has none
+
+
+@pytest.mark.parametrize("study", origins())
+def test_the_citation_file_refers_to_every_post(study: str) -> None:
+    references = {r["title"]: r for r in citation()["references"]}
+    post = post_of(study)
+    found = references[post["title"]]
+    assert found["authors"] == [{"name": post["author"]}]
+    assert found.get("url") == post.get("url")
+    assert str(found.get("date-published") or found["year"]) == post["date"]
+
+
+def test_a_records_page_has_its_samples_as_csv_and_their_metadata(tmp_path: Path) -> None:
+    record = swept_record(tmp_path / "swept", "db1")
+    out = tmp_path / "out"
+    html = with_more_downloads(downloads(read_record(record)).data, record, out, depth=2)
+    links = re.findall(r'<a download="([^"]+)" href="\.\./\.\./([^"]+)"', html)
+    files = {name: (out / path).read_bytes() for name, path in links}
+    assert [*files] == ["swept-samples.csv.gz", "swept-ro-crate-metadata.json"]
+    csv = pl.read_csv(io.BytesIO(gzip.decompress(files["swept-samples.csv.gz"])))
+    assert csv.height == pl.read_parquet(record / "samples.parquet").height
+    graph: list[dict[str, Any]] = json.loads(files["swept-ro-crate-metadata.json"])["@graph"]
+    whole = next(part for part in graph if part["@id"] == "./")
+    assert whole["identifier"] == record.name
+    known = {part["@id"]: part for part in graph}
+    assert all(part["@id"] in known for part in whole["hasPart"])
+    sha256 = hashlib.sha256(files["swept-samples.csv.gz"]).hexdigest()
+    assert known["swept-samples.csv.gz"]["sha256"] == sha256

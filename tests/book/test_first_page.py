@@ -1,0 +1,74 @@
+"""The front page while a run goes on: there at once, filled in, and leading to the report."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+
+from pgstudies.book._first_page import first_page, lead_on, place, write_first_page
+from tests import made_up
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+STUDIES = ["hash_index", "sync_scans"]
+
+
+@pytest.fixture(autouse=True)
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Of which studies this machine's records were asked for, by each page that is written."""
+    found: list[list[str]] = []
+
+    def scorecard(*, records: str, own: list[str]) -> pl.DataFrame:
+        assert records == "reference"
+        found.append([*own])
+        return made_up.cards("hash_index").with_columns(reference=pl.lit(True))
+
+    monkeypatch.setattr("pgstudies.book._first_page.scorecard", scorecard)
+    monkeypatch.setattr("pgstudies.paths.BUILD", tmp_path / "_build")
+    return found
+
+
+def shown() -> str:
+    return " ".join(re.sub(r"<style>.*</style>", "", place().read_text(), flags=re.DOTALL).split())
+
+
+def test_the_page_is_there_before_the_first_study_and_filled_in_after_each(
+    asked: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with first_page(STUDIES) as finished:
+        assert str(place()) in capsys.readouterr().err
+        assert "hash_index, study 1 of 2." in shown()
+        finished("hash_index")
+        assert "sync_scans, study 2 of 2; " in shown()
+        assert 'http-equiv="refresh"' in shown()
+    assert asked == [[], ["hash_index"], ["hash_index"]]
+    assert "The run has ended after 1 of 2 studies." in shown()
+    assert 'http-equiv="refresh"' not in shown()
+
+
+def test_a_run_that_is_interrupted_leaves_no_page_that_waits() -> None:
+    with pytest.raises(KeyboardInterrupt), first_page(STUDIES):
+        raise KeyboardInterrupt
+    assert 'http-equiv="refresh"' not in shown()
+
+
+def test_the_time_left_is_what_the_others_take_if_as_long() -> None:
+    write_first_page(STUDIES, STUDIES[:1], took_s=180)
+    assert "3 minutes left if the others take as long" in shown()
+
+
+def test_the_page_asks_for_nothing_else_and_links_to_no_page_that_is_not_there() -> None:
+    write_first_page(STUDIES, [])
+    assert not re.search(r'(?:href|src)="', shown())
+
+
+def test_the_page_leads_to_the_report(tmp_path: Path) -> None:
+    lead_on(tmp_path / "_build" / "html" / "index.html")
+    assert not place().exists()  # there was no run
+    write_first_page(STUDIES, [])
+    lead_on(tmp_path / "_build" / "html" / "index.html")
+    assert 'content="0; url=html/index.html"' in shown()
