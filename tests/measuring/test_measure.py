@@ -104,7 +104,8 @@ def test_a_turn_in_parts_counts_by_its_undisturbed_one() -> None:
                 trial.record("work", "passes", 10 * turn + number, "passes")
             trial.record("whole", "turns", turn, "turns")
             yield
-        for _ in trial.parts(0):
+        for number in trial.parts(0):
+            assert number == 0
             trial.record("alone", "passes", 1, "passes")
 
     record = run(procedure=in_parts, arms=[Arm("plain")])

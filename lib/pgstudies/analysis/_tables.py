@@ -53,9 +53,9 @@ def part_table(samples: pl.DataFrame, *, baseline: str, by: Sequence[str] = BY) 
     kinds = [name for name in BY if name in samples.columns]
     in_parts = samples.filter((pl.col("part") == UNDISTURBED).any().over(kinds))
     if baseline not in in_parts["arm"]:
-        schema = {name: samples.schema[name] for name in by}
-        texts = dict.fromkeys(["candidate", *names, f"baseline {AMONG_OTHERS}"], pl.String())
-        return pl.DataFrame(schema=schema | texts)
+        texts = ["candidate", *names, f"baseline {AMONG_OTHERS}"]
+        kept = samples.clear().select(by)
+        return kept.with_columns(pl.lit(None, pl.String()).alias(name) for name in texts)
     apart = [*by, "part"]
     both = paired_effects(round_values(in_parts, by=apart), baseline=baseline, by=apart)
     own = block_values(in_parts.filter(arm=baseline), by=apart, statistic="median")
