@@ -16,6 +16,7 @@ import pytest
 from pgstudies.errors import SpaceError, StudyError
 from pgstudies.files import is_locked
 from pgstudies.records.reading import (
+    AMONG_OTHERS,
     LOCK,
     SAMPLES_SCHEMA,
     Record,
@@ -69,7 +70,7 @@ def entry(block: int) -> Any:
 def rows(block: int, values: int = 2) -> list[tuple[Any, ...]]:
     at = datetime(2026, 1, block + 1, tzinfo=UTC)
     return [
-        (block, 1, 1, 1, "heap", "", "insert", i, "duration_s", i / 8, "s", at)
+        (block, 1, 1, 1, AMONG_OTHERS, "heap", "", "insert", i, "duration_s", i / 8, "s", at)
         for i in range(values)
     ]
 
@@ -81,7 +82,7 @@ def test_an_unfinished_record_reads_back_what_was_written(writer: RecordWriter) 
     record = read_record(writer.path)
 
     assert record.info["status"] == "running"
-    assert record.samples.schema == SAMPLES_SCHEMA | {"copy_of": pl.String()}
+    assert record.samples.schema == SAMPLES_SCHEMA | {"copy_of": pl.String(), "after": pl.String()}
     assert record.samples["value"].to_list() == [0, 0.125, 0, 0.125]
     assert record.blocks == 2
 
