@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from ..host import git_revision, host_facts, packages
 from ..paths import records_dir, run_dir
 from ..records import (
+    AMONG_OTHERS,
     INSTRUCTIONS,
     RecordWriter,
     count_samples,
@@ -120,7 +121,21 @@ class Kept:
         info, now = self._writer.info, datetime.now(UTC)
         block = 1 + max(self._writer.finished_blocks, default=0)
         rows = [
-            (block, 1, 1, 1, point, "", unit, iteration, metric, value, INSTRUCTIONS, now)
+            (
+                block,
+                1,
+                1,
+                1,
+                AMONG_OTHERS,
+                point,
+                "",
+                unit,
+                iteration,
+                metric,
+                value,
+                INSTRUCTIONS,
+                now,
+            )
             for unit, table in counts.items()
             for metric, iteration, value in count_samples(table)
         ]
