@@ -25,8 +25,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from .addresses import EMBEDDED
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -75,6 +73,8 @@ class Orders:
 
     def server_for(self, named: str | None) -> str:
         """The server to use where a parameter or an option has named this one, or none."""
+        from .addresses import EMBEDDED  # noqa: PLC0415  (imports psycopg)
+
         return named or self.server or EMBEDDED
 
     @property

@@ -10,8 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pgstudies.analysis.carryover import OTHERS, carried
-from pgstudies.analysis.diagnostics import checks, diagnose, drift, order_effect
+from pgstudies.analysis.diagnostics import OTHERS, carried, checks, diagnose, drift, order_effect
 from pgstudies.analysis.intervals import MINIMUM_BLOCKS
 from tests.machines import GOOD, TWO_SPEEDS, after_others
 

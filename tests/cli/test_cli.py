@@ -201,7 +201,7 @@ def test_all_goes_on_after_a_notebook_that_fails(place: Path, pgstudies: Command
     shown = pgstudies("run", "all")
     assert shown.code == 4
     assert shown.out == "no_parameters: studies/no_parameters.ipynb\nwell: studies/well.ipynb\n"
-    assert shown.err.splitlines()[0] == (
+    assert shown.err.splitlines()[1] == (
         'pgstudies: broken stopped in cell 3, under "Verdict": ZeroDivisionError: division by '
         "zero; the notebook as far as it came is _build/failed/broken.ipynb."
     )
@@ -214,7 +214,9 @@ def test_all_stops_at_a_server_that_is_not_there(place: Path, pgstudies: Command
     refused.rename(refused.with_name("a"))
     shown = pgstudies("run", "all")
     assert (shown.code, shown.out) == (3, "")
-    assert shown.err == "pgstudies: The server at nowhere does not answer.\n"
+    first_page, error = shown.err.splitlines()
+    assert first_page.endswith("_build/first-page.html")
+    assert error == "pgstudies: The server at nowhere does not answer."
 
 
 @pytest.mark.parametrize(
