@@ -396,7 +396,7 @@ def doctor(
     from .doctor import examine, exit_code
 
     checks = []
-    for check in examine(server, Orders.given().server_for(server)):
+    for check in examine(server, otherwise=Orders.given().server_for(server)):
         checks.append(check)
         typer.echo(check.line)
     raise typer.Exit(exit_code(checks))

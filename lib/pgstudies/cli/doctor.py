@@ -42,16 +42,16 @@ if TYPE_CHECKING:
 _FICLONE = 0x40049409  # ioctl of Linux: make one file share the blocks of another
 
 
-def examine(named: str | None = None, server: str = EMBEDDED) -> Iterator[Check]:
-    """Check the machine and ``server`` (as for ``serve``), which is left as it was.
+def examine(spec: str | None = None, *, otherwise: str = EMBEDDED) -> Iterator[Check]:
+    """Check the machine and the server ``spec`` (as for ``serve``), which is left as it was.
 
-    The server comes first where the user has ``named`` it.
+    A server that is named comes first; without a name it is ``otherwise``.
     """
-    if named is None:
+    if spec is None:
         yield from _software()
         yield from _machine()
-    yield from _served(server)
-    if named is not None:
+    yield from _served(spec or otherwise)
+    if spec is not None:
         yield from _software()
         yield from _machine()
 
