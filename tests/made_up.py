@@ -16,6 +16,8 @@ from pgstudies.records.writing import write_whole
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from pgstudies.measuring import Trial
+
 ROOMS = Path(__file__).parent / "rooms"
 """Studies of the tests' own."""
 
@@ -84,6 +86,11 @@ def samples(
     copied = pl.col("arm").replace_strict(copy_of or {}, default=None, return_dtype=pl.String())
     frame = frame.with_columns(copy_of=copied)
     return frame.select(*SAMPLES_SCHEMA, "copy_of", *(n for n in told if n not in SAMPLES_SCHEMA))
+
+
+def rows_of(trial: Trial) -> list[dict[str, Any]]:
+    """The samples of a trial so far, by the names of their columns."""
+    return [dict(zip(SAMPLES_SCHEMA, row, strict=True)) for row in trial.rows]
 
 
 def info(study: str, **told: Any) -> Any:

@@ -16,6 +16,7 @@ from pgstudies.host.hardware import InstructionCounter, reason_no_counter
 from pgstudies.measuring import _trial
 from pgstudies.measuring._design import Arm
 from pgstudies.measuring._trial import Trial
+from tests.made_up import rows_of
 
 if TYPE_CHECKING:
     from pgstudies.servers.managed import ManagedServer
@@ -96,7 +97,11 @@ def test_a_timed_statement_has_its_instructions_beside_its_cpu_time(
         with trial.measuring("others", other_sessions=True):
             pass
     assert _Counting.still_open == []
-    found = {row[6]: (row[9], row[10]) for row in trial.rows if row[8] == "instructions"}
+    found = {
+        row["step"]: (row["value"], row["unit"])
+        for row in rows_of(trial)
+        if row["metric"] == "instructions"
+    }
     assert found == {
         "one": (1000, "instructions"),
         "ten": (100, "instructions"),
@@ -113,7 +118,7 @@ def test_without_a_counter_everything_else_is_recorded(
     monkeypatch.setattr(_trial, "InstructionCounter", refuse)
     with Trial(managed, Arm("a", "an arm"), block=1) as trial:
         trial.timed("one", "SELECT 1")
-    metrics = {row[8] for row in trial.rows}
+    metrics = {row["metric"] for row in rows_of(trial)}
     assert "instructions" not in metrics
     assert {"duration_s", "cpu_s", "buffers_hit"} <= metrics
 
@@ -126,5 +131,7 @@ def test_processor_and_valgrind_agree_within_a_hundredth(managed: ManagedServer)
     with Trial(managed, Arm("a", "an arm"), block=1) as trial:
         for times in (2000, 4000, 2000, 4000):
             trial.timed(str(times), LOOP.format(times))
-    executed = {row[6]: row[9] for row in trial.rows if row[8] == "instructions"}
+    executed = {
+        row["step"]: row["value"] for row in rows_of(trial) if row["metric"] == "instructions"
+    }
     assert (executed["4000"] - executed["2000"]) / 2000 == pytest.approx(counted, rel=0.01)

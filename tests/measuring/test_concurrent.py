@@ -13,6 +13,7 @@ from pgstudies.errors import CannotRun
 from pgstudies.measuring._concurrent import concurrently
 from pgstudies.measuring._design import Arm
 from pgstudies.measuring._trial import Trial
+from tests.made_up import rows_of
 from tests.servers_at_hand import make_table
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def trial(managed: ManagedServer) -> Iterator[Trial]:
 
 
 def metrics(trial: Trial) -> dict[str, float]:
-    return {row[8]: row[9] for row in trial.rows}
+    return {row["metric"]: row["value"] for row in rows_of(trial)}
 
 
 def test_each_session_begins_after_its_delay(trial: Trial) -> None:

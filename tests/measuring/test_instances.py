@@ -12,6 +12,7 @@ from pgstudies.errors import SpaceError
 from pgstudies.measuring import _instances
 from pgstudies.measuring._design import Arm
 from pgstudies.measuring._instances import KEPT_SHARE, Instances, Kept
+from pgstudies.records import AMONG_OTHERS
 from pgstudies.servers import ManagedServer
 
 if TYPE_CHECKING:
@@ -19,7 +20,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ROWS = [
-    (0, 1, 0, 1, "plain", "", "fill", 0, "duration_s", 0.5, "s", datetime(2026, 1, 1, tzinfo=UTC))
+    (
+        0,
+        1,
+        0,
+        1,
+        AMONG_OTHERS,
+        "plain",
+        "",
+        "fill",
+        0,
+        "duration_s",
+        0.5,
+        "s",
+        datetime(2026, 1, 1, tzinfo=UTC),
+    )
 ]
 SIZE = 2**20
 

@@ -13,6 +13,7 @@ from pgstudies.measuring._design import Arm
 from pgstudies.measuring._pgbench import drift, pgbench, read_log
 from pgstudies.measuring._trial import Trial
 from pgstudies.servers._base import NO_PGBENCH
+from tests.made_up import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +48,7 @@ def trial(managed: ManagedServer) -> Iterator[Trial]:
 
 
 def metric(trial: Trial, name: str) -> float:
-    (value,) = [row[9] for row in trial.rows if row[8] == name]
+    (value,) = [row["value"] for row in rows_of(trial) if row["metric"] == name]
     return float(value)
 
 
@@ -62,7 +63,7 @@ def test_there_is_a_row_for_every_transaction(trial: Trial) -> None:
     assert log["transaction"].to_list() == list(range(1, 51))
     assert log["latency_s"].min() > 0  # type: ignore[operator]
     assert metric(trial, "duration_s") == pytest.approx(log["latency_s"].mean())
-    assert {row[6:8] for row in trial.rows} == {("insert", 0)}
+    assert {(row["step"], row["iteration"]) for row in rows_of(trial)} == {("insert", 0)}
 
 
 def test_the_same_seed_draws_the_same_keys_and_another_seed_others(trial: Trial) -> None:
@@ -140,7 +141,7 @@ def test_a_server_that_is_not_ours_is_reached_with_its_password(
     elsewhere: Trial,
 ) -> None:
     assert pgbench(elsewhere, "one", "SELECT 1;\n", transactions=5, seed=1).height == 5
-    assert "read_bytes" not in {row[8] for row in elsewhere.rows}
+    assert "read_bytes" not in {row["metric"] for row in rows_of(elsewhere)}
 
 
 def test_drift_compares_the_last_fourth_with_the_second() -> None:

@@ -20,6 +20,7 @@ from pgstudies.measuring._witness import (
     waits_of,
 )
 from pgstudies.servers.facts import examined, identity
+from tests.made_up import rows_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +32,7 @@ def test_a_statement_that_sleeps_waits_for_its_sleep(managed: ManagedServer) -> 
     witness = Witness()
     with Trial(managed, Arm("plain"), block=1, witness=witness) as trial:
         trial.timed("sleep", "SELECT pg_sleep(2)")
-    metrics = {row[8]: row[9] for row in trial.rows}
+    metrics = {row["metric"]: row["value"] for row in rows_of(trial)}
     assert metrics[f"{WAIT}Timeout: PgSleep"] == pytest.approx(metrics["duration_s"], rel=0.5)
     assert witness.plans == {"sleep": "Result"}
 
@@ -39,7 +40,7 @@ def test_a_statement_that_sleeps_waits_for_its_sleep(managed: ManagedServer) -> 
 def test_of_a_repeated_statement_one_is_told(managed: ManagedServer) -> None:
     with Trial(managed, Arm("plain"), block=1, witness=Witness()) as trial:
         trial.repeated("sleep", "SELECT pg_sleep(0.01)", 100)
-    metrics = {row[8]: row[9] for row in trial.rows}
+    metrics = {row["metric"]: row["value"] for row in rows_of(trial)}
     assert metrics[f"{WAIT}Timeout: PgSleep"] == pytest.approx(metrics["duration_s"], rel=0.8)
 
 
@@ -84,14 +85,18 @@ def test_sampling_is_not_counted_as_the_statement(managed: ManagedServer) -> Non
     with Trial(managed, Arm("plain"), block=1, witness=Witness()) as trial:
         for iteration in range(2):
             trial.timed("sleep", "SELECT pg_sleep(0.5)", iteration=iteration)
-    hits = [row[9] for row in trial.rows if row[8] == "buffers_hit" and row[7] == 1]
+    hits = [
+        row["value"]
+        for row in rows_of(trial)
+        if row["metric"] == "buffers_hit" and row["iteration"] == 1
+    ]
     assert hits == [0]
 
 
 def test_without_a_comparison_nothing_is_sampled(managed: ManagedServer) -> None:
     with Trial(managed, Arm("plain"), block=1) as trial:
         trial.timed("sleep", "SELECT pg_sleep(0.2)")
-    metrics = {row[8] for row in trial.rows}
+    metrics = {row["metric"] for row in rows_of(trial)}
     assert "result" not in metrics
     assert not any(metric.startswith(WAIT) for metric in metrics)
 

@@ -34,6 +34,7 @@ from pgstudies.servers import server_facts
 from pgstudies.servers._serve import serve
 from pgstudies.servers.managed import ManagedServer
 from pgstudies.tools import installing
+from tests.made_up import rows_of
 from tests.servers_at_hand import is_alive
 
 if TYPE_CHECKING:
@@ -578,7 +579,7 @@ def test_all_that_a_study_does_is_possible_on_the_oldest_release() -> None:
                 trial.timed("scan", "SELECT sum(i) FROM t")
                 trial.repeated("one", "SELECT 1", 10)
                 trial.execute("DELETE FROM t")
-                values = {(row[6], row[8]): row[9] for row in trial.rows}
+                values = {(row["step"], row["metric"]): row["value"] for row in rows_of(trial)}
             assert values["scan", "buffers_read"] > 80
             assert ("scan", "cpu_s") in values
             assert ("scan", "wal_bytes") not in values

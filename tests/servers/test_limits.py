@@ -24,6 +24,7 @@ from pgstudies.programs.slow_disk import Scheduler, SlowDisk
 from pgstudies.servers._serve import serve
 from pgstudies.servers.limits import accounted, limited
 from tests.conftest import own_base
+from tests.made_up import rows_of
 from tests.servers_at_hand import BUILDER, dsn_of, embedded, make_table, skip_but_not_in_ci
 
 if TYPE_CHECKING:
@@ -67,7 +68,10 @@ def read_of(server: ManagedServer, query: str = "SELECT count(d) FROM wide") -> 
     with Trial(server, Arm("plain"), block=1) as trial:
         trial.execute("SET max_parallel_workers_per_gather = 0")
         trial.timed("select", query)
-        return float(next(row[9] for row in trial.rows if row[8] == "read_bytes")) / 8192
+        return (
+            float(next(row["value"] for row in rows_of(trial) if row["metric"] == "read_bytes"))
+            / 8192
+        )
 
 
 FEW = 256
@@ -273,7 +277,7 @@ def test_a_trial_has_the_time_of_the_disk_only_where_there_is_one(wide: ManagedS
     def metrics(number: int) -> dict[str, float]:
         with Trial(wide, Arm("plain"), block=1) as trial:
             trial.timed("select", page(number))
-            return {row[8]: row[9] for row in trial.rows}
+            return {row["metric"]: row["value"] for row in rows_of(trial)}
 
     assert "disk_s" not in metrics(700)
     with accounted(wide, **DRIVE):
@@ -435,7 +439,7 @@ def test_reads_take_at_least_the_time_they_are_given(able: ManagedServer) -> Non
             with able.connect() as other:
                 text = Path(f"/proc/{other.info.backend_pid}/cgroup").read_text()
                 assert f"pgstudies-{able.postmaster_pid}" in text
-        metrics = {row[8]: row[9] for row in trial.rows}
+        metrics = {row["metric"]: row["value"] for row in rows_of(trial)}
     assert metrics["read_bytes"] >= 60 * 8192
     # The one clock in the tests: at 100 a second, 60 reads cannot be answered any sooner. The
     # kernel lets a tenth of a second's worth pass at once.
@@ -522,7 +526,7 @@ def test_a_small_memory_does_not_keep_a_large_table(able: ManagedServer) -> None
         with limited(able, memory_bytes=48 * 2**20):
             for iteration in (1, 2):
                 trial.timed("count", "SELECT count(*) FROM large", iteration=iteration)
-        read = [row[9] for row in trial.rows if row[8] == "read_bytes"]
+        read = [row["value"] for row in rows_of(trial) if row["metric"] == "read_bytes"]
     assert read[0] >= 12000 * 8192
     assert read[1] > 0.3 * 12000 * 8192  # with memory enough it would be nothing
 
