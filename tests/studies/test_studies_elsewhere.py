@@ -36,6 +36,7 @@ SMALL = {
     "objects": 20,
     "prepared": [3],
     "offsets": [0.0],
+    "per_turn": 1_000,
     "releases": [],
     "rows": 20_000,
     "scans": [2],
