@@ -41,6 +41,7 @@ from .orders import tell_verdicts as tell_verdicts
 from .programs import create_extension as create_extension
 from .records import claims_counted as claims_counted
 from .records import read_record as read_record
+from .records import version_number as version_number
 from .servers import accounted as accounted
 from .servers import limited as limited
 from .servers import require_space as require_space

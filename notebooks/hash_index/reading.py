@@ -23,11 +23,6 @@ MOST_COLD = 3000 / 2_000_000
 """Transactions of a cold run to rows of the table: the post's own in a minute."""
 
 
-def release_of(version_text: str | None) -> str:
-    """17.2 of "PostgreSQL 17.2 on x86_64…"; nothing where there is no text."""
-    return (version_text or "").removeprefix("PostgreSQL ").split(" ")[0]
-
-
 def index_of(arm: Mapping[str, Any]) -> str:
     return str(arm["options"]["index"] or arm["copy_of"] or arm["name"])
 
@@ -39,7 +34,7 @@ def of_arms(record: Record) -> pl.DataFrame:
         {
             "arm": arm["name"],
             "index": arm["name"] if arm["copy_of"] else index_of(arm),
-            "release": release_of(servers[arm["name"]]),
+            "release": pg.version_number(servers[arm["name"]]),
             "copy_of": index_of(arm) if arm["copy_of"] else None,
         }
         for arm in record.info["arms"]

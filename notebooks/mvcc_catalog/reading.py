@@ -79,7 +79,7 @@ def lines_of(record: Record) -> pl.DataFrame:
     parameters named it. Raises StudyError where no arm had any open.
     """
     versions = {
-        row["name"]: row["server"].removeprefix("PostgreSQL ").split()[0]
+        row["name"]: pg.version_number(row["server"])
         for row in record.arms.drop_nulls("server").iter_rows(named=True)
     }
     done = set(record.measured["arm"])

@@ -71,11 +71,6 @@ def test_texts_stand_by_their_width_and_only_measured_ones() -> None:
     assert found == ["narrow", "text20", "wide", "text200", "collision"]
 
 
-def test_a_release_is_found_in_what_a_server_says_of_itself() -> None:
-    assert READING.release_of("PostgreSQL 17.2 on x86_64-pc-linux-gnu") == "17.2"
-    assert READING.release_of(None) == ""
-
-
 def test_the_posts_ratios_are_of_cost_so_fewer_transactions_are_above_one() -> None:
     published = pg.published("hash_index")
     ratios = READING.claimed_ratios(published)

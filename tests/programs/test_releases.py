@@ -546,8 +546,8 @@ def test_every_release_starts_restarts_and_stops(release: Release) -> None:
         with server.connect() as c:
             c.execute("CREATE TABLE t AS SELECT generate_series(1, 1000) AS i")
             counters = StatementCounters(c).read()
-            assert (counters[0] or 0) > 0
-            assert (counters[3] is not None) is counts_wal(server.version)
+            assert (counters.buffers_hit or 0) > 0
+            assert (counters.wal_bytes is not None) is counts_wal(server.version)
         postmaster = psutil.Process(server.postmaster_pid)
         processes = [postmaster, *postmaster.children()]
         server.restart({"shared_buffers": "4MB"})

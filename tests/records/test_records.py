@@ -27,6 +27,7 @@ from pgstudies.records.reading import (
     list_records,
     newest_on_most_cores,
     read_record,
+    version_number,
 )
 from pgstudies.records.writing import RecordWriter, fingerprint
 from tests import made_up
@@ -370,3 +371,9 @@ def test_a_server_elsewhere_is_not_said_to_run_on_the_clients_host(tmp_path: Pat
     here = replace(there, info=made_up.info("a study"))
     assert here.where == "PostgreSQL 18.6 on db1, 2026-11-21, quick size"
     assert dict(here.facts.iter_rows())["host"] == "db1"
+
+
+def test_a_release_is_found_in_what_a_server_says_of_itself() -> None:
+    assert version_number("PostgreSQL 17.2 on x86_64-pc-linux-gnu") == "17.2"
+    assert version_number("PostgreSQL 15.18 (Debian 15.18-0+deb12u1) on x86_64") == "15.18"
+    assert version_number(None) == "unknown"

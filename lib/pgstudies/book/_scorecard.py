@@ -22,6 +22,7 @@ from ..records.reading import (
     machine_of,
     newest_on_most_cores,
     readable_records,
+    version_number,
 )
 from ..studies.executed import book_runs
 from .judging import judged
@@ -213,16 +214,12 @@ def _with_blocks(row: Mapping[str, Any]) -> str:
 def _server(record: Record, candidate: str | None) -> dict[str, str | None]:
     """The version of the candidate, which may be another release than the record's own server."""
     arms = dict(record.arms.select("name", "server").drop_nulls().iter_rows())
-    numbers = {_number(version): version for version in arms.values()}
+    numbers = {version_number(version): version for version in arms.values()}
     named = (candidate or "").split()[:1]
     version = arms.get(candidate or "") or next((numbers[n] for n in named if n in numbers), None)
-    number = _number(version or record.info["server"].get("version_text") or "unknown")
+    number = version_number(version or record.info["server"].get("version_text"))
     release = _RELEASE.match(number)
     return {"server": number, "release": release[0] if release else number}
-
-
-def _number(version: str) -> str:
-    return version.removeprefix("PostgreSQL ").split()[0]
 
 
 def with_outcome(cards: pl.DataFrame) -> pl.DataFrame:

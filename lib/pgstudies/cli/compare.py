@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-import time
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -20,19 +18,12 @@ from ..terminal import printable, say
 from .options import BisectRun, assignments, for_git
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
-    from ..compare.counted import Counted
-    from ..compare.measured import Measured
-    from ..compare.plan import Fit, Forecast
     from ..compare.request import Request
-    from ..compare.result import Result
 
 
 UNDECIDED = 2
-
-
-DEFAULT_MINUTES = 10.0
 
 
 CANNOT_RUN = 3
@@ -354,8 +345,11 @@ def _compare(
     fresh: bool = False,
     full: bool = False,
 ) -> int:
+    from ..compare.report import write_report
     from ..compare.request import require_alike_builds
-    from ..compare.run import measured_blocks
+    from ..compare.result import exit_code
+    from ..compare.run import compared, result_for
+    from ..compare.text import as_text
     from ..studies import plan as checked
     from ..studies import studies
 
@@ -370,183 +364,30 @@ def _compare(
             parameters=request.parameters,
         )
     require_alike_builds(request.baseline, request.candidate)
-    measured: dict[str, Measured] = {}
-    failures: list[str] = []
-
-    def failed(study: str, error: StudyError) -> None:
-        say(f"{study}: {error}")
-        failures.append(study)
-
-    interrupted = False
-    counts = None
-    began = time.monotonic()
-    since = datetime.now(UTC).isoformat() if fresh else ""
-    try:
-        if request.instructions and not only_plan:
-            counts = _counts(request)
-        spent = time.monotonic() - began
-        look: Fit | None = _planned(request, failed, spent, only_plan=only_plan, since=since)
-        if only_plan:
-            return 0
-        while look is not None:
-            for found in measured_blocks(
-                request, look, since=since, failed=failed, fresh=Orders.given().fresh
-            ):
-                measured[found.study] = found
-            left_s = 60 * (request.minutes or DEFAULT_MINUTES) - (time.monotonic() - began)
-            look = _next(request, list(measured.values()), look, left_s)
-    except KeyboardInterrupt:
-        interrupted = True
-    if interrupted:
+    found = compared(
+        request,
+        only_plan=only_plan,
+        fresh=fresh,
+        tell=lambda line: typer.echo(printable(line)),
+        warn=say,
+    )
+    if found is None:
+        return 0
+    if found.interrupted:
         say("interrupted; what is finished is kept: run it again to continue.")
-        if not any(m.samples.height for m in measured.values()):
+        if not any(m.samples.height for m in found.measured):
             return 130
-    code = _reported(
-        request, list(measured.values()), counts, target, interrupted=interrupted, full=full
-    )
-    if failures:
-        say(f"not compared: {', '.join(failures)}, for the reasons above.")
-    return code or (UNDECIDED if failures else 0)
-
-
-def _counts(request: Request) -> Counted:
-    """The instructions, in at most half of the time."""
-    from ..compare.counted import counted
-    from ..rooms import rooms
-    from ..studies import beside
-
-    wanted = [
-        unit
-        for study in request.studies
-        if study in rooms("workload")
-        for unit in beside(study, "counting").units(
-            study, request.baseline.server, request.parameters
-        )
-        if (request.case or "") in unit.name
-    ]
-    if request.blocks is not None and request.minutes is None:
-        return counted(request, wanted or None)
-    seconds = 60 * (request.minutes or DEFAULT_MINUTES) / 2
-    return counted(request, wanted or None, seconds=seconds)
-
-
-def _next(request: Request, measured: list[Measured], look: Fit, left_s: float) -> Fit | None:
-    """What to measure before the next look; None where this one was the last."""
-    from ..compare.plan import next_look
-    from ..compare.result import IS_DECIDED, undecided
-
-    if not request.until_decided:
-        return None
-    result = _result(request, measured)
-    still = undecided(result)
-    decided = result.effects.filter(IS_DECIDED).height
-    typer.echo(f"{look.blocks} blocks: {decided} of {result.effects.height} steps are decided.")
-    return next_look(look, still, left_s) if still else None
-
-
-def _planned(
-    request: Request,
-    failed: Callable[[str, StudyError], None],
-    spent_s: float,
-    *,
-    only_plan: bool,
-    since: str,
-) -> Fit:
-    """Print the plan, of what is left after ``spent_s``.
-
-    Where no record tells how long a block takes, one is measured first.
-    """
-    from ..compare.plan import (
-        FIRST_LOOK,
-        REPORT_S,
-        as_before,
-        fit,
-        fit_lines,
-        forecast_lines,
-        forecast_of,
-        of_blocks,
-    )
-    from ..compare.run import measured_blocks
-
-    def forecasts(studies: Iterable[str]) -> list[Forecast]:
-        found = [
-            forecast_of(
-                study,
-                request.comparison,
-                profile=request.profile,
-                case=request.case,
-                fixed=request.parameters,
-            )
-            for study in studies
-        ]
-        if since:
-            return found
-        return [as_before(plan, request.comparison, request.profile) for plan in found]
-
-    began = time.monotonic()
-    plans = forecasts(request.studies)
-    unknown = [plan for plan in plans if not plan.arms_s]
-    if request.blocks is None and unknown and not only_plan:
-        names = ", ".join(plan.study for plan in unknown)
-        typer.echo(f"No record says how long a block takes; one is measured first, of {names}.")
-        for _ in measured_blocks(
-            request, of_blocks(unknown, 1), since=since, failed=failed, fresh=Orders.given().fresh
-        ):
-            pass
-        plans = [plan for plan in forecasts(request.studies) if plan.arms_s]
-    minutes = request.minutes or DEFAULT_MINUTES
-    if request.blocks is not None:
-        fitted = of_blocks(plans, request.blocks)
-    else:
-        fitted = fit(plans, 60 * minutes - REPORT_S - spent_s - (time.monotonic() - began))
-    for line in forecast_lines(
-        request.comparison, plans, blocks=fitted.blocks, margin=request.margin
-    ):
-        typer.echo(printable(line))
-    if request.blocks is None:
-        for line in fit_lines(fitted, plans, minutes):
-            typer.echo(printable(line))
-    typer.echo("")
-    if request.until_decided:
-        fitted = replace(fitted, blocks=min(fitted.blocks, FIRST_LOOK))
-    return fitted
-
-
-def _reported(
-    request: Request,
-    measured: list[Measured],
-    counts: Counted | None,
-    target: Path,
-    *,
-    interrupted: bool,
-    full: bool,
-) -> int:
-    from ..compare.report import write_report
-    from ..compare.result import exit_code
-    from ..compare.text import as_text
-
-    result = _result(request, measured, counts)
+    result = result_for(request, found.measured, found.counts)
     command = shlex.join(["pgstudies", *sys.argv[1:]])
     typer.echo(as_text(result, command, full=full))
     text = as_text(result, command, full=True)
     typer.echo(f"\nReport: {write_report(result, request, text, target)}")
-    return 130 if interrupted else exit_code(result.effects, strict=request.strict)
-
-
-def _result(request: Request, measured: list[Measured], counts: Counted | None = None) -> Result:
-    from ..compare.result import result_of
-
-    return result_of(
-        request.comparison,
-        measured,
-        case=request.case,
-        margin=request.margin,
-        clock=request.clock,
-        strict=request.strict,
-        until_decided=request.until_decided,
-        profile=request.profile,
-        counted=counts,
-    )
+    if found.failures:
+        say(f"not compared: {', '.join(found.failures)}, for the reasons above.")
+    if found.interrupted:
+        return 130
+    code = exit_code(result.effects, strict=request.strict)
+    return code or (UNDECIDED if found.failures else 0)
 
 
 def _target(report: Path | None) -> Path:

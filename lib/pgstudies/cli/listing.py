@@ -111,7 +111,7 @@ def _embedded() -> tuple[str, str, str, str]:
         found = find_embedded(fetches=False)
     except ServerError as error:
         return EMBEDDED, "", "", f"not here: {error}"
-    number = found.version_text.removeprefix("PostgreSQL ").split()[0]
+    number = recorded.version_number(found.version_text)
     why = f" (because {found.stands_in})" if found.stands_in else ""
     return EMBEDDED, number, optimisation(found) or "", f"{found.source}{why}"
 

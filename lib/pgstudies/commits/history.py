@@ -12,7 +12,14 @@ import polars as pl
 
 from ..charts import series_chart
 from ..errors import StudyError
-from ..records import built_with, fullest_counts, list_records, readable_records, units_counted
+from ..records import (
+    built_with,
+    fullest_counts,
+    list_records,
+    readable_records,
+    units_counted,
+    version_number,
+)
 from ..terminal import printable
 from .bisection import ALIKE
 
@@ -67,7 +74,7 @@ def lines_of(record: Record) -> pl.DataFrame:
             again = sum(p["built"] == built for p in points)
             line = f"{built} (again, {arm['name'][:10]})" if again else built
         last = built
-        version = (server.get("version_text") or "").removeprefix("PostgreSQL ").partition(" ")[0]
+        version = version_number(server.get("version_text"))
         points.append(
             {
                 "number": len(points),

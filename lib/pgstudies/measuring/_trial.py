@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -316,16 +316,18 @@ class Trial:
         ``sessions`` their CPU time in place of its own, and what they read besides.
         """
         self._begin_waits()
-        hit, read, dirtied, wal, images = self._counters.read() if everything else (None,) * 5
+        shared = self._counters.read() if everything else Counts()
         if not self._sees_processes:
-            return Counts(None, hit, read, dirtied, wal, images)
+            return shared
         cpu = cpu_seconds(*(sessions or [self._backend]))
         bytes_read = self._bytes_read(sessions) if everything else None
         own = None if sessions else self._instructions
         executed = own.read() if own is not None else None
         disk = self.server.slow_disk
         disk_s = disk.busy_s if everything and disk is not None and disk.limited else None
-        return Counts(cpu, hit, read, dirtied, wal, images, bytes_read, executed, disk_s)
+        return replace(
+            shared, cpu_s=cpu, read_bytes=bytes_read, instructions=executed, disk_s=disk_s
+        )
 
     def _bytes_read(self, sessions: Sequence[int]) -> float | None:
         """What the device has read so far; while limits are modelled, what their disk has."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -93,13 +93,14 @@ class StatementCounters:
         """Whether the server counts buffers and WAL by statement."""
         return self._query is not None
 
-    def read(self) -> tuple[float | None, ...]:
-        """Buffers hit, read and dirtied, WAL bytes and full-page images, each a total or None."""
+    def read(self) -> Counts:
+        """The totals of buffers hit, read and dirtied, of WAL and of full-page images."""
         if self._query is None:
-            return (None,) * 5
+            return Counts()
         row = self._observer.execute(self._query, prepare=True).fetchone()
-        found = [0.0 if value is None else float(value) for value in row or ()]
-        return tuple(found if self._counts_wal else [*found[:3], None, None])
+        hit, read, dirtied, wal, images = [float(value or 0) for value in row or [0.0] * 5]
+        found = Counts(buffers_hit=hit, buffers_read=read, buffers_dirtied=dirtied)
+        return replace(found, wal_bytes=wal, wal_fpi=images) if self._counts_wal else found
 
 
 def _find_view(observer: psycopg.Connection[TupleRow]) -> sql.Composed | None:

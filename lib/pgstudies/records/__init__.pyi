@@ -36,6 +36,7 @@ from .reading import read_record as read_record
 from .reading import readable_records as readable_records
 from .reading import record_directories as record_directories
 from .reading import samples_in as samples_in
+from .reading import version_number as version_number
 from .reading import where_of as where_of
 from .verdicts import PREFIX as PREFIX
 from .verdicts import read_verdicts as read_verdicts

@@ -251,7 +251,7 @@ def builds_note(info: Info) -> str | None:
     """How the servers of a record were built, where that differs from arm to arm; else None."""
     found: dict[str, list[str]] = {}
     for server in _servers_of(info, [arm for arm in info["arms"] if arm["not_run"] is None]):
-        number = (server.get("version_text") or "").removeprefix("PostgreSQL ").partition(" ")[0]
+        number = version_number(server.get("version_text"))
         numbers = found.setdefault(built_with(server) or "unknown", [])
         numbers += [number] * (number not in numbers)
     told = [f"{', '.join(numbers)} with {built}" for built, numbers in found.items()]
@@ -291,6 +291,11 @@ def newest_on_most_cores(found: Iterable[tuple[Path, Info]]) -> Path | None:
     return next((place for place in reversed(cores) if cores[place] == most), None)
 
 
+def version_number(version_text: str | None) -> str:
+    """17.2 of "PostgreSQL 17.2 on x86_64…", as a server tells its version; "unknown" of nothing."""
+    return (version_text or "unknown").removeprefix("PostgreSQL ").split()[0]
+
+
 def where_of(info: Info) -> str:
     """The run of a record in words, by what its record.json says."""
     server, date = info["server"].get("version_text"), str(info["started_at"])
@@ -299,9 +304,8 @@ def where_of(info: Info) -> str:
 
 def made_where(server: str | None, host: str | None, date: str, profile: str | None) -> str:
     """A run in words: release, machine, date and size."""
-    number = (server or "unknown").removeprefix("PostgreSQL ").split()[0]
     size = f"{profile} size" if profile else "size unknown"
-    return f"PostgreSQL {number} on {host or 'unknown'}, {date[:10]}, {size}"
+    return f"PostgreSQL {version_number(server)} on {host or 'unknown'}, {date[:10]}, {size}"
 
 
 _UNITS_OF_OLD = {"blocks": "pages", "block number": "page number"}
