@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from pgstudies.records import moved, open_case
+from pgstudies.records import moved, open_case, units_counted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pgstudies.records import Record
 
 PLACE = ["unit", "open", "nested"]
 
@@ -82,6 +84,39 @@ def differing(
         ]
     ).with_columns(
         off=(pl.col("other") / pl.col("instructions") - 1).abs()
+    )
+
+
+def counted_later(
+    counts: pl.DataFrame, records: Iterable[Record]
+) -> pl.DataFrame:
+    """What ``records`` counted and ``counts`` have not, of several counts the first one's.
+
+    Columns: unit, transactions, release, thousands (of instructions), record.
+    """
+    place = ["arm", *PLACE]
+    later = [
+        by_transactions(
+            units_counted(record),
+            [a["name"] for a in record.info["arms"] if not a["copy_of"]],
+        ).with_columns(
+            pl.col("arm").cast(pl.String), record=pl.lit(record.path.name)
+        )
+        for record in records
+    ]
+    if not later:
+        return pl.DataFrame()
+    return (
+        pl.concat(later)
+        .join(counts.select(place), on=place, how="anti")
+        .unique(place, keep="first", maintain_order=True)
+        .select(
+            "unit",
+            "transactions",
+            pl.col("arm").alias("release"),
+            pl.col("thousands").round(2),
+            "record",
+        )
     )
 
 

@@ -8,9 +8,12 @@ import polars as pl
 import pytest
 
 import pgstudies as pg
+from pgstudies.records import Record
+from tests import made_up
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 ARMS = pg.beside("releases", "arms")
 READING = pg.beside("releases", "reading")
@@ -102,3 +105,21 @@ def test_the_heaviest_functions_are_those_of_the_newest_release_counted() -> Non
     )
     assert found["function"].to_list() == [f"f{number}" for number in range(12, 2, -1)]
     assert found["percent"][0] == 12.0
+
+
+def test_what_was_counted_later_stands_by_itself_once(tmp_path: Path) -> None:
+    def record(name: str, arm: str, **counted: float) -> Record:
+        rows = [
+            made_up.samples({arm: [n]}, "instructions", metric="instructions", iteration=1, step=u)
+            for u, n in counted.items()
+        ]
+        info = made_up.info("releases", arms=made_up.arms_of(arm))
+        return Record(tmp_path / name, info, pl.concat(rows))
+
+    page = counts({"18": {0: 1000}})
+    newest = record("newest", "18", **{"one start": 900, "one probe": 5000})
+    older = record("older", "18", **{"one probe": 6000})
+    found = READING.counted_later(page, [newest, older])
+    assert found.columns == ["unit", "transactions", "release", "thousands", "record"]
+    assert found.rows() == [("one probe", "0 open", "18", 5.0, "newest")]
+    assert READING.counted_later(page, []).is_empty()

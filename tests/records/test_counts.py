@@ -16,9 +16,12 @@ from pgstudies.records import (
     Record,
     claims_counted,
     count_samples,
+    counted_since,
+    find_record,
     functions_counted,
     moved,
     open_case,
+    read_record,
     units_counted,
     write_whole,
 )
@@ -162,3 +165,17 @@ def test_a_verdict_stands_beside_the_ratio_of_instructions(
     more = shown(3.5)["remark"]
     assert more.startswith("time per instruction is 1.40 of the baseline's, as it would be by more")
     assert "0.56 of the baseline's, as it would be by fewer cache misses" in shown(1.4)["remark"]
+
+
+def test_a_later_count_of_little_is_found_beside_the_fullest_and_not_in_its_place() -> None:
+    home = paths.records_dir() / "releases"
+    home.mkdir(parents=True)
+    full, later = home / "20261122T100000Z-here-abc", home / "20261123T100000Z-here-abd"
+    for path, units_of in ((full, ("one", "two")), (later, ("three",))):
+        at = f"{path.name[:4]}-11-{path.name[6:8]}T10:00:00+00:00"
+        info = made_up.info("releases", started_at=at)
+        write_whole(path, info, pl.concat(samples_of("18", u, 0, COUNTS) for u in units_of))
+    assert find_record("releases", home.parent) == full
+    record = read_record(full)
+    assert later in [r.path for r in counted_since(record)]
+    assert counted_since(read_record(later)) == []

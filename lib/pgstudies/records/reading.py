@@ -17,6 +17,7 @@ from .. import paths
 from ..errors import StudyError
 from ..files import is_locked
 from ..paths import records_dir
+from ..rooms import rooms
 from ..terminal import say
 from ._format import INFO, SAMPLES, damaged, info_in, sha256
 
@@ -396,7 +397,8 @@ def _with_after(samples: pl.DataFrame) -> pl.DataFrame:
 def find_record(study: str, path: str | Path) -> Path:
     """The record at ``path``, or the newest complete one of ``study`` below that directory.
 
-    Which is the newest says ``newest_on_most_cores``.
+    Which is the newest says ``newest_on_most_cores``.  Of a study that counts instructions it is
+    the one that counted most: a later count of a few units does not take its place.
     """
     directory = Path(path).expanduser().resolve()
     if (directory / INFO).exists():
@@ -405,13 +407,23 @@ def find_record(study: str, path: str | Path) -> Path:
             raise StudyError(f"{directory} is a record of {found}, not of {study}.")
         return directory
     records = _skipping(record_directories(directory, study), _whole_info)
-    newest = newest_on_most_cores(entry for entry in records if entry[1]["status"] == "complete")
+    complete = [entry for entry in records if entry[1]["status"] == "complete"]
+    if study in rooms("counts"):
+        newest = _fullest(path for path, _ in reversed(complete))
+    else:
+        newest = newest_on_most_cores(complete)
     if newest is None:
         raise StudyError(
             f"There is no complete record of {study} at {directory}; "
             f"`pgstudies records` lists the records of this machine."
         )
     return newest
+
+
+def _fullest(paths: Iterable[Path]) -> Path | None:
+    """The first of the records with most samples."""
+    sizes = {record.path: record.samples.height for record in readable_records(paths)}
+    return max(sizes, key=sizes.__getitem__, default=None)
 
 
 def list_records(study: str | None = None) -> pl.DataFrame:
