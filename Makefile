@@ -58,7 +58,7 @@ verdicts: install  ## judge the reference records anew, after a change of a note
 	  pg.beside_chart(reference_verdicts("hash_index")[1], description="Hash indexes: the ratios published in 2008 against ours, by claim.").save("book/_static/example.svg")'
 
 # The tests measure on servers of their own, and keep their records apart from the user's.
-TESTS := $(BIN)/python -m pytest --numprocesses 2 --dist loadscope --book
+TESTS := $(BIN)/python -m pytest --numprocesses 2 --dist loadscope --book --durations 30 --durations-min 5
 test test-all test-lab test-root: export PGSTUDIES_SERVER = embedded
 test test-all test-lab test-root: export PGSTUDIES_RECORDS = $(CURDIR)/_build/records-of-tests
 test test-all test-lab test-root: export PGSTUDIES_REPLAY =
