@@ -167,7 +167,10 @@ def test_a_verdict_stands_beside_the_ratio_of_instructions(
     assert "0.56 of the baseline's, as it would be by fewer cache misses" in shown(1.4)["remark"]
 
 
-def test_a_later_count_of_little_is_found_beside_the_fullest_and_not_in_its_place() -> None:
+def test_a_later_count_of_little_is_found_beside_the_fullest_and_not_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgstudies.paths.REFERENCE_RECORDS", tmp_path / "none")
     home = paths.records_dir() / "releases"
     home.mkdir(parents=True)
     full, later = home / "20261122T100000Z-here-abc", home / "20261123T100000Z-here-abd"
@@ -177,5 +180,5 @@ def test_a_later_count_of_little_is_found_beside_the_fullest_and_not_in_its_plac
         write_whole(path, info, pl.concat(samples_of("18", u, 0, COUNTS) for u in units_of))
     assert find_record("releases", home.parent) == full
     record = read_record(full)
-    assert later in [r.path for r in counted_since(record)]
+    assert [r.path for r in counted_since(record)] == [later]
     assert counted_since(read_record(later)) == []
