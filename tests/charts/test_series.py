@@ -81,6 +81,13 @@ def charts(series: pl.DataFrame, effects: pl.DataFrame, blocks: pl.DataFrame) ->
             description=SENTENCE,
         ),
         effect_chart(effects, description=SENTENCE),
+        effect_chart(
+            effects.with_columns(
+                pl.format("{}, from a network disk, with four to each core", "step").alias("step"),
+                pl.format("{}, effective_io_concurrency = 64", "candidate").alias("candidate"),
+            ),
+            description=SENTENCE,
+        ),
         block_chart(blocks, y_title="duration (s)", description=SENTENCE),
     ]
 

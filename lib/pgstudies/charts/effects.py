@@ -17,6 +17,7 @@ from .style import (
     described,
     faded,
     log_ticks,
+    plot_width,
     present,
     require,
 )
@@ -73,6 +74,7 @@ def effect_chart(
     shown = data["candidate"].unique(maintain_order=True).to_list()
     steps = data["step"].unique(maintain_order=True).to_list()
     verdicts = data["verdict"].drop_nulls().unique(maintain_order=True).to_list()
+    width = plot_width(steps, most=WIDTH - 90)
     legend = ["candidate / baseline (logarithmic)", "line: 95 % interval; grey: the margin"]
     if "published_ratio" in data.columns:
         legend[1] += "; hollow diamond: published, one run"
@@ -84,7 +86,7 @@ def effect_chart(
     ours_only = base.transform_filter("isValid(datum.ratio)")
     place = {
         "yOffset": alt.YOffset("candidate:N").sort(shown),
-        "color": arm_channels("candidate", arms, shown)[0],
+        "color": arm_channels("candidate", arms, shown, width)[0],
         "opacity": faded(picked),
     }
     tooltip = [
@@ -121,9 +123,7 @@ def effect_chart(
             .encode(x=alt.X("published_ratio:Q").scale(scale), tooltip=tooltip, **place)
         )
     height = len(steps) * max(30, 18 * len(shown))
-    chart = (
-        alt.LayerChart(layer=layers).properties(width=WIDTH - 90, height=height).add_params(picked)
-    )
+    chart = alt.LayerChart(layer=layers).properties(width=width, height=height).add_params(picked)
     return described(chart, description)
 
 

@@ -51,8 +51,15 @@ NEUTRAL = "#7a7a7a"
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right")
 
 
-# The column of the page is 690 px wide on a desktop; wider charts would scroll.
+COLUMN_PX = 690
+"""The width of the page's column on a desktop; wider charts would scroll."""
+
+
 WIDTH = 600
+
+
+LABEL_PX = 240
+"""Longer labels of an axis are cut."""
 
 
 FONT = "Helvetica, Arial, sans-serif"
@@ -95,7 +102,7 @@ def _theme() -> Any:
             "font": FONT,
             "padding": {"left": 12, "top": 4, "right": 8, "bottom": 4},
             "view": {"continuousWidth": WIDTH, "continuousHeight": 260, "stroke": None},
-            "axis": {**text, "gridOpacity": 0.6, "titlePadding": 8, "labelLimit": 220},
+            "axis": {**text, "gridOpacity": 0.6, "titlePadding": 8, "labelLimit": LABEL_PX},
             "axisY": {"domain": False, "ticks": False, "labelPadding": 6},
             "axisX": {"grid": False, "labelFlush": False},
             "header": {**text, "labelFontWeight": "bold", "labelAnchor": "start", "title": None},
@@ -164,12 +171,19 @@ def arm_shapes(arms: Arms, shown: Sequence[str] | None = None) -> alt.Scale:
     return alt.Scale(domain=domain, range=[shapes[arm] for arm in domain])
 
 
-def legend_columns(names: Sequence[str]) -> int:
-    """The number of columns in which a legend of these names is no wider than the page."""
+def plot_width(labels: Sequence[str], *, most: int) -> int:
+    """What the page has room for (px, at most so much) beside the labels of a vertical axis."""
+    # 6.5 px is the mean width of a letter of 12 px; 36 px is what is left free around the plot.
+    widest = min(LABEL_PX, 6.5 * max(map(len, labels)))
+    return min(most, int(COLUMN_PX - widest - 36))
+
+
+def legend_columns(names: Sequence[str], width: int = WIDTH) -> int:
+    """The number of columns in which a legend of these names is no wider than that (px)."""
     # 7 px is the mean width of a letter, 38 px a symbol and the gap; columns are aligned.
     widths = [38 + 7 * len(name) for name in names]
     for columns in range(len(names), 1, -1):
-        if sum(max(widths[i::columns]) for i in range(columns)) <= WIDTH:
+        if sum(max(widths[i::columns]) for i in range(columns)) <= width:
             return columns
     return 1
 
@@ -245,10 +259,12 @@ def described(
     return described
 
 
-def arm_channels(column: str, arms: Arms | None, shown: list[str]) -> tuple[alt.Color, alt.Shape]:
-    """Colour and shape by arm, the same on every chart, in a legend that fits the page."""
+def arm_channels(
+    column: str, arms: Arms | None, shown: list[str], width: int = WIDTH
+) -> tuple[alt.Color, alt.Shape]:
+    """Colour and shape by arm, the same on every chart, in a legend of that width (px)."""
     known = complete(arms, shown)
-    columns = legend_columns(shown)
+    columns = legend_columns(shown, width)
     return (
         alt.Color(column, type="nominal").scale(arm_scale(known, shown)).legend(columns=columns),
         alt.Shape(column, type="nominal").scale(arm_shapes(known, shown)).legend(columns=columns),
