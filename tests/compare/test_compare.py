@@ -876,6 +876,19 @@ def test_a_clock_that_jumped_back_does_not_shorten_a_block(
     plan = forecast_of("made_up", COMPARISON, profile="quick", case=None)
     assert plan.arms_s == {"heap": pytest.approx(6.0)}
 
+    # What a comparison left out has no time in its record, so that record plans for no others.
+    limited = replace(COMPARISON, arms=("heap",))
+    later = {"started_at": "2026-11-22T20:00:00+00:00", "comparison": limited.as_dict()}
+    write_whole(
+        place.with_name("20261122T200000Z-host-abcdef"),
+        swept_info("host") | about | later,
+        rows.cast(pl.Schema(SAMPLES_SCHEMA)),
+    )
+    again = forecast_of("made_up", COMPARISON, profile="quick", case=None)
+    assert again.record == plan.record
+    own = forecast_of("made_up", limited, profile="quick", case=None)
+    assert own.record != plan.record
+
 
 def test_a_block_that_two_records_have_counts_as_the_newer_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -107,7 +107,7 @@ def forecast_of(
 
     ``fixed`` are the parameters that are not to be chosen.
     """
-    record = _newest(study, profile)
+    record = _newest(study, profile, comparison.arms)
     empty = pl.DataFrame(schema=_NOISE)
     if record is None:
         return Forecast(study, None, _NOTEBOOK_S, {}, None, empty)
@@ -173,13 +173,23 @@ def _start_s(record: Record) -> float:
     return _NOTEBOOK_S + max(0.0, took.total_seconds())
 
 
-def _newest(study: str, profile: str) -> Record | None:
-    """The newest complete record, of those that tell the noise if there is one."""
+def _newest(study: str, profile: str, arms: Collection[str]) -> Record | None:
+    """The newest complete record, of those that tell the noise if there is one.
+
+    A comparison that left out arms says nothing of theirs: it counts only where ``arms`` asks for
+    no other.
+    """
     records = pl.concat([list_records(study), list_records(f"{COMPARED}{study}")])
     usable = records.filter(pl.col("profile") == profile, pl.col("status") == "complete").sort(
         pl.col("blocks_done") >= MINIMUM_BLOCKS, "started_at", descending=True
     )
-    return next(readable_records(usable["path"]), None)
+    found = readable_records(usable["path"])
+    return next((record for record in found if _has_arms(record, arms)), None)
+
+
+def _has_arms(record: Record, arms: Collection[str]) -> bool:
+    left = set((record.info.get("comparison") or {}).get("arms") or ())
+    return not left or (bool(arms) and left >= set(arms))
 
 
 @dataclass(frozen=True)
