@@ -136,15 +136,17 @@ def _with_rule(row: dict[str, Any]) -> dict[str, Any]:
 def _records(study: str, in_book: Record | None) -> list[Record]:
     """The records that count: the current one, then those with enough blocks from the newest on.
 
-    Without a page the current one is as ``newest_on_most_cores`` says.
+    Without a page the current one is the newest one's host's, as ``newest_on_most_cores`` says.
     """
     complete = list_records(study).filter(pl.col("status") == "complete").reverse()
     enough = complete.filter(pl.col("blocks_done") >= fewest_blocks())["path"].to_list()
     own = [str(in_book.path)] if in_book else [] if enough else complete["path"].to_list()[:1]
     once = {Path(path).name: path for path in reversed([*own, *enough])}  # a copy is the same
     found = list(readable_records(reversed(once.values())))
-    if in_book is None:
-        first = newest_on_most_cores((record.path, record.info) for record in reversed(found))
+    if in_book is None and found:
+        host = host_of(found[0].info)
+        own_host = [(r.path, r.info) for r in reversed(found) if host_of(r.info) == host]
+        first = newest_on_most_cores(own_host)
         found.sort(key=lambda record: record.path != first)
     return found
 

@@ -319,7 +319,7 @@ def fit_lines(found: Fit, plans: Sequence[Forecast], minutes: float) -> Iterator
         yield (
             f"An interval needs {MINIMUM_BLOCKS} blocks. Left out, as there is no time for them: "
             f"{names} in each block. To measure them as well: "
-            f"--minutes {math.ceil(found.whole_s / 60)}."
+            f"--minutes {max(math.ceil(found.whole_s / 60), math.floor(minutes) + 1)}."
         )
     if found.blocks < MINIMUM_BLOCKS:
         costs = [plan.start_s + MINIMUM_BLOCKS * plan.block_s for plan in plans]

@@ -71,8 +71,8 @@ def compared(
     """Plan a comparison, measure it, and look at it on the way where it goes on until decided.
 
     ``tell`` gets the lines of the plan and of each look, ``warn`` why a study cannot be compared,
-    as soon as that is known.  With ``only_plan`` nothing else is done
-    and None returned; with ``fresh`` only what is measured now counts.
+    as soon as that is known.  With ``only_plan`` nothing else is done and None returned; with
+    ``fresh`` only what is measured now counts.
     """
     measured: dict[str, Measured] = {}
     failures: list[str] = []

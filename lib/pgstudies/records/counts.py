@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from ..rooms import rooms
-from .reading import list_records, readable_records
+from .reading import fullest, list_records, readable_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,7 +102,7 @@ def fullest_counts() -> Record | None:
 
     A quick run of two units does not hide a record of all.
     """
-    return max(_newest_first(), key=lambda r: units_counted(r).height, default=None)
+    return fullest(_newest_first())
 
 
 def counted_since(record: Record) -> list[Record]:

@@ -409,7 +409,8 @@ def find_record(study: str, path: str | Path) -> Path:
     records = _skipping(record_directories(directory, study), _whole_info)
     complete = [entry for entry in records if entry[1]["status"] == "complete"]
     if study in rooms("counts"):
-        newest = _fullest(path for path, _ in reversed(complete))
+        most = fullest(readable_records(path for path, _ in reversed(complete)))
+        newest = most.path if most is not None else None
     else:
         newest = newest_on_most_cores(complete)
     if newest is None:
@@ -420,10 +421,9 @@ def find_record(study: str, path: str | Path) -> Path:
     return newest
 
 
-def _fullest(paths: Iterable[Path]) -> Path | None:
-    """The first of the records with most samples."""
-    sizes = {record.path: record.samples.height for record in readable_records(paths)}
-    return max(sizes, key=sizes.__getitem__, default=None)
+def fullest(records: Iterable[Record]) -> Record | None:
+    """The record with most samples, of several the first; None where there is none."""
+    return max(records, key=lambda record: record.samples.height, default=None)
 
 
 def list_records(study: str | None = None) -> pl.DataFrame:
