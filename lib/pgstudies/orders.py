@@ -45,8 +45,8 @@ class Orders:
         profile: The size that the parameters are of; None where nobody said.
         block: The number of the only block to measure; 0: all of them.
         comparison: What two servers are compared in, as ``Comparison.as_dict`` has it, or None.
-        states: Where the blocks of a sweep leave each other prepared states (``directory``), and a
-            digest of the code that makes them (``code``); None where they do not.
+        states: Where runs leave each other prepared states (``directory``), and a digest of the
+            code that makes them (``code``); None where they do not.
         replies: The directory for the replies; empty where nobody waits for them.
 
     """

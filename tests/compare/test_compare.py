@@ -22,7 +22,14 @@ from pgstudies.compare.measured import (
     read_measured,
     reasons,
 )
-from pgstudies.compare.plan import Forecast, fit, fit_lines, forecast_lines, forecast_of
+from pgstudies.compare.plan import (
+    GOAL_BLOCKS,
+    Forecast,
+    fit,
+    fit_lines,
+    forecast_lines,
+    forecast_of,
+)
 from pgstudies.compare.report import request_in, write_report
 from pgstudies.compare.request import Request, read_settings, share_cores_alike, side
 from pgstudies.compare.result import Result, exit_code, result_of, undecided, with_guards
@@ -433,15 +440,20 @@ def test_a_time_buys_as_many_blocks_of_every_study() -> None:
 
 def test_the_dearest_arms_are_left_out_of_too_short_a_time() -> None:
     plans = [forecast("a", heap=5.0), forecast("b", heap=10.0, tree=5.0)]
-    found = fit(plans, 66.0)
+    found = fit(plans, 96.0)
     assert found.left_out == (("b", "heap", 10.0),)
-    assert (found.blocks, found.arms) == (6, {"a": (), "b": ("tree",)})
-    said = list(fit_lines(found, plans, 1.1))
-    assert said[0] == "1.1 minutes: 6 blocks of 2 arms."
-    assert "b, heap (10 s) in each block. To measure them as well: --minutes 3." in said[1]
-    enough = fit(plans, 60 * 3)
+    assert (found.blocks, found.arms) == (GOAL_BLOCKS, {"a": (), "b": ("tree",)})
+    said = list(fit_lines(found, plans, 1.6))
+    assert said[0] == "1.6 minutes: 9 blocks of 2 arms."
+    assert "b, heap (10 s) in each block. To measure them as well: --minutes 4." in said[1]
+    enough = fit(plans, 60 * 4)
     assert not enough.left_out
-    assert enough.blocks >= MINIMUM_BLOCKS
+    assert enough.blocks >= GOAL_BLOCKS
+
+
+def test_what_has_no_time_for_every_guard_is_measured_as_often_as_it_can_be() -> None:
+    found = fit([forecast("a", heap=5.0)], 35.0)
+    assert (found.blocks, found.arms, found.left_out) == (MINIMUM_BLOCKS, {"a": ()}, ())
 
 
 def test_a_time_too_short_for_anything_is_told_and_measures_one_block() -> None:

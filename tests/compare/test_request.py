@@ -18,6 +18,7 @@ from pgstudies.compare.request import (
     Request,
     optimisation,
     read_settings,
+    reason_too_old,
     require_alike_builds,
     side,
 )
@@ -314,6 +315,15 @@ def test_builds_that_differ_are_refused_with_a_pair_that_would_do() -> None:
     require_alike_builds(Side("17"), Side("18"))
     require_alike_builds(Side("embedded"), Side("embedded", {"jit": "on"}))
     require_alike_builds(Side("17"), Side("postgresql://me@db/test"))  # the guard will tell
+
+
+def test_a_study_of_something_newer_than_a_side_is_left_out() -> None:
+    new, old, unknown = Side("18"), Side("17"), Side("postgresql://me@db/test")
+    told = "it is about PostgreSQL 18 and later, and 17 is older"
+    assert reason_too_old("io_method", (old, new)) == told
+    assert reason_too_old("io_method", (new, old)) == told
+    assert reason_too_old("io_method", (new, unknown)) is None
+    assert reason_too_old("hash_index", (old, new)) is None
 
 
 def test_a_directory_tells_how_it_was_built(tmp_path: Path) -> None:

@@ -21,7 +21,8 @@ from pgstudies.compare.result import Result, result_of
 from pgstudies.compare.run import measured_blocks
 from pgstudies.errors import StudyError
 from pgstudies.measuring import Side
-from pgstudies.records.reading import list_records
+from pgstudies.records.reading import list_records, read_record
+from pgstudies.servers import place_for_states
 from tests.made_up import ROOMS
 
 if TYPE_CHECKING:
@@ -108,6 +109,21 @@ def test_blocks_are_added_to_those_that_there_are(planted: Result) -> None:
         .equals(planted.measured[0].samples.filter(pl.col("block") <= 8))
     )
     assert compared(TWENTYFOLD, blocks=9).measured[0].paths == more.measured[0].paths
+
+
+def test_a_second_look_starts_from_what_the_first_one_prepared() -> None:
+    request = Request(Side("embedded"), Side("embedded", {"work_mem": "6MB"}), (STUDY,), blocks=1)
+    place = place_for_states()
+    prepared = []
+    try:
+        for fitted in (Fit(1, {STUDY: ()}), Fit(2, {STUDY: ("other",)})):
+            (found,) = measured_blocks(request, fitted, states=str(place.snapshots))
+            of_other = pl.col("block") == 0, pl.col("arm") == "other, baseline"
+            prepared.append(read_record(found.paths[-1]).samples.filter(*of_other))
+    finally:
+        place.remove()
+    assert prepared[0].height > 0
+    assert prepared[0].equals(prepared[1])  # by the microsecond at which it was prepared
 
 
 def test_a_time_that_is_too_short_for_two_blocks_measures_one() -> None:

@@ -13,6 +13,7 @@ from pgstudies.measuring import _instances
 from pgstudies.measuring._design import Arm
 from pgstudies.measuring._instances import KEPT_SHARE, Instances, Kept
 from pgstudies.records import AMONG_OTHERS
+from pgstudies.records.reading import SAMPLES_SCHEMA
 from pgstudies.servers import ManagedServer
 
 if TYPE_CHECKING:
@@ -37,6 +38,11 @@ ROWS = [
     )
 ]
 SIZE = 2**20
+
+
+def rows_of(arm: str) -> list[tuple[Any, ...]]:
+    column = list(SAMPLES_SCHEMA).index("arm")
+    return [(*row[:column], arm, *row[column + 1 :]) for row in ROWS]
 
 
 class Holder(ManagedServer):
@@ -79,7 +85,6 @@ def test_of_two_that_want_a_state_at_once_one_has_it_whole(tmp_path: Path) -> No
     [
         ("another", Arm("plain")),
         ("mark", Arm("plain", state="wide")),
-        ("mark", Arm("other")),
         ("mark", Arm("plain", server="16")),
     ],
 )
@@ -87,6 +92,15 @@ def test_a_state_of_anything_else_is_not_used(tmp_path: Path, mark: str, arm: Ar
     (tmp_path / "kept").mkdir()
     Kept(tmp_path / "kept", "mark").put(Holder(tmp_path / "a", ["plain"]), Arm("plain"), ROWS)
     assert Kept(tmp_path / "kept", mark).take(Holder(tmp_path / "b"), arm) is None
+
+
+def test_another_arm_that_starts_from_the_state_has_its_samples(tmp_path: Path) -> None:
+    """As when the arm that had prepared it is left out of what follows."""
+    (tmp_path / "kept").mkdir()
+    kept = Kept(tmp_path / "kept", "mark")
+    kept.put(Holder(tmp_path / "a", ["plain"]), Arm("left out", state="plain"), ROWS)
+    taken = kept.take(Holder(tmp_path / "b"), Arm("stays", state="plain"))
+    assert taken == rows_of("stays")
 
 
 def test_what_was_used_longest_ago_goes_where_there_is_no_room_for_all(
@@ -115,11 +129,11 @@ def test_what_was_used_longest_ago_goes_where_there_is_no_room_for_all(
     put(made, "a")
     put(made, "b")
     user = Holder(tmp_path / "user")
-    assert kept.take(user, arms["a"]) == ROWS
+    assert kept.take(user, arms["a"]) == rows_of("a")
     put(user, "a")
     put(made, "c")
     found = {name: kept.take(Holder(tmp_path / f"last-{name}"), arm) for name, arm in arms.items()}
-    assert found == {"a": ROWS, "b": None, "c": ROWS}
+    assert found == {"a": rows_of("a"), "b": None, "c": rows_of("c")}
 
 
 def test_where_the_sweep_has_ended_nothing_is_kept_and_nobody_fails(tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ def compare(  # noqa: D103  (its help is above)
     ] = None,
 ) -> None:
     try:
-        from ..compare.request import Request, share_cores_alike
+        from ..compare.request import Request, reason_too_old, share_cores_alike
         from ..compare.request import side as read_side
         from ..rooms import rooms
 
@@ -220,6 +220,13 @@ def compare(  # noqa: D103  (its help is above)
                 typer.echo(
                     "Only one side has I/O workers, so no server is pinned to one core (--no-pin)."
                 )
+        for name in list(studies):
+            reason = reason_too_old(name, (before, after))
+            if reason is not None and name in (study or ()):
+                raise StudyError(f"{name} cannot be compared: {reason}.")
+            if reason is not None:
+                typer.echo(f"{name} is left out: {reason}.")
+                studies.remove(name)
         request = Request(
             baseline=before,
             candidate=after,

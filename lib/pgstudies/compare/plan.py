@@ -203,7 +203,7 @@ class Fit:
         limit_s: By study, the time that it may take (s); empty for any.
         parameters: By study, those that repeat turns in a block, with their values.
         left_out: The arms that are not measured, with the time that a block of each takes (s).
-        whole_s: How long as many blocks of everything would take as can decide (s).
+        whole_s: How long as many blocks of everything would take as every guard needs (s).
 
     """
 
@@ -241,8 +241,8 @@ def next_look(fitted: Fit, studies: Collection[str], seconds: float) -> Fit | No
 
 
 GOAL_BLOCKS = 9
-"""Blocks that every study is to have, before time goes into more turns of a block: what every guard
-needs."""
+"""Blocks that every study is to have, before time goes into more turns or more arms: what every
+guard needs.  Six decide as well, but an interval of six is as wide as they differ."""
 
 
 FIRST_LOOK = 8
@@ -253,7 +253,7 @@ def fit(plans: Sequence[Forecast], seconds: float) -> Fit:
     """As many blocks of every study as fit into ``seconds``; the same number of each.
 
     Blocks have the turns that suit their costs and variances, or fewer if only so 9 blocks fit.
-    Where these are too few to decide anything, the dearest arms are left out, until they are not.
+    Where 9 do not fit at all, the dearest arms are left out until they do.
     """
     starts = {plan.study: plan.start_s for plan in plans}
 
@@ -267,10 +267,10 @@ def fit(plans: Sequence[Forecast], seconds: float) -> Fit:
         (p for p in _PARTS if takes(GOAL_BLOCKS, arms_with(p)) <= seconds), _PARTS[-1]
     )  # of the turns wanted
     kept = arms_with(part)
-    whole_s = takes(MINIMUM_BLOCKS, kept)
+    whole_s = takes(GOAL_BLOCKS, kept)
     left_out = []
     settled = {plan.study: plan.before.arms for plan in plans if plan.before is not None}
-    while takes(MINIMUM_BLOCKS, kept) > seconds and len(kept) > 1:
+    while takes(GOAL_BLOCKS, kept) > seconds and len(kept) > 1:
         free = [name for name in kept if name[0] not in settled]
         if not free:
             break
@@ -317,7 +317,7 @@ def fit_lines(found: Fit, plans: Sequence[Forecast], minutes: float) -> Iterator
     if found.left_out:
         names = "; ".join(f"{study}, {arm} ({s:.3g} s)" for study, arm, s in found.left_out)
         yield (
-            f"An interval needs {MINIMUM_BLOCKS} blocks. Left out, as there is no time for them: "
+            f"Every guard needs {GOAL_BLOCKS} blocks. Left out, as there is no time for them: "
             f"{names} in each block. To measure them as well: "
             f"--minutes {max(math.ceil(found.whole_s / 60), math.floor(minutes) + 1)}."
         )

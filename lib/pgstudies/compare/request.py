@@ -14,10 +14,11 @@ from ..errors import StudyError
 from ..measuring import Comparison, Side
 from ..programs import find_binaries, find_release, is_release, releases
 from ..programs.versions import has_io_workers, parse_version
+from ..rooms import rooms
 from ..servers import ENDANGERS_DATA, refused, require_allowable, require_wellformed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
 
 @dataclass(frozen=True)
@@ -112,14 +113,36 @@ def _has_workers(side: Side) -> bool | None:
     method = side.settings.get("io_method")
     if method is not None:
         return method == "worker"
+    version = _version(side)
+    return None if version is None else has_io_workers(version)
+
+
+def _version(side: Side) -> int | None:
+    """The side's version as the server counts, as far as it is known without connecting."""
     if is_release(side.server):
-        return has_io_workers(parse_version(side.server))  # which fetches nothing
+        return parse_version(side.server)  # which fetches nothing
     if Address.parse(side.server).is_dsn:
         return None
     try:
-        return has_io_workers(find_binaries(side.server).version)
+        return find_binaries(side.server).version
     except StudyError:
         return None  # which is told when it is to be measured
+
+
+def reason_too_old(study: str, sides: Iterable[Side]) -> str | None:
+    """Why no arm of a study could run on both sides, by ``since`` of its ``sizes.toml``, or None.
+
+    What cannot be seen beforehand, measuring tells.
+    """
+    room = rooms().get(study)
+    since = room.about.get("since") if room is not None else None
+    if since is None:
+        return None
+    for side in sides:
+        version = _version(side)
+        if version is not None and version < parse_version(since):
+            return f"it is about PostgreSQL {since} and later, and {side.server} is older"
+    return None
 
 
 def require_alike_builds(baseline: Side, candidate: Side) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import tempfile
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import NotebookError, StudyError
 from ..orders import Orders, Replies
 from ..rooms import rooms
+from ..servers import place_for_states
 from ..studies import beside
 from ..studies.run import run_study
 from .counted import counted
@@ -88,22 +91,43 @@ def compared(
     try:
         if request.instructions and not only_plan:
             counts = _counts(request)
-        spent = time.monotonic() - began
-        look: Fit | None = _planned(
-            request, failed, spent, only_plan=only_plan, since=since, tell=tell
-        )
-        if only_plan:
-            return None
-        while look is not None:
-            for found in measured_blocks(
-                request, look, since=since, failed=failed, fresh=Orders.given().fresh
-            ):
-                measured[found.study] = found
-            left_s = 60 * (request.minutes or DEFAULT_MINUTES) - (time.monotonic() - began)
-            look = _next(request, list(measured.values()), look, left_s, tell)
+        with _states() as states:
+            measures = partial(
+                measured_blocks,
+                request,
+                since=since,
+                failed=failed,
+                fresh=Orders.given().fresh,
+                states=states,
+            )
+            spent = time.monotonic() - began
+            look: Fit | None = _planned(
+                request, measures, spent, only_plan=only_plan, since=since, tell=tell
+            )
+            if only_plan:
+                return None
+            while look is not None:
+                for found in measures(look):
+                    measured[found.study] = found
+                left_s = 60 * (request.minutes or DEFAULT_MINUTES) - (time.monotonic() - began)
+                look = _next(request, list(measured.values()), look, left_s, tell)
     except KeyboardInterrupt:
         interrupted = True
     return Outcome(tuple(measured.values()), counts, tuple(failures), interrupted)
+
+
+@contextmanager
+def _states() -> Iterator[str]:
+    """Where the looks at a study leave each other its prepared states; empty where they cannot."""
+    try:
+        place = place_for_states()
+    except StudyError:  # the first block will say it, if it needs one
+        yield ""
+        return
+    try:
+        yield str(place.snapshots)
+    finally:
+        place.remove()
 
 
 def result_for(
@@ -142,7 +166,7 @@ def _counts(request: Request) -> Counted:
 
 def _planned(
     request: Request,
-    failed: Callable[[str, StudyError], None],
+    measures: Callable[[Fit], Iterator[Measured]],
     spent_s: float,
     *,
     only_plan: bool,
@@ -151,7 +175,7 @@ def _planned(
 ) -> Fit:
     """Tell the plan, of what is left after ``spent_s``.
 
-    Where no record tells how long a block takes, one is measured first.
+    Where no record tells how long a block takes, ``measures`` measures one first.
     """
 
     def forecasts(studies: Iterable[str]) -> list[Forecast]:
@@ -175,9 +199,7 @@ def _planned(
     if request.blocks is None and unknown and not only_plan:
         names = ", ".join(plan.study for plan in unknown)
         tell(f"No record says how long a block takes; one is measured first, of {names}.")
-        for _ in measured_blocks(
-            request, of_blocks(unknown, 1), since=since, failed=failed, fresh=Orders.given().fresh
-        ):
+        for _ in measures(of_blocks(unknown, 1)):
             pass
         plans = [plan for plan in forecasts(request.studies) if plan.arms_s]
     minutes = request.minutes or DEFAULT_MINUTES
@@ -222,10 +244,12 @@ def measured_blocks(
     since: str = "",
     failed: Callable[[str, StudyError], None] | None = None,
     fresh: bool = False,
+    states: str = "",
 ) -> Iterator[Measured]:
     """Measure every study of ``fitted`` in turn and give its blocks, also those of earlier runs.
 
     Blocks from before ``since`` (UTC) do not count; with ``fresh`` no record is continued.
+    ``states`` is the directory in which runs leave each other prepared states, or empty.
     After Ctrl-C the blocks that are finished are given as well, and then KeyboardInterrupt raised.
     A study that cannot be compared is told to ``failed``, and the others go on; without it, and
     where the others would meet the same (a server, a disk), the error is raised.
@@ -251,6 +275,7 @@ def measured_blocks(
                     server=request.baseline.server,
                     parameters=parameters | {"blocks": fitted.blocks},
                     comparison=comparison.as_dict(),
+                    states={"directory": states, "code": ""} if states else None,
                     replies=replies,
                     output=Path(scratch) / f"{study}.ipynb",
                 )

@@ -17,8 +17,7 @@ from distributed import get_worker
 
 from ..errors import StudyError
 from ..host.facts import git_revision, packages
-from ..programs.accounts import server_account
-from ..servers import Instance
+from ..servers import Instance, place_for_states
 
 SLOT = {"bench": 1}
 """Every worker has one, and a block takes it."""
@@ -95,10 +94,9 @@ class _States:
             self._stop_timer()
             if self._place is None:
                 try:
-                    self._place = Instance(server_account(), "states that blocks share")
+                    self._place = place_for_states()
                 except StudyError:  # the block will say it, if it needs one
                     return ""
-                self._place.path.chmod(0o700)
             return str(self._place.snapshots)
 
     def keep_for(self, seconds: float) -> None:

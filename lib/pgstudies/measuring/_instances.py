@@ -1,6 +1,7 @@
 """The servers of a run: an instance for every arm, all up at once as far as there is room.
 
-In a sweep the states that were prepared for one block are handed on to the next of that host.
+In a sweep the states that were prepared for one block are handed on to the next of that host, and
+in a comparison those of its first look at a study to what follows.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ KEPT_SHARE = 0.2
 
 
 class Kept:
-    """Prepared states that the blocks of a sweep leave each other on one host, with their samples.
+    """Prepared states that runs on one host leave each other, with their samples.
 
     Each is a directory of ``directory``, named for everything that makes two of them equal, of
     which ``mark`` holds what is common to the run.  States are moved out and
@@ -57,12 +58,12 @@ class Kept:
     def take(self, server: ManagedServer, arm: Arm) -> list[tuple[Any, ...]] | None:
         """Give the server the state of the arm, and return the samples of its preparation.
 
-        None where it is not kept.
+        They are the arm's, as if it had prepared it.  None where it is not kept.
         """
         taken = self._aside()
         try:
             self._place(server, arm).rename(taken)
-            samples = pl.read_parquet(taken / _SAMPLES)
+            samples = pl.read_parquet(taken / _SAMPLES).with_columns(arm=pl.lit(arm.name))
             server.adopt(arm.state, taken / _DATA)
         except _NOT_KEPT:
             return None
@@ -74,7 +75,7 @@ class Kept:
         """Keep the state of the arm, which the server loses, and the samples of its preparation.
 
         What was used longest ago goes where there is no room for all.  Where the directory is gone,
-        since the sweep has ended, nothing is kept.
+        since the runs have ended, nothing is kept.
         """
         given = self._aside()
         try:
@@ -87,7 +88,7 @@ class Kept:
             shutil.rmtree(given, ignore_errors=True)
 
     def _place(self, server: ManagedServer, arm: Arm) -> Path:
-        what = [self._mark, server.spec, arm.server, arm.state, arm.name]
+        what = [self._mark, server.spec, arm.server, arm.state]
         return self._directory / hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]
 
     def _aside(self) -> Path:
@@ -152,7 +153,7 @@ class Instances:
                 self._kept.put(root, arm, rows)
 
     def kept_samples(self, arm: Arm) -> list[tuple[Any, ...]]:
-        """Take the arm's state from an earlier block of a sweep; the samples of its preparation.
+        """Take the arm's state from an earlier run, and return the samples of its preparation.
 
         None of either where it was not kept, or is there already.
         """

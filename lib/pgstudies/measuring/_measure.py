@@ -166,7 +166,8 @@ def measure(
             )
         kept = None
         if orders.states is not None:
-            kept = Kept(Path(orders.states["directory"]), f"{mark} {orders.states['code']}")
+            of_states = fingerprint(_alike_when_prepared(same, room))
+            kept = Kept(Path(orders.states["directory"]), f"{of_states} {orders.states['code']}")
         instances = stack.enter_context(Instances(roots, design.arms, kept))
         seed = parameters["seed"]
         run = Run(design, instances, writer, prepare, procedure, seed=seed, core=core)
@@ -221,6 +222,16 @@ def _same(
             *(module.read_text(encoding="utf-8") for module in (room.modules if room else [])),
         ],
     }
+
+
+def _alike_when_prepared(same: Mapping[str, Any], room: Room | None) -> dict[str, Any]:
+    """What of ``same`` must be alike for two runs to begin with the same prepared states.
+
+    That is not which other arms there are, nor how often a block repeats a turn.
+    """
+    repeats = room.about.get("repeats", {}) if room else {}
+    parameters = {name: value for name, value in same["parameters"].items() if name not in repeats}
+    return {**same, "arms": [], "parameters": parameters}
 
 
 def _room_of(design: Design) -> Room | None:

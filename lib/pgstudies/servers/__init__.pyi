@@ -1,6 +1,7 @@
 from ._base import Capabilities as Capabilities
 from ._base import Right as Right
 from ._instance import Instance as Instance
+from ._instance import place_for_states as place_for_states
 from ._serve import Server as Server
 from ._serve import serve as serve
 from ._snapshots import require_space as require_space

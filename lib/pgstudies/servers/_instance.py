@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ..errors import ServerError
 from ..files import cannot_write, try_lock
 from ..paths import run_dir
-from ..programs.accounts import can_execute, client_name
+from ..programs.accounts import can_execute, client_name, server_account
 from .leftovers import SHORT, directory_lock, remove, require_safe, sweep
 
 if TYPE_CHECKING:
@@ -212,6 +212,16 @@ class Instance:
         self.ident.write_text(f'{_MAP} "{name}" postgres\n', encoding="utf-8")
         for file in (self.hba, self.ident):
             file.chmod(0o644)  # for the server's account, which cannot change it
+
+
+def place_for_states() -> Instance:
+    """A directory in which runs leave each other prepared states, below ``snapshots``, ours alone.
+
+    Remove it.  Raises StudyError where no server of ours could run.
+    """
+    place = Instance(server_account(), "states that runs share")
+    place.path.chmod(0o700)
+    return place
 
 
 def prepare_run_dir(account: Account) -> Path:

@@ -180,9 +180,7 @@ class ManagedServer(ServerBase):
         """
         if self._postmaster is not None and self._postmaster.alive:
             raise ServerError("The server is already running.")
-        unknown = [n for n in settings if "." not in n and n.lower() not in self._known]
-        if unknown:
-            raise CannotRun(f"{self.version_text} has no setting {unknown[0]}")
+        self._require_known(settings)
         self._more = merged({}, settings)
         try:
             self._postmaster = self._launch(self.settings)
@@ -195,6 +193,12 @@ class ManagedServer(ServerBase):
                 wanted = ", ".join(f"{name}={value}" for name, value in settings.items())
                 raise CannotRun(f"the server does not start with {wanted}: {error}") from error
             raise ServerError(f"{self.version_text} does not start: {error}") from error
+
+    def _require_known(self, settings: Mapping[str, str]) -> None:
+        """Raise CannotRun where this release has no setting of a name."""
+        unknown = [n for n in settings if "." not in n and n.lower() not in self._known]
+        if unknown:
+            raise CannotRun(f"{self.version_text} has no setting {unknown[0]}")
 
     def stop(self, mode: str = "fast") -> None:
         """Close our connections and stop the server; modes as in pg_ctl.
@@ -249,6 +253,7 @@ class ManagedServer(ServerBase):
         self, state: str, build: Callable[[], None], settings: Mapping[str, str] = {}
     ) -> None:
         """Put the server into the state of that name; see ``ServerBase.restore``."""
+        self._require_known(settings)  # before a state is built for nothing
         self.prepare(state, build)
         self.stop("immediate")
         self._unpack(*self._states[state])
