@@ -95,7 +95,7 @@
   const pending = new Set();
 
   async function draw(chart) {
-    if (!pending.delete(chart)) return;
+    if (!chart.clientWidth || !pending.delete(chart)) return;
     await loadVega();
     const spec = JSON.parse(chart.querySelector('script[type="application/json"]').textContent);
     const live = document.createElement("div");
@@ -127,7 +127,7 @@
     // Then the others, one at a time, while the reader reads.
     const later = window.requestIdleCallback ?? ((work) => setTimeout(work, 200));
     const drawNext = async () => {
-      const [chart] = pending;
+      const chart = [...pending].find((each) => each.clientWidth);  // not in a closed fold
       if (chart === undefined) return;
       await draw(chart);
       later(drawNext);

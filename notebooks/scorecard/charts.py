@@ -74,12 +74,12 @@ def history_chart(
 ) -> alt.LayerChart:
     """The claims of which there are several records: the newest below, the page's on top.
 
-    ``cards`` is a ``scorecard``; claims with a single record are left out.  Raises StudyError as
-    ``score_chart`` does.
+    At first those of one study; another can be chosen.  ``cards`` is a ``scorecard``; claims with a
+    single record are left out.  Raises StudyError as ``score_chart`` does.
     """
     data = _drawn(cards).filter(pl.len().over("row") > 1)
     require(data, _NEEDED, "history_chart")
-    menus = [_menu(data, "study")]
+    menus = [_menu(data, "study", chosen=data["study"][0])]
     data = data.with_columns(nth=pl.int_range(pl.len()).over("row"))
     nth = data["nth"].unique().sort().to_list()
     rows = data["row"].unique(maintain_order=True).to_list()
@@ -195,9 +195,13 @@ def _tooltip() -> list[alt.Tooltip]:
     ]
 
 
-def _menu(data: pl.DataFrame, column: str) -> tuple[str, alt.Parameter]:
+def _menu(
+    data: pl.DataFrame, column: str, *, chosen: str = ALL
+) -> tuple[str, alt.Parameter]:
     """A menu of what there is in a column, and all of it."""
     options = [ALL, *data[column].unique(maintain_order=True)]
     name = "verdict" if column == "outcome" else column
     bind = alt.binding_select(options=options, name=f"{name} ")
-    return column, alt.param(name=f"chosen_{name}", value=ALL, bind=bind)
+    return column, alt.param(
+        name=f"chosen_{name}", value=chosen, bind=bind
+    )

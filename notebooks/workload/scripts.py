@@ -30,6 +30,8 @@ _REFUSED = {
     "setshell": "it runs a program",
 }
 
+_PLACE = re.compile(r"script\.sql:(\d+): ")
+
 _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
@@ -41,6 +43,13 @@ class Script:
     text: str
     file: Path
     line: int
+
+    def told(self, complaint: str, server: str) -> str:
+        """What pgbench complains of on a server, with the file and its line."""
+        place = _PLACE.search(complaint)
+        line = self.line - 1 + int(place[1]) if place else self.line
+        said = _PLACE.sub("", complaint, count=1)
+        return f"{self.file.name}, line {line}, on {server}: {said}"
 
 
 @dataclass(frozen=True)
@@ -176,7 +185,7 @@ def _scripts_of(file: Path) -> list[Script]:
             name,
             text[start:end].strip() + "\n",
             file,
-            text.count("\n", 0, start) + 1,
+            text.count("\n", 0, end - len(text[start:end].lstrip())) + 1,
         )
         for name, start, end in parts
         if without_comments(text[start:end])

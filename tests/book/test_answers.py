@@ -27,6 +27,8 @@ from tests.made_up import SWEPT_CLAIM, copied_rooms, swept_record
 if TYPE_CHECKING:
     from pathlib import Path
 
+MORE = '<details class="rest"><summary>More: {}</summary>\n'
+END = "</details>\n"
 CLAIMS = (
     SWEPT_CLAIM
     + """\
@@ -83,13 +85,38 @@ def test_a_page_begins_with_its_answer_and_leaves_out_the_cell_of_parameters() -
 def test_the_hidden_code_of_a_section_has_one_bar() -> None:
     headings = [{"cell_type": "markdown", "source": f"## {n}", "metadata": {}} for n in (1, 2)]
     hidden = [cell(f"hidden = {n}", "hide-input") for n in range(3)]
-    cells = [headings[0], hidden[0], cell("shown"), hidden[1], headings[1], hidden[2]]
+    title = {"cell_type": "markdown", "source": "# Title", "metadata": {}}
+    cells = [title, headings[0], hidden[0], cell("shown"), hidden[1], headings[1], hidden[2]]
     cells.append(cell("left out", "remove-input"))
     found = page_of({"cells": cells, "metadata": {}})["cells"]
     bars = [c["source"] for c in found if "hide-input" in c["metadata"].get("tags", [])]
     assert bars == ["hidden = 0\n\nhidden = 1", "hidden = 2"]
-    assert [c["source"] for c in found][:5] == [
-        *("## 1", "hidden = 0", "shown", "hidden = 1", bars[0]),
+    assert [c["source"] for c in found][1:7] == [
+        *("## 1", "hidden = 0", MORE.format("2 pieces of code"), "shown", "hidden = 1", bars[0]),
+    ]
+
+
+def showing(source: str, mime: str, *tags: str) -> dict[str, Any]:
+    return cell(source, *tags) | {"outputs": [{"data": {mime: ["<table>"]}}]}
+
+
+def test_a_section_shows_its_words_and_first_figure_and_folds_the_rest() -> None:
+    words = [{"cell_type": "markdown", "source": f"Words {n}.", "metadata": {}} for n in range(2)]
+    heads = [{"cell_type": "markdown", "source": f"## {n}", "metadata": {}} for n in range(4)]
+    table, chart = "text/html", "application/vnd.vegalite.v5+json"
+    cells = [
+        {"cell_type": "markdown", "source": "# Title", "metadata": {}},
+        *(heads[0], words[0], showing("a", chart, "remove-input"), words[1]),
+        *(showing("b", table, "remove-input"), showing("c", table, "remove-input")),
+        *(heads[1], cell("code"), showing("d", chart, "remove-input")),
+        *(heads[2], showing("e", table, "remove-input"), words[1]),
+        *(heads[3],),
+    ]
+    found = [c["source"] for c in page_of({"cells": cells, "metadata": {}})["cells"]]
+    assert found == [
+        *("# Title", "## 0", "Words 0.", "a", MORE.format("2 tables"), "Words 1.", "b", "c", END),
+        *("## 1", MORE.format("1 chart, 1 piece of code"), "code", "d", END),
+        *("## 2", "e", "Words 1.", "## 3"),
     ]
 
 

@@ -45,9 +45,16 @@ def _needs(request: pytest.FixtureRequest) -> None:
         skip_but_not_in_ci("the book is not built: make book")
 
 
+TALLEST = 12_000
+"""Pixels of a page that is 1300 wide, its folds closed."""
+
+
 def open_page(page: Page, path: Path) -> None:
+    """Open a page, and all that is folded away in its sections."""
     page.goto(path.as_uri())
     page.wait_for_load_state("networkidle")
+    folds = "document.querySelectorAll('details.rest, details:has(.vega-chart)')"
+    page.evaluate(f"{folds}.forEach(each => each.open = true)")
 
 
 def live_chart(page: Page, number: int = 0) -> Locator:
@@ -65,6 +72,14 @@ def test_page_opens_from_disk_without_network(page: Page, name: str) -> None:
     for chart in page.locator(".vega-chart").all():
         chart.scroll_into_view_if_needed()
         expect(chart).to_have_attribute("data-live", "")
+
+
+@pytest.mark.parametrize("options", [{"viewport": {"width": 1300, "height": 900}}], ids=["wide"])
+@pytest.mark.parametrize("name", [page for page in PAGES if "/studies/" in page])
+def test_a_page_with_its_folds_closed_is_not_too_tall(page: Page, name: str) -> None:
+    page.goto((HTML / name).as_uri())
+    page.wait_for_load_state("networkidle")
+    assert page.evaluate("document.documentElement.scrollHeight") <= TALLEST
 
 
 @pytest.mark.parametrize("options", [{"viewport": PHONE}], ids=["phone"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 from html import unescape
 from typing import TYPE_CHECKING, Any
@@ -206,6 +207,22 @@ def test_a_published_ratio_of_an_arm_we_have_not_is_shown(effects: pl.DataFrame)
     rows = [row for rows in spec["datasets"].values() for row in rows]
     assert [row["published_ratio"] for row in rows if row.get("candidate") == "v8_patch"] == [2.3]
     assert len([row for row in rows if row.get("ratio") is not None]) == effects.height
+
+
+def test_steps_that_no_screen_holds_are_shown_one_at_a_time_the_most_moved_first(
+    effects: pl.DataFrame,
+) -> None:
+    ratios = [1.0 + 0.01 * n if n != 17 else 0.4 for n in range(41)]
+    first = effects.head(1).drop("step", "ratio")
+    many = pl.DataFrame({"step": [f"step {n}" for n in range(41)], "ratio": ratios})
+    tall = first.join(many, how="cross").with_columns(low="ratio", high="ratio")
+    spec = effect_chart(tall, description=SENTENCE).to_dict()
+    (chosen,) = (p for p in spec["params"] if p["name"] == "chosen_step")
+    assert (chosen["value"], len(chosen["bind"]["options"])) == ("step 17", 41)
+    assert spec["height"] == 30
+    whole = effect_chart(tall, description=SENTENCE, tallest=math.inf).to_dict()
+    assert whole["height"] == 41 * 30
+    assert not [p for p in whole["params"] if p["name"] == "chosen_step"]
 
 
 @pytest.mark.parametrize("suffix", ["svg", "png", "json"])

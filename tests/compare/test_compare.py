@@ -451,6 +451,14 @@ def test_the_dearest_arms_are_left_out_of_too_short_a_time() -> None:
     assert enough.blocks >= GOAL_BLOCKS
 
 
+def test_the_study_that_takes_longest_gives_up_arms_first() -> None:
+    plans = [forecast("a", heap=8.0), forecast("b", heap=5.0, tree=4.0), forecast("c", hash=3.0)]
+    left_out = fit(plans, 6 + GOAL_BLOCKS * 15).left_out
+    assert [arm for *arm, _ in left_out] == [["b", "heap"]]
+    left_out = fit(plans, 6 + GOAL_BLOCKS * 7).left_out
+    assert [arm for *arm, _ in left_out] == [["b", "heap"], ["a", "heap"]]
+
+
 def test_what_has_no_time_for_every_guard_is_measured_as_often_as_it_can_be() -> None:
     found = fit([forecast("a", heap=5.0)], 35.0)
     assert (found.blocks, found.arms, found.left_out) == (MINIMUM_BLOCKS, {"a": ()}, ())
@@ -514,6 +522,21 @@ def test_a_drift_of_one_side_is_named() -> None:
     passed, sentence = guards_of(measured)["drift"]
     assert passed is False
     assert "made_up, heap, insert: the ratio ends the run" in sentence
+
+
+def test_of_many_steps_one_whose_copies_differ_by_luck_does_not_undo_the_comparison() -> None:
+    unlucky = [0.03 + noise for noise in NOISE]
+    steps = {f"step {n}": logs(1.0) for n in range(20)}
+    samples = samples_of(steps)
+    is_unlucky = (pl.col("step") == "step 7") & (pl.col("side") == "baseline (again)")
+    factors = pl.DataFrame({"block": range(1, len(NOISE) + 1), "factor": map(math.exp, unlucky)})
+    samples = samples.join(factors, on="block", how="left", maintain_order="left").with_columns(
+        value=pl.when(is_unlucky).then(pl.col("value") * pl.col("factor")).otherwise("value")
+    )
+    found = result(made_up(samples.drop("factor")))
+    (row,) = found.effects.filter(step="step 7").iter_rows(named=True)
+    assert row["aa_low"] > 1.02
+    assert row["verdict"] != "not valid"
 
 
 def test_copies_that_differ_are_named() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from pgstudies.errors import CannotRun, StudyError
 from pgstudies.measuring._design import Arm
-from pgstudies.measuring._pgbench import drift, pgbench, read_log
+from pgstudies.measuring._pgbench import command_lines, drift, pgbench, read_log
 from pgstudies.measuring._trial import Trial
 from pgstudies.servers._base import NO_PGBENCH
 from tests.made_up import rows_of
@@ -90,9 +90,26 @@ def test_pages_and_bytes_read_are_those_of_pgbenchs_own_session(trial: Trial) ->
 
 
 def test_a_script_that_the_server_refuses_is_told_in_its_words(trial: Trial) -> None:
-    with pytest.raises(StudyError, match=r'pgbench failed: .*relation "nowhere" does not exist'):
-        pgbench(trial, "bad", "SELECT * FROM nowhere;\n", transactions=5, seed=1)
+    said = r'pgbench failed: script.sql:2: .*relation "nowhere" does not exist'
+    with pytest.raises(StudyError, match=said):
+        pgbench(trial, "bad", "SELECT 1;\nSELECT * FROM nowhere;\n", transactions=5, seed=1)
     assert trial.rows == []
+
+
+@pytest.mark.parametrize(
+    ("script", "lines"),
+    [
+        ("", []),
+        ("-- nothing;\n", []),
+        ("SELECT 1;\nSELECT\n2;SELECT 3", [1, 2, 3]),
+        ("\\set i random(1, \\\n  9)\n\nSELECT :i;\n\\if :i\nSELECT 1;\n", [1, 4, 5, 6]),
+        ("SELECT ';\n', \"a;\nb\", $x$;\n$x$;\n/* ;\n */ SELECT 2;\n", [1, 6]),
+    ],
+)
+def test_the_commands_of_a_script_are_found_as_pgbench_counts_them(
+    script: str, lines: list[int]
+) -> None:
+    assert command_lines(script) == lines
 
 
 def test_the_cpu_time_of_a_session_that_sleeps_is_not_its_duration(trial: Trial) -> None:

@@ -47,8 +47,8 @@ def test_a_file_is_a_script_and_so_is_what_follows_each_name(shop: Path) -> None
     scripts = SCRIPTS.read_workload(shop).scripts
     assert [(s.name, s.file.name, s.line) for s in scripts] == [
         ("one", "one.sql", 1),
-        ("first one", "two.sql", 3),
-        ("second", "two.sql", 6),
+        ("first one", "two.sql", 4),
+        ("second", "two.sql", 7),
     ]
     assert scripts[2].text == "\\set i random(1, 9)\nSELECT :i;\n"
 
@@ -161,7 +161,7 @@ def compared(
 def test_a_workload_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shop = tmp_path / "shop"
     new_workload(shop)
-    (shop / "z.sql").write_text("SELECT * FROM missing;\n")
+    (shop / "z.sql").write_text("\nSELECT ';'; -- ;\nSELECT *\nFROM missing;\n")
     result = compared(shop, tmp_path / "records", monkeypatch)
     scripts = ["orders of a customer", "sales of a month by city", "stock"]
     assert sorted(result.effects["step"]) == scripts
@@ -171,7 +171,7 @@ def test_a_workload_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     )
     assert turns.group_by("arm", "step").len()["len"].to_list() == [2] * 3 * len(scripts)
     text = " ".join(as_text(result, command="").split())
-    assert "workload, z: z.sql, line 1, on PostgreSQL 18" in text
+    assert "workload, z: z.sql, line 3, on PostgreSQL 18" in text
     assert 'relation "missing" does not exist' in text
 
 

@@ -35,6 +35,7 @@ def paired_effects(
     margin: float = 0.02,
     level: float = 0.95,
     anytime: bool = False,
+    gated: bool = True,
 ) -> pl.DataFrame:
     """The effect of every candidate against ``baseline``, one row per combination of ``by``.
 
@@ -43,7 +44,7 @@ def paired_effects(
     counts. ``key`` is the column that tells baseline from candidate: the arm, or for instance the
     iteration, with the arm in ``by``. Where copy_of names the baseline, the row is of its second
     copy: the baseline is the mean of both, and what the two copies of any arm show is a gate on all
-    comparisons of the same ``by``. Every effect is judged
+    comparisons of the same ``by``, unless not ``gated``. Every effect is judged
     on its own interval, as exploratory: ``judge`` corrects those that a claim rests on. Columns,
     after the ``by`` columns:
 
@@ -96,7 +97,7 @@ def paired_effects(
         pl.lit(level).alias("level"),
     )
     table = _with_gate(table, _gates(values, key, by, level), by, margin)
-    return with_verdicts(table).select(
+    return with_verdicts(table, gated=gated).select(
         *by,
         *("baseline", "candidate", "unit", "baseline_median", "candidate_median"),
         *("blocks", "dropped", "ratio", "low", "high", "ratio_of_sums", "level", "p_value"),

@@ -51,15 +51,17 @@ _LESS = pl.when(pl.col("unit") == "s").then(pl.lit("faster")).otherwise(pl.lit("
 _MORE = pl.when(pl.col("unit") == "s").then(pl.lit("slower")).otherwise(pl.lit("more"))
 
 
-def with_verdicts(table: pl.DataFrame) -> pl.DataFrame:
+def with_verdicts(table: pl.DataFrame, *, gated: bool = True) -> pl.DataFrame:
     """Add ratio, low, high, ratio_of_sums, aa with its bounds, margin, verdict and blocks_needed.
 
     ``table`` has log_ratio, log_low, log_high, log_sums, log_margin, log_aa, log_aa_low,
-    log_aa_high, sd, blocks, level, unit and row, a number for each.
+    log_aa_high, sd, blocks, level, unit and row, a number for each.  Without ``gated`` two copies
+    that differ are no reason not to judge.
     """
     estimate, low, high = pl.col("log_ratio"), pl.col("log_low"), pl.col("log_high")
     margin = pl.col("log_margin").round(DECIMALS)
     is_gated = (pl.col("log_aa_low") > margin) | (pl.col("log_aa_high") < -margin)
+    is_gated = is_gated & pl.lit(gated)
     verdict = (
         pl.when(estimate.is_null())
         .then(pl.lit("not comparable"))

@@ -10,9 +10,11 @@ import base64
 import hashlib
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..charts.style import MIME
 from ..records import INFO
 from .citing import with_more_downloads
 
@@ -46,7 +48,7 @@ def page_of(document: Document) -> Document:
     cells = _linked(_with_code_together([_folded(cell) for cell in document["cells"]]))
     top = [cell for tag in TOP for cell in cells if tag in _tags(cell)]
     rest = [cell for cell in cells if not set(TOP) & set(_tags(cell))]
-    return document | {"cells": [*rest[:1], *top, *rest[1:]]}
+    return document | {"cells": [*rest[:1], *top, *_with_rests_folded(rest[1:])]}
 
 
 LONG = 20
@@ -98,6 +100,72 @@ def _code_of(sources: list[str]) -> list[dict[str, Any]]:
     mark = f"code-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
     cell = {"cell_type": "code", "id": mark, "source": text, "metadata": about}
     return [cell | {"outputs": [], "execution_count": None}]
+
+
+def _with_rests_folded(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The cells with a section's beginning open, and the rest of it a click away.
+
+    Open are its words and its first chart or table, as far as no code comes before.
+    """
+    starts = [n for n, cell in enumerate(cells) if _is_heading(cell)]
+    done = cells[: starts[0]] if starts else cells
+    for start, end in pairwise([*starts, len(cells)]):
+        section = cells[start:end]
+        open_ = 1
+        while open_ < len(section) and not _shown(section[open_ - 1]):
+            if _is_code(section[open_]) and not _shown(section[open_]):
+                break
+            open_ += 1
+        inside = _named(section[open_:])
+        done += section[:open_]
+        if inside:
+            done += [_html(f'<details class="rest"><summary>{inside}</summary>')]
+        done += section[open_:]
+        if inside:
+            done += [_html("</details>")]
+    return done
+
+
+def _is_heading(cell: dict[str, Any]) -> bool:
+    return cell["cell_type"] == "markdown" and bool(HEADING.match("".join(cell["source"])))
+
+
+def _is_code(cell: dict[str, Any]) -> bool:
+    """Whether a reader sees that a cell has code, if only as a bar that shows it."""
+    return cell["cell_type"] == "code" and "remove-input" not in _tags(cell)
+
+
+def _shown(cell: dict[str, Any]) -> list[str]:
+    """What a cell shows: "chart" or "table" for each of its outputs that is one."""
+    if "hide-output" in _tags(cell):
+        return []
+    data = [output.get("data", {}) for output in cell.get("outputs", [])]
+    return [
+        "chart" if MIME in shown else "table"
+        for shown in data
+        if MIME in shown or "<table" in "".join(shown.get("text/html", ""))
+    ]
+
+
+def _named(cells: list[dict[str, Any]]) -> str:
+    """What is in these cells, in words; empty where that is too little to be folded away."""
+    shown = [what for cell in cells for what in _shown(cell)]
+    words = sum(cell["cell_type"] == "markdown" for cell in cells)
+    code = sum(map(_is_code, cells))
+    if not shown and words + code < 2:
+        return ""
+    counts = [
+        (shown.count("chart"), "chart", "charts"),
+        (shown.count("table"), "table", "tables"),
+        (code, "piece of code", "pieces of code"),
+    ]
+    named = [f"{count} {one if count == 1 else more}" for count, one, more in counts if count]
+    return f"More: {', '.join(named) or 'words'}"
+
+
+def _html(text: str) -> dict[str, Any]:
+    mark = f"fold-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    return {"cell_type": "markdown", "id": mark, "source": f"{text}\n", "metadata": {}}
 
 
 def _linked(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:

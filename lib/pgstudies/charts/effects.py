@@ -14,6 +14,7 @@ from .style import (
     arm_channels,
     arm_scale,
     arm_shapes,
+    choosable,
     described,
     faded,
     log_ticks,
@@ -46,9 +47,12 @@ def effect_chart(
     description: str,
     published: pl.DataFrame | None = None,
     arms: Arms | None = None,
+    tallest: float = 1200,
 ) -> alt.LayerChart:
     """Ratio of every candidate to the baseline with its interval, one group of rows per step.
 
+    Where that would be taller than ``tallest`` (pixels), one step at a time is shown, to be chosen,
+    first the one that moved most.
     Columns of ``effects``: candidate, step, ratio, low, high (both null where there are too few
     blocks for an interval), margin (a fraction: 0.02) and verdict; optionally blocks, and
     published_ratio, drawn as a hollow diamond.  ``published`` has candidate, step and
@@ -110,7 +114,6 @@ def effect_chart(
         alt.Chart(bands)
         .mark_bar(color=NEUTRAL, opacity=0.18)
         .encode(y=group, x=alt.X("margin_low:Q").scale(scale).title(legend), x2="margin_high:Q"),
-        alt.Chart().mark_rule(color=NEUTRAL).encode(x=alt.XDatum(1, scale=scale)),
         ours_only.mark_rule(strokeWidth=2).encode(
             x=alt.X("low:Q").scale(scale), x2="high:Q", **place
         ),
@@ -122,9 +125,16 @@ def effect_chart(
             .mark_point(filled=False, shape="diamond", size=110, strokeWidth=1.5)
             .encode(x=alt.X("published_ratio:Q").scale(scale), tooltip=tooltip, **place)
         )
-    height = len(steps) * max(30, 18 * len(shown))
-    chart = alt.LayerChart(layer=layers).properties(width=width, height=height).add_params(picked)
-    return described(chart, description)
+    one = alt.Chart().mark_rule(color=NEUTRAL).encode(x=alt.XDatum(1, scale=scale))
+    of_a_step = max(30, 18 * len(shown))
+    height, step = len(steps) * of_a_step, None
+    if height > tallest:
+        height, step = of_a_step, "step"
+        moved = data.sort(pl.col("ratio").log().abs(), descending=True, nulls_last=True)
+        layers = choosable(layers, moved, step)
+    chart = alt.LayerChart(layer=[layers[0], one, *layers[1:]])
+    chart = chart.properties(width=width, height=height).add_params(picked)
+    return described(chart, description, step=step)
 
 
 _RATIO_TITLES = {

@@ -86,6 +86,10 @@ class Forecast:
         }
         return arms_s, values | dict(self.before.parameters if self.before else {})
 
+    def with_states_kept(self) -> Forecast:
+        """The same where the states are prepared: their copies remain, which take half of it."""
+        return replace(self, start_s=_NOTEBOOK_S + (self.start_s - _NOTEBOOK_S) / 2)
+
     @property
     def block_s(self) -> float:
         """How long a block will take (s)."""
@@ -253,7 +257,8 @@ def fit(plans: Sequence[Forecast], seconds: float) -> Fit:
     """As many blocks of every study as fit into ``seconds``; the same number of each.
 
     Blocks have the turns that suit their costs and variances, or fewer if only so 9 blocks fit.
-    Where 9 do not fit at all, the dearest arms are left out until they do.
+    Where 9 do not fit at all, arms are left out until they do: of the study that takes longest the
+    dearest, and of each study the last one only when no other has two.
     """
     starts = {plan.study: plan.start_s for plan in plans}
 
@@ -274,8 +279,16 @@ def fit(plans: Sequence[Forecast], seconds: float) -> Fit:
         free = [name for name in kept if name[0] not in settled]
         if not free:
             break
-        study, arm = max(free, key=lambda name: kept[name])
-        left_out.append((study, arm, kept.pop((study, arm))))
+        studies = [study for study, _ in kept]
+        _, _, dearest = max(
+            (
+                studies.count(study) > 1,
+                sum(s for (of, _), s in kept.items() if of == study),
+                (kept[study, arm], study, arm),
+            )
+            for study, arm in free
+        )
+        left_out.append((*dearest[1:], kept.pop(dearest[1:])))
     room = seconds - takes(0, kept)
     blocks = max(1, min(MOST_BLOCKS, int(room / (sum(kept.values()) or room or 1.0))))
     costs = {study: sum(kept[n] for n in kept if n[0] == study) for study, _ in kept}

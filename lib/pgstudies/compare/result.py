@@ -135,9 +135,7 @@ def with_guards(effects: pl.DataFrame, guards: pl.DataFrame) -> pl.DataFrame:
     return effects.with_columns(pl.Series("failed", names, dtype=pl.String()))
 
 
-IS_DECIDED = pl.col("failed").is_null() & ~pl.col("verdict").is_in(
-    [*OPEN, "not comparable", "not valid"]
-)
+IS_DECIDED = pl.col("failed").is_null() & ~pl.col("verdict").is_in([*OPEN, "not comparable"])
 """Whether a step of ``with_guards`` is decided: no guard failed for it, and its verdict is none."""
 
 

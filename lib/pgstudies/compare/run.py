@@ -201,7 +201,12 @@ def _planned(
         tell(f"No record says how long a block takes; one is measured first, of {names}.")
         for _ in measures(of_blocks(unknown, 1)):
             pass
-        plans = [plan for plan in forecasts(request.studies) if plan.arms_s]
+        looked_at = {plan.study for plan in unknown}
+        plans = [
+            plan.with_states_kept() if plan.study in looked_at else plan
+            for plan in forecasts(request.studies)
+            if plan.arms_s
+        ]
     minutes = request.minutes or DEFAULT_MINUTES
     if request.blocks is not None:
         fitted = of_blocks(plans, request.blocks)

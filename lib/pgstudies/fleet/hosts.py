@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -33,7 +34,8 @@ def said_by_hosts(paths: Sequence[Path], *, chart: Path | None = None) -> Iterat
         rows = by_host(judged, together)
         if rows.is_empty():
             raise StudyError("There is no claim with a ratio to draw.")
-        drawn = effect_chart(rows, description="Ratio for every claim, by host and over all hosts.")
+        about = "Ratio for every claim, by host and over all hosts."
+        drawn = effect_chart(rows, description=about, tallest=math.inf)
         yield f"chart: {save(drawn, chart)}"
 
 

@@ -77,6 +77,21 @@ _POLL_S = 0.001
 _PLACE = re.compile(r"\S*/script\.sql:(\d+)")
 
 
+_ABORTED = re.compile(r"client \d+ script \d+ aborted in command (\d+) query \d+: ")
+
+
+# What a script is made of: what stands between commands, commands of pgbench's own, statements.
+_BETWEEN = re.compile(r"(?:\s|;|--[^\n]*|/\*.*?\*/)+", re.DOTALL)
+
+
+_OWN = re.compile(r"\\(?:[^\n\\]|\\\n|\\)*")
+
+
+_STATEMENT = re.compile(
+    r"""(?:--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'|"[^"]*"|\$(\w*)\$.*?\$\1\$|[^;\\])+;?""", re.DOTALL
+)
+
+
 # A line of pgbench's own report: milliseconds, since 15 failures, and a command's first line.
 _COMMAND = re.compile(r"^ +(\d+\.\d{3}) +(?:\d+ )?(.*)$", re.MULTILINE)
 
@@ -130,12 +145,12 @@ def pgbench(
     with tempfile.TemporaryDirectory(prefix="pgstudies-") as directory:
         command = _command(trial, directory, _HEAD + script.rstrip() + _TAIL, given)
         command += [*options, "-l", f"--log-prefix={directory}/log"]
-        with _held(trial, command, clients) as (process, pids):
+        with _held(trial, command, script, clients) as (process, pids):
             of = clients * transactions
             with trial.measuring(step, of=of, sessions=pids, **where) as took:
                 _work(trial, pids)
                 took.counts = trial.counts(sessions=pids)
-                said = _ended(trial, process)
+                said = _ended(trial, process, script)
                 log = read_log(Path(directory))
                 if log.height != of:
                     raise StudyError(f"pgbench ended after {log.height} of {of} transactions.")
@@ -205,7 +220,7 @@ def statements_sent(
         command = _command(trial, directory, script, variables)
         command += ["-t", "1", "-M", "simple", "-r", "--debug", f"--random-seed={seed}"]
         done = run_client(command, trial.server.environment())
-    _check(done.returncode, done.stderr, lines_before=0)
+    _check(done.returncode, done.stderr, script)
     sent = _SENT.findall(done.stderr)
     names = [name for name, _ in statement_times(done.stdout, script)]
     if len(sent) == 1 == len(names):
@@ -217,7 +232,7 @@ def statements_sent(
 
 @contextmanager
 def _held(
-    trial: Trial, command: Sequence[str], clients: int
+    trial: Trial, command: Sequence[str], script: str, clients: int
 ) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
     """A pgbench whose sessions wait for their work, and their process numbers."""
     observe = trial.observe
@@ -238,7 +253,7 @@ def _held(
                 time.sleep(_POLL_S)
                 pids = [pid for (pid,) in observe(_WAITING, [_LOCKS, 2])]
             if len(pids) < clients:
-                _ended(trial, process)
+                _ended(trial, process, script)
             yield process, pids
         finally:
             process.kill()  # unless it has ended, as it does without an error
@@ -257,11 +272,11 @@ def _work(trial: Trial, pids: list[int]) -> None:
         time.sleep(_POLL_S)
 
 
-def _ended(trial: Trial, process: subprocess.Popen[str]) -> str:
+def _ended(trial: Trial, process: subprocess.Popen[str], script: str) -> str:
     """Let pgbench end, and give what it says; raises the error that it tells."""
     trial.observe(_RELEASE)
     said, complaints = process.communicate()
-    _check(process.returncode, complaints, lines_before=_HEAD.count("\n"))
+    _check(process.returncode, complaints, script, head=_HEAD)
     return said
 
 
@@ -313,14 +328,36 @@ def drift(latency: pl.Series) -> float:
     return float(last / second) if part and second else 1.0
 
 
-def _check(status: int, complaints: str, *, lines_before: int) -> None:
-    """Raise what a pgbench that failed complains of, with the line as the script has it."""
+def command_lines(script: str) -> list[int]:
+    """The line, from 1, on which each command of a script begins, in the order of pgbench's."""
+    found: list[int] = []
+    place = 0
+    while True:
+        between = _BETWEEN.match(script, place)
+        place = between.end() if between else place
+        if place == len(script):
+            return found
+        found.append(script.count("\n", 0, place) + 1)
+        command = (_OWN if script[place] == "\\" else _STATEMENT).match(script, place)
+        place = command.end() if command else len(script)
+
+
+def _check(status: int, complaints: str, script: str, *, head: str = "") -> None:
+    """Raise what a pgbench that failed complains of, with the line as the script has it.
+
+    ``head`` is what was put before it.
+    """
     if status == 0:
         return
     said = complaints.strip().splitlines() or ["it said nothing"]
     trouble = next((line for line in said if "error:" in line or "ERROR:" in line), said[-1])
     trouble = trouble.removeprefix("pgbench: ").removeprefix("error: ")
-    trouble = _PLACE.sub(lambda line: f"script.sql:{int(line[1]) - lines_before}", trouble)
+    before = head.count("\n")
+    trouble = _PLACE.sub(lambda line: f"script.sql:{int(line[1]) - before}", trouble)
+    aborted, lines = _ABORTED.search(complaints), command_lines(head + script)
+    if aborted and int(aborted[1]) < len(lines):
+        line = lines[int(aborted[1])] - before
+        trouble = f"script.sql:{line}: {_ABORTED.sub('', trouble)}"
     if "connection" in trouble and "ERROR:" not in trouble:
         raise ServerError(f"pgbench lost the server: {trouble}")
     raise StudyError(f"pgbench failed: {trouble}")
