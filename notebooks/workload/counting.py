@@ -77,4 +77,4 @@ def units(
             bare = scripts.without_comments(text).rstrip("; \n")
             if not _TRANSACTION.match(bare):
                 name = f"{script}, {case}" if case else script
-                yield unit(name, (_REPEATED.format(bare),))
+                yield unit(name, (_REPEATED.format(bare),), query=bare)

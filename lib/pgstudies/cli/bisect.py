@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import CannotRun, StudyError
+from ..errors import CannotRun, ServerError, SpaceError, StudyError
 from ..terminal import Progress, rough_duration, say
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     import polars as pl
 
-    from ..commits import Builder, Repository
+    from ..commits import Builder, Found, Kept, Repository, Step
     from ..counting import Unit
+
+
+class By(StrEnum):
+    """What is bisected by."""
+
+    INSTRUCTIONS = "instructions"
+    PLAN = "plan"
+    TIME = "time"
 
 
 Repo = Annotated[
@@ -33,19 +44,49 @@ Configure = Annotated[
 ]
 
 
+LOOKS = (8, 12, 18, 27)
+"""Blocks after which a comparison of two builds is looked at, until it says which end is nearer."""
+
+
+SAMPLED = {"default_statistics_target": "1000", "autovacuum": "off", "fsync": "off"}
+"""For plans: statistics of up to 300,000 rows are of all of them, and the same each time."""
+
+
 def bisect(
     *,
     repo: Repo,
     good: Annotated[str, typer.Option(metavar="COMMIT", help="The older end.", show_default=False)],
     bad: Annotated[str, typer.Option(metavar="COMMIT", help="The newer end.", show_default=False)],
     unit: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="UNIT",
             help="What is counted: a unit of work, or a part of its name that no other has.",
             show_default=False,
         ),
-    ],
+    ] = None,
+    workload: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="In place of a unit: a statement of this workload, see `pgstudies compare`.",
+            show_default=False,
+        ),
+    ] = None,
+    step: Annotated[
+        str,
+        typer.Option(
+            metavar="STEP",
+            help="Which statement, or script for --by time: its name, or a part that no other has.",
+            show_default=False,
+        ),
+    ] = "",
+    by: Annotated[
+        By,
+        typer.Option(
+            help="Count instructions; or look at a workload's plan, or time it beside --good."
+        ),
+    ] = By.INSTRUCTIONS,
     configure: Configure = None,
 ) -> None:
     """Find the commit that made a unit of work dearer or cheaper, by counting instructions.
@@ -55,12 +96,18 @@ def bisect(
     for each commit is enough.  Your checkout and index stay as they are.  Builds and counts are
     kept: the same command continues after Ctrl-C.  A commit that does not build is skipped.
 
-    A name that does not exist lists all units.
+    With --by plan the question is where a query's plan changes, with --by time where a script of a
+    workload becomes slower: it is compared with --good in turns, with as many blocks as it takes to
+    say which end a commit is nearer to.
+
+    A name that does not exist lists all there are.
 
     \b
     Examples:
       pgstudies bisect --repo ~/src/postgresql --good REL_17_0 --bad REL_18_0 \\
         --unit "one session started"
+      pgstudies bisect --repo ~/src/postgresql --good REL_17_0 --bad REL_18_0 \\
+        --workload shop/ --step upsert --by plan
 
     \b
     Exit codes:
@@ -70,72 +117,281 @@ def bisect(
     """  # noqa: D301
     from ..commits import Builder, Repository
 
-    wanted = find_unit(unit)
+    if (unit is None) == (workload is None):
+        raise StudyError(
+            "Say what is to be bisected by: --unit UNIT, or --workload DIR --step STEP."
+        )
+    if by is not By.INSTRUCTIONS and workload is None:
+        raise StudyError(
+            f"--by {by} is for a statement of your own: name its --workload and --step."
+        )
+    directory = _workload(workload) if workload is not None else ""
+    if by is By.TIME:
+        wanted: Unit | str = _script(directory, step)
+    elif unit is not None:
+        wanted = find_unit(unit)
+    else:
+        wanted = _statement(directory, step)
     repository = Repository(repo)
     with Progress("bisecting", None, unit="commit") as progress:
         builder = Builder(repository, configure=configure or (), show=progress.show)
-        text, path = bisected(builder, progress, repository, (good, bad), wanted)
+        bench = Bench(builder, repository, progress, (good, bad))
+        if isinstance(wanted, str):
+            look = by_time(bench, directory, wanted)
+        else:
+            look = (by_plan if by is By.PLAN else by_counting)(bench, wanted)
+        text, path = bisected(bench, look)
     typer.echo(text)
     say(f"{builder.built} built; the builds are in {repository.place}, the record is {path}.")
 
 
-def bisected(
-    builder: Builder,
-    progress: Progress,
-    repository: Repository,
-    ends: tuple[str, str],
-    wanted: Unit,
-) -> tuple[str, Path]:
+@dataclass(frozen=True)
+class Bench:
+    """Where commits are built and measured, and between which ends."""
+
+    builder: Builder
+    repository: Repository
+    progress: Progress
+    ends: tuple[str, str]
+
+    def about(self, sha: str) -> str:
+        """A commit in words, for the record."""
+        return self.repository.commit(sha).about
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a commit gets its number, and what is said of where it changes.
+
+    Attributes:
+        what: The name of what is looked at.
+        about: What else the record's parameters tell of it.
+        same: What must be alike for a record to be continued.
+        measure: Gives a commit its number, in the record; raises CannotRun.
+        answer: What was found, as text.
+        told: A number in words.
+        worth: The part of the whole below which a step is not looked for; None for the usual one.
+
+    """
+
+    what: str
+    measure: Callable[[str, Kept], None]
+    answer: Callable[[Found, Kept], str]
+    about: Mapping[str, str] = field(default_factory=dict)
+    same: Sequence[Any] = ()
+    told: Callable[[float], str] = "{:,.0f}".format
+    worth: float | None = None
+
+
+def bisected(bench: Bench, look: Look) -> tuple[str, Path]:
     """The answer of a bisection, and the record that has it."""
-    from ..commits import Kept, as_text, moved_functions
+    from ..commits import WORTH, Kept
     from ..commits import bisect as search
-    from ..counting import Counter
 
     took: list[float] = []
-
-    def counted(sha: str) -> tuple[pl.DataFrame, str]:
-        with Counter(str(builder.build(sha)), show=progress.show) as counter:
-            return counter.count(wanted, twice=False), counter.version_text
+    repository, progress = bench.repository, bench.progress
 
     def measure(sha: str) -> float:
-        if (sha, wanted.name) in kept.levels:
-            return kept.levels[sha, wanted.name]
+        if (sha, look.what) in kept.levels:
+            return kept.levels[sha, look.what]
         if sha in kept.reasons:
             raise CannotRun(kept.reasons[sha])
-        began, about = time.monotonic(), repository.commit(sha).about
+        began = time.monotonic()
         try:
-            table, version = counted(sha)
+            look.measure(sha, kept)
         except CannotRun as reason:
-            kept.skip(sha, about, str(reason))
+            kept.skip(sha, bench.about(sha), str(reason))
             raise
-        kept.add(sha, {wanted.name: table}, description=about, version_text=version)
         took.append(time.monotonic() - began)
         progress.advance()
-        return kept.levels[sha, wanted.name]
+        return kept.levels[sha, look.what]
 
     def show(what: str, steps: int) -> None:
         left = f", {rough_duration(steps * sum(took) / len(took))} left" if took else ""
         progress.show(f"{what}{left}")
 
-    good, bad = ends
+    good, bad = bench.ends
     parameters = {
         "repo": str(repository.source),
         "good": repository.commit(good).sha,
         "bad": repository.commit(bad).sha,
-        "unit": wanted.name,
+        "unit": look.what,
+        **look.about,
     }
-    same = wanted.what_counts()
-    with continued(), Kept("bisect", parameters, built=builder.how, same=same) as kept:
-        found = search(repository, good, bad, measure, show=show)
-        with repository.held():
+    worth = WORTH if look.worth is None else look.worth
+    how = bench.builder.how
+    with continued(), Kept("bisect", parameters, built=how, same=look.same) as kept:
+        found = search(repository, good, bad, measure, show=show, told=look.told, worth=worth)
+        text = look.answer(found, kept)
+        path = kept.finish(steps=[step.as_dict() for step in found.steps], answer=text)
+    return text, path
+
+
+def by_counting(bench: Bench, unit: Unit) -> Look:
+    """By the instructions of a unit of work."""
+    from ..commits import as_text, moved_functions
+    from ..counting import Counter
+
+    def counted(sha: str) -> tuple[pl.DataFrame, str]:
+        server = str(bench.builder.build(sha))
+        with Counter(server, show=bench.progress.show) as counter:
+            return counter.count(unit, twice=False), counter.version_text
+
+    def measure(sha: str, kept: Kept) -> None:
+        table, version = counted(sha)
+        kept.add(sha, {unit.name: table}, description=bench.about(sha), version_text=version)
+
+    def answer(found: Found, _: Kept) -> str:
+        with bench.repository.held():
             functions = {
                 step.commit.sha: moved_functions(step, lambda sha: counted(sha)[0])
                 for step in found.steps
                 if step.commit.sha in found.levels
             }
-        text = as_text(found, wanted.name, functions)
-        path = kept.finish(steps=[step.as_dict() for step in found.steps], answer=text)
-    return text, path
+        return as_text(found, unit.name, functions)
+
+    return Look(unit.name, measure, answer, same=unit.what_counts())
+
+
+def by_plan(bench: Bench, unit: Unit) -> Look:
+    """By the plan of a workload's statement, on its data, loaded and analyzed anew."""
+    from ..commits import SHAPE, as_text
+    from ..servers import serve
+
+    def planned(sha: str) -> tuple[str, str]:
+        server_of = str(bench.builder.build(sha))
+        with serve(server_of, settings=SAMPLED | dict(unit.settings)) as server:
+            bench.progress.show("loading the workload")
+            assert unit.load is not None
+            unit.load(server)
+            with server.connect() as connection:
+                rows = connection.execute(f"EXPLAIN (COSTS OFF) {unit.query}".encode()).fetchall()
+            return "\n".join(line for (line,) in rows), server.version_text
+
+    def measure(sha: str, kept: Kept) -> None:
+        plan, version = planned(sha)
+        shapes = list(dict.fromkeys([*(p[unit.name] for p in kept.plans.values()), plan]))
+        kept.note(
+            sha,
+            unit.name,
+            1 + shapes.index(plan),
+            metric=SHAPE,
+            description=bench.about(sha),
+            version_text=version,
+            plan=plan,
+        )
+
+    def answer(found: Found, kept: Kept) -> str:
+        def both(step: Step) -> list[str]:
+            after = kept.plans.get(step.commit.sha) or kept.plans[_first_after(found, step)]
+            plans = {"before": kept.plans[step.since], "after": after}
+            return [
+                line
+                for name, plan in plans.items()
+                for line in (
+                    f"  {name}:",
+                    *(f"    {each}" for each in plan[unit.name].splitlines()),
+                )
+            ]
+
+        return as_text(
+            found,
+            unit.name,
+            {},
+            headline=lambda _: "another plan",
+            more=both,
+            limits="Plans of data that each commit's own server loaded and analyzed.",
+        )
+
+    about = {"by": By.PLAN.value}
+    same = [unit.query, unit.loaded, SAMPLED]
+    return Look(unit.name, measure, answer, about=about, same=same, told=lambda n: f"plan {n:.0f}")
+
+
+def _first_after(found: Found, step: Step) -> str:
+    """A commit with the number that a step leads to."""
+    return next(sha for sha, level in found.levels.items() if level == step.after)
+
+
+def by_time(bench: Bench, directory: str, script: str) -> Look:
+    """By the time of a workload's script, in turns with the good end."""
+    from ..commits import RATIO, as_text
+
+    good, bad = (bench.repository.commit(end).sha for end in bench.ends)
+
+    def measure(sha: str, kept: Kept) -> None:
+        ratio, version = 1.0, "PostgreSQL"
+        if sha != good:
+            whole = kept.levels.get((bad, script))
+            middle = 1.0 if whole is None else math.sqrt(whole)
+            ratio, version = _compared(bench, (good, sha), directory, script, middle)
+        kept.note(
+            sha,
+            script,
+            ratio,
+            metric=RATIO,
+            description=bench.about(sha),
+            version_text=version,
+        )
+
+    def answer(found: Found, _: Kept) -> str:
+        return as_text(
+            found,
+            script,
+            {},
+            headline=lambda step: f"{100 * (step.after / step.before - 1):+.1f} % time",
+            limits=f"Times in turns with {bench.ends[0]}, of which these are ratios.",
+        )
+
+    return Look(
+        script,
+        measure,
+        answer,
+        about={"by": By.TIME.value, "directory": directory},
+        told="{:.3f} times the time".format,
+        worth=0.5,  # what is between two ends that are near may be noise
+    )
+
+
+def _compared(
+    bench: Bench, pair: tuple[str, str], directory: str, script: str, middle: float
+) -> tuple[float, str]:
+    """The ratio of a script's time on the second build, and its version.
+
+    Blocks are added until the interval leaves ``middle`` outside, by confidence sequences, as they
+    are looked at on the way.  Raises CannotRun where it never does.
+    """
+    from ..compare.measured import compared_effects
+    from ..compare.plan import Fit
+    from ..compare.request import Request, share_cores_alike
+    from ..compare.run import measured_blocks
+    from ..measuring import Side
+
+    baseline, candidate = (Side(str(bench.builder.build(sha))) for sha in pair)
+    request = Request(
+        baseline,
+        candidate,
+        studies=("workload",),
+        parameters={"directory": directory},
+        case=script,
+        pin=share_cores_alike(baseline, candidate),
+    )
+    for blocks in LOOKS:
+        try:
+            (found,) = measured_blocks(request, Fit(blocks, {"workload": ()}))
+            effects = compared_effects([found], case=script, anytime=True)
+        except (ServerError, SpaceError):
+            raise
+        except StudyError as error:
+            raise CannotRun(str(error)) from None
+        (row,) = effects.filter(step=script, case="").iter_rows(named=True)
+        if row["low"] is not None and not row["low"] <= middle <= row["high"]:
+            told = found.infos[-1]["servers"].get(candidate.server, {})
+            return row["ratio"], str(told.get("version_text", "PostgreSQL"))
+    raise CannotRun(
+        f"{LOOKS[-1]} blocks do not tell it from {middle:.3f} times the time of {bench.ends[0]}: "
+        f"{row['ratio']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
+    )
 
 
 @contextmanager
@@ -144,7 +400,7 @@ def continued() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        say("interrupted; what is counted is kept: run it again to continue.")
+        say("interrupted; what is measured is kept: run it again to continue.")
         raise typer.Exit(130) from None
 
 
@@ -153,14 +409,41 @@ def find_unit(name: str) -> Unit:
     from ..counting import units
     from ..rooms import rooms
 
-    known = [unit for study in rooms("study") for unit in units(study)]
-    fits = [u for u in known if u.name == name] or [u for u in known if name in u.name]
+    known = {unit.name: unit for study in rooms("study") for unit in units(study)}
+    return known[_only(name, known, "unit")]
+
+
+def _statement(directory: str, name: str) -> Unit:
+    """A workload's statement as a unit of work; raises as ``find_unit`` does."""
+    from ..addresses import EMBEDDED
+    from ..studies import beside
+
+    found = beside("workload", "counting").units("workload", EMBEDDED, {"directory": directory})
+    known: dict[str, Unit] = {unit.name: unit for unit in found}
+    return known[_only(name, known, "statement")]
+
+
+def _script(directory: str, name: str) -> str:
+    """The name of a workload's script; raises as ``find_unit`` does."""
+    from ..studies import beside
+
+    scripts = beside("workload", "scripts").read_workload(directory).scripts
+    return _only(name, [script.name for script in scripts], "script")
+
+
+def _only(name: str, known: Collection[str], kind: str) -> str:
+    fits = [name] if name in known else [each for each in known if name in each]
     if len(fits) == 1:
         return fits[0]
-    listed = fits or known
-    about = f"{len(fits)} units have {name!r} in their names" if fits else f"no unit is {name!r}"
-    names = "".join(f"\n  {unit.name}" for unit in listed)
-    raise StudyError(f"Name one unit: {about}.  There are:{names}")
+    about = (
+        f"{len(fits)} {kind}s have {name!r} in their names" if fits else f"no {kind} is {name!r}"
+    )
+    names = "".join(f"\n  {each}" for each in fits or known)
+    raise StudyError(f"Name one {kind}: {about}.  There are:{names}")
+
+
+def _workload(text: str) -> str:
+    return text if text.startswith("pgbench:") else str(Path(text).expanduser().absolute())
 
 
 def build_revisions(names: Sequence[str], repo: Path, configure: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from ..errors import CannotRun, StudyError
 from ..terminal import Progress, say
-from .bisect import Configure, bisected, continued, find_unit
+from .bisect import Bench, Configure, bisected, by_counting, continued, find_unit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -189,7 +189,8 @@ def _commits(
         texts = []
         for row in steps_of(lines_of(read_record(path))).head(narrow).iter_rows(named=True):
             (unit,) = [unit for unit in wanted if unit.name == row["unit"]]
-            text, _ = bisected(builder, progress, repository, (row["from"], row["to"]), unit)
+            bench = Bench(builder, repository, progress, (row["from"], row["to"]))
+            text, _ = bisected(bench, by_counting(bench, unit))
             texts.append(text)
     return path, texts
 

@@ -1,3 +1,4 @@
+from .bisection import WORTH as WORTH
 from .bisection import Found as Found
 from .bisection import Step as Step
 from .bisection import bisect as bisect
@@ -14,6 +15,8 @@ from .history import history_text as history_text
 from .history import lines_of as lines_of
 from .history import steps_of as steps_of
 from .history import steps_shown as steps_shown
+from .kept import RATIO as RATIO
+from .kept import SHAPE as SHAPE
 from .kept import Kept as Kept
 from .report import as_text as as_text
 from .report import moved_functions as moved_functions

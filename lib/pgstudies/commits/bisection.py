@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ALIKE = 0.001
 """Numbers that differ by a smaller part are the same: so exact is a count."""
 
-_WORTH = 0.1
+WORTH = 0.1
 """A step that is a smaller part of the whole is not looked for."""
 
 
@@ -68,19 +68,21 @@ def bisect(
     measure: Callable[[str], float],
     *,
     show: Callable[[str, int], object] = lambda _, __: None,
+    told: Callable[[float], str] = "{:,.0f}".format,
+    worth: float = WORTH,
 ) -> Found:
     """Find the commits between ``good`` and ``bad`` at which a number changes.
 
     ``measure`` gives the number of a commit, and raises CannotRun for one that has none: it is
     skipped.  Each commit is measured once, and is good or bad by the end that its number is nearer
     to, as a ratio.  What then remains on either side, because a third level lay between, is looked
-    for in the same way, if it is a tenth of the whole or more.  Raises StudyError where an end
-    cannot be measured, where both have the same number (then two steps may cancel out), and where
-    git cannot go from one to the other.
+    for in the same way, if it is the part ``worth`` of the whole or more.  Raises StudyError where
+    an end cannot be measured, where both have the same number (then two steps may cancel out), and
+    where git cannot go from one to the other.
 
     Where ``good`` is on a branch of its own, such as a release's, both ends are compared with the
     commit where it branched off.  ``show`` is told what is next, and how many commits are left to
-    measure.
+    measure; ``told`` is a number in words.
     """
     found = Found()
     search = _Search(repository, measure, show, found)
@@ -98,10 +100,10 @@ def bisect(
         if whole <= ALIKE:
             first, last = (found.levels[sha] for sha in ends)
             raise StudyError(
-                f"{good} and {bad} do not differ: {first:,.0f} and {last:,.0f}.  Steps between "
+                f"{good} and {bad} do not differ: {told(first)} and {told(last)}.  Steps between "
                 f"them may cancel out: try other ends."
             )
-        search.worth = max(ALIKE, _WORTH * whole)
+        search.worth = max(ALIKE, worth * whole)
         for end in dict.fromkeys(ends):
             if search.apart(origin, end) > search.worth:
                 search.between(origin, end)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
+import polars as pl
+
 from ..host import git_revision, host_facts, packages
 from ..paths import records_dir, run_dir
 from ..records import (
@@ -22,15 +24,21 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    import polars as pl
-
     from ..records.info import Setup, Span
+
+
+SHAPE = "shape"
+"""The number of a plan: 1 for that of the first point, and one more for each that differs."""
+
+RATIO = "ratio"
+"""Of the time of a step at a point to that at the first one."""
 
 
 class Kept:
     """The record of ``what`` (``bisect`` or ``history``) with these parameters, new or continued.
 
-    ``levels`` has the instructions of a unit at a point, by both names.
+    ``levels`` has the number of what is looked at, such as the instructions of a unit, at a point,
+    by both names; ``plans`` the plans of a point by what was planned.
     ``reasons`` says of a complete record why a point has none.  A complete record of the
     same parameters is read and not written again; of an unfinished one what is there is read.
     ``same`` is what else must be alike, such as a unit's statements.
@@ -44,6 +52,7 @@ class Kept:
         self._writer: RecordWriter | None = None
         self.path: Path
         self.levels: dict[tuple[str, str], float] = {}
+        self.plans: dict[str, dict[str, str]] = {}
         self.reasons: dict[str, str] = {}
         for path, info in infos_below(records_dir(), what):
             if info["status"] == "complete" and info.get("fingerprint") == mark:
@@ -76,8 +85,13 @@ class Kept:
         self._read()
 
     def _read(self) -> None:
-        for arm, unit, _, _, instructions, _ in units_counted(read_record(self.path)).iter_rows():
+        record = read_record(self.path)
+        for arm, unit, _, _, instructions, _ in units_counted(record).iter_rows():
             self.levels[arm, unit] = instructions
+        noted = record.samples.filter(pl.col("metric").is_in([SHAPE, RATIO]))
+        for arm, what, number in noted.select("arm", "step", "value").iter_rows():
+            self.levels[arm, what] = number
+        self.plans = dict(record.info.get("plans", {}))
 
     def __enter__(self) -> Self:
         return self
@@ -116,30 +130,51 @@ class Kept:
         """
         for unit, table in counts.items():
             self.levels[point, unit] = float(table["inclusive"][0])
+        rows = [
+            (unit, iteration, metric, value, INSTRUCTIONS)
+            for unit, table in counts.items()
+            for metric, iteration, value in count_samples(table)
+        ]
+        about = (description, built or self._built, version_text)
+        self._write(point, rows, *about, left_out=left_out or {})
+
+    def note(
+        self,
+        point: str,
+        what: str,
+        number: float,
+        *,
+        metric: str,
+        description: str,
+        version_text: str = "PostgreSQL",
+        plan: str | None = None,
+    ) -> None:
+        """Write a number of another kind at a point: a ``SHAPE``, with the plan, or a ``RATIO``."""
+        self.levels[point, what] = number
+        if plan is not None:
+            self.plans[point] = {what: plan}
+            if self._writer is not None:
+                self._writer.info.setdefault("plans", {})[point] = {what: plan}
+        rows = [(what, 1, metric, number, metric)]
+        self._write(point, rows, description, self._built, version_text, left_out={})
+
+    def _write(
+        self,
+        point: str,
+        values: Sequence[tuple[str, int, str, float, str]],
+        description: str,
+        built: str,
+        version_text: str,
+        *,
+        left_out: Mapping[str, str],
+    ) -> None:
+        """Write a block; ``values`` are step, iteration, metric, value and unit of its samples."""
         if self._writer is None:
             return
         info, now = self._writer.info, datetime.now(UTC)
         block = 1 + max(self._writer.finished_blocks, default=0)
-        rows = [
-            (
-                block,
-                1,
-                1,
-                1,
-                AMONG_OTHERS,
-                point,
-                "",
-                unit,
-                iteration,
-                metric,
-                value,
-                INSTRUCTIONS,
-                now,
-            )
-            for unit, table in counts.items()
-            for metric, iteration, value in count_samples(table)
-        ]
-        self._arm(point, description, built or self._built, None)
+        rows = [(block, 1, 1, 1, AMONG_OTHERS, point, "", *value, now) for value in values]
+        self._arm(point, description, built, None)
         info["servers"][point] = {"version_text": version_text, "spec": None}
         info["server"]["version_text"] = version_text
         at = now.isoformat()
@@ -153,7 +188,7 @@ class Kept:
         info["timeline"].append(span)
         info["left_out"] += [
             {"arm": point, "step": unit, "case": "", "reason": reason}
-            for unit, reason in (left_out or {}).items()
+            for unit, reason in left_out.items()
         ]
         info["blocks"] = block
         self._writer.write_block(str(block), rows)

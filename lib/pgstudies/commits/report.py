@@ -9,7 +9,7 @@ from ..records import moved
 from ..terminal import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     import polars as pl
 
@@ -31,16 +31,27 @@ def moved_functions(step: Step, counts: Callable[[str], pl.DataFrame]) -> pl.Dat
     return table.filter(table["change"].abs() >= _WORTH_NAMING * step.before)
 
 
-def as_text(found: Found, what: str, functions: dict[str, pl.DataFrame]) -> str:
+def as_text(
+    found: Found,
+    what: str,
+    functions: Mapping[str, pl.DataFrame],
+    *,
+    headline: Callable[[Step], str] | None = None,
+    more: Callable[[Step], Sequence[str]] = lambda _: (),
+    limits: str = (
+        "Counts of one backend under callgrind; waiting, contention and caches are not in them."
+    ),
+) -> str:
     """The steps with commit, date, author, subject, both numbers and the functions that moved.
 
     ``what`` is what was counted, ``functions`` has the tables of ``moved_functions`` by commit.
+    Where something else was looked at, ``headline`` says what a step changes, ``more`` has lines
+    below its commits, and ``limits`` ends the text.
     """
     lines = []
     for step in found.steps:
-        ratio = step.after / step.before
-        change = f"{100 * (ratio - 1):+.1f} %"
-        lines.append(f"{what}: {_count(step.before)} -> {_count(step.after)} ({change})")
+        change = f"{_count(step.before)} -> {_count(step.after)} ({_percent(step)})"
+        lines.append(f"{what}: {headline(step) if headline else change}")
         if len(step.among) > 1:
             lines.append(f"by one of {len(step.among)} commits: the others could not be measured")
         for commit in step.among:
@@ -54,14 +65,15 @@ def as_text(found: Found, what: str, functions: dict[str, pl.DataFrame]) -> str:
             for name, before, after, change_of in table.iter_rows():
                 both = f"{_count(before):>10} -> {_count(after):>10}"
                 lines.append(f"    {name[:40]:40} {both}  {change_of:+,.0f}")
-        lines.append("")
-    lines.append(f"{len(found.levels)} commits counted, {len(found.skipped)} skipped.")
+        lines += [*more(step), ""]
+    lines.append(f"{len(found.levels)} commits measured, {len(found.skipped)} skipped.")
     lines += [f"  skipped {sha[:10]}: {reason}" for sha, reason in found.skipped.items()]
-    lines += textwrap.wrap(
-        "Counts of one backend under callgrind; waiting, contention and caches are not in them.",
-        _WIDTH,
-    )
+    lines += textwrap.wrap(limits, _WIDTH)
     return "\n".join(map(printable, lines))
+
+
+def _percent(step: Step) -> str:
+    return f"{100 * (step.after / step.before - 1):+.1f} %"
 
 
 def _count(number: float) -> str:

@@ -39,6 +39,7 @@ class Unit:
         subtransactions: So many has each of them, with an XID each, too.
         load: What loads tables into a server's database before ``prepare`` is run.
         loaded: A checksum of what it loads.
+        query: Of a workload's statement, the statement itself, of which there may be a plan.
 
     """
 
@@ -58,6 +59,7 @@ class Unit:
     subtransactions: int = 0
     load: Callable[[Server], None] | None = field(default=None, compare=False)
     loaded: str = ""
+    query: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         small, large = self.sizes
