@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
+from docutils import nodes
+from docutils.utils import new_document
 
 from pgstudies import paths
 from pgstudies.analysis import claim_marks, claims, judge, meanings, origins
 from pgstudies.book.advice import advice, advice_text, counted_between, counted_builds
 from pgstudies.book.judging import digest_of, keep_reference, require_clean
-from pgstudies.book.pages import LARGE, TERMS, answer_first, page_of
+from pgstudies.book.pages import LARGE, TERMS, answer_first, close_folds, page_of
 from pgstudies.charts.claims import today, verdict_strip
 from pgstudies.errors import StudyError
 from pgstudies.files import find_sealed, write_sealed
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MORE = '<details class="rest"><summary>More: {}</summary>\n'
-END = "</details>\n"
 CLAIMS = (
     SWEPT_CLAIM
     + """\
@@ -114,10 +115,22 @@ def test_a_section_shows_its_words_and_first_figure_and_folds_the_rest() -> None
     ]
     found = [c["source"] for c in page_of({"cells": cells, "metadata": {}})["cells"]]
     assert found == [
-        *("# Title", "## 0", "Words 0.", "a", MORE.format("2 tables"), "Words 1.", "b", "c", END),
-        *("## 1", MORE.format("1 chart, 1 piece of code"), "code", "d", END),
+        *("# Title", "## 0", "Words 0.", "a", MORE.format("2 tables"), "Words 1.", "b", "c"),
+        *("## 1", MORE.format("1 chart, 1 piece of code"), "code", "d"),
         *("## 2", "e", "Words 1.", "## 3"),
     ]
+
+
+def test_a_fold_ends_with_its_section_whatever_lies_within() -> None:
+    page, section, inner = new_document("page"), nodes.section(), nodes.section()
+    page += section
+    section += [nodes.title("", "1"), nodes.raw("", MORE.format("2 tables"), format="html"), inner]
+    inner += nodes.paragraph("", "Words.")
+    page += nodes.section("", nodes.title("", "2"))
+    close_folds(None, page)  # type: ignore[arg-type]
+    assert [type(child).__name__ for child in section] == ["title", "raw", "section", "raw"]
+    assert section[-1].astext() == "</details>"
+    assert len(page[1]) == 1
 
 
 def test_a_large_file_goes_beside_its_page(tmp_path: Path) -> None:

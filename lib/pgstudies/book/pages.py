@@ -14,6 +14,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from docutils import nodes
+
 from ..charts.style import MIME
 from ..records import INFO
 from .citing import with_more_downloads
@@ -47,8 +49,7 @@ def page_of(document: Document) -> Document:
     """An executed notebook as its page shows it."""
     cells = _linked(_with_code_together([_folded(cell) for cell in document["cells"]]))
     top = [cell for tag in TOP for cell in cells if tag in _tags(cell)]
-    rest = [cell for cell in cells if not set(TOP) & set(_tags(cell))]
-    return document | {"cells": [*rest[:1], *top, *_with_rests_folded(rest[1:])]}
+    return document | {"cells": [*cells[:1], *top, *_with_rests_folded(cells[1:])]}
 
 
 LONG = 20
@@ -78,7 +79,7 @@ def _with_code_together(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
     done: list[dict[str, Any]] = []
     hidden: list[str] = []
     for cell in cells:
-        if cell["cell_type"] == "markdown" and HEADING.search("".join(cell["source"])):
+        if _is_heading(cell):
             done += _code_of(hidden)
             hidden = []
         tags = _tags(cell)
@@ -102,42 +103,70 @@ def _code_of(sources: list[str]) -> list[dict[str, Any]]:
     return [cell | {"outputs": [], "execution_count": None}]
 
 
+FOLD = '<details class="rest">'
+"""Where the rest of a section begins, as HTML; ``close_folds`` ends it with the section."""
+
+
 def _with_rests_folded(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The cells with a section's beginning open, and the rest of it a click away.
 
-    Open are its words and its first chart or table, as far as no code comes before.
+    Cells of the page's top are left out.
+    Open are its words and its first chart or table, as far as no code comes before and no part of
+    it with a heading of its own.  Of many words the first are open alone, but for the first
+    section, which says what was claimed; and where the answer was taken from, words are alone.
     """
     starts = [n for n, cell in enumerate(cells) if _is_heading(cell)]
-    done = cells[: starts[0]] if starts else cells
+    done = [cell for cell in cells[: starts[0] if starts else None] if not _is_top(cell)]
     for start, end in pairwise([*starts, len(cells)]):
-        section = cells[start:end]
+        words, more = _split(cells[start]) if start != starts[0] else (cells[start], [])
+        body = cells[start + 1 : end]
+        section = [words, *more, *(cell for cell in body if not _is_top(cell))]
+        are_alone = bool(more) or any("answer" in _tags(cell) for cell in body)
         open_ = 1
-        while open_ < len(section) and not _shown(section[open_ - 1]):
-            if _is_code(section[open_]) and not _shown(section[open_]):
+        while not are_alone and open_ < len(section) and not _shown(section[open_ - 1]):
+            following = section[open_]
+            if _begins_part(following) or (_is_code(following) and not _shown(following)):
                 break
             open_ += 1
         inside = _named(section[open_:])
-        done += section[:open_]
-        if inside:
-            done += [_html(f'<details class="rest"><summary>{inside}</summary>')]
-        done += section[open_:]
-        if inside:
-            done += [_html("</details>")]
+        fold = [_text(f"{FOLD}<summary>{inside}</summary>")] if inside else []
+        done += [*section[:open_], *fold, *section[open_:]]
     return done
 
 
+def _is_top(cell: dict[str, Any]) -> bool:
+    return bool(set(TOP) & set(_tags(cell)))
+
+
 def _is_heading(cell: dict[str, Any]) -> bool:
-    return cell["cell_type"] == "markdown" and bool(HEADING.match("".join(cell["source"])))
+    return cell["cell_type"] == "markdown" and bool(HEADING.search("".join(cell["source"])))
+
+
+MOST_WORDS = 3
+"""Paragraphs at the beginning of a section, of which no more are open."""
+
+
+def _split(cell: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The beginning of a section's words, and the rest of them as a cell, if it is long."""
+    heading, *blocks = "".join(cell["source"]).split("\n\n")
+    if len(blocks) <= MOST_WORDS or any(re.match(r"[\s|:`-]|\d+\.", block) for block in blocks):
+        return cell, []
+    first = "\n\n".join([heading, *blocks[:MOST_WORDS]])
+    return cell | {"source": first}, [_text("\n\n".join(blocks[MOST_WORDS:]))]
+
+
+def _begins_part(cell: dict[str, Any]) -> bool:
+    return cell["cell_type"] == "markdown" and "".join(cell["source"]).startswith("### ")
 
 
 def _is_code(cell: dict[str, Any]) -> bool:
     """Whether a reader sees that a cell has code, if only as a bar that shows it."""
-    return cell["cell_type"] == "code" and "remove-input" not in _tags(cell)
+    return cell["cell_type"] == "code" and not {"remove-input", "remove-cell"} & set(_tags(cell))
 
 
 def _shown(cell: dict[str, Any]) -> list[str]:
     """What a cell shows: "chart" or "table" for each of its outputs that is one."""
-    if "hide-output" in _tags(cell):
+    if {"hide-output", "remove-cell"} & set(_tags(cell)):
         return []
     data = [output.get("data", {}) for output in cell.get("outputs", [])]
     return [
@@ -163,8 +192,8 @@ def _named(cells: list[dict[str, Any]]) -> str:
     return f"More: {', '.join(named) or 'words'}"
 
 
-def _html(text: str) -> dict[str, Any]:
-    mark = f"fold-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+def _text(text: str) -> dict[str, Any]:
+    mark = f"text-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
     return {"cell_type": "markdown", "id": mark, "source": f"{text}\n", "metadata": {}}
 
 
@@ -201,6 +230,16 @@ def _link(line: str, left: dict[str, re.Pattern[str]]) -> str:
 
 def _tags(cell: dict[str, Any]) -> list[str]:
     return list(cell["metadata"].get("tags", []))
+
+
+def close_folds(_: Sphinx, page: nodes.document) -> None:
+    """End each fold with the section in which it begins (a handler of Sphinx's doctree-read).
+
+    A cell could not: a section of a lower level may lie between.
+    """
+    for opening in list(page.findall(nodes.raw)):
+        if opening.astext().startswith(FOLD) and opening.parent is not None:
+            opening.parent += nodes.raw("", "</details>", format="html")
 
 
 _INSIDE = re.compile(

@@ -6,6 +6,7 @@ the SVG by the live chart; without JavaScript the SVG stays.
 
 from __future__ import annotations
 
+import hashlib
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from ..charts.style import MIME
 from ..errors import StudyError
 from ..files import write_file
 from .citing import cite_page
-from .pages import answer_first
+from .pages import answer_first, close_folds
 
 if TYPE_CHECKING:
     from myst_nb.core.render import MimeData, NbElementRenderer
@@ -100,7 +101,16 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("env-get-outdated", executed_pages)
     app.connect("builder-inited", require_pages)
     app.connect("source-read", answer_first)
+    app.connect("doctree-read", close_folds)
     app.connect("html-page-context", cite_page)
     app.connect("build-finished", write_vega_bundle)
     app.connect("build-finished", light_without_scripts)
-    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
+    # Pages that other code than this has read are read anew.
+    code = b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py")))
+    mark = int(hashlib.sha256(code).hexdigest()[:8], 16)
+    return {
+        "version": "1",
+        "env_version": mark,
+        "parallel_read_safe": True,
+        "parallel_write_safe": True,
+    }
