@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -12,9 +13,9 @@ import pytest
 
 from pgstudies.errors import ServerError, StudyError
 from pgstudies.plans import Query, as_text, foresee, opened, top_queries, write_report
-from pgstudies.plans.empty_copy import empty_copy
+from pgstudies.plans.empty_copy import _program, empty_copy
 from pgstudies.plans.explain import explain, is_same, parting
-from pgstudies.programs import releases
+from pgstudies.programs import find_binaries, releases
 from pgstudies.servers import serve
 from tests.servers_at_hand import embedded
 
@@ -177,6 +178,18 @@ def test_the_report_has_both_plans_and_no_markup_of_a_query(shop: str, tmp_path:
     assert "&lt;b&gt;x&lt;/b&gt;: Hash Join becomes" in page
     assert "<script" not in page
     assert page.count("<mark>") >= 2
+
+
+def test_a_release_without_client_programs_is_served_by_the_embedded_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = find_binaries()
+    monkeypatch.setattr(type(ours), "program", lambda self, name: self.bindir / name)
+    none = SimpleNamespace(bindir=tmp_path, version=ours.version, program=lambda _: None)
+    assert _program(none, "pg_dump") == ours.bindir / "pg_dump"  # type: ignore[arg-type]
+    none.version += 10_000
+    with pytest.raises(ServerError, match=r"There is no pg_dump in .*: name another by --to"):
+        _program(none, "pg_dump")  # type: ignore[arg-type]
 
 
 def test_the_servers_own_queries_need_its_extension(shop: str) -> None:

@@ -17,7 +17,7 @@ import psycopg
 from psycopg import sql
 
 from ..errors import ServerError, StudyError
-from ..programs import run_client
+from ..programs import find_binaries, run_client
 from ..servers import serve
 from ..servers.managed import ManagedServer
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from psycopg.rows import TupleRow
 
+    from ..programs.installations import Binaries
     from .source import Source
 
 
@@ -126,16 +127,24 @@ def empty_copy(source: Source, spec: str, show: Callable[[str], None]) -> Iterat
 
 
 def _dump(source: Source, server: ManagedServer, options: list[str], file: Path) -> None:
-    pg_dump = server.binaries.program("pg_dump")
-    if pg_dump is None:
-        raise ServerError(f"There is no pg_dump in {server.binaries.bindir}: name another by --to.")
-    done = run_client([pg_dump, *options, "--file", file], source.environment())
+    command = [_program(server.binaries, "pg_dump"), *options, "--file", file]
+    done = run_client(command, source.environment())
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if "error:" in line] or [done.stderr]
         raise ServerError(
             f"The schema of {source.name} cannot be read: "
             f"{said[0].partition('error: ')[2].strip() or said[0].strip()}."
         )
+
+
+def _program(binaries: Binaries, name: str) -> Path:
+    """A client program of a release, or the embedded server's, as fetched releases have none."""
+    program = binaries.program(name)
+    if program is None and (embedded := find_binaries()).version >= binaries.version:
+        program = embedded.program(name)
+    if program is None:
+        raise ServerError(f"There is no {name} in {binaries.bindir}: name another by --to.")
+    return program
 
 
 def _create(server: ManagedServer, source: Source) -> list[str]:
@@ -156,11 +165,16 @@ def _create(server: ManagedServer, source: Source) -> list[str]:
 
 
 def _restore(server: ManagedServer, file: Path) -> list[str]:
-    psql = server.binaries.program("psql")
-    if psql is None:
-        raise ServerError(f"There is no psql in {server.binaries.bindir}: name another by --to.")
     done = run_client(
-        [psql, "--no-psqlrc", "--quiet", "--output", os.devnull, "--file", file],
+        [
+            _program(server.binaries, "psql"),
+            "--no-psqlrc",
+            "--quiet",
+            "--output",
+            os.devnull,
+            "--file",
+            file,
+        ],
         server.environment() | {"PGDATABASE": _DATABASE},
     )
     if done.returncode:
