@@ -127,7 +127,7 @@ def empty_copy(source: Source, spec: str, show: Callable[[str], None]) -> Iterat
 
 
 def _dump(source: Source, server: ManagedServer, options: list[str], file: Path) -> None:
-    command = [_program(server.binaries, "pg_dump"), *options, "--file", file]
+    command: list[str | Path] = [_program(server.binaries, "pg_dump"), *options, "--file", file]
     done = run_client(command, source.environment())
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if "error:" in line] or [done.stderr]
