@@ -267,6 +267,8 @@ def test_a_parameter_that_a_comparison_sets_is_refused() -> None:
         (["--minutes", "inf"], "should be less than or equal to 100000"),
         (["--blocks", "99999999"], "should be less than or equal to 10000"),
         (["--study", "scorecard"], "There is no study scorecard; the studies are: cluster_order,"),
+        (["--workload", "nowhere"], "There is no workload in "),
+        (["--baseline", "17", "--study", "io_method"], "it is about PostgreSQL 18 and later, and"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_before_the_plan(

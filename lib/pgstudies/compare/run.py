@@ -216,9 +216,11 @@ def _planned(
         request.comparison, plans, blocks=fitted.blocks, margin=request.margin
     ):
         tell(line)
-    if request.blocks is None:
+    if request.blocks is None and any(plan.arms_s for plan in plans):
         for line in fit_lines(fitted, plans, minutes):
             tell(line)
+    if request.blocks is None and only_plan and unknown:
+        tell("Without --plan one block of these is measured first, and the plan made from it.")
     tell("")
     if request.until_decided:
         fitted = replace(fitted, blocks=min(fitted.blocks, FIRST_LOOK))
