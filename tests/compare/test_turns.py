@@ -63,6 +63,16 @@ def test_the_cost_of_turns_is_told_by_when_they_ended() -> None:
     assert repeats.more("another", 80) == 0
 
 
+def test_of_a_workload_the_turns_of_all_its_scripts_are_repeated() -> None:
+    ran = record(0.1, 0.01)
+    ran.info |= {"study": "compare_workload", "parameters": {"turns": TURNS}}
+    ran.info["not_compared"] = ["insert"]
+    (repeats,) = repeats_in(ran, {ARMS[0]: "heap"})
+    assert (repeats.parameter, repeats.turns) == ("turns", TURNS)
+    assert repeats.shares == {"heap": pytest.approx(0.2, abs=0.01)}
+    assert repeats.at(0.0) == LEAST
+
+
 def test_arms_that_did_not_run_have_no_part_in_the_turns() -> None:
     ran = record(0.1, 0.1)
     lacking = record(0.1, 0.1)

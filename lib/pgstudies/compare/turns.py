@@ -83,7 +83,7 @@ def repeats_in(record: Record, arms: Mapping[str, str]) -> tuple[Repeats, ...]:
     found = []
     for parameter, steps in (room.about.get("repeats", {}) if room else {}).items():
         value = record.info["parameters"].get(parameter)
-        mine = turns.filter(_is_of(steps))
+        mine = turns.filter(_is_of(steps, record))
         number = mine.group_by("block", "arm", "step", "case").len()["len"].median()
         if not isinstance(number, float) or not isinstance(value, int) or value < number:
             continue
@@ -124,14 +124,16 @@ def copied_arms(record: Record) -> list[tuple[str, str]]:
     ]
 
 
-def _is_of(steps: Sequence[str]) -> pl.Expr:
-    """Whether a row is of these steps, or of these steps and cases."""
+def _is_of(steps: Sequence[str], record: Record) -> pl.Expr:
+    """Whether a row is of these steps, or of these steps and cases; of none: of all compared."""
+    if not steps:
+        return ~pl.col("step").is_in(record.info["not_compared"])
     return pl.col("step").is_in(steps) | pl.concat_str("step", "case", separator=", ").is_in(steps)
 
 
 def _wanted(record: Record, steps: Sequence[str], turns: int, share: float) -> int:
     """The median over the steps and arms that have a second copy."""
-    times = record.measured.filter(pl.col("metric") == TIME, _is_of(steps))
+    times = record.measured.filter(pl.col("metric") == TIME, _is_of(steps, record))
     found: list[float] = []
     for original, copy in copied_arms(record) if record.blocks >= MINIMUM_BLOCKS else []:
         copies = times.filter(pl.col("arm").is_in([original, copy]))
