@@ -109,7 +109,14 @@ def _turns(samples: pl.DataFrame) -> pl.DataFrame:
     return (
         samples.filter(pl.col("block") > 0)
         .group_by("block", "arm", "turn")
-        .agg(pl.col("step", "case").first(), ended=pl.col("started_at").max())
+        .agg(
+            # A result may be noted in a turn before what is timed there.
+            *(
+                pl.coalesce(column.filter(metric=TIME).first(), column.first())
+                for column in (pl.col("step"), pl.col("case"))
+            ),
+            ended=pl.col("started_at").max(),
+        )
         .sort("block", "ended")
         .with_columns(took_s=pl.col("ended").diff().over("block").dt.total_microseconds() / 1e6)
     )
