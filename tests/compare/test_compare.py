@@ -539,6 +539,18 @@ def test_of_many_steps_one_whose_copies_differ_by_luck_does_not_undo_the_compari
     assert row["verdict"] != "not valid"
 
 
+def test_the_answer_names_what_there_was_no_time_for() -> None:
+    whole = info_of()
+    chosen = whole["comparison"] | {"arms": ["heap"]}
+    of_time = info_of(comparison=chosen | {"fitted": True})
+    of_choice = info_of(comparison=chosen | {"fitted": False})
+    samples = well().samples
+    told = "made_up, all arms but heap: there was no time, see --minutes"
+    assert told in " ".join(as_text(result(made_up(samples, of_time))).split())
+    for asked in (whole, of_choice):
+        assert "no time" not in as_text(result(made_up(samples, asked)))
+
+
 def test_copies_that_differ_are_named() -> None:
     measured = made_up(
         samples_of({"insert": logs(1.0), "select": logs(1.0)}, again=[0.1] * len(NOISE))

@@ -191,7 +191,7 @@ def _both_sides(measured: Sequence[Measured]) -> Outcome:
 
 
 def not_compared(measured: Sequence[Measured]) -> list[str]:
-    """The arms and steps that a side could not run, each with its reason."""
+    """The arms and steps that a side could not run, or had no time for, each with its reason."""
     infos = [(m.study, info) for m in measured for info in m.infos]
     arms = {
         f"{study}, {arm['of']}: {arm['not_run'].rstrip('.')}"
@@ -204,7 +204,12 @@ def not_compared(measured: Sequence[Measured]) -> list[str]:
         for study, info in infos
         for out in info["left_out"]
     }
-    return sorted(arms | steps)
+    fitted = {
+        f"{study}, all arms but {', '.join(comparison['arms'])}: there was no time, see --minutes"
+        for study, info in infos
+        if (comparison := info["comparison"]).get("fitted")
+    }
+    return sorted(arms | steps | fitted)
 
 
 def _clock(measured: Sequence[Measured], effects: pl.DataFrame) -> Outcome:
