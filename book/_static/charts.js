@@ -49,10 +49,14 @@
 
   const NAMES = ["nominal", "ordinal"];
 
+  const isLabel = (layer) => layer.name?.startsWith("labels");
+
   /* Where there is less room than the chart was made for, as on a phone: as wide as the room, titles and
-     long names broken into lines, one entry of a legend to a line. */
+     long names broken into lines, one entry of a legend to a line, and a legend in place of names at lines. */
   function fitted(spec, room) {
-    if (typeof spec.width !== "number" || room >= spec.width + 80) return spec;
+    const labelled = spec.layer?.some(isLabel);
+    if (typeof spec.width !== "number" || room >= (labelled ? 680 : spec.width + 80)) return spec;
+    if (labelled) spec.layer = spec.layer.filter((layer) => !isLabel(layer));
     const letters = Math.floor((room - 24) / 6.5);
     const title = wrapped(spec.description, letters);
     const step = spec.usermeta?.step;
@@ -72,6 +76,7 @@
     const narrow = (part) => {
       for (const [key, value] of Object.entries(part)) {
         if (key === "data" || key === "datasets" || value === null || typeof value !== "object") continue;
+        if (labelled && value.legend === null) value.legend = {};
         if (key === "legend") {
           if (value.orient === "right") value.orient = "bottom";
           Object.assign(value, { columns: 1, labelLimit: room - 50, titleLimit: room - 24 });

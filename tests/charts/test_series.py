@@ -124,14 +124,14 @@ def test_a_description_cannot_end_its_attribute(series: pl.DataFrame) -> None:
 
 
 def test_a_name_cannot_end_the_script_of_its_chart() -> None:
-    frame = pl.DataFrame({"arm": ["</script>"], "iteration": [1], "s": [1.0]})
+    frame = pl.DataFrame({"arm": ["</script>"] * 2, "iteration": [1, 2], "s": [1.0, 2.0]})
     chart = series_chart(frame, y="s", y_title="s", description=SENTENCE)
     assert chart_markup(chart.to_dict()).count("</script>") == 1
 
 
 def test_a_name_cannot_hide_the_end_of_a_script() -> None:
     """Within ``<!--<script`` a browser takes ``</script>`` for the end of the inner one."""
-    frame = pl.DataFrame({"arm": ["<!--<script>"], "iteration": [1], "s": [1.0]})
+    frame = pl.DataFrame({"arm": ["<!--<script>"] * 2, "iteration": [1, 2], "s": [1.0, 2.0]})
     chart = series_chart(frame, y="s", y_title="s", description=SENTENCE)
     _, _, script = chart_markup(chart.to_dict()).partition('type="application/json">')
     assert "<" not in script.partition("</script>")[0]

@@ -11,6 +11,7 @@ import polars as pl
 
 from ..errors import StudyError
 from ..files import write_file
+from .labels import end_labels, label_layers, plot_width_beside
 from .style import (
     LABELLED_ONLY,
     NEUTRAL,
@@ -47,23 +48,26 @@ def series_chart(
     high: str | None = None,
     log: bool = False,
     expectation: pl.DataFrame | None = None,
-) -> alt.LayerChart:
-    """Points joined by lines, one line per value of ``color``.
+) -> alt.LayerChart | pl.DataFrame:
+    """Points joined by lines, one line per value of ``color``; of one place ``x``, a table.
 
     ``x`` holds numbers, or names in the order to be drawn.  ``y_title`` names the unit: it stands
     at the axis and in the tooltip.  ``arms`` are all of the study's, ``record.arms``, so that
     colours stay the same from chart to chart.  ``step`` names a column
     of which the reader chooses one value at a time.  ``low`` and ``high`` name the columns of an
     interval, drawn as a band.  ``expectation`` has the columns ``x`` and ``y`` (and may have
-    ``step``): a dashed line.  Raises StudyError when a column is missing, there are no rows or the
-    description is empty.
+    ``step``): a dashed line.  Up to six lines are named at their ends.  Raises StudyError when a
+    column is missing, there are no rows or the description is empty.
     """
     band = [low, high] if low and high else []
     steps = [step] if step else []
     require(frame, [x, y, color, *band, *steps], "series_chart")
+    if frame[x].n_unique() == 1:
+        return frame.select(*steps, color, x, y, *band).rename({y: y_title})
     shown = frame[color].unique(maintain_order=True).to_list()
     value = _value(y, y_title, log=log)
-    picked = alt.selection_point(fields=[color], bind="legend")
+    labels = end_labels(frame, x=x, y=y, color=color, step=step, band=band, log=log)
+    picked, channels = _names(color, arms, shown, labels)
     is_number = frame.schema[x].is_numeric()
     if is_number:
         where = alt.X(x, type="quantitative").axis(
@@ -74,7 +78,7 @@ def series_chart(
         where = alt.X(x, type="ordinal").sort(None).axis(labelAngle=0)
     if expectation is not None:
         where = where.title([x, "dashed: expected"])
-    colour, shape = arm_channels(color, arms, shown)
+    colour, shape = channels
     base = alt.Chart(frame.select(x, y, color, *band, *steps)).encode(x=where, color=colour)
     layers: list[alt.Chart] = []
     if band:
@@ -96,10 +100,25 @@ def series_chart(
     if expectation is not None:
         require(expectation, [x, y], "the expectation")
         layers.append(_dashed(expectation, where, value, y_title, step))
+    if labels is not None:
+        layers += label_layers(
+            labels, x=where, y=value, color=color, channels=channels, picked=picked
+        )
     layers = choosable(layers, frame, step)
-    chart = alt.LayerChart(layer=layers).properties(width=WIDTH, height=260)
+    width = plot_width_beside(labels, color)
+    chart = alt.LayerChart(layer=layers).properties(width=width, height=260)
     chart = chart.add_params(picked, _zoom())
     return described(chart, description, step=step)
+
+
+def _names(
+    color: str, arms: Arms | None, shown: list[str], labels: pl.DataFrame | None
+) -> tuple[alt.Parameter, tuple[alt.Color, alt.Shape]]:
+    """What picks a line, and colour and shape: by a legend where the lines have no labels."""
+    colour, shape = arm_channels(color, arms, shown)
+    if labels is None:
+        return alt.selection_point(fields=[color], bind="legend"), (colour, shape)
+    return alt.selection_point(fields=[color]), (colour.legend(None), shape.legend(None))
 
 
 def _ticks(values: pl.Series) -> dict[str, Any]:
@@ -127,13 +146,12 @@ def block_chart(
     columns = ["block", "arm", y, *steps, *present(values, "position")]
     require(values, columns, "block_chart")
     shown = values["arm"].unique(maintain_order=True).to_list()
-    colour, shape = arm_channels("arm", arms, shown)
-    picked = alt.selection_point(fields=["arm"], bind="legend")
-    base = alt.Chart(values.select(columns)).encode(
-        x=alt.X("block:Q").axis(format="d", tickMinStep=1).scale(nice=False, padding=10),
-        y=alt.Y(y, type="quantitative").scale(zero=False).title(y_title),
-        color=colour,
-    )
+    labels = end_labels(values, x="block", y=y, color="arm", step=step, zero=False)
+    picked, channels = _names("arm", arms, shown, labels)
+    where = alt.X("block:Q").axis(format="d", tickMinStep=1).scale(nice=False, padding=10)
+    value = alt.Y(y, type="quantitative").scale(zero=False).title(y_title)
+    colour, shape = channels
+    base = alt.Chart(values.select(columns)).encode(x=where, y=value, color=colour)
     lines = base.mark_line(strokeWidth=1).encode(
         opacity=alt.when(picked).then(alt.value(0.4)).otherwise(alt.value(0.05))
     )
@@ -148,10 +166,15 @@ def block_chart(
             number(y, y_title),
         ],
     )
-    layers = choosable([lines, points], values, step)
-    chart = (
-        alt.LayerChart(layer=layers).properties(width=WIDTH, height=240).add_params(picked, _zoom())
-    )
+    layers = [lines, points]
+    if labels is not None:
+        layers += label_layers(
+            labels, x=where, y=value, color="arm", channels=channels, picked=picked
+        )
+    layers = choosable(layers, values, step)
+    width = plot_width_beside(labels, "arm")
+    chart = alt.LayerChart(layer=layers).properties(width=width, height=240)
+    chart = chart.add_params(picked, _zoom())
     return described(chart, description, step=step)
 
 
