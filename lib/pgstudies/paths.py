@@ -40,6 +40,7 @@ STUDIES = SITE / "book" / "studies"
 
 
 RELEASES = ROOT / "data" / "releases.toml"
+MINOR_RELEASES = ROOT / "data" / "minor_releases.toml"
 """Where the programs of other PostgreSQL releases come from."""
 
 

@@ -14,10 +14,11 @@ from pgstudies.cli.history import history as command
 from pgstudies.commits import (
     Kept,
     breaks_of,
-    histories,
+    commit_histories,
     history_chart,
     history_text,
     lines_of,
+    release_histories,
     steps_of,
     steps_shown,
 )
@@ -90,7 +91,7 @@ def test_steps_are_shown_with_a_link_to_what_lies_between() -> None:
 
 
 def test_the_reference_record_of_releases_has_a_history() -> None:
-    record = histories()[0]
+    record = release_histories()[-1]
     lines = lines_of(record)
     points = lines["point"].unique(maintain_order=True).to_list()
     assert {"9.3", "9.6", *map(str, range(10, 19))} <= set(points)
@@ -192,7 +193,7 @@ def test_a_history_of_commits_is_counted_and_its_largest_step_narrowed(
     assert costs_of(list_records("history")["path"][0]) == [1000, 1000, 1100, 1100, 1210]
     record = read_record(find_record("history", list_records("history")["path"][0]))
     assert record.info["status"] == "complete"
-    assert record.path == histories()[1].path
+    assert [record.path] == [r.path for r in commit_histories()]
 
 
 def test_a_commit_that_does_not_build_is_no_point_of_a_history(

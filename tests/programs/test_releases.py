@@ -65,6 +65,18 @@ def test_the_catalog_is_well_formed() -> None:
         assert len({getattr(release, field) for release in known}) == len(known)
 
 
+def test_minor_releases_are_those_before_the_newest_of_two() -> None:
+    majors, minors = releases.releases(), releases.minor_releases()
+    newest = {release.name: release.numbers for release in majors[-2:]}
+    assert {minor.name.partition(".")[0] for minor in minors} == set(newest)
+    for minor in minors:
+        assert minor.name == minor.version
+        assert minor.numbers < newest[minor.name.partition(".")[0]]
+        assert find_release(minor.version) is minor
+    every = [release.sha256 for release in (*majors, *minors)]
+    assert len(set(every)) == len(every)
+
+
 def test_a_name_and_an_exact_version_mean_the_same_release() -> None:
     assert find_release("16") is find_release(find_release("16").version)
 
@@ -83,6 +95,7 @@ class Mirror:
         self.calls.touch()
         self.kept = directory / "repository" / "org" / "example" / "postgres" / "99.1"
         self.catalog = directory / "releases.toml"
+        self.minor = directory / "minor_releases.toml"
         self.mvn = directory / "bin" / "mvn"
         self.mvn.parent.mkdir()
         jar = self.jar("postgres-99.1.jar", "99.1")
@@ -92,6 +105,8 @@ class Mirror:
             f"size_bytes = {jar.stat().st_size}\n"
             f'sha256 = "{hashlib.sha256(jar.read_bytes()).hexdigest()}"\nbuilt = "by hand"\n'
         )
+        before = re.sub(r"sha256 = .*", 'sha256 = "0"', self.catalog.read_text())
+        self.minor.write_text(before.replace('["99"]', '["99.0"]').replace("99.1", "99.0"))
         self.serves(jar)
 
     def jar(self, name: str, version: str) -> Path:
@@ -157,13 +172,16 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror]:
     mirror = Mirror(tmp_path)
     monkeypatch.setenv("PGSTUDIES_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", f"{mirror.mvn.parent}{os.pathsep}/usr/bin{os.pathsep}/bin")
-    monkeypatch.setattr(releases, "RELEASES", mirror.catalog)
-    monkeypatch.setattr(updating, "RELEASES", mirror.catalog)
+    for module in (releases, updating):
+        monkeypatch.setattr(module, "RELEASES", mirror.catalog)
+        monkeypatch.setattr(module, "MINOR_RELEASES", mirror.minor)
     monkeypatch.setattr("platform.system", lambda: "Linux")
     releases.releases.cache_clear()
+    releases.minor_releases.cache_clear()
     yield mirror
     monkeypatch.undo()
     releases.releases.cache_clear()
+    releases.minor_releases.cache_clear()
 
 
 def test_a_release_is_fetched_once_and_open_to_all(
@@ -439,6 +457,8 @@ def test_newer_minor_versions_are_written_into_the_catalog(mirror: Mirror) -> No
     assert find_binaries("99").version == 990010
     before = mirror.catalog.read_bytes()
     assert "99: 99.10 is the newest" in list(update_releases())
+    assert find_release("99.0").name == "99.0"
+    assert find_release("99.1").sha256 != found.sha256
     assert mirror.catalog.read_bytes() == before
 
 

@@ -40,7 +40,7 @@ def history(
         str | None,
         typer.Option(
             metavar="all|NAME,NAME",
-            help="Count releases instead, such as 16,17,18.",
+            help="Count releases instead, such as 16,17,18; all: with the minor ones too.",
             show_default=False,
         ),
     ] = None,
@@ -82,6 +82,8 @@ def history(
       2    nothing could be counted, or the request is wrong
       130  interrupted; run the same command to continue
     """  # noqa: D301
+    import polars as pl
+
     from ..charts import save
     from ..commits import history_chart, history_text, lines_of, steps_of
     from ..records import read_record
@@ -110,7 +112,10 @@ def history(
         steps = steps_of(lines)
         largest = steps["unit"][0] if steps.height else lines["unit"][0]
         of_unit = lines.filter(unit=largest)
-        typer.echo(f"Chart: {save(history_chart(of_unit), chart)}")
+        drawn = history_chart(of_unit)
+        if isinstance(drawn, pl.DataFrame):
+            raise StudyError("One point is no line, so there is no chart of it.")
+        typer.echo(f"Chart: {save(drawn, chart)}")
     say(f"the record is {path}; `pgstudies book` draws it on the page History.")
 
 
@@ -124,11 +129,13 @@ def _one_of_each_study() -> list[Unit]:
 
 def _releases(names: str, wanted: Sequence[Unit]) -> Path:
     from ..commits import Kept
-    from ..programs import find_release, reason_not_available
+    from ..programs import find_release, minor_releases, reason_not_available
     from ..programs import releases as known
 
     points = (
-        [find_release(name.strip()) for name in names.split(",")] if names != "all" else known()
+        [find_release(name.strip()) for name in names.split(",")]
+        if names != "all"
+        else sorted([*known(), *minor_releases()], key=lambda release: release.numbers)
     )
     parameters = {"releases": [p.name for p in points], "units": [u.name for u in wanted]}
     same = [unit.what_counts() for unit in wanted]

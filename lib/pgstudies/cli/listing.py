@@ -19,7 +19,7 @@ from ..analysis import MINIMUM_BLOCKS, origins
 from ..errors import ServerError, StudyError
 from ..files import size_text
 from ..measuring import COMPARED
-from ..programs import reason_not_available, releases, releases_dir
+from ..programs import minor_releases, reason_not_available, releases, releases_dir
 from ..programs.installations import find_embedded, optimisation
 from ..records import reading as recorded
 from ..rooms import find_room
@@ -101,6 +101,10 @@ def servers() -> str:
     absent = [
         r.size_bytes for r in releases() if not r.cached and reason_not_available(r.name) is None
     ]
+    minor = minor_releases()
+    if minor:
+        names = ", ".join(r.name for r in minor)
+        lines.append(f"\nEarlier minor releases, by their version: {names}.")
     if absent:
         lines.append(f"\n`pgstudies servers fetch all` would fetch {size_text(sum(absent))}.")
     return "\n".join([*lines, f"Releases are kept in {_from_home(releases_dir())}."])

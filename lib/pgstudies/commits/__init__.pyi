@@ -9,10 +9,11 @@ from .gate import limit_of as limit_of
 from .gate import touched_first as touched_first
 from .gate import verdict as verdict
 from .history import breaks_of as breaks_of
-from .history import histories as histories
+from .history import commit_histories as commit_histories
 from .history import history_chart as history_chart
 from .history import history_text as history_text
 from .history import lines_of as lines_of
+from .history import release_histories as release_histories
 from .history import steps_of as steps_of
 from .history import steps_shown as steps_shown
 from .kept import RATIO as RATIO

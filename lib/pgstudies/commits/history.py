@@ -14,6 +14,7 @@ from ..charts import series_chart
 from ..errors import StudyError
 from ..records import (
     built_with,
+    fullest,
     fullest_counts,
     list_records,
     readable_records,
@@ -49,11 +50,23 @@ STEPS = {
 }
 
 
-def histories() -> list[Record]:
-    """The records to draw: the fullest one of releases, then those of ``pgstudies history``."""
-    found = [record] if (record := fullest_counts()) is not None else []
-    mine = list_records("history").filter(pl.col("status") == "complete")
-    return [*found, *readable_records(mine["path"].reverse())]
+def release_histories() -> list[Record]:
+    """The records of releases: that of ``pgstudies history`` with most counts, and that of units.
+
+    The first has minor releases and a few units, the second every unit and major releases.
+    """
+    minor = fullest(record for record in _counted() if "releases" in record.info["parameters"])
+    return [record for record in (minor, fullest_counts()) if record is not None]
+
+
+def commit_histories() -> list[Record]:
+    """The records of commits, newest first."""
+    return [record for record in _counted() if "commits" in record.info["parameters"]]
+
+
+def _counted() -> list[Record]:
+    known = list_records("history").filter(pl.col("status") == "complete")
+    return list(readable_records(known["path"].reverse()))
 
 
 def lines_of(record: Record) -> pl.DataFrame:
@@ -143,7 +156,7 @@ def breaks_of(lines: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String()), orient="row")
 
 
-def history_chart(lines: pl.DataFrame) -> alt.LayerChart:
+def history_chart(lines: pl.DataFrame) -> alt.LayerChart | pl.DataFrame:
     """Thousands of instructions of one unit over time, a line for each compiler and its flags.
 
     Raises StudyError where there is nothing to draw.

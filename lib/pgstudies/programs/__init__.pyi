@@ -2,6 +2,7 @@ from ._releases import Release as Release
 from ._releases import find_release as find_release
 from ._releases import is_release as is_release
 from ._releases import listed as listed
+from ._releases import minor_releases as minor_releases
 from ._releases import reason_not_available as reason_not_available
 from ._releases import releases as releases
 from ._releases import releases_dir as releases_dir

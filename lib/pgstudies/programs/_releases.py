@@ -1,4 +1,8 @@
-"""The releases of PostgreSQL that can be asked for by name, from ``data/releases.toml``."""
+"""The releases of PostgreSQL that can be asked for by name.
+
+``data/releases.toml`` has the newest of each major release, ``data/minor_releases.toml`` earlier
+ones of the two newest.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import StudyError
-from ..paths import RELEASES, cache_dir
+from ..paths import MINOR_RELEASES, RELEASES, cache_dir
 from ..tools import installing
 
 if TYPE_CHECKING:
@@ -25,7 +29,7 @@ class Release:
     """One release, and where its programs come from.
 
     Attributes:
-        name: What a study calls it: ``9.6``, ``16``.
+        name: What a study calls it: ``9.6``, ``16``; of a minor release its version.
         version: Its exact version.
         artifact: Maven coordinate of the jar: group, name and version.
         member: The archive in the jar that holds bin, lib and share.
@@ -48,6 +52,11 @@ class Release:
     built: str
 
     @property
+    def numbers(self) -> tuple[int, ...]:
+        """Those of its version, by which releases are in order."""
+        return tuple(map(int, self.version.split(".")))
+
+    @property
     def directory(self) -> Path:
         """Where it is in the cache, or would be; another jar would be in another directory."""
         return releases_dir() / f"{self.version}-{self.sha256[:12]}"
@@ -65,26 +74,41 @@ class Release:
 
 @functools.cache
 def releases() -> list[Release]:
-    """All of them, oldest first."""
-    tables = tomllib.loads(RELEASES.read_text(encoding="utf-8"))
-    return [Release(name=name, **table) for name, table in tables.items()]
+    """The newest of each major release, oldest first."""
+    return _listed_in(RELEASES)
+
+
+@functools.cache
+def minor_releases() -> list[Release]:
+    """Those minor releases that others followed and that can be had, oldest first."""
+    return _listed_in(MINOR_RELEASES)
+
+
+def _listed_in(file: Path) -> list[Release]:
+    tables = tomllib.loads(file.read_text(encoding="utf-8"))
+    found = [Release(name=name, **table) for name, table in tables.items()]
+    return sorted(found, key=lambda release: release.numbers)
 
 
 def is_release(spec: str) -> bool:
     """Whether the word is a release's name (``16``) or its exact version (``16.11``)."""
-    return any(spec in {release.name, release.version} for release in releases())
+    return any(spec in {release.name, release.version} for release in _all())
+
+
+def _all() -> list[Release]:
+    return [*releases(), *minor_releases()]
 
 
 def find_release(spec: str) -> Release:
     """The release of this name or exact version; raises StudyError, which lists the known."""
-    for release in releases():
+    for release in _all():
         if spec in {release.name, release.version}:
             return release
     raise StudyError(f"There is no release {spec!r}; there are {listed()}.")
 
 
 def listed() -> str:
-    """The names of all releases, for a sentence."""
+    """The names of the major releases, for a sentence."""
     return ", ".join(release.name for release in releases())
 
 

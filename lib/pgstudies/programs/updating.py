@@ -1,4 +1,7 @@
-"""Looking for newer minor versions of the releases, and writing them into data/releases.toml."""
+"""Looking for newer minor versions of the releases, and writing them into data/releases.toml.
+
+One that is exchanged stays as a minor release where others of its major release have.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from ..errors import ServerError
 from ..files import write_file
-from ..paths import RELEASES
-from ._releases import releases
+from ..paths import MINOR_RELEASES, RELEASES
+from ._releases import minor_releases, releases
 from .fetching import copy_artifact, published_versions, sha256_of
 
 if TYPE_CHECKING:
@@ -48,6 +51,7 @@ def update_releases() -> Iterator[str]:
     for major in sorted(major for major in majors if major > int(releases()[-1].name)):
         yield f"{major}: published; add it to {RELEASES.name}"
     releases.cache_clear()
+    minor_releases.cache_clear()
 
 
 def _numbers(version: str, release: str) -> tuple[int, ...]:
@@ -73,6 +77,10 @@ def _exchange(release: Release, version: str, artifact: str, work: Path) -> None
     begin = text.index(f'["{release.name}"]')
     end = text.find("\n[", begin) % (len(text) + 1)
     table = text[begin:end]
+    if any(minor.name.startswith(f"{release.name}.") for minor in minor_releases()):
+        before = MINOR_RELEASES.read_text(encoding="utf-8")
+        left = table.strip().replace(f'["{release.name}"]', f'["{release.version}"]')
+        write_file(MINOR_RELEASES, f"{before}\n{left}\n")
     for key, value in values.items():
         table = re.sub(rf"^{key} = .*$", f"{key} = {value}", table, flags=re.MULTILINE)
     write_file(RELEASES, text[:begin] + table + text[end:])

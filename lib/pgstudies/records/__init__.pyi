@@ -25,6 +25,7 @@ from .reading import builds_note as builds_note
 from .reading import built_with as built_with
 from .reading import cores_of as cores_of
 from .reading import find_record as find_record
+from .reading import fullest as fullest
 from .reading import host_of as host_of
 from .reading import infos_below as infos_below
 from .reading import list_records as list_records
