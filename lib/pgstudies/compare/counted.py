@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -76,8 +77,9 @@ def counted(
     """Count the units of the request's studies (or those ``wanted``) on both sides.
 
     With a case only those that have it in their names, with arms only those that name one of them
-    in brackets, or none.  What cannot be counted has its reason; no unit but the first is begun
-    after ``seconds``.
+    in brackets, or none.  Both sides are counted at the same time: a count does not depend on what
+    else runs.  What cannot be counted has its reason; no unit but the first is begun after
+    ``seconds``.
     """
     if wanted is None:
         of_studies = [unit for study in request.studies for unit in units(study)]
@@ -86,7 +88,11 @@ def counted(
     rows: list[dict[str, Any]] = []
     functions: list[dict[str, Any]] = []
     total = len(sides) * sum(unit.runs for unit in wanted)
-    with Progress("counting", total=total) as progress, ExitStack() as stack:
+    with (
+        Progress("counting", total=total) as progress,
+        ExitStack() as stack,
+        ThreadPoolExecutor(len(sides)) as pool,
+    ):
         counters: list[Counter] = []
         end = time.monotonic() + seconds
         for unit in wanted:
@@ -99,10 +105,18 @@ def counted(
                 for side in sides[len(counters) :]:
                     counter = Counter(side.server, show=progress.show, advance=progress.advance)
                     counters.append(stack.enter_context(counter))
+                begun = [
+                    pool.submit(
+                        counter.count,
+                        replace(unit, settings=merged(unit.settings, side.settings)),
+                        twice=False,
+                    )
+                    for counter, side in zip(counters, sides, strict=True)
+                ]
+                wait(begun)
                 found = []
-                for name, counter, side in zip(_SIDES, counters, sides, strict=True):
-                    asked = replace(unit, settings=merged(unit.settings, side.settings))
-                    found.append(counter.count(asked, twice=False))
+                for name, side_count in zip(_SIDES, begun, strict=True):
+                    found.append(side_count.result())
                     numbers[name] = float(found[-1]["inclusive"][0])
             except CannotRun as reason:
                 rows.append(place | numbers | {"reason": str(reason)})
