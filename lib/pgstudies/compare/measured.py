@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-    from ..records import Info
+    from ..records import Info, Record
 
 
 PLACE = ("study", "of", "case", "step")
@@ -85,13 +85,7 @@ def read_measured(study: str, mark: str, since: str = "") -> Measured:
     """
     paths = records_of(f"{COMPARED}{study}", mark, since)
     records = [read_record(path) for path in paths]
-    frames = [
-        record.measured.filter(~pl.col("step").is_in(record.info["not_compared"]))
-        .drop("copy_of")
-        .join(_sides(record.info), on="arm", maintain_order="left")
-        .with_columns(_after_a_side(record.info))
-        for record in records
-    ]
+    frames = [in_sides(record) for record in records]
     later: set[int] = set()
     kept = []
     for frame in reversed(frames):
@@ -101,6 +95,23 @@ def read_measured(study: str, mark: str, since: str = "") -> Measured:
     infos = tuple(record.info for record in records)
     samples = samples.with_columns(study=pl.lit(study)).sort("block")
     return Measured(study, infos, tuple(paths), samples, _was_looked_at(infos))
+
+
+def in_sides(record: Record) -> pl.DataFrame:
+    """The samples of a comparison's record that are compared: see ``Measured.samples``."""
+    return (
+        record.measured.filter(is_compared(record.info))
+        .drop("copy_of")
+        .join(_sides(record.info), on="arm", maintain_order="left")
+        .with_columns(_after_a_side(record.info))
+    )
+
+
+def is_compared(info: Info) -> pl.Expr:
+    """Whether a sample is of a step, and of a case of it, that its study lets be compared."""
+    left_out = info["not_compared"]
+    of_case = pl.concat_str("step", "case", separator=", ", ignore_nulls=True)
+    return ~(pl.col("step").is_in(left_out) | of_case.is_in(left_out))
 
 
 def _was_looked_at(infos: Iterable[Info]) -> bool:

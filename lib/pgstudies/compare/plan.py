@@ -20,7 +20,7 @@ from ..measuring import BASELINE, COMPARED, Comparison
 from ..paths import records_dir
 from ..records.reading import infos_below, is_of_this_host, list_records, readable_records
 from ..terminal import rough_duration
-from .measured import CPU, TIME, judging
+from .measured import CPU, TIME, is_compared, judging
 from .turns import copied_arms, repeats_in
 
 if TYPE_CHECKING:
@@ -344,8 +344,7 @@ def fit_lines(found: Fit, plans: Sequence[Forecast], minutes: float) -> Iterator
 
 def _timed(record: Record) -> pl.DataFrame:
     """The times that a comparison judges."""
-    is_compared = ~pl.col("step").is_in(record.info["not_compared"])
-    return record.measured.filter(pl.col("metric").is_in([TIME, CPU]), is_compared)
+    return record.measured.filter(pl.col("metric").is_in([TIME, CPU]), is_compared(record.info))
 
 
 def _noise(record: Record, case: str | None) -> pl.DataFrame:

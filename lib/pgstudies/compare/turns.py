@@ -19,7 +19,7 @@ from ..analysis.intervals import MINIMUM_BLOCKS
 from ..analysis.pairing import log_ratios, round_values
 from ..measuring import COMPARED
 from ..rooms import rooms
-from .measured import TIME
+from .measured import TIME, is_compared
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -134,7 +134,7 @@ def copied_arms(record: Record) -> list[tuple[str, str]]:
 def _is_of(steps: Sequence[str], record: Record) -> pl.Expr:
     """Whether a row is of these steps, or of these steps and cases; of none: of all compared."""
     if not steps:
-        return ~pl.col("step").is_in(record.info["not_compared"])
+        return is_compared(record.info)
     return pl.col("step").is_in(steps) | pl.concat_str("step", "case", separator=", ").is_in(steps)
 
 

@@ -91,8 +91,9 @@ def measure(
     record, ``server``, ``blocks`` and ``seed`` are used here.  ``settings`` hold for every arm; in
     a plain run so do those of ``as_then``, with which today's servers work as the post's did, but
     not where two servers are compared.  With ``pin``, client and managed servers share one core.
-    ``limits`` says what ``limited`` is to limit them by.  ``not_compared`` are the steps that a
-    comparison of two servers leaves out, as those that only warm up what follows.
+    ``limits`` says what ``limited`` is to limit them by.  ``not_compared`` are the steps, or
+    "step, case", that a comparison of two servers leaves out, as those that only warm up what
+    follows.
 
     What to do instead of a plain run (analyse a record, measure one block, compare two servers) is
     in the environment: see ``orders``.  While another measurement runs on this host, it is waited
