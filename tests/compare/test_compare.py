@@ -743,10 +743,28 @@ def test_an_event_has_one_name_in_all_releases() -> None:
     assert "wait, IO: WALSync" not in found["metric"]
 
 
-def test_a_node_that_is_only_printed_as_disabled_is_no_other_plan() -> None:
+@pytest.mark.parametrize(
+    ("before", "after", "is_same"),
+    [
+        ("Seq Scan on t", "Seq Scan on t\n  Disabled: true", True),
+        (
+            "Seq Scan on t\n  Filter: (i > $1)\n  InitPlan 1 (returns $1)\n    ->  Result",
+            "Seq Scan on t\n  Filter: (i > (InitPlan 1).col1)\n  InitPlan 1\n    ->  Result",
+            True,
+        ),
+        ("Limit\n  ->  Seq Scan on t", "Limit\n  ->  Index Scan using i on t", False),
+        ("Result\nSeq Scan on t", "Result\nIndex Scan using i on t", False),
+    ],
+    ids=["disabled", "subplan", "below", "second statement"],
+)
+def test_plans_are_compared_by_their_nodes_not_by_how_releases_spell_conditions(
+    before: str, after: str, *, is_same: bool
+) -> None:
     info = info_of()
-    info["plans"]["heap, candidate"]["select"] = "Seq Scan on t\n  Disabled: true"
-    assert result(made_up(well().samples, info)).plans.is_empty()
+    for arm in info["plans"]:
+        info["plans"][arm]["select"] = before
+    info["plans"]["heap, candidate"]["select"] = after
+    assert result(made_up(well().samples, info)).plans.is_empty() == is_same
 
 
 def test_a_case_is_judged_alone() -> None:

@@ -118,11 +118,13 @@ def differing_rows(measured: Sequence[Measured]) -> pl.DataFrame:
 
 
 def _nodes(plan: str) -> list[str]:
-    """The lines of a plan without those that only newer releases print of an equal one."""
-    return [line for line in plan.splitlines() if line.strip() not in _ONLY_PRINTED]
+    """The lines of a plan, or of several, that name its nodes.
 
-
-_ONLY_PRINTED = {"Disabled: true"}  # since 18; before, a disabled node had a high cost instead
+    Conditions are left out: releases spell what a subplan returns, or the sides of an equation,
+    in their own ways.
+    """
+    lines = plan.splitlines()
+    return [line for line in lines if line[:1] != " " or line.lstrip().startswith("->")]
 
 
 _IS_COPY = pl.col("copy_of").is_not_null()

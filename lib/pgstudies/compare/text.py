@@ -225,10 +225,8 @@ def _why(result: Result) -> list[str]:
         if part.height > shown.height:
             lines.append(f"  and {part.height - shown.height} more in the report")
     if result.plans.height:
-        names = (
-            f"{r['study']}, {r['of']}, {r['step']}" for r in result.plans.iter_rows(named=True)
-        )
-        lines += ["", *_wrapped(f"Plans that differ: {'; '.join(names)}.", 2)]
+        places = result.plans.select("study", "of", "step").iter_rows()
+        lines += ["", *_wrapped(f"Plans that differ: {named([*map(', '.join, places)])}.", 2)]
     return lines
 
 
