@@ -43,6 +43,7 @@ def has_legend(spec: dict[str, Any]) -> bool:
 def named(spec: dict[str, Any]) -> list[str]:
     """The names at the ends of lines."""
     layers = [layer for layer in spec["layer"] if layer.get("name") == "labels-names"]
+    assert all(layer["mark"]["clip"] is False for layer in layers)
     return [row["arm"] for layer in layers for row in spec["datasets"][layer["data"]["name"]]]
 
 

@@ -99,12 +99,13 @@ def label_layers(
 ) -> list[alt.Chart]:
     """The line's symbol, and its name after it, in the colour of the page's text."""
     colour, shape = channels
+    # The zoom would have all marks cut off at the edge of the plot.
     base = alt.Chart(labels).encode(x=x, y=y, opacity=faded(picked))
     return [
-        base.mark_point(xOffset=14)
+        base.mark_point(xOffset=14, clip=False)
         .encode(color=colour, shape=shape)
         .properties(name=f"{LAYER}-symbols"),
-        base.mark_text(align="left", dx=22, baseline="middle", fontSize=12)
+        base.mark_text(align="left", dx=22, baseline="middle", fontSize=12, clip=False)
         .encode(text=alt.Text(color, type="nominal"))
         .properties(name=f"{LAYER}-names"),
     ]
