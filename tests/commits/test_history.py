@@ -190,8 +190,8 @@ def test_a_history_of_commits_is_counted_and_its_largest_step_narrowed(
     assert "Commit 3" in out
     assert "Commit 7" not in out
     assert chart.read_text().startswith("<svg")
-    assert costs_of(list_records("history")["path"][0]) == [1000, 1000, 1100, 1100, 1210]
-    record = read_record(find_record("history", list_records("history")["path"][0]))
+    assert costs_of(list_records("history")["path"][-1]) == [1000, 1000, 1100, 1100, 1210]
+    record = read_record(find_record("history", list_records("history")["path"][-1]))
     assert record.info["status"] == "complete"
     assert [record.path] == [r.path for r in commit_histories()]
 
@@ -202,7 +202,7 @@ def test_a_commit_that_does_not_build_is_no_point_of_a_history(
     source = history([1000.0, None, 1100.0]).source
     command(repo=source, since="v0", every=1, unit=[UNIT])
     assert "1 units at 2 points: 1 steps" in capsys.readouterr().out
-    record = read_record(list_records("history")["path"][0])
+    record = read_record(list_records("history")["path"][-1])
     assert [bool(arm["not_run"]) for arm in record.info["arms"]] == [False, True, False]
 
 
