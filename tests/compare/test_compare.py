@@ -954,6 +954,12 @@ def test_a_clock_that_jumped_back_does_not_shorten_a_block(
     own = forecast_of("made_up", limited, profile="quick", case=None)
     assert own.record != plan.record
 
+    # Nor does a record tell of another workload, or of other sizes.
+    other = {"directory": "/another"}
+    assert (
+        forecast_of("made_up", COMPARISON, profile="quick", case=None, given=other).record is None
+    )
+
 
 def test_a_block_that_two_records_have_counts_as_the_newer_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

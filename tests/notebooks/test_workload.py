@@ -175,6 +175,17 @@ def test_a_workload_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert 'relation "missing" does not exist' in text
 
 
+def test_a_workload_of_which_no_script_runs_is_told_why(
+    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shop / "one.sql").write_text("SELEC 1;\n")
+    with pytest.raises(
+        StudyError, match=r"one\.sql, line 1, on .* syntax error at or near"
+    ) as told:
+        compared(shop, tmp_path / "records", monkeypatch)
+    assert str(told.value).startswith("No block was finished, so there is nothing to compare.")
+
+
 def test_a_statement_of_the_schema_that_fails_is_told_by_its_line(
     shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

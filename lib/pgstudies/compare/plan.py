@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
@@ -105,13 +105,13 @@ def forecast_of(
     *,
     profile: str,
     case: str | None,
-    fixed: Collection[str] = (),
+    given: Mapping[str, Any] = {},
 ) -> Forecast:
     """What the newest record of the study at this profile tells of a comparison.
 
-    ``fixed`` are the parameters that are not to be chosen.
+    ``given`` are parameters that are not to be chosen; a record of others tells nothing of it.
     """
-    record = _newest(study, profile, comparison.arms)
+    record = _newest(study, profile, comparison.arms, given)
     empty = pl.DataFrame(schema=_NOISE)
     if record is None:
         return Forecast(study, None, _NOTEBOOK_S, {}, None, empty)
@@ -140,14 +140,16 @@ def forecast_of(
     arms_s = {of: sides * busy.get(name, 0.0) * each_s for name, of in once.items()}
     has_noise = record.blocks >= MINIMUM_BLOCKS
     noise = _noise(record, case) if has_noise else empty
-    repeats = tuple(r for r in repeats_in(record, once) if r.parameter not in fixed)
+    repeats = tuple(r for r in repeats_in(record, once) if r.parameter not in given)
     return Forecast(study, str(record.path), _start_s(record), arms_s, comparisons, noise, repeats)
 
 
-def as_before(plan: Forecast, comparison: Comparison, profile: str) -> Forecast:
+def as_before(
+    plan: Forecast, comparison: Comparison, profile: str, *, given: Mapping[str, Any] = {}
+) -> Forecast:
     """The plan, with the arms and turns of the newest run of this comparison, if there is one.
 
-    A comparison is continued only with the blocks of its kind.
+    A comparison is continued only with the blocks of its kind, and with ``given`` as they were.
     """
     infos = (i for _, i in infos_below(records_dir(), f"{COMPARED}{plan.study}"))
     for info in sorted(infos, key=lambda i: str(i["started_at"]), reverse=True):
@@ -156,6 +158,8 @@ def as_before(plan: Forecast, comparison: Comparison, profile: str) -> Forecast:
         like = replace(found, arms=asked, seconds=0.0, since="", fitted=False)
         is_pilot = info["blocks"] == 1
         if like != comparison or is_pilot or info["profile"] != profile:
+            continue
+        if not given.items() <= info["parameters"].items():
             continue
         if not is_of_this_host(info) or not set(asked or found.arms) >= set(found.arms):
             continue
@@ -177,18 +181,21 @@ def _start_s(record: Record) -> float:
     return _NOTEBOOK_S + max(0.0, took.total_seconds())
 
 
-def _newest(study: str, profile: str, arms: Collection[str]) -> Record | None:
-    """The newest complete record, of those that tell the noise if there is one.
+def _newest(
+    study: str, profile: str, arms: Collection[str], given: Mapping[str, Any]
+) -> Record | None:
+    """The newest complete record with times, of those that tell the noise if there is one.
 
     A comparison that left out arms says nothing of theirs: it counts only where ``arms`` asks for
-    no other.
+    no other.  Nor does a record of other parameters than those ``given``, such as another workload.
     """
     records = pl.concat([list_records(study), list_records(f"{COMPARED}{study}")])
     usable = records.filter(pl.col("profile") == profile, pl.col("status") == "complete").sort(
         pl.col("blocks_done") >= MINIMUM_BLOCKS, "started_at", descending=True
     )
     found = readable_records(usable["path"])
-    return next((record for record in found if _has_arms(record, arms)), None)
+    alike = (r for r in found if _has_arms(r, arms) and given.items() <= r.parameters.items())
+    return next((record for record in alike if not _timed(record).is_empty()), None)
 
 
 def _has_arms(record: Record, arms: Collection[str]) -> bool:

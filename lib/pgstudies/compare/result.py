@@ -10,7 +10,7 @@ import polars as pl
 from ..analysis.verdicts import OPEN
 from ..errors import StudyError
 from ..measuring import BASELINE, CANDIDATE
-from ._guards import check, differing_plans, differing_rows, step_name
+from ._guards import check, differing_plans, differing_rows, named, not_compared, step_name
 from .measured import PLACE, compared_effects, reasons
 
 if TYPE_CHECKING:
@@ -100,7 +100,9 @@ def result_of(
     """
     finished = tuple(m for m in measured if not m.samples.is_empty())
     if not finished:
-        raise StudyError("No block was finished, so there is nothing to compare.")
+        reasons_why = not_compared(measured)
+        why = f"  Not compared: {named(reasons_why)}." if reasons_why else ""
+        raise StudyError(f"No block was finished, so there is nothing to compare.{why}")
     anytime = until_decided or any(m.was_looked_at for m in finished)
     effects = compared_effects(finished, case=case, margin=margin, clock=clock, anytime=anytime)
     guards = check(finished, effects)

@@ -185,13 +185,16 @@ def _planned(
                 request.comparison,
                 profile=request.profile,
                 case=request.case,
-                fixed=request.parameters,
+                given=request.parameters,
             )
             for study in studies
         ]
         if since:
             return found
-        return [as_before(plan, request.comparison, request.profile) for plan in found]
+        return [
+            as_before(plan, request.comparison, request.profile, given=request.parameters)
+            for plan in found
+        ]
 
     began = time.monotonic()
     plans = forecasts(request.studies)
