@@ -100,9 +100,7 @@ def result_of(
     """
     finished = tuple(m for m in measured if not m.samples.is_empty())
     if not finished:
-        reasons_why = not_compared(measured)
-        why = f"  Not compared: {named(reasons_why)}." if reasons_why else ""
-        raise StudyError(f"No block was finished, so there is nothing to compare.{why}")
+        raise nothing_measured(measured)
     anytime = until_decided or any(m.was_looked_at for m in finished)
     effects = compared_effects(finished, case=case, margin=margin, clock=clock, anytime=anytime)
     guards = check(finished, effects)
@@ -120,6 +118,13 @@ def result_of(
         counted=counted,
         strict=strict,
     )
+
+
+def nothing_measured(measured: Sequence[Measured]) -> StudyError:
+    """The error of a comparison that timed nothing, with what is known of why."""
+    told = not_compared(measured)
+    why = f"  Not compared: {named(told)}." if told else ""
+    return StudyError(f"No block was finished, so there is nothing to compare.{why}")
 
 
 def decisive_failures(guards: pl.DataFrame) -> pl.DataFrame:

@@ -30,7 +30,7 @@ from .plan import (
     next_look,
     of_blocks,
 )
-from .result import IS_DECIDED, result_of, undecided
+from .result import IS_DECIDED, nothing_measured, result_of, undecided
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -202,14 +202,15 @@ def _planned(
     if request.blocks is None and unknown and not only_plan:
         names = ", ".join(plan.study for plan in unknown)
         tell(f"No record says how long a block takes; one is measured first, of {names}.")
-        for _ in measures(of_blocks(unknown, 1)):
-            pass
+        looks = list(measures(of_blocks(unknown, 1)))
         looked_at = {plan.study for plan in unknown}
         plans = [
             plan.with_states_kept() if plan.study in looked_at else plan
             for plan in forecasts(request.studies)
             if plan.arms_s
         ]
+        if looks and not plans:
+            raise nothing_measured(looks)
     minutes = request.minutes or DEFAULT_MINUTES
     if request.blocks is not None:
         fitted = of_blocks(plans, request.blocks)
