@@ -267,6 +267,16 @@ def _contrast(first: str, second: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
+@pytest.mark.parametrize(
+    ("names", "angle"),
+    [(["17", "18", "this server"], 0), ([f"17.{minor}" for minor in range(25)], -45)],
+)
+def test_names_of_places_do_not_run_into_each_other(names: list[str], angle: int) -> None:
+    frame = pl.DataFrame({"arm": "a", "point": names, "s": [float(i) for i in range(len(names))]})
+    chart: Any = series_chart(frame, x="point", y="s", y_title="s", description=SENTENCE)
+    assert chart.to_dict()["layer"][0]["encoding"]["x"]["axis"]["labelAngle"] == angle
+
+
 READS = pl.DataFrame(
     {
         "case": ["wide", "wide", "narrow"],

@@ -68,6 +68,7 @@ def series_chart(
     value = _value(y, y_title, log=log)
     labels = end_labels(frame, x=x, y=y, color=color, step=step, band=band, log=log)
     picked, channels = _names(color, arms, shown, labels)
+    width = plot_width_beside(labels, color)
     is_number = frame.schema[x].is_numeric()
     if is_number:
         where = alt.X(x, type="quantitative").axis(
@@ -75,7 +76,7 @@ def series_chart(
         )
         where = where.scale(nice=False, padding=10)
     else:
-        where = alt.X(x, type="ordinal").sort(None).axis(labelAngle=0)
+        where = alt.X(x, type="ordinal").sort(None).axis(**_names_of_places(frame[x], width))
     if expectation is not None:
         where = where.title([x, "dashed: expected"])
     colour, shape = channels
@@ -105,7 +106,6 @@ def series_chart(
             labels, x=where, y=value, color=color, channels=channels, picked=picked
         )
     layers = choosable(layers, frame, step)
-    width = plot_width_beside(labels, color)
     chart = alt.LayerChart(layer=layers).properties(width=width, height=260)
     chart = chart.add_params(picked, _zoom())
     return described(chart, description, step=step)
@@ -125,6 +125,15 @@ def _ticks(values: pl.Series) -> dict[str, Any]:
     """Marks at the values themselves, such as the post's sizes, unless they are many."""
     known = values.unique().sort().to_list()
     return {"values": known} if len(known) <= MOST_TICKS else {"tickMinStep": 1, "tickCount": 10}
+
+
+def _names_of_places(names: pl.Series, width: int) -> dict[str, Any]:
+    """Names below the axis: a word to a line where so many fit beside each other, else aslant."""
+    words = [word for name in names.unique() for word in str(name).split()]
+    # 6.5 px is the mean width of a letter.
+    if 6.5 * max(map(len, words)) + 6 <= width / names.n_unique():
+        return {"labelAngle": 0, "labelExpr": "split(datum.label, ' ')"}
+    return {"labelAngle": -45}
 
 
 def block_chart(
