@@ -230,7 +230,7 @@ def test_whatever_ends_it_leaves_nothing(
     assert not has_shared_memory(backend.pid)
 
 
-def test_a_backend_that_is_killed_leaves_no_pipe_of_valgrind(
+def test_a_backend_that_is_killed_leaves_no_pipe_and_no_shared_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_base: Path
 ) -> None:
     base = run_base / "killed-backend"
@@ -243,6 +243,7 @@ def test_a_backend_that_is_killed_leaves_no_pipe_of_valgrind(
         backend.kill()
         assert run.wait(60) == 1
     assert list(Path("/tmp").glob(f"vgdb-pipe-*-{backend.pid}-*")) == []
+    assert not has_shared_memory(backend.pid)
 
 
 def counted_backend(base: Path) -> psutil.Process:

@@ -44,7 +44,8 @@ def free(data: Path) -> None:
     note = data / "postmaster.pid"
     try:
         lines = note.read_text().splitlines()
-        pid, segment, owner = int(lines[0]), int(lines[6].split()[1]), note.stat().st_uid
+        # A single-user backend writes its number with a minus sign.
+        pid, segment, owner = abs(int(lines[0])), int(lines[6].split()[1]), note.stat().st_uid
     except (OSError, ValueError, IndexError):
         return
     deadline = time.monotonic() + _TIMEOUT_S

@@ -142,7 +142,8 @@ def find_postmaster(data: Path) -> psutil.Process | None:
     the data directory as its working directory, as every postmaster has.
     """
     try:
-        number = int((data / "postmaster.pid").read_text().split()[0])
+        # A single-user backend writes its number with a minus sign.
+        number = abs(int((data / "postmaster.pid").read_text().split()[0]))
         process = psutil.Process(number)
         is_ours = process.cwd() == str(data.resolve())
     except (OSError, ValueError, IndexError, psutil.Error):
