@@ -56,7 +56,10 @@
   function fitted(spec, room) {
     const labelled = spec.layer?.some(isLabel);
     if (typeof spec.width !== "number" || room >= (labelled ? 680 : spec.width + 80)) return spec;
-    if (labelled) spec.layer = spec.layer.filter((layer) => !isLabel(layer));
+    if (labelled) {
+      spec.layer = spec.layer.filter((layer) => !isLabel(layer));
+      for (const each of spec.params) if (each.select?.type === "point") each.bind = "legend";
+    }
     const letters = Math.floor((room - 24) / 6.5);
     const title = wrapped(spec.description, letters);
     const step = spec.usermeta?.step;

@@ -58,7 +58,8 @@ def open_page(page: Page, path: Path) -> None:
 
 
 def live_chart(page: Page, number: int = 0) -> Locator:
-    """One of the study's charts, with its script running; the second has arms in its legend."""
+    """One of the study's charts, with its script running: the second's lines have names at their
+    ends, the third has a legend."""
     open_page(page, STUDY)
     chart = page.locator(".vega-chart").nth(number)
     chart.scroll_into_view_if_needed()
@@ -151,11 +152,18 @@ def test_a_live_chart_has_the_background_of_the_page(page: Page) -> None:
         assert fill in {"rgba(0, 0, 0, 0)", "none"}
 
 
-def test_a_click_in_the_legend_fades_the_others_and_a_second_brings_them_back(page: Page) -> None:
-    chart = live_chart(page, 1)
+@pytest.mark.parametrize(
+    ("number", "options"),
+    [(1, {}), (1, {"viewport": PHONE}), (2, {})],
+    ids=["name of a line", "legend in its place on a phone", "legend"],
+)
+def test_a_click_on_a_name_fades_the_others_and_a_second_brings_them_back(
+    page: Page, number: int
+) -> None:
+    chart = live_chart(page, number)
     marks = chart.locator(".mark-symbol.role-mark path")
     faded = chart.locator(".mark-symbol.role-mark path[opacity='0.1']")
-    arms = chart.locator(".role-legend-label text")
+    arms = chart.locator(".labels_names_marks text, .role-legend-label text")
     everything, number_of_arms = marks.count(), arms.count()
     assert number_of_arms >= 2
     arms.first.click(force=True)

@@ -97,7 +97,7 @@ def label_layers(
     channels: tuple[alt.Color, alt.Shape],
     picked: alt.Parameter,
 ) -> list[alt.Chart]:
-    """The line's symbol, and its name after it, in the colour of the page's text."""
+    """The line's symbol, and its name after it, in the colour of the page's text; a click picks."""
     colour, shape = channels
     # The zoom would have all marks cut off at the edge of the plot.
     base = alt.Chart(labels).encode(x=x, y=y, opacity=faded(picked))
@@ -106,7 +106,8 @@ def label_layers(
         .encode(color=colour, shape=shape)
         .properties(name=f"{LAYER}-symbols"),
         base.mark_text(align="left", dx=22, baseline="middle", fontSize=12, clip=False)
-        .encode(text=alt.Text(color, type="nominal"))
+        # Without a tooltip a layer takes no clicks.
+        .encode(text=alt.Text(color, type="nominal"), tooltip=alt.Tooltip(color, type="nominal"))
         .properties(name=f"{LAYER}-names"),
     ]
 
