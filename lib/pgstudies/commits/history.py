@@ -88,23 +88,28 @@ def lines_of(record: Record) -> pl.DataFrame:
             line = f"{built} (again, {arm['name'][:10]})" if again else built
         last = built
         version = version_number(server.get("version_text"))
+        # A major release stands for the newest minor one, which is another one tomorrow.
+        is_major = (version or "").startswith(f"{arm['name']}.")
+        name = version if version and is_major else arm["name"]
         points.append(
             {
                 "number": len(points),
                 "arm": arm["name"],
-                "point": arm["name"][:10],
+                "name": name,
+                "point": name[:10],
                 "version": version,
                 "built": built,
                 "line": line,
             }
         )
-    schema = dict.fromkeys(["arm", "point", "version", "built", "line"], pl.String())
+    schema = dict.fromkeys(["arm", "name", "point", "version", "built", "line"], pl.String())
     known = pl.DataFrame(points, schema={"number": pl.Int64(), **schema})
     counts = units_counted(record).filter(pl.col("open") == 0, pl.col("nested") == 0)
     order = {name: place for place, name in enumerate(counts["unit"].unique(maintain_order=True))}
     return (
         counts.join(known, on="arm")
         .sort(pl.col("unit").replace_strict(order, return_dtype=pl.Int64), "number")
+        .with_columns(arm="name")
         .select("unit", "number", "arm", "point", "version", "built", "line", "instructions")
     )
 

@@ -183,7 +183,6 @@ class Run:
         for name, trial in trials.items():
             self._note(self.arms[name], trial)
         self._note_rows()
-        self._note_rows()
         return [row for name, trial in trials.items() if name not in self.not_run
                 for row in trial.rows]  # fmt: skip
 
