@@ -22,8 +22,13 @@ from pgstudies.book.judging import digest_of, keep_reference, require_clean
 from pgstudies.book.pages import LARGE, TERMS, answer_first, close_folds, page_of
 from pgstudies.charts.claims import today, verdict_strip
 from pgstudies.errors import StudyError
-from pgstudies.files import find_sealed, write_sealed
-from pgstudies.records import parquet_bytes, read_record, reference_verdicts
+from pgstudies.records import (
+    VERDICTS,
+    judged_by,
+    read_record,
+    reference_verdicts,
+    write_verdicts,
+)
 from tests.made_up import SWEPT_CLAIM, copied_rooms, swept_record
 
 if TYPE_CHECKING:
@@ -177,7 +182,7 @@ def test_the_strip_has_the_posts_figure_ours_and_the_verdict(place: Path) -> Non
 
 def test_the_strip_sets_the_reference_record_beside_another(place: Path) -> None:
     kept = swept_record(place / "reference" / "swept", "db1", name="20260101T000000Z-a")
-    write_sealed(kept / "verdicts-abc", parquet_bytes(verdicts(0.5)))
+    write_verdicts(kept / VERDICTS, verdicts(0.5), "abc")
     strip = verdict_strip(verdicts(1.9), read_record(swept_record(place / "records", "db2"))).data
     assert ">this machine<" in strip
     assert re.search(r">0.500<.*⇄ reversed<.*>differs: holds</span> <small>1.90", strip, re.DOTALL)
@@ -256,7 +261,7 @@ def test_words_for_today_that_cannot_be_said_are_refused(place: Path, body: str)
 def test_advice_comes_from_reference_records_alone(place: Path) -> None:
     assert advice().is_empty()
     kept = swept_record(place / "reference" / "swept", "db1", name="20260101T000000Z-a")
-    write_sealed(kept / "verdicts-abc", parquet_bytes(verdicts(2.0)))
+    write_verdicts(kept / VERDICTS, verdicts(2.0), "abc")
     (row,) = advice().iter_rows(named=True)
     assert (row["sentence"], row["ratio"], row["verdict"]) == (
         "Expect 2 times, 100 % more.",
@@ -268,9 +273,9 @@ def test_advice_comes_from_reference_records_alone(place: Path) -> None:
 
 def test_damaged_reference_verdicts_are_one_sentence(place: Path) -> None:
     kept = swept_record(place / "reference" / "swept", "db1", name="20260101T000000Z-a")
-    file = write_sealed(kept / "verdicts-abc", parquet_bytes(verdicts(2.0)))
+    file = write_verdicts(kept / VERDICTS, verdicts(2.0), "abc")
     content = file.read_bytes()
-    for size in (0, len(content) // 2, len(content) - 1):
+    for size in (0, len(content) // 2, len(content) - 2):
         file.write_bytes(content[:size])
         with pytest.raises(StudyError, match=r"is damaged: its SHA-256.*make verdicts"):
             advice()
@@ -323,7 +328,7 @@ def test_the_verdicts_beside_a_reference_record_are_of_this_code(study: str) -> 
     assert known is not None, "run `make verdicts`"
     directory, _ = known
     stale = "the verdicts are older than the notebook or the analysis: run `make verdicts`"
-    assert find_sealed(directory / f"verdicts-{digest_of(study, directory)}"), stale
+    assert judged_by(directory / VERDICTS) == digest_of(study, directory), stale
 
 
 def test_verdicts_of_this_code_are_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,9 +15,8 @@ from pgstudies import paths
 from pgstudies.analysis._claims import all_claims, origins
 from pgstudies.book._build import COMMAND, build
 from pgstudies.book.judging import digest_of, judged
-from pgstudies.files import find_sealed
 from pgstudies.records.reading import find_record
-from pgstudies.records.verdicts import read_verdicts
+from pgstudies.records.verdicts import judged_by, read_verdicts
 from pgstudies.rooms import find_room
 from pgstudies.studies._plan import studies
 from tests.studies.test_measured import checked
@@ -77,8 +76,8 @@ def test_the_reference_record_is_judged_by_every_claim_of_the_file(study: str) -
 @pytest.mark.parametrize("study", JUDGED)
 def test_the_verdicts_beside_a_reference_record_are_those_of_its_notebook(study: str) -> None:
     record = find_record(study, paths.REFERENCE_RECORDS)
-    kept = find_sealed(paths.JUDGED / study / f"{record.name}-{digest_of(study, record)}")
-    assert kept
+    kept = paths.JUDGED / study / f"{record.name}.json"
+    assert judged_by(kept) == digest_of(study, record)
     assert read_verdicts(kept).drop("text").equals(judged(record).drop("text"))
 
 

@@ -29,8 +29,7 @@ from pgstudies.book.judging import digest_of, judged, keep
 from pgstudies.book.score_text import in_text
 from pgstudies.charts import OUTCOMES, agreement_with
 from pgstudies.errors import NotebookError, StudyError
-from pgstudies.files import write_sealed
-from pgstudies.records import parquet_bytes, reference_verdicts
+from pgstudies.records import VERDICTS, judged_by, reference_verdicts, write_verdicts
 from pgstudies.records.reading import machine_of, read_record
 from pgstudies.rooms import find_room
 from pgstudies.studies._plan import plan, studies
@@ -291,7 +290,7 @@ def references(place: Path, in_process: Callable[[Path], pl.DataFrame]) -> Refer
             profile=profile,
             **told,
         )
-        write_sealed(path / "verdicts-abc", parquet_bytes(in_process(path)))
+        write_verdicts(path / VERDICTS, in_process(path), "abc")
         return path
 
     return write
@@ -527,8 +526,9 @@ def test_a_record_is_replayed_once(
     )
     assert judged(path).equals(first)
     assert replayed == ["swept", "swept"]
-    (kept,) = paths.JUDGED.rglob(f"*{digest_of('swept', path)}*")
-    kept.write_bytes(kept.read_bytes()[:-1])
+    (kept,) = paths.JUDGED.rglob("*.json")
+    assert judged_by(kept) == digest_of("swept", path)
+    kept.write_bytes(kept.read_bytes()[:-2])
     assert judged(path).equals(first)
     assert replayed == ["swept", "swept", "swept"]
 
@@ -544,7 +544,7 @@ def test_a_run_leaves_its_verdicts_for_the_scorecard(
 
     monkeypatch.setattr("pgstudies.book.judging.run_study", never)
     assert judged(path)["verdict"].to_list() == ["holds"]
-    assert not [p for p in paths.JUDGED.rglob("*") if p.is_file() and p.suffix != ".parquet"]
+    assert not [p for p in paths.JUDGED.rglob("*") if p.is_file() and p.suffix != ".json"]
 
 
 def test_the_scorecard_is_no_study_and_yet_can_be_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import polars as pl
 
 from .. import paths
 from ..errors import StudyError
-from ..records import PREFIX, read_verdicts
+from ..records import read_verdicts, verdict_files
 from ..rooms import find_room, rooms
 from .agreement import NO_SUCH, NOT_TESTED, UPWARD, Claim, Direction, Kind
 
@@ -196,8 +196,8 @@ def never_matched(study: str) -> list[str]:
 
     A run may lack a comparison; one that all of them lack is misspelt.
     """
-    kept = sorted((paths.JUDGED / study).glob("*.parquet"), key=lambda f: f.stat().st_mtime)
-    files = [*(paths.REFERENCE_RECORDS / study).glob(f"*/{PREFIX}*.parquet"), *kept[-1:]]
+    kept = sorted((paths.JUDGED / study).glob("*.json"), key=lambda f: f.stat().st_mtime)
+    files = [*verdict_files(study), *kept[-1:]]
     found = [read_verdicts(file).select("claim", "verdict") for file in files]
     if not found:
         return []

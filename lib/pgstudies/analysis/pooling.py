@@ -14,7 +14,7 @@ from statsmodels.stats.meta_analysis import combine_effects
 from statsmodels.stats.multitest import multipletests
 
 from .. import paths
-from ..records import PREFIX, cores_of, infos_below, read_info, read_verdicts
+from ..records import cores_of, infos_below, read_info, read_verdicts, verdict_files
 from ._claims import rules
 from .agreement import (
     DEPENDS_ON_SIZE,
@@ -122,7 +122,7 @@ def of_all_runs(study: str, record: Path, judged: pl.DataFrame) -> pl.DataFrame:
     own = read_info(record)
     others = [
         (info, read_verdicts(file), file.parent.name)
-        for file in sorted((paths.REFERENCE_RECORDS / study).glob(f"*/{PREFIX}*.parquet"))
+        for file in verdict_files(study)
         if file.parent.name != record.name
         and (info := read_info(file.parent)).get("profile") == own.get("profile")
     ]
@@ -166,7 +166,7 @@ def by_cores(study: str, record: Path, judged: pl.DataFrame) -> pl.DataFrame:
     """
     own = read_info(record)
     tables = {cores_of(own): (own, judged)}
-    for file in sorted((paths.REFERENCE_RECORDS / study).glob(f"*/{PREFIX}*.parquet")):
+    for file in verdict_files(study):
         info = read_info(file.parent)
         cores = cores_of(info)
         if info.get("profile") == own.get("profile") and cores != cores_of(own):

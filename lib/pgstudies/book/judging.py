@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import paths
 from ..analysis import origins, rules
 from ..errors import StudyError
-from ..files import find_sealed, write_sealed
-from ..records import INFO, PREFIX, read_info, read_verdicts
+from ..records import INFO, VERDICTS, judged_by, read_info, read_verdicts, write_verdicts
 from ..rooms import find_room
 from ..studies.run import run_study
 from ..terminal import say
@@ -36,22 +33,23 @@ def judged(record: str | Path) -> pl.DataFrame:
     directory = Path(record).expanduser().resolve()
     study = read_info(directory)["study"]
     mark = digest_of(study, directory)
-    beside = find_sealed(_beside(directory, mark))
-    return read_verdicts(beside) if beside else _judged_here(study, directory, mark)
+    beside = directory / VERDICTS
+    known = read_verdicts(beside) if beside.exists() else None
+    if known is not None and judged_by(beside) == mark:
+        return known
+    return _judged_here(study, directory, mark)
 
 
 def _judged_here(study: str, directory: Path, mark: str) -> pl.DataFrame:
-    place = _place(study, directory, mark)
-    known = _kept(place)
-    if known is None:
+    place = _place(study, directory)
+    if judged_by(place) != mark:
         say(f"judging {study} by {directory.name}, once")
         with tempfile.TemporaryDirectory(prefix="pgstudies-") as scratch:
             done = run_study(study, replay=directory, output=Path(scratch) / f"{study}.ipynb")
         keep(done)
-        known = _kept(place)
-    if known is None:
+    if judged_by(place) != mark:
         raise StudyError(f"{study} judges no claim.")
-    return known
+    return read_verdicts(place)
 
 
 def keep(done: Executed) -> None:
@@ -59,8 +57,8 @@ def keep(done: Executed) -> None:
     if done.record is None or done.verdicts is None:
         return
     study = read_info(done.record)["study"]
-    place = _place(study, done.record, digest_of(study, done.record))
-    write_sealed(place, _parquet(done.verdicts))
+    mark = digest_of(study, done.record)
+    write_verdicts(_place(study, done.record), done.verdicts, mark)
 
 
 def keep_reference() -> list[Path]:
@@ -74,17 +72,14 @@ def keep_reference() -> list[Path]:
         for directory in sorted((paths.REFERENCE_RECORDS / study).glob("*/")):
             require_clean(directory)
             mark = digest_of(study, directory)
-            for file in directory.glob(f"{PREFIX}*"):
-                try:
-                    read_verdicts(file)
-                except StudyError:  # its notebook would read it
-                    file.unlink()
-            if find_sealed(_beside(directory, mark)):
+            beside = directory / VERDICTS
+            known = judged_by(beside)
+            if known == mark:
                 continue
+            if known is None:
+                beside.unlink(missing_ok=True)  # damaged, its notebook would read it
             table = _judged_here(study, directory, mark)
-            for stale in directory.glob(f"{PREFIX}*"):
-                stale.unlink()
-            written.append(write_sealed(_beside(directory, mark), _parquet(table)))
+            written.append(write_verdicts(beside, table, mark))
     return written
 
 
@@ -101,25 +96,8 @@ def require_clean(record: Path) -> None:
         )
 
 
-def _kept(place: Path) -> pl.DataFrame | None:
-    file = find_sealed(place)
-    with suppress(StudyError, OSError):  # else it is judged again
-        return read_verdicts(file) if file else None
-    return None
-
-
-def _parquet(table: pl.DataFrame) -> bytes:
-    buffer = io.BytesIO()
-    table.write_parquet(buffer)
-    return buffer.getvalue()
-
-
-def _beside(record: Path, mark: str) -> Path:
-    return record / f"{PREFIX}{mark}"
-
-
-def _place(study: str, record: Path, mark: str) -> Path:
-    return paths.JUDGED / study / f"{record.name}-{mark}"
+def _place(study: str, record: Path) -> Path:
+    return paths.JUDGED / study / f"{record.name}.json"
 
 
 def digest_of(study: str, record: Path) -> str:
@@ -135,7 +113,7 @@ def digest_of(study: str, record: Path) -> str:
         *(library / "analysis").glob("*.py"),
         *(library / "records").glob("*.py"),
         record / INFO,
-        *(f for f in record.rglob("*.parquet") if not f.name.startswith(PREFIX)),
+        *record.rglob("*.parquet"),
     ]
     digest = hashlib.sha256(json.dumps([room.code, rules(study)], sort_keys=True).encode())
     for file in sorted(files, key=lambda f: (f.parent.name, f.name)):

@@ -39,9 +39,12 @@ from .reading import record_directories as record_directories
 from .reading import samples_in as samples_in
 from .reading import version_number as version_number
 from .reading import where_of as where_of
-from .verdicts import PREFIX as PREFIX
+from .verdicts import VERDICTS as VERDICTS
+from .verdicts import judged_by as judged_by
 from .verdicts import read_verdicts as read_verdicts
 from .verdicts import reference_verdicts as reference_verdicts
+from .verdicts import verdict_files as verdict_files
+from .verdicts import write_verdicts as write_verdicts
 from .writing import RecordWriter as RecordWriter
 from .writing import fingerprint as fingerprint
 from .writing import parquet_bytes as parquet_bytes
