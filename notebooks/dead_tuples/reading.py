@@ -31,7 +31,7 @@ def loaded(
 ) -> pl.DataFrame:
     """Columns arm, pattern, bytes_per_tid (median over blocks), its low and high, and load_ns."""
     metrics = ["size", "cpu_s", "dead"]
-    loads = of_structures.filter(pl.col("step") == "load")
+    loads = pg.undisturbed(of_structures.filter(pl.col("step") == "load"))
     return (
         pg.wide(loads, metrics, ["arm", "case", "block"])
         .drop_nulls()
