@@ -10,7 +10,7 @@ import polars as pl
 
 from pgstudies.book._scorecard import SCHEMA
 from pgstudies.charts import OUTCOMES
-from pgstudies.records.reading import SAMPLES_SCHEMA
+from pgstudies.records.reading import AMONG_OTHERS, SAMPLES_SCHEMA
 from pgstudies.records.writing import write_whole
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def samples(
     told = {
         "group": 1,
         "turn": 1,
-        "part": "among others",
+        "part": AMONG_OTHERS,
         "case": "",
         "step": "",
         "iteration": None,
@@ -148,18 +148,19 @@ def swept_record(
     blocks: int = 6,
     name: str = "",
     cores: int | None = None,
+    part: str = AMONG_OTHERS,
     **told: Any,
 ) -> Path:
     """Write a record of the study ``swept``, in which arm one counts 1 and arm two ``two``.
 
-    ``cores`` is how many the run was allowed; None: it does not say.
+    ``cores`` is how many the run was allowed; None: it does not say.  ``part`` is that of all
+    samples.
 
     ``two`` is one number for all blocks or one for each; ``name`` is the directory below ``base``.
     """
     counts = [float(two)] * blocks if isinstance(two, float | int) else list(two)
-    counted = samples(
-        {"one": [1.0] * len(counts), "two": counts}, unit="rows", step="count", metric="rows"
-    )
+    same: dict[str, Any] = {"step": "count", "metric": "rows", "part": part}
+    counted = samples({"one": [1.0] * len(counts), "two": counts}, unit="rows", **same)
     path = base / (name or host)
     info = swept_info(host, len(counts))
     if cores is not None:

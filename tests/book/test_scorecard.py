@@ -29,7 +29,13 @@ from pgstudies.book.judging import digest_of, judged, keep
 from pgstudies.book.score_text import in_text
 from pgstudies.charts import OUTCOMES, agreement_with
 from pgstudies.errors import NotebookError, StudyError
-from pgstudies.records import VERDICTS, judged_by, reference_verdicts, write_verdicts
+from pgstudies.records import (
+    UNDISTURBED,
+    VERDICTS,
+    judged_by,
+    reference_verdicts,
+    write_verdicts,
+)
 from pgstudies.records.reading import machine_of, read_record
 from pgstudies.rooms import find_room
 from pgstudies.studies._plan import plan, studies
@@ -342,6 +348,22 @@ def test_what_records_of_two_sizes_disagree_on_depends_on_size(references: Refer
         "depends on size: holds by this record, gone by that of 2026-01-01, with sizes = [1, 200]"
     )
     assert verdict == words
+
+
+def test_a_record_from_before_a_parameter_says_so(references: Reference) -> None:
+    references(1, 1.001, parameters={k: v for k, v in SWEPT.items() if k != "twice"})
+    references(2, 2.0)
+    (verdict,) = of_twice("verdict")[0]
+    words = "gone by that of 2026-01-01, before there was twice"
+    assert verdict == f"not replicated: holds by this record, {words}"
+
+
+def test_turns_in_parts_are_not_judged_together_with_whole_ones(references: Reference) -> None:
+    references(1, 2.2)
+    references(2, 2.0, part=UNDISTURBED)
+    assert of_twice("runs", "ratio")[0] == (1, pytest.approx(2.0))
+    references(3, 1.8, part=UNDISTURBED)
+    assert of_twice("runs", "ratio")[0] == (2, pytest.approx((2.0 * 1.8) ** 0.5))
 
 
 def test_blocks_that_were_added_after_a_look_do_not_judge(references: Reference) -> None:

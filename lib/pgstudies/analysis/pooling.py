@@ -14,7 +14,15 @@ from statsmodels.stats.meta_analysis import combine_effects
 from statsmodels.stats.multitest import multipletests
 
 from .. import paths
-from ..records import cores_of, infos_below, read_info, read_verdicts, verdict_files
+from ..records import (
+    UNDISTURBED,
+    cores_of,
+    infos_below,
+    read_info,
+    read_record,
+    read_verdicts,
+    verdict_files,
+)
 from ._claims import rules
 from .agreement import (
     DEPENDS_ON_SIZE,
@@ -98,7 +106,8 @@ def of_all_runs(study: str, record: Path, judged: pl.DataFrame) -> pl.DataFrame:
     ``judged`` is the table of ``judge`` on ``record``; the result is that with two more columns:
     runs, how many records judge the claim, and luck, the standard deviation of the true log ratio
     between runs, null where nothing was run twice.  Alike are records of one size, with the same
-    parameters but blocks and seed, the same settings, the same major release and as many cores.
+    parameters but blocks and seed, the same settings, the same major release, as many cores, and
+    the same steps whose turns begin with passes that do not count.
 
     Where a claim or another of its kind (times, or one kind of count) was run twice, ratio, low and
     high are those of all runs: as in ``pooled``, but with one variance between runs for all claims
@@ -126,7 +135,12 @@ def of_all_runs(study: str, record: Path, judged: pl.DataFrame) -> pl.DataFrame:
         if file.parent.name != record.name
         and (info := read_info(file.parent)).get("profile") == own.get("profile")
     ]
-    alike = {name: (i, t) for i, t, name in others if conditions(i) == conditions(own)}
+    of_own = _in_parts(record)
+    alike = {
+        name: (info, table)
+        for info, table, name in others
+        if conditions(info) == conditions(own) and _in_parts(record.parent / name) == of_own
+    }
     runs = alike | {record.name: (own, judged)}
     kept = [
         table
@@ -134,12 +148,12 @@ def of_all_runs(study: str, record: Path, judged: pl.DataFrame) -> pl.DataFrame:
         if as_said(info, {other: runs[other] for other in runs if other != name})
     ]
     together = _together(study, [judged, *kept])
-    told: dict[str, list[tuple[str, str, str]]] = {}
+    told: dict[str, list[tuple[str, str, dict[str, Any], list[str]]]] = {}
     for info, table, name in others:
         if cores_of(info) != cores_of(own):
             continue
         for claim, verdict in table.select("claim", "verdict").iter_rows():
-            told.setdefault(claim, []).append((name, verdict, _otherwise(own, info)))
+            told.setdefault(claim, []).append((name, verdict, *_otherwise(own, info)))
     verdicts = [
         _beside(verdict, told.get(claim, ())) or by_all
         for (claim, verdict), by_all in zip(
@@ -206,11 +220,20 @@ def _size(info: Setup) -> dict[str, Any]:
     return {k: v for k, v in info["parameters"].items() if k not in {"blocks", "seed", "server"}}
 
 
-def _otherwise(own: Setup, other: Setup) -> str:
-    """The parameters of another record that are not those of this one; empty where all are."""
-    theirs = _size(other)
-    differ = {k: theirs[k] for k, v in _size(own).items() if k in theirs and theirs[k] != v}
-    return ", ".join(f"{name} = {value}" for name, value in differ.items())
+def _in_parts(record: Path) -> set[tuple[str, str]]:
+    """The steps and cases of a record whose turns begin with passes that do not count."""
+    counts = read_record(record).samples.filter(pl.col("part") == UNDISTURBED)
+    return set(counts.select("step", "case").unique().iter_rows())
+
+
+def _otherwise(own: Setup, other: Setup) -> tuple[dict[str, Any], list[str]]:
+    """The parameters of another record that are not those of this one, and those it lacks.
+
+    It lacks what the study had not yet when it was measured.
+    """
+    ours, theirs = _size(own), _size(other)
+    differ = {k: theirs[k] for k, v in ours.items() if k in theirs and theirs[k] != v}
+    return differ, [k for k in ours if k not in theirs]
 
 
 def as_said(info: Info, others: Mapping[str, tuple[Info, pl.DataFrame]]) -> bool:
@@ -335,14 +358,18 @@ def _judge_again(study: str, rows: list[dict[str, Any]]) -> None:
             row["verdict"] = "inconclusive: evident on its own, not among all claims"
 
 
-def _beside(verdict: str, others: Iterable[tuple[str, str, str]]) -> str | None:
+def _beside(
+    verdict: str, others: Iterable[tuple[str, str, dict[str, Any], list[str]]]
+) -> str | None:
     """What else is to be said where another record says the opposite; of its own size first."""
     own = side(verdict)
-    for name, other, otherwise in sorted(others, key=lambda told: bool(told[2])):
+    for name, other, differ, lacks in sorted(others, key=lambda told: bool(told[2])):
         if own and side(other) not in {own, None}:
-            date = f"{name[:4]}-{name[4:6]}-{name[6:8]}"
-            word, where = NOT_REPLICATED, date
-            if otherwise:
-                word, where = DEPENDS_ON_SIZE, f"{date}, with {otherwise}"
+            word = DEPENDS_ON_SIZE if differ else NOT_REPLICATED
+            where = f"{name[:4]}-{name[4:6]}-{name[6:8]}"
+            if differ:
+                where += f", with {', '.join(f'{k} = {v}' for k, v in differ.items())}"
+            if lacks:
+                where += f", before there was {' and '.join(lacks)}"
             return f"{word}: {verdict} by this record, {other} by that of {where}"
     return None
