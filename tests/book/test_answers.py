@@ -29,7 +29,7 @@ from pgstudies.records import (
     reference_verdicts,
     write_verdicts,
 )
-from tests.made_up import SWEPT_CLAIM, copied_rooms, swept_record
+from tests.made_up import SWEPT, SWEPT_CLAIM, copied_rooms, swept_record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -191,6 +191,18 @@ def test_the_strip_sets_the_reference_record_beside_another(place: Path) -> None
     alone = verdict_strip(verdicts(0.5), read_record(kept)).data
     assert ">this machine<" not in alone
     assert ">this record<" not in alone
+
+
+def test_the_strip_says_what_another_reference_record_contradicts(place: Path) -> None:
+    base = place / "reference" / "swept"
+    older = swept_record(base, "db1", name="20260101T000000Z-a", parameters=SWEPT | {"seed": 2})
+    newest = swept_record(base, "db1", name="20260102T000000Z-a", parameters=SWEPT | {"sizes": [9]})
+    for kept, ratio in ((older, 0.5), (newest, 2.0)):
+        write_verdicts(kept / VERDICTS, verdicts(ratio), "abc")
+    strip = verdict_strip(verdicts(2.0), read_record(newest)).data
+    assert "depends on size" in strip
+    assert "holds by this record, reversed by that of 2026-01-01, with sizes = [1, 2]" in strip
+    assert ">this record<" not in strip
 
 
 def test_the_strip_says_which_claims_have_changed_since_the_record_was_begun(place: Path) -> None:

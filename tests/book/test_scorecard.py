@@ -354,7 +354,7 @@ def test_a_record_from_before_a_parameter_says_so(references: Reference) -> None
     references(1, 1.001, parameters={k: v for k, v in SWEPT.items() if k != "twice"})
     references(2, 2.0)
     (verdict,) = of_twice("verdict")[0]
-    words = "gone by that of 2026-01-01, before there was twice"
+    words = "gone by that of 2026-01-01, without twice"
     assert verdict == f"not replicated: holds by this record, {words}"
 
 

@@ -370,6 +370,6 @@ def _beside(
             if differ:
                 where += f", with {', '.join(f'{k} = {v}' for k, v in differ.items())}"
             if lacks:
-                where += f", before there was {' and '.join(lacks)}"
+                where += f", without {' and '.join(lacks)}"
             return f"{word}: {verdict} by this record, {other} by that of {where}"
     return None

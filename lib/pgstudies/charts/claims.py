@@ -10,6 +10,7 @@ from IPython.display import HTML
 
 from .. import paths
 from ..analysis import claim_marks, claims_changed, meanings, of_all_runs
+from ..analysis.agreement import NOT_REPLICATED
 from ..records import read_info, reference_verdicts, where_of
 from ..rooms import find_room
 from .outcomes import agreement_with, outcome_of, ratio_text
@@ -44,8 +45,8 @@ def verdict_strip(judged: pl.DataFrame, record: Record) -> HTML:
         kept = of_all_runs(study, *found)
         if found[0].name != record.path.name or kept["luck"].count():
             there = ", ".join([where_of(read_info(found[0])), *_runs(kept)])
-            known = {row["claim"]: row for row in kept.iter_rows(named=True)}
-            now = {claim: known.get(claim, row) for claim, row in own.items()}
+        known = {row["claim"]: row for row in kept.iter_rows(named=True)}
+        now = {claim: known.get(claim, row) for claim, row in own.items()}
     place = _scale(now.values())
     rows = [
         _shown(row)
@@ -137,6 +138,8 @@ def distance(row: Mapping[str, Any]) -> str | None:
     """
     published, ratio, low, high = (row[n] for n in ("published_ratio", "ratio", "low", "high"))
     if None in (published, ratio, low, high) or 1 in (published, ratio):
+        return None
+    if row["verdict"].startswith(NOT_REPLICATED):
         return None
     if (published > 1) != (ratio > 1) or min(published, low) <= 0:
         return None
