@@ -127,8 +127,8 @@ def headline(wanted: Mapping[str, str], told: pl.DataFrame) -> str:
         "low": bounds[0],
         "high": bounds[-1],
     }
-    times = {name: f"{max(value, 1 / value):.2g}" for name, value in figures.items()}
-    percent = {f"{name}_percent": f"{100 * abs(v - 1):.2g}" for name, v in figures.items()}
+    times = {name: ratio_text(max(value, 1 / value)) for name, value in figures.items()}
+    percent = {f"{name}_percent": ratio_text(100 * abs(v - 1)) for name, v in figures.items()}
     return wanted["text"].format(**times, **percent)
 
 
