@@ -465,8 +465,8 @@ def answers_of_reads(reads: pl.DataFrame, repeat: str) -> Answers:
     return {
         "a cold query by wide keys reads fewer pages by hash than by btree": cold
         and cold < pages("btree", "wide"),
-        "a collision costs one more page where codes are stored, within a fifth": (
-            None if by_code is None else abs(by_code - 1) < 0.2
+        "a collision costs one more page where codes are stored, within a third": (
+            None if by_code is None else abs(by_code - 1) < 1 / 3
         ),
         "a collision costs no page where values are stored, within a tenth": (
             None if by_value is None else abs(by_value) < 0.1
