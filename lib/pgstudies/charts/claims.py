@@ -114,13 +114,14 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
     if row["low"] is not None and row["low"] != row["high"]:
         interval = f"{ratio_text(row['low'])} to {ratio_text(row['high'])}"
     reason = row["verdict"].removeprefix(outcome.word).removeprefix(": ")
+    far = None if outcome.word == NOT_REPLICATED else distance(row)
     return {
         "text": row["text"],
         "published": ratio_text(row["published_ratio"]),
         "ratio": ratio_text(row["ratio"]),
         "interval": interval,
         "outcome": outcome,
-        "reason": "; ".join(filter(None, [reason, distance(row), by_then(row)])),
+        "reason": "; ".join(filter(None, [reason, far, by_then(row)])),
     }
 
 
@@ -138,8 +139,6 @@ def distance(row: Mapping[str, Any]) -> str | None:
     """
     published, ratio, low, high = (row[n] for n in ("published_ratio", "ratio", "low", "high"))
     if None in (published, ratio, low, high) or 1 in (published, ratio):
-        return None
-    if row["verdict"].startswith(NOT_REPLICATED):
         return None
     if (published > 1) != (ratio > 1) or min(published, low) <= 0:
         return None
