@@ -153,10 +153,9 @@ def swept_record(
 ) -> Path:
     """Write a record of the study ``swept``, in which arm one counts 1 and arm two ``two``.
 
+    ``two`` is one number for all blocks or one for each; ``name`` is the directory below ``base``.
     ``cores`` is how many the run was allowed; None: it does not say.  ``part`` is that of all
     samples.
-
-    ``two`` is one number for all blocks or one for each; ``name`` is the directory below ``base``.
     """
     counts = [float(two)] * blocks if isinstance(two, float | int) else list(two)
     same: dict[str, Any] = {"step": "count", "metric": "rows", "part": part}
