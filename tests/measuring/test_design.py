@@ -109,11 +109,18 @@ def test_a_comparison_has_every_arm_on_both_sides_and_its_own_name() -> None:
     assert [arm.server for arm in design.arms] == [None, None, "18"]
     assert design.arms[2].settings == {"jit": "on"}
     assert design.arms[1].copy_of == names[0]
+    assert [arm.own_programs for arm in design.arms] == [False, True, False]
     assert (design.study, design.seconds) == ("compare_s", 60.0)
     assert design.completed(info("s"))["comparison"] == comparison.as_dict()
     assert design.units(design.arms) == ([], [list(design.arms)])
     assert [design.describe(arm)["side"] for arm in design.arms] == list(SIDES)
     assert design.fails_on(design.arms[2]) == "the candidate"
+
+
+def test_where_only_settings_differ_all_sides_run_from_the_same_programs() -> None:
+    comparison = Comparison(Side("18"), Side("18", {"jit": "on"}), arms=("one",))
+    design = planned("s", PLAIN, 3, Orders(comparison=comparison.as_dict()))
+    assert [arm.own_programs for arm in design.arms] == [False, False, False]
 
 
 def test_a_comparison_of_unknown_arms_says_which_there_are() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import pytest
 
@@ -146,10 +146,26 @@ def test_where_the_sweep_has_ended_nothing_is_kept_and_nobody_fails(tmp_path: Pa
 class Stopped(Holder):
     """A stopped server with one state in common with the others, and a copy of it or none."""
 
-    def another(self) -> Stopped:
+    def another(self, *, own_programs: bool = False) -> Stopped:
         more = Stopped(self.directory / str(len(list(self.directory.iterdir()))))
         more._states = self._states
+        more.programs = more if own_programs else self.programs
         return more
+
+    @property
+    def programs(self) -> Stopped:
+        """The server whose programs it runs."""
+        return self._run_from or self
+
+    @programs.setter
+    def programs(self, owner: Stopped) -> None:
+        self._run_from = owner
+
+    _run_from: Stopped | None = None
+    closed: ClassVar[list[Stopped]] = []
+
+    def close(self) -> None:
+        self.closed.append(self)
 
     @property
     def data_directory(self) -> Path:
@@ -183,6 +199,17 @@ def of(these: Instances, arm: str) -> Stopped:
     found = these[arm]
     assert isinstance(found, Stopped)
     return found
+
+
+def test_arms_with_programs_of_their_own_share_one_copy_that_goes_last(tmp_path: Path) -> None:
+    arms = [Arm("a"), Arm("a2", own_programs=True), Arm("b"), Arm("b2", own_programs=True)]
+    with instances(tmp_path, arms) as these:
+        root, copied = of(these, "a"), of(these, "a2")
+        assert of(these, "b").programs is root.programs
+        assert of(these, "b2").programs is copied.programs is copied is not root
+        assert of(these, "b2") is not copied
+        Stopped.closed.clear()
+    assert Stopped.closed[-1] is copied
 
 
 @pytest.mark.parametrize("held", [False, True])

@@ -232,6 +232,21 @@ def test_the_environment_of_libpq_does_not_leak_in(monkeypatch: pytest.MonkeyPat
         assert c.execute("SELECT 1").fetchone() == (1,)
 
 
+def test_a_server_with_programs_of_its_own_runs_a_copy_with_the_same_states(
+    managed: ManagedServer,
+) -> None:
+    with managed.another() as same, managed.another(own_programs=True) as apart:
+        servers = managed, same, apart
+        for server in servers:
+            server.restore("thousand", builder(managed, []))
+            with server.connect() as c:
+                assert c.execute("SELECT 1").fetchone() == (1,)
+        programs = [Path(psutil.Process(s.postmaster_pid).exe()) for s in servers]
+    assert programs[0].samefile(programs[1])
+    assert not programs[2].exists(), "it goes with its server"
+    assert programs[2] not in programs[:2]
+
+
 def test_two_servers_at_once_do_not_collide(run_base: Path) -> None:
     with serve("embedded") as one, serve("embedded") as two:
         with one.connect() as c:

@@ -127,17 +127,18 @@ class Instances:
         self._to_keep: list[tuple[ManagedServer, Arm, Sequence[tuple[Any, ...]]]] = []
         self._of: dict[str, Server] = {}
         self._made: list[Server] = []
-        taken: set[str | None] = set()
+        firsts: dict[tuple[str | None, bool], Server] = {}
         for arm in arms:
             if arm.not_run is not None:
                 continue
-            root = self.roots[arm.server]
-            if arm.server in taken:
-                self._of[arm.name] = root.another()
+            like = arm.server, arm.own_programs
+            if like in firsts or arm.own_programs:
+                first = firsts.get(like, self.roots[arm.server])
+                self._of[arm.name] = first.another(own_programs=like not in firsts)
                 self._made.append(self._of[arm.name])
             else:
-                taken.add(arm.server)
-                self._of[arm.name] = root
+                self._of[arm.name] = self.roots[arm.server]
+            firsts.setdefault(like, self._of[arm.name])
 
     def __getitem__(self, arm: str) -> Server:
         return self._of[arm]
@@ -146,7 +147,7 @@ class Instances:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for server in self._made:
+        for server in reversed(self._made):
             server.close()
         for root, arm, rows in self._to_keep:
             if self._kept is not None and root.has(arm.state):

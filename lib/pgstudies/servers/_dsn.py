@@ -103,7 +103,7 @@ class DsnServer(ServerBase):
             self.close()
             raise
 
-    def another(self) -> DsnServer:
+    def another(self, *, own_programs: bool = False) -> DsnServer:  # noqa: ARG002  (they are not ours)
         """A second place of our own on the same server, with the states of both in common.
 
         Close it before this one.

@@ -136,14 +136,21 @@ class ManagedServer(ServerBase):
             self.close()
             raise
 
-    def another(self) -> ManagedServer:
+    def another(self, *, own_programs: bool = False) -> ManagedServer:
         """A second server like this one, not started, with the states of both in common.
 
-        Close it before this one.
+        With ``own_programs`` it runs from a copy of them.  Close it before this one.
         """
-        return ManagedServer(
+        made = ManagedServer(
             self.binaries, spec=self.spec, cpu=self._cpu, limits=self.limits, like=self
         )
+        if own_programs:
+            try:
+                made._programs, made._libraries = made._copied_programs()
+            except BaseException:
+                made.close()
+                raise
+        return made
 
     def memory_bytes(self, settings: Mapping[str, str] = {}) -> int:
         """Shared buffers when started with these settings."""
@@ -392,6 +399,9 @@ class ManagedServer(ServerBase):
     def _programs_in_reach(self) -> tuple[Binaries, dict[str, str]]:
         if can_execute(self._account, self.binaries.bindir / "postgres"):
             return self.binaries, {}
+        return self._copied_programs()
+
+    def _copied_programs(self) -> tuple[Binaries, dict[str, str]]:
         copy = copy_installation(self.binaries, self._instance.path / "binaries")
         # Programs built from source look for libpq where they were installed.
         return copy, {"LD_LIBRARY_PATH": str(copy.bindir.parent / "lib")}
