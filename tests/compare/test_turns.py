@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from pgstudies.compare.plan import _NOTEBOOK_S, Forecast, fit, fit_lines, next_look
-from pgstudies.compare.turns import LEAST, MOST, Repeats, repeats_in
+from pgstudies.compare.turns import LEAST, Repeats, best, repeats_in
 
 ARMS = ["heap, baseline", "heap, baseline (again)"]
 TURNS = 20
@@ -41,6 +41,7 @@ def record(between_turns: float, between_blocks: float, blocks: int = 8) -> Any:
     info = {
         "study": "compare_cluster_order",
         "parameters": {"selects": 40},
+        "not_compared": [],
         "arms": [
             {"name": ARMS[0], "copy_of": None, "not_run": None},
             {"name": ARMS[1], "copy_of": ARMS[0], "not_run": None},
@@ -85,10 +86,26 @@ def test_arms_that_did_not_run_have_no_part_in_the_turns() -> None:
 
 
 def test_more_turns_where_they_differ_and_fewer_where_blocks_do() -> None:
-    # √(what the rest costs in turns, 4 × 20, × variance between turns / variance between blocks)
-    assert 1.5 * TURNS < found(0.1, 0.0).wanted <= MOST * TURNS
-    assert found(0.1, 0.1).wanted == pytest.approx(math.sqrt(4 * TURNS), abs=3)
+    # The rest costs as much as 4 × 20 turns, and the turns are of one of two steps.
+    assert found(0.1, 0.0).wanted > found(0.1, 0.04).wanted > LEAST
+    assert found(0.1, 0.04).wanted == pytest.approx(best(4 * TURNS, 6.25, 0.5), abs=4)
     assert found(0.001, 0.1).wanted == LEAST
+
+
+@pytest.mark.parametrize("part", [0.1, 0.5, 1.0])
+@pytest.mark.parametrize("turns_to_blocks", [0.5, 4.0, 20.0])
+def test_no_other_number_of_turns_gives_all_steps_less_variance(
+    part: float, turns_to_blocks: float
+) -> None:
+    rest = 55.0
+
+    def variance(turns: float) -> float:
+        return math.log(rest + turns) + part * math.log(1 + turns_to_blocks / turns)
+
+    found = best(rest, turns_to_blocks, part)
+    assert variance(found) < min(variance(0.9 * found), variance(1.1 * found))
+    if part == 1:
+        assert found == pytest.approx(math.sqrt(rest * turns_to_blocks)), "Kalibera and Jones"
 
 
 def test_too_few_blocks_tell_no_variance() -> None:

@@ -3,7 +3,8 @@
 What differs between two equal arms differs from turn to turn and, beyond that, from block to block.
 Of n turns and a block, the variance for the time it takes is least with n = √(cost of the rest of
 the block / cost of a turn × variance between turns / variance between blocks): Kalibera and Jones,
-Rigorous benchmarking in reasonable time, ISMM 2013.
+Rigorous benchmarking in reasonable time, ISMM 2013.  That is for one step.  A block has others,
+which these turns tell nothing and cost blocks: see ``best``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from ..analysis.intervals import MINIMUM_BLOCKS
-from ..analysis.pairing import log_ratios, round_values
+from ..analysis.pairing import FEWEST_TURNS, log_ratios, round_values
 from ..measuring import COMPARED
 from ..rooms import rooms
 from .measured import TIME, is_compared
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from ..records.reading import Record
 
 
-LEAST = 5
-"""Turns of a block, at least: a fifth of them is trimmed at either end."""
+LEAST = FEWEST_TURNS
+"""Turns of a block, at least: with fewer nothing tells whether they settle."""
 
 
 MOST = 3
@@ -74,11 +75,11 @@ class Repeats:
 def repeats_in(record: Record, arms: Mapping[str, str]) -> tuple[Repeats, ...]:
     """The repeated turns of a record, by ``repeats`` in its study's ``sizes.toml``.
 
-    ``arms`` has the study's arms by their names in the record.  Where it has too few blocks to tell
-    the variances, as many turns are wanted as it has.
+    ``arms`` has the study's arms by their names in the record.
     """
     room = rooms().get(record.info["study"].removeprefix(COMPARED))
     turns = _turns(record.measured)
+    steps_in_all = _number_of_steps(record, [])
     whole = dict(turns.group_by("arm").agg(pl.col("took_s").sum()).rows())
     found = []
     for parameter, steps in (room.about.get("repeats", {}) if room else {}).items():
@@ -89,13 +90,14 @@ def repeats_in(record: Record, arms: Mapping[str, str]) -> tuple[Repeats, ...]:
             continue
         own = dict(mine.group_by("arm").agg(pl.col("took_s").sum()).rows())
         share = sum(own.values()) / sum(whole.values())
+        part = _number_of_steps(record, steps) / max(steps_in_all, 1)
         found.append(
             Repeats(
                 parameter=parameter,
                 value=value,
                 turns=round(number),
                 shares={of: own.get(name, 0.0) / whole[name] for name, of in arms.items()},
-                wanted=_wanted(record, steps, round(number), share),
+                wanted=_wanted(record, steps, round(number), share, part),
             )
         )
     return tuple(found)
@@ -138,19 +140,53 @@ def _is_of(steps: Sequence[str], record: Record) -> pl.Expr:
     return pl.col("step").is_in(steps) | pl.concat_str("step", "case", separator=", ").is_in(steps)
 
 
-def _wanted(record: Record, steps: Sequence[str], turns: int, share: float) -> int:
-    """The median over the steps and arms that have a second copy."""
+def _number_of_steps(record: Record, steps: Sequence[str]) -> int:
+    """How many of these steps and cases are compared, counted for each arm; of none: of all."""
+    times = record.measured.filter(
+        pl.col("metric") == TIME, is_compared(record.info), _is_of(steps, record)
+    )
+    return times.select("arm", "step", "case").n_unique()
+
+
+def _wanted(record: Record, steps: Sequence[str], turns: int, share: float, part: float) -> int:
+    """The median over the steps and arms that have a second copy.
+
+    Too few blocks tell no variance between them: then no more than the least of it could ask for.
+    """
     times = record.measured.filter(pl.col("metric") == TIME, _is_of(steps, record))
     found: list[float] = []
     for original, copy in copied_arms(record) if record.blocks >= MINIMUM_BLOCKS else []:
         copies = times.filter(pl.col("arm").is_in([original, copy]))
         if copies["arm"].n_unique() == 2:
-            found += _best(round_values(copies), original, turns, share)
-    return max(LEAST, min(MOST * turns, round(median(found)))) if found else turns
+            found += _best_of_each(round_values(copies), original, turns, share, part)
+    if not found:
+        most = best(_rest(turns, share), 1 / _FLOOR, part)
+        return min(turns, max(LEAST, round(most)))
+    return max(LEAST, min(MOST * turns, round(median(found))))
 
 
-def _best(rounds: pl.DataFrame, baseline: str, turns: int, share: float) -> Iterator[float]:
-    """The turns that give the least variance for their time, for every step of two equal arms."""
+def best(rest: float, turns_to_blocks: float, part: float) -> float:
+    """The number of turns n with the least product of the variances of all of a block's steps.
+
+    ``rest`` is the cost of the rest of a block, in turns; ``turns_to_blocks`` the variance between
+    turns relative to that between blocks; ``part`` that of the steps that the turns measure.  As
+    many blocks fit into a time as its length over rest + n, so that the logarithm of the product
+    is, but for a constant, log(rest + n) + part × log(1 + turns_to_blocks / n) for each step.  For
+    a part of 1 it is least at √(rest × turns_to_blocks).
+    """
+    others = (1 - part) * turns_to_blocks
+    return (math.sqrt(others**2 + 4 * part * rest * turns_to_blocks) - others) / 2
+
+
+def _rest(turns: int, share: float) -> float:
+    """The cost of the rest of a block, in turns, where so many of these are its ``share``."""
+    return (1 - share) / share * turns
+
+
+def _best_of_each(
+    rounds: pl.DataFrame, baseline: str, turns: int, share: float, part: float
+) -> Iterator[float]:
+    """The best number of turns for every step of two equal arms."""
     at = ["step", "case"]
     blocks = log_ratios(rounds, baseline=baseline).group_by(at).agg(pl.col("log_ratio").var())
     is_first = pl.col("arm") == baseline
@@ -163,7 +199,7 @@ def _best(rounds: pl.DataFrame, baseline: str, turns: int, share: float) -> Iter
         .group_by(at)
         .agg((pl.col("d") ** 2).mean())
     )
+    rest = _rest(turns, share)
     for of_turns, whole in d.join(blocks, on=at).drop_nulls().select("d", "log_ratio").iter_rows():
         of_blocks = max(whole - of_turns / turns, _FLOOR * of_turns)
-        rest = (1 - share) / share * turns
-        yield math.sqrt(rest * of_turns / of_blocks) if of_blocks else float(turns)
+        yield best(rest, of_turns / of_blocks, part) if of_blocks else float(turns)

@@ -115,6 +115,11 @@ class Trial:
     def __exit__(self, *_: object) -> None:
         self._close()
 
+    @property
+    def is_compared(self) -> bool:
+        """Whether two servers are compared: what is not compared need not be run then."""
+        return self.witness is not None
+
     def show(self, what: str) -> None:
         """Say in the progress bar what is being done."""
         self._show(f"block {self.block}, {self._arm.name}: {what}")
