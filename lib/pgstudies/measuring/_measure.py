@@ -209,7 +209,7 @@ def _same(
     return {
         "study": design.study,
         "parameters": {k: v for k, v in parameters.items() if k not in {"blocks", "server"}},
-        "arms": [design.describe(arm) for arm in design.arms],
+        "arms": [[design.describe(arm), arm.own_programs] for arm in design.arms],
         "settings": dict(settings),
         "server": [[server.spec, server.version_text] for server in roots.values()],
         "programs": [identity(server) for server in roots.values()],
