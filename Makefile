@@ -5,11 +5,16 @@ PYTHON ?= python3
 PROFILE ?= quick
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# Leaving it to pip uses one core; leaving it to the first import turns warnings of others' code
-# into errors of our tests.
+# Every version is named, so each of two cores can install half of what it reads here.
+INSTALL := awk '/^[a-zA-Z0-9]/ { n++ } n { print > (".venv/part." n % 2 ".txt") }' \
+	&& printf '%s\n' .venv/part.0.txt .venv/part.1.txt \
+	| xargs -n 1 -P 2 $(PIP) install --no-compile --no-deps --require-hashes --requirement
+# The book imports a third of all there is, and that is compiled as it is imported; in our tests
+# the warnings of others' code would then be errors.  Leaving it to pip uses one core.
 COMPILE := $(BIN)/python -W ignore -m compileall -qq -j 0 .venv/lib || true
 UV_COMPILE := pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-header --no-annotate --no-emit-index-url --no-emit-find-links
+MORE_MARK := \# For the tests and for sweeps over hosts
 LAB_MARK := \# Only for JupyterLab
 
 .NOTPARALLEL:
@@ -19,7 +24,7 @@ LAB_MARK := \# Only for JupyterLab
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/\1:/p' Makefile | awk -F: '{ printf "make %-12s %s\n", $$1, $$2 }'
 
-install: .venv/project  ## install everything but JupyterLab into .venv
+install: .venv/more  ## install everything but JupyterLab into .venv
 
 .venv/base: constraints.txt
 	@command -v $(PYTHON) > /dev/null || { \
@@ -32,14 +37,17 @@ install: .venv/project  ## install everything but JupyterLab into .venv
 	@$(PYTHON) -m venv --clear .venv
 	@# Else one of the two below warns of what the other one is removing.
 	@$(PIP) --quiet --quiet uninstall --yes setuptools
-	@# Every version is named, so each of two cores can install half of them.
-	@sed '/^$(LAB_MARK)/,$$d' constraints.txt | awk '/^[a-zA-Z0-9]/ { n++ } n { print > (".venv/part." n % 2 ".txt") }'
-	@printf '%s\n' .venv/part.0.txt .venv/part.1.txt | xargs -n 1 -P 2 $(PIP) install --no-compile --no-deps --require-hashes --requirement
-	@$(COMPILE)
+	@sed '/^$(MORE_MARK)/,$$d' constraints.txt | $(INSTALL)
 	@touch $@
 
 .venv/project: .venv/base pyproject.toml
 	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.venv/more: .venv/project
+	@echo "Adding what the tests and sweeps over hosts need ..."
+	@sed '1,/^$(MORE_MARK)/d; /^$(LAB_MARK)/,$$d' constraints.txt | $(INSTALL)
+	@$(COMPILE)
 	@touch $@
 
 .venv/lab: .venv/project
@@ -48,7 +56,7 @@ install: .venv/project  ## install everything but JupyterLab into .venv
 	@$(COMPILE)
 	@touch $@
 
-book: install  ## measure every study at quick size and build the report, _build/html/index.html
+book: .venv/project  ## measure every study at quick size and build the report, _build/html/index.html
 	$(BIN)/pgstudies run all --profile $(PROFILE)
 	$(BIN)/pgstudies book
 
@@ -112,12 +120,18 @@ constraints:  ## resolve constraints.txt anew, and pin its versions in environme
 	  > "$$tmp/build.in"; \
 	uv="$$tmp/venv/bin/uv"; \
 	"$$uv" $(UV_COMPILE) --extra book --extra cluster --extra lab --extra test pyproject.toml "$$tmp/build.in" -o "$$tmp/all" > /dev/null; \
-	"$$uv" $(UV_COMPILE) --extra book --extra cluster --extra test -c "$$tmp/all" pyproject.toml "$$tmp/build.in" -o "$$tmp/base" > /dev/null; \
+	"$$uv" $(UV_COMPILE) --extra book --extra cluster --extra test -c "$$tmp/all" pyproject.toml "$$tmp/build.in" -o "$$tmp/more" > /dev/null; \
+	"$$uv" $(UV_COMPILE) --extra book -c "$$tmp/more" pyproject.toml "$$tmp/build.in" -o "$$tmp/base" > /dev/null; \
+	beyond() { \
+	  awk 'NR == FNR { if (/^[a-zA-Z0-9]/) known[$$0] = 1; next } \
+	       /^[a-zA-Z0-9]/ { wanted = !($$0 in known) } wanted' "$$@"; \
+	}; \
 	{ echo "# Exact versions and hashes of everything that is installed; made by \`make constraints\`."; \
 	  cat "$$tmp/base"; \
+	  printf '\n%s: %s\n' "$(MORE_MARK)" "the book is measured and built without it."; \
+	  beyond "$$tmp/base" "$$tmp/more"; \
 	  printf '\n%s: %s\n' "$(LAB_MARK)" "what stands above is installed without it, because it slows imports."; \
-	  awk 'NR == FNR { if (/^[a-zA-Z0-9]/) base[$$0] = 1; next } \
-	       /^[a-zA-Z0-9]/ { wanted = !($$0 in base) } wanted' "$$tmp/base" "$$tmp/all"; \
+	  beyond "$$tmp/more" "$$tmp/all"; \
 	} > "$$tmp/constraints.txt"; \
 	mv "$$tmp/constraints.txt" constraints.txt; \
 	{ sed '/--editable/q' environment.yml; \

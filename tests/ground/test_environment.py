@@ -15,7 +15,8 @@ from tests.conftest import TOGETHER
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT = PYPROJECT["project"]
 CONSTRAINTS = (ROOT / "constraints.txt").read_text(encoding="utf-8")
-BASE, LAB = re.split(r"^# Only for JupyterLab.*\n", CONSTRAINTS, flags=re.MULTILINE)
+BOOK, MORE, LAB = re.split(r"^# (?:For|Only for) .*\n", CONSTRAINTS, flags=re.MULTILINE)
+BASE = BOOK + MORE
 
 
 def pinned(text: str) -> dict[str, list[str]]:
@@ -53,18 +54,21 @@ def test_environment_file_installs_the_project_in_the_versions_of_the_constraint
 def test_constraints_meet_every_requirement_of_the_project() -> None:
     extras = PROJECT["optional-dependencies"]
     build = PYPROJECT["build-system"]["requires"]
-    without_lab = PROJECT["dependencies"] + extras["book"] + extras["test"] + build
-    assert unmet(without_lab, BASE) == []
+    assert unmet(PROJECT["dependencies"] + extras["book"] + build, BOOK) == []
+    assert unmet(extras["cluster"] + extras["test"], BASE) == []
     assert unmet(extras["lab"], LAB) == []
 
 
-def test_jupyterlab_is_not_installed_before_it_is_asked_for() -> None:
+def test_nothing_is_installed_before_it_is_asked_for() -> None:
+    assert "pytest" not in pinned(BOOK)
+    assert "distributed" not in pinned(BOOK)
     assert "jupyterlab" not in pinned(BASE)
 
 
-def test_both_parts_of_the_constraints_agree() -> None:
-    base, lab = pinned(BASE), pinned(LAB)
-    assert all(set(lab[name]) <= set(base[name]) for name in base.keys() & lab.keys())
+def test_the_parts_of_the_constraints_agree() -> None:
+    book, base = pinned(BOOK), pinned(BASE)
+    for part, more in ((book, pinned(MORE)), (base, pinned(LAB))):
+        assert all(set(more[name]) <= set(part[name]) for name in part.keys() & more.keys())
 
 
 def test_every_pin_has_a_hash_and_no_address() -> None:
