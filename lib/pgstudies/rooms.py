@@ -11,8 +11,9 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
+from copy import deepcopy
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import yaml
@@ -73,7 +74,7 @@ class Room:
     def read(self, file: str) -> dict[str, Any]:
         """A TOML file of the room; nothing where there is none."""
         try:
-            return tomllib.loads((self.directory / file).read_text(encoding="utf-8"))
+            return deepcopy(_toml((self.directory / file).read_text(encoding="utf-8")))
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
@@ -93,6 +94,10 @@ class Room:
         """What kind of page it is."""
         kind: Kind = self.about.get("kind", "study")
         return kind
+
+
+# A page reads them hundreds of times.
+_toml = lru_cache(maxsize=256)(tomllib.loads)
 
 
 def rooms(*kinds: Kind) -> dict[str, Room]:
@@ -127,7 +132,8 @@ def find_room(study: str) -> Room:
 
 def contents() -> dict[str, Any]:
     """The book's table of contents."""
-    found: dict[str, Any] = yaml.safe_load((paths.ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    text = (paths.ROOT / "_toc.yml").read_text(encoding="utf-8")
+    found: dict[str, Any] = yaml.load(text, Loader=yaml.CSafeLoader)
     return found
 
 

@@ -54,7 +54,7 @@ class Relay:
 
     def __init__(
         self,
-        stream: TextIO,
+        stream: TextIO | LinesOnly,
         *,
         interval_s: float = 10,
         clock: Callable[[], float] = time.monotonic,
@@ -98,6 +98,25 @@ class Relay:
         else:
             self._stream.write(f"\r{' ' * len(self._drawn)}\r{text}")
         self._drawn = text
+
+
+class LinesOnly:
+    """``stream``, of which several write at once: a bar on it is drawn as in a log."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write some text."""
+        return self._stream.write(text)
+
+    def flush(self) -> None:
+        """Hand on what the stream buffers."""
+        self._stream.flush()
+
+    def isatty(self) -> bool:
+        """Whether a line can be overwritten: another's would be."""
+        return False
 
 
 def _overwritten(line: str) -> str:
@@ -157,6 +176,7 @@ class Progress:
             desc=study,
             unit=unit,
             file=self._stream,
+            position=0,  # bars of other threads are on streams of their own
             ascii=False,  # else it asks the file, and a relay has no encoding
             ncols=100,
             mininterval=0.5,

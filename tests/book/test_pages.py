@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import expect
 
 from pgstudies.analysis._claims import all_claims, origins
-from pgstudies.book._build import _is_there, _toc_of
+from pgstudies.book._build import _has_reference, _toc_of
 from pgstudies.charts import OUTCOMES
 from pgstudies.paths import HTML
 from pgstudies.rooms import rooms
@@ -296,7 +296,7 @@ def test_the_answer_needs_no_scrolling_sideways_on_a_phone(page: Page) -> None:
 def test_a_study_with_neither_run_nor_record_is_left_out(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert not _is_there("absent_study")
+    assert not _has_reference("absent_study")
     told = "absent_study has not been run and has no reference record"
     assert told in capsys.readouterr().err
     toc = str(_toc_of([*set(rooms()) - {"releases"}, "mine"]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -135,11 +136,12 @@ def of_all_runs(study: str, record: Path, judged: pl.DataFrame) -> pl.DataFrame:
         if file.parent.name != record.name
         and (info := read_info(file.parent)).get("profile") == own.get("profile")
     ]
-    of_own = _in_parts(record)
+    of_own = _in_parts(record, str(own["sha256"]))
     alike = {
         name: (info, table)
         for info, table, name in others
-        if conditions(info) == conditions(own) and _in_parts(record.parent / name) == of_own
+        if conditions(info) == conditions(own)
+        and _in_parts(record.parent / name, str(info["sha256"])) == of_own
     }
     runs = alike | {record.name: (own, judged)}
     kept = [
@@ -220,10 +222,14 @@ def _size(info: Setup) -> dict[str, Any]:
     return {k: v for k, v in info["parameters"].items() if k not in {"blocks", "seed", "server"}}
 
 
-def _in_parts(record: Path) -> set[tuple[str, str]]:
-    """The steps and cases of a record whose turns begin with passes that do not count."""
+@lru_cache(maxsize=256)
+def _in_parts(record: Path, _sums: str) -> frozenset[tuple[str, str]]:
+    """The steps and cases of a record whose turns begin with passes that do not count.
+
+    The checksums of its samples tell a record from another that was at the same place.
+    """
     counts = read_record(record).samples.filter(pl.col("part") == UNDISTURBED)
-    return set(counts.select("step", "case").unique().iter_rows())
+    return frozenset(counts.select("step", "case").unique().iter_rows())
 
 
 def _otherwise(own: Setup, other: Setup) -> tuple[dict[str, Any], list[str]]:

@@ -17,7 +17,7 @@ from .. import paths
 from ..errors import NotebookError, StudyError
 from ..paths import HTML, ROOT, SITE
 from ..rooms import contents, in_contents, rooms
-from ..studies.run import run_study
+from ..studies import read_studies
 from ..terminal import say
 from ._first_page import lead_on
 from .judging import keep
@@ -46,11 +46,19 @@ def build(html: Path = HTML) -> Path:
         raise StudyError("Jupyter Book is not installed: run `pip install --editable '.[book]'`.")
     if SITE != ROOT:
         _copy_pages()
-    shown = [name for name in rooms("study", "check", "counts") if _is_there(name)]
+    measured = [*rooms("study", "check", "counts")]
+    lacking = [name for name in measured if not _page_of(name).exists()]
+    replayed = [name for name in lacking if _has_reference(name)]
+    counts = [name for name in replayed if name in rooms("counts")]
+    judging = [name for name in replayed if name not in counts]
+    for read in read_studies(dict.fromkeys(judging, paths.REFERENCE_RECORDS)):
+        keep(read)
+    # The summaries anew each time: they rest on what was run last, and on the verdicts above.
+    summaries = dict.fromkeys(rooms("summary"))
+    read_studies(dict.fromkeys(counts, paths.REFERENCE_RECORDS) | summaries)
+    shown = [name for name in measured if name not in lacking or name in replayed]
     shown += [name for name in rooms("workload") if _page_of(name).exists()]
-    for summary in rooms("summary"):
-        run_study(summary)  # anew each time: it rests on whatever was run last
-        shown.append(summary)
+    shown += summaries
     toc = html.parent / "_toc.yml"
     toc.parent.mkdir(parents=True, exist_ok=True)
     toc.write_text(yaml.safe_dump(_toc_of(shown), sort_keys=False), encoding="utf-8")
@@ -81,15 +89,12 @@ def _copy_pages() -> None:
         shutil.copytree(directory, SITE / name, dirs_exist_ok=True, ignore=aside)
 
 
-def _is_there(study: str) -> bool:
-    """Whether the study's page is there, if need be now made of its reference record."""
-    if _page_of(study).exists():
-        return True
+def _has_reference(study: str) -> bool:
+    """Whether there is a reference record for the page of a study that has not been run."""
     if not any((paths.REFERENCE_RECORDS / study).glob("*/record.json")):
         say(f"{study} has not been run and has no reference record: the book is built without it.")
         return False
     say(f"{study} has not been run: its page shows the reference record.")
-    keep(run_study(study, replay=paths.REFERENCE_RECORDS))
     return True
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,6 +22,7 @@ from ..records.reading import (
     list_records,
     machine_of,
     newest_on_most_cores,
+    read_info,
     readable_records,
     version_number,
 )
@@ -88,24 +90,24 @@ def scorecard(
     if study is not None and study not in known:
         raise StudyError(f"There are no claims of {study}; the studies are: {', '.join(known)}.")
     in_book = {run.study: run.record for run in book_runs(paths.STUDIES) if run.record}
-    rows = []
+    claims, rows = all_claims(), list[dict[str, Any]]()
     for name in [study] if study else known:
         reference = _reference(name)
         if own is None or name in own:
-            found = _records(name, in_book.get(name))
+            places = _places(name, in_book.get(name))
         else:
-            at = [paths.REFERENCE_RECORDS / name / reference] if reference else []
-            found = list(readable_records(map(str, at)))
-        if records != "all":
-            found = found[:1] + [
-                r for r in found[1:] if records == "reference" and r.path.name == reference
-            ]
+            places = [paths.REFERENCE_RECORDS / name / reference] if reference else []
+        found = list(islice(readable_records(places), None if records == "all" else 1))
+        if records == "reference":
+            known_here = {record.path.name for record in found}
+            beside = [p for p in places if p.name == reference and p.name not in known_here]
+            found += readable_records(beside)
         cards = [
             card
             for record in found
             for card in _cards(record, record.path.name == reference, records == "all")
         ]
-        for claim in all_claims().filter(pl.col("study") == name).iter_rows(named=True):
+        for claim in claims.filter(pl.col("study") == name).iter_rows(named=True):
             link = {"link": f"{name}.html#{known[name].anchor}"}
             told = [card[claim["claim"]] for card in cards if claim["claim"] in card]
             told = told or [{"verdict": _NOT_ON_THE_PAGE if cards else _NO_RECORD}]
@@ -133,7 +135,7 @@ def _with_rule(row: dict[str, Any]) -> dict[str, Any]:
     return row | {"metric": metric, "holds_when": rule}
 
 
-def _records(study: str, in_book: Record | None) -> list[Record]:
+def _places(study: str, in_book: Record | None) -> list[Path]:
     """The records that count: the current one, then those with enough blocks from the newest on.
 
     Without a page the current one is the newest one's host's, as ``newest_on_most_cores`` says.
@@ -141,13 +143,13 @@ def _records(study: str, in_book: Record | None) -> list[Record]:
     complete = list_records(study).filter(pl.col("status") == "complete").reverse()
     enough = complete.filter(pl.col("blocks_done") >= fewest_blocks())["path"].to_list()
     own = [str(in_book.path)] if in_book else [] if enough else complete["path"].to_list()[:1]
-    once = {Path(path).name: path for path in reversed([*own, *enough])}  # a copy is the same
-    found = list(readable_records(reversed(once.values())))
+    once = {Path(path).name: Path(path) for path in reversed([*own, *enough])}  # a copy is the same
+    found = list(reversed(once.values()))
     if in_book is None and found:
-        host = host_of(found[0].info)
-        own_host = [(r.path, r.info) for r in reversed(found) if host_of(r.info) == host]
-        first = newest_on_most_cores(own_host)
-        found.sort(key=lambda record: record.path != first)
+        infos = [(path, read_info(path)) for path in reversed(found)]
+        host = host_of(infos[-1][1])
+        first = newest_on_most_cores(pair for pair in infos if host_of(pair[1]) == host)
+        found.sort(key=lambda path: path != first)
     return found
 
 

@@ -16,4 +16,5 @@ from .parameters import parameter_table as parameter_table
 from .parameters import spelled as spelled
 from .parameters import study_parameters as study_parameters
 from .run import Executed as Executed
+from .run import read_studies as read_studies
 from .run import run_study as run_study

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from typing import Self, TextIO
 
     from ..orders import Orders
+    from ..terminal import LinesOnly
 
 
 GRACE_S = 60
@@ -42,7 +43,7 @@ def execute(
     executed: Path,
     parameters: Mapping[str, Any],
     orders: Orders,
-    terminal: TextIO,
+    terminal: TextIO | LinesOnly,
 ) -> papermill.PapermillExecutionError | str | None:
     """Execute ``notebook`` into ``executed``; a cell that fails ends it.
 
@@ -56,7 +57,7 @@ def execute(
     with tempfile.TemporaryFile() as log, _Analysing(notebook, relay) as analysing:
         kernel = _Kernel(orders, log, terminal, analysing)
         try:
-            with _quiet(), kernel.interruptible():
+            with quiet(), kernel.interruptible():
                 done = papermill.execute_notebook(
                     _unformatted(notebook),
                     _unformatted(executed),
@@ -101,8 +102,11 @@ def _unformatted(path: Path) -> str:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep to themselves what papermill and Jupyter log and warn of: it is about them."""
+def quiet() -> Iterator[None]:
+    """Keep to themselves what papermill and Jupyter log and warn of: it is about them.
+
+    It is the whole process's, so whoever executes in several threads enters it around them.
+    """
     loggers = [logging.getLogger(name) for name in ("papermill", "traitlets", "asyncio")]
     before = [(logger, logger.disabled) for logger in loggers]
     for logger in loggers:
@@ -173,7 +177,11 @@ class _Kernel:
     """
 
     def __init__(
-        self, orders: Orders, log: IO[bytes], terminal: TextIO, analysing: _Analysing
+        self,
+        orders: Orders,
+        log: IO[bytes],
+        terminal: TextIO | LinesOnly,
+        analysing: _Analysing,
     ) -> None:
         self.interrupted = False
         self._orders = orders

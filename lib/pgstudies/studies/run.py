@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from ..errors import NotebookError
 from ..files import cannot_write, is_full, is_locked, try_lock, write_file
 from ..orders import Orders, Replies
 from ..paths import in_checkout, shown
+from ..terminal import LinesOnly
 from ._plan import plan
 from .executed import error_of, hiding, last_place, without_secrets
 from .parameters import acceptable
@@ -70,7 +72,7 @@ def run_study(
     states: Mapping[str, str] | None = None,
     replies: Path | None = None,
     output: Path | None = None,
-    terminal: TextIO | None = None,
+    terminal: TextIO | LinesOnly | None = None,
     given: Orders = _NO_ORDERS,
 ) -> Executed:
     """Execute a study's notebook into ``output``, or into its place in the book.
@@ -139,6 +141,27 @@ def run_study(
         return Executed(kept, replied.record, replied.verdicts)
 
 
+def read_studies(records: Mapping[str, Path | None]) -> list[Executed]:
+    """Execute notebooks that measure nothing into the book, one on each core at a time.
+
+    ``records`` says what each of them reads, as ``replay`` of ``run_study``; None for a summary.
+    Raises as that does, when those that were begun have ended.
+    """
+    from ._kernel import quiet  # noqa: PLC0415  (papermill takes its time)
+
+    terminal = LinesOnly(sys.stderr)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    with quiet(), ThreadPoolExecutor(cores) as pool:
+        begun = [
+            pool.submit(run_study, study, replay=record, terminal=terminal)
+            for study, record in records.items()
+        ]
+        try:
+            return [one.result() for one in begun]
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
 @contextmanager
 def _scratch(study: str, directory: Path) -> Iterator[str]:
     """A directory in ``directory`` that goes at the end; of a killed run, with the next one.
@@ -158,7 +181,7 @@ def _scratch(study: str, directory: Path) -> Iterator[str]:
 
 
 def _execute(
-    chosen: Plan, executed: Path, orders: Orders, terminal: TextIO
+    chosen: Plan, executed: Path, orders: Orders, terminal: TextIO | LinesOnly
 ) -> tuple[dict[str, Any], BaseException | None]:
     """The executed notebook, with no password in it, and what it stopped with, if it did."""
     from ._kernel import execute  # noqa: PLC0415  (papermill takes its time)
