@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from pgstudies.book._first_page import first_page, lead_on, place, write_first_page
+from pgstudies.files import write_file
 from tests import made_up
 
 if TYPE_CHECKING:
@@ -32,19 +33,29 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return found
 
 
-def shown() -> str:
-    return " ".join(re.sub(r"<style>.*</style>", "", place().read_text(), flags=re.DOTALL).split())
+def shown(page: str | None = None) -> str:
+    text = place().read_text() if page is None else page
+    return " ".join(re.sub(r"<style>.*</style>", "", text, flags=re.DOTALL).split())
 
 
 def test_the_page_is_there_before_the_first_study_and_filled_in_after_each(
-    asked: list[list[str]], capsys: pytest.CaptureFixture[str]
+    asked: list[list[str]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pages = []
+
+    def written(path: Path, text: str) -> None:
+        pages.append(text)
+        write_file(path, text)
+
+    monkeypatch.setattr("pgstudies.book._first_page.write_file", written)
     with first_page(STUDIES) as finished:
         assert str(place()) in capsys.readouterr().err
         assert "hash_index, study 1 of 2." in shown()
         finished("hash_index")
-        assert "sync_scans, study 2 of 2; " in shown()
-        assert 'http-equiv="refresh"' in shown()
+    _, second, last = map(shown, pages)
+    assert "sync_scans, study 2 of 2; " in second
+    assert 'http-equiv="refresh"' in second
+    assert last == shown()
     assert asked == [[], ["hash_index"], ["hash_index"]]
     assert "The run has ended after 1 of 2 studies." in shown()
     assert 'http-equiv="refresh"' not in shown()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -46,7 +47,8 @@ from tests.made_up import SWEPT, SWEPT_CLAIM, copied_rooms, swept_record, timeli
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
+
+    from pgstudies.records.reading import Record
 
     Reference = Callable[..., Path]
 
@@ -280,6 +282,25 @@ def test_the_front_page_has_the_reference_record_and_beside_it_this_machine(
     shutil.rmtree(own)
     alone = score_front(scorecard(records="reference")).data
     assert "here:" not in alone
+
+
+@pytest.mark.usefixtures("in_process")
+def test_records_that_are_not_shown_are_not_read(
+    records: Callable[..., Path], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = timeline(*range(1, 7))
+    reference = swept_record(place / "reference" / "swept", "db0", timeline=done)
+    records("db1", started_at="2026-11-20T12:00:00+00:00")
+    newest = records("db1", name="db1, later", started_at="2026-11-22T12:00:00+00:00")
+    read = []
+
+    def noted(path: str | Path) -> Record:
+        read.append(Path(path).resolve())
+        return read_record(path)
+
+    monkeypatch.setattr("pgstudies.records.reading.read_record", noted)
+    scorecard(records="reference")
+    assert read == [newest.resolve(), reference.resolve()]
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from pgstudies.terminal import Progress, Relay, notice, printable
+from pgstudies.terminal import LinesOnly, Progress, Relay, notice, printable
 
 
 class Terminal(io.StringIO):
@@ -58,6 +58,15 @@ def test_a_terminal_shows_the_latest_state_of_a_bar(monkeypatch: pytest.MonkeyPa
     assert screen.seen() == ["heap: not run: no disk", "study: 3/3"]
     relay.write("\n")
     assert screen.seen() == ["heap: not run: no disk", "study: 3/3", ""]
+
+
+def test_several_write_lines_to_a_terminal_and_overwrite_none() -> None:
+    screen = Terminal()
+    one, other = (Relay(LinesOnly(screen)) for _ in range(2))
+    one.write("\rone: 1/2")
+    other.write("\rother: 1/1\n")
+    one.write("\rone: 2/2\n")
+    assert screen.getvalue() == "other: 1/1\none: 2/2\n"
 
 
 def test_a_log_has_a_line_of_a_bar_now_and_then() -> None:

@@ -6,11 +6,13 @@ import errno
 import fcntl
 import io
 import json
+import logging
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +25,15 @@ from pgstudies.errors import NotebookError, ServerError, SpaceError, StudyError
 from pgstudies.orders import Orders
 from pgstudies.studies._plan import plan, studies
 from pgstudies.studies.executed import HIDDEN, error_of, hiding, without_secrets
-from pgstudies.studies.run import run_study
+from pgstudies.studies.run import read_studies, run_study
 from tests.made_up import ROOMS, copied_rooms
 from tests.servers_at_hand import wait_until_dead
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from pgstudies.studies import Executed
 
 PASSWORD = "kept-from-the-page"
 ADDRESS = f"postgresql://me:{PASSWORD}@db.invalid/postgres"
@@ -109,6 +113,35 @@ def test_a_run_puts_the_notebook_into_the_book_and_tells_what_it_rests_on(place:
     assert f"3000 {sys.executable} quick 1" in outputs(path)
     assert injected(path).splitlines()[:2] == ["# Parameters", "rows = 3000"]
     assert terminal.getvalue() == "well: 3/3\n"
+
+
+def test_notebooks_that_measure_nothing_are_executed_one_on_each_core(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = place / "notebooks" / "another"
+    room.mkdir(parents=True)
+    shutil.copy(ROOMS / "well" / "well.ipynb", room / "another.ipynb")
+    both = threading.Barrier(2, timeout=60)
+
+    def started(study: str, **options: Any) -> Executed:
+        both.wait()  # fails unless the other one has been started as well
+        return run_study(study, **options)
+
+    monkeypatch.setattr("pgstudies.studies.run.run_study", started)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    done = read_studies({"well": None, "another": None})
+    assert [one.notebook.name for one in done] == ["well.ipynb", "another.ipynb"]
+    assert sorted(page.name for page in (place / "studies").iterdir()) == [
+        "another.ipynb",
+        "well.ipynb",
+    ]
+    assert not logging.getLogger("papermill").disabled
+
+
+def test_one_that_fails_among_several_is_told_when_those_begun_have_ended(place: Path) -> None:
+    with pytest.raises(NotebookError, match="broken stopped in"):
+        read_studies({"broken": None, "well": None})
+    assert [page.name for page in (place / "studies").iterdir()] in ([], ["well.ipynb"])
 
 
 def test_what_a_killed_run_left_beside_the_pages_is_swept_by_the_next(place: Path) -> None:
