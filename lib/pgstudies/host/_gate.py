@@ -69,8 +69,9 @@ def _load(seen: Situation) -> str | None:
     if seen.load_average is None or seen.load_average <= MAX_LOAD_PER_CORE * seen.cores:
         return None
     return (
-        f"The load average is {seen.load_average:.1f} on {_count(seen.cores, 'core')}: "
-        "other work is running, and times will be longer and less steady."
+        f"The load average is {seen.load_average:.1f} on {_count(seen.cores, 'core')}: other work "
+        "is running, or was until a moment ago, as after another study. While it lasts, times are "
+        "longer and less steady."
     )
 
 
