@@ -23,6 +23,7 @@ from pgstudies.errors import StudyError
 from pgstudies.measuring import Side
 from pgstudies.records.reading import list_records, read_record
 from pgstudies.servers import place_for_states
+from pgstudies.studies import run_study
 from tests.made_up import ROOMS
 
 if TYPE_CHECKING:
@@ -283,6 +284,16 @@ def test_what_cannot_be_run_ends_with_3_and_a_sentence(place: Path) -> None:
         assert "Traceback" not in complained
 
 
+@pytest.mark.usefixtures("planted")
+def test_what_is_not_compared_is_not_run(place: Path) -> None:
+    alone = run_study(STUDY, parameters={"blocks": 1}, output=place / f"{STUDY}.ipynb").record
+    compared_by = list_records(f"compare_{STUDY}")["path"][0]
+    assert alone is not None
+    steps, of_compared = ({*read_record(path).measured["step"]} for path in (alone, compared_by))
+    assert steps - of_compared == {"alone"}
+
+
+@pytest.mark.usefixtures("planted")  # what a block takes is known from its record
 def test_a_plan_measures_nothing(place: Path) -> None:
     before = list_records(f"compare_{STUDY}").height
     process = command(place, "compare", "--candidate", "embedded", "--study", STUDY, "--plan")

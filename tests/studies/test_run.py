@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import gc
 import io
 import json
 import logging
@@ -136,6 +137,7 @@ def test_notebooks_that_measure_nothing_are_executed_one_on_each_core(
         "well.ipynb",
     ]
     assert not logging.getLogger("papermill").disabled
+    gc.collect()  # complains of an event loop that a thread has left open
 
 
 def test_one_that_fails_among_several_is_told_when_those_begun_have_ended(place: Path) -> None:

@@ -18,6 +18,7 @@ import papermill
 from ipykernel.kernelspec import make_ipkernel_cmd
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
+from jupyter_core.utils import ensure_event_loop
 from nbclient.exceptions import DeadKernelError
 from papermill.engines import NBClientEngine, papermill_engines
 
@@ -79,11 +80,24 @@ def execute(
             log.seek(0)
             words = log.read().decode(errors="replace").strip().splitlines() or [str(error)]
             return _death(kernel.exit_status, words[-1])
+        finally:
+            _close_loop_of_thread()
         if kernel.interrupted:
             raise KeyboardInterrupt
         if done.metadata.papermill.exception:  # to papermill, sys.exit() is a good end
             return "was told to exit, by sys.exit()"
     return None
+
+
+def _close_loop_of_thread() -> None:
+    """Close the event loop that Jupyter has made for this thread, unless it is the main one.
+
+    It keeps one for each thread, and nobody else closes that when a thread ends.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        loop = ensure_event_loop()
+        if not loop.is_running():
+            loop.close()
 
 
 def _death(status: int | None, last_words: str) -> str:
