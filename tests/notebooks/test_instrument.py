@@ -339,6 +339,33 @@ def test_an_arm_that_drifts_away_from_the_others_is_noticed() -> None:
     assert "that loop drifts by 2.2 % in one arm against another" in sentence(checks, "drift")
 
 
+def test_noise_alone_is_seldom_called_a_drift() -> None:
+    """By chance no more than one in 200: at the level of a single check it would be one in 20."""
+    rng = np.random.default_rng(4)
+    failed = 0
+    for _ in range(200):
+        loops = rng.normal(0, 0.1, (8, 3, len(ARMS)))
+        block, turn, arm = (axis.ravel() for axis in np.indices(loops.shape))
+        machine = pl.DataFrame(
+            {
+                "block": block,
+                "group": 1,
+                "turn": turn + 1,
+                "position": arm + 1,
+                "arm": np.array(list(ARMS))[arm],
+                "case": "",
+                "step": "machine",
+                "iteration": 0,
+                "metric": "spin_s",
+                "value": np.exp(loops).ravel(),
+                "unit": "s",
+                "copy_of": pl.Series([None, "baseline", *[None] * (len(ARMS) - 2)])[arm],
+            }
+        )
+        failed += READING._drift(machine, "baseline")[0] is False
+    assert failed <= 4
+
+
 @pytest.mark.parametrize("blocks", [1, 2, 5])
 def test_too_little_is_not_judged_which_is_not_passed(blocks: int) -> None:
     checks = honest(blocks=blocks).checks()
