@@ -42,6 +42,8 @@ from tests.machines import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
 CACHES = pg.beside("instrument", "caches")
 READING = pg.beside("instrument", "reading")
 WATCH = pg.beside("instrument", "watch")
@@ -212,14 +214,22 @@ class Instrument:
         unlucky = list(ARMS).index("5 % more")
         loops[:, :, unlucky] += SPEEDS_APART * (rng.random(loops.shape[:2]) < self.slow_phase)
         loops[:, :, unlucky] += np.linspace(0, self.drift, len(blocks))[:, np.newaxis]
-        block, turn, arm = (axis.ravel() for axis in np.indices(loops.shape))
         none = np.zeros_like(loops)
         told = {
             "spin_s": np.exp(loops) / 1000,
             "waited": none + self.waited,
             "stolen": none + self.stolen,
         }
-        columns = {
+        return pl.concat([machine_samples(m, v, blocks) for m, v in told.items()])
+
+
+def machine_samples(
+    metric: str, values: NDArray[np.float64], blocks: Sequence[int]
+) -> pl.DataFrame:
+    """Samples of the machine; ``values`` by block, turn and arm."""
+    block, turn, arm = (axis.ravel() for axis in np.indices(values.shape))
+    return pl.DataFrame(
+        {
             "block": np.asarray(blocks)[block],
             "group": 1,
             "turn": turn + 1,
@@ -229,9 +239,11 @@ class Instrument:
             "step": "machine",
             "iteration": 0,
             "copy_of": pl.Series([None, "baseline", *[None] * (len(ARMS) - 2)])[arm],
+            "metric": metric,
+            "value": values.ravel(),
+            "unit": "s",
         }
-        each = [columns | {"metric": m, "value": v.ravel(), "unit": "s"} for m, v in told.items()]
-        return pl.concat([pl.DataFrame(one) for one in each])
+    )
 
 
 def honest(seed: int = 1, **how: Any) -> Instrument:
@@ -342,27 +354,9 @@ def test_an_arm_that_drifts_away_from_the_others_is_noticed() -> None:
 def test_noise_alone_is_seldom_called_a_drift() -> None:
     """By chance no more than one in 200: at the level of a single check it would be one in 20."""
     rng = np.random.default_rng(4)
-    failed = 0
-    for _ in range(200):
-        loops = rng.normal(0, 0.1, (8, 3, len(ARMS)))
-        block, turn, arm = (axis.ravel() for axis in np.indices(loops.shape))
-        machine = pl.DataFrame(
-            {
-                "block": block,
-                "group": 1,
-                "turn": turn + 1,
-                "position": arm + 1,
-                "arm": np.array(list(ARMS))[arm],
-                "case": "",
-                "step": "machine",
-                "iteration": 0,
-                "metric": "spin_s",
-                "value": np.exp(loops).ravel(),
-                "unit": "s",
-                "copy_of": pl.Series([None, "baseline", *[None] * (len(ARMS) - 2)])[arm],
-            }
-        )
-        failed += READING._drift(machine, "baseline")[0] is False
+    loops = (np.exp(rng.normal(0, 0.1, (8, 3, len(ARMS)))) for _ in range(200))
+    machines = (machine_samples("spin_s", values, range(1, 9)) for values in loops)
+    failed = sum(READING._drift(machine, "baseline")[0] is False for machine in machines)
     assert failed <= 4
 
 
