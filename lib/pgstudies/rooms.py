@@ -133,8 +133,12 @@ def find_room(study: str) -> Room:
 def contents() -> dict[str, Any]:
     """The book's table of contents."""
     text = (paths.ROOT / "_toc.yml").read_text(encoding="utf-8")
-    found: dict[str, Any] = yaml.load(text, Loader=yaml.CSafeLoader)
+    found: dict[str, Any] = yaml.load(text, Loader=_LOADER)  # noqa: S506  (both are safe)
     return found
+
+
+# Ten times as fast as the one in Python, where PyYAML was built with it.
+_LOADER: type[yaml.SafeLoader | yaml.CSafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def in_contents(toc: dict[str, Any]) -> list[str]:

@@ -145,7 +145,7 @@ def with_more_downloads(html: str, record: Path, outdir: Path, *, depth: int) ->
     parquet = (record / "samples.parquet").read_bytes()
     place = f"_downloads/{hashlib.sha256(parquet).hexdigest()[:12]}"
     samples = pl.read_parquet(parquet).write_csv().encode()
-    # The last twentieth of the size would take as long as the rest of the page.
+    # The usual level 9 takes 2.7 times as long for 4 % less.
     csv = gzip.compress(samples, compresslevel=6, mtime=0)
     files = {
         f"{study}-samples.parquet": parquet,
