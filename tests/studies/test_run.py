@@ -13,8 +13,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -24,6 +26,7 @@ from papermill import PapermillExecutionError
 from pgstudies import paths
 from pgstudies.errors import NotebookError, ServerError, SpaceError, StudyError
 from pgstudies.orders import Orders
+from pgstudies.studies import _kernel
 from pgstudies.studies._plan import plan, studies
 from pgstudies.studies.executed import HIDDEN, error_of, hiding, without_secrets
 from pgstudies.studies.run import read_studies, run_study
@@ -31,8 +34,7 @@ from tests.made_up import ROOMS, copied_rooms
 from tests.servers_at_hand import wait_until_dead
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
     from pgstudies.studies import Executed
 
@@ -325,6 +327,45 @@ def test_a_kernel_that_does_not_start_is_said_not_to(
     )
 
 
+def test_a_kernel_that_does_not_answer_is_said_not_to(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "ipykernel_launcher.py").write_text(
+        "import sys, time; print('the port is taken', file=sys.stderr); time.sleep(600)"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(place))
+    monkeypatch.setattr(_kernel, "START_S", 1)
+    with pytest.raises(NotebookError) as caught:
+        run_study("no_parameters", terminal=io.StringIO())
+    assert str(caught.value) == (  # and not that KeyboardInterrupt which ended it
+        "no_parameters stopped in its first cell: its kernel did not answer: the port is taken; "
+        "the notebook as far as it came is _build/failed/no_parameters.ipynb."
+    )
+
+
+def test_a_kernel_is_reached_by_sockets_of_ours_and_leaves_nothing(
+    temporary: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    run = start()
+    (kernel,) = psutil.Process(run.pid).children(recursive=True)
+    (sockets,) = temporary.iterdir()
+    assert sockets.stat().st_mode & 0o777 == 0o700
+    listening = {c.laddr for c in kernel.net_connections(kind="unix")}
+    assert listening >= {f"{sockets}/kernel-ipc-{n}" for n in range(1, 6)}
+    run.send_signal(signal.SIGINT)
+    run.communicate()
+    assert list(temporary.iterdir()) == []
+
+
+def test_the_path_of_temporary_files_may_be_long(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a" * 20, "b" * 120):
+        monkeypatch.setattr(tempfile, "tempdir", str(place / name))
+        (place / name).mkdir()
+        assert run_study("no_parameters", terminal=io.StringIO()).notebook.exists()
+
+
 def test_progress_of_a_run_begun_in_jupyterlab_goes_to_the_terminal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -463,7 +504,14 @@ main()
 
 
 @pytest.fixture
-def start(place: Path) -> Callable[[str], subprocess.Popen[str]]:
+def temporary() -> Iterator[Path]:
+    """A directory of temporary files, with a path that is short enough for one of a socket."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        yield Path(directory)
+
+
+@pytest.fixture
+def start(place: Path, temporary: Path) -> Callable[[str], subprocess.Popen[str]]:
     """Start a run of the study ``endless`` and wait until it is in its cell."""
 
     def started(notebook: str = "endless", *options: str) -> subprocess.Popen[str]:
@@ -471,9 +519,10 @@ def start(place: Path) -> Callable[[str], subprocess.Popen[str]]:
         (directory / "endless").mkdir(parents=True)
         source = ROOMS / notebook / f"{notebook}.ipynb"
         shutil.copy(source, directory / "endless" / "endless.ipynb")
+        told = {"BEGAN": place / "began", "ENDED": place / "ended", "TMPDIR": temporary}
         run = subprocess.Popen(
             [sys.executable, "-c", RUN, directory, place / "studies", "endless", *options],
-            env=os.environ | {"BEGAN": str(place / "began"), "ENDED": str(place / "ended")},
+            env=os.environ | {name: str(path) for name, path in told.items()},
             stderr=subprocess.PIPE,
             text=True,
         )

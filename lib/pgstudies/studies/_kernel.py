@@ -11,6 +11,7 @@ import tempfile
 import threading
 import warnings
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import nbformat
@@ -27,7 +28,6 @@ from ..terminal import JUPYTER_SESSION, Progress, Relay
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
     from types import FrameType
     from typing import Self, TextIO
 
@@ -37,6 +37,15 @@ if TYPE_CHECKING:
 
 GRACE_S = 60
 """How long an interrupted notebook may take to stop its server."""
+
+
+START_S = 120
+"""How long a kernel may take to start, on a machine that is busy."""
+
+
+# A path of <sys/un.h> is 103 bytes at most where it is shortest, and ours adds this many to it.
+_LONGEST_TEMPORARY_PATH = 103 - len("/pgstudies-01234567/kernel-ipc-5")
+_SHORT = "/tmp"  # noqa: S108  (what we make in it is ours)
 
 
 def execute(
@@ -55,8 +64,12 @@ def execute(
     happened.  Raises KeyboardInterrupt when a signal ended the run.
     """
     relay = Relay(terminal)
-    with tempfile.TemporaryFile() as log, _Analysing(notebook, relay) as analysing:
-        kernel = _Kernel(orders, log, terminal, analysing)
+    with (
+        tempfile.TemporaryFile() as log,
+        _place_for_sockets() as place,
+        _Analysing(notebook, relay) as analysing,
+    ):
+        kernel = _Kernel(orders, log, place, terminal, analysing)
         try:
             with quiet(), kernel.interruptible():
                 done = papermill.execute_notebook(
@@ -77,9 +90,7 @@ def execute(
         except papermill.PapermillExecutionError as error:
             return error
         except (DeadKernelError, RuntimeError, TimeoutError) as error:
-            log.seek(0)
-            words = log.read().decode(errors="replace").strip().splitlines() or [str(error)]
-            return _death(kernel.exit_status, words[-1])
+            return kernel.death(error)
         finally:
             _close_loop_of_thread()
         if kernel.interrupted:
@@ -100,14 +111,15 @@ def _close_loop_of_thread() -> None:
             loop.close()
 
 
-def _death(status: int | None, last_words: str) -> str:
-    if status is None:
-        return f"did not answer: {last_words}"
-    if status >= 0:
-        return f"ended with status {status}: {last_words}"
-    name = signal.Signals(-status).name
-    why = ", as Linux does when memory runs out" if name == "SIGKILL" else ""
-    return f"was killed by {name}{why}"
+@contextmanager
+def _place_for_sockets() -> Iterator[Path]:
+    """A directory of ours alone, whose path is short enough for one of a socket."""
+    temporary = tempfile.gettempdir()
+    short = len(os.fsencode(temporary)) <= _LONGEST_TEMPORARY_PATH
+    with tempfile.TemporaryDirectory(
+        prefix="pgstudies-", dir=temporary if short else _SHORT
+    ) as own:
+        yield Path(own)
 
 
 def _unformatted(path: Path) -> str:
@@ -194,6 +206,7 @@ class _Kernel:
         self,
         orders: Orders,
         log: IO[bytes],
+        place: Path,
         terminal: TextIO | LinesOnly,
         analysing: _Analysing,
     ) -> None:
@@ -201,9 +214,11 @@ class _Kernel:
         self._orders = orders
         self._replies = orders.reply()
         self._log = log
+        self._place = place
         self._terminal = terminal
         self._analysing = analysing
         self._process: subprocess.Popen[bytes] | None = None
+        self._shut_down_at: int | None = None  # how much it had written, had we to end it
         self._loop: asyncio.AbstractEventLoop | None = None  # while a cell is executed
 
     def options(self) -> dict[str, Any]:
@@ -215,13 +230,22 @@ class _Kernel:
             "on_cell_executed": self._end_cell,
             "coalesce_streams": True,  # of a progress bar, keep the last state only
             "iopub_timeout": 120,  # a kernel sharing a core with a busy server answers late
-            "start_timeout": 120,
+            "start_timeout": START_S,
         }
 
-    @property
-    def exit_status(self) -> int | None:
-        """How the kernel's process ended: minus the signal's number, if a signal ended it."""
-        return self._process.poll() if self._process else None
+    def death(self, error: Exception) -> str:
+        """How it ended, in words: ``error`` is the notebook client's."""
+        self._log.seek(0)
+        written = self._log.read(-1 if self._shut_down_at is None else self._shut_down_at)
+        words = (written.decode(errors="replace").strip().splitlines() or [str(error)])[-1]
+        status = self._process.poll() if self._process and self._shut_down_at is None else None
+        if status is None:
+            return f"did not answer: {words}"
+        if status >= 0:
+            return f"ended with status {status}: {words}"
+        name = signal.Signals(-status).name
+        why = ", as Linux does when memory runs out" if name == "SIGKILL" else ""
+        return f"was killed by {name}{why}"
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
@@ -245,7 +269,15 @@ class _Kernel:
         kernel = self
 
         class Manager(AsyncKernelManager):
-            """Starts the kernel of this interpreter, whatever kernels the user has installed."""
+            """Starts the kernel of this interpreter, whatever kernels the user has installed.
+
+            By sockets, as ports that were free when they were chosen may be taken when the kernel
+            comes to bind them.  Then it hangs.
+            """
+
+            def __init__(self, **traits: Any) -> None:
+                own = {"transport": "ipc", "connection_file": str(kernel._place / "kernel.json")}
+                super().__init__(**(traits | own))
 
             @property
             def kernel_spec(self) -> KernelSpec:
@@ -262,6 +294,12 @@ class _Kernel:
                 kw["env"] = {k: given[k] for k in given if k != JUPYTER_SESSION}
                 await super()._async_launch_kernel(kernel_cmd, stderr=kernel._log, **kw)
                 kernel._process = getattr(self.provisioner, "process", None)
+
+            async def shutdown_kernel(  # type: ignore[override]
+                self, now: bool = False, restart: bool = False
+            ) -> None:
+                kernel._shut_down_at = os.fstat(kernel._log.fileno()).st_size
+                await super().shutdown_kernel(now, restart)
 
         return Manager
 
