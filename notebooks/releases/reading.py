@@ -10,6 +10,7 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
+from IPython.display import Markdown
 
 from pgstudies.records import moved, open_case, units_counted
 
@@ -197,6 +198,32 @@ def largest(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
     own = [row for row in rows if row["the compiler's"] != "can be"]
     own.sort(key=lambda row: abs(row["ratio"] - 1), reverse=True)
     return pl.DataFrame(own[:10])
+
+
+def largest_in_words(rows: Sequence[Mapping[str, Any]]) -> Markdown:
+    """The three steps up and the three down that are largest, without open transactions.
+
+    Those that can be the compiler's are left out; without any that is not there is nothing to say.
+    """
+    own = [
+        row
+        for row in rows
+        if row["the compiler's"] != "can be" and row["open"] == _held(0, 0)
+    ]
+    own.sort(key=lambda row: row["ratio"])
+    less = [row for row in own if row["ratio"] < 1][:3]
+    more = [row for row in own[::-1] if row["ratio"] > 1][:3]
+    lines = [
+        f"- **{row['from']} to {row['to']}**, {row['unit']}: "
+        f"{100 * abs(row['ratio'] - 1):.0f} % {word} instructions"
+        for word, found in (("fewer", less), ("more", more))
+        for row in found
+    ]
+    head = (
+        "The largest changes between neighbouring releases, built alike:"
+    )
+    text = "\n".join([head, "", *lines]) if lines else ""
+    return Markdown(text)  # type: ignore[no-untyped-call]
 
 
 def heaviest(

@@ -10,6 +10,7 @@ from IPython.display import HTML
 
 from pgstudies.analysis import origins
 from pgstudies.book import (
+    came_to,
     in_text,
     judged_where,
     now_and_here,
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
     import polars as pl
 
 _TEMPLATES = environment(Path(__file__).parent)
+
+
+def score_sum(cards: pl.DataFrame) -> HTML:
+    """How many claims came to what, and which, but for those that hold."""
+    return _html("score_sum", came_to(cards))
 
 
 def score_table(cards: pl.DataFrame) -> HTML:

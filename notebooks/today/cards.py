@@ -34,11 +34,11 @@ def advice_cards(cards: pl.DataFrame) -> HTML:
     return HTML(text)  # type: ignore[no-untyped-call]
 
 
-def sentences(heading: str, found: list[str], remark: str) -> HTML:
-    """What changed, a line each, and how much that can be trusted."""
+def sentences(found: dict[str, list[str]], remark: str) -> HTML:
+    """What changed, by heading and a line each, and how much that can be trusted."""
     text = (
         environment(Path(__file__).parent)
         .get_template("sentences.html")
-        .render(heading=heading, sentences=found, remark=remark)
+        .render(found=found, remark=remark)
     )
     return HTML(text)  # type: ignore[no-untyped-call]

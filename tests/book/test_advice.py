@@ -5,7 +5,13 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from pgstudies.book import counted_between, counted_by_release, counted_in_words, timed_by_release
+from pgstudies.book import (
+    counted_between,
+    counted_by_release,
+    counted_in_words,
+    release_before,
+    timed_by_release,
+)
 from pgstudies.book.advice import WORTH_A_SENTENCE, advice, newest_first
 from pgstudies.errors import StudyError
 
@@ -25,15 +31,29 @@ UNITS = pl.DataFrame(
 def test_every_change_above_a_tenth_is_in_a_sentence() -> None:
     assert counted_in_words(UNITS) == [
         "One en_US session: 21 % more instructions (1,000, then 1,210); "
-        "17 % more instructions with open transactions; "
-        "15 % fewer instructions with open transactions that have subtransactions."
+        "17 % more with open transactions; "
+        "15 % fewer with open transactions that have subtransactions."
     ]
     units = counted_between("14", "18")
-    far = units.filter(pl.max_horizontal("ratio", 1 / pl.col("ratio")) > WORTH_A_SENTENCE)
+    far = units.filter((pl.col("ratio") - 1).abs() > WORTH_A_SENTENCE)
     told = counted_in_words(units)
     names = far["unit"].unique().to_list()
     assert len(told) == len(names)
     assert all(any(t.lower().startswith(f"{n}:".lower()) for t in told) for n in names)
+
+
+def test_what_subtransactions_do_not_change_is_told_once() -> None:
+    alike = UNITS.filter(pl.col("open") == 250).with_columns(ratio=pl.lit(1.3))
+    assert counted_in_words(alike) == [
+        "One en_US session: 30 % more instructions with open transactions, whether or not they "
+        "have subtransactions."
+    ]
+
+
+def test_the_release_before_is_the_one_counted_before() -> None:
+    assert (release_before("18"), release_before("9.6")) == ("17", "9.3")
+    with pytest.raises(StudyError, match=r"No release before 9\.3 was counted"):
+        release_before("9.3")
 
 
 def test_several_changes_are_told_from_the_least_to_the_most() -> None:

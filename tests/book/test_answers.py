@@ -20,7 +20,7 @@ from pgstudies.analysis import claim_marks, claims, judge, meanings, origins
 from pgstudies.book.advice import advice, advice_text, counted_between, counted_builds
 from pgstudies.book.judging import digest_of, keep_reference, require_clean
 from pgstudies.book.pages import LARGE, TERMS, answer_first, close_folds, page_of
-from pgstudies.charts.claims import today, verdict_strip
+from pgstudies.charts.claims import answer, today, verdict_strip
 from pgstudies.errors import StudyError
 from pgstudies.records import (
     VERDICTS,
@@ -36,7 +36,13 @@ if TYPE_CHECKING:
 
 MORE = '<details class="rest"><summary>More: {}</summary>\n'
 CLAIMS = (
-    SWEPT_CLAIM
+    """\
+headlines = [
+    { claim = "twice", text = "Two took {published} times as long, {now} now ({low} to {high})." },
+    { claim = "twice", text = "{published_percent} % more, {now_percent} ({low_percent}) now." },
+]
+"""
+    + SWEPT_CLAIM
     + """\
 today = { about = "counting", holds = "Expect {ratio} times, {percent} more.", releases = [16, 17] }
 """
@@ -175,7 +181,7 @@ def test_the_strip_has_the_posts_figure_ours_and_the_verdict(place: Path) -> Non
     assert "Two are &lt;twice&gt; as many as one." in strip
     row = r">2.00<.*>1.90 <small>1.80 to 1.90</small><.*holds</span>"
     assert re.search(row, strip, re.DOTALL)
-    assert strip.count("<circle") == 1
+    assert strip.partition("<tbody>")[2].count("<circle") == 1
     assert "PostgreSQL 18.6 on db1, 2026-11-21, quick size" in strip
     assert "this machine" not in strip
 
@@ -184,13 +190,13 @@ def test_the_strip_sets_the_reference_record_beside_another(place: Path) -> None
     kept = swept_record(place / "reference" / "swept", "db1", name="20260101T000000Z-a")
     write_verdicts(kept / VERDICTS, verdicts(0.5), "abc")
     strip = verdict_strip(verdicts(1.9), read_record(swept_record(place / "records", "db2"))).data
-    assert ">this machine<" in strip
+    assert ">this machine <small>quick size</small><" in strip
     assert re.search(r">0.500<.*⇄ reversed<.*>differs: holds</span> <small>1.90", strip, re.DOTALL)
     same = verdict_strip(verdicts(0.4), read_record(swept_record(place / "records", "db3"))).data
     assert ">agrees</span>" in same
     alone = verdict_strip(verdicts(0.5), read_record(kept)).data
-    assert ">this machine<" not in alone
-    assert ">this record<" not in alone
+    assert ">this machine" not in alone
+    assert ">this record" not in alone
 
 
 def test_the_strip_says_what_another_reference_record_contradicts(place: Path) -> None:
@@ -202,7 +208,7 @@ def test_the_strip_says_what_another_reference_record_contradicts(place: Path) -
     strip = verdict_strip(verdicts(2.0), read_record(newest)).data
     assert "depends on size" in strip
     assert "holds by this record, reversed by that of 2026-01-01, with sizes = [1, 2]" in strip
-    assert ">this record<" not in strip
+    assert ">this record" not in strip
 
 
 def test_the_strip_says_which_claims_have_changed_since_the_record_was_begun(place: Path) -> None:
@@ -248,6 +254,31 @@ def test_what_a_verdict_means_today_is_said_in_the_words_for_that_outcome(place:
     assert meanings("swept", weaker)["sentence"].to_list() == ["Expect 1.2 times, 20 % more."]
     assert meanings("swept", verdicts(0.5)).is_empty()
     assert today("swept", verdicts(0.5)).data.strip() == ""
+
+
+def test_what_it_means_today_is_by_the_reference_and_not_by_this_machine(place: Path) -> None:
+    kept = swept_record(place / "reference" / "swept", "db1", name="20260101T000000Z-a")
+    write_verdicts(kept / VERDICTS, verdicts(2.4), "abc")
+    assert "Expect 2.4 times" in today("swept", verdicts(1.9)).data
+    own = read_record(swept_record(place / "records", "db2"))
+    headed = "Two took 2.00 times as long, 2.40 now (2.40 to 2.40)."
+    assert headed in verdict_strip(verdicts(1.9), own).data
+
+
+def test_the_answer_is_that_of_claims_that_hold(place: Path) -> None:
+    assert place.exists()
+    assert answer("swept", verdicts(1.9, 1.8)).endswith("100 % more, 90.0 (80.0) now.")
+    assert answer("swept", verdicts(0.5)) == ""
+
+
+@pytest.mark.parametrize(
+    "body", ['["twice"]', '[{ claim = "none", text = "x" }]', '[{ claim = "twice", text = "{x}" }]']
+)
+def test_headlines_that_cannot_be_said_are_refused(place: Path, body: str) -> None:
+    spoilt = re.sub(r"(?ms)^headlines = \[.*?^\]", f"headlines = {body}", CLAIMS)
+    (place / "notebooks" / "swept" / "claims.toml").write_text(spoilt)
+    with pytest.raises(StudyError, match="each of its headlines has the id of a claim"):
+        answer("swept", verdicts(2.0))
 
 
 @pytest.mark.parametrize(

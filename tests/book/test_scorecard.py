@@ -191,7 +191,7 @@ def test_what_was_measured_and_not_judged_says_why_and_is_no_open_verdict(
     cards = scorecard()
     assert cards["verdict"].to_list() == ["holds", "not judged: the plan is another"]
     assert cards["ratio"].to_list() == pytest.approx([2.0, 2.0])
-    assert "\nNow: 1 hold, 1 not judged\n" in in_text(cards)
+    assert "\nNow: 1 holds; 1 not judged\n" in in_text(cards)
 
 
 @pytest.mark.usefixtures("in_process")
@@ -438,7 +438,7 @@ def test_the_text_fits_79_columns_and_says_every_verdict(cards: pl.DataFrame) ->
     assert "12 more blocks" in words
     assert "A study of nothing (Nobody, 2026) " in words
     assert (
-        "1 gone, 1 reversed, 1 inconclusive, 1 not replicated, 1 depend on size, 1 not judged, "
+        "1 gone; 1 reversed; 1 inconclusive; 1 not replicated; 1 depend on size; 1 not judged; "
         "1 not tested." in words
     )
 
@@ -447,7 +447,7 @@ def test_the_text_without_any_record_says_so(cards: pl.DataFrame) -> None:
     empty = scorecard()
     assert "not tested no record" in " ".join(in_text(empty).split())
     assert "2 claims: 2 not tested." in in_text(empty)
-    assert in_text(cards.head(1)).count("1 claim: 1 hold") == 1
+    assert in_text(cards.head(1)).count("1 claim: 1 holds") == 1
 
 
 @pytest.mark.parametrize(

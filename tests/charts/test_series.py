@@ -269,7 +269,11 @@ def _contrast(first: str, second: str) -> float:
 
 @pytest.mark.parametrize(
     ("names", "angle"),
-    [(["17", "18", "this server"], 0), ([f"17.{minor}" for minor in range(25)], -45)],
+    [
+        (["17", "18", "this server"], 0),
+        ([f"release 17.{minor}" for minor in range(15)], -45),
+        ([f"17.{minor}" for minor in range(25)], -90),
+    ],
 )
 def test_names_of_places_do_not_run_into_each_other(names: list[str], angle: int) -> None:
     frame = pl.DataFrame({"arm": "a", "point": names, "s": [float(i) for i in range(len(names))]})

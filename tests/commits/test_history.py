@@ -19,6 +19,7 @@ from pgstudies.commits import (
     history_text,
     lines_of,
     release_histories,
+    steps_in_words,
     steps_of,
     steps_shown,
 )
@@ -86,6 +87,10 @@ def test_a_line_is_broken_where_the_build_changes_and_that_is_told() -> None:
 def test_steps_are_shown_with_a_link_to_what_lies_between() -> None:
     shown = table_html(steps_shown(steps_of(counted(("17", "gcc", 10), ("18", "gcc", 12)))))
     assert '/compare/REL_17_1...REL_18_1">17.1 to 18.1</a>' in shown
+    assert steps_in_words(steps_of(counted(("17", "gcc", 10), ("18", "gcc", 12)))).data == (
+        "- [17.1 to 18.1](https://github.com/postgres/postgres/compare/REL_17_1...REL_18_1), "
+        "a: 20.0 % more instructions (10, then 12)"
+    )
     hostile = pl.DataFrame({"x": [{"text": "<b>", "href": '">'}]})
     assert "<b>" not in table_html(hostile)
 

@@ -94,6 +94,10 @@ def test_a_step_names_what_moved_and_whether_it_can_be_the_compilers() -> None:
     assert steps[0]["moved most"] == "sort +400, read +100"
     assert [row["the compiler's"] for row in steps] == ["can be", "no: the same"]
     assert READING.largest(steps)["to"].to_list() == ["14"]
+    assert READING.largest_in_words(steps).data.endswith(
+        "\n- **13 to 14**, one start: 20 % fewer instructions"
+    )
+    assert READING.largest_in_words(steps[:1]).data == ""
 
 
 def test_the_heaviest_functions_are_those_of_the_newest_release_counted() -> None:

@@ -17,7 +17,7 @@ from ..rooms import find_room, rooms
 from .agreement import NO_SUCH, NOT_TESTED, UPWARD, Claim, Direction, Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ..records import Record
     from ..rooms import Room
@@ -50,9 +50,9 @@ class Origin:
         post: Who published, and when.
         anchor: The place on the study's page that judges the claims.
         places: What goes into the placeholders at the post's own size.
-        headline: The claim of the front page's sentence, and its text with {published}, {now},
-            {low} and {high}, as "2.2" times, or as "25" per cent with {now_percent} and so on;
-            empty where there is none.
+        headlines: The study's answer, in sentences: of each the claim, and its text with
+            {published}, {now}, {low} and {high}, as "2.2" times, or as "25" per cent with
+            {now_percent} and so on.
 
     """
 
@@ -60,7 +60,7 @@ class Origin:
     post: str
     anchor: str
     places: Mapping[str, object]
-    headline: Mapping[str, str]
+    headlines: Sequence[Mapping[str, str]]
 
 
 def claims(
@@ -219,10 +219,32 @@ def _origin(room: Room) -> Origin:
             post=room.about["post"],
             anchor=found["anchor"],
             places=found.get("places", {}),
-            headline=found.get("headline", {}),
+            headlines=_headlines(room, found),
         )
     except KeyError as missing:
         raise StudyError(f"{room.directory} says nowhere its {missing.args[0]}.") from None
+
+
+_FIGURES = {
+    f"{name}{unit}": "2"
+    for name in ("published", "now", "low", "high")
+    for unit in ("", "_percent")
+}
+
+
+def _headlines(room: Room, found: Mapping[str, Any]) -> list[dict[str, str]]:
+    headlines: list[dict[str, str]] = found.get("headlines", [])
+    known = [entry.get("id") for entry in found.get("claim", []) if isinstance(entry, dict)]
+    try:
+        told = [(one["claim"], one["text"].format(**_FIGURES)) for one in headlines]
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        told = [("", "")]
+    if any(claim not in known for claim, _ in told):
+        raise StudyError(
+            f"{room.directory / _FILE} is invalid: each of its headlines has the id of a claim "
+            f"and a text with no other places than {', '.join(_FIGURES)}."
+        )
+    return headlines
 
 
 def _entries(study: str) -> list[dict[str, Any]]:

@@ -169,7 +169,7 @@ def holds_when(
 ) -> str:
     """What would count as holding, by ``agreement``, in a sentence; ``margin`` None: not known."""
     percent = "the margin" if margin is None else f"{100 * margin:g} %"
-    measure = _MEASURES.get(metric, metric)
+    measure = MEASURES.get(metric, metric)
     if kind == "alike":
         return f"By {measure}: the whole interval of the ratio lies within {percent} of 1."
     is_up = direction in UPWARD
@@ -187,14 +187,17 @@ def holds_when(
     return f"By {measure}: the whole interval of the ratio is {far_enough}{family}."
 
 
-_MEASURES = {
+MEASURES = {
     "cpu_s": "CPU time",
     "duration_s": "wall time",
-    "buffers_read": "buffers read",
+    "buffers_read": "pages read",
     "read_bytes": "bytes read",
     "disk_s": "time of the modelled disk",
     "used_bytes": "memory used",
+    "allocated_bytes": "memory allocated",
+    "index_bytes": "size of the index",
 }
+"""What claims are judged by, in words."""
 
 
 def judge(

@@ -1,6 +1,7 @@
 from ._build import build as build
 from ._first_page import first_page as first_page
 from ._first_page import write_first_page as write_first_page
+from ._score_table import came_to as came_to
 from ._score_table import checks_line as checks_line
 from ._score_table import interval_text as interval_text
 from ._score_table import judged_where as judged_where
@@ -18,13 +19,13 @@ from .advice import counted_builds as counted_builds
 from .advice import counted_by_release as counted_by_release
 from .advice import counted_in_words as counted_in_words
 from .advice import newest_first as newest_first
+from .advice import release_before as release_before
 from .advice import timed_by_release as timed_by_release
 from .checks import display_checks as display_checks
 from .judging import digest_of as digest_of
 from .judging import judged as judged
 from .judging import keep as keep
 from .judging import keep_reference as keep_reference
-from .score_text import in_sentence as in_sentence
 from .score_text import in_text as in_text
 from .sphinx import VegaLiteRenderer as VegaLiteRenderer
 from .sphinx import setup as setup

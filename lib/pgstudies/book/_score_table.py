@@ -11,10 +11,10 @@ import polars as pl
 from IPython.display import HTML
 
 from ..analysis import origins
-from ..charts import OUTCOMES, agreement_with, outcome_of, ratio_text
+from ..charts import OUTCOMES, agreement_with, answer, outcome_of, ratio_text
 from ..records import made_where
 from ..templates import environment
-from ._scorecard import in_sum
+from ._scorecard import in_sum, in_words
 from .checks import doubtful_machines, in_short, read_checks
 
 if TYPE_CHECKING:
@@ -27,11 +27,12 @@ _TEMPLATES = environment(Path(__file__).parent)
 def score_front(cards: pl.DataFrame) -> HTML:
     """The findings of the reference records, and beside each what this copy's own run says.
 
-    ``cards`` is a ``scorecard`` with the reference records.  Each study begins with a sentence on
-    one of its claims.  A claim's line bears its name, the published ratio and ours, a picture of
-    how much of the published effect is left, and whether this machine agrees; it links to the
-    claim's row in the scorecard, and its title has the claim's words and both verdicts.  A study
-    without a reference record shows its own run alone.  The last line says what the signs mean.
+    ``cards`` is a ``scorecard`` with the reference records.  The first line counts, and says what
+    the signs mean.  Each study begins with its answer, in a sentence or two.  A claim's line bears
+    its name, the published ratio and ours, a picture of how much of the published effect is left,
+    and whether this machine agrees; it links to the claim's row in the scorecard, and its title has
+    the claim's words and both verdicts.  A study without a reference record shows its own run
+    alone.
     """
     doubtful = doubtful_machines(read_checks())
     studies = []
@@ -43,7 +44,7 @@ def score_front(cards: pl.DataFrame) -> HTML:
                 "study": study,
                 "title": origin.title,
                 "post": origin.post,
-                "headline": headline(origin.headline, told),
+                "answer": answer(str(study), told),
                 "is_doubtful": bool(doubtful & set(told["machine"])),
                 "sum": in_sum(told),
                 "about": judged_where(told.row(0, named=True)),
@@ -52,8 +53,33 @@ def score_front(cards: pl.DataFrame) -> HTML:
                 "claims": [row | {"left": left(row)} for row in side_by_side(part)],
             }
         )
-    legend = list(OUTCOMES.values())
-    return _html("score_front", studies, legend, PICTURE)
+    return _html("score_front", studies, came_to(cards), PICTURE)
+
+
+def came_to(cards: pl.DataFrame) -> list[dict[str, Any]]:
+    """How many claims of a ``scorecard`` came to what, the outcomes of none left out, best first.
+
+    Each is a dict of outcome, words (how a sentence goes on after the number), now and here (how
+    many, here None where nothing was run), and claims: those of now, as ``shown``, with the key
+    title, the study's in words.
+    """
+    parts = [now_and_here(part) for part in cards.partition_by("study", maintain_order=True)]
+    told = [shown(row) for part, _ in parts for row in part.iter_rows(named=True)]
+    own = [outcome_of(verdict) for _, part in parts for verdict in part["verdict"]]
+    found = []
+    for outcome in OUTCOMES.values():
+        now = [row for row in told if row["outcome"] == outcome]
+        if now or outcome in own:
+            found.append(
+                {
+                    "outcome": outcome,
+                    "words": in_words(outcome, len(now)),
+                    "now": len(now),
+                    "here": own.count(outcome) if own else None,
+                    "claims": [row | {"title": origins()[row["study"]].title} for row in now],
+                }
+            )
+    return found
 
 
 def now_and_here(part: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -110,26 +136,6 @@ def left(row: Mapping[str, Any]) -> dict[str, Any] | None:
     return {"x": x, "from": min(bounds, default=x), "to": max(bounds, default=x)} | {
         "beyond": is_beyond
     }
-
-
-def headline(wanted: Mapping[str, str], told: pl.DataFrame) -> str:
-    """A study's sentence with its figures; empty where its claim has none, or does not hold."""
-    found = told.filter(pl.col("claim") == wanted.get("claim", ""))
-    if found.is_empty():
-        return ""
-    row = found.row(0, named=True)
-    bounds = sorted((row[n] for n in ("low", "high") if row[n]), key=lambda v: abs(math.log(v)))
-    if not bounds or not row["published_ratio"] or not row["verdict"].startswith("holds"):
-        return ""
-    figures = {
-        "published": row["published_ratio"],
-        "now": row["ratio"],
-        "low": bounds[0],
-        "high": bounds[-1],
-    }
-    times = {name: ratio_text(max(value, 1 / value)) for name, value in figures.items()}
-    percent = {f"{name}_percent": ratio_text(100 * abs(v - 1)) for name, v in figures.items()}
-    return wanted["text"].format(**times, **percent)
 
 
 def checks_line() -> HTML:

@@ -32,6 +32,7 @@ from .judging import judged
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from ..charts import Outcome
     from ..records.reading import Record
 
 
@@ -239,8 +240,16 @@ def with_outcome(cards: pl.DataFrame) -> pl.DataFrame:
 
 
 def in_sum(cards: pl.DataFrame) -> str:
-    """How many claims came to what, best first: "2 hold, 1 gone"; outcomes of none are left out."""
+    """How many claims came to what, best first: "2 hold; 1 gone"; outcomes of none are left out."""
     counts = dict(with_outcome(cards)["outcome"].value_counts().iter_rows())
-    return ", ".join(
-        f"{counts[word]} {o.several}" for word, o in OUTCOMES.items() if word in counts
+    return "; ".join(
+        f"{counts[word]} {in_words(o, counts[word])}"
+        for word, o in OUTCOMES.items()
+        if word in counts
     )
+
+
+def in_words(outcome: Outcome, count: int) -> str:
+    """How a sentence goes on after a number of claims, such as "hold" after 2, "holds" after 1."""
+    is_verb = outcome.several.startswith("hold")
+    return outcome.word if is_verb and count == 1 else outcome.several

@@ -120,8 +120,8 @@ def counted_between(before: str, after: str) -> pl.DataFrame:
     )
 
 
-WORTH_A_SENTENCE = 1.10
-"""A count that changed by more has a sentence."""
+WORTH_A_SENTENCE = 0.10
+"""A count that changed by a larger part has a sentence."""
 
 
 def counted_in_words(units: pl.DataFrame) -> list[str]:
@@ -130,7 +130,7 @@ def counted_in_words(units: pl.DataFrame) -> list[str]:
     It says how much more or fewer instructions that is alone, and from least to most while
     transactions are open, with subtransactions in them or without.
     """
-    far = pl.max_horizontal("ratio", 1 / pl.col("ratio")) > WORTH_A_SENTENCE
+    far = (pl.col("ratio") - 1).abs() > WORTH_A_SENTENCE
     return [
         f"{str(unit)[0].upper()}{str(unit)[1:]}: {'; '.join(_in_words(part))}."
         for (unit,), part in units.filter(far).group_by("unit", maintain_order=True)
@@ -139,17 +139,30 @@ def counted_in_words(units: pl.DataFrame) -> list[str]:
 
 def _in_words(part: pl.DataFrame) -> Iterator[str]:
     """What became of a unit: alone, with open transactions, and with subtransactions in them."""
-    holders = (
-        ("", (pl.col("open") == 0)),
-        (" with open transactions", (pl.col("open") > 0) & (pl.col("nested") == 0)),
-        (" with open transactions that have subtransactions", pl.col("nested") > 0),
-    )
-    for words, which in holders:
-        found = part.filter(which).sort("ratio")
+    alone = part.filter(pl.col("open") == 0)
+    for row in alone.iter_rows(named=True):
+        counts = f"({row['before']:,.0f}, then {row['after']:,.0f})"
+        yield f"{_changes(alone['ratio'])} instructions {counts}"
+    held = part.filter(pl.col("open") > 0)
+    plain, nested = (held.filter(which) for which in (pl.col("nested") == 0, pl.col("nested") > 0))
+    what = "" if alone.height else " instructions"
+    if plain.height and nested.height and _changes(plain["ratio"]) == _changes(nested["ratio"]):
+        yield (
+            f"{_changes(held['ratio'])}{what} with open transactions, whether or not they have "
+            f"subtransactions"
+        )
+        return
+    for found, words in ((plain, ""), (nested, " that have subtransactions")):
         if found.height:
-            row = found.row(0, named=True)
-            counts = f" ({row['before']:,.0f}, then {row['after']:,.0f})" if not words else ""
-            yield f"{_changes(found['ratio'])} instructions{counts}{words}"
+            yield f"{_changes(found['ratio'])}{what} with open transactions{words}"
+
+
+def release_before(after: str) -> str:
+    """The counted release before this one; raises StudyError where there is none."""
+    _, known = _counted_releases(after)
+    if known[0] == after:
+        raise StudyError(f"No release before {after} was counted.")
+    return known[known.index(after) - 1]
 
 
 def _changes(ratios: pl.Series) -> str:

@@ -45,7 +45,7 @@ class ShownChecks:
         table = self.checks.select("check", "sentence", result=words)
         shown = {
             "text/html": checks_markup(self.checks)
-            + table_html(table.select("check", "result", "sentence")),
+            + table_html(table.select("check", "result", "sentence"), whole=True),
             "text/plain": "\n".join(check_lines(self.checks)),
         }
         return shown, {KEY: self.checks.to_dicts()}

@@ -1,3 +1,4 @@
+from .claims import answer as answer
 from .claims import by_then as by_then
 from .claims import today as today
 from .claims import verdict_strip as verdict_strip

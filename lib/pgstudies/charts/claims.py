@@ -9,8 +9,8 @@ import polars as pl
 from IPython.display import HTML
 
 from .. import paths
-from ..analysis import claim_marks, claims_changed, meanings, of_all_runs
-from ..analysis.agreement import NOT_REPLICATED
+from ..analysis import claim_marks, claims_changed, meanings, of_all_runs, origins
+from ..analysis.agreement import MEASURES, NOT_REPLICATED
 from ..records import read_info, reference_verdicts, where_of
 from ..rooms import find_room
 from .outcomes import agreement_with, outcome_of, ratio_text
@@ -28,6 +28,9 @@ PICTURE = 110
 FAR = 1.5
 """A verdict tells by how much, where all of the interval is this many times off the published."""
 
+LARGER = 2.0
+"""Or where all of it is so many times the published effect, on a logarithmic scale."""
+
 
 def verdict_strip(judged: pl.DataFrame, record: Record) -> HTML:
     """The claims in a few lines: published, now, verdict, and the interval as a picture.
@@ -39,14 +42,13 @@ def verdict_strip(judged: pl.DataFrame, record: Record) -> HTML:
     study = record.info["study"]
     found = reference_verdicts(study)
     own = {row["claim"]: row for row in judged.iter_rows(named=True)}
-    now, there = own, ""
+    table = _now(study, judged)
+    now = {row["claim"]: row for row in table.iter_rows(named=True)}
+    there, size = "", record.info.get("profile")
     is_kept = (paths.REFERENCE_RECORDS / study / record.path.name).exists()
-    if found is not None:
-        kept = of_all_runs(study, *found)
-        if found[0].name != record.path.name or kept["luck"].count():
-            there = ", ".join([where_of(read_info(found[0])), *_runs(kept)])
-        known = {row["claim"]: row for row in kept.iter_rows(named=True)}
-        now = {claim: known.get(claim, row) for claim, row in own.items()}
+    if found is not None and (found[0].name != record.path.name or table["luck"].count()):
+        info = read_info(found[0])
+        there, size = ", ".join([where_of(info), *_runs(table)]), info.get("profile")
     place = _scale(now.values())
     rows = [
         _shown(row)
@@ -54,8 +56,12 @@ def verdict_strip(judged: pl.DataFrame, record: Record) -> HTML:
         for claim, row in now.items()
     ]
     text = TEMPLATES.get_template("claims.html").render(
+        answer=answer(study, table),
         rows=rows,
+        size=size,
+        own_size=record.info.get("profile"),
         far=FAR,
+        larger=LARGER,
         width=PICTURE,
         one=place(1.0),
         here=record.where,
@@ -101,10 +107,47 @@ def _runs(kept: pl.DataFrame) -> list[str]:
 
 
 def today(study: str, judged: pl.DataFrame) -> HTML:
-    """What these verdicts mean for whoever runs a server, in a few sentences; nothing for none."""
-    sentences = meanings(study, judged)["sentence"].to_list()
+    """What is so now, for whoever runs a server, in a few sentences; nothing for none.
+
+    By the verdicts that ``verdict_strip`` calls *now*.
+    """
+    sentences = meanings(study, _now(study, judged))["sentence"].to_list()
     text = TEMPLATES.get_template("today.html").render(sentences=sentences)
     return HTML(text)  # type: ignore[no-untyped-call]
+
+
+def answer(study: str, judged: pl.DataFrame) -> str:
+    """The study's answer with its figures, in the sentences of those claims that hold."""
+    rows = {row["claim"]: row for row in judged.iter_rows(named=True)}
+    found = [
+        _sentence(wanted["text"], rows.get(wanted["claim"], {}))
+        for wanted in origins()[study].headlines
+    ]
+    return " ".join(filter(None, found))
+
+
+def _sentence(text: str, row: Mapping[str, Any]) -> str:
+    bounds = [row[name] for name in ("low", "high") if row.get(name)]
+    if not bounds or not row["published_ratio"] or not row["verdict"].startswith("holds"):
+        return ""
+    near, *_, far = sorted([*bounds, *bounds], key=lambda bound: abs(math.log(bound)))
+    figures = {"published": row["published_ratio"], "now": row["ratio"], "low": near, "high": far}
+    times = {name: ratio_text(max(value, 1 / value)) for name, value in figures.items()}
+    percent = {f"{name}_percent": ratio_text(100 * abs(v - 1)) for name, v in figures.items()}
+    return text.format(**times, **percent)
+
+
+def _now(study: str, judged: pl.DataFrame) -> pl.DataFrame:
+    """The claims of ``judged``, as the reference records judge them together; else its own."""
+    found = reference_verdicts(study)
+    if found is None:
+        return judged
+    kept = of_all_runs(study, *found)
+    own = judged.select("claim")
+    more = judged.join(kept, on="claim", how="anti")
+    return own.join(
+        pl.concat([kept, more], how="diagonal_relaxed"), on="claim", maintain_order="left"
+    )
 
 
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,6 +160,7 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
     far = None if outcome.word == NOT_REPLICATED else distance(row)
     return {
         "text": row["text"],
+        "measure": MEASURES.get(row["metric"], row["metric"]),
         "published": ratio_text(row["published_ratio"]),
         "ratio": ratio_text(row["ratio"]),
         "interval": interval,
@@ -135,7 +179,8 @@ def distance(row: Mapping[str, Any]) -> str | None:
     """How far a verdict's ratio is beyond the published one or short of it; None where it is near.
 
     ``row`` is one of ``judge``.  Far is where the whole interval is, on the side the post claims,
-    ``FAR`` times off; a ratio of the other side, or a post that claims no change, has its verdict.
+    ``FAR`` times off, or else ``LARGER`` times as large an effect on a logarithmic scale; a ratio
+    of the other side, or a post that claims no change, has its verdict.
     """
     published, ratio, low, high = (row[n] for n in ("published_ratio", "ratio", "low", "high"))
     if None in (published, ratio, low, high) or 1 in (published, ratio):
@@ -149,6 +194,9 @@ def distance(row: Mapping[str, Any]) -> str | None:
         return f"{times[0]:.1f} times beyond the published"
     if max(times) <= 1 / FAR:
         return f"{1 / times[0]:.1f} times short of the published"
+    larger = [math.log(bound) / math.log(published) for bound in (ratio, low, high)]
+    if min(larger) >= LARGER:
+        return f"{larger[0]:.1f} times the published effect"
     return None
 
 

@@ -34,6 +34,10 @@ MOST_TICKS = 12
 """An axis of so many different numbers is marked at each of them."""
 
 
+MOST_ASLANT = 15
+"""More names than these below an axis stand upright."""
+
+
 def series_chart(
     frame: pl.DataFrame,
     *,
@@ -128,11 +132,16 @@ def _ticks(values: pl.Series) -> dict[str, Any]:
 
 
 def _names_of_places(names: pl.Series, width: int) -> dict[str, Any]:
-    """Names below the axis: a word to a line where so many fit beside each other, else aslant."""
+    """Names below the axis: a word to a line where so many fit beside each other, else aslant.
+
+    Very many stand upright, and where they still would overlap, as on a phone, some are left out.
+    """
     words = [word for name in names.unique() for word in str(name).split()]
     # 6.5 px is the mean width of a letter.
     if 6.5 * max(map(len, words)) + 6 <= width / names.n_unique():
         return {"labelAngle": 0, "labelExpr": "split(datum.label, ' ')"}
+    if names.n_unique() > MOST_ASLANT:
+        return {"labelAngle": -90, "labelOverlap": "greedy"}
     return {"labelAngle": -45}
 
 

@@ -40,11 +40,12 @@ NARROW = 3
 """So many columns fit into the width of a phone without breaking words."""
 
 
-def table_html(frame: pl.DataFrame) -> str:
+def table_html(frame: pl.DataFrame, *, whole: bool = False) -> str:
     """The frame as an HTML table of its first ``MOST_ROWS`` rows, numbers to ``DIGITS`` digits.
 
     Text stands left and numbers right; a null is a dash, a struct of text and href a link.
-    One of more than ``NARROW`` columns is turned into a list where the page is narrow.
+    One of more than ``NARROW`` columns is turned into a list where the page is narrow, and so is
+    one that is shown ``whole``, which never scrolls in itself as long ones do.
     """
     shown = frame.head(MOST_ROWS)
     right = [dtype.is_numeric() or dtype.is_temporal() for dtype in frame.dtypes]
@@ -55,8 +56,9 @@ def table_html(frame: pl.DataFrame) -> str:
         ],
         rows=[[_cell(value) for value in row] for row in shown.iter_rows()],
         left_out=frame.height - shown.height,
-        scrolls=shown.height > SCROLLING,
-        labels=column_labels(frame.columns) if frame.width > NARROW else "",
+        scrolls=shown.height > SCROLLING and not whole,
+        whole=whole,
+        labels=column_labels(frame.columns) if whole or frame.width > NARROW else "",
     )
 
 

@@ -14,6 +14,7 @@ from .history import history_chart as history_chart
 from .history import history_text as history_text
 from .history import lines_of as lines_of
 from .history import release_histories as release_histories
+from .history import steps_in_words as steps_in_words
 from .history import steps_of as steps_of
 from .history import steps_shown as steps_shown
 from .kept import RATIO as RATIO

@@ -9,6 +9,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
+from IPython.display import Markdown
 
 from ..charts import series_chart
 from ..errors import StudyError
@@ -36,6 +37,8 @@ _MOST = 20
 
 _CHANGES = "https://github.com/postgres/postgres/compare/"
 """What two commits or tags have between them, for a reader's browser."""
+
+_RELEASE = r"^\d{1,2}(\.\d{1,2})?$"
 
 _NOT_KNOWN = "build not known"
 
@@ -149,6 +152,17 @@ def steps_shown(steps: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def steps_in_words(steps: pl.DataFrame) -> Markdown:
+    """Steps of ``steps_of`` as lines of a page, each with a link to what lies between."""
+    lines = [
+        f"- [{row['from'][:10]} to {row['to'][:10]}]({row['range']}), {row['unit']}: "
+        f"{abs(row['percent']):.1f} % {'more' if row['percent'] > 0 else 'fewer'} instructions "
+        f"({row['before']:,.0f}, then {row['after']:,.0f})"
+        for row in steps.iter_rows(named=True)
+    ]
+    return Markdown("\n".join(lines))  # type: ignore[no-untyped-call]
+
+
 def breaks_of(lines: pl.DataFrame) -> pl.DataFrame:
     """Where lines are broken: from, to, built before, built after."""
     points = lines.select("number", "point", "line", "built").unique("number").sort("number")
@@ -168,9 +182,13 @@ def history_chart(lines: pl.DataFrame) -> alt.LayerChart | pl.DataFrame:
     """
     if lines.is_empty():
         raise StudyError("Nothing was counted, so there is no history to draw.")
+    are_releases = lines["arm"].str.contains(_RELEASE).all()
+    place = "release" if are_releases else "commit"
     return series_chart(
-        lines.with_columns(thousands=pl.col("instructions") / 1000),
-        x="point",
+        lines.with_columns(pl.col("instructions") / 1000).rename(
+            {"point": place, "instructions": "thousands"}
+        ),
+        x=place,
         y="thousands",
         y_title="thousands of instructions",
         color="line",
@@ -216,4 +234,4 @@ def _tag(row: dict[str, str]) -> str:
 
 
 def _number(text: str) -> float:
-    return float(text) if re.fullmatch(r"\d{1,2}(\.\d{1,2})?", text) else math.inf
+    return float(text) if re.fullmatch(_RELEASE, text) else math.inf
