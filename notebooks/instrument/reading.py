@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
+from IPython.display import Markdown
 from statsmodels.stats.proportion import proportion_confint
 
 from pgstudies.analysis.diagnostics import ALPHA, drift
@@ -253,6 +254,17 @@ def instrument_checks(
     }
     rows = [(name, *judged) for name, judged in checks.items()]
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
+
+
+def reach_in_words(reach: pl.DataFrame) -> Markdown:
+    """The smallest effects that ten blocks show, in a sentence; ``reach`` is the page's own."""
+    of_ten = reach.filter(pl.col("blocks") == 10).drop_nulls("detectable")
+    told = [
+        f"{row['detectable']:.2g} % in {row['seconds']:.0f} s (*{row['step']}*)"
+        for row in of_ten.sort("detectable").iter_rows(named=True)
+    ]
+    text = f"The smallest effect that ten blocks show four times in five: {', '.join(told)}."
+    return Markdown(text if told else "")  # type: ignore[no-untyped-call]
 
 
 def mean_bias(found: pl.DataFrame) -> tuple[float, float, float] | None:

@@ -201,29 +201,61 @@ def largest(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
 
 
 def largest_in_words(rows: Sequence[Mapping[str, Any]]) -> Markdown:
-    """The three steps up and the three down that are largest, without open transactions.
+    """The four steps up and the four down that are largest, without open transactions.
 
     Those that can be the compiler's are left out; without any that is not there is nothing to say.
+    Units that differ in what is in brackets alone are told together.
     """
-    own = [
-        row
-        for row in rows
-        if row["the compiler's"] != "can be" and row["open"] == _held(0, 0)
-    ]
-    own.sort(key=lambda row: row["ratio"])
-    less = [row for row in own if row["ratio"] < 1][:3]
-    more = [row for row in own[::-1] if row["ratio"] > 1][:3]
-    lines = [
-        f"- **{row['from']} to {row['to']}**, {row['unit']}: "
-        f"{100 * abs(row['ratio'] - 1):.0f} % {word} instructions"
-        for word, found in (("fewer", less), ("more", more))
-        for row in found
-    ]
-    head = (
-        "The largest changes between neighbouring releases, built alike:"
+    own = pl.DataFrame(
+        [
+            {
+                "work": row["unit"].partition(" (")[0],
+                "percent": 100 * (row["ratio"] - 1),
+                **{name: row[name] for name in ("from", "to", "unit")},
+            }
+            for row in rows
+            if row["the compiler's"] != "can be"
+            and row["open"] == _held(0, 0)
+        ]
     )
-    text = "\n".join([head, "", *lines]) if lines else ""
+    sides = [("More work", "more", 1), ("Less work", "fewer", -1)]
+    told = [_side_in_words(own, *side) for side in sides if own.height]
+    found = [line for lines in told for line in lines]
+    head = "Between neighbouring releases that were built alike, without open transactions:"
+    text = "\n".join([head, "", *found]) if found else ""
     return Markdown(text)  # type: ignore[no-untyped-call]
+
+
+def _side_in_words(
+    steps: pl.DataFrame, title: str, word: str, sign: int
+) -> list[str]:
+    """The largest steps of one sign as a list with a title; nothing for none."""
+    of_work = (
+        steps.filter(pl.col("percent").round() * sign > 0)
+        .group_by("from", "to", "work", maintain_order=True)
+        .agg(
+            least=pl.col("percent").abs().min(),
+            most=pl.col("percent").abs().max(),
+            units=pl.len(),
+            unit=pl.col("unit").first(),
+        )
+        .sort("most", descending=True, maintain_order=True)
+        .head(4)
+    )
+    lines = []
+    for row in of_work.iter_rows(named=True):
+        ends = dict.fromkeys(f"{row[n]:.0f}" for n in ("least", "most"))
+        several = row["units"] > 1
+        what = (
+            f"{row['work']}, {row['units']} kinds"
+            if several
+            else row["unit"]
+        )
+        lines.append(
+            f"- **{row['from']} to {row['to']}**, {what}: "
+            f"{' to '.join(ends)} % {word} instructions"
+        )
+    return [f"*{title}*", "", *lines, ""] if lines else []
 
 
 def heaviest(

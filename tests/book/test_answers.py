@@ -261,13 +261,21 @@ def test_what_it_means_today_is_by_the_reference_and_not_by_this_machine(place: 
     write_verdicts(kept / VERDICTS, verdicts(2.4), "abc")
     assert "Expect 2.4 times" in today("swept", verdicts(1.9)).data
     own = read_record(swept_record(place / "records", "db2"))
-    headed = "Two took 2.00 times as long, 2.40 now (2.40 to 2.40)."
+    headed = "Two took 2.00 times as long, 2.40 now (2.40 to 2.40): holds."
     assert headed in verdict_strip(verdicts(1.9), own).data
+
+
+def test_an_open_verdict_says_what_its_claim_asks_for(place: Path) -> None:
+    record = read_record(swept_record(place / "records", "db1"))
+    asks = CLAIMS.replace('kind = "count"', 'kind = "threshold"\nthreshold = 1.5')
+    (place / "notebooks" / "swept" / "claims.toml").write_text(asks)
+    assert "holds at 1.5 or above" in verdict_strip(verdicts(1.6, 1.4), record).data
+    assert "holds at" not in verdict_strip(verdicts(1.9, 1.8), record).data
 
 
 def test_the_answer_is_that_of_claims_that_hold(place: Path) -> None:
     assert place.exists()
-    assert answer("swept", verdicts(1.9, 1.8)).endswith("100 % more, 90.0 (80.0) now.")
+    assert answer("swept", verdicts(1.9, 1.8)).endswith("100 % more, 90.0 (80.0) now: holds.")
     assert answer("swept", verdicts(0.5)) == ""
 
 

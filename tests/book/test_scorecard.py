@@ -19,6 +19,7 @@ from pgstudies.analysis.agreement import judge
 from pgstudies.book import _scorecard as scorecards
 from pgstudies.book._score_table import (
     PICTURE,
+    came_to,
     checks_line,
     left,
     row_id,
@@ -27,6 +28,7 @@ from pgstudies.book._score_table import (
 from pgstudies.book._scorecard import SCHEMA, scorecard
 from pgstudies.book.checks import KEY
 from pgstudies.book.judging import digest_of, judged, keep
+from pgstudies.book.pages import marked
 from pgstudies.book.score_text import in_text
 from pgstudies.charts import OUTCOMES, agreement_with
 from pgstudies.errors import NotebookError, StudyError
@@ -455,7 +457,7 @@ def test_the_text_without_any_record_says_so(cards: pl.DataFrame) -> None:
     [
         ("holds", "holds", "agrees"),
         ("gone", "gone", "agrees"),
-        ("holds", "holds, half not shown", "agrees"),
+        ("holds", "holds, perhaps weaker", "agrees"),
         ("holds", "holds, weaker", "differs: holds, weaker"),
         ("holds", "reversed", "differs: reversed"),
         ("holds", "inconclusive: 3 more blocks", "inconclusive"),
@@ -519,6 +521,43 @@ def test_what_a_failed_instrument_measured_is_marked(
     assert "failed: speed" in checks_line().data
     assert "measured where measuring FAILED a check" in score_front(scorecard()).data
     assert "MARKED: measuring failed a check on this host" in in_text(scorecard())
+
+
+def test_a_page_says_that_its_machine_failed_a_check(
+    place: Path, records: Callable[..., Path]
+) -> None:
+    here, elsewhere = records("db1"), records("db2", name="2")
+
+    def shown(record: Path) -> str:
+        title = {"cell_type": "markdown", "source": ["# Title\n", "\n", "Words."]}
+        about = {"pgstudies": {"record": str(record)}}
+        return str(marked({"cells": [title], "metadata": about})["cells"][0]["source"])
+
+    page(place, "instrument", None, checks=[check("speed", passed=True)])
+    assert "FAILED" not in shown(here)
+    page(place, "instrument", None, checks=[check("speed", passed=False)])
+    assert shown(here) == (
+        "# Title\n\nWords.\n\n⚠ This page's run was measured where measuring FAILED a check "
+        "(speed): [](instrument.ipynb).\n"
+    )
+    assert "FAILED" not in shown(elsewhere)
+    assert "FAILED" not in shown(place / "no record")
+
+
+def test_what_the_claims_came_to_is_counted_with_the_claims_themselves(
+    cards: pl.DataFrame,
+) -> None:
+    sums = came_to(cards)
+    assert [row["outcome"].word for row in sums] == list(OUTCOMES)
+    assert [row["now"] for row in sums] == [1] * len(sums)
+    assert [row["here"] for row in sums] == [None] * len(sums)
+    assert [row["words"] for row in sums][:3] == ["holds", "holds, perhaps weaker", "weaker"]
+    assert [claim["id"] for row in sums for claim in row["claims"]] == [
+        row_id(row) for row in cards.iter_rows(named=True)
+    ]
+    front = score_front(cards).data
+    assert f"Of {cards.height} claims" in front
+    assert "✓ 1 holds<" in front
 
 
 def test_what_another_host_measured_is_not_marked(

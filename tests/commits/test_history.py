@@ -87,12 +87,25 @@ def test_a_line_is_broken_where_the_build_changes_and_that_is_told() -> None:
 def test_steps_are_shown_with_a_link_to_what_lies_between() -> None:
     shown = table_html(steps_shown(steps_of(counted(("17", "gcc", 10), ("18", "gcc", 12)))))
     assert '/compare/REL_17_1...REL_18_1">17.1 to 18.1</a>' in shown
-    assert steps_in_words(steps_of(counted(("17", "gcc", 10), ("18", "gcc", 12)))).data == (
+    told = steps_in_words(steps_of(counted(("17", "gcc", 10), ("18", "gcc", 12)))).data
+    assert told.splitlines() == [
+        "**Between minor releases** no count changes by more than 0.1 %.",
+        "",
+        "**Between major releases** one count changes by more than 0.1 %:",
+        "",
         "- [17.1 to 18.1](https://github.com/postgres/postgres/compare/REL_17_1...REL_18_1), "
-        "a: 20.0 % more instructions (10, then 12)"
-    )
+        "a: 20.0 % more instructions (10, then 12)",
+    ]
     hostile = pl.DataFrame({"x": [{"text": "<b>", "href": '">'}]})
     assert "<b>" not in table_html(hostile)
+
+
+def test_the_steps_between_minor_releases_are_told_apart() -> None:
+    told = steps_in_words(steps_of(lines_of(release_histories()[0]))).data
+    minor, major = told.split("**Between major releases**")
+    assert "17.10 to 17.11" in minor
+    assert "14.24 to 15.19" in major
+    assert (minor.count("\n- "), major.count("\n- ")) == (3, 3)
 
 
 def test_the_reference_record_of_releases_has_a_history() -> None:

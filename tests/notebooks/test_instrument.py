@@ -624,3 +624,12 @@ def test_a_clock_that_the_kernel_does_not_measure_is_unknown(
     measured.parent.mkdir(parents=True)
     measured.write_text("2600000\n")
     assert WATCH.frequency_mhz(tmp_path) == 2600.0
+
+
+def test_the_smallest_effect_is_told_in_a_sentence() -> None:
+    rows = [("timed", 10, 1.234, 4.4), ("cold", 10, None, 2.0), ("timed", 6, 2.0, 2.0)]
+    reach = pl.DataFrame(rows, schema=["step", "blocks", "detectable", "seconds"], orient="row")
+    assert READING.reach_in_words(reach).data == (
+        "The smallest effect that ten blocks show four times in five: 1.2 % in 4 s (*timed*)."
+    )
+    assert READING.reach_in_words(reach.head(0)).data == ""

@@ -94,8 +94,12 @@ def test_a_step_names_what_moved_and_whether_it_can_be_the_compilers() -> None:
     assert steps[0]["moved most"] == "sort +400, read +100"
     assert [row["the compiler's"] for row in steps] == ["can be", "no: the same"]
     assert READING.largest(steps)["to"].to_list() == ["14"]
-    assert READING.largest_in_words(steps).data.endswith(
-        "\n- **13 to 14**, one start: 20 % fewer instructions"
+    assert READING.largest_in_words(steps).data.splitlines()[2:] == [
+        *("*Less work*", "", "- **13 to 14**, one start: 20 % fewer instructions"),
+    ]
+    kinds = [{**steps[1], "unit": f"one start ({n})", "ratio": 1 + n} for n in (0.1, 0.3)]
+    assert "- **13 to 14**, one start, 2 kinds: 10 to 30 % more instructions" in (
+        READING.largest_in_words(kinds).data
     )
     assert READING.largest_in_words(steps[:1]).data == ""
 

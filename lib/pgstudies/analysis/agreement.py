@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 Agreement = Literal[
-    "holds", "holds, half not shown", "holds, weaker", "gone", "reversed", "inconclusive"
+    "holds", "holds, perhaps weaker", "holds, weaker", "gone", "reversed", "inconclusive"
 ]
 
 
@@ -51,7 +51,7 @@ DEPENDS_ON_SIZE = "depends on size"
 """Begins the verdict on a claim of which reference records of different sizes say the opposite."""
 
 
-HOLDS = ("holds", "holds, half not shown", "holds, weaker")
+HOLDS = ("holds", "holds, perhaps weaker", "holds, weaker")
 """The verdicts on a claim that count for "holds on 3 of 3 hosts"."""
 
 
@@ -119,7 +119,7 @@ def agreement(
       is at least half the claimed effect. Larger than claimed holds as well. Half on the log scale
       is a square root: 4 times published, at least 2 times found. Where the ratio ``is_threshold``,
       the whole interval must be past that instead.
-    - *holds, half not shown*: the estimate is at least half the claimed effect, the interval past 1
+    - *holds, perhaps weaker*: the estimate is at least half the claimed effect, the interval past 1
       but not past half.
     - *holds, weaker*: the estimate is less than half; of a threshold, the whole interval is short
       of it.
@@ -151,7 +151,7 @@ def agreement(
         return "inconclusive"
     is_shown = near >= (wanted if is_threshold else wanted / 2)
     is_small = is_threshold or ours < wanted / 2
-    return "holds" if is_shown else "holds, weaker" if is_small else "holds, half not shown"
+    return "holds" if is_shown else "holds, weaker" if is_small else "holds, perhaps weaker"
 
 
 def _log(ratio: float) -> float:

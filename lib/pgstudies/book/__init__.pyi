@@ -18,6 +18,7 @@ from .advice import counted_between as counted_between
 from .advice import counted_builds as counted_builds
 from .advice import counted_by_release as counted_by_release
 from .advice import counted_in_words as counted_in_words
+from .advice import crossed as crossed
 from .advice import newest_first as newest_first
 from .advice import release_before as release_before
 from .advice import timed_by_release as timed_by_release

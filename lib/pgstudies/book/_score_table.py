@@ -49,6 +49,7 @@ def score_front(cards: pl.DataFrame) -> HTML:
                 "sum": in_sum(told),
                 "about": judged_where(told.row(0, named=True)),
                 "own": judged_where(own.row(0, named=True)) if own.height else "",
+                "own_is_doubtful": bool(doubtful & set(own["machine"])),
                 "own_sum": in_sum(own) if own.height else "",
                 "claims": [row | {"left": left(row)} for row in side_by_side(part)],
             }

@@ -14,10 +14,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
 from docutils import nodes
 
 from ..charts.style import MIME
-from ..records import INFO
+from ..records import INFO, machine_of, read_info
+from .checks import doubtful_machines, read_checks
 from .citing import with_more_downloads
 
 if TYPE_CHECKING:
@@ -254,9 +256,29 @@ LARGE = 200_000
 def answer_first(app: Sphinx, page: str, source: list[str]) -> None:
     """Turn the source of a study's page into that page (a handler of Sphinx's source-read)."""
     if page.startswith("book/studies/"):
-        document = page_of(json.loads(source[0]))
+        document = page_of(marked(json.loads(source[0])))
         moved = _large_files_beside(document, Path(app.outdir), depth=page.count("/"))
         source[0] = json.dumps(moved, ensure_ascii=False)
+
+
+def marked(document: Document) -> Document:
+    """The notebook with a warning below its title where its machine's measuring failed a check."""
+    record = Path(document["metadata"].get("pgstudies", {}).get("record", ""))
+    checks = read_checks()
+    failed = checks.filter(pl.col("passed").not_())
+    study = record.parent.name
+    if failed.is_empty() or study in checks["study"] or not (record / INFO).exists():
+        return document
+    if machine_of(read_info(record)["host"]) not in doubtful_machines(checks):
+        return document
+    names = ", ".join(failed["check"])
+    warning = (
+        f"⚠ This page's run was measured where measuring FAILED a check ({names}): "
+        f"[]({failed['study'][0]}.ipynb)."
+    )
+    first, *rest = document["cells"]
+    text = f"{''.join(first['source']).rstrip()}\n\n{warning}\n"
+    return document | {"cells": [first | {"source": text}, *rest]}
 
 
 def _large_files_beside(document: Document, outdir: Path, *, depth: int) -> Document:

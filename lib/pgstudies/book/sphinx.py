@@ -19,6 +19,7 @@ from ..charts.markup import chart_markup
 from ..charts.style import MIME
 from ..errors import StudyError
 from ..files import write_file
+from .checks import doubtful_machines, read_checks
 from .citing import cite_page
 from .pages import answer_first, close_folds
 
@@ -79,8 +80,19 @@ def light_without_scripts(app: Sphinx, exception: Exception | None) -> None:
 
 
 def executed_pages(app: Sphinx, *_others: object) -> list[str]:
-    """The pages to read anew at each build: the executed ones show what the studies left."""
-    return [page for page in ("book/intro", "book/environment") if page in app.env.found_docs]
+    """The pages to read anew: the executed ones show what the studies left.
+
+    Those of the studies are, where other machines than at the last build failed a check.
+    """
+    doubtful = sorted(doubtful_machines(read_checks()))
+    before = getattr(app.env, "pgstudies_doubtful", doubtful)
+    app.env.pgstudies_doubtful = doubtful  # type: ignore[attr-defined]
+    always = ("book/intro", "book/environment")
+    return [
+        page
+        for page in app.env.found_docs
+        if page in always or (before != doubtful and page.startswith("book/studies/"))
+    ]
 
 
 def require_pages(app: Sphinx) -> None:

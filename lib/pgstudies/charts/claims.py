@@ -9,8 +9,8 @@ import polars as pl
 from IPython.display import HTML
 
 from .. import paths
-from ..analysis import claim_marks, claims_changed, meanings, of_all_runs, origins
-from ..analysis.agreement import MEASURES, NOT_REPLICATED
+from ..analysis import all_claims, claim_marks, claims_changed, meanings, of_all_runs, origins
+from ..analysis.agreement import MEASURES, NOT_REPLICATED, UPWARD
 from ..records import read_info, reference_verdicts, where_of
 from ..rooms import find_room
 from .outcomes import agreement_with, outcome_of, ratio_text
@@ -50,8 +50,9 @@ def verdict_strip(judged: pl.DataFrame, record: Record) -> HTML:
         info = read_info(found[0])
         there, size = ", ".join([where_of(info), *_runs(table)]), info.get("profile")
     place = _scale(now.values())
+    asked = _thresholds(study)
     rows = [
-        _shown(row)
+        _shown(row | {"asked": asked.get(claim)})
         | {"picture": _picture(row, place), "own": _beside(row, own[claim]) if there else None}
         for claim, row in now.items()
     ]
@@ -71,6 +72,16 @@ def verdict_strip(judged: pl.DataFrame, record: Record) -> HTML:
         since=_since(record),
     )
     return HTML(text)  # type: ignore[no-untyped-call]
+
+
+def _thresholds(study: str) -> dict[str, str]:
+    """Of the claims that name a number, by id, what the ratio must be to hold."""
+    named = all_claims().filter(pl.col("study") == study).drop_nulls("threshold")
+    return {
+        row["claim"]: f"holds at {row['threshold']:.3g} or "
+        f"{'above' if row['direction'] in UPWARD else 'below'}"
+        for row in named.iter_rows(named=True)
+    }
 
 
 def _since(record: Record) -> list[str]:
@@ -117,7 +128,7 @@ def today(study: str, judged: pl.DataFrame) -> HTML:
 
 
 def answer(study: str, judged: pl.DataFrame) -> str:
-    """The study's answer with its figures, in the sentences of those claims that hold."""
+    """The study's answer with figures and verdicts, in sentences on those claims that hold."""
     rows = {row["claim"]: row for row in judged.iter_rows(named=True)}
     found = [
         _sentence(wanted["text"], rows.get(wanted["claim"], {}))
@@ -134,7 +145,8 @@ def _sentence(text: str, row: Mapping[str, Any]) -> str:
     figures = {"published": row["published_ratio"], "now": row["ratio"], "low": near, "high": far}
     times = {name: ratio_text(max(value, 1 / value)) for name, value in figures.items()}
     percent = {f"{name}_percent": ratio_text(100 * abs(v - 1)) for name, v in figures.items()}
-    return text.format(**times, **percent)
+    told = text.format(**times, **percent).removesuffix(".")
+    return f"{told}: {outcome_of(row['verdict']).word}."
 
 
 def _now(study: str, judged: pl.DataFrame) -> pl.DataFrame:
@@ -158,6 +170,7 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
         interval = f"{ratio_text(row['low'])} to {ratio_text(row['high'])}"
     reason = row["verdict"].removeprefix(outcome.word).removeprefix(": ")
     far = None if outcome.word == NOT_REPLICATED else distance(row)
+    asked = row.get("asked") if outcome.word == "inconclusive" else None
     return {
         "text": row["text"],
         "measure": MEASURES.get(row["metric"], row["metric"]),
@@ -165,7 +178,7 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
         "ratio": ratio_text(row["ratio"]),
         "interval": interval,
         "outcome": outcome,
-        "reason": "; ".join(filter(None, [reason, far, by_then(row)])),
+        "reason": "; ".join(filter(None, [asked, reason, far, by_then(row)])),
     }
 
 
@@ -191,12 +204,12 @@ def distance(row: Mapping[str, Any]) -> str | None:
     if published < 1:
         times = [1 / time for time in times]
     if min(times) >= FAR:
-        return f"{times[0]:.1f} times beyond the published"
+        return f"{times[0]:.1f} times beyond"
     if max(times) <= 1 / FAR:
-        return f"{1 / times[0]:.1f} times short of the published"
+        return f"{1 / times[0]:.1f} times short"
     larger = [math.log(bound) / math.log(published) for bound in (ratio, low, high)]
     if min(larger) >= LARGER:
-        return f"{larger[0]:.1f} times the published effect"
+        return f"{larger[0]:.1f} times the effect"
     return None
 
 

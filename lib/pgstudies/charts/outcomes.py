@@ -37,7 +37,7 @@ OUTCOMES = {
     for outcome in (
         Outcome("holds", "hold", "✓", "holds", CANDIDATES[0], "circle",
                 "the same direction, at least half as large, by the whole interval"),
-        Outcome("holds, half not shown", "hold, half not shown", "◒", "half", CANDIDATES[0],
+        Outcome("holds, perhaps weaker", "hold, perhaps weaker", "◒", "half", CANDIDATES[0],
                 "diamond", "the same direction, at least half as large by the estimate alone"),
         Outcome("holds, weaker", "weaker", "◐", "weaker", BASELINE, "triangle-down",
                 "the same direction, but smaller"),
@@ -68,7 +68,7 @@ def outcome_of(verdict: str) -> Outcome:
 _OPEN = {"inconclusive", NOT_REPLICATED, NOT_JUDGED, NOT_TESTED}
 
 
-_SAME = {"holds", "holds, half not shown"}
+_SAME = {"holds", "holds, perhaps weaker"}
 
 
 def agreement_with(reference: str, verdict: str) -> str:

@@ -152,15 +152,31 @@ def steps_shown(steps: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def steps_in_words(steps: pl.DataFrame) -> Markdown:
-    """Steps of ``steps_of`` as lines of a page, each with a link to what lies between."""
+def steps_in_words(steps: pl.DataFrame, most: int = 3) -> Markdown:
+    """The largest steps of ``steps_of`` between minor and between major releases, as a page's text.
+
+    At most so many of each are told, each with a link to what lies between.
+    """
+    major = pl.col("from", "to").str.extract(r"^(9\.\d+|\d+)")
+    same = steps.select(major).select(pl.col("from") == pl.col("to")).to_series()
+    parts = [("minor", steps.filter(same)), ("major", steps.filter(~same))]
+    text = "\n".join(part for name, found in parts for part in _part_in_words(name, found, most))
+    return Markdown(text)  # type: ignore[no-untyped-call]
+
+
+def _part_in_words(name: str, steps: pl.DataFrame, most: int) -> list[str]:
+    if steps.is_empty():
+        return [f"**Between {name} releases** no count changes by more than 0.1 %.", ""]
+    several = f"{steps.height} counts change by more than 0.1 %, most of all"
+    what = several if steps.height > 1 else "one count changes by more than 0.1 %"
+    head = f"**Between {name} releases** {what}:"
     lines = [
         f"- [{row['from'][:10]} to {row['to'][:10]}]({row['range']}), {row['unit']}: "
         f"{abs(row['percent']):.1f} % {'more' if row['percent'] > 0 else 'fewer'} instructions "
         f"({row['before']:,.0f}, then {row['after']:,.0f})"
-        for row in steps.iter_rows(named=True)
+        for row in steps.head(most).iter_rows(named=True)
     ]
-    return Markdown("\n".join(lines))  # type: ignore[no-untyped-call]
+    return [head, "", *lines, ""]
 
 
 def breaks_of(lines: pl.DataFrame) -> pl.DataFrame:
