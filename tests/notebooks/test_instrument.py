@@ -627,7 +627,8 @@ def test_a_clock_that_the_kernel_does_not_measure_is_unknown(
 
 
 def test_the_smallest_effect_is_told_in_a_sentence() -> None:
-    rows = [("timed", 10, 1.234, 4.4), ("cold", 10, None, 2.0), ("timed", 6, 2.0, 2.0)]
+    rows: list[Any] = [("timed", 10, 1.234, 4.4), ("cold", 10, None, 2.0), ("timed", 6, 2.0, 2.0)]
+    rows += [("each", 10, 2.0, None)]  # of one block nobody knows how long it takes
     reach = pl.DataFrame(rows, schema=["step", "blocks", "detectable", "seconds"], orient="row")
     assert READING.reach_in_words(reach).data == (
         "The smallest effect that ten blocks show four times in five: 1.2 % in 4 s (*timed*)."

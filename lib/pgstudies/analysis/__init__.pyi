@@ -2,6 +2,7 @@ from ._claims import all_claims as all_claims
 from ._claims import claim_marks as claim_marks
 from ._claims import claims as claims
 from ._claims import claims_changed as claims_changed
+from ._claims import headlines as headlines
 from ._claims import meanings as meanings
 from ._claims import never_matched as never_matched
 from ._claims import origins as origins

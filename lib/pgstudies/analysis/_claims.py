@@ -17,7 +17,7 @@ from ..rooms import find_room, rooms
 from .agreement import NO_SUCH, NOT_TESTED, UPWARD, Claim, Direction, Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from ..records import Record
     from ..rooms import Room
@@ -50,9 +50,6 @@ class Origin:
         post: Who published, and when.
         anchor: The place on the study's page that judges the claims.
         places: What goes into the placeholders at the post's own size.
-        headlines: The study's answer, in sentences: of each the claim, and its text with
-            {published}, {now}, {low} and {high}, as "2.2" times, or as "25" per cent with
-            {now_percent} and so on.
 
     """
 
@@ -60,7 +57,6 @@ class Origin:
     post: str
     anchor: str
     places: Mapping[str, object]
-    headlines: Sequence[Mapping[str, str]]
 
 
 def claims(
@@ -206,6 +202,33 @@ def never_matched(study: str) -> list[str]:
     return [entry["id"] for entry in _entries(study) if entry["id"] in missing]
 
 
+_FIGURES = {
+    f"{name}{unit}": "2"
+    for name in ("published", "now", "low", "high")
+    for unit in ("", "_percent")
+}
+
+
+def headlines(study: str) -> list[dict[str, str]]:
+    """The study's answer, in sentences: of each the id of its claim, and its text.
+
+    The text has places for {published}, {now}, {low} and {high}, as "2.2" times, or as "25" per
+    cent with {now_percent} and so on.  Raises StudyError for a file that is not as it should be.
+    """
+    room, known = find_room(study), [entry["id"] for entry in _entries(study)]
+    wanted: list[dict[str, str]] = room.read(_FILE).get("headlines", [])
+    try:
+        told = [(one["claim"], one["text"].format(**_FIGURES)) for one in wanted]
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        told = [("", "")]
+    if any(claim not in known for claim, _ in told):
+        raise StudyError(
+            f"{room.directory / _FILE} is invalid: each of its headlines has the id of a claim "
+            f"and a text with no other places than {', '.join(_FIGURES)}."
+        )
+    return wanted
+
+
 def origins() -> dict[str, Origin]:
     """The studies that have claims, in the order of the book."""
     return {name: _origin(room) for name, room in rooms().items() if room.read(_FILE)}
@@ -219,32 +242,9 @@ def _origin(room: Room) -> Origin:
             post=room.about["post"],
             anchor=found["anchor"],
             places=found.get("places", {}),
-            headlines=_headlines(room, found),
         )
     except KeyError as missing:
         raise StudyError(f"{room.directory} says nowhere its {missing.args[0]}.") from None
-
-
-_FIGURES = {
-    f"{name}{unit}": "2"
-    for name in ("published", "now", "low", "high")
-    for unit in ("", "_percent")
-}
-
-
-def _headlines(room: Room, found: Mapping[str, Any]) -> list[dict[str, str]]:
-    headlines: list[dict[str, str]] = found.get("headlines", [])
-    known = [entry.get("id") for entry in found.get("claim", []) if isinstance(entry, dict)]
-    try:
-        told = [(one["claim"], one["text"].format(**_FIGURES)) for one in headlines]
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
-        told = [("", "")]
-    if any(claim not in known for claim, _ in told):
-        raise StudyError(
-            f"{room.directory / _FILE} is invalid: each of its headlines has the id of a claim "
-            f"and a text with no other places than {', '.join(_FIGURES)}."
-        )
-    return headlines
 
 
 def _entries(study: str) -> list[dict[str, Any]]:

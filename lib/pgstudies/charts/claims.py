@@ -9,7 +9,7 @@ import polars as pl
 from IPython.display import HTML
 
 from .. import paths
-from ..analysis import all_claims, claim_marks, claims_changed, meanings, of_all_runs, origins
+from ..analysis import all_claims, claim_marks, claims_changed, headlines, meanings, of_all_runs
 from ..analysis.agreement import MEASURES, NOT_REPLICATED, UPWARD
 from ..records import read_info, reference_verdicts, where_of
 from ..rooms import find_room
@@ -131,8 +131,7 @@ def answer(study: str, judged: pl.DataFrame) -> str:
     """The study's answer with figures and verdicts, in sentences on those claims that hold."""
     rows = {row["claim"]: row for row in judged.iter_rows(named=True)}
     found = [
-        _sentence(wanted["text"], rows.get(wanted["claim"], {}))
-        for wanted in origins()[study].headlines
+        _sentence(wanted["text"], rows.get(wanted["claim"], {})) for wanted in headlines(study)
     ]
     return " ".join(filter(None, found))
 
