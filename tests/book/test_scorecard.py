@@ -537,8 +537,8 @@ def test_a_page_says_that_its_machine_failed_a_check(
     assert "FAILED" not in shown(here)
     page(place, "instrument", None, checks=[check("speed", passed=False)])
     assert shown(here) == (
-        "# Title\n\nWords.\n\n⚠ This page's run was measured where measuring FAILED a check "
-        "(speed): [](instrument.ipynb).\n"
+        "# Title\n\nWords.\n\n⚠ This machine's run was measured where measuring FAILED a check "
+        "(speed): [](instrument.ipynb). What is said by reference records is not touched.\n"
     )
     assert "FAILED" not in shown(elsewhere)
     assert "FAILED" not in shown(place / "no record")

@@ -273,8 +273,8 @@ def marked(document: Document) -> Document:
         return document
     names = ", ".join(failed["check"])
     warning = (
-        f"⚠ This page's run was measured where measuring FAILED a check ({names}): "
-        f"[]({failed['study'][0]}.ipynb)."
+        f"⚠ This machine's run was measured where measuring FAILED a check ({names}): "
+        f"[]({failed['study'][0]}.ipynb). What is said by reference records is not touched."
     )
     first, *rest = document["cells"]
     text = f"{''.join(first['source']).rstrip()}\n\n{warning}\n"
