@@ -260,7 +260,7 @@ def reach_in_words(reach: pl.DataFrame) -> Markdown:
     """The smallest effects that ten blocks show, in a sentence; ``reach`` is the page's own."""
     of_ten = reach.filter(pl.col("blocks") == 10).drop_nulls()
     told = [
-        f"{row['detectable']:.2g} % in {row['seconds']:.0f} s (*{row['step']}*)"
+        f"{row['detectable']:.2g} % in {row['seconds']:.1f} s (*{row['step']}*)"
         for row in of_ten.sort("detectable").iter_rows(named=True)
     ]
     text = f"The smallest effect that ten blocks show four times in five: {', '.join(told)}."

@@ -631,6 +631,6 @@ def test_the_smallest_effect_is_told_in_a_sentence() -> None:
     rows += [("each", 10, 2.0, None)]  # of one block nobody knows how long it takes
     reach = pl.DataFrame(rows, schema=["step", "blocks", "detectable", "seconds"], orient="row")
     assert READING.reach_in_words(reach).data == (
-        "The smallest effect that ten blocks show four times in five: 1.2 % in 4 s (*timed*)."
+        "The smallest effect that ten blocks show four times in five: 1.2 % in 4.4 s (*timed*)."
     )
     assert READING.reach_in_words(reach.head(0)).data == ""
