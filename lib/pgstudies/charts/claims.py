@@ -140,8 +140,13 @@ def _sentence(text: str, row: Mapping[str, Any]) -> str:
     bounds = [row[name] for name in ("low", "high") if row.get(name)]
     if not bounds or not row["published_ratio"] or not row["verdict"].startswith("holds"):
         return ""
-    near, *_, far = sorted([*bounds, *bounds], key=lambda bound: abs(math.log(bound)))
-    figures = {"published": row["published_ratio"], "now": row["ratio"], "low": near, "high": far}
+    bounds.sort(key=lambda bound: abs(math.log(bound)))
+    figures = {
+        "published": row["published_ratio"],
+        "now": row["ratio"],
+        "low": bounds[0],
+        "high": bounds[-1],
+    }
     times = {name: ratio_text(max(value, 1 / value)) for name, value in figures.items()}
     percent = {f"{name}_percent": ratio_text(100 * abs(v - 1)) for name, v in figures.items()}
     told = text.format(**times, **percent).removesuffix(".")
