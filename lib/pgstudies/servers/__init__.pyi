@@ -10,6 +10,7 @@ from .facts import digest_of as digest_of
 from .facts import examined as examined
 from .facts import identity as identity
 from .facts import server_facts as server_facts
+from .foreign import foreign_session as foreign_session
 from .leftovers import directory_lock as directory_lock
 from .leftovers import remove as remove
 from .leftovers import sweep as sweep

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
 
 from ..addresses import explain, write_uri
-from ..errors import CannotRun, ServerError, SpaceError
+from ..errors import CannotRun, ServerError, SpaceError, StudyError
 from ..programs.installations import find_pgbench
 from ._base import NO_PGBENCH, Capabilities, Right, ServerBase
 from ._places import DatabasePlace, SchemaPlace
-from .settings import merged, sort_settings, startup_options
+from .foreign import foreign_session
+from .settings import merged, sort_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,9 +31,6 @@ _log = logging.getLogger(__name__)
 
 OLDEST_RUNNING = 130000
 """The oldest server of somebody else's: our own place there is made in the SQL of 13."""
-
-
-_CONNECT_TIMEOUT_S = 10
 
 
 _EXTENSIONS = ["pg_stat_statements", "pg_buffercache"]
@@ -53,6 +50,33 @@ _MISSING: dict[Right, str] = {
 """What an external server may lack; the first five always."""
 
 
+# A database that is ours, too, is no reason: it is swept, or another run's.
+_TOO_MUCH = r"""
+    SELECT why
+    FROM pg_roles r,
+    LATERAL (VALUES
+        (1, rolsuper, 'is a superuser'),
+        (2, rolcreaterole, 'may create roles'),
+        (3, rolreplication, 'may replicate'),
+        (4, rolbypassrls, 'is not bound by row security'),
+        (5, NOT rolcreatedb, 'may not create a database'),
+        (6, EXISTS (
+            SELECT FROM pg_roles p
+            WHERE p.rolname IN ('pg_execute_server_program', 'pg_read_server_files',
+                                'pg_write_server_files')
+              AND pg_has_role(r.oid, p.oid, 'MEMBER')
+        ), 'may run programs or reach files'),
+        (7, EXISTS (
+            SELECT FROM pg_database d
+            WHERE pg_has_role(r.oid, d.datdba, 'MEMBER')
+              AND d.datname !~ '^pgstudies_[0-9a-f]{16}(_[0-9]+)?$'
+        ), 'owns a database')
+    ) AS x (place, is_so, why)
+    WHERE r.rolname = session_user AND NOT (place > 1 AND rolsuper) AND is_so
+    ORDER BY place
+"""
+
+
 class DsnServer(ServerBase):
     """A server reached by a DSN, with libpq's own variables and ~/.pgpass behind it.
 
@@ -60,7 +84,8 @@ class DsnServer(ServerBase):
     No setting of the server is changed: ``settings`` are set for our sessions where the role may,
     and are listed in ``unmet_settings`` where it may not.
 
-    Raises ServerError when the server does not answer, is too old, read-only, or grants neither.
+    Raises ServerError when the server does not answer, is too old, read-only, or grants neither,
+    and StudyError where an ``unprivileged`` one is wanted and the role could do harm elsewhere.
     """
 
     def __init__(
@@ -68,6 +93,7 @@ class DsnServer(ServerBase):
         address: Address,
         *,
         settings: Mapping[str, str] = {},
+        unprivileged: bool = False,
         like: DsnServer | None = None,
     ) -> None:
         super().__init__()
@@ -83,6 +109,8 @@ class DsnServer(ServerBase):
         self._keeper = self._connect({})
         try:
             self._look_at_server()
+            if unprivileged:
+                self._require_unprivileged()
             self._settings, self.unmet_settings = self._base_settings(settings)
             if like is None:
                 DatabasePlace.sweep(self._keeper)
@@ -201,19 +229,7 @@ class DsnServer(ServerBase):
             self._keeper.close()
 
     def _connect(self, settings: Mapping[str, str], **kwargs: Any) -> psycopg.Connection[TupleRow]:
-        options = [self._parts.get("options") or os.environ.get("PGOPTIONS", "")]
-        options.append(startup_options(settings))
-        arguments: dict[str, Any] = {
-            "autocommit": True,
-            "application_name": "pgstudies",
-            "options": " ".join(filter(None, options)),
-        }
-        if "connect_timeout" not in self._parts and "PGCONNECT_TIMEOUT" not in os.environ:
-            arguments["connect_timeout"] = _CONNECT_TIMEOUT_S
-        try:
-            return psycopg.connect(make_conninfo(**self._parts), **(arguments | kwargs))
-        except psycopg.Error as error:
-            raise explain(error, self.spec) from error
+        return foreign_session(self._parts, self.spec, settings, **kwargs)
 
     def _look_at_server(self) -> None:
         """Note what the server is; raises ServerError for one that cannot be used."""
@@ -238,6 +254,16 @@ class DsnServer(ServerBase):
             WHERE name IN ('idle_session_timeout', 'statement_timeout', 'lock_timeout')
             """
         )
+
+    def _require_unprivileged(self) -> None:
+        """Raise StudyError where what others wrote could do harm with the rights of our role."""
+        too_much = self._keeper.execute(_TOO_MUCH).fetchall()
+        if too_much:
+            raise StudyError(
+                f"What comes from others would run with the rights of {self._keeper.info.user} on "
+                f"{self.spec}, which {', '.join(why for (why,) in too_much)}: give the address of "
+                f"a role that has CREATEDB, no more rights, and no database of its own."
+            )
 
     def _make_place(self) -> DatabasePlace | SchemaPlace:
         if self._may_create_databases():

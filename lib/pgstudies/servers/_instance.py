@@ -39,6 +39,13 @@ _ROOM_BYTES = 1_000_000
 _MAP = "pgstudies"
 
 
+SUPERUSER = "postgres"
+
+
+GUEST = "pgstudies_guest"
+"""The role without rights that whatever comes from others is loaded and run by."""
+
+
 # Runs when nobody holds the other end of its standard input any more: neither we, by whatever
 # death, nor initdb, whose servers would leave their shared memory behind if their files went first.
 # $1 is the instance's directory, $2 that of its socket; the last line read is the process number of
@@ -206,10 +213,11 @@ class Instance:
         # A password would be no safer and would have to be handed to every client: initdb itself
         # fails for an account without a name, so the kernel can always tell the server who we are.
         name = client_name().replace('"', '""')
-        self.hba.write_text(
-            f"local all postgres peer map={_MAP}\nhost all all all reject\n", encoding="utf-8"
-        )
-        self.ident.write_text(f'{_MAP} "{name}" postgres\n', encoding="utf-8")
+        roles = (SUPERUSER, GUEST)
+        local = "".join(f"local all {role} peer map={_MAP}\n" for role in roles)
+        self.hba.write_text(f"{local}host all all all reject\n", encoding="utf-8")
+        known = "".join(f'{_MAP} "{name}" {role}\n' for role in roles)
+        self.ident.write_text(known, encoding="utf-8")
         for file in (self.hba, self.ident):
             file.chmod(0o644)  # for the server's account, which cannot change it
 

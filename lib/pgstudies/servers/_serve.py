@@ -30,20 +30,23 @@ def serve(
     settings: Mapping[str, str] = {},
     cpu: int | None = None,
     limits: Limits | None = None,
+    unprivileged: bool = False,
 ) -> Server:
     """The server that ``spec`` names, ready for use, as a context manager.
 
     ``spec`` is ``embedded``, a release such as ``9.6``, which is fetched if need be, a directory of
     binaries or a ``postgresql://`` DSN.
     ``settings`` are the study's, in every state.  ``cpu`` is the core to keep a managed server on;
-    a running server stays where it is.  ``limits`` has it ready for ``limited``.  What stands in
-    for the embedded server is told on stderr.
+    a running server stays where it is.  ``limits`` has it ready for ``limited``.  ``unprivileged``
+    is for what comes from others, who get no right that could do harm beyond our own database.
+    What stands in for the embedded server is told on stderr.
 
-    Raises StudyError for any other word, and ServerError for a server that cannot be used.
+    Raises StudyError for any other word, and for an address whose role has rights that an
+    unprivileged one may not have; ServerError for a server that cannot be used.
     """
     address = Address.parse(spec)
     if address.is_dsn:
-        return DsnServer(address, settings=settings)
+        return DsnServer(address, settings=settings, unprivileged=unprivileged)
     if is_release(spec):
         spec = find_release(spec).name
     elif spec != EMBEDDED and os.sep not in spec and not is_directory(spec):
@@ -55,7 +58,14 @@ def serve(
     binaries = find_binaries(spec)
     if binaries.stands_in:
         _say_once(f"Using {binaries.version_text}, {binaries.source}: {binaries.stands_in}.")
-    return ManagedServer(binaries, spec=spec, settings=settings, cpu=cpu, limits=limits)
+    return ManagedServer(
+        binaries,
+        spec=spec,
+        settings=settings,
+        cpu=cpu,
+        limits=limits,
+        unprivileged=unprivileged,
+    )
 
 
 @functools.cache

@@ -21,7 +21,7 @@ from ..programs.locales import locale_environment
 from ..programs.slow_disk import SlowDisk
 from ..programs.versions import wal_directory
 from ._base import NO_PGBENCH, Capabilities, Right, ServerBase
-from ._instance import PORT, Instance
+from ._instance import GUEST, PORT, SUPERUSER, Instance
 from ._postmaster import Postmaster, StartError
 from ._snapshots import drop_recycled_wal, mirror, require_space, size_bytes
 from .settings import BLOCK_BYTES, merged, setting_bytes
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
 DATABASE = "pgstudies"
 
 
-SUPERUSER = "postgres"
-
-
 _QUIET = {"bgwriter_lru_maxpages": "0", "wal_writer_delay": "10s"}
 """Unless a study sets them: nine idle servers would else wake eighty times a second, and what these
 processes do late for one arm would fall into the turns of another."""
@@ -54,6 +51,10 @@ _PRELOAD = "shared_preload_libraries"
 
 
 _EXTENSIONS = (_PRELOADED, "pg_buffercache")
+
+
+_MONITOR_ROLE, _CHECKPOINT_ROLE = 100000, 150000
+"""From here on there is a role that may see what the server counts, and one for CHECKPOINT."""
 
 
 _NO_PG_CHECKSUMS = "there is no pg_checksums beside initdb, as before 12 and in fetched releases"
@@ -70,7 +71,9 @@ class ManagedServer(ServerBase):
 
     ``settings`` stand on its command line; those that the release does not know are listed in
     ``unmet_settings``.  ``cpu`` is the core that the server and all its processes are kept on.
-    ``limits`` says how ``limited`` is to make its disk slow and its memory small.
+    ``limits`` says how ``limited`` is to make its disk slow and its memory small.  One that is
+    ``unprivileged`` is for what comes from others: everybody but ``as_superuser`` gets a role that
+    may make what it likes in our database, and can reach no other, no file and no program.
     Raises ServerError when it does not start, SpaceError when its directory cannot be written.
     """
 
@@ -84,10 +87,12 @@ class ManagedServer(ServerBase):
         settings: Mapping[str, str] = {},
         cpu: int | None = None,
         limits: Limits | None = None,
+        unprivileged: bool = False,
         like: ManagedServer | None = None,
     ) -> None:
         super().__init__()
         self.spec = spec
+        self.role = GUEST if unprivileged else SUPERUSER
         self.binaries = binaries
         self._programs: Binaries
         self._libraries: dict[str, str]
@@ -142,7 +147,12 @@ class ManagedServer(ServerBase):
         With ``own_programs`` it runs from a copy of them.  Close it before this one.
         """
         made = ManagedServer(
-            self.binaries, spec=self.spec, cpu=self._cpu, limits=self.limits, like=self
+            self.binaries,
+            spec=self.spec,
+            cpu=self._cpu,
+            limits=self.limits,
+            unprivileged=self.role == GUEST,
+            like=self,
         )
         if own_programs:
             try:
@@ -243,7 +253,7 @@ class ManagedServer(ServerBase):
         self.start(more)
 
     def connect(self, **kwargs: Any) -> psycopg.Connection[TupleRow]:
-        """A new connection as superuser to our own database, in autocommit mode."""
+        """A new connection as our role to our own database, in autocommit mode."""
         postmaster = self._running()
         arguments: dict[str, Any] = {"autocommit": True, "application_name": "pgstudies"}
         with without_pg_variables():
@@ -255,6 +265,13 @@ class ManagedServer(ServerBase):
                 raise ServerError(f"The server does not let us in: {error}") from error
         self._connections.add(connection)
         return connection
+
+    def as_superuser(self, dbname: str = "postgres") -> psycopg.Connection[TupleRow]:
+        """A session of the superuser's, in a database that nobody else gets into.
+
+        In any other ``dbname`` it finds by name only what belongs to the server itself.
+        """
+        return self.connect(user=SUPERUSER, dbname=dbname, options="-c search_path=")
 
     def restore(
         self, state: str, build: Callable[[], None], settings: Mapping[str, str] = {}
@@ -364,7 +381,7 @@ class ManagedServer(ServerBase):
         return {
             "PGHOST": str(self._instance.socket),
             "PGPORT": str(PORT),
-            "PGUSER": SUPERUSER,
+            "PGUSER": self.role,
             "PGDATABASE": DATABASE,
         }
 
@@ -428,15 +445,19 @@ class ManagedServer(ServerBase):
             self._postmaster = self._launch({"fsync": "off"})
         except StartError as error:
             raise ServerError(f"{self.version_text} does not start: {error}") from error
-        with self.connect(dbname="postgres") as connection:
+        with self.as_superuser() as connection:
             known = connection.execute("SELECT lower(name) FROM pg_settings").fetchall()
             found = connection.execute("SELECT name FROM pg_available_extensions").fetchall()
             connection.execute("CREATE DATABASE pgstudies")
+            if self.role == GUEST:
+                make_guest(connection)
         contrib = frozenset(name for (name,) in found)
-        with self.connect() as connection:
+        with self.connect(user=SUPERUSER) as connection:
             for extension in contrib.intersection(_EXTENSIONS):
                 name = sql.Identifier(extension)
                 connection.execute(sql.SQL("CREATE EXTENSION IF NOT EXISTS {}").format(name))
+            if self.role == GUEST:
+                open_to_guest(connection)
         self._empty = self._pack("empty")
         return frozenset(name for (name,) in known), contrib
 
@@ -477,6 +498,10 @@ class ManagedServer(ServerBase):
                 f"they are linked statically, or the cache is on a file system without programs"
             )
         missing |= {"limits": no_limits} if no_limits else {}
+        if self.role == GUEST:
+            missing["superuser"] = "what comes from others is not run by a superuser"
+            if self.version < _CHECKPOINT_ROLE:
+                missing["checkpoint"] = "before 15 only a superuser may run CHECKPOINT"
         return Capabilities(missing, contrib, pgbench)
 
     def _launch(self, settings: Mapping[str, str]) -> Postmaster:
@@ -498,7 +523,7 @@ class ManagedServer(ServerBase):
             self._instance.log,
             merged(settings, ours),
             version=self.version,
-            address=make_conninfo(**self._address("postgres")),
+            address=make_conninfo(**(self._address("postgres") | {"user": SUPERUSER})),
             account=self._account,
             environment=environment,
             cpu=self._cpu,
@@ -541,7 +566,29 @@ class ManagedServer(ServerBase):
 
     def _address(self, database: str) -> dict[str, Any]:
         address = {"host": str(self._instance.socket), "port": PORT}
-        return address | {"user": SUPERUSER, "dbname": database}
+        return address | {"user": self.role, "dbname": database}
+
+
+def make_guest(connection: psycopg.Connection[TupleRow]) -> None:
+    """Make the role without rights; it gets into no database that is there but ours."""
+    version, guest = connection.info.server_version, sql.Identifier(GUEST)
+    connection.execute(sql.SQL("CREATE ROLE {} LOGIN").format(guest))
+    for name, since in (("pg_monitor", _MONITOR_ROLE), ("pg_checkpoint", _CHECKPOINT_ROLE)):
+        if version >= since:
+            connection.execute(sql.SQL("GRANT {} TO {}").format(sql.Identifier(name), guest))
+    for database in ("postgres", "template1"):
+        closed = sql.SQL("REVOKE ALL ON DATABASE {} FROM PUBLIC").format(sql.Identifier(database))
+        connection.execute(closed)
+
+
+def open_to_guest(connection: psycopg.Connection[TupleRow]) -> None:
+    """Let the role without rights make what it likes in this database.
+
+    The database itself stays the superuser's: its owner could choose settings for our sessions.
+    """
+    database, guest = sql.Identifier(connection.info.dbname), sql.Identifier(GUEST)
+    connection.execute(sql.SQL("GRANT ALL ON DATABASE {} TO {}").format(database, guest))
+    connection.execute(sql.SQL("ALTER SCHEMA public OWNER TO {}").format(guest))
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
