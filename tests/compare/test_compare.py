@@ -31,7 +31,7 @@ from pgstudies.compare.plan import (
     forecast_of,
 )
 from pgstudies.compare.report import request_in, write_report
-from pgstudies.compare.request import Request, read_settings, share_cores_alike, side
+from pgstudies.compare.request import Request, share_cores_alike, side
 from pgstudies.compare.result import Result, exit_code, result_of, undecided, with_guards
 from pgstudies.compare.text import COLUMNS, as_text, noise, seconds
 from pgstudies.errors import StudyError
@@ -40,6 +40,7 @@ from pgstudies.measuring._design import planned
 from pgstudies.orders import Orders
 from pgstudies.records import write_whole
 from pgstudies.records.reading import SAMPLES_SCHEMA
+from pgstudies.servers import read_settings
 from tests.machines import GOOD, after_others
 from tests.made_up import info, samples, swept_info
 

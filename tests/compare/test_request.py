@@ -17,14 +17,13 @@ from pgstudies.compare.report import request_in
 from pgstudies.compare.request import (
     Request,
     optimisation,
-    read_settings,
     reason_too_old,
     require_alike_builds,
     side,
 )
 from pgstudies.errors import StudyError
 from pgstudies.measuring import Side
-from pgstudies.servers import refused, require_wellformed, serve
+from pgstudies.servers import read_settings, refused, require_wellformed, serve
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,8 +14,7 @@ from pgstudies.errors import SpaceError, StudyError
 from pgstudies.measuring import foreseen
 from pgstudies.paths import BOOK, records_dir
 from pgstudies.rooms import find_room
-from pgstudies.servers import serve
-from pgstudies.servers.managed import SUPERUSER
+from pgstudies.servers import SUPERUSER, serve
 from pgstudies.studies._plan import studies
 from pgstudies.studies.parameters import declared
 from pgstudies.studies.run import run_study

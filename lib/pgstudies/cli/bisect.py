@@ -416,18 +416,18 @@ def find_unit(name: str) -> Unit:
 def _statement(directory: str, name: str) -> Unit:
     """A workload's statement as a unit of work; raises as ``find_unit`` does."""
     from ..addresses import EMBEDDED
-    from ..studies import beside
+    from ..workload import statement_units
 
-    found = beside("workload", "counting").units("workload", EMBEDDED, {"directory": directory})
+    found = statement_units("workload", EMBEDDED, {"directory": directory})
     known: dict[str, Unit] = {unit.name: unit for unit in found}
     return known[_only(name, known, "statement")]
 
 
 def _script(directory: str, name: str) -> str:
     """The name of a workload's script; raises as ``find_unit`` does."""
-    from ..studies import beside
+    from ..workload import read_workload
 
-    scripts = beside("workload", "scripts").read_workload(directory).scripts
+    scripts = read_workload(directory).scripts
     return _only(name, [script.name for script in scripts], "script")
 
 

@@ -197,7 +197,7 @@ def compare(  # noqa: D103  (its help is above)
         from ..compare.request import Request, reason_too_old, share_cores_alike
         from ..compare.request import side as read_side
         from ..rooms import rooms
-        from ..studies import beside
+        from ..workload import read_workload
 
         parameters = assignments(parameter or [])
         _require_unset(parameters)
@@ -208,7 +208,7 @@ def compare(  # noqa: D103  (its help is above)
             studies = list(rooms("workload"))
             if not workload.startswith("pgbench:"):
                 workload = str(Path(workload).expanduser().absolute())
-            beside("workload", "scripts").read_workload(workload)  # what is wrong there, now
+            read_workload(workload)  # what is wrong there, now
             parameters = {**parameters, "directory": workload}
         side = partial(read_side, allowed=allow_setting or [], leave_out=leave_out)
         before = side(

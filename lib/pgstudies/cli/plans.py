@@ -80,8 +80,8 @@ def plans(
       1    a query gets another plan
       2    no other plan, and some query could not be judged; or the request is wrong
     """  # noqa: D301
-    from ..compare.request import read_settings
     from ..plans import as_text, foresee, opened, queries_in, top_queries, write_report
+    from ..servers import read_settings
 
     if report is not None and (report.suffix != ".html" or not report.absolute().parent.is_dir()):
         raise StudyError(f"The report must be a file named *.html in a directory, not {report}.")

@@ -15,7 +15,13 @@ from ..measuring import Comparison, Side
 from ..programs import find_binaries, find_release, is_release, releases
 from ..programs.versions import has_io_workers, parse_version
 from ..rooms import rooms
-from ..servers import ENDANGERS_DATA, refused, require_allowable, require_wellformed
+from ..servers import (
+    ENDANGERS_DATA,
+    read_settings,
+    refused,
+    require_allowable,
+    require_wellformed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -269,9 +275,6 @@ def _side_in(values: object, name: str) -> Side:
     return Side(str(server), known)
 
 
-_SETTING = re.compile(r"\s*([A-Za-z_][\w.$]*)\s*(?:=|\s)\s*('(?:[^']|'')*'|[^#'\s]\S*)\s*(?:#.*)?")
-
-
 _LONGEST_PATH = 4000
 
 
@@ -342,30 +345,3 @@ def _without_refused(
     if not kept:
         raise StudyError(f"{file} has no settings but those left out.")
     return kept
-
-
-def read_settings(file: Path) -> dict[str, str]:
-    """The settings of a file in the form of postgresql.conf, by lower-case name.
-
-    Raises StudyError for a line that is none, and for a file without any.
-    """
-    settings: dict[str, str] = {}
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise StudyError(f"{file} cannot be read as a file of settings: {error}.") from None
-    for number, line in enumerate(lines, start=1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        found = _SETTING.fullmatch(line)
-        if found is None:
-            raise StudyError(
-                f"{file}, line {number}: write settings as in postgresql.conf, name = value."
-            )
-        name, value = found.groups()
-        if value.startswith("'"):
-            value = value[1:-1].replace("''", "'")
-        settings[name.lower()] = value
-    if not settings:
-        raise StudyError(f"{file} holds no setting.")
-    return require_wellformed(settings, str(file))

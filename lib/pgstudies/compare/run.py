@@ -15,8 +15,8 @@ from ..errors import NotebookError, StudyError
 from ..orders import Orders, Replies
 from ..rooms import rooms
 from ..servers import place_for_states
-from ..studies import beside
 from ..studies.run import run_study
+from ..workload import statement_units
 from .counted import counted
 from .measured import read_measured
 from .plan import (
@@ -153,9 +153,7 @@ def _counts(request: Request) -> Counted:
         unit
         for study in request.studies
         if study in rooms("workload")
-        for unit in beside(study, "counting").units(
-            study, request.baseline.server, request.parameters
-        )
+        for unit in statement_units(study, request.baseline.server, request.parameters)
         if (request.case or "") in unit.name
     ]
     if request.blocks is not None and request.minutes is None:

@@ -75,6 +75,7 @@ class Counter:
         self._show = show
         self._advance = advance
         self._server: ManagedServer | None = None
+        self._is_unprivileged = False
 
     def __enter__(self) -> Self:
         return self
@@ -138,11 +139,14 @@ class Counter:
         no_locale = reason_no_locale(unit.locale) if unit.locale else None
         if no_locale:
             raise CannotRun(no_locale)
+        if self._server is not None and self._is_unprivileged != unit.unprivileged:
+            self._server.close()
+            self._server = None
         if self._server is None:
             self._show("starting a server")
-            server = serve(self.spec, settings=SETTINGS)
+            server = serve(self.spec, settings=SETTINGS, unprivileged=unit.unprivileged)
             assert isinstance(server, ManagedServer)
-            self._server = server
+            self._server, self._is_unprivileged = server, unit.unprivileged
         server = self._server
 
         def build_state() -> None:

@@ -40,6 +40,7 @@ class Unit:
         load: What loads tables into a server's database before ``prepare`` is run.
         loaded: A checksum of what it loads.
         query: Of a workload's statement, the statement itself, of which there may be a plan.
+        unprivileged: Whether a role without rights loads and prepares it.
 
     """
 
@@ -60,6 +61,7 @@ class Unit:
     load: Callable[[Server], None] | None = field(default=None, compare=False)
     loaded: str = ""
     query: str = field(default="", compare=False)
+    unprivileged: bool = False
 
     def __post_init__(self) -> None:
         small, large = self.sizes
@@ -80,7 +82,8 @@ class Unit:
     def state(self) -> str:
         """A name for what has to be there before, the same for units that need the same."""
         sizes = self.sizes if self.prepare else ()
-        return repr((self.prepare, sizes, self.extension, self._holders, self.loaded))
+        role = ["unprivileged"] if self.unprivileged else []
+        return repr((self.prepare, sizes, self.extension, self._holders, self.loaded, *role))
 
     @property
     def _holders(self) -> tuple[int, int]:

@@ -79,6 +79,7 @@ def measure(
     pin: bool = True,
     limits: Limits | None = None,
     not_compared: Sequence[str] = (),
+    unprivileged: bool = False,
 ) -> Record:
     """Run every arm in every block and return the record; a run cut short is continued.
 
@@ -93,7 +94,8 @@ def measure(
     not where two servers are compared.  With ``pin``, client and managed servers share one core.
     ``limits`` says what ``limited`` is to limit them by.  ``not_compared`` are the steps, or
     "step, case", that a comparison of two servers leaves out, as those that only warm up what
-    follows.
+    follows.  An ``unprivileged`` study prepares and measures by a role that can do no harm beyond
+    its own database, for what it runs may come from others.
 
     What to do instead of a plain run (analyse a record, measure one block, compare two servers) is
     in the environment: see ``orders``.  While another measurement runs on this host, it is waited
@@ -113,7 +115,9 @@ def measure(
     with _interruptible(), ExitStack() as stack:
         stack.enter_context(only_one_here(f"the study {study}"))
         findings = _look_around()
-        start = partial(serve, settings=settings, cpu=core, limits=limits)
+        start = partial(
+            serve, settings=settings, cpu=core, limits=limits, unprivileged=unprivileged
+        )
         own = start(orders.server_for(parameters["server"]))
         stack.enter_context(own)
         roots, errors = roots_of(design.arms, own, start, stack)

@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 
 from ..errors import ServerError, StudyError, require
+from ..files import says_full
 from ..programs import client_environment, run_client
 from ._sessions import reason_no_room, wait_for_end
 
@@ -127,8 +128,8 @@ def pgbench(
 
     Returns pgbench's log, one row per transaction: client (from 0), transaction (from 1) and
     latency_s, from before its first statement to its last answer.  Raises CannotRun where there is
-    no pgbench or no room for so many ``clients``, ServerError when the server goes away, StudyError
-    when pgbench does not take the script.
+    no pgbench or no room for so many ``clients``, ServerError when the server goes away, SpaceError
+    when its disk is full, StudyError when pgbench does not take the script.
     """
     trial.server.capabilities.require("pgbench")
     require(reason_no_room(trial.server, clients) if clients > 1 else None)
@@ -220,7 +221,7 @@ def statements_sent(
         command = _command(trial, directory, script, variables)
         command += ["-t", "1", "-M", "simple", "-r", "--debug", f"--random-seed={seed}"]
         done = run_client(command, trial.server.environment())
-    _check(done.returncode, done.stderr, script)
+    _check(trial, done.returncode, done.stderr, script)
     sent = _SENT.findall(done.stderr)
     names = [name for name, _ in statement_times(done.stdout, script)]
     if len(sent) == 1 == len(names):
@@ -276,7 +277,7 @@ def _ended(trial: Trial, process: subprocess.Popen[str], script: str) -> str:
     """Let pgbench end, and give what it says; raises the error that it tells."""
     trial.observe(_RELEASE)
     said, complaints = process.communicate()
-    _check(process.returncode, complaints, script, head=_HEAD)
+    _check(trial, process.returncode, complaints, script, head=_HEAD)
     return said
 
 
@@ -342,7 +343,7 @@ def command_lines(script: str) -> list[int]:
         place = command.end() if command else len(script)
 
 
-def _check(status: int, complaints: str, script: str, *, head: str = "") -> None:
+def _check(trial: Trial, status: int, complaints: str, script: str, *, head: str = "") -> None:
     """Raise what a pgbench that failed complains of, with the line as the script has it.
 
     ``head`` is what was put before it.
@@ -352,6 +353,8 @@ def _check(status: int, complaints: str, script: str, *, head: str = "") -> None
     said = complaints.strip().splitlines() or ["it said nothing"]
     trouble = next((line for line in said if "error:" in line or "ERROR:" in line), said[-1])
     trouble = trouble.removeprefix("pgbench: ").removeprefix("error: ")
+    if says_full(complaints):
+        raise trial.server.no_space(trouble)
     before = head.count("\n")
     trouble = _PLACE.sub(lambda line: f"script.sql:{int(line[1]) - before}", trouble)
     aborted, lines = _ABORTED.search(complaints), command_lines(head + script)

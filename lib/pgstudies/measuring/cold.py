@@ -46,7 +46,8 @@ def reason_not_cold(server: Server) -> str | None:
 
 def can_evict(server: Server) -> bool:
     """Whether shared buffers can be emptied without a restart (PostgreSQL 17, pg_buffercache)."""
-    return server.version >= EVICTS_BUFFERS and "pg_buffercache" in server.capabilities.contrib
+    able = server.version >= EVICTS_BUFFERS and server.capabilities.has("superuser")
+    return able and "pg_buffercache" in server.capabilities.contrib
 
 
 def evict(connection: psycopg.Connection[TupleRow], tables: list[str]) -> None:

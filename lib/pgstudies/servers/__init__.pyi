@@ -1,5 +1,6 @@
 from ._base import Capabilities as Capabilities
 from ._base import Right as Right
+from ._instance import SUPERUSER as SUPERUSER
 from ._instance import Instance as Instance
 from ._instance import place_for_states as place_for_states
 from ._serve import Server as Server
@@ -18,8 +19,11 @@ from .limits import Limits as Limits
 from .limits import accounted as accounted
 from .limits import limited as limited
 from .managed import ManagedServer as ManagedServer
+from .managed import harmless_extensions as harmless_extensions
+from .managed import open_to_guest as open_to_guest
 from .settings import ENDANGERS_DATA as ENDANGERS_DATA
 from .settings import merged as merged
+from .settings import read_settings as read_settings
 from .settings import reason_not_settable as reason_not_settable
 from .settings import refused as refused
 from .settings import require_allowable as require_allowable

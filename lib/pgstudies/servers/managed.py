@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ from ._snapshots import drop_recycled_wal, mirror, require_space, size_bytes
 from .settings import BLOCK_BYTES, merged, setting_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from psycopg.rows import TupleRow
@@ -55,6 +56,10 @@ _EXTENSIONS = (_PRELOADED, "pg_buffercache")
 
 _MONITOR_ROLE, _CHECKPOINT_ROLE = 100000, 150000
 """From here on there is a role that may see what the server counts, and one for CHECKPOINT."""
+
+
+_TRUSTS_EXTENSIONS = 130000
+"""From here on an extension may say that everybody may have it."""
 
 
 _NO_PG_CHECKSUMS = "there is no pg_checksums beside initdb, as before 12 and in fetched releases"
@@ -579,6 +584,29 @@ def make_guest(connection: psycopg.Connection[TupleRow]) -> None:
     for database in ("postgres", "template1"):
         closed = sql.SQL("REVOKE ALL ON DATABASE {} FROM PUBLIC").format(sql.Identifier(database))
         connection.execute(closed)
+
+
+_HARMLESS = re.split(
+    r"\s+",
+    "bloom btree_gin btree_gist citext cube dict_int earthdistance fuzzystrmatch hstore intarray "
+    "isn lo ltree pg_stat_statements pg_trgm pgcrypto plpgsql postgis seg tablefunc "
+    "tsm_system_rows tsm_system_time unaccent uuid-ossp vector",
+)
+"""Extensions that reach no file, no program and no other server; before 13 none says so itself."""
+
+
+def harmless_extensions(
+    connection: psycopg.Connection[TupleRow], wanted: Iterable[str]
+) -> list[str]:
+    """Those that are installed here and that others may have in a database of theirs."""
+    version = connection.info.server_version
+    trusted = "trusted" if version >= _TRUSTS_EXTENSIONS else "false"
+    query = f"""
+        SELECT DISTINCT name FROM pg_available_extension_versions
+        WHERE name = ANY (%s) AND (name = ANY (%s) OR {trusted}) ORDER BY name
+    """  # noqa: S608  (one of two words)
+    rows = connection.execute(query.encode(), [list(wanted), _HARMLESS]).fetchall()
+    return [name for (name,) in rows]
 
 
 def open_to_guest(connection: psycopg.Connection[TupleRow]) -> None:

@@ -11,6 +11,7 @@ from ..errors import CannotRun, StudyError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+    from pathlib import Path
 
     from psycopg.rows import TupleRow
 
@@ -71,6 +72,9 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*(\.[A-Za-z_][A-Za-z0-9_$]*)*")
 
 
 _LONGEST_VALUE = 10_000
+
+
+_SETTING = re.compile(r"\s*([A-Za-z_][\w.$]*)\s*(?:=|\s)\s*('(?:[^']|'')*'|[^#'\s]\S*)\s*(?:#.*)?")
 
 
 # How a managed server is reached and where its files are is ours; the others are no settings.
@@ -137,6 +141,33 @@ def require_wellformed(settings: Mapping[str, object], where: str) -> dict[str, 
             )
         found[name.lower()] = value
     return found
+
+
+def read_settings(file: Path) -> dict[str, str]:
+    """The settings of a file in the form of postgresql.conf, by lower-case name.
+
+    Raises StudyError for a line that is none, and for a file without any.
+    """
+    settings: dict[str, str] = {}
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise StudyError(f"{file} cannot be read as a file of settings: {error}.") from None
+    for number, line in enumerate(lines, start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        found = _SETTING.fullmatch(line)
+        if found is None:
+            raise StudyError(
+                f"{file}, line {number}: write settings as in postgresql.conf, name = value."
+            )
+        name, value = found.groups()
+        if value.startswith("'"):
+            value = value[1:-1].replace("''", "'")
+        settings[name.lower()] = value
+    if not settings:
+        raise StudyError(f"{file} holds no setting.")
+    return require_wellformed(settings, str(file))
 
 
 def same_value(wanted: str, actual: str, vartype: str, unit: str | None) -> bool:

@@ -7,10 +7,11 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from pgstudies.compare.request import read_settings
-from pgstudies.errors import CannotRun, StudyError
-from pgstudies.programs import find_pgbench, run_client
-from pgstudies.servers import refused
+from ..errors import CannotRun, StudyError
+from ..programs import find_pgbench, run_client
+from ..servers import read_settings, refused
+from .schema import contents
+from .statements import Command, Lines
 
 SCHEMA = ("schema.sql", "schema.dump", "schema")
 """A script of psql, a dump in custom format, one in directory format: the first that is there."""
@@ -22,13 +23,15 @@ BUILT_IN = "pgbench:"
 
 _NAME = re.compile(r"^--[ \t]*name:[ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
 
-_COMMAND = re.compile(r"^[ \t]*\\(\w+)", re.MULTILINE)
-
-_REFUSED = {
-    "sleep": "it would be the time that is measured",
-    "shell": "it runs a program",
-    "setshell": "it runs a program",
+_COMMANDS = {"aset", "elif", "else", "endif", "gset", "if", "set"} | {
+    f"{word}pipeline" for word in ("start", "sync", "end")
 }
+"""Those of pgbench that a script may use."""
+
+_SLEEP = "it would be the time that is measured"
+
+_SHELL = re.compile(r"\\[\W_]*(?:set)?shell", re.IGNORECASE)
+"""pgbench's own commands that run a program, wherever they stand, for a shell reads the rest."""
 
 _PLACE = re.compile(r"script\.sql:(\d+): ")
 
@@ -61,6 +64,7 @@ class Workload:
         scripts: What is measured, in the order of the files' names.
         settings: Of ``settings.conf``, by name.
         ignored: The names of what is neither.
+        included: What the schema reads besides itself.
 
     """
 
@@ -68,25 +72,18 @@ class Workload:
     scripts: list[Script]
     settings: dict[str, str]
     ignored: list[str]
+    included: tuple[Path, ...] = ()
 
     @property
     def digest(self) -> str:
         """A checksum of everything that a run depends on."""
         schema, digest = self.schema, hashlib.sha256()
-        files = (
-            []
-            if schema is None
-            else [schema, *sorted(schema.glob("*.dat*"))]
-        )
-        for file in files:
+        files = [] if schema is None else [schema, *sorted(schema.glob("*.dat*"))]
+        for file in [*files, *self.included]:
             if file.is_file():
                 with file.open("rb") as content:
-                    digest.update(
-                        hashlib.file_digest(content, "sha256").digest()
-                    )
-        digest.update(
-            repr([(s.name, s.text) for s in self.scripts]).encode()
-        )
+                    digest.update(hashlib.file_digest(content, "sha256").digest())
+        digest.update(repr([(s.name, s.text) for s in self.scripts]).encode())
         return digest.hexdigest()[:16]
 
 
@@ -94,8 +91,8 @@ def read_workload(directory: str | Path) -> Workload:
     """The workload of a directory, or ``pgbench:`` and the name of one of its own scripts.
 
     Raises StudyError where there is no such directory, no schema or no script in it, for a file
-    that cannot be read, a command of pgbench's that would not be measured or runs a program, and a
-    setting that reaches out of the server, and a name that pgbench does not know.
+    that cannot be read, a command that would not be measured, runs a program or leaves the
+    database, a setting that reaches out of the server, and a name that pgbench does not know.
     """
     if str(directory).startswith(BUILT_IN):
         return _built_in(str(directory).removeprefix(BUILT_IN))
@@ -107,36 +104,32 @@ def read_workload(directory: str | Path) -> Workload:
             f"There is no workload in {home}: {error.strerror}. `pgstudies new-workload DIR` "
             f"writes one."
         ) from None
-    schema = next(
-        (home / name for name in SCHEMA if (home / name).exists()), None
-    )
+    schema = next((home / name for name in SCHEMA if (home / name).exists()), None)
     if schema is None:
         raise StudyError(
             f"{home} has no schema: put the tables and their rows into schema.sql, or a dump into "
             f"schema.dump (pg_dump --format=custom) or schema/ (--format=directory)."
         )
+    included = [file.resolve() for file in contents(schema).files]
     files = [
         f
         for f in found
-        if f.suffix == ".sql" and f.is_file() and f != schema
+        if f.suffix == ".sql" and f.is_file() and f != schema and f.resolve() not in included
     ]
     scripts = [script for file in files for script in _scripts_of(file)]
     if not scripts:
-        raise StudyError(
-            f"{home} has no script: put a query into a file *.sql beside the schema."
-        )
+        raise StudyError(f"{home} has no script: put a query into a file *.sql beside the schema.")
     names = [script.name for script in scripts]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise StudyError(
-            f"{home} has two scripts called {twice!r}: name one of them otherwise."
-        )
+        raise StudyError(f"{home} has two scripts called {twice!r}: name one of them otherwise.")
     used = {schema, home / SETTINGS, *files}
     return Workload(
         schema,
         scripts,
         _settings(home / SETTINGS),
-        [f.name for f in found if f not in used],
+        [f.name for f in found if f not in used and f.resolve() not in included],
+        tuple(included),
     )
 
 
@@ -152,12 +145,8 @@ def _built_in(name: str) -> Workload:
     shown = run_client([pgbench, f"--show-script={name}"], {})
     if shown.returncode:
         known = run_client([pgbench, "--builtin=list"], {}).stderr
-        names = ", ".join(
-            re.findall(r"^ *([\w-]+): ", known, re.MULTILINE)
-        )
-        raise StudyError(
-            f"pgbench has no script {name!r}; it has {names}."
-        )
+        names = ", ".join(re.findall(r"^ *([\w-]+): ", known, re.MULTILINE))
+        raise StudyError(f"pgbench has no script {name!r}; it has {names}.")
     text = without_comments(shown.stderr) + "\n"
     script = Script(name, text, Path(f"{BUILT_IN}{name}"), 1)
     return Workload(None, [script], {}, [])
@@ -168,13 +157,7 @@ def _scripts_of(file: Path) -> list[Script]:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise StudyError(f"{file} cannot be read: {error}.") from None
-    for command in _COMMAND.finditer(text):
-        if command[1] in _REFUSED:
-            line = text.count("\n", 0, command.start()) + 1
-            raise StudyError(
-                f"{file}, line {line}: \\{command[1]} has no place in a workload, because "
-                f"{_REFUSED[command[1]]}."
-            )
+    _require_harmless(file, text)
     marks = list(_NAME.finditer(text))
     starts = [0, *(mark.end() for mark in marks)]
     ends = [*(mark.start() for mark in marks), len(text)]
@@ -190,6 +173,21 @@ def _scripts_of(file: Path) -> list[Script]:
         for name, start, end in parts
         if without_comments(text[start:end])
     ]
+
+
+def _require_harmless(file: Path, text: str) -> None:
+    """Raise StudyError for a script with a command that runs a program, or is none of pgbench's."""
+    if found := _SHELL.search(text):
+        line = text.count("\n", 0, found.start()) + 1
+        raise _no_place(file, line, found[0].split()[0], "it runs a program")
+    for item in Lines(text.encode().splitlines(keepends=True), file):
+        if isinstance(item, Command) and item.name.lower() not in _COMMANDS:
+            why = _SLEEP if item.name.lower() == "sleep" else "pgbench has no such command"
+            raise _no_place(file, item.line, f"\\{item.name}", why)
+
+
+def _no_place(file: Path, line: int, command: str, why: str) -> StudyError:
+    return StudyError(f"{file}, line {line}: {command} has no place in a workload, because {why}.")
 
 
 def _settings(file: Path) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What workload keeps beside its notebook: how it reads a directory, and how long a turn is."""
+"""A workload of somebody's own: how a directory is read, how long a turn is, and a comparison."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 
-import pgstudies as pg
 from pgstudies.compare.counted import counted
 from pgstudies.compare.plan import Fit
 from pgstudies.compare.request import Request
@@ -18,14 +17,12 @@ from pgstudies.counting import reason_no_valgrind
 from pgstudies.errors import StudyError
 from pgstudies.measuring import Side
 from pgstudies.studies import new_workload
+from pgstudies.workload import read_workload, statement_units
+from pgstudies.workload.turns import round_125
 from tests.servers_at_hand import skip_but_not_in_ci
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-COUNTING = pg.beside("workload", "counting")
-LOADING = pg.beside("workload", "loading")
-SCRIPTS = pg.beside("workload", "scripts")
 
 
 @pytest.fixture
@@ -38,13 +35,13 @@ def shop(tmp_path: Path) -> Path:
 
 
 def names(home: Path) -> list[str]:
-    return [script.name for script in SCRIPTS.read_workload(home).scripts]
+    return [script.name for script in read_workload(home).scripts]
 
 
 def test_a_file_is_a_script_and_so_is_what_follows_each_name(shop: Path) -> None:
     text = "-- What follows is for the shop.\n\n-- name: first one\nSELECT 1;\n\n"
     (shop / "two.sql").write_text(text + "--name:  second\n\\set i random(1, 9)\nSELECT :i;\n")
-    scripts = SCRIPTS.read_workload(shop).scripts
+    scripts = read_workload(shop).scripts
     assert [(s.name, s.file.name, s.line) for s in scripts] == [
         ("one", "one.sql", 1),
         ("first one", "two.sql", 4),
@@ -57,22 +54,22 @@ def test_what_is_neither_schema_nor_script_is_named(shop: Path) -> None:
     (shop / "README").write_text("Not SQL.")
     (shop / "more").mkdir()
     (shop / "more" / "two.sql").write_text("SELECT 2;\n")
-    found = SCRIPTS.read_workload(shop)
+    found = read_workload(shop)
     assert found.ignored == ["README", "more"]
     assert names(shop) == ["one"]
 
 
 def test_settings_are_read_and_those_that_reach_out_are_refused(shop: Path) -> None:
     (shop / "settings.conf").write_text("work_mem = '1MB'\n")
-    assert SCRIPTS.read_workload(shop).settings == {"work_mem": "1MB"}
+    assert read_workload(shop).settings == {"work_mem": "1MB"}
     (shop / "settings.conf").write_text("archive_command = 'rm -r /'\n")
     with pytest.raises(StudyError, match="archive_command"):
-        SCRIPTS.read_workload(shop)
+        read_workload(shop)
 
 
 def test_a_dump_takes_the_place_of_a_script(shop: Path) -> None:
     (shop / "schema.sql").rename(shop / "schema.dump")
-    assert SCRIPTS.read_workload(shop).schema == shop / "schema.dump"
+    assert read_workload(shop).schema == shop / "schema.dump"
 
 
 @pytest.mark.parametrize(
@@ -89,43 +86,43 @@ def test_a_dump_takes_the_place_of_a_script(shop: Path) -> None:
 def test_what_cannot_be_measured_is_told(shop: Path, file: str, text: str, words: str) -> None:
     (shop / file).write_text(text)
     with pytest.raises(StudyError, match=words):
-        SCRIPTS.read_workload(shop)
+        read_workload(shop)
 
 
 def test_a_directory_without_a_schema_or_none_at_all_is_told(shop: Path) -> None:
     (shop / "schema.sql").unlink()
     with pytest.raises(StudyError, match="has no schema"):
-        SCRIPTS.read_workload(shop)
+        read_workload(shop)
     with pytest.raises(StudyError, match="pgstudies new-workload DIR"):
-        SCRIPTS.read_workload(shop / "nowhere")
+        read_workload(shop / "nowhere")
 
 
 def test_another_script_or_schema_is_another_run(shop: Path) -> None:
-    before = SCRIPTS.read_workload(shop).digest
-    assert SCRIPTS.read_workload(shop).digest == before
+    before = read_workload(shop).digest
+    assert read_workload(shop).digest == before
     (shop / "README").write_text("Not of the run.")
-    assert SCRIPTS.read_workload(shop).digest == before
+    assert read_workload(shop).digest == before
     (shop / "one.sql").write_text("SELECT 2;\n")
-    with_other_script = SCRIPTS.read_workload(shop).digest
+    with_other_script = read_workload(shop).digest
     (shop / "schema.sql").write_text("CREATE TABLE t (i bigint);\n")
-    assert len({before, with_other_script, SCRIPTS.read_workload(shop).digest}) == 3
+    assert len({before, with_other_script, read_workload(shop).digest}) == 3
 
 
 @pytest.mark.parametrize(
     ("number", "round_one"), [(1, 1), (4, 2), (5, 5), (9, 5), (10, 10), (49, 20), (730, 500)]
 )
 def test_turns_are_of_1_2_5_10_and_so_on(number: int, round_one: int) -> None:
-    assert LOADING.round_125(number) == round_one
+    assert round_125(number) == round_one
 
 
 def test_a_script_of_pgbenchs_own_is_known_by_its_name() -> None:
-    found = SCRIPTS.read_workload("pgbench:tpcb-like")
+    found = read_workload("pgbench:tpcb-like")
     assert found.schema is None
     (script,) = found.scripts
     assert script.name == "tpcb-like"
     assert script.text.startswith("\\set aid random(1, 100000 * :scale)\n")
     with pytest.raises(StudyError, match="no script 'tpch'; it has tpcb-like, simple-update"):
-        SCRIPTS.read_workload("pgbench:tpch")
+        read_workload("pgbench:tpch")
 
 
 def test_the_example_is_a_workload_and_is_not_written_twice(tmp_path: Path) -> None:
@@ -238,7 +235,7 @@ def test_the_statements_themselves_are_counted(shop: Path, run_base: Path) -> No
     )
     candidate = Side("embedded", {"work_mem": "1MB"})
     request = Request(Side("embedded"), candidate, ("workload",), instructions=True)
-    units = list(COUNTING.units("workload", "embedded", {"directory": str(shop)}))
+    units = list(statement_units("workload", "embedded", {"directory": str(shop)}))
     assert [unit.name for unit in units] == [
         "one, 2: SELECT i FROM t",
         "one, 3: UPDATE t SET i = i WHERE current_setting('work_m…",

@@ -1,0 +1,11 @@
+from .counting import statement_units as statement_units
+from .loading import load as load
+from .loading import tell_loaded as tell_loaded
+from .loading import vacuum as vacuum
+from .scripts import Script as Script
+from .scripts import Workload as Workload
+from .scripts import read_workload as read_workload
+from .turns import Turn as Turn
+from .turns import keep_turns as keep_turns
+from .turns import kept_turns as kept_turns
+from .turns import tried as tried
