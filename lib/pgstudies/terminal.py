@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import sys
@@ -32,6 +33,12 @@ def notice(sentence: str) -> None:
     In JupyterLab, where that is as pink as an error, it is told on stdout.
     """
     print(sentence, file=sys.stdout if _in_jupyterlab() else sys.stderr)
+
+
+@functools.cache
+def notice_once(sentence: str) -> None:
+    """The same, but a sentence that has been told is not told again by this process."""
+    notice(sentence)
 
 
 def printable(text: str) -> str:

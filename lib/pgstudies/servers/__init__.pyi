@@ -1,5 +1,7 @@
 from ._base import Capabilities as Capabilities
 from ._base import Right as Right
+from ._dsn import foreign_session as foreign_session
+from ._instance import GUEST as GUEST
 from ._instance import SUPERUSER as SUPERUSER
 from ._instance import Instance as Instance
 from ._instance import place_for_states as place_for_states
@@ -11,7 +13,6 @@ from .facts import digest_of as digest_of
 from .facts import examined as examined
 from .facts import identity as identity
 from .facts import server_facts as server_facts
-from .foreign import foreign_session as foreign_session
 from .leftovers import directory_lock as directory_lock
 from .leftovers import remove as remove
 from .leftovers import sweep as sweep

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 from ..addresses import explain, write_uri
 from ..errors import CannotRun, ServerError, SpaceError, StudyError
 from ..programs.installations import find_pgbench
 from ._base import NO_PGBENCH, Capabilities, Right, ServerBase
 from ._places import DatabasePlace, SchemaPlace
-from .foreign import foreign_session
-from .settings import merged, sort_settings
+from .settings import merged, sort_settings, startup_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,6 +31,13 @@ _log = logging.getLogger(__name__)
 
 OLDEST_RUNNING = 130000
 """The oldest server of somebody else's: our own place there is made in the SQL of 13."""
+
+
+_CONNECT_TIMEOUT_S = 10
+
+_EMPTY_PATH = {"search_path": ""}
+"""Whoever owns a database chooses where its sessions look for functions, and those would run with
+our rights.  With this only what belongs to the server is found by its bare name."""
 
 
 _EXTENSIONS = ["pg_stat_statements", "pg_buffercache"]
@@ -260,7 +267,7 @@ class DsnServer(ServerBase):
         too_much = self._keeper.execute(_TOO_MUCH).fetchall()
         if too_much:
             raise StudyError(
-                f"What comes from others would run with the rights of {self._keeper.info.user} on "
+                f"A schema and scripts would have the rights of {self._keeper.info.user} on "
                 f"{self.spec}, which {', '.join(why for (why,) in too_much)}: give the address of "
                 f"a role that has CREATEDB, no more rights, and no database of its own."
             )
@@ -333,3 +340,36 @@ class DsnServer(ServerBase):
     def _ask(self, query: str, *parameters: str) -> Any:
         row = self._keeper.execute(query.encode(), parameters).fetchone()
         return row[0] if row else None
+
+
+def foreign_session(
+    parts: Mapping[str, str], spec: str, settings: Mapping[str, str] = {}, **kwargs: Any
+) -> psycopg.Connection[TupleRow]:
+    """A session at an address, in autocommit mode, whose search_path is empty from its start.
+
+    ``parts`` are libpq's, ``spec`` is the address as it is shown, ``settings`` may name another
+    search_path.  Raises ServerError where there is no connection, or one through a pooler that
+    drops its settings.
+    """
+    wanted = _EMPTY_PATH | dict(settings)
+    # Last, so that neither the address nor PGOPTIONS has another.
+    given = parts.get("options") or os.environ.get("PGOPTIONS", "")
+    arguments: dict[str, Any] = {
+        "autocommit": True,
+        "application_name": "pgstudies",
+        "options": f"{given} {startup_options(wanted)}".strip(),
+    }
+    if "connect_timeout" not in parts and "PGCONNECT_TIMEOUT" not in os.environ:
+        arguments["connect_timeout"] = _CONNECT_TIMEOUT_S
+    try:
+        session = psycopg.connect(make_conninfo(**parts), **(arguments | kwargs))
+        row = session.execute("SELECT pg_catalog.current_setting('search_path')").fetchone()
+    except psycopg.Error as error:
+        raise explain(error, spec) from error
+    if row != (wanted["search_path"],):
+        session.close()
+        raise ServerError(
+            f"{spec} does not take the settings of a connection, as some poolers do not: give the "
+            f"address of the server itself."
+        )
+    return session

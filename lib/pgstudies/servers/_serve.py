@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ from ..addresses import EMBEDDED, Address
 from ..errors import StudyError
 from ..programs import find_release, is_release, listed
 from ..programs.installations import find_binaries, is_directory
-from ..terminal import notice
+from ..terminal import notice_once
 from ._dsn import DsnServer
 from .managed import ManagedServer
 
@@ -57,7 +56,7 @@ def serve(
         )
     binaries = find_binaries(spec)
     if binaries.stands_in:
-        _say_once(f"Using {binaries.version_text}, {binaries.source}: {binaries.stands_in}.")
+        notice_once(f"Using {binaries.version_text}, {binaries.source}: {binaries.stands_in}.")
     return ManagedServer(
         binaries,
         spec=spec,
@@ -66,8 +65,3 @@ def serve(
         limits=limits,
         unprivileged=unprivileged,
     )
-
-
-@functools.cache
-def _say_once(sentence: str) -> None:
-    notice(sentence)

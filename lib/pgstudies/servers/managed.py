@@ -610,13 +610,14 @@ def harmless_extensions(
 
 
 def open_to_guest(connection: psycopg.Connection[TupleRow]) -> None:
-    """Let the role without rights make what it likes in this database.
+    """Let the role without rights, and roles that it gives something to, do here what they like.
 
     The database itself stays the superuser's: its owner could choose settings for our sessions.
     """
     database, guest = sql.Identifier(connection.info.dbname), sql.Identifier(GUEST)
-    connection.execute(sql.SQL("GRANT ALL ON DATABASE {} TO {}").format(database, guest))
+    connection.execute(sql.SQL("GRANT ALL ON DATABASE {} TO PUBLIC").format(database))
     connection.execute(sql.SQL("ALTER SCHEMA public OWNER TO {}").format(guest))
+    connection.execute("GRANT ALL ON SCHEMA public TO PUBLIC")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

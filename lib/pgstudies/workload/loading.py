@@ -13,12 +13,12 @@ from ..errors import ServerError, StudyError
 from ..files import says_full, size_text
 from ..paths import run_dir
 from ..programs import run_client
-from ..servers import SUPERUSER, ManagedServer, harmless_extensions, require_space
-from ..terminal import notice
+from ..servers import ManagedServer, harmless_extensions, require_space
+from ..terminal import notice, notice_once, printable
 from .schema import EXTENSION, Rows, contents, opened, pieces, unquoted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
     from psycopg.rows import TupleRow
@@ -35,7 +35,7 @@ _NO_ROLE = re.compile(r'role "(.*)" does not exist')
 
 _ROLE = re.compile(rb"""create\s+(?:role|user|group)\s+("(?:[^"]|"")+"|[^\s;]+)""", re.IGNORECASE)
 
-_OWNER = re.compile(rb"""\sowner\s+to\s+("(?:[^"]|"")+"|[^\s;]+)$""", re.IGNORECASE)
+_OWNER = re.compile(rb"""alter\s.*\sowner\s+to\s+(?:"(?:[^"]|"")+"|\S+)""", re.IGNORECASE)
 
 _SCHEMA = re.compile(rb"""create\s+schema\s+("(?:[^"]|"")+"|[^\s;]+)""", re.IGNORECASE)
 
@@ -55,19 +55,19 @@ _HELD = r"""
 """
 
 
-def load(trial: Trial, schema: Path | None, *, scale: int = 1, database: str = "") -> list[str]:
+def load(trial: Trial, schema: Path | None, *, scale: int = 1, database: str = "") -> None:
     """Load a script of psql or a dump into the trial's database, or another of its server.
 
     Without a schema, pgbench makes its own tables, of that ``scale``.  It is done by the trial's
-    role, which has no rights elsewhere; roles that it names are made on a server of ours.  Returns
-    what was done otherwise than it is written, in sentences.
+    role, which has no rights elsewhere; roles that it names are made on a server of ours.  What is
+    done otherwise than it is written is told on stderr.
 
     Raises StudyError with the first statement that fails, by its line, SpaceError where the disk
     does not hold twice what is loaded, and CannotRun without pg_restore.
     """
     if schema is None:
         _load_pgbench(trial, scale, database)
-        return []
+        return
     if trial.server.capabilities.has("restart"):
         require_space(run_dir(), 2 * _size(schema), f"the rows of {schema.name}")
     found = contents(schema)
@@ -80,7 +80,6 @@ def load(trial: Trial, schema: Path | None, *, scale: int = 1, database: str = "
                 loader.load(piece)
         if connection.info.transaction_status != TransactionStatus.IDLE:
             raise StudyError(f"{schema} ends in a transaction: there is a BEGIN without COMMIT.")
-    return loader.sentences
 
 
 class _Loader:
@@ -91,7 +90,6 @@ class _Loader:
         self._connection = connection
         self._made: set[str] = set()  # schemas, made for extensions
         self._bytes = 0
-        self.sentences: list[str] = []
 
     def make_extensions(self, wanted: Mapping[str, str]) -> None:
         """Make those that others may have, while nothing of theirs is there that they could find.
@@ -126,7 +124,7 @@ class _Loader:
                 raise ServerError(f"The server went away while {piece.file} was loaded.") from error
             raise StudyError(
                 f"{piece.file}, line {piece.line}, fails on {self._trial.server.version_text}: "
-                f"{_said(error)}."
+                f"{_with_hint(error)}."
             ) from error
 
     def _copy(self, piece: Rows) -> None:
@@ -141,29 +139,25 @@ class _Loader:
             return
         try:
             self._connection.execute(statement)
-        except psycopg.errors.UndefinedObject as error:
-            said = error.diag.message_primary or ""
-            if _SETS.match(statement) and _UNKNOWN in said:
-                self._say(f"Passed over: {statement.decode(errors='replace')} ({said}).")
-                return
+        except (psycopg.errors.UndefinedObject, psycopg.errors.InsufficientPrivilege) as error:
+            said = _said(error)
             role = _NO_ROLE.fullmatch(said)
-            if role is None or not self._make_role(role[1]):
+            if role is not None and self._make_role(role[1]):
+                self._execute(statement)
+            elif _OWNER.fullmatch(statement) or (_SETS.match(statement) and _UNKNOWN in said):
+                text = printable(statement.decode(errors="replace"))
+                notice_once(f"Passed over: {text} ({said}).")
+            else:
                 raise
-            self._execute(statement)
-        except psycopg.errors.DuplicateSchema as error:
+        except psycopg.errors.DuplicateSchema:
             made = _SCHEMA.match(statement)
             if made is None or unquoted(made[1]) not in self._made:
-                raise error from None
+                raise
 
     def _is_done(self, statement: bytes) -> bool:
-        """Whether a statement is done already, or only a superuser could do it and none need."""
-        server = self._trial.server
-        if isinstance(server, ManagedServer):
-            if (owner := _OWNER.search(statement)) and unquoted(owner[1]) == SUPERUSER:
-                self._say(f"OWNER TO {SUPERUSER} is passed over: what is loaded has no superuser.")
-                return True
-            if made := _ROLE.match(statement):
-                return self._make_role(unquoted(made[1]))
+        """Whether a statement makes a role, which is made without its rights, or has been done."""
+        if made := _ROLE.match(statement):
+            return self._make_role(unquoted(made[1]))
         named = EXTENSION.match(statement)
         query = "SELECT FROM pg_catalog.pg_extension WHERE extname = %s"
         return named is not None and bool(
@@ -181,17 +175,13 @@ class _Loader:
             if not connection.execute(query, [name]).rowcount:
                 connection.execute(sql.SQL("CREATE ROLE {} NOLOGIN").format(role))
                 connection.execute(sql.SQL("GRANT {} TO {}").format(role, ours))
-                self._say(f"The role {name} is made, without rights.")
+                notice_once(f"The role {name} is made, without rights.")
         return True
 
     def _count(self, size: int) -> None:
         before, self._bytes = self._bytes, self._bytes + size
         if before // _SHOWN_BYTES != self._bytes // _SHOWN_BYTES:
             self._trial.show(f"loading, {self._bytes / 1e6:,.0f} MB")
-
-    def _say(self, sentence: str) -> None:
-        if sentence not in self.sentences:
-            self.sentences.append(sentence)
 
 
 def _load_pgbench(trial: Trial, scale: int, database: str) -> None:
@@ -217,11 +207,8 @@ def vacuum(trial: Trial) -> None:
                 connection.execute(sql.SQL("VACUUM ANALYZE {}").format(table))
 
 
-def tell_loaded(trial: Trial, otherwise: Sequence[str] = ()) -> None:
-    """Record and say what the trial's database holds after ``vacuum``: tables, rows, bytes.
-
-    ``otherwise`` is what ``load`` did otherwise than it is written.
-    """
+def tell_loaded(trial: Trial) -> None:
+    """Record and say what the trial's database holds after ``vacuum``: tables, rows, bytes."""
     tables, rows, size = trial.execute(_HELD).fetchone() or (0, 0, 0)
     for metric, value, unit in (("tables", tables, "tables"), ("rows", rows, "rows")):
         trial.record("load", metric, float(value), unit)
@@ -230,12 +217,15 @@ def tell_loaded(trial: Trial, otherwise: Sequence[str] = ()) -> None:
         f"Loaded into {trial.server.version_text}: {tables:,} tables, {rows:,.0f} rows, "
         f"{size_text(int(size))}."
     )
-    for sentence in otherwise:
-        notice(sentence)
 
 
 def _said(error: psycopg.Error) -> str:
     return (error.diag.message_primary or str(error).strip().partition("\n")[0]).rstrip(".")
+
+
+def _with_hint(error: psycopg.Error) -> str:
+    hint = (error.diag.message_hint or "").rstrip(".")
+    return f"{_said(error)} ({hint})" if hint else _said(error)
 
 
 def _size(schema: Path) -> int:

@@ -1,0 +1,434 @@
+"""Workloads of others: what they may not do, and what is not taken for loaded."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from pgstudies.compare.counted import counted
+from pgstudies.compare.request import Request
+from pgstudies.counting import Counter, reason_no_valgrind
+from pgstudies.errors import SpaceError, StudyError
+from pgstudies.measuring import Arm, Side, Trial
+from pgstudies.programs import releases
+from pgstudies.servers import GUEST, ManagedServer, serve
+from pgstudies.workload import load, read_workload, statement_units, tell_loaded, tried, vacuum
+from tests.servers_at_hand import BUILDER, LESSER, PASSWORD, dsn_of, skip_but_not_in_ci
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.usefixtures("private")
+
+EVERYWHERE = ["embedded", "9.6", "14"]
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    home = tmp_path / "shop"
+    home.mkdir()
+    (home / "schema.sql").write_text("CREATE TABLE t (i int);\n")
+    (home / "one.sql").write_text("SELECT 1;\n")
+    return home
+
+
+@pytest.fixture(scope="module")
+def guarded(run_base: Path) -> Iterator[ManagedServer]:
+    assert run_base.exists()
+    with unprivileged("embedded") as server:
+        yield server
+
+
+@pytest.fixture
+def marked(run_base: Path) -> Iterator[Path]:
+    """A file that is not there, where every account may make it."""
+    place = run_base / "marked"
+    place.mkdir()
+    place.chmod(0o777)
+    yield place / "file"
+    shutil.rmtree(place)
+
+
+def unprivileged(release: str) -> ManagedServer:
+    if release != "embedded" and not any(r.name == release and r.cached for r in releases()):
+        pytest.skip(f"release {release} is not fetched")
+    server = serve(release, settings={"fsync": "off"}, unprivileged=True)
+    assert isinstance(server, ManagedServer)
+    return server
+
+
+@contextmanager
+def loaded(server: ManagedServer, schema: Path) -> Iterator[Trial]:
+    server.restore("empty", lambda: None)
+    with Trial(server, Arm("plain"), block=0) as trial:
+        load(trial, schema)
+        vacuum(trial)
+        yield trial
+
+
+# What is refused before anything is started
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("\\! id", r"line 1: \\! has no place in a schema, because it runs a program"),
+        ("select 1;\n select 1 \\g |id", r"line 2: \\g has no place"),
+        ("\\o |id", r"\\o has no place"),
+        ("\\set x `id`", r"\\set has no place"),
+        ("\\setenv PATH /x", r"\\setenv has no place"),
+        ("\\copy t from program 'id'", r"\\copy takes rows only FROM a 'file' beside the schema"),
+        ("\\copy t to 'x'", r"\\copy takes rows only FROM"),
+        ("\\copy (select 1) to program 'id'", r"\\copy takes rows only FROM"),
+        ("\\copy t from '/etc/passwd'", "/etc/passwd is not in .*shop, and no other file is read"),
+        ("\\copy t from '../secret'", r"\.\./secret is not in"),
+        ("\\copy t from 'link'", "link is not in"),
+        ("\\copy t from 'missing.csv'", "there is no file missing.csv"),
+        ("\\i /etc/passwd", "/etc/passwd is not in"),
+        ("\\i missing.sql", "there is no file missing.sql"),
+        ("\\c postgres", r"\\c has no place in a schema, because it leaves the database"),
+        ("\\connect -reuse-previous=on \"dbname='x'\"", r"\\connect has no place"),
+        ("DROP DATABASE IF EXISTS x;", "DROP DATABASE reaches beyond the database"),
+        ("/* a */ create\n DATABASE x;", "CREATE DATABASE reaches beyond"),
+        ("ALTER SYSTEM SET work_mem = '1GB';", "ALTER SYSTEM reaches beyond"),
+        ("create tablespace x location '/tmp';", "CREATE TABLESPACE reaches beyond"),
+        ("\\foo", r"\\foo has no place in a schema, because psql's commands are not followed"),
+        ("\\if true", r"\\if has no place"),
+        ("select 'a", "has been cut off"),
+    ],
+)
+def test_what_a_schema_may_not_do_is_told_by_its_line(shop: Path, text: str, said: str) -> None:
+    (shop.parent / "secret").write_text("1\n")
+    (shop / "link").symlink_to(shop.parent / "secret")
+    (shop / "schema.sql").write_text(text + "\n")
+    with pytest.raises(StudyError, match=said):
+        read_workload(shop)
+
+
+def test_an_included_file_is_told_by_its_own_name(shop: Path) -> None:
+    (shop / "schema.sql").write_text("\\i parts/a.sql\n")
+    (shop / "parts").mkdir()
+    (shop / "parts" / "a.sql").write_text("SELECT 1;\n\\ir b.sql\n")
+    (shop / "parts" / "b.sql").write_text("\n\n\\! id\n")
+    with pytest.raises(StudyError, match=r"parts/b\.sql, line 3: \\! has no place"):
+        read_workload(shop)
+    (shop / "parts" / "b.sql").write_text("\\i parts/a.sql\n")
+    with pytest.raises(StudyError, match=r"is included twice"):
+        read_workload(shop)
+
+
+def test_a_schema_that_cannot_be_read_is_told(shop: Path) -> None:
+    (shop / "schema.sql").unlink()
+    (shop / "schema.sql").symlink_to(shop / "schema.sql")
+    with pytest.raises(StudyError, match=r"has no schema|cannot be read"):
+        read_workload(shop)
+
+
+def test_what_a_schema_includes_is_no_script_and_another_of_it_is_another_run(shop: Path) -> None:
+    (shop / "schema.sql").write_text("\\i more.sql\n\\copy t from rows.csv csv\n")
+    (shop / "more.sql").write_text("CREATE TABLE t (i int);\n")
+    (shop / "rows.csv").write_text("1\n")
+    found = read_workload(shop)
+    assert [script.name for script in found.scripts] == ["one"]
+    assert found.ignored == []
+    (shop / "rows.csv").write_text("2\n")
+    assert read_workload(shop).digest != found.digest
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\\shell id",
+        "\\SHELL id",
+        "\\setshell i id",
+        "select 1; \\shell id",
+        "select 1 \\shell id",
+        "/* x */ \\shell id",
+        "-- x\n\\\x0bshell id",
+        "\\\x0cSetShell i id",
+        "\\\u00a0shell id",
+        "\\ \tshell id",
+        "\\\\\n shell id",
+        "select E'a'\n'\\' ' \\shell id '';",
+        "select 'a' \\;\\shell id",
+    ],
+)
+def test_a_script_runs_no_program(shop: Path, text: str) -> None:
+    (shop / "one.sql").write_text(f"SELECT 1;\n{text}\n")
+    with pytest.raises(StudyError, match="has no place in a workload, because it runs a program"):
+        read_workload(shop)
+
+
+@pytest.mark.parametrize(
+    "text", ["\\sleep 1 s", "select 1; \\SLEEP 1 s", "\\foo", "\\i x", "\\! id"]
+)
+def test_a_script_has_no_command_but_pgbenchs(shop: Path, text: str) -> None:
+    (shop / "one.sql").write_text(f"SELECT 1;\n{text}\n")
+    with pytest.raises(StudyError, match="has no place in a workload"):
+        read_workload(shop)
+
+
+# What the role that loads and runs it can do
+
+REACHES = [
+    "COPY (SELECT 1) TO PROGRAM 'cat > {}'",
+    "COPY (SELECT 1) TO '{}'",
+    "SELECT lo_export(lo_creat(-1), '{}')",
+    "SET ROLE postgres",
+    "SET SESSION AUTHORIZATION postgres",
+    "SELECT pg_read_file('/etc/passwd')",
+    "CREATE FUNCTION f() RETURNS int LANGUAGE c AS '$libdir/tablefunc', 'x'",
+    "LOAD '{}'",
+    "CREATE ROLE mighty SUPERUSER LOGIN",
+    "ALTER ROLE pgstudies_guest SUPERUSER",
+    "CREATE EVENT TRIGGER e ON ddl_command_end EXECUTE PROCEDURE f()",
+    "ALTER DATABASE pgstudies SET search_path = evil",
+    "DROP DATABASE template1",
+    "UPDATE pg_authid SET rolsuper = true",
+    "CREATE TABLESPACE x LOCATION '/tmp'",
+]
+
+
+@pytest.mark.parametrize("release", EVERYWHERE)
+def test_a_role_without_rights_reaches_nothing_beyond_its_database(
+    release: str, marked: Path
+) -> None:
+    with unprivileged(release) as server:
+        assert not server.capabilities.has("superuser")
+        assert server.environment()["PGUSER"] == GUEST
+        with server.connect() as connection:
+            for statement in REACHES:
+                # 9.6 calls it an internal error to read a file as somebody else.
+                with pytest.raises(psycopg.Error, match=r"ermission|must be|ccess to library"):
+                    connection.execute(statement.format(marked).encode())
+            row = connection.execute("SELECT current_user, session_user").fetchone()
+            assert row == (GUEST, GUEST)
+        for database in ("postgres", "template1"):
+            with pytest.raises(StudyError, match="permission denied for database"):
+                server.connect(dbname=database)
+        assert not marked.exists()
+        with server.as_superuser() as connection:
+            connection.execute(REACHES[0].format(marked).encode())
+    assert marked.exists()  # so the statement is one that could have done harm
+
+
+EVIL = """
+CREATE FUNCTION reach() RETURNS int LANGUAGE plpgsql AS $$
+BEGIN
+    IF (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) THEN
+        EXECUTE $q$COPY (SELECT 1) TO PROGRAM 'cat > {marked}'$q$;
+    END IF;
+    RETURN 1;
+END $$;
+CREATE FUNCTION evil() RETURNS trigger LANGUAGE plpgsql AS
+    'BEGIN PERFORM public.reach(); RETURN new; END';
+CREATE FUNCTION calm(int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS
+    'BEGIN RETURN public.reach(); END';
+CREATE TABLE t (i int DEFAULT reach() CHECK (calm(i) > 0));
+CREATE INDEX ON t (calm(i));
+CREATE CONSTRAINT TRIGGER late AFTER INSERT ON t DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE PROCEDURE evil();
+INSERT INTO t DEFAULT VALUES;
+"""
+
+SCRIPT = """
+SELECT reach();
+INSERT INTO t VALUES (1);
+SELECT * FROM t WHERE calm(i) = calm(1);
+"""
+
+
+def test_the_same_would_do_harm_with_a_superusers_rights(marked: Path) -> None:
+    with serve("embedded", settings={"fsync": "off"}) as server, server.connect() as connection:
+        connection.execute(EVIL.replace("{marked}", str(marked)).encode())
+    assert marked.exists()
+
+
+def test_neither_loading_nor_trying_runs_anything(
+    guarded: ManagedServer, shop: Path, marked: Path
+) -> None:
+    (shop / "schema.sql").write_text(EVIL.replace("{marked}", str(marked)))
+    (shop / "one.sql").write_text(SCRIPT)
+    workload = read_workload(shop)
+    with loaded(guarded, shop / "schema.sql") as trial:
+        texts = {script.name: script.text for script in workload.scripts}
+        assert tried(trial, workload.schema, texts, 0.01, options={})["one"].transactions >= 1
+        tell_loaded(trial)
+        assert not marked.exists()
+
+
+@pytest.mark.parametrize("release", EVERYWHERE)
+def test_counting_runs_nothing_with_the_rights_of_a_lone_backend(
+    release: str, shop: Path, marked: Path, run_base: Path
+) -> None:
+    if reason := reason_no_valgrind():
+        skip_but_not_in_ci(reason)
+    unprivileged(release).close()
+    (shop / "schema.sql").write_text(EVIL.replace("{marked}", str(marked)))
+    (shop / "one.sql").write_text(SCRIPT)
+    side = Side(release)
+    request = Request(side, side, ("workload",), instructions=True)
+    units = list(statement_units("workload", release, {"directory": str(shop)}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pgstudies.counting._counter.cache_dir", lambda: run_base / "counted")
+        found = counted(request, units).units
+    assert found["ratio"].null_count() == 0, found["reason"].to_list()
+    assert found.height == 3
+    assert not marked.exists()
+
+
+@pytest.mark.parametrize(
+    "text", ["RESET SESSION AUTHORIZATION", "SET ROLE postgres", "SELECT away()"]
+)
+def test_what_is_counted_cannot_take_rights(shop: Path, text: str) -> None:
+    if reason := reason_no_valgrind():
+        skip_but_not_in_ci(reason)
+    (shop / "schema.sql").write_text(
+        "CREATE FUNCTION away() RETURNS text LANGUAGE sql AS\n"
+        "    $$ SELECT set_config('session_authorization', session_user, false) $$;\n"
+    )
+    unit = next(statement_units("workload", "embedded", {"directory": str(shop)}))
+    create = unit.prepare[1].replace("SELECT 1", text)
+    with Counter("embedded") as counter, pytest.raises(StudyError, match="within security-definer"):
+        counter.count(replace(unit, prepare=(unit.prepare[0], create)), fresh=True)
+
+
+# Nothing half loaded is taken for loaded
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("CREATE TABLE u ();\nSELECT 1 / 0;\n", "line 2, fails on PostgreSQL .* division by zero"),
+        ("CREATE TABLE u (i int);\nCOPY u FROM stdin;\nx\n\\.\n", "line 2, fails on .* invalid in"),
+        ("BEGIN;\nCREATE TABLE u (i int);\n", "ends in a transaction"),
+        ("COPY t TO PROGRAM 'id';\n", "fails on"),
+        ("CREATE EXTENSION file_fdw;\n", "permission denied to create extension"),
+        ("DO $$ BEGIN EXECUTE 'CREATE DATABASE x'; END $$;\n", "line 1, fails on"),
+    ],
+)
+def test_what_is_not_loaded_whole_is_not_loaded(
+    guarded: ManagedServer, shop: Path, text: str, said: str
+) -> None:
+    (shop / "schema.sql").write_text(text)
+    with pytest.raises(StudyError, match=said):
+        loaded(guarded, shop / "schema.sql").__enter__()
+
+
+def test_what_was_loaded_is_said(
+    guarded: ManagedServer, shop: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (shop / "schema.sql").write_text(
+        "CREATE TABLE t (i int);\nCOPY t FROM stdin;\n1\n2\n\\.\n"
+        "CREATE TABLE u (i int, s text);\n\\copy u from 'rows.csv' csv\n\\ir more.sql\n"
+    )
+    (shop / "rows.csv").write_text('3,"a\n;b"\n4,\n5,x\n')
+    (shop / "more.sql").write_text("INSERT INTO t VALUES (3);")
+    with loaded(guarded, shop / "schema.sql") as trial:
+        tell_loaded(trial)
+        assert "2 tables, 6 rows, " in capfd.readouterr().err
+        assert {"tables", "rows", "size_bytes"} <= {value for row in trial.rows for value in row}
+        assert trial.value("SELECT s FROM u WHERE i = 3") == "a\n;b"
+
+
+def test_owners_roles_and_extensions_of_a_dump_are_made_or_passed_over(
+    guarded: ManagedServer, shop: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (shop / "schema.sql").write_text(
+        "CREATE SCHEMA ext;\nCREATE EXTENSION pg_trgm WITH SCHEMA ext;\n"
+        "CREATE ROLE app SUPERUSER;\nCREATE TABLE t (i int, s text);\n"
+        "ALTER TABLE public.t OWNER TO app;\nCREATE INDEX ON t USING gin (s ext.gin_trgm_ops);\n"
+        "GRANT SELECT ON t TO web_app;\nALTER TABLE t OWNER TO postgres;\n"
+    )
+    with loaded(guarded, shop / "schema.sql") as trial:
+        said = capfd.readouterr().err
+        assert "The role app is made, without rights." in said
+        assert "The role web_app is made, without rights." in said
+        assert "Passed over: ALTER TABLE t OWNER TO postgres" in said
+        assert trial.value("SELECT count(*) FROM pg_roles WHERE rolsuper") == 1
+
+
+@pytest.mark.parametrize("kind", ["plain", "custom", "directory"])
+def test_a_dump_is_loaded_whole(
+    managed: ManagedServer, guarded: ManagedServer, shop: Path, kind: str
+) -> None:
+    with managed.connect() as connection:
+        connection.execute("DROP SCHEMA IF EXISTS kept CASCADE")
+        connection.execute("CREATE SCHEMA kept")
+        connection.execute(
+            "CREATE TABLE kept.t AS SELECT i, 'a;''\\' || i s FROM generate_series(1, 500) i"
+        )
+        connection.execute(
+            "CREATE FUNCTION kept.f() RETURNS int BEGIN ATOMIC SELECT 1; SELECT 2; END"
+        )
+    name = {"plain": "schema.sql", "custom": "schema.dump", "directory": "schema"}[kind]
+    (shop / "schema.sql").unlink()
+    pg_dump = managed.binaries.program("pg_dump")
+    command = [str(pg_dump), f"--format={kind}", "--schema=kept", f"--file={shop / name}"]
+    subprocess.run(command, check=True, env=managed.environment())
+    with loaded(guarded, read_workload(shop).schema or shop) as trial:
+        assert trial.value("SELECT count(*) FROM kept.t WHERE s = 'a;''\\' || i") == 500
+        assert trial.value("SELECT kept.f()") == 2
+
+
+def test_a_full_disk_is_told_as_such(
+    guarded: ManagedServer, shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise psycopg.errors.DiskFull("could not extend file: No space left on device")
+
+    monkeypatch.setattr("pgstudies.workload.loading._Loader._execute", full)
+    with pytest.raises(SpaceError, match="No space left"):
+        loaded(guarded, shop / "schema.sql").__enter__()
+
+
+# On a server of somebody else's
+
+
+def test_a_workload_wants_a_role_that_can_do_no_harm_elsewhere(stranger: ManagedServer) -> None:
+    with stranger.connect() as connection:
+        for name, more in (("rich", "CREATEROLE"), ("writer", "IN ROLE pg_write_server_files")):
+            made = f"CREATE ROLE {name} LOGIN CREATEDB {more} PASSWORD '{PASSWORD}'"
+            connection.execute(made.encode())
+        connection.execute("CREATE DATABASE richest OWNER rich")
+    try:
+        for role, why in (
+            ("rich", "which may create roles, owns a database: give the address of a role"),
+            ("writer", "may run programs or reach files"),
+            (LESSER, "may not create a database"),
+        ):
+            with pytest.raises(StudyError, match=why):
+                serve(dsn_of(stranger, role), unprivileged=True)
+        with pytest.raises(StudyError, match="is a superuser: give the address of a role that has"):
+            serve(dsn_of(stranger, "postgres"), unprivileged=True)
+        with serve(dsn_of(stranger, BUILDER), unprivileged=True) as server:
+            assert not server.capabilities.has("superuser")
+    finally:
+        with stranger.connect() as connection:
+            connection.execute("DROP DATABASE richest")
+            connection.execute("DROP ROLE rich, writer")
+
+
+def test_what_sessions_look_through_is_not_chosen_by_a_databases_owner(
+    stranger: ManagedServer,
+) -> None:
+    with stranger.connect() as connection:
+        connection.execute("ALTER DATABASE pgstudies SET search_path = evil, pg_catalog, public")
+    try:
+        with serve(dsn_of(stranger, BUILDER)) as server:
+            with server.connect() as session:
+                assert session.execute("SHOW search_path").fetchone() == ("public",)
+            with server.connect(dbname="pgstudies") as session:
+                assert session.execute("SHOW search_path").fetchone() == ("public",)
+            keeper = getattr(server, "_keeper")  # noqa: B009
+            assert keeper.execute("SHOW search_path").fetchone() == ("",)
+    finally:
+        with stranger.connect() as connection:
+            connection.execute("ALTER DATABASE pgstudies RESET search_path")
