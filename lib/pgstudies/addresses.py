@@ -53,6 +53,7 @@ _COMPLAINTS = [
         r"too many clients|too many connections|connection slots are reserved",
         "it has too many connections: close some, or raise its max_connections",
     ),
+    (r"closed the connection|terminating connection", "it has closed the connection: see its log"),
     (r"is starting up|is shutting down|recovery mode", "it is starting or stopping: try again"),
     (
         r"could not translate host name|Name or service not known|resolve host",

@@ -30,17 +30,17 @@ def test_a_file_is_a_query_or_one_for_each_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "read", "parameters"),
+    ("text", "read"),
     [
-        ("SELECT :b, :a, :b", "SELECT $1, $2, $1", 2),
-        ("SELECT x::int, ':no', \":no\" -- :no", "SELECT x::int, ':no', \":no\" -- :no", 0),
-        ("SELECT a[1:2], $3", "SELECT a[1:2], $3", 3),
-        ("SELECT 'it''s :no', /* :no */ :yes", "SELECT 'it''s :no', /* :no */ $1", 1),
+        ("SELECT :b, :a, :b", "SELECT $1, $2, $1"),
+        ("SELECT x::int, ':no', \":no\" -- :no", "SELECT x::int, ':no', \":no\" -- :no"),
+        ("SELECT a[1:2], $3", "SELECT a[1:2], $3"),
+        ("SELECT 'it''s :no', /* :no */ :yes", "SELECT 'it''s :no', /* :no */ $1"),
     ],
 )
-def test_variables_become_parameters(tmp_path: Path, text: str, read: str, parameters: int) -> None:
+def test_variables_become_parameters(tmp_path: Path, text: str, read: str) -> None:
     (query,) = queries_in(written(tmp_path, q=text))
-    assert (query.text, query.parameters) == (read, parameters)
+    assert query.text == read
 
 
 def test_what_is_no_query_is_refused_in_a_sentence(tmp_path: Path) -> None:

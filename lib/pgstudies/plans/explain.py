@@ -6,7 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
-from psycopg.pq import ExecStatus
+
+from .sessions import within
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,44 +60,95 @@ _CONDITIONS = (
 _GENERIC_PLAN = 160000
 """From here on EXPLAIN takes a query with parameters."""
 
-
 _CACHE_MODE = 120000
 """From here on a prepared statement can be planned generically at once."""
 
+_LONGEST_S = 90.0
+"""For one query; what is computed meanwhile has its own limit, statement_timeout, but for a
+function that catches it."""
 
-def explain(connection: psycopg.Connection[TupleRow], query: Query) -> Plan:
-    """The plan for any values of the query's parameters; nothing is executed."""
-    version, count = connection.info.server_version, query.parameters
+_DEEPEST = 300
+"""Nodes below each other in a plan; Python itself counts to a thousand."""
+
+
+def explain(connection: psycopg.Connection[TupleRow], query: Query, search_path: str) -> Plan:
+    """The plan for any values of the query's parameters.
+
+    What the planner computes for it can write nothing, because it is asked in a read-only
+    transaction, and leaves no setting, because that is rolled back.  Raises ServerError where it
+    does not end, and psycopg.Error where the connection is lost or a disk is full.
+    """
+    with within(connection, _LONGEST_S, f"Planning the query {query.name}"):
+        try:
+            connection.execute("BEGIN READ ONLY")
+            _set_here(connection, "search_path", search_path)
+            return _plan(connection, query)
+        except psycopg.errors.DiskFull:
+            raise
+        except psycopg.Error as error:
+            if connection.closed:
+                raise
+            return Plan(None, _said(error))
+        finally:
+            if not connection.closed:
+                connection.execute("ROLLBACK")
+                connection.execute("DEALLOCATE ALL")
+
+
+def _plan(connection: psycopg.Connection[TupleRow], query: Query) -> Plan:
+    text = query.text.encode("utf-8", "surrogateescape")
+    # By the extended protocol, which takes one statement only: a second would be executed below.
+    connection.execute(b"PREPARE pgstudies_query AS " + text, binary=True)
+    row = connection.execute(
+        "SELECT pg_catalog.array_length(parameter_types, 1) FROM pg_catalog.pg_prepared_statements"
+    ).fetchone()
+    count = int(row[0] or 0) if row else 0
+    version = connection.info.server_version
     if count and version < _CACHE_MODE:
         return Plan(None, "servers before 12 plan a query with parameters for given values only")
-    # By the extended protocol, which takes one statement only: a second would be executed below.
-    prepared = connection.pgconn.exec_params(
-        f"PREPARE pgstudies_query AS {query.text}".encode(), None
-    )
-    if prepared.status != ExecStatus.COMMAND_OK:
-        return Plan(None, _said(prepared))
+    if version >= _GENERIC_PLAN:
+        return _asked(connection, b"EXPLAIN (GENERIC_PLAN, FORMAT JSON) " + text)
+    if count:
+        _set_here(connection, "plan_cache_mode", "force_generic_plan")
+    values = f"({', '.join(['NULL'] * count)})" if count else ""
+    plan = _asked(connection, f"EXPLAIN (FORMAT JSON) EXECUTE pgstudies_query{values}".encode())
+    if count and plan.root and _has_pruned(plan.root):
+        return Plan(None, "servers before 16 choose partitions for given values only")
+    return plan
+
+
+def _set_here(connection: psycopg.Connection[TupleRow], name: str, value: str) -> None:
+    """Set something for the transaction."""
+    connection.execute("SELECT pg_catalog.set_config(%s, %s, true)", [name, value])
+
+
+def _asked(connection: psycopg.Connection[TupleRow], statement: bytes) -> Plan:
+    answer = connection.execute(statement).pgresult
+    value = answer.get_value(0, 0) if answer is not None else None
     try:
-        if version >= _GENERIC_PLAN:
-            return _asked(connection, f"EXPLAIN (GENERIC_PLAN, FORMAT JSON) {query.text}")
-        if count:
-            connection.execute("SET plan_cache_mode = force_generic_plan")
-        values = f"({', '.join(['NULL'] * count)})" if count else ""
-        plan = _asked(connection, f"EXPLAIN (FORMAT JSON) EXECUTE pgstudies_query{values}")
-        if count and plan.root and _has_pruned(plan.root):
-            return Plan(None, "servers before 16 choose partitions for given values only")
-        return plan
-    finally:
-        connection.execute("DEALLOCATE pgstudies_query")
+        root = json.loads((value or b"").decode("utf-8", "replace"))[0]["Plan"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        root = None
+    return Plan(root) if _is_node(root) else Plan(None, "no answer")
 
 
-def _asked(connection: psycopg.Connection[TupleRow], statement: str) -> Plan:
-    done = connection.pgconn.exec_(statement.encode())
-    value = done.get_value(0, 0) if done.status == ExecStatus.TUPLES_OK else None
-    return Plan(None, _said(done)) if value is None else Plan(json.loads(value)[0].get("Plan", {}))
+def _is_node(value: object, depth: int = 0) -> bool:
+    """Whether this has the form of a plan: another server may answer what it likes."""
+    if not isinstance(value, dict) or depth > _DEEPEST or "Node Type" not in value:
+        return False
+    below = value.get("Plans", [])
+    return (
+        all(isinstance(value.get(name, ""), str | bool) for name in _SHAPE)
+        and all(isinstance(value.get(n, 0), int | float) for n in ("Plan Rows", "Total Cost"))
+        and isinstance(below, list)
+        and all(_is_node(node, depth + 1) for node in below)
+    )
 
 
-def _said(result: psycopg.pq.abc.PGresult) -> str:
-    said = result.error_field(psycopg.pq.DiagnosticField.MESSAGE_PRIMARY) or b"no answer"
+def _said(error: psycopg.Error) -> str:
+    result = error.pgresult
+    field = psycopg.pq.DiagnosticField.MESSAGE_PRIMARY
+    said = (result.error_field(field) if result else None) or str(error).encode()
     if b"multiple commands" in said:
         return "it is several statements: give each a file, or a line -- name: above it"
     return said.decode("utf-8", "replace")
@@ -117,7 +169,8 @@ def _shape(node: Node) -> tuple[object, ...]:
 
 def _kind(node: Node) -> tuple[object, ...]:
     # Releases call an index scan without a direction Forward, or NoMovement.
-    return (*map(node.get, _SHAPE), node.get("Scan Direction") == "Backward")
+    # Earlier ones leave out what is false.
+    return (*(node.get(n) or None for n in _SHAPE), node.get("Scan Direction") == "Backward")
 
 
 class Line(NamedTuple):

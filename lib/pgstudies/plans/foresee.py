@@ -74,12 +74,13 @@ def foresee(
     where that takes statistics, which is from 18 on.
     """
     show("asking the server for its plans")
-    own = [explain(source.connection, query) for query in queries]
+    path = source.search_path
+    own = [explain(source.connection, query, path) for query in queries]
     with ExitStack() as stack:
         copy = stack.enter_context(empty_copy(source, to, show))
         show("asking the copy")
-        plain = _plans(copy, queries)
-        after = _plans(copy, queries, settings) if settings else plain
+        plain = _plans(copy, queries, path)
+        after = _plans(copy, queries, path, settings) if settings else plain
         notes = list(copy.notes)
         has_control = source.version >= RESTORES_STATISTICS
         if not has_control:
@@ -89,7 +90,7 @@ def foresee(
         else:
             show(f"a control on {source.major}")
             controls = _plans(
-                stack.enter_context(empty_copy(source, str(source.major), show)), queries
+                stack.enter_context(empty_copy(source, str(source.major), show)), queries, path
             )
         version = copy.server.version_text
     before = plain if settings else own
@@ -110,10 +111,10 @@ def foresee(
 
 
 def _plans(
-    copy: EmptyCopy, queries: Sequence[Query], settings: Mapping[str, str] = {}
+    copy: EmptyCopy, queries: Sequence[Query], search_path: str, settings: Mapping[str, str] = {}
 ) -> list[Plan]:
     with copy.connect(settings) as connection:
-        return [explain(connection, query) for query in queries]
+        return [explain(connection, query, search_path) for query in queries]
 
 
 def _judged(query: Query, own: Plan, control: Plan, before: Plan, after: Plan) -> Foreseen:

@@ -32,26 +32,36 @@ _VARIABLE = re.compile(
 _EXPLAINED = r"^\s*(SELECT|INSERT|UPDATE|DELETE|MERGE|WITH|VALUES|TABLE)\M"
 
 
+_LONGEST = 1_000_000
+"""Characters of a query of the server's own; what is longer nobody wrote."""
+
+_VIEW = """
+    SELECT n.nspname
+    FROM pg_catalog.pg_extension e JOIN pg_catalog.pg_namespace n ON n.oid = e.extnamespace
+    WHERE e.extname = 'pg_stat_statements'
+"""
+
 _TOP = """
-    SELECT query FROM pg_stat_statements
-    WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())
+    SELECT query FROM {view}
+    WHERE dbid = (
+        SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()
+    )
+      AND pg_catalog.length(query) <= {longest}
       AND query !~ 'pg_stat_statements'
-      AND query ~* {1}
-    GROUP BY query ORDER BY sum({0}) DESC LIMIT {2}
+      AND query ~* {explained}
+    GROUP BY query ORDER BY pg_catalog.sum({time}) DESC LIMIT {count}
 """
 
 
 @dataclass(frozen=True)
 class Query:
-    """One statement; its parameters are $1, $2 and so on."""
+    """One statement; its parameters are $1, $2 and so on.
+
+    Bytes that are not UTF-8, of a database without an encoding, are those of ``surrogateescape``.
+    """
 
     name: str
     text: str
-
-    @property
-    def parameters(self) -> int:
-        """How many parameters it has."""
-        return max(map(int, re.findall(r"\$(\d+)", self.text)), default=0)
 
 
 def queries_in(directory: Path) -> list[Query]:
@@ -100,14 +110,32 @@ def top_queries(connection: psycopg.Connection[TupleRow], count: int) -> list[Qu
     Raises StudyError where that extension is not there, or shows nothing.
     """
     time = "total_exec_time" if connection.info.server_version >= 130000 else "total_time"
-    ask = sql.SQL(_TOP).format(sql.Identifier(time), _EXPLAINED, count)
     try:
-        rows = connection.execute(ask).fetchall()
+        row = connection.execute(_VIEW).fetchone()
+        if row is None:
+            raise StudyError(
+                "The server's own queries are not known, because this database has no extension "
+                "pg_stat_statements: name a directory of queries by --queries."
+            )
+        rows = connection.execute(
+            sql.SQL(_TOP).format(
+                view=sql.Identifier(row[0], "pg_stat_statements"),
+                longest=_LONGEST,
+                explained=_EXPLAINED,
+                time=sql.Identifier(time),
+                count=count,
+            )
+        ).fetchall()
     except psycopg.Error as error:
+        if connection.closed:
+            raise
         raise StudyError(
             f"The server's own queries cannot be read from pg_stat_statements "
             f"({error.diag.message_primary}): name a directory of queries by --queries."
         ) from None
     if not rows:
         raise StudyError("pg_stat_statements has no query of this database: use --queries.")
+    # The session's encoding is LATIN1 where the bytes have none.
+    if connection.info.encoding == "iso8859-1":
+        rows = [(text.encode("latin1").decode("utf-8", "surrogateescape"),) for (text,) in rows]
     return [Query(f"{number}", text) for number, (text,) in enumerate(rows, start=1)]

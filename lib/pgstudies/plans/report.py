@@ -29,7 +29,7 @@ def write_report(found: Foresight, target: Path) -> Path:
             {"name": q.query.name, "verdict": q.verdict, "reason": q.reason} for q in found.queries
         ],
     )
-    write_file(target, page)
+    write_file(target, page.encode("utf-8", "replace"))
     return target
 
 

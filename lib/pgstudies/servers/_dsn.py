@@ -357,6 +357,7 @@ def foreign_session(
     arguments: dict[str, Any] = {
         "autocommit": True,
         "application_name": "pgstudies",
+        "client_encoding": "UTF8",  # else a database without an encoding would answer in bytes
         "options": f"{given} {startup_options(wanted)}".strip(),
     }
     if "connect_timeout" not in parts and "PGCONNECT_TIMEOUT" not in os.environ:
