@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from pgstudies.cli.doctor import examine
-from pgstudies.errors import ServerError, StudyError
+from pgstudies.errors import ServerError, SpaceError, StudyError
 from pgstudies.measuring.counters import StatementCounters
 from pgstudies.plans import Query, as_text, foresee, opened, top_queries, write_report
 from pgstudies.plans import empty_copy as copies
@@ -25,6 +25,7 @@ from pgstudies.plans.empty_copy import empty_copy
 from pgstudies.plans.explain import _is_node, explain
 from pgstudies.plans.text import tree
 from pgstudies.servers import examined, serve, server_facts
+from tests.servers.test_managed import small_disk
 from tests.servers_at_hand import PASSWORD, dsn_of, embedded
 
 if TYPE_CHECKING:
@@ -225,6 +226,39 @@ def test_a_schema_that_does_not_end_is_given_up(
         opened(dsn_of(server, "reader")) as source,
     ):
         foresee(source, [Query("x", "SELECT 1")], to="embedded")
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("size_mb", [100, 160])
+def test_a_schema_that_fills_the_disk_is_told_so(
+    size_mb: int,
+    server: ManagedServer,
+    owner: psycopg.Connection[Any],
+    run_base: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    owner.execute(
+        """
+        CREATE TABLE filled (a text);
+        CREATE FUNCTION fill() RETURNS int LANGUAGE plpgsql AS $$ BEGIN
+            IF current_database() = 'plans' THEN
+                INSERT INTO public.filled SELECT repeat('x', 1000) FROM generate_series(1, 1e6);
+            END IF;
+            RETURN 1; END $$;
+        CREATE FUNCTION g(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS
+            'BEGIN RETURN public.fill(); END';
+        CREATE TABLE t (a int);
+        CREATE INDEX ON t ((a + g(1)));
+        """
+    )
+    with (
+        opened(dsn_of(server, "reader")) as source,
+        small_disk(run_base / f"plans-{size_mb}", size_mb) as disk,
+    ):
+        monkeypatch.setenv("PGSTUDIES_RUN_DIR", str(disk))
+        with pytest.raises(SpaceError, match=r"No space left in .*: free some, or set PGSTUDIES"):
+            foresee(source, [Query("x", "SELECT 1")], to="embedded")
+        assert list(disk.glob("s-*")) == []
 
 
 @pytest.mark.usefixtures("owner")

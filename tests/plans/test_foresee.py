@@ -257,4 +257,8 @@ def test_an_older_release_is_foreseen_without_a_control(release: str) -> None:
     assert set(verdicts.values()) == {"same"}
 
 
+def test_what_earlier_releases_leave_out_of_a_plan_is_no_other_plan() -> None:
+    assert is_same({"Node Type": "Sort"}, {"Node Type": "Sort", "Parallel Aware": False})
+
+
 OR = "SELECT * FROM orders WHERE customer = 5 OR customer = 7"

@@ -63,8 +63,11 @@ def plans(
 
     Schema and optimizer statistics are read from the server, without a row of its data, and
     restored on a server of ours, whose empty files get the size of the original's.  Then both
-    are asked for the plans of the same queries.  Nothing is executed and nothing is changed on
+    are asked for the plans of the same queries.  No query is executed and nothing is changed on
     the server; the copy is deleted at the end.
+
+    To plan is to compute immutable functions: on the server with the rights of the role in the
+    address, in a read-only transaction; on the copy with no rights.  Give a role that only reads.
 
     A file has one query, or one below each line -- name: ...; parameters are $1 or :name.
 
@@ -79,6 +82,8 @@ def plans(
       0    every query keeps its plan
       1    a query gets another plan
       2    no other plan, and some query could not be judged; or the request is wrong
+      3    the server cannot be reached or read, or the copy cannot be made
+      5    no space left on a disk
     """  # noqa: D301
     from ..plans import as_text, foresee, opened, queries_in, top_queries, write_report
     from ..servers import read_settings

@@ -23,8 +23,7 @@ from ..addresses import Address
 from ..errors import ServerError, StudyError
 from ..files import says_full, space_error
 from ..programs import client_environment, find_binaries
-from ..servers import serve
-from ..servers.managed import ManagedServer, open_to_guest
+from ..servers import ManagedServer, harmless_extensions, open_to_guest, serve
 from .sessions import take_bytes
 
 if TYPE_CHECKING:
@@ -81,9 +80,6 @@ _SETTINGS = {
 }
 
 _LIMITS = "-c search_path= -c statement_timeout=20s"
-
-# Not trusted, as types and access methods in C are not, but without a way to files or elsewhere.
-_HARMLESS = ["bloom", "earthdistance", "pg_buffercache", "pg_stat_statements", "postgis", "vector"]
 
 # Extensions' schemas are there before the restore, and event triggers are no matter of plans.
 _EXPECTED = re.compile(r'schema ".*" already exists|permission denied to create event trigger .*')
@@ -250,21 +246,12 @@ def _create(server: ManagedServer, source: Source) -> list[str]:
 def _make_extensions(
     connection: psycopg.Connection[TupleRow], source: Source, role: str
 ) -> list[str]:
-    rows = connection.execute(
-        """
-        SELECT name, pg_catalog.bool_or(trusted OR NOT superuser OR name = ANY (%s))
-        FROM pg_catalog.pg_available_extension_versions GROUP BY name
-        """,
-        [_HARMLESS],
-    )
-    available: dict[str, bool] = dict(rows.fetchall())
+    able = harmless_extensions(connection, [name for name, _ in source.extensions])
     notes = []
     for name, schema in source.extensions:
         why = ""
-        if name not in available:
-            why = "is not installed here"
-        elif not available[name]:
-            why = "may give what others wrote a way to files or other servers"
+        if name not in able:
+            why = "is not here, or may give what others wrote a way to files or other servers"
         else:
             try:
                 _make_extension(connection, name, schema, role)

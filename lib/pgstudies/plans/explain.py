@@ -129,7 +129,7 @@ def _asked(connection: psycopg.Connection[TupleRow], statement: bytes) -> Plan:
         root = json.loads((value or b"").decode("utf-8", "replace"))[0]["Plan"]
     except (ValueError, LookupError, TypeError, RecursionError):
         root = None
-    return Plan(root) if _is_node(root) else Plan(None, "no answer")
+    return Plan(root) if _is_node(root) else Plan(None, "its answer is no plan that can be read")
 
 
 def _is_node(value: object, depth: int = 0) -> bool:
