@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ import pytest
 
 from pgstudies.analysis import round_values
 from pgstudies.errors import CannotRun, ServerError, SpaceError, StudyError
-from pgstudies.measuring._design import Arm, turn_order
+from pgstudies.measuring._design import Arm, Comparison, Side, turn_order
 from pgstudies.measuring._measure import measure
 from pgstudies.orders import Orders, Replies
 from pgstudies.paths import ROOT
@@ -361,10 +362,10 @@ class Stopped(Exception):  # noqa: N818
 
 def test_a_run_cut_short_is_continued_with_the_blocks_that_are_missing() -> None:
     seen: list[tuple[int, str]] = []
-    stop_at = 2
+    no_more = threading.Event()
 
     def watched(trial: Trial, arm: Arm) -> None:
-        if trial.block == stop_at and arm.name == "wide":
+        if trial.block == 2 and arm.name == "wide" and not no_more.is_set():
             raise Stopped
         seen.append((trial.block, arm.name))
         procedure(trial, arm)
@@ -375,10 +376,11 @@ def test_a_run_cut_short_is_continued_with_the_blocks_that_are_missing() -> None
     assert (half["status"], half["blocks_done"]) == ("interrupted", 1)
     assert read_record(half["path"]).samples["block"].unique().sort().to_list() == [0, 1]
 
-    stop_at = 0
-    seen.clear()
+    no_more.set()
+    already = len(seen)  # which this process has changed, and the user has not
     record = run(procedure=watched, blocks=3)
 
+    del seen[:already]
     assert {block for block, _ in seen} == {2, 3}
     assert str(record.path) == half["path"]
     assert len(record.info["sessions"]) == 2
@@ -395,6 +397,51 @@ def test_another_procedure_is_not_a_continuation() -> None:
         run(procedure=stopped)
     run()
     assert sorted(list_records("made_up")["status"]) == ["complete", "interrupted"]
+
+
+def test_a_record_is_not_continued_with_another_constant_which_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("tests.measuring.test_measure.work", interrupted)
+        with pytest.raises(Stopped):
+            run(procedure=calling, blocks=2)
+    left = list_records("made_up")["path"].item()
+    monkeypatch.setattr("tests.measuring.test_measure.ROWS", 10)
+    record = run(procedure=calling, blocks=2)
+    assert str(record.path) != left
+    assert value(record, "rows") == [10] * 6
+    said = capsys.readouterr().err
+    assert f"Not continuing {left}, whose code differs: `ROWS`, `Stopped`, `work`.\n" in said
+    assert "ROWS" in record.info["code"]
+
+
+def test_a_comparison_adds_no_blocks_of_another_procedure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    side = Side("embedded")
+    comparison = Comparison(side, side, arms=("plain",), copies=False).as_dict()
+    for name, text in Orders(comparison=comparison).environment().items():
+        monkeypatch.setenv(name, text)
+    first = run(blocks=1)
+    more = run(blocks=2)
+    assert [r.info["timeline"][-1]["block"] for r in (first, more)] == [1, 2]
+    monkeypatch.setattr("tests.measuring.test_measure.ROWS", 10)
+    other = run(blocks=3)
+    assert {entry["block"] for entry in other.info["timeline"]} == {1, 2, 3}
+    assert other.info["fingerprint"] != more.info["fingerprint"] == first.info["fingerprint"]
+
+
+def calling(trial: Trial, arm: Arm) -> None:
+    work(trial, arm)
+
+
+def interrupted(trial: Trial, _: Arm) -> None:
+    if trial.block == 2:
+        raise Stopped
+
+
+work = procedure
 
 
 def test_a_fresh_run_continues_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

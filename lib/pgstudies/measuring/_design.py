@@ -385,13 +385,14 @@ def _on_side(comparison: Comparison, name: str, arm: Arm, side: str) -> Arm:
 def records_of(study: str, mark: str, since: str = "") -> list[Path]:
     """The records of one comparison, oldest first; ``study`` is its name in the records.
 
+    ``mark`` is their fingerprint, or the part of it that tells the conditions without the code.
     ``since`` leaves out those begun before.  Those of another host are left out.
     """
     found = infos_below(records_dir(), study)
     return [
         directory
         for directory, info in found
-        if info.get("fingerprint") == mark
+        if info.get("fingerprint", "").startswith(mark)
         and str(info["started_at"]) >= since
         and is_of_this_host(info)
     ]

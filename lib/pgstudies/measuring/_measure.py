@@ -5,7 +5,6 @@ Here, where a notebook enters, the environment is read; everything below takes a
 
 from __future__ import annotations
 
-import inspect
 import os
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -18,12 +17,13 @@ from ..errors import Interrupted, StudyError
 from ..host import allowed_cores, gate, git_revision, host_facts, only_one_here, packages
 from ..orders import Orders
 from ..paths import run_dir
-from ..records import RecordWriter, find_record, fingerprint, read_record
+from ..records import RecordWriter, find_record, fingerprint, read_info, read_record
 from ..rooms import rooms
 from ..servers import identity, serve, server_facts, sweep
 from ..terminal import notice
 from ._design import COMPARED, planned, records_of
 from ._instances import Instances, Kept, roots_of
+from ._reached import FREE, Reached
 from ._run import Run
 from .requirements import unmet_requirements
 
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from ._run import Procedure
     from ._trial import Trial
 
+
+_MOST_NAMED = 5
+"""Of what changed in a notebook, how much is named."""
 
 # What a notebook asks before it measures.  Where a record is analysed instead, nothing is built or
 # fetched, and so nothing is missing: the record's arms are known.
@@ -128,11 +131,14 @@ def measure(
             roots,
             parameters=parameters,
             settings=settings,
-            code=(prepare, procedure),
             core=core,
             limits=limits,
         )
-        mark = fingerprint(same)
+        functions = {"prepare": prepare, "procedure": procedure}
+        code = Reached(functions, room.modules if room else (), parameters)
+        stack.callback(code.settle)
+        alike = fingerprint(same)
+        mark = f"{alike}-{fingerprint(code.digests)}"
         if replies is not None:
             replies.tell_fingerprint(mark)
         blocks = design.missing(mark)
@@ -140,9 +146,12 @@ def measure(
             return _told(read_record(records_of(design.study, mark)[-1]), replies)
         writer = None if design.fresh else RecordWriter.resume(design.study, mark)
         if writer is None:
+            if not design.fresh:
+                _tell_of_other_code(design, alike, mark, code.digests)
             setup: Setup = {
                 "profile": orders.profile,
                 "fingerprint": mark,
+                "code": code.digests,
                 "parameters": dict(parameters) | {"server": own.spec},
                 "arms": [design.describe(arm) for arm in design.arms],
                 "settings": dict(settings),
@@ -171,7 +180,7 @@ def measure(
             )
         kept = None
         if orders.states is not None:
-            of_states = fingerprint(_alike_when_prepared(same, room))
+            of_states = fingerprint(_alike_when_prepared(same, code, room))
             kept = Kept(Path(orders.states["directory"]), f"{of_states} {orders.states['code']}")
         instances = stack.enter_context(Instances(roots, design.arms, kept))
         seed = parameters["seed"]
@@ -204,15 +213,13 @@ def _same(
     *,
     parameters: Mapping[str, Any],
     settings: Mapping[str, str],
-    code: Sequence[Callable[..., Any]],
     core: int | None,
     limits: Limits | None,
 ) -> dict[str, Any]:
-    """Everything that must be alike for two runs to be one."""
-    room = _room_of(design)
+    """Everything but the code that must be alike for two runs to be one."""
     return {
         "study": design.study,
-        "parameters": {k: v for k, v in parameters.items() if k not in {"blocks", "server"}},
+        "parameters": {k: v for k, v in parameters.items() if k not in FREE},
         "arms": [[design.describe(arm), arm.own_programs] for arm in design.arms],
         "settings": dict(settings),
         "server": [[server.spec, server.version_text] for server in roots.values()],
@@ -222,21 +229,34 @@ def _same(
         "limits": limits,
         "packages": packages(),
         "kernel": os.uname().release,
-        "code": [
-            *map(_source, code),
-            *(module.read_text(encoding="utf-8") for module in (room.modules if room else [])),
-        ],
     }
 
 
-def _alike_when_prepared(same: Mapping[str, Any], room: Room | None) -> dict[str, Any]:
+def _tell_of_other_code(design: Design, alike: str, mark: str, code: Mapping[str, str]) -> None:
+    """Say what changed since the record that this run would else have gone on with."""
+    for path in reversed(records_of(design.study, alike)):
+        info = read_info(path)
+        if info["status"] == "complete" and not design.observed:
+            continue
+        before = info.get("code", {})
+        differ = sorted(name for name in {*before, *code} if before.get(name) != code.get(name))
+        if info.get("fingerprint") != mark and differ:
+            names = ", ".join(f"`{name}`" for name in differ[:_MOST_NAMED])
+            more = f" and {len(differ) - _MOST_NAMED} more" if len(differ) > _MOST_NAMED else ""
+            notice(f"Not continuing {path}, whose code differs: {names}{more}.")
+        return
+
+
+def _alike_when_prepared(
+    same: Mapping[str, Any], code: Reached, room: Room | None
+) -> dict[str, Any]:
     """What of ``same`` must be alike for two runs to begin with the same prepared states.
 
     That is not which other arms there are, nor how often a block repeats a turn.
     """
     repeats = room.about.get("repeats", {}) if room else {}
     parameters = {name: value for name, value in same["parameters"].items() if name not in repeats}
-    return {**same, "arms": [], "parameters": parameters}
+    return {**same, "arms": [], "parameters": parameters, "code": code.digests}
 
 
 def _room_of(design: Design) -> Room | None:
@@ -260,13 +280,6 @@ def _carried_out(run: Run, blocks: Sequence[int], findings: Sequence[Finding]) -
         raise
     finally:
         writer.close()
-
-
-def _source(function: Callable[..., Any]) -> str:
-    try:
-        return inspect.getsource(function)
-    except (OSError, TypeError):  # defined where no source is kept, such as a prompt
-        return function.__code__.co_code.hex() + repr(function.__code__.co_consts)
 
 
 def _told(record: Record, replies: Replies | None) -> Record:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .info import Info
 
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 """Higher with every key, or column of the samples, that is added: ``_UPGRADES`` then says what
 older records have for a key, ``samples_in`` what they have for a column."""
 
@@ -109,6 +109,7 @@ _PROPERTIES: dict[str, object] = {
 _OPTIONAL: dict[str, object] = {
     "profile": _TEXT_OR_NULL,
     "fingerprint": _TEXT,
+    "code": {"type": "object", "patternProperties": {"": _TEXT}},
     "limits": _TEXT_OR_NULL,
     "servers": {"type": "object", "patternProperties": {"": _SERVER}},
     "sessions": _entries(),
@@ -155,6 +156,7 @@ _UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
     1: _without_checksums,
     2: _with_columns_for_names,
     3: dict,  # its samples have no parts
+    4: dict,  # it says nothing of the code's parts
 }
 """From a format to the next."""
 

@@ -98,7 +98,8 @@ class Setup(TypedDict):
     server: ServerFacts
     host: dict[str, Any]  # as ``host_facts`` found them
     profile: NotRequired[str | None]
-    fingerprint: NotRequired[str]
+    fingerprint: NotRequired[str]  # of the conditions, then of the code
+    code: NotRequired[dict[str, str]]  # digests of what the procedure reaches, by name
     settings: NotRequired[dict[str, str]]
     seed: NotRequired[int]
     sessions: NotRequired[list[Session]]
