@@ -28,6 +28,8 @@ from tests.made_up import ROOMS, copied_rooms, info, timeline
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pgstudies.compare.request import Request
+
 COMMANDS = ["run", "studies", "book", "records", "scorecard", "advise", "doctor", "servers"]
 COMMANDS += ["new-study", "check", "bisect", "gate", "history"]
 
@@ -291,6 +293,20 @@ def test_a_comparison_that_cannot_be_run_is_skipped_by_git_bisect(pgstudies: Com
     shown = pgstudies(*asked, "--bisect-run")
     assert shown.code == 125
     assert "no_such_study" in shown.err
+
+
+def test_a_comparison_looks_for_records_by_values_and_not_by_what_was_typed(
+    pgstudies: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Request] = []
+
+    def compared(request: Request, **_: object) -> None:
+        asked.append(request)
+
+    monkeypatch.setattr("pgstudies.compare.run.compared", compared)
+    words = ["--candidate", "embedded", "--study", "well", "-p", "rows=20_000"]
+    assert pgstudies("compare", "--baseline", "embedded", *words).code == 0
+    assert asked[0].parameters == {"rows": 20_000}
 
 
 def test_an_error_of_the_project_itself_is_said_to_be_one(

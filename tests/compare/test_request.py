@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,6 +21,7 @@ from pgstudies.compare.request import (
     reason_too_old,
     require_alike_builds,
     side,
+    typed,
 )
 from pgstudies.errors import StudyError
 from pgstudies.measuring import Side
@@ -53,6 +55,20 @@ def refusal(act: Callable[[], object]) -> str:
     except StudyError as error:
         return str(error)
     return ""
+
+
+def test_parameters_have_the_types_that_records_have() -> None:
+    """As text they equal no record's, and a comparison looks for its own by them."""
+    given = {"rows": "20_000", "variants": "cold,trigger", "direct_io": "true"}
+    request = typed(replace(WELL, parameters=given))
+    assert request.parameters == {
+        "rows": 20_000,
+        "variants": ["cold", "trigger"],
+        "direct_io": True,
+    }
+    assert Request.from_dict(json.loads(json.dumps(request.as_dict()))) == request
+    for wrong, said in (({"rows": "many"}, "whole number"), ({"no": "1"}, "no parameter no")):
+        assert said in refusal(lambda wrong=wrong: typed(replace(WELL, parameters=wrong)))  # type: ignore[misc]
 
 
 WELL = Request(Side("embedded"), Side("17", {"jit": "on"}), ("cluster_order",), blocks=7)

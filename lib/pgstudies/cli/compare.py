@@ -355,23 +355,13 @@ def _compare(
     full: bool = False,
 ) -> int:
     from ..compare.report import write_report
-    from ..compare.request import require_alike_builds
+    from ..compare.request import require_alike_builds, typed
     from ..compare.result import exit_code
     from ..compare.run import compared, result_for
     from ..compare.text import as_text
-    from ..studies import plan as checked
-    from ..studies import studies
 
     target = _target(report)
-    for study in request.studies:
-        if study not in (known := studies()):
-            raise StudyError(f"There is no study {study}; the studies are: {', '.join(known)}.")
-        checked(
-            study,
-            profile=request.profile,
-            server=request.baseline.server,
-            parameters=request.parameters,
-        )
+    request = typed(request)
     require_alike_builds(request.baseline, request.candidate)
     found = compared(
         request,

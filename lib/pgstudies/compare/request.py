@@ -22,6 +22,7 @@ from ..servers import (
     require_allowable,
     require_wellformed,
 )
+from ..studies import plan, studies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -91,6 +92,26 @@ class Request:
             baseline=_chosen("baseline", self.baseline, baseline),
             candidate=_chosen("candidate", self.candidate, candidate),
         )
+
+
+def typed(request: Request) -> Request:
+    """The same with its parameters in the types that its studies declare, as records have them.
+
+    Raises StudyError for a study, profile or parameter that there is not, and for a value that is
+    of another type or out of its limits.
+    """
+    parameters: dict[str, Any] = {}
+    for study in request.studies:
+        if study not in (known := studies()):
+            raise StudyError(f"There is no study {study}; the studies are: {', '.join(known)}.")
+        checked = plan(
+            study,
+            profile=request.profile,
+            server=request.baseline.server,
+            parameters=request.parameters,
+        )
+        parameters |= {name: checked.parameters[name] for name in request.parameters}
+    return replace(request, parameters=parameters)
 
 
 def _chosen(name: str, told: Side, text: str | None) -> Side:
