@@ -613,6 +613,24 @@ def test_a_second_signal_does_not_wait(
     assert wait_until_dead(kernels)
 
 
+def test_signals_while_an_interrupted_run_ends_do_not_change_how_it_ends(
+    start: Callable[..., subprocess.Popen[str]],
+) -> None:
+    """The interpreter takes half a second to end, in which it has no handlers of its own."""
+    run = start()
+    kernels = psutil.Process(run.pid).children(recursive=True)
+    run.send_signal(signal.SIGINT)
+    assert run.stderr is not None
+    with run.stderr:
+        while not run.stderr.readline().startswith("pgstudies: interrupted"):
+            assert run.poll() is None
+        while run.poll() is None:
+            run.send_signal(signal.SIGINT)
+            time.sleep(0.01)
+    assert run.returncode == 130
+    assert wait_until_dead(kernels)
+
+
 def test_a_killed_run_takes_its_kernel_along(start: Callable[..., subprocess.Popen[str]]) -> None:
     run = start()
     kernels = psutil.Process(run.pid).children(recursive=True)

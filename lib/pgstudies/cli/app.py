@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import traceback
 from contextlib import nullcontext
 from pathlib import Path  # noqa: TC003  (typer reads it from the annotations)
@@ -446,23 +447,45 @@ def _stop(_number: int, _frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
+def _ignore_signals() -> None:
+    """Let nothing disturb the end, unless threads are still at work, for which it waits.
+
+    The interpreter takes half a second to end, without handlers: a second Ctrl-C would kill it.
+    """
+    if all(thread.daemon for thread in threading.enumerate()[1:]):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+
+
 def main() -> NoReturn:
     """Run the command line; every error ends in a sentence and an exit code of its own."""
     signal.signal(signal.SIGTERM, _stop)
     os.umask(os.umask(0o077) & 0o077)  # else we could not use what we make
     try:
+        try:
+            code = _exit_code()
+        finally:
+            _ignore_signals()
+    except KeyboardInterrupt:  # again, while the first one was dealt with
+        _ignore_signals()
+        code = 130
+    sys.exit(code)
+
+
+def _exit_code() -> int:
+    try:
         app()
     except StudyError as error:
         say(str(error))
-        sys.exit(error.exit_code)
+        return error.exit_code
     except Exception as error:
         known = (
             space_error(error, error.filename or "the disk") if isinstance(error, OSError) else None
         )
         if known is not None:
             say(str(known))
-            sys.exit(known.exit_code)
+            return known.exit_code
         traceback.print_exc()
         say("this is an error in pgstudies itself; please report it with the lines above.")
-        sys.exit(1)
-    sys.exit(0)
+        return 1
+    return 0
