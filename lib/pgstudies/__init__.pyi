@@ -31,11 +31,9 @@ from .errors import require as require
 from .measuring import Arm as Arm
 from .measuring import arm_table as arm_table
 from .measuring import cache_state as cache_state
-from .measuring import extension_settings as extension_settings
 from .measuring import look as look
 from .measuring import measure as measure
 from .measuring import pgbench as pgbench
-from .measuring import reason_no_extension as reason_no_extension
 from .measuring import reason_not_available as reason_not_available
 from .orders import tell_verdicts as tell_verdicts
 from .programs import create_extension as create_extension

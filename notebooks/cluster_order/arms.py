@@ -19,16 +19,12 @@ def arms(
     iterations: int,
     cluster_every: int,
     direct_io: bool,
-    no_patch: str | None,
 ) -> list[pg.Arm]:
-    """The arms to be measured, the baseline first.
-
-    ``no_patch`` says why those that need the extension are not run; None, if they are.
-    """
+    """The arms to be measured, the baseline first."""
 
     def patched(name: str, description: str, **how: Any) -> pg.Arm:
         how = {"state": "access method"} | how
-        return pg.Arm(name, description, not_run=no_patch, **how)
+        return pg.Arm(name, description, extension="cluster_heap", **how)
 
     stops = {"iterations": 2}
     found = [

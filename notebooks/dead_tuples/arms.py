@@ -30,19 +30,15 @@ def arms(
     dense_pages: int,
     dense_hash: bool,
     real_table: bool,
-    no_bench: str | None,
 ) -> list[pg.Arm]:
-    """The structures, then VACUUM on the server of the run and on other releases.
-
-    ``no_bench`` says why structures are not measured; None, if they are.
-    """
+    """The structures, then VACUUM on the server of the run and on other releases."""
     structures = [
         pg.Arm(
             name,
             what,
             state="a table" if real_table else "nothing",
             options={"structure": name},
-            not_run=no_bench,
+            extension="tidbench",
             memory_bytes=0
             if name == "hash" and not dense_hash
             else held_bytes(name, dense_pages),

@@ -28,13 +28,11 @@ def arms(
     rows: int,
     few_buffers: int,
     releases: Sequence[str],
-    no_index: str | None,
 ) -> list[pg.Arm]:
     """The arms, those of other releases last.
 
     ``post`` are the post's tables, ``more`` all that the parameters ask for, ``in_two_locales``
-    those of the indexes of 2008.  ``few_buffers`` counts shared buffers of 8 kB.  ``no_index`` says
-    why the indexes of 2008 are not built; None, if they are.
+    those of the indexes of 2008.  ``few_buffers`` counts shared buffers of 8 kB.
     """
 
     def arm(
@@ -47,8 +45,8 @@ def arms(
         return _arm(name, description, tables, set(post), **how)
 
     def of_2008(name: str, description: str, **how: Any) -> pg.Arm:
-        how = {"tables": in_two_locales, "not_run": no_index} | how
-        return arm(name, description, **how)
+        how = {"tables": in_two_locales} | how
+        return arm(name, description, extension="hash_2008", **how)
 
     def build(name: str, description: str, cache: int) -> pg.Arm:
         settings = {
@@ -122,7 +120,7 @@ def _arm(
     *,
     release: str | None = None,
     settings: Mapping[str, str] | None = None,
-    not_run: str | None = None,
+    extension: str | None = None,
     **options: Any,
 ) -> pg.Arm:
     return pg.Arm(
@@ -132,7 +130,8 @@ def _arm(
         settings=settings or {},
         options={"tables": tables} | options,
         server=release,
-        not_run=pg.reason_not_available(release) if release else not_run,
+        extension=extension,
+        not_run=pg.reason_not_available(release) if release else None,
     )
 
 

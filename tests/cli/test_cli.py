@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import shutil
@@ -20,6 +19,7 @@ from pgstudies.cli import app as cli
 from pgstudies.cli.listing import parameters
 from pgstudies.errors import ServerError
 from pgstudies.programs._releases import find_release
+from pgstudies.programs.cached import finish
 from pgstudies.records import write_whole
 from pgstudies.records.reading import SAMPLES_SCHEMA
 from pgstudies.tools import installing
@@ -416,7 +416,7 @@ def test_servers_are_listed_with_what_is_here(
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     (cached.directory / "bin").mkdir(parents=True)
     (cached.directory / "bin" / "postgres").touch()
-    cached.unpacked.write_text(json.dumps({"postgres": hashlib.sha256(b"").hexdigest()}))
+    finish(cached.directory)
     lines = pgstudies("servers").out.splitlines()
     assert lines[0].startswith("embedded  ")
     assert lines[0].split()[:3] == ["embedded", "18.6", "-O2"]

@@ -94,6 +94,17 @@ def test_an_arm_without_its_server_is_left_out_and_a_comparison_ends() -> None:
         planned("s", PLAIN, 3, Orders(comparison=comparison.as_dict())).served(errors)
 
 
+def test_an_arm_without_its_extension_is_left_out_on_all_sides() -> None:
+    own = planned("s", PLAIN, 3, Orders()).served({}, {"one": "no headers"})
+    assert [arm.not_run for arm in own.arms] == ["no headers", None, None]
+    assert own.needed == PLAIN[1]
+    orders = Orders(comparison=Comparison(Side("14"), Side("18")).as_dict())
+    both = planned("s", PLAIN, 3, orders).served({}, {"one, candidate": "no headers"})
+    left = [arm.name for arm in both.arms if arm.not_run == "no headers, on the candidate"]
+    assert left == ["one, baseline", "one, baseline (again)", "one, candidate"]
+    assert all(arm.not_run is None for arm in both.arms if arm.name not in left)
+
+
 def test_one_block_of_a_sweep_is_the_same_design_with_one_block() -> None:
     alone, whole = (planned("s", PLAIN, 3, Orders(block=block)) for block in (2, 0))
     assert alone.arms == whole.arms

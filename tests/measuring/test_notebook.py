@@ -13,14 +13,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_nothing_is_built_or_fetched_to_analyse_a_record(
+def test_nothing_is_fetched_to_analyse_a_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PGSTUDIES_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PGSTUDIES_REPLAY", "data/records")
     monkeypatch.setattr("pgstudies.programs.reason_not_available", lambda _: "no mvn")
-    assert pg.reason_no_extension("cluster_heap") is None
-    assert pg.extension_settings("cluster_heap") == {}
     assert pg.reason_not_available("9.3") is None
     assert not (tmp_path / "cache").exists()
     monkeypatch.delenv("PGSTUDIES_REPLAY")
@@ -34,14 +32,3 @@ def test_a_release_that_there_is_not_is_an_error(
     monkeypatch.setenv("PGSTUDIES_REPLAY", replay)
     with pytest.raises(StudyError, match=r"^There is no release '8\.4'; there are 9\.3, "):
         pg.reason_not_available("8.4")
-
-
-def test_an_extension_is_asked_of_the_server_that_is_measured(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delenv("PGSTUDIES_REPLAY", raising=False)
-    monkeypatch.setenv("PGSTUDIES_SERVER", "/nowhere")
-    reason = "There is no directory {} to take PostgreSQL from"
-    assert pg.reason_no_extension("cluster_heap", "") == reason.format("/nowhere")
-    assert pg.reason_no_extension("cluster_heap", "/elsewhere") == reason.format("/elsewhere")
-    assert pg.extension_settings("cluster_heap", "") == {}

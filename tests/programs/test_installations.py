@@ -20,7 +20,6 @@ from pgstudies.programs.installations import (
     find_binaries,
     find_embedded,
     find_pgbench,
-    has_server_headers,
     require_version,
     wheel_bindir,
 )
@@ -204,12 +203,6 @@ def test_pgbench_is_the_installations_own_or_the_wheels(tmp_path: Path) -> None:
     assert find_pgbench(without) == find_pgbench(embedded) == embedded.program("pgbench")
     (tmp_path / "pgbench").touch()
     assert find_pgbench(without) == tmp_path / "pgbench"
-
-
-def test_headers_are_where_pg_config_says_or_nowhere() -> None:
-    embedded = find_binaries("embedded")
-    assert has_server_headers(embedded.program("pg_config"))
-    assert not has_server_headers(None)
 
 
 def test_an_installation_is_a_value() -> None:

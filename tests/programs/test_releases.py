@@ -198,7 +198,7 @@ def test_a_release_is_fetched_once_and_open_to_all(
     assert capfd.readouterr().err == ""
     assert len(mirror.fetched) == 1
     assert mirror.cache == [directory.name]
-    record = directory / "unpacked.json"
+    record = directory / "finished.json"
     within = set(directory.rglob("*")) - {record}
     found = [p.stat() for p in [directory.parent, directory, *within]]
     assert {(file.st_mode & 0o777, file.st_uid) for file in found} == {(0o755, os.geteuid())}
@@ -506,7 +506,7 @@ def test_a_program_that_was_replaced_is_not_run(name: str) -> None:
     program = fetch("99") / "bin" / name
     program.write_text("#!/bin/sh\necho 'postgres (PostgreSQL) 99.7'\n")
     program.chmod(0o755)
-    with pytest.raises(ServerError, match=r"are not those that were unpacked: remove it"):
+    with pytest.raises(ServerError, match=r"are not those that were put there: remove it"):
         find_binaries("99")
 
 

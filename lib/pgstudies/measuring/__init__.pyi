@@ -8,9 +8,7 @@ from ._design import Comparison as Comparison
 from ._design import Side as Side
 from ._design import arm_table as arm_table
 from ._design import records_of as records_of
-from ._measure import extension_settings as extension_settings
 from ._measure import measure as measure
-from ._measure import reason_no_extension as reason_no_extension
 from ._measure import reason_not_available as reason_not_available
 from ._pgbench import look as look
 from ._pgbench import pgbench as pgbench

@@ -39,6 +39,7 @@ class Arm:
         copy_of: The arm this one is a second copy of (the A/A pair).
         not_run: Why it cannot run here, known beforehand.
         memory_bytes: What it takes beside shared buffers, for all arms are up at once.
+        extension: One of our C extensions that it needs, built for the server that it runs on.
         own_programs: Whether it runs from a copy of its server's programs, which no other arm warms
             the processor's caches for.
 
@@ -53,6 +54,7 @@ class Arm:
     copy_of: str | None = None
     not_run: str | None = None
     memory_bytes: int = 0
+    extension: str | None = None
     own_programs: bool = False
 
 
@@ -155,14 +157,17 @@ class Design:
         """The arm as the study's procedure knows it."""
         return arm
 
-    def served(self, errors: Mapping[str | None, StudyError]) -> Self:
+    def served(
+        self, errors: Mapping[str | None, StudyError], lacking: Mapping[str, str] = {}
+    ) -> Self:
         """The design for the servers that could be started, with a second copy of the baseline.
 
-        ``errors`` has the others, by the words that arms use for them.
+        ``errors`` has the others, by the words that arms use for them, ``lacking`` what arms lack
+        on their servers, by the arm's name.
         """
         arms = [
-            replace(arm, not_run=str(errors[arm.server]))
-            if arm.not_run is None and arm.server in errors
+            replace(arm, not_run=str(errors.get(arm.server) or lacking[arm.name]))
+            if arm.not_run is None and (arm.server in errors or arm.name in lacking)
             else arm
             for arm in self.arms
         ]
@@ -296,11 +301,26 @@ class ComparisonDesign(Design):
         """The study's arm that this one stands for."""
         return self.stands_for[arm.name][0]
 
-    def served(self, errors: Mapping[str | None, StudyError]) -> Self:
-        """The same: without one of its servers there is nothing to compare."""
+    def served(
+        self, errors: Mapping[str | None, StudyError], lacking: Mapping[str, str] = {}
+    ) -> Self:
+        """The same without arms that one side lacks something for; raises StudyError with none.
+
+        Without one of its servers there is nothing to compare.
+        """
         for error in errors.values():
             raise error
-        return self
+        reasons: dict[str, str] = {}
+        for name, reason in lacking.items():
+            own, side = self.stands_for[name]
+            reasons.setdefault(own.name, f"{reason}, on the {side}")
+        arms = [
+            replace(arm, not_run=arm.not_run or reasons.get(self.own(arm).name))
+            for arm in self.arms
+        ]
+        if all(arm.not_run for arm in arms):
+            raise StudyError(f"No arm can be compared: {arms[0].not_run}.")
+        return replace(self, arms=tuple(arms))
 
     def units(self, arms: Sequence[Arm]) -> tuple[list[Arm], list[list[Arm]]]:
         """No arm that every group has; all sides of an arm stay together, and run or do not."""

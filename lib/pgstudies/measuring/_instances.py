@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 import polars as pl
 import psutil
 
-from ..errors import SpaceError, StudyError
+from ..errors import CannotRun, SpaceError, StudyError
 from ..files import size_text
 from ..paths import run_dir
 from ..records.reading import SAMPLES_SCHEMA
@@ -248,6 +248,21 @@ class Instances:
 def _free(directory: os.PathLike[str]) -> float:
     status = os.statvfs(os.path.dirname(directory))  # noqa: PTH120  (the data may not be there yet)
     return float(status.f_bavail) * status.f_frsize
+
+
+def lacking(arms: Sequence[Arm], roots: Mapping[str | None, Server]) -> dict[str, str]:
+    """Why arms cannot have the extension that they need, by name; to the others it is given.
+
+    Each server gets the one that was built for its own programs and headers.
+    """
+    reasons = {}
+    for arm in arms:
+        if arm.extension and not arm.not_run and arm.server in roots:
+            try:
+                roots[arm.server].provide(arm.extension)
+            except CannotRun as reason:
+                reasons[arm.name] = str(reason)
+    return reasons
 
 
 def roots_of(

@@ -22,7 +22,7 @@ from ..rooms import rooms
 from ..servers import identity, serve, server_facts, sweep
 from ..terminal import notice
 from ._design import COMPARED, planned, records_of
-from ._instances import Instances, Kept, roots_of
+from ._instances import Instances, Kept, lacking, roots_of
 from ._reached import FREE, Reached
 from ._run import Run
 from .requirements import unmet_requirements
@@ -43,29 +43,12 @@ if TYPE_CHECKING:
 _MOST_NAMED = 5
 """Of what changed in a notebook, how much is named."""
 
-# What a notebook asks before it measures.  Where a record is analysed instead, nothing is built or
-# fetched, and so nothing is missing: the record's arms are known.
-
-
-def reason_no_extension(name: str, server: str = "") -> str | None:
-    """Why ``server``, a notebook's parameter, cannot have one of our C extensions, or None.
-
-    It is built for that server if need be, once.
-    """
-    orders = Orders.given()
-    if orders.replay:
-        return None
-    return programs.reason_no_extension(name, orders.server_for(server))
-
-
-def extension_settings(name: str, server: str = "") -> dict[str, str]:
-    """The settings with which that server finds the extension; none where it cannot have it."""
-    orders = Orders.given()
-    return {} if orders.replay else programs.extension_settings(name, orders.server_for(server))
-
 
 def reason_not_available(release: str) -> str | None:
-    """Why a release cannot be had here, or None; raises StudyError when there is no such one."""
+    """Why a release cannot be had here, or None; raises StudyError when there is no such one.
+
+    Where a record is analysed instead, nothing is fetched, and so nothing is missing.
+    """
     programs.find_release(release)
     return None if Orders.given().replay else programs.reason_not_available(release)
 
@@ -124,7 +107,7 @@ def measure(
         own = start(orders.server_for(parameters["server"]))
         stack.enter_context(own)
         roots, errors = roots_of(design.arms, own, start, stack)
-        design = design.served(errors)
+        design = design.served(errors, lacking(design.arms, roots))
         room = _room_of(design)
         same = _same(
             design,
@@ -224,6 +207,7 @@ def _same(
         "settings": dict(settings),
         "server": [[server.spec, server.version_text] for server in roots.values()],
         "programs": [identity(server) for server in roots.values()],
+        "extensions": [server.extensions for server in roots.values()],
         "pinned": core is not None,
         "cores": len(allowed_cores() or ()),
         "limits": limits,

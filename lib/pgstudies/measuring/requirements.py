@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, get_args
 
 from ..analysis import claims, origins, requirements
-from ..programs import NAMES, is_release, reason_no_extension, reason_not_available
+from ..errors import CannotRun
+from ..programs import NAMES, build, is_release, reason_not_available
 from ..servers import Right, reason_not_settable
 from .cold import reason_not_cold
 
@@ -33,13 +34,23 @@ def reason_unmet(requirement: str, server: Server) -> str | None:
     if is_release(requirement):
         return reason_not_available(requirement)
     if requirement in NAMES:
-        return reason_no_extension(requirement, server.spec)
+        return _reason_no_extension(requirement, server)
     if requirement in _RIGHTS:
         return server.capabilities.reason(_RIGHTS[requirement])
     if server.capabilities.has("restart"):
         return None
     with server.connect() as connection:
         return reason_not_settable(connection, requirement)
+
+
+def _reason_no_extension(name: str, server: Server) -> str | None:
+    if server.binaries is None:
+        return server.capabilities.reason("build")
+    try:
+        build(name, server.binaries)
+    except CannotRun as reason:
+        return str(reason)
+    return None
 
 
 def unmet_requirements(study: str, server: Server, settings: Mapping[str, str]) -> dict[str, str]:

@@ -20,8 +20,6 @@ from .extensions import NAMES as NAMES
 from .extensions import build as build
 from .extensions import build_library as build_library
 from .extensions import create_extension as create_extension
-from .extensions import extension_settings as extension_settings
-from .extensions import reason_no_extension as reason_no_extension
 from .extensions import self_test as self_test
 from .fetching import fetch as fetch
 from .installations import Binaries as Binaries
@@ -29,7 +27,6 @@ from .installations import client_environment as client_environment
 from .installations import copy_installation as copy_installation
 from .installations import find_binaries as find_binaries
 from .installations import find_pgbench as find_pgbench
-from .installations import has_server_headers as has_server_headers
 from .installations import run_client as run_client
 from .locales import locale_environment as locale_environment
 from .locales import reason_no_locale as reason_no_locale

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from ..errors import StudyError
 from ..paths import MINOR_RELEASES, RELEASES, cache_dir
 from ..tools import installing
+from .cached import is_finished
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,12 +65,7 @@ class Release:
     @property
     def cached(self) -> bool:
         """Whether it has been fetched."""
-        return self.unpacked.is_file() and (self.directory / "bin" / "postgres").is_file()
-
-    @property
-    def unpacked(self) -> Path:
-        """The record of unpacking: the SHA-256 of every program, by its name."""
-        return self.directory / "unpacked.json"
+        return is_finished(self.directory) and (self.directory / "bin" / "postgres").is_file()
 
 
 @functools.cache

@@ -163,19 +163,24 @@ def without_pg_variables() -> Iterator[None]:
 
 
 def open_to_all(tree: Path) -> None:
-    """Let every account read what is below ``tree``, and run what its owner may run."""
+    """Let every account read ``tree`` and run what its owner may run there, and none change it."""
     for path in [tree, *tree.rglob("*")]:
         if not path.is_symlink():
             mode = path.stat().st_mode
-            path.chmod(mode | (0o555 if path.is_dir() or mode & 0o100 else 0o444))
+            readable = mode | (0o555 if path.is_dir() or mode & 0o100 else 0o444)
+            path.chmod(readable & ~0o022)
 
 
 def make_open_directory(directory: Path) -> None:
-    """Make a directory and its parent, where they are missing, readable by every account."""
-    for path in (directory.parent, directory):
+    """Make a directory and its parent, where they are missing, readable by every account.
+
+    Others can change none of those that are made.
+    """
+    for path in [*reversed(directory.parents), directory]:
         if not path.exists():
-            path.mkdir(parents=True, exist_ok=True)
-            path.chmod(0o755)  # for the account that root's servers run as
+            path.mkdir(mode=0o755, exist_ok=True)
+            if path in (directory.parent, directory):
+                path.chmod(0o755)  # for the account that root's servers run as
 
 
 def others_can_change(path: Path, *, above: Path | None = None) -> bool:

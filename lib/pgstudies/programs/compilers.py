@@ -8,24 +8,27 @@ import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import CannotRun
 from ..tools import installing
-from .installations import has_server_headers
+from .running import build_environment
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from .installations import Binaries
 
 
-def server_headers(binaries: Binaries) -> Path:
-    """The ``pg_config`` of an installation that has the server's headers; raises CannotRun."""
+def server_headers(binaries: Binaries) -> tuple[Path, Path]:
+    """An installation's ``pg_config``, and where it has the server's headers; raises CannotRun."""
     pg_config = binaries.program("pg_config")
-    if pg_config is None or not has_server_headers(pg_config):
-        raise CannotRun("the server's headers are not installed")
-    return pg_config
+    if pg_config is not None:
+        command = [str(pg_config), "--includedir-server"]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
+        headers = Path(done.stdout.strip())
+        if done.returncode == 0 and (headers / "postgres.h").is_file():
+            return pg_config, headers
+    raise CannotRun("the server's headers are not installed")
 
 
 def find_make() -> str:
@@ -64,10 +67,14 @@ def compiler_version(compiler: list[str]) -> str:
     Without the C library's headers it can compile nothing, and that is a reason of its own.
     """
     try:
-        done = subprocess.run([*compiler, "--version"], check=False, capture_output=True, text=True)
+        environment = build_environment()
+        command = [*compiler, "--version"]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
         program = "#include <stdio.h>\n"
         command = [*compiler, "-E", "-x", "c", "-"]
-        trial = subprocess.run(command, check=False, capture_output=True, text=True, input=program)
+        trial = subprocess.run(
+            command, check=False, capture_output=True, text=True, input=program, env=environment
+        )
     except OSError as error:
         raise CannotRun(f"{shlex.join(compiler)} cannot be run: {error.strerror}") from error
     if done.returncode != 0:

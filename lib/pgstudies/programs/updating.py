@@ -15,7 +15,8 @@ from ..errors import ServerError
 from ..files import write_file
 from ..paths import MINOR_RELEASES, RELEASES
 from ._releases import minor_releases, releases
-from .fetching import copy_artifact, published_versions, sha256_of
+from .cached import sha256_of
+from .fetching import copy_artifact, published_versions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -27,7 +27,8 @@ class ServerBase(ABC):
     """A server that studies run on, to be used as ``with serve(...) as server``.
 
     ``spec`` names it without its password, ``version`` is 180006 for 18.6, ``unmet_settings`` gives
-    for each setting that could not be had what was wanted and what it is.
+    for each setting that could not be had what was wanted and what it is, ``extensions`` has the
+    settings by which the server finds what was built for it.
     """
 
     spec: str
@@ -37,6 +38,7 @@ class ServerBase(ABC):
     unmet_settings: dict[str, tuple[str, str]]
     binaries: Binaries | None = None
     slow_disk: SlowDisk | None = None
+    extensions: Mapping[str, str] = {}
     _settings: dict[str, str]
     _more: dict[str, str]
 
@@ -47,6 +49,14 @@ class ServerBase(ABC):
     def settings(self) -> dict[str, str]:
         """The settings in force now: the study's, and those of the last start or restore."""
         return merged(self._settings, self._more)
+
+    def provide(self, extension: str) -> None:  # noqa: ARG002  (it is for managed servers)
+        """Have the server find one of our extensions from its next start on.
+
+        It is built for this server alone; ``extensions`` has a setting for it.  Raises CannotRun
+        where it cannot be had.
+        """
+        require(self.capabilities.reason("build"))
 
     @abstractmethod
     def connect(self, **kwargs: Any) -> psycopg.Connection[TupleRow]:

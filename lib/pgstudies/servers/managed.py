@@ -17,6 +17,7 @@ from ..errors import CannotRun, ServerError, SpaceError
 from ..files import says_full
 from ..host.cgroups import reason_no_limits
 from ..programs.accounts import can_execute, run_as, server_account, without_pg_variables
+from ..programs.extensions import build
 from ..programs.installations import copy_installation, find_pgbench
 from ..programs.locales import locale_environment
 from ..programs.slow_disk import SlowDisk
@@ -166,6 +167,14 @@ class ManagedServer(ServerBase):
                 made.close()
                 raise
         return made
+
+    def provide(self, extension: str) -> None:
+        """Build an extension for the server's own programs; see ``ServerBase.provide``."""
+        for name, path in build(extension, self.binaries).items():
+            own = path.rpartition(":")[0]
+            known = self._settings.get(name, path)
+            self._settings[name] = known if own in known.split(":") else f"{own}:{known}"
+            self.extensions = {**self.extensions, name: self._settings[name]}
 
     def memory_bytes(self, settings: Mapping[str, str] = {}) -> int:
         """Shared buffers when started with these settings."""
