@@ -1,4 +1,4 @@
-"""Locks, whole files, full disks and sizes: one place for each rule."""
+"""Locks, whole files, temporary ones, full disks and sizes: one place for each rule."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ import hashlib
 import os
 import re
 import secrets
-from contextlib import contextmanager
+import shutil
+import stat
+import tempfile
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich import filesize
@@ -18,7 +23,6 @@ from .errors import SpaceError, StudyError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 def try_lock(path: Path) -> int | None:
@@ -44,6 +48,64 @@ def is_locked(path: Path) -> bool:
         return True
     os.close(descriptor)
     return False
+
+
+SHORT = "/tmp"  # noqa: S108  (what we make in it is ours)
+"""Where temporary files lie whose path has to be short, as that of a socket."""
+
+_TEMPORARY = re.compile(r"pgstudies-[a-z0-9_]{8}")
+_OWNER = "owner.lock"
+_FORGOTTEN_S = 60.0
+
+
+@contextmanager
+def temporary_directory(place: str | None = None) -> Iterator[Path]:
+    """A directory for this user alone; if this process is killed, ``sweep_temporary`` removes it.
+
+    It is made in ``place``, ``SHORT`` or the one for temporary files by default.
+    """
+    path, lock = _locked_directory(place)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
+        os.close(lock)
+
+
+def _locked_directory(place: str | None) -> tuple[Path, int]:
+    while True:
+        path = Path(tempfile.mkdtemp(prefix="pgstudies-", dir=place))
+        lock = try_lock(path / _OWNER)
+        if lock is not None and (path / _OWNER).exists():
+            return path, lock
+        if lock is not None:  # a sweep came before it was locked
+            os.close(lock)
+
+
+def sweep_temporary() -> None:
+    """Remove the temporary directories of processes that were killed, in under 1 ms."""
+    for place in {tempfile.gettempdir(), SHORT}:
+        with suppress(OSError), os.scandir(place) as entries:
+            for entry in entries:
+                if _TEMPORARY.fullmatch(entry.name):
+                    with suppress(OSError):
+                        _sweep(Path(entry.path))
+
+
+def _sweep(path: Path) -> None:
+    status, owner = path.lstat(), path / _OWNER
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        return
+    if not owner.exists():
+        if time.time() - status.st_mtime > _FORGOTTEN_S:  # else its owner may be about to lock it
+            path.rmdir()
+        return
+    lock = try_lock(owner)
+    if lock is not None:
+        try:
+            shutil.rmtree(path)
+        finally:
+            os.close(lock)
 
 
 _SAYS_FULL = re.compile(r"No space left on device|quota exceeded")

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
 
-from pgstudies.book._first_page import first_page, lead_on, place, write_first_page
-from pgstudies.files import write_file
+from pgstudies.book._first_page import (
+    first_page,
+    lead_on,
+    place,
+    settle_first_page,
+    write_first_page,
+)
+from pgstudies.files import try_lock, write_file
 from tests import made_up
 
 if TYPE_CHECKING:
@@ -65,6 +72,26 @@ def test_a_run_that_is_interrupted_leaves_no_page_that_waits() -> None:
     with pytest.raises(KeyboardInterrupt), first_page(STUDIES):
         raise KeyboardInterrupt
     assert 'http-equiv="refresh"' not in shown()
+
+
+def test_the_page_of_a_killed_run_says_so_after_the_next_command(tmp_path: Path) -> None:
+    write_first_page(STUDIES, ["hash_index"])
+    going_on = shown()
+    assert re.search(
+        r"At 20..-..-.. ..:.. UTC process \d+ began to measure .*: sync_scans", going_on
+    )
+    lock = tmp_path / "_build" / "first-page.lock"
+    descriptor = try_lock(lock)
+    assert descriptor is not None
+    settle_first_page()
+    assert shown() == going_on
+    os.close(descriptor)
+    settle_first_page()
+    assert not lock.exists()
+    assert "The run was killed; <code>pgstudies run all</code> continues it." in shown()
+    assert 'http-equiv="refresh"' not in shown()
+    assert "began to measure" not in shown()
+    assert shown().count("Which published claims still hold") == 1
 
 
 def test_the_time_left_is_what_the_others_take_if_as_long() -> None:

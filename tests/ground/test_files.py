@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
+import tempfile
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pgstudies.errors import SpaceError
-from pgstudies.files import cannot_write, size_text, space_error, write_file, write_new_file
+from pgstudies.files import (
+    cannot_write,
+    size_text,
+    space_error,
+    sweep_temporary,
+    temporary_directory,
+    write_file,
+    write_new_file,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,3 +75,71 @@ def test_errors_of_space_are_known_from_others(number: int) -> None:
 
 def test_sizes_are_decimal() -> None:
     assert [size_text(n) for n in (1, 999, 5e9)] == ["1 byte", "999 bytes", "5.0 GB"]
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from pgstudies.files import temporary_directory
+with temporary_directory(sys.argv[1]) as path:
+    (path / "deep").mkdir()
+    (path / "deep" / "socket").touch()
+    print(path, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The place of temporary files."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("pgstudies.files.SHORT", str(tmp_path / "other"))
+    return tmp_path
+
+
+def test_a_temporary_directory_goes_with_its_owner_or_with_the_next_sweep(here: Path) -> None:
+    command = [sys.executable, "-c", HOLDER, str(here)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        path = here / holder.stdout.readline().strip()
+        sweep_temporary()
+        assert (path / "deep" / "socket").exists()
+        holder.kill()
+    assert path.exists()
+    sweep_temporary()
+    assert list(here.iterdir()) == []
+    with temporary_directory() as mine:
+        sweep_temporary()
+        assert mine.stat().st_mode & 0o777 == 0o700
+    assert list(here.iterdir()) == []
+
+
+def test_a_sweep_of_temporary_files_takes_only_what_is_ours(here: Path) -> None:
+    kept = here / "kept"
+    kept.mkdir()
+    (kept / "owner.lock").touch()
+    (here / "pgstudies-aaaaaaaa").symlink_to(kept)  # a link
+    (here / "pgstudies-tests-x").mkdir()  # another name
+    (here / "pgstudies-bbbbbbbb").mkdir()  # not locked yet
+    (here / "pgstudies-cccccccc").touch()  # no directory
+    full = here / "pgstudies-dddddddd"  # an old one that nobody ever locked, with something in it
+    full.mkdir()
+    (full / "file").touch()
+    os.utime(full, (0, 0))
+    linked = here / "pgstudies-eeeeeeee"  # with a link in place of a lock
+    linked.mkdir()
+    (linked / "owner.lock").symlink_to(kept / "owner.lock")
+    before = sorted(here.rglob("*"))
+    empty = here / "pgstudies-ffffffff"  # of a process that was killed before it could lock it
+    empty.mkdir()
+    os.utime(empty, (0, 0))
+    if os.geteuid() == 0:
+        foreign = here / "pgstudies-gggggggg"
+        foreign.mkdir()
+        (foreign / "owner.lock").touch()
+        os.chown(foreign, 65534, 65534)
+        before = sorted([*before, foreign, foreign / "owner.lock"])
+    sweep_temporary()
+    assert sorted(here.rglob("*")) == before

@@ -631,9 +631,17 @@ def test_signals_while_an_interrupted_run_ends_do_not_change_how_it_ends(
     assert wait_until_dead(kernels)
 
 
-def test_a_killed_run_takes_its_kernel_along(start: Callable[..., subprocess.Popen[str]]) -> None:
+def test_a_killed_run_takes_its_kernel_along_and_the_next_command_its_files(
+    start: Callable[..., subprocess.Popen[str]], temporary: Path
+) -> None:
     run = start()
     kernels = psutil.Process(run.pid).children(recursive=True)
     run.kill()
     run.communicate()
     assert wait_until_dead(kernels)
+    assert list(temporary.iterdir())
+    command = [sys.executable, "-m", "pgstudies", "records"]
+    subprocess.run(
+        command, env=os.environ | {"TMPDIR": str(temporary)}, capture_output=True, check=True
+    )
+    assert list(temporary.iterdir()) == []

@@ -1,5 +1,6 @@
 from ._build import build as build
 from ._first_page import first_page as first_page
+from ._first_page import settle_first_page as settle_first_page
 from ._first_page import write_first_page as write_first_page
 from ._score_table import came_to as came_to
 from ._score_table import checks_line as checks_line

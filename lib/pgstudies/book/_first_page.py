@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import paths
-from ..files import write_file
+from ..files import is_locked, try_lock, write_file
 from ..templates import environment
 from ..terminal import rough_duration, say
 from ._score_table import score_front
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
 _TEMPLATES = environment(Path(__file__).parent)
 
 
+_RELOADS = '<meta http-equiv="refresh" content="15">'
+
+_STATE = re.compile(r'(<p class="state" role="status">).*?(</p>)')
+
 _LINK = re.compile(r' href="studies/[^"]*"')
 
 
@@ -31,12 +37,30 @@ def place() -> Path:
     return paths.BUILD / "first-page.html"
 
 
+def settle_first_page() -> None:
+    """Let the page of a run that was killed no longer say that it goes on."""
+    if is_locked(_lock()) or not _lock().exists():
+        return
+    if place().exists():
+        text = place().read_text(encoding="utf-8").replace(_RELOADS, "")
+        ended = "The run was killed; <code>pgstudies run all</code> continues it."
+        write_file(place(), _STATE.sub(rf"\1{ended}\2", text))
+    _lock().unlink(missing_ok=True)
+
+
+def _lock() -> Path:
+    """The file that a run locks for as long as the page says that it goes on."""
+    return paths.BUILD / "first-page.lock"
+
+
 @contextmanager
 def first_page(studies: Sequence[str]) -> Iterator[Callable[[str], None]]:
     """Show the page while ``studies`` run: call what this gives with each that has ended.
 
-    The page reloads itself until the run ends, however it does.
+    The page reloads itself until the run ends, however it does: see ``settle_first_page``.
     """
+    place().parent.mkdir(parents=True, exist_ok=True)
+    lock = try_lock(_lock())
     begun, done = time.monotonic(), list[str]()
     say(f"the report so far, filled in as studies finish: {write_first_page(studies, done)}")
     # It takes a second, in which the next study's kernel starts: nothing is measured before that.
@@ -50,6 +74,9 @@ def first_page(studies: Sequence[str]) -> Iterator[Callable[[str], None]]:
             yield finished
         finally:
             beside.submit(write_first_page, studies, done, goes_on=False).result()
+            if lock is not None:
+                _lock().unlink(missing_ok=True)
+                os.close(lock)
 
 
 def write_first_page(
@@ -69,10 +96,12 @@ def write_first_page(
         number=len(studies),
         done=len(done),
         goes_on=goes_on,
+        reloads=_RELOADS,
+        at=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        process=os.getpid(),
         now=next((name for name in studies if name not in done), ""),
         left=rough_duration(took_s / len(done) * left) if done and left else "",
     )
-    place().parent.mkdir(parents=True, exist_ok=True)
     write_file(place(), text)
     return place()
 

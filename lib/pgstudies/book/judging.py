@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import paths
 from ..analysis import origins, rules
 from ..errors import StudyError
+from ..files import temporary_directory
 from ..records import INFO, VERDICTS, judged_by, read_info, read_verdicts, write_verdicts
 from ..rooms import find_room
 from ..studies.run import run_study
@@ -44,8 +44,8 @@ def _judged_here(study: str, directory: Path, mark: str) -> pl.DataFrame:
     place = _place(study, directory)
     if judged_by(place) != mark:
         say(f"judging {study} by {directory.name}, once")
-        with tempfile.TemporaryDirectory(prefix="pgstudies-") as scratch:
-            done = run_study(study, replay=directory, output=Path(scratch) / f"{study}.ipynb")
+        with temporary_directory() as scratch:
+            done = run_study(study, replay=directory, output=scratch / f"{study}.ipynb")
         keep(done)
     if judged_by(place) != mark:
         raise StudyError(f"{study} judges no claim.")

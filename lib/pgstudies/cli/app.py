@@ -7,15 +7,17 @@ import signal
 import sys
 import threading
 import traceback
-from contextlib import nullcontext
-from pathlib import Path  # noqa: TC003  (typer reads it from the annotations)
+from contextlib import nullcontext, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from .. import paths
 from ..errors import NotebookError, StudyError
-from ..files import space_error
+from ..files import space_error, sweep_temporary
 from ..orders import Orders
+from ..paths import records_dir
 from ..terminal import say
 from . import bisect as cli_bisect
 from . import compare as cli_compare
@@ -447,6 +449,28 @@ def _stop(_number: int, _frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
+def _sweep() -> None:
+    """Remove what runs of this user that were killed have left where no server looks after it.
+
+    It takes a millisecond where there is nothing.
+    """
+    sweep_temporary()
+    with suppress(StudyError, OSError):
+        for base in (records_dir() / ".dask", records_dir() / ".sweep"):
+            if any(base.glob("s-*")):
+                from ..servers import sweep
+
+                sweep(base)
+        if any(Path("/dev/shm").glob("sem.pgstudies-*")):  # noqa: S108
+            from ..host.shared_memory import free_semaphores
+
+            free_semaphores()
+        if (paths.BUILD / "first-page.lock").exists():
+            from ..book import settle_first_page
+
+            settle_first_page()
+
+
 def _ignore_signals() -> None:
     """Let nothing disturb the end, unless threads are still at work, for which it waits.
 
@@ -473,6 +497,7 @@ def main() -> NoReturn:
 
 
 def _exit_code() -> int:
+    _sweep()
     try:
         app()
     except StudyError as error:

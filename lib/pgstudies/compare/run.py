@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import NotebookError, StudyError
+from ..files import temporary_directory
 from ..orders import Orders, Replies
 from ..rooms import rooms
 from ..servers import place_for_states
@@ -273,8 +272,8 @@ def measured_blocks(
         )
         parameters = dict(fitted.parameters.get(study, {})) | dict(request.parameters)
         interrupted = False
-        with tempfile.TemporaryDirectory(prefix="pgstudies-") as scratch:
-            replies = Path(scratch) / "replies"
+        with temporary_directory() as scratch:
+            replies = scratch / "replies"
             replies.mkdir()
             try:
                 done = run_study(
@@ -286,7 +285,7 @@ def measured_blocks(
                     comparison=comparison.as_dict(),
                     states={"directory": states, "code": ""} if states else None,
                     replies=replies,
-                    output=Path(scratch) / f"{study}.ipynb",
+                    output=scratch / f"{study}.ipynb",
                 )
                 if done.record is None:
                     raise StudyError(f"The notebook of {study} measures nothing to compare.")

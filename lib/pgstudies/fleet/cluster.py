@@ -16,6 +16,7 @@ from distributed.comm.addressing import get_address_host
 from distributed.utils import get_ip
 
 from ..errors import ServerError
+from ..host.shared_memory import name_semaphores
 from ..paths import records_dir
 from ..servers.leftovers import scratch
 from .certificates import credentials, make_certificates
@@ -95,6 +96,7 @@ def serve_as_worker(scheduler: str, name: str, certificates: Path | None) -> Non
         ) as nanny:
             await nanny.finished()
 
+    name_semaphores()
     with _configured():
         try:
             asyncio.run(serve())

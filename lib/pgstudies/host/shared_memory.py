@@ -1,11 +1,15 @@
-"""The shared memory of a server that was killed with all its processes."""
+"""Shared memory that nobody frees: a killed server's, and the semaphores of a killed worker."""
 
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
+import os
+import re
 import struct
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -66,6 +70,38 @@ def free(data: Path) -> None:
         for file in _dynamic(control, owner):
             file.unlink(missing_ok=True)
         libc.shmctl(segment, _IPC_RMID, None)
+
+
+_SEMAPHORE = re.compile(r"sem\.pgstudies-(\d+)-\w+")
+
+
+def name_semaphores() -> None:
+    """Let the semaphores that ``multiprocessing`` makes for this process be known as its own.
+
+    Their names last until somebody removes them, which Python does in another process of ours: it
+    is killed with us where the whole session is.
+    """
+    ours: dict[str, str] = multiprocessing.current_process()._config  # type: ignore[attr-defined]
+    ours["semprefix"] = f"/pgstudies-{os.getpid()}"
+
+
+def free_semaphores() -> None:
+    """Remove the semaphores of this user's processes that are dead."""
+    for file in _DYNAMIC.glob("sem.pgstudies-*"):
+        found = _SEMAPHORE.fullmatch(file.name)
+        with suppress(FileNotFoundError):
+            status = file.lstat()
+            if found and status.st_uid == os.geteuid() and _is_dead(int(found[1]), status.st_mtime):
+                file.unlink()
+
+
+def _is_dead(pid: int, since: float) -> bool:
+    """Whether the process that had this number at a time (s since 1970) has ended."""
+    try:
+        process = psutil.Process(pid)
+        return process.status() == psutil.STATUS_ZOMBIE or process.create_time() > since + 1
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _attached(segment: int, creator: int, owner: int) -> int | None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .. import programs
 from ..analysis import alike_before, claim_marks, rules
 from ..errors import Interrupted, StudyError
+from ..files import sweep_temporary
 from ..host import allowed_cores, gate, git_revision, host_facts, only_one_here, packages
 from ..orders import Orders
 from ..paths import run_dir
@@ -181,6 +182,7 @@ def _interruptible() -> Iterator[None]:
 
 def _look_around() -> list[Finding]:
     """Remove what dead runs have left, and say what would disturb this one."""
+    sweep_temporary()
     if run_dir().is_dir():
         for path in sweep(run_dir()):
             notice(f"Removed what a run that died had left: {path}.")

@@ -5,22 +5,21 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import tempfile
 import time
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
 from ..errors import ServerError, StudyError, require
-from ..files import says_full
+from ..files import says_full, temporary_directory
 from ..programs import client_environment, run_client
 from ._sessions import reason_no_room, wait_for_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from ._trial import Trial
 
@@ -143,7 +142,7 @@ def pgbench(
         *(["-r"] if statements else []),
     ]
     given = {**variables, "pgstudies_turn": 0, "pgstudies_last": transactions + 2}
-    with tempfile.TemporaryDirectory(prefix="pgstudies-") as directory:
+    with temporary_directory() as directory:
         command = _command(trial, directory, _HEAD + script.rstrip() + _TAIL, given)
         command += [*options, "-l", f"--log-prefix={directory}/log"]
         with _held(trial, command, script, clients) as (process, pids):
@@ -152,7 +151,7 @@ def pgbench(
                 _work(trial, pids)
                 took.counts = trial.counts(sessions=pids)
                 said = _ended(trial, process, script)
-                log = read_log(Path(directory))
+                log = read_log(directory)
                 if log.height != of:
                     raise StudyError(f"pgbench ended after {log.height} of {of} transactions.")
                 latency = log["latency_s"]
@@ -217,7 +216,7 @@ def statements_sent(
 
     The name of an only one is empty.  Raises StudyError when pgbench does not take the script.
     """
-    with tempfile.TemporaryDirectory(prefix="pgstudies-") as directory:
+    with temporary_directory() as directory:
         command = _command(trial, directory, script, variables)
         command += ["-t", "1", "-M", "simple", "-r", "--debug", f"--random-seed={seed}"]
         done = run_client(command, trial.server.environment())
@@ -281,9 +280,9 @@ def _ended(trial: Trial, process: subprocess.Popen[str], script: str) -> str:
     return said
 
 
-def _command(trial: Trial, directory: str, script: str, variables: Mapping[str, int]) -> list[str]:
+def _command(trial: Trial, directory: Path, script: str, variables: Mapping[str, int]) -> list[str]:
     """The beginning of every command: the script is written into ``directory``."""
-    file = Path(directory) / "script.sql"
+    file = directory / "script.sql"
     file.write_text(script, encoding="utf-8")
     given = [f"-D{name}={value}" for name, value in variables.items()]
     return [str(trial.server.capabilities.pgbench), "-n", "-f", str(file), *given]

@@ -11,7 +11,6 @@ import tempfile
 import threading
 import warnings
 from contextlib import contextmanager
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import nbformat
@@ -23,11 +22,14 @@ from jupyter_core.utils import ensure_event_loop
 from nbclient.exceptions import DeadKernelError
 from papermill.engines import NBClientEngine, papermill_engines
 
+from ..files import SHORT, temporary_directory
 from ..terminal import JUPYTER_SESSION, Progress, Relay
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
+    from pathlib import Path
     from types import FrameType
     from typing import Self, TextIO
 
@@ -45,7 +47,6 @@ START_S = 120
 
 # A path of <sys/un.h> is 103 bytes at most where it is shortest, and ours adds this many to it.
 _LONGEST_TEMPORARY_PATH = 103 - len("/pgstudies-01234567/kernel-ipc-5")
-_SHORT = "/tmp"  # noqa: S108  (what we make in it is ours)
 
 
 def execute(
@@ -111,15 +112,11 @@ def _close_loop_of_thread() -> None:
             loop.close()
 
 
-@contextmanager
-def _place_for_sockets() -> Iterator[Path]:
+def _place_for_sockets() -> AbstractContextManager[Path]:
     """A directory of ours alone, whose path is short enough for one of a socket."""
     temporary = tempfile.gettempdir()
     short = len(os.fsencode(temporary)) <= _LONGEST_TEMPORARY_PATH
-    with tempfile.TemporaryDirectory(
-        prefix="pgstudies-", dir=temporary if short else _SHORT
-    ) as own:
-        yield Path(own)
+    return temporary_directory(temporary if short else SHORT)
 
 
 def _unformatted(path: Path) -> str:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
 
-from ..files import says_full
+from ..files import says_full, temporary_directory
 from ..measuring import statement_times
 from ..programs import run_client
 from ..servers import ManagedServer, open_to_guest
@@ -109,8 +107,8 @@ def _said(
     Raises SpaceError where the disk does not hold what it writes.
     """
     environment = trial.server.environment() | {"PGDATABASE": _TRIED_IN}
-    with tempfile.TemporaryDirectory(prefix="pgstudies-") as aside:
-        file = Path(aside) / "script.sql"
+    with temporary_directory() as aside:
+        file = aside / "script.sql"
         file.write_text(text, encoding="utf-8")
         command = [
             str(trial.server.capabilities.pgbench),
