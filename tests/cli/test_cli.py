@@ -17,7 +17,7 @@ import pytest
 from pgstudies import paths
 from pgstudies.cli import app as cli
 from pgstudies.cli.listing import parameters
-from pgstudies.errors import ServerError
+from pgstudies.errors import ServerError, SpaceError
 from pgstudies.programs._releases import find_release
 from pgstudies.programs.cached import finish
 from pgstudies.records import write_whole
@@ -293,6 +293,18 @@ def test_a_comparison_that_cannot_be_run_is_skipped_by_git_bisect(pgstudies: Com
     shown = pgstudies(*asked, "--bisect-run")
     assert shown.code == 125
     assert "no_such_study" in shown.err
+
+
+def test_a_full_disk_has_its_own_exit_code_in_a_comparison_too(
+    pgstudies: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise SpaceError("No space left.")
+
+    monkeypatch.setattr("pgstudies.compare.run.compared", full)
+    asked = ["compare", "--candidate", "embedded", "--study", "hash_index"]
+    assert pgstudies(*asked).code == 5
+    assert pgstudies(*asked, "--bisect-run").code == 125
 
 
 def test_a_comparison_looks_for_records_by_values_and_not_by_what_was_typed(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from ..errors import StudyError
+from ..errors import SpaceError, StudyError
 from ..orders import Orders
 from ..terminal import printable, say
 from .options import BisectRun, assignments, for_git
@@ -57,7 +57,8 @@ Exit codes:
   2    not decided: a guard failed, a study could not be compared, or, with
        --strict, a step is open
   3    the comparison could not be run
-  125  with --bisect-run, in place of 2 and 3
+  5    the disk is full, or cannot be written to
+  125  with --bisect-run, in place of 2, 3 and 5
   130  interrupted; the report has the finished blocks
 """
 
@@ -252,7 +253,7 @@ def compare(  # noqa: D103  (its help is above)
         code = _compare(request, report, only_plan=plan, full=full)
     except StudyError as error:
         say(str(error))
-        code = CANNOT_RUN  # for every such error, a full disk included
+        code = _code(error)
     raise typer.Exit(for_git(code, bisect_run=bisect_run))
 
 
@@ -341,9 +342,13 @@ def _require_consent() -> None:
 
 
 def _cannot_run(error: StudyError) -> NoReturn:
-    """Exit with this command's code for every such error, a full disk included."""
     say(str(error))
-    raise typer.Exit(CANNOT_RUN) from None
+    raise typer.Exit(_code(error)) from None
+
+
+def _code(error: StudyError) -> int:
+    """This command's code for an error; a full disk has one of its own, as everywhere."""
+    return error.exit_code if isinstance(error, SpaceError) else CANNOT_RUN
 
 
 def _compare(
