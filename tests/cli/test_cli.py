@@ -302,8 +302,9 @@ def test_a_full_disk_has_its_own_exit_code_in_a_comparison_too(
         raise SpaceError("No space left.")
 
     monkeypatch.setattr("pgstudies.compare.run.compared", full)
-    asked = ["compare", "--candidate", "embedded", "--study", "hash_index"]
-    assert pgstudies(*asked).code == 5
+    asked = ["compare", "--candidate", "embedded", "--study", "well"]
+    shown = pgstudies(*asked)
+    assert (shown.code, shown.err) == (5, "pgstudies: No space left.\n")
     assert pgstudies(*asked, "--bisect-run").code == 125
 
 

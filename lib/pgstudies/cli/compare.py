@@ -347,7 +347,7 @@ def _cannot_run(error: StudyError) -> NoReturn:
 
 
 def _code(error: StudyError) -> int:
-    """This command's code for an error; a full disk has one of its own, as everywhere."""
+    """The exit code of an error: a full disk has its own, as everywhere."""
     return error.exit_code if isinstance(error, SpaceError) else CANNOT_RUN
 
 

@@ -18,6 +18,7 @@ from .loading import load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from ..measuring import Trial
 
