@@ -10,7 +10,7 @@ import pytest
 
 from pgstudies.commits import Builder, Repository, as_text, bisect, moved_functions
 from pgstudies.errors import StudyError
-from tests.commits.conftest import git
+from tests.commits.conftest import cost_of, git
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ def counted(repository: Repository, seen: list[str]) -> Callable[[str], float]:
 
     def measure(sha: str) -> float:
         seen.append(sha)
-        return float((builder.build(sha) / "bin" / "postgres").read_text())
+        return cost_of(builder.build(sha))
 
     return measure
 

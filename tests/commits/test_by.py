@@ -16,6 +16,7 @@ from pgstudies.cli.bisect import LOOKS, By, bisect
 from pgstudies.counting import Unit
 from pgstudies.errors import StudyError
 from pgstudies.records import list_records, read_record
+from tests.commits.conftest import cost_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,17 +45,13 @@ def shop(tmp_path: Path) -> str:
     return str(home)
 
 
-def cost(build: str) -> float:
-    return float((Path(build) / "bin" / "postgres").read_text())
-
-
 class Planning:
     """A server that is a file with the number of its plan."""
 
     version_text = "PostgreSQL 18.6"
 
     def __init__(self, build: str, **_: Any) -> None:
-        self._plan = PLANS[round(cost(build))]
+        self._plan = PLANS[round(cost_of(Path(build)))]
 
     def __enter__(self) -> Planning:
         return self
@@ -99,7 +96,7 @@ def timed(ratios: dict[str, float], asked: list[tuple[str, int]]) -> Callable[..
     """A comparison whose intervals are 1 / (blocks) wide to either side of a build's own time."""
 
     def measured(request: Any, fitted: Any) -> Iterator[Any]:
-        builds = [cost(side.server) for side in (request.baseline, request.candidate)]
+        builds = [cost_of(Path(side.server)) for side in (request.baseline, request.candidate)]
         asked.append((str(builds[1]), fitted.blocks))
         ratios["now"], ratios["wide"] = builds[1] / builds[0], 1.0 / fitted.blocks
         yield SimpleNamespace(infos=[{"servers": {}}])

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+_HOW = ("--unified=0", "--no-ext-diff", "--no-textconv")
+"""The diff, as text that no other program has made."""
+
 
 def gate(
     *,
@@ -153,7 +156,7 @@ def _built(
         for commit in (oldest, newest):
             places.append(str(builder.build(commit.sha)))
             progress.advance()
-        text = repository.git("diff", "--unified=0", "--no-ext-diff", oldest.sha, newest.sha)
+        text = repository.git("diff", *_HOW, oldest.sha, newest.sha)
     return (places[0], places[1]), (oldest.short, newest.short), text
 
 

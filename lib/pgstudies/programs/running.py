@@ -31,7 +31,7 @@ _LONGEST_S = 1e6
 # any more: when we have died, by whatever death.
 _WITH_US = """
 exec 3<&0 </dev/null
-{ read -r _ <&3; kill -KILL 0; } 2>/dev/null &
+{ read -r _ <&3; kill -KILL 0; } >/dev/null 2>&1 &
 "$@" 3<&-
 status=$?
 exec 2>/dev/null
