@@ -18,13 +18,12 @@ from ..files import sweep_temporary
 from ..host import allowed_cores, gate, git_revision, host_facts, only_one_here, packages
 from ..orders import Orders
 from ..paths import run_dir
-from ..records import RecordWriter, find_record, fingerprint, read_info, read_record
+from ..records import FREE, Reached, RecordWriter, find_record, fingerprint, read_info, read_record
 from ..rooms import rooms
 from ..servers import identity, serve, server_facts, sweep
 from ..terminal import notice
 from ._design import COMPARED, planned, records_of
 from ._instances import Instances, Kept, lacking, roots_of
-from ._reached import FREE, Reached
 from ._run import Run
 from .requirements import unmet_requirements
 

@@ -17,6 +17,8 @@ from .info import LeftOut as LeftOut
 from .info import ServerFacts as ServerFacts
 from .info import Setup as Setup
 from .info import Span as Span
+from .reached import FREE as FREE
+from .reached import Reached as Reached
 from .reading import AMONG_OTHERS as AMONG_OTHERS
 from .reading import UNDISTURBED as UNDISTURBED
 from .reading import Record as Record

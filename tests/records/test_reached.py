@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pgstudies.measuring._reached import Reached
+from pgstudies.records.reached import Reached
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -157,7 +157,7 @@ def test_a_parameter_that_a_cell_has_changed_is_none() -> None:
 
 def test_two_processes_agree() -> None:
     code = (
-        "import json, sys; from tests.measuring.test_reached import NOTEBOOK, digests; "
+        "import json, sys; from tests.records.test_reached import NOTEBOOK, digests; "
         "sys.stdout.write(json.dumps(digests(NOTEBOOK)))"
     )
     said = {
