@@ -32,7 +32,8 @@ def notice(sentence: str) -> None:
 
     In JupyterLab, where that is as pink as an error, it is told on stdout.
     """
-    print(sentence, file=sys.stdout if _in_jupyterlab() else sys.stderr)
+    # Around a bar, which would else stand on the same line.
+    tqdm.write(sentence, file=sys.stdout if _in_jupyterlab() else sys.stderr)
 
 
 @functools.cache
