@@ -62,7 +62,7 @@ def test_a_build_that_others_can_change_is_not_run(
     repository = history([1.0])
     path = built(repository) / below
     path.chmod(path.stat().st_mode | 0o002)
-    with pytest.raises(ServerError, match=r"Other accounts can change .*, and programs are run"):
+    with pytest.raises(ServerError, match=r"Other accounts can change .*, so no program is run"):
         built(repository)
 
 

@@ -113,6 +113,7 @@ def bisect(
     Exit codes:
       0    found
       2    the ends do not differ, or the request is wrong
+      5    the disk is full
       130  interrupted; run the same command to continue
     """  # noqa: D301
     from ..commits import Builder, Repository

@@ -82,7 +82,8 @@ def gate(
       0    no count grows by more than the limit
       1    one does
       2    it cannot be judged, or the request is wrong
-      125  with --bisect-run, in place of 2
+      5    the disk is full
+      125  with --bisect-run, in place of 2 and more
     """  # noqa: D301
     from ..commits import changed_functions, limit_of
 

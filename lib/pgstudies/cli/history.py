@@ -80,6 +80,7 @@ def history(
     Exit codes:
       0    done
       2    nothing could be counted, or the request is wrong
+      5    the disk is full
       130  interrupted; run the same command to continue
     """  # noqa: D301
     import polars as pl

@@ -76,7 +76,8 @@ def build_revisions(
     """Build revisions by one compiler and with the same flags, and print where they are.
 
     Releases that are fetched come from different builders, so times of two of them should not be
-    compared; those that are built here may be.  They are kept by commit, in the cache.
+    compared; those that are built here may be.  They are kept by commit, in the cache.  To build
+    a commit is to run its code as yourself.
 
     \b
     Example:

@@ -43,8 +43,8 @@ def require_own(directory: Path, *within: Path) -> None:
     for path in [directory, *real, *directory.resolve().parents]:
         if others_can_change(path, above=directory):
             raise ServerError(
-                f"Other accounts can change {path}, and programs are run from there: remove it, "
-                f"or set PGSTUDIES_CACHE to a directory of your own."
+                f"Other accounts can change {path}, so no program is run from there: make it yours "
+                f"alone (chown, chmod go-w), or set PGSTUDIES_CACHE to a directory of your own."
             )
 
 
