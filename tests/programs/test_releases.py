@@ -501,6 +501,17 @@ def test_nothing_of_another_account_is_run(below: str) -> None:
 
 
 @pytest.mark.usefixtures("mirror")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_what_lies_in_a_strangers_directory_is_not_run_however_sticky() -> None:
+    above = fetch("99").parent.parent
+    above.chmod(0o1777)
+    assert find_binaries("99")
+    os.chown(above, 4321, -1)
+    with pytest.raises(ServerError, match=r"Other accounts can change"):
+        find_binaries("99")
+
+
+@pytest.mark.usefixtures("mirror")
 @pytest.mark.parametrize("name", ["postgres", "initdb", "pg_ctl"])
 def test_a_program_that_was_replaced_is_not_run(name: str) -> None:
     program = fetch("99") / "bin" / name

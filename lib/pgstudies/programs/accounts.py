@@ -187,13 +187,16 @@ def others_can_change(path: Path, *, above: Path | None = None) -> bool:
     """Whether another account than ours and root could put programs there for us to run.
 
     In a directory ``above`` the one that matters, such as /tmp, it is enough that nobody can remove
-    or rename what is ours.
+    or rename what is ours, as its owner always can.
     """
     status = path.stat()
-    if above is not None and path in above.resolve().parents and status.st_mode & 0o1000:
+    if status.st_uid not in {0, os.geteuid()}:
+        return True
+    others, group = status.st_mode & 0o002, status.st_mode & 0o020
+    if not others and not (group and not _is_private(status.st_gid)):
         return False
-    shared = status.st_mode & (0o002 if _is_private(status.st_gid) else 0o022)
-    return status.st_uid not in {0, os.geteuid()} or bool(shared)
+    sticky = bool(status.st_mode & 0o1000)
+    return not (sticky and above is not None and path in above.resolve().parents)
 
 
 def _is_private(group: int) -> bool:
