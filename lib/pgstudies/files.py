@@ -14,6 +14,7 @@ import stat
 import tempfile
 import time
 from contextlib import contextmanager, suppress
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -236,3 +237,18 @@ def _written_aside(target: Path, content: bytes | str, variable: str) -> Iterato
 def size_text(size_bytes: float) -> str:
     """A size in words, such as "25.3 GB": 1 GB is 1,000,000,000 bytes."""
     return filesize.decimal(int(size_bytes))
+
+
+def copy_tree(source: Path, target: Path, *ignored: str) -> None:
+    """Copy a directory for its user to change, though the original may be read-only.
+
+    What ``ignored`` names, as patterns, stays behind.  Raises OSError.
+    """
+    for path in [source, *source.rglob("*")]:
+        names = path.relative_to(source).parts
+        if any(fnmatch(name, pattern) for name in names for pattern in ignored):
+            continue
+        if path.is_dir():
+            target.joinpath(*names).mkdir(parents=True, exist_ok=True)
+        else:
+            shutil.copyfile(path, target.joinpath(*names))

@@ -1,4 +1,4 @@
-"""Where things are: absolute paths of the checkout, and of the user's own directories."""
+"""Where things are: absolute paths of what we come with, and of the user's own directories."""
 
 from __future__ import annotations
 
@@ -7,8 +7,15 @@ from pathlib import Path
 
 import platformdirs
 
-ROOT = Path(__file__).resolve().parents[2]
-"""The checkout. The package is always installed editable: its notebooks lie beside it."""
+_PACKAGE = Path(__file__).resolve().parent
+
+
+INSTALLED = (_PACKAGE / "checkout").is_dir()
+"""Whether this is a wheel's, which has its own copy of the checkout, and nothing is written."""
+
+
+ROOT = _PACKAGE / "checkout" if INSTALLED else _PACKAGE.parents[1]
+"""The checkout, with notebooks, prose, data and the sources of extensions."""
 
 
 BOOK = ROOT / "book"
@@ -26,13 +33,13 @@ NOTEBOOKS = (*([OWN] if OWN else []), ROOT / "notebooks")
 """The directories of the studies, the user's own first: see ``rooms``."""
 
 
-BUILD = (OWN or ROOT) / "_build"
+BUILD = (OWN or (Path.cwd() if INSTALLED else ROOT)) / "_build"
 """What can be made again: the built book and verdicts.  The checkout stays as it is for studies
 that live elsewhere."""
 
 
-SITE = BUILD / "site" if OWN else ROOT
-"""The source directory of the book: the checkout, or a copy of its pages beside the user's own."""
+SITE = BUILD / "site" if OWN or INSTALLED else ROOT
+"""The source directory of the book: the checkout, or a copy of its pages."""
 
 
 STUDIES = SITE / "book" / "studies"

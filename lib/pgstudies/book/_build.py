@@ -15,6 +15,7 @@ from click import unstyle
 
 from .. import paths
 from ..errors import NotebookError, StudyError
+from ..files import copy_tree
 from ..paths import HTML, ROOT, SITE
 from ..rooms import contents, in_contents, rooms
 from ..studies import read_studies
@@ -43,7 +44,10 @@ def build(html: Path = HTML) -> Path:
     if html.parts[-2:] != ("_build", "html"):
         raise StudyError(f"The book goes to a directory that ends in _build/html, not to {html}.")
     if importlib.util.find_spec("jupyter_book") is None:
-        raise StudyError("Jupyter Book is not installed: run `pip install --editable '.[book]'`.")
+        raise StudyError(
+            "Jupyter Book is not installed: it comes with the extra `book`, as in pip install "
+            "'pgstudies[book]'."
+        )
     if SITE != ROOT:
         _copy_pages()
     measured = [*rooms("study", "check", "counts")]
@@ -82,11 +86,11 @@ def build(html: Path = HTML) -> Path:
 
 def _copy_pages() -> None:
     """Put the prose, and the rooms that pages link to, beside the pages of the user's studies."""
-    shutil.copy(ROOT / "_config.yml", SITE)
-    aside = shutil.ignore_patterns("studies", "__pycache__", "_build", ".*")
+    SITE.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(ROOT / "_config.yml", SITE / "_config.yml")
     for directory in (ROOT / "book", *paths.NOTEBOOKS[::-1]):
         name = "book" if directory == ROOT / "book" else "notebooks"
-        shutil.copytree(directory, SITE / name, dirs_exist_ok=True, ignore=aside)
+        copy_tree(directory, SITE / name, "studies", "__pycache__", "_build", ".*")
 
 
 def _has_reference(study: str) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from psycopg import sql
 
 from ..errors import CannotRun, ServerError, SpaceError
-from ..files import cannot_write
+from ..files import cannot_write, copy_tree
 from ..paths import EXTENSIONS, cache_dir
 from .accounts import can_execute, make_open_directory, server_account
 from .cached import finish, is_finished, require_own, require_unchanged
@@ -125,7 +125,7 @@ def _kept(name: str, words: str, command: list[str], compiler: list[str], more: 
 def _build(source: Path, command: list[str], built: Path) -> None:
     with tempfile.TemporaryDirectory(dir=built.parent) as aside:
         work, result = Path(aside) / "source", Path(aside) / "built"
-        shutil.copytree(source, work)
+        copy_tree(source, work)
         # Only what has been made: make install would choose directories by the words in their path.
         done = run_with_us(command, cwd=work, environment=build_environment())
         libraries = [work / f"{source.name}{suffix}" for suffix in (".so", ".dylib")]

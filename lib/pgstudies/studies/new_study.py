@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import paths
 from ..errors import StudyError
-from ..files import cannot_write, write_file
+from ..files import cannot_write, copy_tree, write_file
 from ..rooms import TEMPLATE, find_room, rooms
 
 if TYPE_CHECKING:
@@ -35,6 +34,8 @@ def new_study(name: str) -> list[Path]:
             f"{name[: LONGEST + 1]!r} cannot be a study's name: use lower-case words with _ "
             f"between them, at most {LONGEST} letters, such as btree_deduplication."
         )
+    if paths.INSTALLED and paths.OWN is None:
+        raise StudyError("Set PGSTUDIES_NOTEBOOKS to the directory of your own studies.")
     home = paths.NOTEBOOKS[0]
     if name in rooms() or (home / name).exists():
         raise StudyError(f"There is a study {name} already: use another name.")
@@ -43,9 +44,7 @@ def new_study(name: str) -> list[Path]:
         home.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=home, prefix=".new-") as aside:
             room = Path(aside) / name
-            shutil.copytree(
-                find_room(TEMPLATE).directory, room, ignore=shutil.ignore_patterns("__pycache__")
-            )
+            copy_tree(find_room(TEMPLATE).directory, room, "__pycache__")
             (room / f"{TEMPLATE}.ipynb").rename(room / f"{name}.ipynb")
             for file in room.iterdir():
                 text = file.read_text(encoding="utf-8")
@@ -64,7 +63,8 @@ def new_workload(directory: Path) -> list[Path]:
     """
     example = next(iter(rooms("workload").values())).directory / "example"
     try:
-        shutil.copytree(example, directory.expanduser())
+        directory.expanduser().mkdir(parents=True)
+        copy_tree(example, directory.expanduser())
     except FileExistsError:
         raise StudyError(f"There is a {directory} already: use another name.") from None
     except OSError as error:
