@@ -305,7 +305,7 @@ def test_a_full_disk_has_its_own_exit_code_in_a_comparison_too(
     asked = ["compare", "--candidate", "embedded", "--study", "well"]
     shown = pgstudies(*asked)
     assert (shown.code, shown.err) == (5, "pgstudies: No space left.\n")
-    assert pgstudies(*asked, "--bisect-run").code == 125
+    assert pgstudies(*asked, "--bisect-run").code == 133
 
 
 def test_a_comparison_looks_for_records_by_values_and_not_by_what_was_typed(

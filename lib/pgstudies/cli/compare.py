@@ -58,7 +58,7 @@ Exit codes:
        --strict, a step is open
   3    the comparison could not be run
   5    the disk is full, or cannot be written to
-  125  with --bisect-run, in place of 2, 3 and 5
+  125  with --bisect-run, in place of 2 and 3; 133, in place of 5
   130  interrupted; the report has the finished blocks
 """
 

@@ -83,7 +83,7 @@ def gate(
       1    one does
       2    it cannot be judged, or the request is wrong
       5    the disk is full
-      125  with --bisect-run, in place of 2 and more
+      125  with --bisect-run, in place of 2, 3 and 4; 133, in place of 5
     """  # noqa: D301
     from ..commits import changed_functions, limit_of
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import StudyError
+from ..errors import SpaceError, StudyError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,8 +28,11 @@ BisectRun = Annotated[
 def for_git(code: int, *, bisect_run: bool) -> int:
     """The exit code: with ``--bisect-run`` that of a commit to skip, where it is neither 0 nor 1.
 
-    What git takes for an end of the whole bisection, 128 and more, stays as it is.
+    What git takes for an end of the whole bisection, 128 and more, stays as it is.  A full disk is
+    no commit's fault, and ends it as well.
     """
+    if bisect_run and code == SpaceError.exit_code:
+        return 128 + code
     return SKIP if bisect_run and 1 < code < 128 else code
 
 
