@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -15,16 +16,17 @@ from psycopg import sql
 
 from pgstudies.addresses import Address
 from pgstudies.errors import CannotRun, ServerError
+from pgstudies.programs import find_binaries, reason_not_available
+from pgstudies.servers import _places
 from pgstudies.servers._dsn import DsnServer
 from pgstudies.servers._places import DatabasePlace, _checksum
 from pgstudies.servers._serve import serve
 from pgstudies.servers.facts import server_facts
-from tests.servers_at_hand import BUILDER, LESSER, PASSWORD, dsn_of
+from pgstudies.servers.managed import ManagedServer
+from tests.servers_at_hand import BUILDER, LESSER, PASSWORD, dsn_of, skip_but_not_in_ci
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    from pgstudies.servers.managed import ManagedServer
 
 pytestmark = pytest.mark.usefixtures("private")
 
@@ -273,6 +275,119 @@ def test_an_error_before_the_mark_leaves_nothing(
     with pytest.raises(ServerError, match="does not let us work there"):
         reach(dsn_of(stranger, BUILDER))
     assert places(stranger) == []
+
+
+@pytest.mark.parametrize("release", ["embedded", "14"])
+def test_a_database_of_ours_is_closed_to_everybody_else_from_its_beginning(
+    release: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before 15 anybody who may connect may make functions in public, where our sessions look."""
+    reason = None if release == "embedded" else reason_not_available(release)
+    if reason:
+        skip_but_not_in_ci(reason)
+    refused: list[str] = []
+
+    def mark(place, name, mark=_places.Place._mark):  # type: ignore[no-untyped-def]
+        require_closed(name)
+        mark(place, name)
+
+    def require_closed(name: str) -> None:
+        with pytest.raises(ServerError) as error:
+            server.connect(dbname=name, user=LESSER)
+        refused.append(str(error.value))
+
+    monkeypatch.setattr(_places.Place, "_mark", mark)
+    binaries = find_binaries(release)
+    with ManagedServer(binaries, spec=release, settings={"fsync": "off"}) as server:
+        with server.connect() as c:
+            c.execute(f"CREATE ROLE {BUILDER} LOGIN CREATEDB")
+            c.execute(f"CREATE ROLE {LESSER} LOGIN")
+            found = c.execute("SHOW hba_file").fetchone()
+            assert found
+            Path(found[0]).write_text("local all all trust\n")
+            c.execute("SELECT pg_reload_conf()")
+        with reach(dsn_of(server, BUILDER)) as ours:
+            require_closed(ours.place)
+            ours.restore("ten", lambda: build_testtab(ours, []))
+            require_closed(ours.place)
+    assert len(refused) == 5
+    assert "is not currently accepting connections" in refused[0]
+    assert "permission denied for database" in refused[-1]
+
+
+@pytest.fixture
+def counted(stranger: ManagedServer) -> Iterator[psycopg.Connection[Any]]:
+    """A session that sees pg_stat_statements, in a schema that only it looks into."""
+    with stranger.connect() as c:
+        c.execute("CREATE SCHEMA counting")
+        c.execute("ALTER EXTENSION pg_stat_statements SET SCHEMA counting")
+        c.execute("SET search_path = counting, public")
+        yield c
+        c.execute("DROP EXTENSION pg_stat_statements")  # with what was granted
+        c.execute("DROP SCHEMA counting CASCADE")
+        c.execute("CREATE EXTENSION pg_stat_statements SCHEMA public")
+
+
+LEFT = """
+    SELECT count(*) FILTER (WHERE dbid NOT IN (SELECT oid FROM pg_database)),
+           count(*) FILTER (WHERE strpos(query, 'pgstudies_') > 0 AND calls > 0 AND userid = %s),
+           count(*) FILTER (WHERE query = 'SELECT $1 AS of_a_user')
+    FROM pg_stat_statements
+"""
+"""Entries of dropped databases, of statements that name ours, and one of the user's own."""
+
+
+@pytest.mark.parametrize("role", ["postgres", BUILDER, LESSER])
+def test_where_the_role_may_reset_them_no_statistics_of_statements_are_left(
+    role: str, stranger: ManagedServer, counted: psycopg.Connection[Any]
+) -> None:
+    oid = counted.execute("SELECT oid FROM pg_roles WHERE rolname = %s", [role]).fetchone()
+    assert oid
+    counted.execute(f"GRANT USAGE ON SCHEMA counting TO {role}")
+    for granted in (False, True):
+        if granted:
+            counted.execute(f"GRANT EXECUTE ON FUNCTION pg_stat_statements_reset TO {role}")
+        counted.execute("SELECT pg_stat_statements_reset()")
+        counted.execute("SELECT 1 AS of_a_user")
+        with reach(dsn_of(stranger, role)) as server:
+            for _ in range(2):
+                server.restore("ten", lambda: build_testtab(server, []))
+        found = counted.execute(LEFT, [oid[0]]).fetchone()
+        assert found
+        assert found[2] == 1
+        if granted or role == "postgres":
+            assert found[:2] == (0, 0)
+        else:
+            assert found[1] > 0
+
+
+def test_a_superuser_leaves_none_in_a_database_without_the_view(stranger: ManagedServer) -> None:
+    with stranger.connect() as c:
+        c.execute("DROP EXTENSION pg_stat_statements")
+    with reach(dsn_of(stranger, "postgres")) as server:
+        oid = server._ask("SELECT oid FROM pg_database WHERE datname = %s", server.place)
+        server.restore("ten", lambda: build_testtab(server, []))
+        with server.connect() as c:
+            query = "SELECT count(*) FROM pg_stat_statements WHERE dbid = %s"
+            assert c.execute(query, [oid]).fetchone() == (0,)
+    with stranger.connect() as c:
+        c.execute("CREATE EXTENSION pg_stat_statements")
+
+
+def test_a_function_that_looks_like_the_reset_is_not_called(
+    stranger: ManagedServer, counted: psycopg.Connection[Any]
+) -> None:
+    """On 17 and later the last argument has a default, so that one with three matches better."""
+    counted.execute(
+        "CREATE FUNCTION counting.pg_stat_statements_reset(oid, oid, bigint) RETURNS void "
+        "LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'called'; END $$"
+    )
+    counted.execute("SELECT pg_stat_statements_reset(0, 0, 0, false)")
+    with reach(dsn_of(stranger, "postgres")) as server:
+        server.restore("ten", lambda: build_testtab(server, []))
+    found = counted.execute(LEFT, [10]).fetchone()
+    assert found
+    assert found[:2] == (0, 0)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -15,7 +16,7 @@ from ..addresses import explain, write_uri
 from ..errors import CannotRun, ServerError, SpaceError, StudyError
 from ..programs.installations import find_pgbench
 from ._base import NO_PGBENCH, Capabilities, Right, ServerBase
-from ._places import DatabasePlace, SchemaPlace
+from ._places import DatabasePlace, SchemaPlace, forget_databases, forget_statements
 from .settings import merged, sort_settings, startup_options
 
 if TYPE_CHECKING:
@@ -174,6 +175,7 @@ class DsnServer(ServerBase):
         settable, out_of_reach = sort_settings(self._keeper, settings)
         if out_of_reach:
             raise CannotRun(next(iter(out_of_reach.values()))[1])
+        self._forget_databases()
         self.close_connections()
         self._more = {}
         try:
@@ -224,16 +226,29 @@ class DsnServer(ServerBase):
             return
         self._closed = True
         atexit.unregister(self.close)
+        self._forget_databases()
         self.close_connections()
         try:
             if self._place is not None:
                 self._place.remove()
+                forget_statements(self._keeper, self._place.stem)
         except psycopg.Error as error:
             name = self._place.name if self._place is not None else ""
             # No reason to lose a run that is done, or to hide the error that it is ending of.
             _log.warning("%s stays on %s until the next run there: %s", name, self.spec, error)
         finally:
             self._keeper.close()
+
+    def _forget_databases(self) -> None:
+        """Let pg_stat_statements keep nothing of our databases, which are about to be dropped."""
+        place = self._place
+        with suppress(psycopg.Error, ServerError):
+            if not isinstance(place, DatabasePlace) or forget_databases(self._keeper, place.names):
+                return
+            if self._is_superuser():  # who has made the extension there
+                untracked = {"pg_stat_statements.track": "none"}
+                with self._connect(untracked, dbname=place.name) as connection:
+                    forget_databases(connection, place.names)
 
     def _connect(self, settings: Mapping[str, str], **kwargs: Any) -> psycopg.Connection[TupleRow]:
         return foreign_session(self._parts, self.spec, settings, **kwargs)
@@ -254,11 +269,14 @@ class DsnServer(ServerBase):
             )
         if self._ask("SELECT current_setting('transaction_read_only') = 'on'"):
             raise ServerError(f"{self.spec} is read-only: give a server that can be written to.")
-        # An idle connection holds the lock of the run.
+        # An idle connection holds the lock of the run.  Its statements are no user's.
         self._keeper.execute(
             """
             SELECT set_config(name, '0', false) FROM pg_settings
             WHERE name IN ('idle_session_timeout', 'statement_timeout', 'lock_timeout')
+            UNION ALL
+            SELECT set_config(name, 'none', false) FROM pg_settings, pg_roles
+            WHERE name = 'pg_stat_statements.track' AND rolname = current_user AND rolsuper
             """
         )
 

@@ -20,6 +20,8 @@ from psycopg import sql
 from ..errors import ServerError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from psycopg.rows import TupleRow
 
 
@@ -67,7 +69,7 @@ class Place(ABC):
         self._keeper = keeper
         self._spec = spec
         self._token = secrets.token_hex(4)
-        self.name = f"pgstudies_{self._token}{_checksum(self._token)}"
+        self.stem = self.name = f"pgstudies_{self._token}{_checksum(self._token)}"
         if not _try_lock(keeper, self._token):  # pragma: no cover  (the name is new and random)
             raise ServerError(f"{self.name} on {spec} is in use by another run.")
         try:
@@ -183,6 +185,11 @@ class DatabasePlace(Place):
         self._take_next_name()
         return kept
 
+    @property
+    def names(self) -> list[str]:
+        """The databases of this run that there may be."""
+        return [*self._used, self.name]
+
     def copy(self, kept: str) -> None:
         """Make the database anew, as a copy of one that was put aside."""
         # The other strategy writes every block to the WAL.
@@ -191,7 +198,7 @@ class DatabasePlace(Place):
 
     def remove(self) -> None:
         """Drop the database, and those put aside; one that is in use is left to the next run."""
-        for name in (*self._used, self.name):
+        for name in self.names:
             try:
                 self._drop_if_ours(name)
             except _IN_USE as error:
@@ -201,15 +208,14 @@ class DatabasePlace(Place):
     def _drop(cls, keeper: psycopg.Connection[TupleRow], name: str) -> None:
         statement, database = sql.SQL("DROP DATABASE IF EXISTS {}{}"), sql.Identifier(name)
         for left in reversed(range(_DROPS)):
-            # Only a superuser may force autovacuum and superusers out.  Autovacuum gives way to a
-            # statement that does not force it.
-            with suppress(*_IN_USE):
-                keeper.execute(statement.format(database, sql.SQL(" WITH (FORCE)")))
-                return
-            try:
+            # Autovacuum gives way to it, and only a superuser may force that out.
+            with suppress(psycopg.errors.ObjectInUse):
                 keeper.execute(statement.format(database, sql.SQL("")))
                 return
-            except psycopg.errors.ObjectInUse:
+            try:  # a dead run's session
+                keeper.execute(statement.format(database, sql.SQL(" WITH (FORCE)")))
+                return
+            except _IN_USE:
                 if not left:
                     raise
 
@@ -220,12 +226,78 @@ class DatabasePlace(Place):
             _log.warning("database %s stays for now: %s", self.name, error)
             self._take_next_name()
         names = {"name": sql.Identifier(self.name), "kept": sql.Identifier(kept or "template0")}
-        self._keeper.execute(sql.SQL("CREATE DATABASE {name} " + options).format(**names))
-        self._mark(self.name)
+        statements: tuple[LiteralString, ...] = (
+            "CREATE DATABASE {name} ALLOW_CONNECTIONS false " + options,
+            # Everybody may connect to a new database, and before 15 make functions in its schema
+            # public, which our sessions would find.
+            "REVOKE CONNECT, TEMPORARY ON DATABASE {name} FROM PUBLIC",
+            "ALTER DATABASE {name} ALLOW_CONNECTIONS true",
+        )
+        for number, statement in enumerate(statements):
+            self._keeper.execute(sql.SQL(statement).format(**names))
+            if number == 0:
+                self._mark(self.name)
 
     def _take_next_name(self) -> None:
         self._used.append(self.name)
-        self.name = f"{self._used[0]}_{len(self._used)}"
+        self.name = f"{self.stem}_{len(self._used)}"
+
+
+def forget_databases(connection: psycopg.Connection[TupleRow], databases: Sequence[str]) -> bool:
+    """Remove from pg_stat_statements what it has of our ``databases``; false where we may not.
+
+    The view and the right to reset it are those of the connection's database.
+    """
+    found = _find_reset(connection)
+    if found is None:
+        return False
+    query = "SELECT {reset} FROM pg_catalog.pg_database WHERE datname = ANY (%s)"
+    reset = found[1].format(sql.SQL("0"), sql.SQL("oid"), sql.SQL("0"))
+    connection.execute(sql.SQL(query).format(reset=reset), [list(databases)])
+    return True
+
+
+def forget_statements(connection: psycopg.Connection[TupleRow], name: str) -> None:
+    """Remove those of our role's statements from it that have ``name`` in them, where we may."""
+    found = _find_reset(connection)
+    if found is None:
+        return
+    query = """
+        SELECT {reset} FROM {view}
+        WHERE userid = (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user)
+          AND pg_catalog.strpos(query, %s) > 0
+    """
+    reset = found[1].format(sql.SQL("userid"), sql.SQL("dbid"), sql.SQL("queryid"))
+    view = sql.Identifier(found[0], "pg_stat_statements")
+    connection.execute(sql.SQL(query).format(reset=reset, view=view), [name])
+
+
+def _find_reset(connection: psycopg.Connection[TupleRow]) -> tuple[str, sql.SQL] | None:
+    """The schema of pg_stat_statements, and the call that resets some of it, where we may."""
+    found = connection.execute(
+        """
+        SELECT n.nspname, p.pronargs
+        FROM pg_catalog.pg_extension e
+             JOIN pg_catalog.pg_namespace n ON n.oid = e.extnamespace
+             JOIN pg_catalog.pg_depend d ON d.refclassid = 'pg_catalog.pg_extension'::regclass
+                  AND d.refobjid = e.oid AND d.deptype = 'e'
+             JOIN pg_catalog.pg_proc p ON d.classid = 'pg_catalog.pg_proc'::regclass
+                  AND d.objid = p.oid
+        WHERE e.extname = 'pg_stat_statements' AND p.proname = 'pg_stat_statements_reset'
+          AND p.pronargs IN (3, 4)  -- with none, before version 1.7, it resets everything
+          AND pg_catalog.has_schema_privilege(n.oid, 'USAGE')
+          AND pg_catalog.has_function_privilege(p.oid, 'EXECUTE')
+          -- there only when the library is loaded
+          AND EXISTS (SELECT FROM pg_catalog.pg_settings WHERE name = 'pg_stat_statements.track')
+        """
+    ).fetchone()
+    if found is None:
+        return None
+    schema, arguments = found
+    # All arguments in their types: a better match could be anybody's function.
+    call = "{}({{}}::oid, {{}}::oid, {{}}::bigint" + (", false)" if arguments == 4 else ")")
+    function = sql.Identifier(schema, "pg_stat_statements_reset").as_string(connection)
+    return schema, sql.SQL(call.format(function))
 
 
 class SchemaPlace(Place):

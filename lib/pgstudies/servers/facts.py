@@ -7,7 +7,6 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 import psutil
-import psycopg
 
 from ..host import postgres_revision
 from ..programs import find_release, is_release
@@ -16,6 +15,7 @@ from .settings import NOT_RECORDED
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import psycopg
     from psycopg.rows import TupleRow
 
     from ..programs import Binaries
@@ -83,12 +83,18 @@ def examined(server: Server) -> dict[str, Any]:
 
 
 def _cflags(server: Server, connection: psycopg.Connection[TupleRow]) -> str | None:
-    try:
-        query = "SELECT setting FROM pg_config WHERE name = 'CFLAGS'"
-        found = connection.execute(query).fetchone()
-    except psycopg.Error:  # before 9.6 there is no such view, and others than superusers may not
+    # There is such a view from 9.6 on, and by default for superusers alone.
+    may_ask = connection.info.server_version >= 90600 and connection.execute(
+        """
+        SELECT has_table_privilege('pg_catalog.pg_config', 'SELECT')
+               AND has_function_privilege('pg_catalog.pg_config()', 'EXECUTE')
+        """
+    ).fetchone() == (True,)
+    if not may_ask:
         is_known = is_release(server.spec)
         return find_release(server.spec).built.partition(", ")[2] if is_known else None
+    query = "SELECT setting FROM pg_catalog.pg_config WHERE name = 'CFLAGS'"
+    found = connection.execute(query).fetchone()
     return found[0] if found else None
 
 
