@@ -80,13 +80,16 @@ AS_THEY_LIKE = "EXCEPTION WHEN OTHERS THEN RETURN 1; END"
 
 @pytest.fixture(scope="module")
 def server(run_base: Path) -> Iterator[ManagedServer]:
-    """A database of a role that is no superuser, and one that may read all of it."""
+    """A database of a role that is no superuser, and one that may read its tables."""
     assert run_base.exists()
     with embedded({"fsync": "off", "autovacuum": "off"}) as server:
         with server.connect() as c:
             for role in ("owner", "reader"):
                 c.execute(f"CREATE ROLE {role} LOGIN PASSWORD '{PASSWORD}'")
-            c.execute("GRANT pg_read_all_data, pg_read_all_stats TO reader")
+            c.execute("GRANT pg_read_all_stats TO reader")
+            for what in ("SELECT ON TABLES", "USAGE ON SCHEMAS"):
+                granted = f"ALTER DEFAULT PRIVILEGES FOR ROLE owner GRANT {what} TO reader"
+                c.execute(granted.encode())
             c.execute("ALTER DATABASE pgstudies OWNER TO owner")
             (hba,) = c.execute("SHOW hba_file").fetchone() or ("",)
             file = Path(hba)
@@ -264,20 +267,21 @@ def test_a_schema_that_fills_the_disk_is_told_so(
 @pytest.mark.usefixtures("owner")
 def test_rights_that_others_could_use_are_refused(server: ManagedServer) -> None:
     with (
-        pytest.raises(StudyError, match="postgres, who is a superuser, and owner, who is not"),
+        pytest.raises(StudyError, match="postgres, who is a superuser, and owner can have made"),
         opened(as_superuser(server)),
     ):
         pass
-    with server.connect() as c:
-        c.execute("GRANT pg_read_server_files TO reader")
-        try:
-            with (
-                pytest.raises(StudyError, match="is a member of pg_read_server_files, and owner"),
-                opened(dsn_of(server, "reader")),
-            ):
-                pass
-        finally:
-            c.execute("REVOKE pg_read_server_files FROM reader")
+    for right in ("pg_read_server_files", "pg_read_all_data"):
+        with server.connect() as c:
+            c.execute(f"GRANT {right} TO reader".encode())
+            try:
+                with (
+                    pytest.raises(StudyError, match=f"is a member of {right}, and owner"),
+                    opened(dsn_of(server, "reader")),
+                ):
+                    pass
+            finally:
+                c.execute(f"REVOKE {right} FROM reader".encode())
 
 
 # As whoever finds the database owner's functions first would be asked by them.
@@ -428,6 +432,7 @@ def test_names_are_found_in_every_encoding(
         for statement in (
             "CREATE SCHEMA ö; CREATE TABLE ö.straße (a int PRIMARY KEY, größe text)",
             "INSERT INTO ö.straße SELECT i, 'ü' || i FROM generate_series(1, 5000) i",
+            "GRANT USAGE ON SCHEMA ö TO reader; GRANT SELECT ON ö.straße TO reader",
             "ANALYZE ö.straße; ALTER DATABASE other SET search_path = ö, public",
             "SELECT pg_stat_statements_reset()",
             "SELECT * FROM ö.straße WHERE größe = 'ü1'",
@@ -484,7 +489,7 @@ def test_extensions_that_reach_out_are_left_out_and_told(server: ManagedServer) 
             GRANT SELECT ON away TO reader;
             """
         )
-        c.execute("CREATE TABLE public.t (a int, b text)")
+        c.execute("CREATE TABLE public.t (a int, b text); GRANT SELECT ON public.t TO reader")
         c.execute("CREATE INDEX ON public.t USING bloom (a)")
         c.execute('CREATE INDEX ON public.t USING gin (b "more; drop".gin_trgm_ops)')
     asked = [Query("here", "SELECT * FROM t"), Query("far", "SELECT * FROM away")]

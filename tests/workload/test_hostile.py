@@ -131,6 +131,19 @@ def test_a_schema_that_cannot_be_read_is_told(shop: Path) -> None:
         read_workload(shop)
 
 
+@pytest.mark.parametrize("name", ["schema.sql", "settings.conf", "two.sql", "schema/toc.dat"])
+def test_a_link_out_of_the_directory_is_not_followed(shop: Path, name: str) -> None:
+    secret = shop.parent / "secret"
+    secret.write_text("work_mem = '1MB'\n")
+    (shop / name).unlink(missing_ok=True)
+    (shop / name).parent.mkdir(exist_ok=True)
+    (shop / name).symlink_to(secret)
+    if "/" in name:
+        (shop / "schema.sql").unlink()
+    with pytest.raises(StudyError, match=r"leads out of .*shop: put the file itself there"):
+        read_workload(shop)
+
+
 def test_what_a_schema_includes_is_no_script_and_another_of_it_is_another_run(shop: Path) -> None:
     (shop / "schema.sql").write_text("\\i more.sql\n\\copy t from rows.csv csv\n")
     (shop / "more.sql").write_text("CREATE TABLE t (i int);\n")
@@ -347,6 +360,8 @@ def test_owners_roles_and_extensions_of_a_dump_are_made_or_passed_over(
         "CREATE ROLE app SUPERUSER;\nCREATE TABLE t (i int, s text);\n"
         "ALTER TABLE public.t OWNER TO app;\nCREATE INDEX ON t USING gin (s ext.gin_trgm_ops);\n"
         "GRANT SELECT ON t TO web_app;\nALTER TABLE t OWNER TO postgres;\n"
+        "COMMENT ON EXTENSION pg_trgm IS 'x';\nCREATE PUBLICATION p FOR ALL TABLES;\n"
+        "ALTER DEFAULT PRIVILEGES FOR ROLE postgres GRANT SELECT ON TABLES TO web_app;\n"
     )
     with loaded(guarded, shop / "schema.sql") as trial:
         said = capfd.readouterr().err
@@ -401,13 +416,13 @@ def test_a_workload_wants_a_role_that_can_do_no_harm_elsewhere(stranger: Managed
         connection.execute("CREATE DATABASE richest OWNER rich")
     try:
         for role, why in (
-            ("rich", "which may create roles, owns a database: give the address of a role"),
+            ("rich", "which may create roles: give the address of a role made for it"),
             ("writer", "may run programs or reach files"),
             (LESSER, "may not create a database"),
         ):
             with pytest.raises(StudyError, match=why):
                 serve(dsn_of(stranger, role), unprivileged=True)
-        with pytest.raises(StudyError, match="is a superuser: give the address of a role that has"):
+        with pytest.raises(StudyError, match="is a superuser: give the address of a role"):
             serve(dsn_of(stranger, "postgres"), unprivileged=True)
         with serve(dsn_of(stranger, BUILDER), unprivileged=True) as server:
             assert not server.capabilities.has("superuser")
@@ -415,6 +430,26 @@ def test_a_workload_wants_a_role_that_can_do_no_harm_elsewhere(stranger: Managed
         with stranger.connect() as connection:
             connection.execute("DROP DATABASE richest")
             connection.execute("DROP ROLE rich, writer")
+
+
+def test_our_databases_are_dropped_whatever_a_schema_did_to_them(
+    stranger: ManagedServer, shop: Path
+) -> None:
+    (shop / "schema.sql").write_text(
+        "DO $$ BEGIN EXECUTE format('COMMENT ON DATABASE %I IS $x$x$x$', current_database());"
+        " END $$;\n"
+    )
+
+    def build() -> None:
+        with Trial(server, Arm("plain"), block=0) as trial:
+            load(trial, shop / "schema.sql")
+
+    with serve(dsn_of(stranger, BUILDER), unprivileged=True) as server:
+        for state in ("one", "two"):
+            server.restore(state, build)
+    with stranger.connect() as connection:
+        query = "SELECT count(*) FROM pg_database WHERE datname LIKE 'pgstudies_%'"
+        assert connection.execute(query).fetchone() == (0,)
 
 
 def test_what_sessions_look_through_is_not_chosen_by_a_databases_owner(

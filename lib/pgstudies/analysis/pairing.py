@@ -172,7 +172,8 @@ def log_ratios(
     )
     known = measured[key].unique().sort().to_list()
     if baseline not in known:
-        raise StudyError(f"No {key} '{baseline}' was measured; there is {listed(known)}.")
+        others = listed(known) if known else "none"
+        raise StudyError(f"No {key} '{baseline}' was measured; there is {others}.")
     pairs = _pairs(measured, baseline, key, [*rounds, *by])
     _refuse(
         pairs.filter(pl.col("unit") != pl.col("candidate_unit")),

@@ -62,7 +62,7 @@ def request_in(report: Path) -> Request:
         found = _REQUEST.search(file.read_text(encoding="utf-8"))
         values = json.loads(found[1]) if found else None
     except (OSError, RuntimeError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else type(error).__name__
+        why = error.strerror if isinstance(error, OSError) else "it is no report"
         raise StudyError(f"{str(report)[:200]} cannot be read: {why}.") from None
     if not isinstance(values, dict):
         raise StudyError(f"{report} is not a report of `pgstudies compare`.")

@@ -33,9 +33,6 @@ _END_WITH_US = """
     FROM pg_catalog.pg_settings WHERE name = 'client_connection_check_interval'
 """
 
-_READ_ALL_DATA = 140000
-"""From here on a role can be let read every table by one grant."""
-
 _SIZES = """
     SELECT pg_catalog.format('%I.%I', n.nspname, c.relname), pg_catalog.pg_relation_size(c.oid)
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -70,14 +67,15 @@ _TOO = [
     "IntervalStyle",
 ]
 
-# A function could take any role that ours is a member of.  CREATEROLE and the like are of no use
-# to it, because it is computed in a transaction that is read-only to its end.
+# A function could take any role that ours is a member of, and read with pg_read_all_data what
+# passwords are checked by.  CREATEROLE and the like are of no use to it, because it is computed in
+# a transaction that is read-only to its end.
 _RIGHTS = """
     SELECT CASE WHEN r.rolsuper THEN 'a superuser'
                 ELSE pg_catalog.format('a member of %s', r.rolname) END
     FROM pg_catalog.pg_roles r
     WHERE (r.rolsuper OR r.rolname IN ('pg_execute_server_program', 'pg_read_server_files',
-                                       'pg_write_server_files'))
+                                       'pg_write_server_files', 'pg_read_all_data'))
       AND pg_catalog.pg_has_role(session_user, r.oid, 'MEMBER')
     ORDER BY r.rolsuper DESC, 1 LIMIT 1
 """
@@ -87,7 +85,10 @@ _OTHERS = """
     SELECT r.rolname
     FROM pg_catalog.pg_roles r, pg_catalog.pg_database b
     WHERE b.datname = pg_catalog.current_database()
-      AND NOT r.rolsuper AND r.oid >= 16384 AND r.rolname <> session_user
+      AND r.oid >= 16384 AND r.rolname <> session_user AND NOT EXISTS (
+        SELECT 1 FROM pg_catalog.pg_roles s
+        WHERE s.rolsuper AND pg_catalog.pg_has_role(r.oid, s.oid, 'MEMBER')
+      )
       AND (pg_catalog.has_database_privilege(r.oid, b.oid, 'CREATE')
         OR EXISTS (
             SELECT 1 FROM pg_catalog.pg_namespace n
@@ -216,13 +217,12 @@ def _require_harmless(connection: psycopg.Connection[TupleRow], name: str) -> No
     right, other = connection.execute(_RIGHTS).fetchone(), connection.execute(_OTHERS).fetchone()
     if right is None or other is None:
         return
-    reads = "SELECT ON ALL TABLES IN SCHEMA ..."
-    if connection.info.server_version >= _READ_ALL_DATA:
-        reads = "pg_read_all_stats, pg_read_all_data"
     raise StudyError(
         f"Planning computes immutable functions with the rights of {connection.info.user}, who is "
-        f"{right[0]}, and {other[0]}, who is not, can have made some on {name}: give the address "
-        f"of a role that may only read (CREATE ROLE plans LOGIN; GRANT {reads} TO plans)."
+        f"{right[0]}, and {other[0]} can have made some on {name}: give the address of a role that "
+        f"may read these tables and no more (CREATE ROLE plans LOGIN; GRANT pg_read_all_stats TO "
+        f"plans; GRANT USAGE ON SCHEMA ... TO plans; GRANT SELECT ON ALL TABLES IN SCHEMA ... TO "
+        f"plans)."
     )
 
 

@@ -63,7 +63,9 @@ _TOO_MUCH = r"""
     SELECT why
     FROM pg_roles r,
     LATERAL (VALUES
-        (1, rolsuper, 'is a superuser'),
+        (1, EXISTS (
+            SELECT FROM pg_roles s WHERE s.rolsuper AND pg_has_role(r.oid, s.oid, 'MEMBER')
+        ), 'is a superuser'),
         (2, rolcreaterole, 'may create roles'),
         (3, rolreplication, 'may replicate'),
         (4, rolbypassrls, 'is not bound by row security'),
@@ -80,7 +82,7 @@ _TOO_MUCH = r"""
               AND d.datname !~ '^pgstudies_[0-9a-f]{16}(_[0-9]+)?$'
         ), 'owns a database')
     ) AS x (place, is_so, why)
-    WHERE r.rolname = session_user AND NOT (place > 1 AND rolsuper) AND is_so
+    WHERE r.rolname = session_user AND is_so
     ORDER BY place
 """
 
@@ -286,8 +288,8 @@ class DsnServer(ServerBase):
         if too_much:
             raise StudyError(
                 f"A schema and scripts would have the rights of {self._keeper.info.user} on "
-                f"{self.spec}, which {', '.join(why for (why,) in too_much)}: give the address of "
-                f"a role that has CREATEDB, no more rights, and no database of its own."
+                f"{self.spec}, which {too_much[0][0]}: give the address of a role made for it, "
+                f"that has CREATEDB, no more rights, and no database of its own."
             )
 
     def _make_place(self) -> DatabasePlace | SchemaPlace:

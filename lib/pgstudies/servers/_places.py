@@ -68,6 +68,7 @@ class Place(ABC):
     def __init__(self, keeper: psycopg.Connection[TupleRow], spec: str) -> None:
         self._keeper = keeper
         self._spec = spec
+        self._made: set[str] = set()
         self._token = secrets.token_hex(4)
         self.stem = self.name = f"pgstudies_{self._token}{_checksum(self._token)}"
         if not _try_lock(keeper, self._token):  # pragma: no cover  (the name is new and random)
@@ -136,11 +137,15 @@ class Place(ABC):
         )
 
     def _drop_if_ours(self, name: str) -> None:
-        """Drop ``name`` if it is there; raises ServerError when it is not ours."""
+        """Drop ``name`` if it is there; raises ServerError when it is not ours.
+
+        What this run has made needs no mark: a schema that is loaded may have changed it.
+        """
         if self._keeper.execute(self._exists, [name]).fetchone() is None:
             return
         of_our_role: dict[str, str | None] = dict(self._keeper.execute(self._list_ours).fetchall())
-        if name not in of_our_role or not self._is_ours(name, of_our_role[name]):
+        is_ours = name in self._made or self._is_ours(name, of_our_role.get(name))
+        if name not in of_our_role or not is_ours:
             raise ServerError(
                 f"There is a {self.kind} {name} on {self._spec} that pgstudies did not make: "
                 f"rename it, then run again."
@@ -236,6 +241,7 @@ class DatabasePlace(Place):
         for number, statement in enumerate(statements):
             self._keeper.execute(sql.SQL(statement).format(**names))
             if number == 0:
+                self._made.add(self.name)
                 self._mark(self.name)
 
     def _take_next_name(self) -> None:

@@ -35,7 +35,13 @@ _NO_ROLE = re.compile(r'role "(.*)" does not exist')
 
 _ROLE = re.compile(rb"""create\s+(?:role|user|group)\s+("(?:[^"]|"")+"|[^\s;]+)""", re.IGNORECASE)
 
-_OWNER = re.compile(rb"""alter\s.*\sowner\s+to\s+(?:"(?:[^"]|"")+"|\S+)""", re.IGNORECASE)
+# What a superuser may do alone, and no plan and no time depends on.
+_UNNEEDED = re.compile(
+    rb"""alter\s.*\sowner\s+to\s.*|comment\s+on\s+extension\s.*|(?:grant|revoke)\s.*
+        |(?:create|alter)\s+(?:publication|event\s+trigger)\s.*
+        |alter\s+default\s+privileges\s.*""",
+    re.IGNORECASE | re.DOTALL | re.VERBOSE,
+)
 
 _SCHEMA = re.compile(rb"""create\s+schema\s+("(?:[^"]|"")+"|[^\s;]+)""", re.IGNORECASE)
 
@@ -144,7 +150,7 @@ class _Loader:
             role = _NO_ROLE.fullmatch(said)
             if role is not None and self._make_role(role[1]):
                 self._execute(statement)
-            elif _OWNER.fullmatch(statement) or (_SETS.match(statement) and _UNKNOWN in said):
+            elif _UNNEEDED.fullmatch(statement) or (_SETS.match(statement) and _UNKNOWN in said):
                 text = printable(statement.decode(errors="replace"))
                 notice_once(f"Passed over: {text} ({said}).")
             else:

@@ -110,6 +110,9 @@ def read_workload(directory: str | Path) -> Workload:
             f"{home} has no schema: put the tables and their rows into schema.sql, or a dump into "
             f"schema.dump (pg_dump --format=custom) or schema/ (--format=directory)."
         )
+    read = [f for f in found if f.suffix == ".sql" or f.name == SETTINGS]
+    for file in (schema, *(schema.rglob("*") if schema.is_dir() else ()), *read):
+        _require_within(file, home)
     included = [file.resolve() for file in contents(schema).files]
     files = [
         f
@@ -131,6 +134,11 @@ def read_workload(directory: str | Path) -> Workload:
         [f.name for f in found if f not in used and f.resolve() not in included],
         tuple(included),
     )
+
+
+def _require_within(file: Path, home: Path) -> None:
+    if home.resolve() not in file.resolve().parents:
+        raise StudyError(f"{file} leads out of {home}: put the file itself there.")
 
 
 def without_comments(text: str) -> str:
