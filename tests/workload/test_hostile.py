@@ -181,7 +181,7 @@ def test_a_script_runs_no_program(shop: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["\\sleep 1 s", "select 1; \\SLEEP 1 s", "\\foo", "\\i x", "\\! id"]
+    "text", ["\\sleep 1 s", "select 1; \\SLEEP 1 s", "\\foo", "\\i x", "\\! id", "DROP DATABASE x;"]
 )
 def test_a_script_has_no_command_but_pgbenchs(shop: Path, text: str) -> None:
     (shop / "one.sql").write_text(f"SELECT 1;\n{text}\n")

@@ -36,7 +36,7 @@ _WHY = {
     "q": "what follows it would not be loaded",
 }
 
-_LEAVES = re.compile(
+LEAVES = re.compile(
     rb"((?:create|drop|alter)\s+(?:database|tablespace)|alter\s+system)\b", re.IGNORECASE
 )
 
@@ -160,7 +160,7 @@ def _pieces(read: Lines, home: Path, files: list[Path]) -> Iterator[Piece | Rows
     for item in read:
         at = (item.line, read.file)
         if isinstance(item, Statement):
-            if leaving := _LEAVES.match(item.text):
+            if leaving := LEAVES.match(item.text):
                 words = " ".join(leaving[1].decode().upper().split())
                 raise _error(
                     *at,

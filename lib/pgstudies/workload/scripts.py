@@ -10,7 +10,7 @@ from pathlib import Path
 from ..errors import CannotRun, StudyError
 from ..programs import find_pgbench, run_client
 from ..servers import read_settings, refused
-from .schema import contents
+from .schema import LEAVES, contents
 from .statements import Command, Lines
 
 SCHEMA = ("schema.sql", "schema.dump", "schema")
@@ -189,7 +189,11 @@ def _require_harmless(file: Path, text: str) -> None:
         line = text.count("\n", 0, found.start()) + 1
         raise _no_place(file, line, found[0].split()[0], "it runs a program")
     for item in Lines(text.encode().splitlines(keepends=True), file):
-        if isinstance(item, Command) and item.name.lower() not in _COMMANDS:
+        if not isinstance(item, Command):
+            if leaving := LEAVES.match(item.text):
+                words = " ".join(leaving[1].decode().upper().split())
+                raise _no_place(file, item.line, words, "it reaches beyond the workload's database")
+        elif item.name.lower() not in _COMMANDS:
             why = _SLEEP if item.name.lower() == "sleep" else "pgbench has no such command"
             raise _no_place(file, item.line, f"\\{item.name}", why)
 
