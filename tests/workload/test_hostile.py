@@ -30,15 +30,6 @@ pytestmark = pytest.mark.usefixtures("private")
 EVERYWHERE = ["embedded", "9.6", "14"]
 
 
-@pytest.fixture
-def shop(tmp_path: Path) -> Path:
-    home = tmp_path / "shop"
-    home.mkdir()
-    (home / "schema.sql").write_text("CREATE TABLE t (i int);\n")
-    (home / "one.sql").write_text("SELECT 1;\n")
-    return home
-
-
 @pytest.fixture(scope="module")
 def guarded(run_base: Path) -> Iterator[ManagedServer]:
     assert run_base.exists()

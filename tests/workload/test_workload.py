@@ -25,15 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture
-def shop(tmp_path: Path) -> Path:
-    home = tmp_path / "shop"
-    home.mkdir()
-    (home / "schema.sql").write_text("CREATE TABLE t (i int);\n")
-    (home / "one.sql").write_text("SELECT 1;\n")
-    return home
-
-
 def names(home: Path) -> list[str]:
     return [script.name for script in read_workload(home).scripts]
 
