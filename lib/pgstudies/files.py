@@ -60,10 +60,10 @@ _FORGOTTEN_S = 60.0
 
 
 @contextmanager
-def temporary_directory(place: str | None = None) -> Iterator[Path]:
+def temporary_directory(place: Path | str | None = None) -> Iterator[Path]:
     """A directory for this user alone; if this process is killed, ``sweep_temporary`` removes it.
 
-    It is made in ``place``, ``SHORT`` or the one for temporary files by default.
+    It is made in ``place``, by default where temporary files are.
     """
     path, lock = _locked_directory(place)
     try:
@@ -73,7 +73,7 @@ def temporary_directory(place: str | None = None) -> Iterator[Path]:
         os.close(lock)
 
 
-def _locked_directory(place: str | None) -> tuple[Path, int]:
+def _locked_directory(place: Path | str | None) -> tuple[Path, int]:
     while True:
         path = Path(tempfile.mkdtemp(prefix="pgstudies-", dir=place))
         lock = try_lock(path / _OWNER)
@@ -83,9 +83,12 @@ def _locked_directory(place: str | None) -> tuple[Path, int]:
             os.close(lock)
 
 
-def sweep_temporary() -> None:
-    """Remove the temporary directories of processes that were killed, in under 1 ms."""
-    for place in {tempfile.gettempdir(), SHORT}:
+def sweep_temporary(*places: Path) -> None:
+    """Remove the temporary directories of processes that were killed, in under 1 ms.
+
+    They are looked for where they are made by default, in ``SHORT`` and in ``places``.
+    """
+    for place in {tempfile.gettempdir(), SHORT, *map(str, places)}:
         with suppress(OSError), os.scandir(place) as entries:
             for entry in entries:
                 if _TEMPORARY.fullmatch(entry.name):

@@ -17,7 +17,7 @@ from .. import paths
 from ..errors import NotebookError, StudyError
 from ..files import space_error, sweep_temporary
 from ..orders import Orders
-from ..paths import records_dir
+from ..paths import cache_dir, records_dir
 from ..terminal import say
 from . import bisect as cli_bisect
 from . import compare as cli_compare
@@ -454,7 +454,7 @@ def _sweep() -> None:
 
     It takes a millisecond where there is nothing.
     """
-    sweep_temporary()
+    sweep_temporary(cache_dir() / "extensions", cache_dir() / "locales")
     with suppress(StudyError, OSError):
         for base in (records_dir() / ".dask", records_dir() / ".sweep"):
             if any(base.glob("s-*")):

@@ -5,15 +5,13 @@ from __future__ import annotations
 import hashlib
 import shlex
 import shutil
-import tempfile
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
 
 from ..errors import CannotRun, ServerError, SpaceError
-from ..files import cannot_write, copy_tree
+from ..files import cannot_write, copy_tree, temporary_directory
 from ..paths import EXTENSIONS, cache_dir
 from .accounts import can_execute, make_open_directory, server_account
 from .cached import finish, is_finished, require_own, require_unchanged
@@ -21,6 +19,8 @@ from .compilers import compiler_version, find_compiler, find_make, server_header
 from .running import build_environment, run_with_us
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import psycopg
 
     from .installations import Binaries
@@ -123,8 +123,8 @@ def _kept(name: str, words: str, command: list[str], compiler: list[str], more: 
 
 
 def _build(source: Path, command: list[str], built: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=built.parent) as aside:
-        work, result = Path(aside) / "source", Path(aside) / "built"
+    with temporary_directory(built.parent) as aside:
+        work, result = aside / "source", aside / "built"
         copy_tree(source, work)
         # Only what has been made: make install would choose directories by the words in their path.
         done = run_with_us(command, cwd=work, environment=build_environment())

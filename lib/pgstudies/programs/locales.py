@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
+from ..files import temporary_directory
 from ..paths import cache_dir
 from ..tools import installing
 
@@ -28,8 +28,8 @@ def reason_no_locale(name: str) -> str | None:
         return f"this system has neither a locale {name} nor its source: {how}"
     directory = _directory()
     directory.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=directory) as aside:
-        made = Path(aside) / name
+    with temporary_directory(directory) as aside:
+        made = aside / name
         command = [localedef, "-i", language, "-f", charmap or "UTF-8", str(made)]
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         if not made.is_dir():

@@ -6,13 +6,11 @@ One that is exchanged stays as a minor release where others of its major release
 from __future__ import annotations
 
 import re
-import tempfile
 import zipfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ServerError
-from ..files import write_file
+from ..files import temporary_directory, write_file
 from ..paths import MINOR_RELEASES, RELEASES
 from ._releases import minor_releases, releases
 from .cached import sha256_of
@@ -20,6 +18,7 @@ from .fetching import copy_artifact, published_versions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from ._releases import Release
 
@@ -31,8 +30,7 @@ def update_releases() -> Iterator[str]:
     builders stay.  Raises ServerError where Maven fails or a jar lacks its member.
     """
     published: dict[str, list[str]] = {}
-    with tempfile.TemporaryDirectory() as name:
-        work = Path(name)
+    with temporary_directory() as work:
         for release in releases():
             artifact, _, own = release.artifact.rpartition(":")
             if not own.startswith(release.version):
