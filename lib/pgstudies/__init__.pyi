@@ -43,6 +43,6 @@ from .records import version_number as version_number
 from .servers import accounted as accounted
 from .servers import limited as limited
 from .servers import require_space as require_space
-from .studies import beside as beside
+from .rooms import beside as beside
 from .studies import parameter_table as parameter_table
 from .studies import study_parameters as study_parameters

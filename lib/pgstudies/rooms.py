@@ -9,7 +9,9 @@ counted, and Python modules the arms and the reading of its records.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
+import sys
 import tomllib
 from copy import deepcopy
 from dataclasses import dataclass
@@ -23,6 +25,7 @@ from .errors import StudyError
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from types import ModuleType
 
 
 Kind = Literal["study", "check", "counts", "workload", "summary"]
@@ -145,3 +148,19 @@ def in_contents(toc: dict[str, Any]) -> list[str]:
     """The studies and summaries that a table of contents names, in its order."""
     files = (str(c.get("file", "")) for part in toc["parts"] for c in part["chapters"])
     return [file.rpartition("/")[2] for file in files if file.startswith("book/studies/")]
+
+
+def beside(study: str, module: str) -> ModuleType:
+    """The module of that name in the room of ``study``, wherever its notebook is executed.
+
+    A change of it makes a run another run.  Raises StudyError when there is none.
+    """
+    file = find_room(study).directory / f"{module}.py"
+    name = f"notebooks.{study}.{module}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None or not file.is_file():
+        raise StudyError(f"There is no module {file}.")
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[name] = loaded
+    spec.loader.exec_module(loaded)
+    return loaded

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from pgstudies import measuring
 from pgstudies.errors import ServerError, require
 from pgstudies.measuring import (
     end_sessions,
@@ -20,6 +19,7 @@ from pgstudies.measuring import (
     unpinned,
     wait_for_end,
 )
+from pgstudies.measuring import room_for_sessions as room_on_any_server
 from pgstudies.programs import without_pg_variables
 from pgstudies.servers import ManagedServer
 
@@ -46,7 +46,7 @@ def room_for_sessions() -> int:
 
     System V semaphores, which servers before 10 need, are counted, too.
     """
-    return min([measuring.room_for_sessions(), *_room_for_semaphores()])
+    return min([room_on_any_server(), *_room_for_semaphores()])
 
 
 @contextlib.contextmanager

@@ -11,13 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import programs
 from ..analysis import alike_before, claim_marks, rules
 from ..errors import Interrupted, StudyError
 from ..files import sweep_temporary
 from ..host import allowed_cores, gate, git_revision, host_facts, only_one_here, packages
 from ..orders import Orders
 from ..paths import run_dir
+from ..programs import find_release
+from ..programs import reason_not_available as reason_no_release
 from ..records import FREE, Reached, RecordWriter, find_record, fingerprint, read_info, read_record
 from ..rooms import rooms
 from ..servers import identity, serve, server_facts, sweep
@@ -49,8 +50,8 @@ def reason_not_available(release: str) -> str | None:
 
     Where a record is analysed instead, nothing is fetched, and so nothing is missing.
     """
-    programs.find_release(release)
-    return None if Orders.given().replay else programs.reason_not_available(release)
+    find_release(release)
+    return None if Orders.given().replay else reason_no_release(release)
 
 
 def measure(

@@ -3,7 +3,6 @@ from ._plan import Plan as Plan
 from ._plan import plan as plan
 from ._plan import profiles_of as profiles_of
 from ._plan import studies as studies
-from .beside import beside as beside
 from .executed import StudyPage as StudyPage
 from .executed import book_runs as book_runs
 from .new_study import keep_checked as keep_checked
