@@ -61,8 +61,8 @@ book: .venv/project  ## measure every study at quick size and build the report, 
 	$(BIN)/pgstudies book
 
 verdicts: install  ## judge the reference records anew, after a change of a notebook or of the analysis, and draw README's picture
-	@$(BIN)/python -c 'from pgstudies.book import keep_reference; print(*keep_reference(), sep="\n")'
-	@$(BIN)/python -c 'import pgstudies as pg; from pgstudies.records import reference_verdicts; \
+	@$(BIN)/python -c 'from pgapps.scorecard.judging import keep_reference; print(*keep_reference(), sep="\n")'
+	@$(BIN)/python -c 'import pgstudies as pg; from pgstudies.records.verdicts import reference_verdicts; \
 	  pg.beside_chart(reference_verdicts("hash_index")[1], description="Hash indexes: the ratios published in 2008 against ours, by claim.").save("book/_static/example.svg")'
 
 # The tests measure on servers of their own, and keep their records apart from the user's.
@@ -101,9 +101,9 @@ strip: install  ## take the outputs out of the notebooks, as saving in JupyterLa
 bench: install  ## measure the harness itself
 	$(BIN)/python -m tests.bench.bench
 
-# What some tests and studies need beside Python; lib/pgstudies/tools.py knows what, and what for.
+# What some tests and studies need beside Python; lib/pgservers/tools.py knows what, and what for.
 # In CI the absence of any is an error, elsewhere what needs it is skipped.
-LIST_TOOLS := $(PYTHON) -P lib/pgstudies/tools.py
+LIST_TOOLS := $(PYTHON) -P lib/pgservers/tools.py
 tools:
 	@packages=$$($(LIST_TOOLS) packages | paste -sd' ' -); \
 	if [ -n "$$packages" ] && [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \

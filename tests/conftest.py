@@ -12,11 +12,11 @@ import pytest
 from playwright.sync_api import sync_playwright
 from xdist.scheduler import LoadScopeScheduling
 
-from pgstudies.measuring._design import Arm
-from pgstudies.measuring._trial import Trial
-from pgstudies.programs.installations import find_binaries
-from pgstudies.servers._serve import serve
-from pgstudies.tools import TOOLS, installing
+from pgservers.programs.installations import find_binaries
+from pgservers.servers.serve import serve
+from pgservers.tools import TOOLS, installing
+from pgstudies.measuring.design import Arm
+from pgstudies.measuring.trial import Trial
 from tests.servers_at_hand import (
     BUILDER,
     LESSER,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser, Page, Request
 
-    from pgstudies.servers.managed import ManagedServer
+    from pgservers.servers.managed import ManagedServer
 
 CHROMIUM = next(tool.path for tool in TOOLS if tool.name == "chromium")
 
@@ -114,7 +114,7 @@ def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGSTUDIES_RECORDS", str(tmp_path / "records"))
     for name in ("PGSTUDIES_SERVER", "PGSTUDIES_REPLAY", "PGSTUDIES_FRESH"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("pgstudies.paths.JUDGED", tmp_path / "judged")
+    monkeypatch.setattr("pgservers.paths.JUDGED", tmp_path / "judged")
 
 
 @pytest.fixture(scope="session")

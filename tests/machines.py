@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from pgstudies.measuring._design import turn_order
+from pgstudies.measuring.design import turn_order
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from pgstudies.book._scorecard import SCHEMA
-from pgstudies.charts import OUTCOMES
+from pgapps.scorecard.scorecard import SCHEMA
+from pgstudies.charts.outcomes import OUTCOMES
 from pgstudies.records.reading import AMONG_OTHERS, SAMPLES_SCHEMA
 from pgstudies.records.writing import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pgstudies.measuring import Trial
+    from pgstudies.measuring.trial import Trial
 
 ROOMS = Path(__file__).parent / "rooms"
 """Studies of the tests' own."""

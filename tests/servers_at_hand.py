@@ -11,10 +11,10 @@ from urllib.parse import quote
 import psutil
 import pytest
 
-from pgstudies.errors import CannotRun
-from pgstudies.programs.extensions import build
-from pgstudies.programs.installations import find_binaries
-from pgstudies.servers.managed import ManagedServer
+from pgservers.errors import CannotRun
+from pgservers.programs.extensions import build
+from pgservers.programs.installations import find_binaries
+from pgservers.servers.managed import ManagedServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from pgstudies.servers import Limits
+    from pgservers.servers.limits import Limits
 
 BUILDER = "dba"
 LESSER = "lesser"

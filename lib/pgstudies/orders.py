@@ -73,7 +73,7 @@ class Orders:
 
     def server_for(self, named: str | None) -> str:
         """The server to use where a parameter or an option has named this one, or none."""
-        from .addresses import EMBEDDED  # noqa: PLC0415  (imports psycopg)
+        from pgservers.addresses import EMBEDDED  # noqa: PLC0415  (imports psycopg)
 
         return named or self.server or EMBEDDED
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import yaml
 
-from . import paths
-from .errors import StudyError
+from pgservers import paths
+from pgservers.errors import StudyError
 
 if TYPE_CHECKING:
     from pathlib import Path

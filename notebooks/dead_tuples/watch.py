@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from psycopg.errors import Diagnostic
 
-    from pgstudies.measuring import Trial
-    from pgstudies.servers import Server
+    from pgservers.servers.serve import Server
+    from pgstudies.measuring.trial import Trial
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import altair as alt
 import polars as pl
 
-from pgstudies.analysis import OPEN
+from pgstudies.analysis.verdicts import OPEN
 from pgstudies.charts.style import (
     WIDTH,
     choosable,

@@ -11,7 +11,7 @@ import pgstudies as pg
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Sequence
 
-    from pgstudies.records import Record
+    from pgstudies.records.reading import Record
 
     Answers = dict[str, bool | None]
 

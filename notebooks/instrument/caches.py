@@ -11,12 +11,13 @@ import polars as pl
 
 import pgstudies as pg
 from pgstudies.analysis.diagnostics import ALPHA, CARRY_OVER, checks
-from pgstudies.records import AMONG_OTHERS, UNDISTURBED
+from pgstudies.records.reading import AMONG_OTHERS, UNDISTURBED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pgstudies.measuring import Arm, Trial
+    from pgstudies.measuring.design import Arm
+    from pgstudies.measuring.trial import Trial
 
 
 STEP = "carry-over"

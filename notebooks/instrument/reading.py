@@ -14,6 +14,7 @@ import polars as pl
 from IPython.display import Markdown
 from statsmodels.stats.proportion import proportion_confint
 
+from pgapps.scorecard.checks import SCHEMA
 from pgstudies.analysis.diagnostics import ALPHA, drift
 from pgstudies.analysis.families import permuted
 from pgstudies.analysis.intervals import (
@@ -23,7 +24,6 @@ from pgstudies.analysis.intervals import (
 )
 from pgstudies.analysis.pairing import log_ratios, round_values
 from pgstudies.analysis.verdicts import DIRECTIONS
-from pgstudies.book.checks import SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

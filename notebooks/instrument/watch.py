@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from pgstudies.host import CPU, stolen_share
+from pgservers.host.facts import CPU
+from pgservers.host.situation import stolen_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from pgstudies.measuring import Trial
+    from pgstudies.measuring.trial import Trial
 
 
 _LOOP = range(200_000)  # two milliseconds: of one alone, chance has 4 %

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 import pgstudies as pg
-from pgstudies.errors import StudyError
+from pgservers.errors import StudyError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pgstudies.records import Record
+    from pgstudies.records.reading import Record
 
 FACES = [
     "create, many at once",

@@ -11,24 +11,26 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from pgstudies.errors import ServerError, require
-from pgstudies.measuring import (
+from pgservers.errors import ServerError, require
+from pgservers.programs.accounts import without_pg_variables
+from pgservers.servers.managed import ManagedServer
+from pgstudies.measuring.sessions import (
     end_sessions,
     open_xids,
     reason_no_room,
     unpinned,
     wait_for_end,
 )
-from pgstudies.measuring import room_for_sessions as room_on_any_server
-from pgstudies.programs import without_pg_variables
-from pgstudies.servers import ManagedServer
+from pgstudies.measuring.sessions import (
+    room_for_sessions as room_on_any_server,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from psycopg.rows import TupleRow
 
-    from pgstudies.servers import Server
+    from pgservers.servers.serve import Server
 
     Session = psycopg.AsyncConnection[TupleRow]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pgstudies as pg
-from pgstudies.programs import find_release
+from pgservers.programs.releases import find_release
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pgstudies.counting import Counter
-from pgstudies.errors import CannotRun
-from pgstudies.records import INSTRUCTIONS, count_samples, open_case
+from pgapps.counting.counter import Counter
+from pgservers.errors import CannotRun
+from pgstudies.records.counts import INSTRUCTIONS, count_samples, open_case
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pgstudies.counting import Unit
-    from pgstudies.measuring import Trial
+    from pgapps.counting.units import Unit
+    from pgstudies.measuring.trial import Trial
 
 
 def count_arm(

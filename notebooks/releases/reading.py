@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 from IPython.display import Markdown
 
-from pgstudies.records import moved, open_case, units_counted
+from pgstudies.records.counts import moved, open_case, units_counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pgstudies.records import Record
+    from pgstudies.records.reading import Record
 
 PLACE = ["unit", "open", "nested"]
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 import polars as pl
 
-from pgstudies.book import now_and_here, with_outcome
-from pgstudies.charts import OUTCOMES
+from pgapps.scorecard.scorecard import with_outcome
+from pgapps.scorecard.table import now_and_here
+from pgstudies.charts.outcomes import OUTCOMES
 from pgstudies.charts.style import (
     NEUTRAL,
     WIDTH,

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.display import HTML
 
-from pgstudies.analysis import origins
-from pgstudies.book import (
+from pgapps.scorecard.table import (
     came_to,
-    in_text,
     judged_where,
     now_and_here,
     shown,
     side_by_side,
 )
+from pgapps.scorecard.text import in_text
+from pgstudies.analysis.claims import origins
 from pgstudies.charts.tables import column_labels
 from pgstudies.templates import environment
 

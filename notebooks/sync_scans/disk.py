@@ -7,16 +7,16 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pgstudies.errors import CannotRun
-from pgstudies.host import find_disk, scheduler_of
-from pgstudies.programs.slow_disk import Scheduler
-from pgstudies.servers import ManagedServer
+from pgservers.errors import CannotRun
+from pgservers.host.disks import find_disk, scheduler_of
+from pgservers.programs.slow_disk import Scheduler
+from pgservers.servers.managed import ManagedServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from pgstudies.servers import Server
+    from pgservers.servers.serve import Server
 
 _SECTOR_BYTES = 512
 _SECTORS_READ = 2

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
 
-from pgstudies.errors import StudyError
+from pgservers.errors import StudyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import psycopg
     from psycopg.rows import TupleRow
 
-    from pgstudies.measuring import Trial
+    from pgstudies.measuring.trial import Trial
 
     Session = psycopg.Connection[TupleRow]
     Places = list[tuple[datetime, int]]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from IPython.display import HTML
 
-from pgstudies.book import then_and_now
+from pgapps.scorecard.table import then_and_now
 from pgstudies.templates import environment
 
 if TYPE_CHECKING:

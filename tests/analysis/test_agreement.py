@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pgservers.errors import StudyError
 from pgstudies.analysis.agreement import FAMILY, HOLDS, Claim, Kind, agreement, holds_when, judge
-from pgstudies.errors import StudyError
 
 MARGIN = 0.02
 SLOWER = Claim(

@@ -11,25 +11,26 @@ import polars as pl
 import pytest
 
 import pgstudies as pg
-from pgstudies import paths
-from pgstudies.analysis import MINIMUM_BLOCKS
-from pgstudies.analysis._claims import all_claims, claims, origins, requirements, rules
-from pgstudies.analysis._published import published
+from pgapps.execution.plan import plan, profiles_of, studies
+from pgservers import paths
+from pgservers.errors import StudyError
+from pgservers.programs.extensions import NAMES
+from pgservers.programs.releases import is_release
+from pgservers.servers.base import Right
 from pgstudies.analysis.agreement import Claim
-from pgstudies.errors import StudyError
-from pgstudies.measuring import COLD
-from pgstudies.programs import NAMES, is_release
-from pgstudies.records import Record
+from pgstudies.analysis.claims import all_claims, claims, origins, requirements, rules
+from pgstudies.analysis.intervals import MINIMUM_BLOCKS
+from pgstudies.analysis.published import published
+from pgstudies.measuring.requirements import COLD
+from pgstudies.records.reading import Record
 from pgstudies.rooms import find_room
-from pgstudies.servers import Right
-from pgstudies.studies._plan import plan, profiles_of, studies
 from tests import made_up
 from tests.made_up import copied_rooms
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pgstudies.servers.managed import ManagedServer
+    from pgservers.servers.managed import ManagedServer
 
 ONE = """
 anchor = "claims"

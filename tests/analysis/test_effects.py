@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 from scipy.stats import wilcoxon
 
+from pgservers.errors import StudyError
 from pgstudies.analysis.effects import gated_by, paired_effects
 from pgstudies.analysis.pairing import block_values, log_ratios
 from pgstudies.analysis.verdicts import DIRECTIONS, as_family, describe
-from pgstudies.errors import StudyError
 from tests import made_up
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from pgstudies.analysis import wide
+from pgstudies.analysis.pairing import wide
 
 SAMPLES = pl.DataFrame(
     [

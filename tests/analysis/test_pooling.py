@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgstudies import paths
+from pgservers import paths
 from pgstudies.analysis.pooling import Runs, alike_before, as_said, luck
 from tests.bench.runs import missed
 from tests.made_up import SWEPT, swept_info, swept_record

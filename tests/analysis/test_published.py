@@ -8,9 +8,9 @@ from typing import Any
 import polars as pl
 import pytest
 
-from pgstudies import paths
-from pgstudies.analysis._published import TYPES, published
-from pgstudies.errors import StudyError
+from pgservers import paths
+from pgservers.errors import StudyError
+from pgstudies.analysis.published import TYPES, published
 from pgstudies.rooms import find_room, rooms
 from tests.made_up import copied_rooms
 

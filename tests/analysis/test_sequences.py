@@ -13,12 +13,7 @@ from numpy.testing import assert_allclose
 from statsmodels.stats.multitest import multipletests
 
 from pgstudies.analysis.intervals import estimate_rows
-from pgstudies.analysis.sequences import (
-    anytime_family,
-    anytime_rows,
-    blocks_in_sequence,
-    evidence,
-)
+from pgstudies.analysis.sequences import anytime_family, anytime_rows, blocks_in_sequence, evidence
 from tests.bench.sequences import ever_missed
 
 NOISE = np.random.default_rng(3).normal(0, 0.02, (40, 30))

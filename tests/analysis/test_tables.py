@@ -5,20 +5,19 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from pgstudies.analysis import (
-    Claim,
-    describe,
+from pgstudies.analysis.agreement import Claim, judge
+from pgstudies.analysis.effects import paired_effects
+from pgstudies.analysis.tables import (
     effect_table,
     if_known,
-    judge,
-    paired_effects,
     sentences,
     spread,
     verdict_table,
     with_interval,
     yes_or_no,
 )
-from pgstudies.charts import table_html
+from pgstudies.analysis.verdicts import describe
+from pgstudies.charts.tables import table_html
 
 
 @pytest.fixture

@@ -22,26 +22,26 @@ import numpy as np
 import polars as pl
 from psycopg import sql
 
+from pgapps.fleet import sweep as sweeping
+from pgapps.fleet.cluster import local_cluster
+from pgapps.fleet.ledger import Ledger, Unit
+from pgapps.fleet.plan import Cell, Sweep
+from pgservers.paths import HTML
+from pgservers.programs.releases import find_release
+from pgservers.servers.serve import serve
+from pgservers.terminal import Progress
 from pgstudies import beside, block_values, paired_effects
-from pgstudies.fleet import sweep as sweeping
-from pgstudies.fleet.cluster import local_cluster
-from pgstudies.fleet.ledger import Ledger, Unit
-from pgstudies.fleet.plan import Cell, Sweep
-from pgstudies.measuring import reason_no_room
-from pgstudies.measuring._design import Arm
-from pgstudies.measuring._trial import Trial
-from pgstudies.paths import HTML
-from pgstudies.programs._releases import find_release
+from pgstudies.measuring.design import Arm
+from pgstudies.measuring.sessions import reason_no_room
+from pgstudies.measuring.trial import Trial
 from pgstudies.rooms import find_room
-from pgstudies.servers import serve
-from pgstudies.terminal import Progress
 from tests.bench.report import report
 from tests.bench.turns import add_options, idle_servers, two_designs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pgstudies.servers.managed import ManagedServer
+    from pgservers.servers.managed import ManagedServer
 
 ROUNDS = 7
 STANDARD_ROWS = 1_000_000

@@ -11,8 +11,10 @@ import sys
 
 import polars as pl
 
-from pgstudies.analysis import block_values, paired_effects, with_interval
-from pgstudies.records import AMONG_OTHERS, UNDISTURBED, read_record
+from pgstudies.analysis.effects import paired_effects
+from pgstudies.analysis.pairing import block_values
+from pgstudies.analysis.tables import with_interval
+from pgstudies.records.reading import AMONG_OTHERS, UNDISTURBED, read_record
 
 
 def passes(samples: pl.DataFrame, baseline: str) -> pl.DataFrame:

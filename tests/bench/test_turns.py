@@ -16,14 +16,14 @@ import polars as pl
 import psutil
 import pytest
 
-from pgstudies.paths import ROOT
+from pgservers.paths import ROOT
 from tests.bench.turns import FLAT, IN_TURNS, Tree, noise, used, with_ratio
 from tests.made_up import samples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pgstudies.servers.managed import ManagedServer
+    from pgservers.servers.managed import ManagedServer
 
 
 @pytest.fixture

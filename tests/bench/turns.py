@@ -22,19 +22,22 @@ from unittest.mock import patch
 import polars as pl
 import psutil
 
-from pgstudies.analysis import hodges_lehmann, log_ratios, round_values, signed_rank_interval
-from pgstudies.host import on_core
-from pgstudies.measuring import Arm, Trial, measure
+from pgservers.host.exclusive import on_core
+from pgservers.programs.releases import find_release
+from pgservers.servers.serve import serve
+from pgstudies.analysis.intervals import hodges_lehmann, signed_rank_interval
+from pgstudies.analysis.pairing import log_ratios, round_values
 from pgstudies.measuring.counters import cpu_seconds
+from pgstudies.measuring.design import Arm
+from pgstudies.measuring.measure import measure
+from pgstudies.measuring.trial import Trial
 from pgstudies.orders import Orders
-from pgstudies.programs import find_release
-from pgstudies.servers import serve
 from tests.bench.report import report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pgstudies.records import Record
+    from pgstudies.records.reading import Record
 
 IDLE = 9
 PHASE_TURNS = 3

@@ -5,15 +5,17 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from pgstudies.book import (
+from pgapps.scorecard.advice import (
+    WORTH_A_SENTENCE,
+    advice,
     counted_between,
     counted_by_release,
     counted_in_words,
+    newest_first,
     release_before,
     timed_by_release,
 )
-from pgstudies.book.advice import WORTH_A_SENTENCE, advice, newest_first
-from pgstudies.errors import StudyError
+from pgservers.errors import StudyError
 
 UNITS = pl.DataFrame(
     [

@@ -15,20 +15,16 @@ import pytest
 from docutils import nodes
 from docutils.utils import new_document
 
-from pgstudies import paths
-from pgstudies.analysis import claim_marks, claims, judge, meanings, origins
-from pgstudies.book.advice import advice, advice_text, counted_between, counted_builds
-from pgstudies.book.judging import digest_of, keep_reference, require_clean
-from pgstudies.book.pages import LARGE, TERMS, answer_first, close_folds, page_of
+from pgapps.book.pages import LARGE, TERMS, answer_first, close_folds, page_of
+from pgapps.scorecard.advice import advice, advice_text, counted_between, counted_builds
+from pgapps.scorecard.judging import digest_of, keep_reference, require_clean
+from pgservers import paths
+from pgservers.errors import StudyError
+from pgstudies.analysis.agreement import judge
+from pgstudies.analysis.claims import claim_marks, claims, meanings, origins
 from pgstudies.charts.claims import answer, today, verdict_strip
-from pgstudies.errors import StudyError
-from pgstudies.records import (
-    VERDICTS,
-    judged_by,
-    read_record,
-    reference_verdicts,
-    write_verdicts,
-)
+from pgstudies.records.reading import read_record
+from pgstudies.records.verdicts import VERDICTS, judged_by, reference_verdicts, write_verdicts
 from tests.made_up import SWEPT, SWEPT_CLAIM, copied_rooms, swept_record
 
 if TYPE_CHECKING:
@@ -237,7 +233,7 @@ def test_the_strip_says_which_claims_have_changed_since_the_record_was_begun(pla
 def test_what_no_commit_has_cannot_be_a_reference(
     info: dict[str, Any], refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgstudies.book.judging.read_info", lambda _: info)
+    monkeypatch.setattr("pgapps.scorecard.judging.read_info", lambda _: info)
     with pytest.raises(StudyError, match="commit them") if refused else nullcontext():
         require_clean(tmp_path)
 
@@ -386,5 +382,5 @@ def test_verdicts_of_this_code_are_not_made_again(monkeypatch: pytest.MonkeyPatc
     def never(*_: object, **__: object) -> None:
         raise AssertionError("replayed")
 
-    monkeypatch.setattr("pgstudies.book.judging.run_study", never)
+    monkeypatch.setattr("pgapps.scorecard.judging.run_study", never)
     assert keep_reference() == []

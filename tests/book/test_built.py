@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 
-from pgstudies import paths
-from pgstudies.analysis._claims import all_claims, origins
-from pgstudies.book._build import COMMAND, build
-from pgstudies.book.judging import digest_of, judged
+from pgapps.book.build import COMMAND, build
+from pgapps.execution.plan import studies
+from pgapps.scorecard.judging import digest_of, judged
+from pgservers import paths
+from pgstudies.analysis.claims import all_claims, origins
 from pgstudies.records.reading import find_record
 from pgstudies.records.verdicts import judged_by, read_verdicts
 from pgstudies.rooms import find_room
-from pgstudies.studies._plan import studies
 from tests.studies.test_measured import checked
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 
-from pgstudies.analysis import origins
-from pgstudies.book.citing import citation, cite_page, post_of, with_more_downloads
-from pgstudies.charts import downloads
+from pgapps.book.citing import citation, cite_page, post_of, with_more_downloads
+from pgstudies.analysis.claims import origins
+from pgstudies.charts.tables import downloads
 from pgstudies.records.reading import read_record
 from tests.made_up import swept_record
 

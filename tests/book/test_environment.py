@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pgstudies.book.environment import commands
-from pgstudies.records import read_record
-from pgstudies.studies.executed import StudyPage
+from pgapps.book.environment import commands
+from pgapps.execution.executed import StudyPage
+from pgstudies.records.reading import read_record
 from tests.made_up import swept_record
 
 if TYPE_CHECKING:

@@ -9,14 +9,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 
-from pgstudies.book._first_page import (
-    first_page,
-    lead_on,
-    place,
-    settle_first_page,
-    write_first_page,
-)
-from pgstudies.files import try_lock, write_file
+from pgapps.book.first_page import first_page, lead_on, place, settle_first_page, write_first_page
+from pgservers.files import try_lock, write_file
 from tests import made_up
 
 if TYPE_CHECKING:
@@ -35,8 +29,8 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         found.append([*own])
         return made_up.cards("hash_index").with_columns(reference=pl.lit(True))
 
-    monkeypatch.setattr("pgstudies.book._first_page.scorecard", scorecard)
-    monkeypatch.setattr("pgstudies.paths.BUILD", tmp_path / "_build")
+    monkeypatch.setattr("pgapps.book.first_page.scorecard", scorecard)
+    monkeypatch.setattr("pgservers.paths.BUILD", tmp_path / "_build")
     return found
 
 
@@ -54,7 +48,7 @@ def test_the_page_is_there_before_the_first_study_and_filled_in_after_each(
         pages.append(text)
         write_file(path, text)
 
-    monkeypatch.setattr("pgstudies.book._first_page.write_file", written)
+    monkeypatch.setattr("pgapps.book.first_page.write_file", written)
     with first_page(STUDIES) as finished:
         assert str(place()) in capsys.readouterr().err
         assert "hash_index, study 1 of 2." in shown()

@@ -9,10 +9,10 @@ from urllib.parse import unquote
 import pytest
 from playwright.sync_api import expect
 
-from pgstudies.analysis._claims import all_claims, origins
-from pgstudies.book._build import _has_reference, _toc_of
-from pgstudies.charts import OUTCOMES
-from pgstudies.paths import HTML
+from pgapps.book.build import _has_reference, _toc_of
+from pgservers.paths import HTML
+from pgstudies.analysis.claims import all_claims, origins
+from pgstudies.charts.outcomes import OUTCOMES
 from pgstudies.rooms import rooms
 from tests.servers_at_hand import skip_but_not_in_ci
 

@@ -12,38 +12,25 @@ import polars as pl
 import pytest
 
 import pgstudies as pg
-from pgstudies import paths
-from pgstudies.analysis import by_cores
-from pgstudies.analysis._claims import claims
+from pgapps.book.pages import marked
+from pgapps.execution.executed import book_runs
+from pgapps.execution.plan import plan, studies
+from pgapps.execution.run import Executed, run_study
+from pgapps.scorecard import scorecard as scorecards
+from pgapps.scorecard.checks import KEY
+from pgapps.scorecard.judging import digest_of, judged, keep
+from pgapps.scorecard.scorecard import SCHEMA, scorecard
+from pgapps.scorecard.table import PICTURE, came_to, checks_line, left, row_id, score_front
+from pgapps.scorecard.text import in_text
+from pgservers import paths
+from pgservers.errors import NotebookError, StudyError
 from pgstudies.analysis.agreement import judge
-from pgstudies.book import _scorecard as scorecards
-from pgstudies.book._score_table import (
-    PICTURE,
-    came_to,
-    checks_line,
-    left,
-    row_id,
-    score_front,
-)
-from pgstudies.book._scorecard import SCHEMA, scorecard
-from pgstudies.book.checks import KEY
-from pgstudies.book.judging import digest_of, judged, keep
-from pgstudies.book.pages import marked
-from pgstudies.book.score_text import in_text
-from pgstudies.charts import OUTCOMES, agreement_with
-from pgstudies.errors import NotebookError, StudyError
-from pgstudies.records import (
-    UNDISTURBED,
-    VERDICTS,
-    judged_by,
-    reference_verdicts,
-    write_verdicts,
-)
-from pgstudies.records.reading import machine_of, read_record
+from pgstudies.analysis.claims import claims
+from pgstudies.analysis.pooling import by_cores
+from pgstudies.charts.outcomes import OUTCOMES, agreement_with
+from pgstudies.records.reading import UNDISTURBED, machine_of, read_record
+from pgstudies.records.verdicts import VERDICTS, judged_by, reference_verdicts, write_verdicts
 from pgstudies.rooms import find_room
-from pgstudies.studies._plan import plan, studies
-from pgstudies.studies.executed import book_runs
-from pgstudies.studies.run import Executed, run_study
 from tests import made_up
 from tests.made_up import SWEPT, SWEPT_CLAIM, copied_rooms, swept_record, timeline
 
@@ -81,7 +68,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, private: None) -> Pat
     monkeypatch.setattr(paths, "STUDIES", tmp_path / "book" / "studies")
     monkeypatch.setattr(paths, "NOTEBOOKS", (rooms,))
     monkeypatch.setenv("PGSTUDIES_NOTEBOOKS", str(rooms))
-    monkeypatch.setattr("pgstudies.paths.REFERENCE_RECORDS", tmp_path / "reference")
+    monkeypatch.setattr("pgservers.paths.REFERENCE_RECORDS", tmp_path / "reference")
     return tmp_path
 
 
@@ -592,7 +579,7 @@ def test_a_record_is_replayed_once(
         replayed.append(study)
         return run_study(study, **options)
 
-    monkeypatch.setattr("pgstudies.book.judging.run_study", counted)
+    monkeypatch.setattr("pgapps.scorecard.judging.run_study", counted)
     first = judged(path)
     assert first.select("claim", "verdict").rows() == [("twice", "holds")]
     assert judged(path).equals(first)
@@ -624,7 +611,7 @@ def test_a_run_leaves_its_verdicts_for_the_scorecard(
     def never(*_: object, **__: object) -> Executed:
         raise AssertionError("replayed again")
 
-    monkeypatch.setattr("pgstudies.book.judging.run_study", never)
+    monkeypatch.setattr("pgapps.scorecard.judging.run_study", never)
     assert judged(path)["verdict"].to_list() == ["holds"]
     assert not [p for p in paths.JUDGED.rglob("*") if p.is_file() and p.suffix != ".json"]
 

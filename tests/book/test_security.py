@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from pgstudies.paths import BOOK, ROOT
+from pgservers.paths import BOOK, ROOT
 
 
 @pytest.mark.parametrize("name", ["security", "on-your-server"])

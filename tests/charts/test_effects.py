@@ -7,10 +7,10 @@ import json
 import polars as pl
 import pytest
 
-from pgstudies.analysis import all_claims
+from pgservers.errors import StudyError
+from pgstudies.analysis.claims import all_claims
 from pgstudies.charts.effects import beside_chart
 from pgstudies.charts.style import arm_colours, log_ticks
-from pgstudies.errors import StudyError
 
 JUDGED = pl.DataFrame(
     {

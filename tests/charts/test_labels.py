@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgstudies.charts import block_chart, chart_markup, series_chart
 from pgstudies.charts.labels import LONGEST, MOST, end_labels, places_apart
+from pgstudies.charts.markup import chart_markup
+from pgstudies.charts.series import block_chart, series_chart
 
 SENTENCE = "Seconds by size."
 

@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 
-from pgstudies import paths
-from pgstudies.cli import app as cli
-from pgstudies.cli.listing import parameters
-from pgstudies.errors import ServerError, SpaceError
-from pgstudies.programs._releases import find_release
-from pgstudies.programs.cached import finish
-from pgstudies.records import write_whole
+from pgapps.doctor.listing import parameters
+from pgservers import paths
+from pgservers.errors import ServerError, SpaceError
+from pgservers.programs.cached import finish
+from pgservers.programs.releases import find_release
+from pgservers.tools import installing
+from pgstudies import cli
 from pgstudies.records.reading import SAMPLES_SCHEMA
-from pgstudies.tools import installing
+from pgstudies.records.writing import write_whole
 from tests.made_up import ROOMS, copied_rooms, info, timeline
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pgstudies.compare.request import Request
+    from pgapps.compare.request import Request
 
 COMMANDS = ["run", "studies", "book", "records", "scorecard", "advise", "doctor", "servers"]
 COMMANDS += ["new-study", "check", "bisect", "gate", "history"]
@@ -42,7 +42,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(paths, "STUDIES", tmp_path / "studies")
     monkeypatch.setattr(paths, "BUILD", tmp_path / "_build")
     monkeypatch.setenv("PGSTUDIES_RECORDS", str(tmp_path / "records"))
-    monkeypatch.setattr("pgstudies.paths.REFERENCE_RECORDS", tmp_path / "reference")
+    monkeypatch.setattr("pgservers.paths.REFERENCE_RECORDS", tmp_path / "reference")
     for name in ("SERVER", "REPLAY", "FRESH"):
         monkeypatch.delenv(f"PGSTUDIES_{name}", raising=False)
     monkeypatch.setenv("COLUMNS", "80")
@@ -119,7 +119,7 @@ def test_every_command_explains_itself_within_80_columns(command: str, pgstudies
 def test_help_is_shown_without_loading_what_it_does_not_need() -> None:
     code = """
 import sys
-from pgstudies.cli.app import app
+from pgstudies import cli as app
 try:
     app(["--help"])
 finally:
@@ -282,7 +282,7 @@ def test_each_kind_of_error_has_its_exit_code(
     def fail() -> Path:
         raise error
 
-    monkeypatch.setattr("pgstudies.book.build", fail)
+    monkeypatch.setattr("pgapps.book.build.build", fail)
     shown = pgstudies("book")
     assert (shown.code, shown.err) == (code, f"pgstudies: {sentence}\n")
 
@@ -301,7 +301,7 @@ def test_a_full_disk_has_its_own_exit_code_in_a_comparison_too(
     def full(*_: object, **__: object) -> None:
         raise SpaceError("No space left.")
 
-    monkeypatch.setattr("pgstudies.compare.run.compared", full)
+    monkeypatch.setattr("pgapps.compare.run.compared", full)
     asked = ["compare", "--candidate", "embedded", "--study", "well"]
     shown = pgstudies(*asked)
     assert (shown.code, shown.err) == (5, "pgstudies: No space left.\n")
@@ -316,7 +316,7 @@ def test_a_comparison_looks_for_records_by_values_and_not_by_what_was_typed(
     def compared(request: Request, **_: object) -> None:
         asked.append(request)
 
-    monkeypatch.setattr("pgstudies.compare.run.compared", compared)
+    monkeypatch.setattr("pgapps.compare.run.compared", compared)
     words = ["--candidate", "embedded", "--study", "well", "-p", "rows=20_000"]
     assert pgstudies("compare", "--baseline", "embedded", *words).code == 0
     assert asked[0].parameters == {"rows": 20_000}
@@ -328,7 +328,7 @@ def test_an_error_of_the_project_itself_is_said_to_be_one(
     def fail() -> Path:
         raise LookupError("nothing there")
 
-    monkeypatch.setattr("pgstudies.book.build", fail)
+    monkeypatch.setattr("pgapps.book.build.build", fail)
     shown = pgstudies("book")
     assert shown.code == 1
     assert shown.err.splitlines()[0] == "Traceback (most recent call last):"
@@ -465,7 +465,7 @@ def test_an_interrupted_fetch_says_so(pgstudies: Command, monkeypatch: pytest.Mo
     def interrupt(_: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pgstudies.programs.fetching.fetch", interrupt)
+    monkeypatch.setattr("pgservers.programs.fetching.fetch", interrupt)
     stopped = pgstudies("servers", "fetch", "all")
     assert stopped.code == 130
     assert stopped.err == "pgstudies: interrupted; 9.3 was not fetched: run it again.\n"

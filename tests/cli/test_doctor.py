@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pgstudies.cli import doctor
-from pgstudies.cli.checks import Check
-from pgstudies.cli.doctor import examine, exit_code
-from pgstudies.host._gate import Finding
-from pgstudies.programs import releases
-from pgstudies.tools import Tool, installing
+from pgapps.doctor import doctor
+from pgapps.doctor.checks import Check
+from pgapps.doctor.doctor import examine, exit_code
+from pgservers.host.gate import Finding
+from pgservers.programs.releases import releases
+from pgservers.tools import Tool, installing
 from tests.servers_at_hand import BUILDER, LESSER, dsn_of
 
 if TYPE_CHECKING:
-    from pgstudies.servers.managed import ManagedServer
+    from pgservers.servers.managed import ManagedServer
 
 pytestmark = pytest.mark.usefixtures("private")
 
@@ -115,7 +115,7 @@ def test_releases_that_are_out_of_reach_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PGSTUDIES_CACHE", str(tmp_path))
-    monkeypatch.setattr("pgstudies.programs._releases.shutil.which", lambda _: None)
+    monkeypatch.setattr("pgservers.programs.releases.shutil.which", lambda _: None)
     monkeypatch.setattr("platform.system", lambda: "Linux")
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     known = "11 of PostgreSQL, 9.3 to 18, 0 cached"
@@ -124,7 +124,7 @@ def test_releases_that_are_out_of_reach_are_told(
         f"{known}; arms on other releases: not run: PostgreSQL {releases()[-1].version} cannot be "
         f"fetched: there is no mvn on PATH ({installing('mvn')})"
     )
-    monkeypatch.setattr("pgstudies.programs._releases.shutil.which", lambda _: "/usr/bin/mvn")
+    monkeypatch.setattr("pgservers.programs.releases.shutil.which", lambda _: "/usr/bin/mvn")
     assert doctor._releases() == Check(
         "releases", True, f"{known}; mvn fetches the others when they are needed"
     )
@@ -140,9 +140,9 @@ def test_missing_tools_are_told_with_what_needs_them_and_one_command(
             Tool("headers", "libc6-dev", "arms in C", file="/no/such/file"),
         ],
     )
-    monkeypatch.setattr("pgstudies.tools.TOOLS", (here,))
+    monkeypatch.setattr("pgservers.tools.TOOLS", (here,))
     assert doctor._tools() == Check("tools", True, "all that studies and tests need")
-    monkeypatch.setattr("pgstudies.tools.TOOLS", (here, *gone))
+    monkeypatch.setattr("pgservers.tools.TOOLS", (here, *gone))
     assert doctor._tools().ok is None
     assert doctor._tools().sentence == (
         "no a browser: not run: tests of pages; no headers: not run: arms in C "

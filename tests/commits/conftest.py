@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Self
 import polars as pl
 import pytest
 
-from pgstudies.commits import Repository
-from pgstudies.errors import CannotRun
+from pgapps.commits.repository import Repository
+from pgservers.errors import CannotRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pgstudies.counting import Unit
+    from pgapps.counting.units import Unit
 
 CONFIGURE = """#!/bin/sh
 for argument; do case $argument in --prefix=*) prefix=${argument#--prefix=};; esac; done

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 
-from pgstudies.commits import Builder, Repository, as_text, bisect, moved_functions
-from pgstudies.errors import StudyError
+from pgapps.commits.bisection import bisect
+from pgapps.commits.builds import Builder
+from pgapps.commits.report import as_text, moved_functions
+from pgapps.commits.repository import Repository
+from pgservers.errors import StudyError
 from tests.commits.conftest import cost_of, git
 
 if TYPE_CHECKING:

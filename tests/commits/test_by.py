@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 
-from pgstudies.cli import bisect as cli
-from pgstudies.cli.bisect import LOOKS, By, bisect
-from pgstudies.counting import Unit
-from pgstudies.errors import StudyError
-from pgstudies.records import list_records, read_record
+from pgapps.commits import bisect as cli
+from pgapps.commits.bisect import By, bisect
+from pgapps.commits.strategies import LOOKS
+from pgapps.counting.units import Unit
+from pgservers.errors import StudyError
+from pgstudies.records.reading import list_records, read_record
 from tests.commits.conftest import cost_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pgstudies.commits import Repository
+    from pgapps.commits.repository import Repository
 
 PLANS = {
     1: ["Seq Scan on t"],
@@ -77,7 +78,7 @@ def test_the_commit_that_changes_a_plan_is_found_with_both_plans(
         assert (directory, step) == (shop, "find")
         return Unit("find", ("",), (1, 3), load=lambda _: None, query="SELECT 1")
 
-    monkeypatch.setattr("pgstudies.servers.serve", Planning)
+    monkeypatch.setattr("pgservers.servers.serve.serve", Planning)
     monkeypatch.setattr(cli, "_statement", statement)
     source = history([1, 1, 1, 3, 3, 2, 2, 2]).source
     bisect(repo=source, good="v0", bad="v7", workload=shop, step="find", by=By.PLAN)
@@ -118,8 +119,8 @@ def test_the_commit_that_makes_a_script_slower_is_found_with_as_many_blocks_as_i
         row = {"ratio": now, "low": now * math.exp(-wide), "high": now * math.exp(wide)}
         return pl.DataFrame([{"step": "find", "case": ""} | row])
 
-    monkeypatch.setattr("pgstudies.compare.run.measured_blocks", timed(ratios, asked))
-    monkeypatch.setattr("pgstudies.compare.measured.compared_effects", effects)
+    monkeypatch.setattr("pgapps.compare.run.measured_blocks", timed(ratios, asked))
+    monkeypatch.setattr("pgapps.compare.measured.compared_effects", effects)
     repository = history([100, 101, 100, 99, 120, 121, 119, 120])
     ends: dict[str, Any] = {"repo": repository.source, "good": "v0", "bad": "v7"}
     bisect(**ends, workload=shop, step="find", by=By.TIME)
@@ -138,9 +139,9 @@ def test_ends_that_no_number_of_blocks_tells_apart_are_told(
 ) -> None:
     ratios: dict[str, float] = {}
     row = {"step": "find", "case": "", "ratio": 1.001, "low": 0.99, "high": 1.01}
-    monkeypatch.setattr("pgstudies.compare.run.measured_blocks", timed(ratios, []))
+    monkeypatch.setattr("pgapps.compare.run.measured_blocks", timed(ratios, []))
     monkeypatch.setattr(
-        "pgstudies.compare.measured.compared_effects", lambda *_, **__: pl.DataFrame([row])
+        "pgapps.compare.measured.compared_effects", lambda *_, **__: pl.DataFrame([row])
     )
     source = history([100, 100.1]).source
     with pytest.raises(StudyError, match=r"v1 has no number .*27 blocks do not tell it from 1.000"):

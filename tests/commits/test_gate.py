@@ -12,20 +12,20 @@ import pytest
 import typer
 import yaml
 
-from pgstudies.cli.gate import gate
-from pgstudies.cli.options import for_git
-from pgstudies.commits import as_markdown, changed_functions, limit_of, touched_first, verdict
-from pgstudies.compare.counted import Counted
-from pgstudies.counting import Unit
-from pgstudies.errors import CannotRun, StudyError
-from pgstudies.paths import ROOT
+from pgapps.commits.gate import as_markdown, changed_functions, limit_of, touched_first, verdict
+from pgapps.commits.gate_command import gate
+from pgapps.compare.counted import Counted
+from pgapps.counting.units import Unit
+from pgservers.errors import CannotRun, StudyError
+from pgservers.paths import ROOT
+from pgstudies.options import for_git
 from tests.commits.conftest import Scripted, git
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pgstudies.commits import Repository
+    from pgapps.commits.repository import Repository
 
 ACTION = ROOT / ".github" / "actions" / "gate"
 

@@ -8,11 +8,8 @@ import polars as pl
 import pytest
 import typer
 
-from pgstudies.charts import table_html
-from pgstudies.cli.bisect import bisect
-from pgstudies.cli.history import history as command
-from pgstudies.commits import (
-    Kept,
+from pgapps.commits.bisect import bisect
+from pgapps.commits.history import (
     breaks_of,
     commit_histories,
     history_chart,
@@ -23,15 +20,18 @@ from pgstudies.commits import (
     steps_of,
     steps_shown,
 )
-from pgstudies.errors import CannotRun, StudyError
-from pgstudies.records import find_record, list_records, read_record
+from pgapps.commits.history_command import history as command
+from pgapps.commits.kept import Kept
+from pgservers.errors import CannotRun, StudyError
+from pgstudies.charts.tables import table_html
+from pgstudies.records.reading import find_record, list_records, read_record
 from tests.commits.conftest import Scripted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from pgstudies.commits import Repository
+    from pgapps.commits.repository import Repository
 
 UNIT = "one session started"
 
@@ -39,7 +39,7 @@ UNIT = "one session started"
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PGSTUDIES_RECORDS", str(tmp_path / "records"))
-    monkeypatch.setattr("pgstudies.counting.Counter", Scripted)
+    monkeypatch.setattr("pgapps.counting.counter.Counter", Scripted)
     return tmp_path / "records"
 
 

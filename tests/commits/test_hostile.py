@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from pgstudies.commits import Builder, Repository, builds
-from pgstudies.commits import repository as repositories
-from pgstudies.errors import CannotRun, ServerError, SpaceError, StudyError
-from pgstudies.programs.running import NO_PROCESSES
+from pgapps.commits import builds
+from pgapps.commits import repository as repositories
+from pgapps.commits.builds import Builder
+from pgapps.commits.repository import Repository
+from pgservers.errors import CannotRun, ServerError, SpaceError, StudyError
+from pgservers.programs.running import NO_PROCESSES
 from tests.commits.conftest import cost_of, git
 from tests.servers_at_hand import is_alive
 

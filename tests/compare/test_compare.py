@@ -13,41 +13,33 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pgstudies.analysis.intervals import MINIMUM_BLOCKS
-from pgstudies.compare._guards import check
-from pgstudies.compare.measured import (
+from pgapps.compare.guards import check
+from pgapps.compare.measured import (
     Measured,
     _was_looked_at,
     compared_effects,
     read_measured,
     reasons,
 )
-from pgstudies.compare.plan import (
-    GOAL_BLOCKS,
-    Forecast,
-    fit,
-    fit_lines,
-    forecast_lines,
-    forecast_of,
-)
-from pgstudies.compare.report import request_in, write_report
-from pgstudies.compare.request import Request, share_cores_alike, side
-from pgstudies.compare.result import Result, exit_code, result_of, undecided, with_guards
-from pgstudies.compare.text import COLUMNS, as_text, noise, seconds
-from pgstudies.errors import StudyError
-from pgstudies.measuring import Arm, Comparison, Side
-from pgstudies.measuring._design import planned
+from pgapps.compare.plan import GOAL_BLOCKS, Forecast, fit, fit_lines, forecast_lines, forecast_of
+from pgapps.compare.report import request_in, write_report
+from pgapps.compare.request import Request, share_cores_alike, side
+from pgapps.compare.result import Result, exit_code, result_of, undecided, with_guards
+from pgapps.compare.text import COLUMNS, as_text, noise, seconds
+from pgservers.errors import StudyError
+from pgservers.servers.settings import read_settings
+from pgstudies.analysis.intervals import MINIMUM_BLOCKS
+from pgstudies.measuring.design import Arm, Comparison, Side, planned
 from pgstudies.orders import Orders
-from pgstudies.records import write_whole
 from pgstudies.records.reading import SAMPLES_SCHEMA
-from pgstudies.servers import read_settings
+from pgstudies.records.writing import write_whole
 from tests.machines import GOOD, after_others
 from tests.made_up import info, samples, swept_info
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pgstudies.measuring._design import Design
+    from pgstudies.measuring.design import Design
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "comparison.txt"
 

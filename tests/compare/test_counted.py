@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pgstudies.compare.counted import counted
-from pgstudies.compare.report import write_report
-from pgstudies.compare.request import Request
-from pgstudies.compare.text import COLUMNS, as_text
-from pgstudies.counting import Unit, reason_no_valgrind
-from pgstudies.errors import CannotRun
-from pgstudies.measuring import Side
+from pgapps.compare.counted import counted
+from pgapps.compare.report import write_report
+from pgapps.compare.request import Request
+from pgapps.compare.text import COLUMNS, as_text
+from pgapps.counting.units import Unit
+from pgapps.counting.valgrind import reason_no_valgrind
+from pgservers.errors import CannotRun
+from pgstudies.measuring.design import Side
 from tests.compare.test_compare import COMPARISON, result, well
 from tests.servers_at_hand import skip_but_not_in_ci
 
@@ -66,7 +67,7 @@ def test_without_valgrind_every_unit_says_so(monkeypatch: pytest.MonkeyPatch) ->
     def missing() -> str:
         raise CannotRun("there is no valgrind on PATH")
 
-    monkeypatch.setattr("pgstudies.counting._counter.valgrind_version", missing)
+    monkeypatch.setattr("pgapps.counting.counter.valgrind_version", missing)
     request = Request(Side("embedded"), Side("embedded"), ("mvcc_catalog",), instructions=True)
     found = counted(request)
     assert found.units["unit"].len() == 3

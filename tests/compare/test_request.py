@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pgstudies.compare.report import request_in
-from pgstudies.compare.request import (
+from pgapps.compare.report import request_in
+from pgapps.compare.request import (
     Request,
     optimisation,
     reason_too_old,
@@ -23,15 +23,16 @@ from pgstudies.compare.request import (
     side,
     typed,
 )
-from pgstudies.errors import StudyError
-from pgstudies.measuring import Side
-from pgstudies.servers import read_settings, refused, require_wellformed, serve
+from pgservers.errors import StudyError
+from pgservers.servers.serve import serve
+from pgservers.servers.settings import read_settings, refused, require_wellformed
+from pgstudies.measuring.design import Side
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pgstudies.servers.managed import ManagedServer
+    from pgservers.servers.managed import ManagedServer
 
 DANGEROUS = [
     *("archive_command", "restore_command", "archive_cleanup_command", "recovery_end_command"),

@@ -14,16 +14,16 @@ import polars as pl
 import pytest
 from playwright.sync_api import expect
 
-from pgstudies import paths
-from pgstudies.compare.plan import Fit
-from pgstudies.compare.request import Request
-from pgstudies.compare.result import Result, result_of
-from pgstudies.compare.run import measured_blocks
-from pgstudies.errors import StudyError
-from pgstudies.measuring import Side
+from pgapps.compare.plan import Fit
+from pgapps.compare.request import Request
+from pgapps.compare.result import Result, result_of
+from pgapps.compare.run import measured_blocks
+from pgapps.execution.run import run_study
+from pgservers import paths
+from pgservers.errors import StudyError
+from pgservers.servers.instance import place_for_states
+from pgstudies.measuring.design import Side
 from pgstudies.records.reading import list_records, read_record
-from pgstudies.servers import place_for_states
-from pgstudies.studies import run_study
 from tests.made_up import ROOMS
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pgstudies.compare.plan import _NOTEBOOK_S, Forecast, fit, fit_lines, next_look
-from pgstudies.compare.turns import LEAST, Repeats, best, repeats_in
+from pgapps.compare.plan import _NOTEBOOK_S, Forecast, fit, fit_lines, next_look
+from pgapps.compare.turns import LEAST, Repeats, best, repeats_in
 
 ARMS = ["heap, baseline", "heap, baseline (again)"]
 TURNS = 20

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from pgstudies.counting import WHOLE, Counter, Unit, deviation, instructions, units
-from pgstudies.counting._frames import EXACT
-from pgstudies.counting.valgrind import reason_no_valgrind
-from pgstudies.errors import CannotRun, StudyError
-from pgstudies.programs import find_binaries, find_compiler, server_headers
-from pgstudies.tools import installing
+from pgapps.counting.counter import Counter, instructions
+from pgapps.counting.frames import EXACT, WHOLE, deviation
+from pgapps.counting.units import Unit, units
+from pgapps.counting.valgrind import reason_no_valgrind
+from pgservers.errors import CannotRun, StudyError
+from pgservers.programs.compilers import find_compiler, server_headers
+from pgservers.programs.installations import find_binaries
+from pgservers.tools import installing
 from tests.servers_at_hand import skip_but_not_in_ci, wait_until_dead
 
 if TYPE_CHECKING:
@@ -146,7 +148,7 @@ def test_a_simulated_cache_counts_reads_writes_and_misses(counter: Counter) -> N
 def test_what_was_counted_is_not_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:
     first = instructions(HASHED, server="embedded")
     assert first.height == 11
-    monkeypatch.setattr("pgstudies.counting._counter.serve", None)
+    monkeypatch.setattr("pgapps.counting.counter.serve", None)
     again = instructions(replace(HASHED, name="another name"), server="embedded")
     assert again.equals(first)
     with pytest.raises(TypeError):
@@ -196,7 +198,7 @@ def test_what_a_backend_cannot_do_alone_is_a_reason_in_one_sentence(
 
 ENDLESS = """
 import sys
-from pgstudies.counting import Counter, Unit
+from pgapps.counting import Counter, Unit
 loop = "DO $$BEGIN LOOP PERFORM md5('x'); END LOOP; END$$"
 with Counter("embedded") as counter:
     counter.count(Unit("endless", (loop,)), fresh=True)

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from pgstudies.counting import reason_no_valgrind
-from pgstudies.records import read_record, units_counted
-from pgstudies.studies.run import run_study
-from pgstudies.tools import installing
+from pgapps.counting.valgrind import reason_no_valgrind
+from pgapps.execution.run import run_study
+from pgservers.tools import installing
+from pgstudies.records.counts import units_counted
+from pgstudies.records.reading import read_record
 from tests.servers_at_hand import skip_but_not_in_ci
 
 pytestmark = pytest.mark.usefixtures("private")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pgstudies.counting.valgrind import _row
+from pgapps.counting.valgrind import _row
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from distributed.protocol import pickle
 from distributed.security import Security
 from distributed.worker import run as run_in
 
-from pgstudies.fleet.certificates import KEY, credentials
+from pgapps.fleet.certificates import KEY, credentials
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

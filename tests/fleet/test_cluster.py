@@ -18,9 +18,9 @@ import psutil
 import pytest
 from distributed.security import Security
 
-from pgstudies.errors import ServerError, StudyError
-from pgstudies.fleet.certificates import credentials, make_certificates
-from pgstudies.fleet.cluster import connected, local_cluster, serve_as_scheduler, serve_as_worker
+from pgapps.fleet.certificates import credentials, make_certificates
+from pgapps.fleet.cluster import connected, local_cluster, serve_as_scheduler, serve_as_worker
+from pgservers.errors import ServerError, StudyError
 from tests.fleet.test_sweep import namespace
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def test_no_other_account_can_put_modules_before_ours() -> None:
 
 KILLED = """
 import os, signal
-from pgstudies.fleet.cluster import local_cluster
+from pgapps.fleet.cluster import local_cluster
 with local_cluster([]) as client:
     print(client.security.tls_ca_file, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)

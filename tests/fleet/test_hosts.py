@@ -12,12 +12,14 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pgstudies import effect_chart, paths
+from pgapps.fleet.hosts import by_host, host_records, judged_by_host, lines_of_hosts
+from pgservers import paths
+from pgservers.errors import SpaceError, StudyError
+from pgstudies import effect_chart
 from pgstudies.analysis.pooling import pooled
-from pgstudies.charts import save
-from pgstudies.errors import SpaceError, StudyError
-from pgstudies.fleet.hosts import by_host, host_records, judged_by_host, lines_of_hosts
-from pgstudies.records import read_record, write_whole
+from pgstudies.charts.series import save
+from pgstudies.records.reading import read_record
+from pgstudies.records.writing import write_whole
 from tests.made_up import ROOMS, SWEPT, swept_record
 
 if TYPE_CHECKING:

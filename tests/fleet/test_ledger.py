@@ -11,8 +11,8 @@ import pytest
 import s3fs
 from moto.server import ThreadedMotoServer
 
-from pgstudies.errors import SpaceError, StudyError
-from pgstudies.fleet.ledger import Ledger, Unit, packed
+from pgapps.fleet.ledger import Ledger, Unit, packed
+from pgservers.errors import SpaceError, StudyError
 from pgstudies.records.reading import SAMPLES_SCHEMA
 from tests.made_up import swept_info
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from pgstudies import paths
-from pgstudies.errors import StudyError
-from pgstudies.fleet.ledger import Unit
-from pgstudies.fleet.plan import overview, read_sweep
+from pgapps.fleet.ledger import Unit
+from pgapps.fleet.plan import overview, read_sweep
+from pgservers import paths
+from pgservers.errors import StudyError
 from tests.made_up import ROOMS
 
 SWEEP = """

@@ -22,21 +22,21 @@ import psutil
 import pytest
 from moto.server import ThreadedMotoServer
 
-from pgstudies import paths
-from pgstudies.errors import ServerError, SpaceError, StudyError
-from pgstudies.files import is_locked
-from pgstudies.fleet import block as blockrun
-from pgstudies.fleet import sweep as sweeping
-from pgstudies.fleet._join import join
-from pgstudies.fleet.certificates import make_certificates
-from pgstudies.fleet.cluster import connected
-from pgstudies.fleet.ledger import Ledger, Unit, packed
-from pgstudies.fleet.plan import Sweep, read_sweep
-from pgstudies.fleet.sweep import measure_missing, missing
-from pgstudies.fleet.workers import _States
+from pgapps.fleet import block as blockrun
+from pgapps.fleet import sweep as sweeping
+from pgapps.fleet.certificates import make_certificates
+from pgapps.fleet.cluster import connected
+from pgapps.fleet.join import join
+from pgapps.fleet.ledger import Ledger, Unit, packed
+from pgapps.fleet.plan import Sweep, read_sweep
+from pgapps.fleet.sweep import measure_missing, missing
+from pgapps.fleet.workers import _States
+from pgservers import paths
+from pgservers.errors import ServerError, SpaceError, StudyError
+from pgservers.files import is_locked
+from pgservers.servers.leftovers import find_postmaster
+from pgservers.terminal import Progress
 from pgstudies.records.reading import read_record
-from pgstudies.servers.leftovers import find_postmaster
-from pgstudies.terminal import Progress
 from tests.fleet.test_ledger import bucket
 from tests.made_up import ROOMS
 from tests.servers_at_hand import wait_until_dead
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from distributed import Client
 
-    from pgstudies.servers.managed import ManagedServer
+    from pgservers.servers.managed import ManagedServer
 
 NAMES = ["bench1", "bench2"]
 pytestmark = pytest.mark.usefixtures("private")
@@ -212,7 +212,7 @@ def measuring(process: subprocess.Popen[str]) -> list[psutil.Process]:
     """The block that a worker measures: its process, its kernel and what belongs to them."""
     with suppress(psutil.NoSuchProcess):  # nor is a zombie one
         for child in children_of(process):
-            if "pgstudies.fleet.block" in " ".join(child.cmdline()):
+            if "pgapps.fleet.block" in " ".join(child.cmdline()):
                 grown = child.children(recursive=True)
                 if any("ipykernel" in " ".join(p.cmdline()) for p in grown):
                     return [child, *grown]

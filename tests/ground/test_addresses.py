@@ -11,10 +11,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from pgstudies.addresses import Address, explain
-from pgstudies.compare.request import side
-from pgstudies.errors import ServerError, StudyError
-from pgstudies.servers._serve import serve
+from pgapps.compare.request import side
+from pgservers.addresses import Address, explain
+from pgservers.errors import ServerError, StudyError
+from pgservers.servers.serve import serve
 
 if TYPE_CHECKING:
     from pathlib import Path

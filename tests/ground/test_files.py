@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pgstudies.errors import SpaceError
-from pgstudies.files import (
+from pgservers.errors import SpaceError
+from pgservers.files import (
     cannot_write,
     size_text,
     space_error,
@@ -80,7 +80,7 @@ def test_sizes_are_decimal() -> None:
 HOLDER = """
 import sys
 from pathlib import Path
-from pgstudies.files import temporary_directory
+from pgservers.files import temporary_directory
 with temporary_directory(sys.argv[1]) as path:
     (path / "deep").mkdir()
     (path / "deep" / "socket").touch()
@@ -93,7 +93,7 @@ with temporary_directory(sys.argv[1]) as path:
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The place of temporary files."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr("pgstudies.files.SHORT", str(tmp_path / "other"))
+    monkeypatch.setattr("pgservers.files.SHORT", str(tmp_path / "other"))
     return tmp_path
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pgstudies.paths import ROOT
+from pgservers.paths import ROOT
 
 
 @pytest.mark.parametrize(

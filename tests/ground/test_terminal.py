@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from pgstudies.terminal import LinesOnly, Progress, Relay, notice, printable
+from pgservers.terminal import LinesOnly, Progress, Relay, notice, printable
 
 
 class Terminal(io.StringIO):

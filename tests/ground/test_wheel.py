@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pgstudies.paths import ROOT
+from pgservers.paths import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,7 +50,7 @@ def run(installed: Path, place: Path, *words: str) -> str:
 
 
 def test_a_wheel_has_what_the_commands_need_and_no_output(installed: Path) -> None:
-    ours = installed / "pgstudies" / "checkout"
+    ours = installed / "pgservers" / "checkout"
     assert sorted(path.name for path in ours.iterdir()) == [
         "CITATION.cff", "_config.yml", "_toc.yml", "book", "data", "lib", "notebooks",
     ]  # fmt: skip

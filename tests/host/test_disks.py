@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from pgstudies.host import disks
-from pgstudies.host.disks import scheduler_of
+from pgservers.host import disks
+from pgservers.host.disks import scheduler_of
 
 if TYPE_CHECKING:
     from pathlib import Path

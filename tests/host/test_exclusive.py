@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pgstudies.errors import ServerError
-from pgstudies.host.exclusive import host_lock_file, only_one_here
+from pgservers.errors import ServerError
+from pgservers.host.exclusive import host_lock_file, only_one_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 HOLDER = """
 import time
-from pgstudies.errors import ServerError
-from pgstudies.host.exclusive import only_one_here
+from pgservers.errors import ServerError
+from pgservers.host.exclusive import only_one_here
 with only_one_here("a long study"):
     print("held", flush=True)
     time.sleep(600)

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import psutil
 import pytest
 
-from pgstudies.host.facts import (
+from pgservers.host.facts import (
     git_revision,
     governor,
     host_facts,

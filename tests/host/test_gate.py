@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from pgstudies.host import situation
-from pgstudies.host._gate import Finding, findings_in, gate
-from pgstudies.host.situation import Process, Situation, cpu_quota_cores, look, throttle_count
+from pgservers.host import situation
+from pgservers.host.gate import Finding, findings_in, gate
+from pgservers.host.situation import Process, Situation, cpu_quota_cores, look, throttle_count
 
 GB = 10**9
 

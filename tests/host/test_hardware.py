@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pgstudies.counting import Unit, instructions
-from pgstudies.counting.valgrind import reason_no_valgrind
-from pgstudies.errors import CannotRun
-from pgstudies.host import hardware
-from pgstudies.host.hardware import InstructionCounter, reason_no_counter
-from pgstudies.measuring import _trial
-from pgstudies.measuring._design import Arm
-from pgstudies.measuring._trial import Trial
+from pgapps.counting.counter import instructions
+from pgapps.counting.units import Unit
+from pgapps.counting.valgrind import reason_no_valgrind
+from pgservers.errors import CannotRun
+from pgservers.host import hardware
+from pgservers.host.hardware import InstructionCounter, reason_no_counter
+from pgstudies.measuring import trial as _trial
+from pgstudies.measuring.design import Arm
+from pgstudies.measuring.trial import Trial
 from tests.made_up import rows_of
 
 if TYPE_CHECKING:
-    from pgstudies.servers.managed import ManagedServer
+    from pgservers.servers.managed import ManagedServer
 
 LOOP = "DO $$BEGIN FOR i IN 1..{} LOOP PERFORM md5('x'); END LOOP; END$$"
 

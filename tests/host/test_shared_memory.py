@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from pgstudies.host.shared_memory import free_semaphores
+from pgservers.host.shared_memory import free_semaphores
 
 HOLDER = """
 import multiprocessing, time
-from pgstudies.host.shared_memory import name_semaphores
+from pgservers.host.shared_memory import name_semaphores
 name_semaphores()
 lock = multiprocessing.get_context("spawn").Lock()
 print(lock._semlock.name, flush=True)

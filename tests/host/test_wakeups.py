@@ -7,8 +7,8 @@ import os
 import psutil
 import pytest
 
-from pgstudies.errors import CannotRun
-from pgstudies.host import wake_up_seconds
+from pgservers.errors import CannotRun
+from pgservers.host.wakeups import wake_up_seconds
 
 
 @pytest.mark.parametrize("same_core", [True, False])
@@ -34,7 +34,7 @@ def test_a_system_that_binds_no_process_is_told(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_echo_that_dies_is_an_error_and_not_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgstudies.host.wakeups._ECHO", "raise SystemExit(1)")
+    monkeypatch.setattr("pgservers.host.wakeups._ECHO", "raise SystemExit(1)")
     cores = os.sched_getaffinity(0)
     with pytest.raises(CannotRun, match="ended"):
         wake_up_seconds(same_core=True, trips=5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from pgstudies.measuring import cache_state
+from pgstudies.measuring.cold import cache_state
 
 
 def test_a_cache_is_as_cold_as_the_bytes_read_and_unknown_where_none_were_counted() -> None:

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from pgstudies.errors import CannotRun
-from pgstudies.measuring._concurrent import concurrently
-from pgstudies.measuring._design import Arm
-from pgstudies.measuring._trial import Trial
+from pgservers.errors import CannotRun
+from pgstudies.measuring.concurrent import concurrently
+from pgstudies.measuring.design import Arm
+from pgstudies.measuring.trial import Trial
 from tests.made_up import rows_of
 from tests.servers_at_hand import make_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pgstudies.servers.managed import ManagedServer
+    from pgservers.servers.managed import ManagedServer
 
 
 PAGES = 1000

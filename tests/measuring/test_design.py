@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgstudies.errors import StudyError
-from pgstudies.measuring import SIDES, Arm, Comparison, Side
-from pgstudies.measuring._design import planned, turn_order
+from pgservers.errors import StudyError
+from pgstudies.measuring.design import SIDES, Arm, Comparison, Side, planned, turn_order
 from pgstudies.orders import Orders
 from tests.made_up import info
 

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import pytest
 
-from pgstudies.errors import SpaceError
-from pgstudies.measuring import _instances
-from pgstudies.measuring._design import Arm
-from pgstudies.measuring._instances import KEPT_SHARE, Instances, Kept
-from pgstudies.records import AMONG_OTHERS
-from pgstudies.records.reading import SAMPLES_SCHEMA
-from pgstudies.servers import ManagedServer
+from pgservers.errors import SpaceError
+from pgservers.servers.managed import ManagedServer
+from pgstudies.measuring import instances as _instances
+from pgstudies.measuring.design import Arm
+from pgstudies.measuring.instances import KEPT_SHARE, Instances, Kept
+from pgstudies.records.reading import AMONG_OTHERS, SAMPLES_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

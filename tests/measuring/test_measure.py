@@ -17,22 +17,22 @@ import psutil
 import psycopg
 import pytest
 
-from pgstudies.analysis import round_values
-from pgstudies.errors import CannotRun, ServerError, SpaceError, StudyError
-from pgstudies.measuring._design import Arm, Comparison, Side, turn_order
-from pgstudies.measuring._measure import measure
+from pgservers.errors import CannotRun, ServerError, SpaceError, StudyError
+from pgservers.paths import ROOT
+from pgservers.programs.installations import find_binaries
+from pgstudies.analysis.pairing import round_values
+from pgstudies.measuring.design import Arm, Comparison, Side, turn_order
+from pgstudies.measuring.measure import measure
 from pgstudies.orders import Orders, Replies
-from pgstudies.paths import ROOT
-from pgstudies.programs.installations import find_binaries
 from pgstudies.records.reading import AMONG_OTHERS, UNDISTURBED, list_records, read_record
 from tests.servers_at_hand import BUILDER, LESSER, dsn_of, wait_until_dead
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pgstudies.measuring._trial import Trial
+    from pgservers.servers.managed import ManagedServer
+    from pgstudies.measuring.trial import Trial
     from pgstudies.records.reading import Record
-    from pgstudies.servers.managed import ManagedServer
 
 pytestmark = pytest.mark.usefixtures("private")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import pgstudies as pg
-from pgstudies.errors import StudyError
+from pgservers.errors import StudyError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +18,7 @@ def test_nothing_is_fetched_to_analyse_a_record(
 ) -> None:
     monkeypatch.setenv("PGSTUDIES_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PGSTUDIES_REPLAY", "data/records")
-    monkeypatch.setattr("pgstudies.measuring._measure.reason_no_release", lambda _: "no mvn")
+    monkeypatch.setattr("pgstudies.measuring.measure.reason_no_release", lambda _: "no mvn")
     assert pg.reason_not_available("9.3") is None
     assert not (tmp_path / "cache").exists()
     monkeypatch.delenv("PGSTUDIES_REPLAY")

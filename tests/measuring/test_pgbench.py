@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 
-from pgstudies.errors import CannotRun, StudyError
-from pgstudies.measuring._design import Arm
-from pgstudies.measuring._pgbench import command_lines, drift, pgbench, read_log
-from pgstudies.measuring._trial import Trial
-from pgstudies.servers._base import NO_PGBENCH
+from pgservers.errors import CannotRun, StudyError
+from pgservers.servers.base import NO_PGBENCH
+from pgstudies.measuring.design import Arm
+from pgstudies.measuring.pgbench import command_lines, drift, pgbench, read_log
+from pgstudies.measuring.trial import Trial
 from tests.made_up import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from pgstudies.servers.managed import ManagedServer
+    from pgservers.servers.managed import ManagedServer
 
 ROWS = 20_000
 SCRIPT = "\\set i random(1, :rows)\nINSERT INTO seen VALUES (:i);\n"

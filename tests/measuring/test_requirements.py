@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pgservers.servers.serve import serve
 from pgstudies.measuring.cold import reason_not_cold
 from pgstudies.measuring.requirements import COLD, foreseen, reason_unmet, unmet_requirements
-from pgstudies.servers import serve
 from tests.servers_at_hand import BUILDER, dsn_of
 
 if TYPE_CHECKING:
-    from pgstudies.servers.managed import ManagedServer
+    from pgservers.servers.managed import ManagedServer
 
 
 def test_each_kind_of_requirement_has_the_reason_that_a_run_gives(

@@ -9,18 +9,18 @@ import psutil
 import psycopg
 import pytest
 
-from pgstudies.errors import ServerError
-from pgstudies.measuring._sessions import (
+from pgservers.errors import ServerError
+from pgservers.servers.serve import serve
+from pgstudies.measuring.sessions import (
     end_sessions,
     open_xids,
     prepare_transactions,
     reason_no_room,
     room_for_sessions,
 )
-from pgstudies.servers._serve import serve
 
 if TYPE_CHECKING:
-    from pgstudies.servers.managed import ManagedServer
+    from pgservers.servers.managed import ManagedServer
 
 
 def test_prepared_transactions_are_in_every_snapshot_after_a_restart_too() -> None:

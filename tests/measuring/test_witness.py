@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pgstudies.measuring._design import Arm
-from pgstudies.measuring._trial import Trial
-from pgstudies.measuring._witness import (
+from pgservers.servers.facts import examined, identity
+from pgstudies.measuring.design import Arm
+from pgstudies.measuring.trial import Trial
+from pgstudies.measuring.witness import (
     MOST_SHOWN,
     WAIT,
     Waits,
@@ -19,13 +20,12 @@ from pgstudies.measuring._witness import (
     digest,
     waits_of,
 )
-from pgstudies.servers.facts import examined, identity
 from tests.made_up import rows_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pgstudies.servers.managed import ManagedServer
+    from pgservers.servers.managed import ManagedServer
 
 
 def test_a_statement_that_sleeps_waits_for_its_sleep(managed: ManagedServer) -> None:

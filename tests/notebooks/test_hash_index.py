@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 import pgstudies as pg
-from pgstudies.errors import StudyError
+from pgservers.errors import StudyError
 
 ARMS = pg.beside("hash_index", "arms")
 CHARTS = pg.beside("hash_index", "charts")

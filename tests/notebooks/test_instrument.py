@@ -22,10 +22,10 @@ import pytest
 from IPython.core.formatters import DisplayFormatter
 
 import pgstudies as pg
+from pgapps.execution.executed import hiding, without_secrets
+from pgapps.scorecard.checks import ShownChecks, checks_markup, display_checks, read_checks
 from pgstudies.analysis.effects import paired_effects
-from pgstudies.book.checks import ShownChecks, checks_markup, display_checks, read_checks
 from pgstudies.records.reading import SAMPLES_SCHEMA, Record
-from pgstudies.studies.executed import hiding, without_secrets
 from tests import made_up
 from tests.machines import (
     ALL_AT_ONCE,

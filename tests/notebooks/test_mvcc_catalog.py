@@ -11,16 +11,16 @@ import psycopg
 import pytest
 
 import pgstudies as pg
-from pgstudies.errors import CannotRun, ServerError, StudyError
-from pgstudies.measuring import reason_no_room, room_for_sessions
-from pgstudies.servers._serve import serve
+from pgservers.errors import CannotRun, ServerError, StudyError
+from pgservers.servers.serve import serve
+from pgstudies.measuring.sessions import reason_no_room, room_for_sessions
 from tests.servers_at_hand import BUILDER, dsn_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pgstudies.servers import Server
-    from pgstudies.servers.managed import ManagedServer
+    from pgservers.servers.managed import ManagedServer
+    from pgservers.servers.serve import Server
 
 ARMS = pg.beside("mvcc_catalog", "arms")
 READING = pg.beside("mvcc_catalog", "reading")

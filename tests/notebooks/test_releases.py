@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 import pgstudies as pg
-from pgstudies.records import Record
+from pgstudies.records.reading import Record
 from tests import made_up
 
 if TYPE_CHECKING:

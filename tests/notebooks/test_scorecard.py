@@ -10,8 +10,9 @@ import polars as pl
 import pytest
 
 import pgstudies as pg
-from pgstudies.book import in_text, score_front
-from pgstudies.charts import OUTCOMES
+from pgapps.scorecard.table import score_front
+from pgapps.scorecard.text import in_text
+from pgstudies.charts.outcomes import OUTCOMES
 from tests import made_up
 
 CHARTS = pg.beside("scorecard", "charts")

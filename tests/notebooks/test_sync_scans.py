@@ -12,10 +12,11 @@ import polars as pl
 import pytest
 
 import pgstudies as pg
+from pgservers.errors import CannotRun, StudyError
+from pgservers.host import disks
+from pgservers.host.disks import scheduler_of
+from pgservers.servers.serve import serve
 from pgstudies.charts.markup import chart_markup
-from pgstudies.errors import CannotRun, StudyError
-from pgstudies.host import disks, scheduler_of
-from pgstudies.servers._serve import serve
 from tests.servers_at_hand import BUILDER, dsn_of, make_table
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from pgstudies.servers.managed import ManagedServer
+    from pgservers.servers.managed import ManagedServer
 
 ARMS = pg.beside("sync_scans", "arms")
 CHARTS = pg.beside("sync_scans", "charts")

@@ -14,24 +14,28 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
-from pgstudies.cli.doctor import examine
-from pgstudies.errors import ServerError, SpaceError, StudyError
+from pgapps.doctor.doctor import examine
+from pgapps.plans import empty_copy as copies
+from pgapps.plans import explain as explaining
+from pgapps.plans import source as sources
+from pgapps.plans.empty_copy import empty_copy
+from pgapps.plans.explain import _is_node, explain
+from pgapps.plans.foresee import foresee
+from pgapps.plans.queries import Query, top_queries
+from pgapps.plans.report import write_report
+from pgapps.plans.source import opened
+from pgapps.plans.text import as_text, tree
+from pgservers.errors import ServerError, SpaceError, StudyError
+from pgservers.servers.facts import examined, server_facts
+from pgservers.servers.serve import serve
 from pgstudies.measuring.counters import StatementCounters
-from pgstudies.plans import Query, as_text, foresee, opened, top_queries, write_report
-from pgstudies.plans import empty_copy as copies
-from pgstudies.plans import explain as explaining
-from pgstudies.plans import source as sources
-from pgstudies.plans.empty_copy import empty_copy
-from pgstudies.plans.explain import _is_node, explain
-from pgstudies.plans.text import tree
-from pgstudies.servers import examined, serve, server_facts
 from tests.servers.test_managed import small_disk
 from tests.servers_at_hand import PASSWORD, dsn_of, embedded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pgstudies.servers.managed import ManagedServer
+    from pgservers.servers.managed import ManagedServer
 
 ATTACK = """
 CREATE FUNCTION public.go() RETURNS int VOLATILE LANGUAGE plpgsql AS $$

@@ -11,20 +11,25 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from pgstudies.errors import ServerError, StudyError
-from pgstudies.plans import Query, as_text, foresee, opened, top_queries, write_report
-from pgstudies.plans.empty_copy import _program, empty_copy
-from pgstudies.plans.explain import explain, is_same, parting
-from pgstudies.programs import find_binaries, releases
-from pgstudies.servers import serve
+from pgapps.plans.empty_copy import _program, empty_copy
+from pgapps.plans.explain import explain, is_same, parting
+from pgapps.plans.foresee import foresee
+from pgapps.plans.queries import Query, top_queries
+from pgapps.plans.report import write_report
+from pgapps.plans.source import opened
+from pgapps.plans.text import as_text
+from pgservers.errors import ServerError, StudyError
+from pgservers.programs.installations import find_binaries
+from pgservers.programs.releases import releases
+from pgservers.servers.serve import serve
 from tests.servers_at_hand import embedded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from pgstudies.plans import Foresight
-    from pgstudies.servers.managed import ManagedServer
+    from pgapps.plans.foresee import Foresight
+    from pgservers.servers.managed import ManagedServer
 
 SCHEMA = """
 CREATE TABLE customer (id int PRIMARY KEY, name text, tags text[], about jsonb);

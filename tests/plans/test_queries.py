@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pgstudies.errors import StudyError
-from pgstudies.plans import Query, queries_in
+from pgapps.plans.queries import Query, queries_in
+from pgservers.errors import StudyError
 
 if TYPE_CHECKING:
     from pathlib import Path

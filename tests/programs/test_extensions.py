@@ -12,29 +12,25 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pgstudies.cli.checks import Check, examine_extensions
-from pgstudies.errors import CannotRun, StudyError
-from pgstudies.measuring import Arm, Comparison, Side, measure
+from pgapps.doctor.checks import Check, examine_extensions
+from pgservers.errors import CannotRun, StudyError
+from pgservers.paths import EXTENSIONS
+from pgservers.programs import compilers, extensions
+from pgservers.programs.compilers import find_compiler, server_headers
+from pgservers.programs.extensions import NAMES, build, create_extension, self_test
+from pgservers.programs.installations import copy_installation, find_binaries
+from pgservers.servers.serve import serve
+from pgservers.tools import installing
+from pgstudies.measuring.design import Arm, Comparison, Side
+from pgstudies.measuring.measure import measure
 from pgstudies.orders import Orders
-from pgstudies.paths import EXTENSIONS
-from pgstudies.programs import compilers, extensions
-from pgstudies.programs.compilers import find_compiler, server_headers
-from pgstudies.programs.extensions import (
-    NAMES,
-    build,
-    create_extension,
-    self_test,
-)
-from pgstudies.programs.installations import copy_installation, find_binaries
-from pgstudies.servers import serve
-from pgstudies.tools import installing
 from tests.servers_at_hand import embedded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pgstudies.measuring import Trial
-    from pgstudies.servers.managed import ManagedServer
+    from pgservers.servers.managed import ManagedServer
+    from pgstudies.measuring.trial import Trial
 
 pytestmark = pytest.mark.usefixtures("private")
 
@@ -296,7 +292,7 @@ def test_the_script_of_an_extension_does_without_create_extension(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = settings(name)
-    monkeypatch.setattr("pgstudies.programs.extensions.FINDS_EXTENSIONS", 10**9)
+    monkeypatch.setattr("pgservers.programs.extensions.FINDS_EXTENSIONS", 10**9)
     with serve("embedded", settings=found) as server, server.connect() as connection:
         create_extension(connection, name)
         create_extension(connection, name)  # as it is there

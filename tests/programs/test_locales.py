@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pgstudies.programs import locales
-from pgstudies.programs.locales import locale_environment, reason_no_locale
-from pgstudies.tools import installing
+from pgservers.programs import locales
+from pgservers.programs.locales import locale_environment, reason_no_locale
+from pgservers.tools import installing
 from tests.servers_at_hand import embedded
 
 if TYPE_CHECKING:

@@ -17,23 +17,22 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from pgstudies.errors import ServerError, SpaceError, StudyError
-from pgstudies.files import try_lock
-from pgstudies.measuring._design import Arm
-from pgstudies.measuring._trial import Trial
+from pgservers.errors import ServerError, SpaceError, StudyError
+from pgservers.files import try_lock
+from pgservers.programs import fetching, releases, updating
+from pgservers.programs.fetching import fetch
+from pgservers.programs.installations import find_binaries
+from pgservers.programs.releases import Release, find_release, reason_not_available
+from pgservers.programs.updating import update_releases
+from pgservers.programs.versions import counts_wal, parse_version
+from pgservers.servers.facts import server_facts
+from pgservers.servers.managed import ManagedServer
+from pgservers.servers.serve import serve
+from pgservers.tools import installing
 from pgstudies.measuring.counters import StatementCounters
-from pgstudies.programs import _releases as releases
-from pgstudies.programs import fetching, updating
-from pgstudies.programs._releases import Release, find_release, reason_not_available
-from pgstudies.programs.fetching import fetch
-from pgstudies.programs.installations import find_binaries
-from pgstudies.programs.updating import update_releases
-from pgstudies.programs.versions import counts_wal, parse_version
-from pgstudies.records import built_with
-from pgstudies.servers import server_facts
-from pgstudies.servers._serve import serve
-from pgstudies.servers.managed import ManagedServer
-from pgstudies.tools import installing
+from pgstudies.measuring.design import Arm
+from pgstudies.measuring.trial import Trial
+from pgstudies.records.reading import built_with
 from tests.made_up import rows_of
 from tests.servers_at_hand import is_alive
 
@@ -227,7 +226,7 @@ def test_what_a_killed_process_left_is_not_used(mirror: Mirror) -> None:
 def test_of_two_processes_at_once_one_fetches(mirror: Mirror) -> None:
     code = (
         "import sys; from pathlib import Path;"
-        "from pgstudies.programs import _releases as releases, fetching;"
+        "from pgservers.programs import _releases as releases, fetching;"
         "releases.RELEASES = Path(sys.argv[1]); print(fetching.fetch('99'))"
     )
     command = [sys.executable, "-c", code, str(mirror.catalog)]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from pgstudies.errors import StudyError
-from pgstudies.programs.running import NO_PROCESSES, build_environment, run_with_us
+from pgservers.errors import StudyError
+from pgservers.programs.running import NO_PROCESSES, build_environment, run_with_us
 from tests.servers_at_hand import is_alive, wait_until_dead
 
 if TYPE_CHECKING:

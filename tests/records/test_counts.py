@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 
-from pgstudies import paths
-from pgstudies.analysis import block_values, judge, paired_effects, verdict_table
-from pgstudies.analysis._claims import all_claims
-from pgstudies.analysis.agreement import Claim
-from pgstudies.counting import units
-from pgstudies.records import (
-    Record,
+from pgapps.counting.units import units
+from pgservers import paths
+from pgstudies.analysis.agreement import Claim, judge
+from pgstudies.analysis.claims import all_claims
+from pgstudies.analysis.effects import paired_effects
+from pgstudies.analysis.pairing import block_values
+from pgstudies.analysis.tables import verdict_table
+from pgstudies.records.counts import (
     claims_counted,
     count_samples,
     counted_since,
-    find_record,
     functions_counted,
     moved,
     open_case,
-    read_record,
     units_counted,
-    write_whole,
 )
+from pgstudies.records.reading import Record, find_record, read_record
+from pgstudies.records.writing import write_whole
 from pgstudies.rooms import rooms
 from tests import made_up
 
@@ -128,7 +128,7 @@ def test_a_verdict_stands_beside_the_ratio_of_instructions(
         samples_of(arm, "one function dropped", n, scaled(factor))
         for (arm, n), factor in counts.items()
     ]
-    monkeypatch.setattr("pgstudies.paths.REFERENCE_RECORDS", tmp_path / "none")
+    monkeypatch.setattr("pgservers.paths.REFERENCE_RECORDS", tmp_path / "none")
     assert claims_counted() == ({}, "")
     info = made_up.info("releases")
     path = paths.records_dir() / "releases" / "20261122T100000Z-here-abc"
@@ -170,7 +170,7 @@ def test_a_verdict_stands_beside_the_ratio_of_instructions(
 def test_a_later_count_of_little_is_found_beside_the_fullest_and_not_in_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgstudies.paths.REFERENCE_RECORDS", tmp_path / "none")
+    monkeypatch.setattr("pgservers.paths.REFERENCE_RECORDS", tmp_path / "none")
     home = paths.records_dir() / "releases"
     home.mkdir(parents=True)
     full, later = home / "20261122T100000Z-here-abc", home / "20261123T100000Z-here-abd"

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pgstudies.errors import StudyError
-from pgstudies.paths import REFERENCE_RECORDS
-from pgstudies.records import INFO, SAMPLES, find_record, list_records, read_record, write_whole
-from pgstudies.records._format import FORMAT_VERSION, info_text
-from pgstudies.records.writing import RecordWriter
+from pgservers.errors import StudyError
+from pgservers.paths import REFERENCE_RECORDS
+from pgstudies.records.format import FORMAT_VERSION, INFO, SAMPLES, info_text
+from pgstudies.records.reading import find_record, list_records, read_record
+from pgstudies.records.writing import RecordWriter, write_whole
 from tests.made_up import swept_info, swept_record
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("private")
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the records of the study ``swept`` are; there are no others."""
-    monkeypatch.setattr("pgstudies.paths.REFERENCE_RECORDS", tmp_path / "none")
+    monkeypatch.setattr("pgservers.paths.REFERENCE_RECORDS", tmp_path / "none")
     return tmp_path / "records" / "swept"
 
 

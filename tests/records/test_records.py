@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 
-from pgstudies.errors import SpaceError, StudyError
-from pgstudies.files import is_locked
+from pgservers.errors import SpaceError, StudyError
+from pgservers.files import is_locked
 from pgstudies.records.reading import (
     AMONG_OTHERS,
     LOCK,
@@ -35,7 +35,7 @@ from tests import made_up
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pgstudies.records import Setup
+    from pgstudies.records.info import Setup
 
 INFO: Setup = {
     "profile": "quick",

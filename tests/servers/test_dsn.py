@@ -14,15 +14,16 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from pgstudies.addresses import Address
-from pgstudies.errors import CannotRun, ServerError
-from pgstudies.programs import find_binaries, reason_not_available
-from pgstudies.servers import _places
-from pgstudies.servers._dsn import DsnServer
-from pgstudies.servers._places import DatabasePlace, _checksum
-from pgstudies.servers._serve import serve
-from pgstudies.servers.facts import server_facts
-from pgstudies.servers.managed import ManagedServer
+from pgservers.addresses import Address
+from pgservers.errors import CannotRun, ServerError
+from pgservers.programs.installations import find_binaries
+from pgservers.programs.releases import reason_not_available
+from pgservers.servers import places as _places
+from pgservers.servers.dsn import DsnServer
+from pgservers.servers.facts import server_facts
+from pgservers.servers.managed import ManagedServer
+from pgservers.servers.places import DatabasePlace, _checksum
+from pgservers.servers.serve import serve
 from tests.servers_at_hand import BUILDER, LESSER, PASSWORD, dsn_of, skip_but_not_in_ci
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def test_a_role_without_any_right_is_told_what_to_grant(stranger: ManagedServer)
 def test_something_foreign_under_our_name_is_left_alone(
     dsn: str, stranger: ManagedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgstudies.servers._places.secrets.token_hex", lambda _: "00000000")
+    monkeypatch.setattr("pgservers.servers.places.secrets.token_hex", lambda _: "00000000")
     name = f"pgstudies_00000000{_checksum('00000000')}"
     with stranger.connect() as c:
         c.execute(f"CREATE SCHEMA {name}")
@@ -240,8 +241,8 @@ def test_a_name_like_ours_without_our_mark_is_not_ours(
 
 DIES_BEFORE_ITS_MARK = """
 import os, sys
-from pgstudies.addresses import Address
-from pgstudies.servers import _dsn, _places
+from pgservers.addresses import Address
+from pgservers.servers import _dsn, _places
 marks = int(sys.argv[2])
 def mark(place, name, mark=_places.Place._mark):
     global marks
@@ -422,7 +423,7 @@ def test_a_database_that_autovacuum_is_at_work_in_is_dropped(stranger: ManagedSe
 def test_a_database_that_is_in_use_is_left_to_the_next_run(
     stranger: ManagedServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("pgstudies.servers._places._DROPS", 1)
+    monkeypatch.setattr("pgservers.servers.places._DROPS", 1)
     with reach(dsn_of(stranger, BUILDER)) as server:
         first = server.place
         with stranger.connect(dbname=first):  # a superuser, whom our role may not put out

@@ -17,19 +17,19 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from pgstudies.files import try_lock
-from pgstudies.servers._serve import serve
-from pgstudies.servers.leftovers import find_postmaster, sweep
+from pgservers.files import try_lock
+from pgservers.servers.leftovers import find_postmaster, sweep
+from pgservers.servers.serve import serve
 from tests.servers_at_hand import is_alive, wait_until_dead
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pgstudies.servers.managed import ManagedServer
+    from pgservers.servers.managed import ManagedServer
 
 HOLDER = """
 import json, sys, time
-from pgstudies.servers._serve import serve
+from pgservers.servers.serve import serve
 with serve("embedded") as server:
     watchdog = server._instance._watchdog.pid
     print(json.dumps({"pids": server.pids(), "watchdog": watchdog,
@@ -195,7 +195,7 @@ def test_a_socket_kept_elsewhere_is_removed_too(instance: Path) -> None:
 def test_a_link_planted_where_the_socket_was_is_left_alone_at_once(
     instance: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgstudies.servers.leftovers._TIMEOUT_S", 1e9)  # a second try hangs
+    monkeypatch.setattr("pgservers.servers.leftovers._TIMEOUT_S", 1e9)  # a second try hangs
     victim = tmp_path / "victim"
     victim.mkdir()
     (victim / "precious").touch()
@@ -212,7 +212,7 @@ def test_a_link_planted_where_the_socket_was_is_left_alone_at_once(
 KILLED_IN_INITDB = """
 import os, signal, sys, threading, time
 from pathlib import Path
-from pgstudies.servers._serve import serve
+from pgservers.servers.serve import serve
 
 def kill() -> None:
     while True:

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from pgstudies.errors import CannotRun, StudyError
-from pgstudies.host import cgroups, disks
-from pgstudies.host.cgroups import limits_on, reason_no_limits
-from pgstudies.measuring._design import Arm
-from pgstudies.measuring._trial import Trial
-from pgstudies.paths import EXTENSIONS
-from pgstudies.programs.compilers import find_compiler
-from pgstudies.programs.slow_disk import Scheduler, SlowDisk
-from pgstudies.servers._serve import serve
-from pgstudies.servers.limits import accounted, limited
+from pgservers.errors import CannotRun, StudyError
+from pgservers.host import cgroups, disks
+from pgservers.host.cgroups import limits_on, reason_no_limits
+from pgservers.paths import EXTENSIONS
+from pgservers.programs.compilers import find_compiler
+from pgservers.programs.slow_disk import Scheduler, SlowDisk
+from pgservers.servers.limits import accounted, limited
+from pgservers.servers.serve import serve
+from pgstudies.measuring.design import Arm
+from pgstudies.measuring.trial import Trial
 from tests.conftest import own_base
 from tests.made_up import rows_of
 from tests.servers_at_hand import BUILDER, dsn_of, embedded, make_table, skip_but_not_in_ci
@@ -30,7 +30,7 @@ from tests.servers_at_hand import BUILDER, dsn_of, embedded, make_table, skip_bu
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pgstudies.servers.managed import ManagedServer
+    from pgservers.servers.managed import ManagedServer
 
 ROWS = 4000  # one to a page
 

@@ -15,25 +15,25 @@ import psutil
 import psycopg
 import pytest
 
-from pgstudies.addresses import Address
-from pgstudies.errors import CannotRun, ServerError, SpaceError, StudyError
-from pgstudies.files import says_full
-from pgstudies.paths import run_dir
-from pgstudies.programs import reason_not_available
-from pgstudies.programs.accounts import server_account
-from pgstudies.programs.installations import Binaries, find_binaries, require_version
-from pgstudies.programs.versions import parse_version
-from pgstudies.servers._postmaster import Postmaster, StartError
-from pgstudies.servers._serve import serve
-from pgstudies.servers._snapshots import mirror
-from pgstudies.servers.leftovers import sweep
-from pgstudies.servers.managed import ManagedServer
+from pgservers.addresses import Address
+from pgservers.errors import CannotRun, ServerError, SpaceError, StudyError
+from pgservers.files import says_full
+from pgservers.paths import run_dir
+from pgservers.programs.accounts import server_account
+from pgservers.programs.installations import Binaries, find_binaries, require_version
+from pgservers.programs.releases import reason_not_available
+from pgservers.programs.versions import parse_version
+from pgservers.servers.leftovers import sweep
+from pgservers.servers.managed import ManagedServer
+from pgservers.servers.postmaster import Postmaster, StartError
+from pgservers.servers.serve import serve
+from pgservers.servers.snapshots import mirror
 from tests.servers_at_hand import dsn_of, wait_until_dead
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pgstudies.servers import Server
+    from pgservers.servers.serve import Server
 
 pytestmark = pytest.mark.usefixtures("private")
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pgstudies.servers.settings import merged, same_value, startup_options
+from pgservers.servers.settings import merged, same_value, startup_options
 
 if TYPE_CHECKING:
-    from pgstudies.servers.managed import ManagedServer
+    from pgservers.servers.managed import ManagedServer
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import pgstudies as pg
-from pgstudies import paths
-from pgstudies.book.judging import digest_of
-from pgstudies.errors import StudyError
+from pgapps.scorecard.judging import digest_of
+from pgservers import paths
+from pgservers.errors import StudyError
 from pgstudies.rooms import find_room
 from tests.made_up import copied_rooms
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pgapps.execution.plan import studies
+from pgapps.execution.run import run_study
 from pgstudies.records.reading import list_records, read_record
 from pgstudies.rooms import find_room
-from pgstudies.studies._plan import studies
-from pgstudies.studies.run import run_study
 from tests.servers_at_hand import embedded, skip_but_not_in_ci
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pgstudies import paths
-from pgstudies.errors import StudyError
-from pgstudies.studies.new_study import new_study, problems
+from pgapps.authoring.new_study import new_study, problems
+from pgservers import paths
+from pgservers.errors import StudyError
 
 if TYPE_CHECKING:
     from pathlib import Path

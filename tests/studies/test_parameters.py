@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgstudies import paths
-from pgstudies.errors import StudyError
+from pgapps.execution.plan import plan, studies
+from pgservers import paths
+from pgservers.errors import StudyError
+from pgstudies.parameters import checked, declared, study_parameters
 from pgstudies.rooms import find_room, rooms
-from pgstudies.studies import plan, studies
-from pgstudies.studies.parameters import checked, declared, study_parameters
 from tests.made_up import ROOMS
 
 if TYPE_CHECKING:

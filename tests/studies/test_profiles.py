@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from pgapps.authoring.new_study import problems
+from pgapps.execution.plan import plan, profiles_of, studies
+from pgstudies.parameters import declared
 from pgstudies.rooms import find_room, rooms
-from pgstudies.studies._plan import plan, profiles_of, studies
-from pgstudies.studies.new_study import problems
-from pgstudies.studies.parameters import declared
 
 
 @pytest.mark.parametrize("study", studies())

@@ -23,20 +23,20 @@ import psutil
 import pytest
 from papermill import PapermillExecutionError
 
-from pgstudies import paths
-from pgstudies.errors import NotebookError, ServerError, SpaceError, StudyError
+from pgapps.execution import kernel as _kernel
+from pgapps.execution.executed import HIDDEN, error_of, hiding, without_secrets
+from pgapps.execution.plan import plan, studies
+from pgapps.execution.run import read_studies, run_study
+from pgservers import paths
+from pgservers.errors import NotebookError, ServerError, SpaceError, StudyError
 from pgstudies.orders import Orders
-from pgstudies.studies import _kernel
-from pgstudies.studies._plan import plan, studies
-from pgstudies.studies.executed import HIDDEN, error_of, hiding, without_secrets
-from pgstudies.studies.run import read_studies, run_study
 from tests.made_up import ROOMS, copied_rooms
 from tests.servers_at_hand import wait_until_dead
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pgstudies.studies import Executed
+    from pgapps.execution.run import Executed
 
 PASSWORD = "kept-from-the-page"
 ADDRESS = f"postgresql://me:{PASSWORD}@db.invalid/postgres"
@@ -130,7 +130,7 @@ def test_notebooks_that_measure_nothing_are_executed_one_on_each_core(
         both.wait()  # fails unless the other one has been started as well
         return run_study(study, **options)
 
-    monkeypatch.setattr("pgstudies.studies.run.run_study", started)
+    monkeypatch.setattr("pgapps.execution.run.run_study", started)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
     done = read_studies({"well": None, "another": None})
     assert [one.notebook.name for one in done] == ["well.ipynb", "another.ipynb"]
@@ -434,7 +434,7 @@ def test_a_full_disk_is_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> N
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("pgstudies.studies.run._execute", full)
+    monkeypatch.setattr("pgapps.execution.run._execute", full)
     with pytest.raises(SpaceError) as caught:
         run_study("no_parameters")
     assert str(caught.value) == ("No space left while writing to studies: free some.")
@@ -497,7 +497,7 @@ from pgstudies import paths
 
 paths.NOTEBOOKS, paths.STUDIES = (Path(sys.argv[1]),), Path(sys.argv[2])
 sys.argv[1:] = ["run", *sys.argv[3:]]
-from pgstudies.cli.app import main
+from pgstudies.cli import main
 
 main()
 """

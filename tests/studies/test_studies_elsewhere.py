@@ -8,23 +8,24 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pgstudies.analysis import origins
+from pgapps.execution.plan import studies
+from pgapps.execution.run import run_study
+from pgservers.errors import SpaceError, StudyError
+from pgservers.paths import BOOK, records_dir
+from pgservers.servers.instance import SUPERUSER
+from pgservers.servers.serve import serve
 from pgstudies.analysis.agreement import NOT_JUDGED, NOT_TESTED
-from pgstudies.errors import SpaceError, StudyError
-from pgstudies.measuring import foreseen
-from pgstudies.paths import BOOK, records_dir
+from pgstudies.analysis.claims import origins
+from pgstudies.measuring.requirements import foreseen
+from pgstudies.parameters import declared
 from pgstudies.rooms import find_room
-from pgstudies.servers import SUPERUSER, serve
-from pgstudies.studies._plan import studies
-from pgstudies.studies.parameters import declared
-from pgstudies.studies.run import run_study
 from tests.servers_at_hand import BUILDER, LESSER, dsn_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pgstudies.servers.managed import ManagedServer
-    from pgstudies.studies import Executed
+    from pgapps.execution.run import Executed
+    from pgservers.servers.managed import ManagedServer
 
 SMALL = {
     "blocks": 1,

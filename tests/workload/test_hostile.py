@@ -11,14 +11,21 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from pgstudies.compare.counted import counted
-from pgstudies.compare.request import Request
-from pgstudies.counting import Counter, reason_no_valgrind
-from pgstudies.errors import SpaceError, StudyError
-from pgstudies.measuring import Arm, Side, Trial
-from pgstudies.programs import releases
-from pgstudies.servers import GUEST, ManagedServer, serve
-from pgstudies.workload import load, read_workload, statement_units, tell_loaded, tried, vacuum
+from pgapps.compare.counted import counted
+from pgapps.compare.request import Request
+from pgapps.counting.counter import Counter
+from pgapps.counting.valgrind import reason_no_valgrind
+from pgapps.workload.counting import statement_units
+from pgapps.workload.loading import load, tell_loaded, vacuum
+from pgapps.workload.scripts import read_workload
+from pgapps.workload.turns import tried
+from pgservers.errors import SpaceError, StudyError
+from pgservers.programs.releases import releases
+from pgservers.servers.instance import GUEST
+from pgservers.servers.managed import ManagedServer
+from pgservers.servers.serve import serve
+from pgstudies.measuring.design import Arm, Side
+from pgstudies.measuring.trial import Trial
 from tests.servers_at_hand import BUILDER, LESSER, PASSWORD, dsn_of, skip_but_not_in_ci
 
 if TYPE_CHECKING:
@@ -282,7 +289,7 @@ def test_counting_runs_nothing_with_the_rights_of_a_lone_backend(
     request = Request(side, side, ("workload",), instructions=True)
     units = list(statement_units("workload", release, {"directory": str(shop)}))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pgstudies.counting._counter.cache_dir", lambda: run_base / "counted")
+        patch.setattr("pgapps.counting.counter.cache_dir", lambda: run_base / "counted")
         found = counted(request, units).units
     assert found["ratio"].null_count() == 0, found["reason"].to_list()
     assert found.height == 3
@@ -391,7 +398,7 @@ def test_a_full_disk_is_told_as_such(
     def full(*_: object) -> None:
         raise psycopg.errors.DiskFull("could not extend file: No space left on device")
 
-    monkeypatch.setattr("pgstudies.workload.loading._Loader._execute", full)
+    monkeypatch.setattr("pgapps.workload.loading._Loader._execute", full)
     with pytest.raises(SpaceError, match="No space left"):
         loaded(guarded, shop / "schema.sql").__enter__()
 

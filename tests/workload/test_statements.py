@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pgstudies.errors import StudyError
-from pgstudies.workload.statements import Command, Lines, Statement
+from pgapps.workload.statements import Command, Lines, Statement
+from pgservers.errors import StudyError
 
 ATOMIC = "create function f() returns int begin atomic select case when x then 1 end; y; end"
 PROCEDURE = "create or replace procedure p() begin atomic x; end"

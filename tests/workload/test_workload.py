@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 
-from pgstudies.compare.counted import counted
-from pgstudies.compare.plan import Fit
-from pgstudies.compare.request import Request
-from pgstudies.compare.result import Result, result_of
-from pgstudies.compare.run import measured_blocks
-from pgstudies.compare.text import as_text
-from pgstudies.counting import reason_no_valgrind
-from pgstudies.errors import StudyError
-from pgstudies.measuring import Side
-from pgstudies.studies import new_workload
-from pgstudies.workload import read_workload, statement_units
-from pgstudies.workload.turns import round_125
+from pgapps.compare.counted import counted
+from pgapps.compare.plan import Fit
+from pgapps.compare.request import Request
+from pgapps.compare.result import Result, result_of
+from pgapps.compare.run import measured_blocks
+from pgapps.compare.text import as_text
+from pgapps.counting.valgrind import reason_no_valgrind
+from pgapps.workload.counting import statement_units
+from pgapps.workload.example import new_workload
+from pgapps.workload.scripts import read_workload
+from pgapps.workload.turns import round_125
+from pgservers.errors import StudyError
+from pgstudies.measuring.design import Side
 from tests.servers_at_hand import skip_but_not_in_ci
 
 if TYPE_CHECKING:

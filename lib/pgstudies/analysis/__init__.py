@@ -2,7 +2,3 @@
 
 Charts, the book, compare and notebooks may import it; it knows numbers and no server.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import polars as pl
 
-from ..errors import StudyError
+from pgservers.errors import StudyError
+
 from .families import blocks_in_family, flipped
 from .pairing import DECIMALS
 

@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from .intervals import (
-    estimate_rows,
-    hodges_lehmann,
-    signed_rank_interval,
-    smallest_detectable,
-)
+from .intervals import estimate_rows, hodges_lehmann, signed_rank_interval, smallest_detectable
 from .pairing import BY, DECIMALS, copies_of, log_ratios
 from .sequences import anytime_rows
 from .verdicts import with_verdicts

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
-from ..errors import StudyError
-from ..records import UNDISTURBED
+from pgservers.errors import StudyError
+
+from ..records.reading import UNDISTURBED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -14,17 +14,10 @@ from scipy.stats import norm, t
 from statsmodels.stats.meta_analysis import combine_effects
 from statsmodels.stats.multitest import multipletests
 
-from .. import paths
-from ..records import (
-    UNDISTURBED,
-    cores_of,
-    infos_below,
-    read_info,
-    read_record,
-    read_verdicts,
-    verdict_files,
-)
-from ._claims import rules
+from pgservers import paths
+
+from ..records.reading import UNDISTURBED, cores_of, infos_below, read_info, read_record
+from ..records.verdicts import read_verdicts, verdict_files
 from .agreement import (
     DEPENDS_ON_SIZE,
     FAMILY,
@@ -35,6 +28,7 @@ from .agreement import (
     agreement,
     side,
 )
+from .claims import rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -42,7 +36,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ..records import Info, Setup
+    from ..records.info import Info, Setup
 
 
 def pooled(judged: pl.DataFrame) -> pl.DataFrame:

@@ -2,7 +2,3 @@
 
 The book, compare, fleet and notebooks may import it; it draws what analysis worked out.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

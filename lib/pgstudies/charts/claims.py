@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 from IPython.display import HTML
 
-from .. import paths
-from ..analysis import all_claims, claim_marks, claims_changed, headlines, meanings, of_all_runs
+from pgservers import paths
+
 from ..analysis.agreement import MEASURES, NOT_REPLICATED, UPWARD
-from ..records import read_info, reference_verdicts, where_of
+from ..analysis.claims import all_claims, claim_marks, claims_changed, headlines, meanings
+from ..analysis.pooling import of_all_runs
+from ..records.reading import read_info, where_of
+from ..records.verdicts import reference_verdicts
 from ..rooms import find_room
 from .outcomes import agreement_with, outcome_of, ratio_text
 from .tables import TEMPLATES
@@ -19,7 +22,7 @@ from .tables import TEMPLATES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from ..records import Record
+    from ..records.reading import Record
 
 
 PICTURE = 110

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import altair as alt
 import polars as pl
 
-from ..analysis import all_claims
+from ..analysis.claims import all_claims
 from .style import (
     NEUTRAL,
     WIDTH,

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import altair as alt
 import polars as pl
 
-from ..errors import StudyError
-from ..files import write_file
+from pgservers.errors import StudyError
+from pgservers.files import write_file
+
 from .labels import end_labels, label_layers, plot_width_beside
 from .style import (
     LABELLED_ONLY,

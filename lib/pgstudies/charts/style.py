@@ -14,7 +14,8 @@ import altair as alt
 import polars as pl
 import vl_convert
 
-from ..errors import StudyError
+from pgservers.errors import StudyError
+
 from . import tables
 
 # JupyterLab 4.6 draws Vega-Lite natively, but registers MIME types only up to v5.

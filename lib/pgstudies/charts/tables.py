@@ -13,7 +13,8 @@ from IPython.core.getipython import get_ipython
 from IPython.display import HTML
 from markupsafe import Markup
 
-from ..files import size_text
+from pgservers.files import size_text
+
 from ..templates import environment
 
 if TYPE_CHECKING:

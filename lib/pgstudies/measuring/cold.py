@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from pgservers.programs.versions import EVICTS_BUFFERS, EVICTS_RELATIONS
+
 from ..analysis.pairing import wide
-from ..programs.versions import EVICTS_BUFFERS, EVICTS_RELATIONS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     import psycopg
     from psycopg.rows import TupleRow
 
-    from ..servers import Server
+    from pgservers.servers.serve import Server
 
 
 BLOCK_BYTES = 8192

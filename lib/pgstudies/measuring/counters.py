@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from psycopg import sql
 
-from ..programs.versions import counts_wal, marks_toplevel
+from pgservers.programs.versions import counts_wal, marks_toplevel
 
 if TYPE_CHECKING:
     import psycopg

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, get_args
 
-from ..analysis import claims, origins, requirements
-from ..errors import CannotRun
-from ..programs import NAMES, build, is_release, reason_not_available
-from ..servers import Right, reason_not_settable
+from pgservers.errors import CannotRun
+from pgservers.programs.extensions import NAMES, build
+from pgservers.programs.releases import is_release, reason_not_available
+from pgservers.servers.base import Right
+from pgservers.servers.settings import reason_not_settable
+
+from ..analysis.claims import claims, origins, requirements
 from .cold import reason_not_cold
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..analysis import Claim
-    from ..servers import Server
+    from pgservers.servers.serve import Server
+
+    from ..analysis.agreement import Claim
 
 
 COLD = "cold cache"

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import polars as pl
 
-from .. import paths
-from ..errors import StudyError
-from ..files import is_locked
-from ..paths import records_dir
+from pgservers import paths
+from pgservers.errors import StudyError
+from pgservers.files import is_locked
+from pgservers.paths import records_dir
+from pgservers.terminal import say
+
 from ..rooms import rooms
-from ..terminal import say
-from ._format import INFO, SAMPLES, damaged, info_in, sha256
+from .format import INFO, SAMPLES, damaged, info_in, sha256
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

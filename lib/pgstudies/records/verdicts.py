@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from .. import paths
-from ..errors import StudyError
-from ..files import write_file
+from pgservers import paths
+from pgservers.errors import StudyError
+from pgservers.files import write_file
+
 from .reading import newest_on_most_cores, read_info
 
 if TYPE_CHECKING:

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import polars as pl
 
-from ..errors import StudyError
-from ..files import cannot_write, try_lock, write_file
-from ..paths import records_dir
-from ..terminal import say
-from ._format import INFO, SAMPLES, info_text, sha256
+from pgservers.errors import StudyError
+from pgservers.files import cannot_write, try_lock, write_file
+from pgservers.paths import records_dir
+from pgservers.terminal import say
+
+from .format import INFO, SAMPLES, info_text, sha256
 from .reading import LOCK, SAMPLES_SCHEMA, Record, infos_below, is_of_this_host, read_record
 
 if TYPE_CHECKING:

@@ -1,0 +1,64 @@
+"""The commands ``new-study`` and ``check``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+commands = typer.Typer()
+
+
+@commands.command(short_help="Create a study of your own.")
+def new_study(
+    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)],
+) -> None:
+    """Create a study that runs: its notebook, the post's numbers, its claims.
+
+    It measures a toy; replace it part by part.
+
+    \b
+    Examples:
+      pgstudies new-study btree_deduplication
+    """  # noqa: D301
+    from pgservers.paths import shown
+
+    from .new_study import new_study as write
+
+    for file in write(name):
+        typer.echo(shown(file))
+    typer.echo(
+        f"Run it with `pgstudies run {name}`, build its page with `pgstudies book`, and list what "
+        f"is missing with `pgstudies check {name}`."
+    )
+
+
+@commands.command(short_help="List what a study lacks.")
+def check(
+    study: Annotated[str, typer.Argument(metavar="STUDY", show_default=False)],
+    *,
+    keep: Annotated[
+        bool,
+        typer.Option("--keep", help="Store what the checked cells printed in the notebook."),
+    ] = False,
+) -> None:
+    """List what a study lacks, one sentence each; the project's tests check the same.
+
+    With --keep, first store in the notebook what the cells tagged
+    nbval-check-output printed in the last run: a rerun is compared with it.
+
+    \b
+    Examples:
+      pgstudies check btree_deduplication
+      pgstudies check btree_deduplication --keep
+    """  # noqa: D301
+    from ..authoring.new_study import keep_checked, problems
+
+    if keep:
+        keep_checked(study)
+    found = list(problems(study))
+    for problem in found:
+        typer.echo(problem)
+    if not found:
+        typer.echo(f"{study} is complete.")
+    raise typer.Exit(1 if found else 0)

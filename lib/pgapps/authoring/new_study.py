@@ -1,0 +1,168 @@
+"""A new study: a room of its own, runnable at once on a toy measurement, and what one lacks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pgservers import paths
+from pgservers.errors import StudyError
+from pgservers.files import cannot_write, copy_tree, write_file
+from pgstudies.rooms import TEMPLATE, find_room, rooms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+LONGEST = 40
+"""Letters of a study's name: it is part of file names and database names."""
+
+
+def new_study(name: str) -> list[Path]:
+    """Write a study called ``name`` that runs, is judged and has a page; give the files.
+
+    It is a copy of the room ``_template``, in the user's own directory of studies if there is one.
+    Raises StudyError for a name that cannot be one, or is taken, and where nothing can be written:
+    then nothing has changed.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name) or len(name) > LONGEST:
+        raise StudyError(
+            f"{name[: LONGEST + 1]!r} cannot be a study's name: use lower-case words with _ "
+            f"between them, at most {LONGEST} letters, such as btree_deduplication."
+        )
+    if paths.INSTALLED and paths.OWN is None:
+        raise StudyError("Set PGSTUDIES_NOTEBOOKS to the directory of your own studies.")
+    home = paths.NOTEBOOKS[0]
+    if name in rooms() or (home / name).exists():
+        raise StudyError(f"There is a study {name} already: use another name.")
+    title = name.replace("_", " ").capitalize()
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=home, prefix=".new-") as aside:
+            room = Path(aside) / name
+            copy_tree(find_room(TEMPLATE).directory, room, "__pycache__")
+            (room / f"{TEMPLATE}.ipynb").rename(room / f"{name}.ipynb")
+            for file in room.iterdir():
+                text = file.read_text(encoding="utf-8")
+                text = text.replace(TEMPLATE, name).replace("Title of the study", title)
+                file.write_text(text, encoding="utf-8")
+            made = room.rename(home / name)
+    except OSError as error:
+        raise cannot_write(error, home, "PGSTUDIES_NOTEBOOKS") from error
+    return sorted(made.iterdir())
+
+
+def problems(study: str) -> Iterator[str]:
+    """What a study lacks, a sentence each; nothing where it is whole.
+
+    Raises StudyError for an unknown study, and for claims, parameters or published numbers that
+    cannot be read.
+    """
+    from pgstudies.analysis.claims import claims as claims_of  # noqa: PLC0415  (as below: they import polars)
+    from pgstudies.analysis.claims import never_matched, origins  # noqa: PLC0415
+    from pgstudies.analysis.published import published  # noqa: PLC0415
+    from pgstudies.parameters import declared  # noqa: PLC0415
+
+    room = find_room(study)
+    text = room.notebook.read_text(encoding="utf-8")
+    cells = json.loads(text)["cells"]
+    parameters = {p.name: p for p in declared(room.notebook)}
+    for name in ("server", "blocks", "seed"):
+        if name not in parameters:
+            yield f"The parameter {name}, which every study has, is missing."
+    for parameter in parameters.values():
+        if not parameter.help:
+            yield f"The parameter {parameter.name} has no comment that says what it is."
+        if parameter.type.removeprefix("list[")[:3] in ("int", "flo") and not parameter.limits:
+            yield f"The parameter {parameter.name} has no limits: write them in brackets, as [1..]."
+    if "pg.judge(" in text:
+        if study not in origins():
+            yield f"It judges claims, and {room.directory} has no claims.toml."
+        else:
+            claims_of(study, places=dict(origins()[study].places))
+            for claim in never_matched(study):
+                yield f"No run has a row that the claim {claim!r} compares: look at its comparison."
+    for name, table in room.read("published.toml").get("tables", {}).items():
+        published(study, name)
+        content = (room.directory / table["file"]).read_bytes()
+        if hashlib.sha256(content).hexdigest() != table["sha256"]:
+            yield f"{table['file']} is not the file whose sha256 published.toml has."
+    yield from _unwritten(cells)
+    yield from _of_cells(cells)
+
+
+def keep_checked(study: str) -> Path:
+    """Keep in the notebook what its checked cells printed in the run that the book shows.
+
+    Gives the notebook.  Raises StudyError where the study has not been run.
+    """
+    notebook, page = find_room(study).notebook, paths.STUDIES / f"{study}.ipynb"
+    if not page.exists():
+        raise StudyError(f"{study} has no page yet: `pgstudies run {study}` makes it.")
+    cells = json.loads(page.read_text(encoding="utf-8"))["cells"]
+    printed = {cell["id"]: cell["outputs"] for cell in cells if _CHECKED in _tags(cell)}
+    document = json.loads(notebook.read_text(encoding="utf-8"))
+    for cell in document["cells"]:
+        if cell["id"] in printed:
+            cell["outputs"] = printed[cell["id"]]
+    text = json.dumps(document, indent=1, ensure_ascii=False)
+    write_file(notebook, f"{text}\n")
+    return notebook
+
+
+_CHECKED = "nbval-check-output"
+
+
+def _unwritten(cells: list[dict[str, Any]]) -> Iterator[str]:
+    """Sentences that are still the template's, and sections without a text."""
+    template = json.loads(find_room(TEMPLATE).notebook.read_text(encoding="utf-8"))["cells"]
+    theirs = {line for cell in template for line in _prose(cell) if not line.startswith("#")}
+    for number, cell in enumerate(cells, start=1):
+        same = [line for line in _prose(cell) if line in theirs]
+        if same:
+            yield f"Cell {number} still has a sentence of the template: {same[0]!r}."
+    followed = zip(cells, [*cells[1:], {"cell_type": "markdown"}], strict=True)
+    for cell, after in followed:
+        lines = _prose(cell)
+        if lines and lines[-1].startswith("#") and after["cell_type"] == "markdown":
+            yield f"The section {lines[-1].lstrip('# ')!r} is empty."
+    if not any(line.startswith("## Limits") for cell in cells for line in _prose(cell)):
+        yield "It has no section on its limits: what differs from the post, and what was not run."
+
+
+def _prose(cell: dict[str, Any]) -> list[str]:
+    if cell["cell_type"] != "markdown":
+        return []
+    return [line.strip() for line in "".join(cell["source"]).splitlines() if line.strip()]
+
+
+def _of_cells(cells: list[dict[str, Any]]) -> Iterator[str]:
+    checked = [c for c in cells if _CHECKED in _tags(c)]
+    if not checked:
+        yield (
+            "No cell is tagged nbval-check-output: let one print answers that rest on counts, "
+            "which a rerun is compared with."
+        )
+    elif not any(cell["outputs"] for cell in checked):
+        yield (
+            "The cell tagged nbval-check-output has no output to compare a rerun with: run it, and "
+            "keep what it prints."
+        )
+    for number, cell in enumerate(cells, start=1):
+        lines = "".join(cell["source"]).splitlines() if cell["cell_type"] == "markdown" else []
+        if any(line.lstrip().startswith("%") for line in lines):
+            yield (
+                f"A line of cell {number} begins with %, which makes it a comment that the book "
+                "leaves out: break the line elsewhere."
+            )
+        is_left = cell["cell_type"] == "code" and "keep_output" not in _tags(cell)
+        if is_left and (cell["outputs"] or cell["execution_count"] is not None):
+            yield f"Cell {number} has outputs that belong to a run: `make strip` takes them out."
+
+
+def _tags(cell: dict[str, Any]) -> list[str]:
+    return list(cell["metadata"].get("tags", []))

@@ -1,0 +1,130 @@
+"""Building the book: Jupyter Book with warnings as errors, and one sentence when it fails."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from click import unstyle
+
+from pgservers import paths
+from pgservers.errors import NotebookError, StudyError
+from pgservers.files import copy_tree
+from pgservers.paths import HTML, ROOT, SITE
+from pgservers.terminal import say
+from pgstudies.rooms import contents, in_contents, rooms
+
+from ..execution.run import read_studies
+from ..scorecard.judging import keep
+from .first_page import lead_on
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+
+COMMAND = "from jupyter_book.cli.main import main; main()"
+
+
+def build(html: Path = HTML) -> Path:
+    """Build the book into the directory ``html`` and return its front page.
+
+    ``html`` must end in ``_build/html``, because Jupyter Book will have it so; what it prints is
+    kept in ``_build/book.log``.  A study that has not been run shows its reference record, and one
+    that has none is left out; a study that ``_toc.yml`` does not name stands at the end of the
+    studies.  The summaries, which measure nothing, are executed as well.  Raises StudyError when
+    there is nothing to show or Jupyter Book is not installed, NotebookError when a page has a
+    mistake.
+    """
+    if html.parts[-2:] != ("_build", "html"):
+        raise StudyError(f"The book goes to a directory that ends in _build/html, not to {html}.")
+    if importlib.util.find_spec("jupyter_book") is None:
+        raise StudyError(
+            "Jupyter Book is not installed: it comes with the extra `book`, as in pip install "
+            "'pgstudies[book]'."
+        )
+    if SITE != ROOT:
+        _copy_pages()
+    measured = [*rooms("study", "check", "counts")]
+    lacking = [name for name in measured if not _page_of(name).exists()]
+    replayed = [name for name in lacking if _has_reference(name)]
+    counts = [name for name in replayed if name in rooms("counts")]
+    judging = [name for name in replayed if name not in counts]
+    for read in read_studies(dict.fromkeys(judging, paths.REFERENCE_RECORDS)):
+        keep(read)
+    # The summaries anew each time: they rest on what was run last, and on the verdicts above.
+    summaries = dict.fromkeys(rooms("summary"))
+    read_studies(dict.fromkeys(counts, paths.REFERENCE_RECORDS) | summaries)
+    shown = [name for name in measured if name not in lacking or name in replayed]
+    shown += [name for name in rooms("workload") if _page_of(name).exists()]
+    shown += summaries
+    toc = html.parent / "_toc.yml"
+    toc.parent.mkdir(parents=True, exist_ok=True)
+    toc.write_text(yaml.safe_dump(_toc_of(shown), sort_keys=False), encoding="utf-8")
+    arguments = ["build", SITE, "--path-output", html.parents[1], "--toc", toc]
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND, *map(str, arguments), "-W", "-n", "--keep-going", "-q"],
+        cwd=SITE,
+        env=os.environ | {"PYTHONUTF8": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    output = unstyle(done.stdout + done.stderr)
+    log = html.parent / "book.log"
+    log.write_text(output, encoding="utf-8")
+    if done.returncode != 0:
+        raise NotebookError(f"The book was not built: {_first_complaint(output)} ({log} has more).")
+    lead_on(html / "index.html")
+    return html / "index.html"
+
+
+def _copy_pages() -> None:
+    """Put the prose, and the rooms that pages link to, beside the pages of the user's studies."""
+    SITE.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(ROOT / "_config.yml", SITE / "_config.yml")
+    for directory in (ROOT / "book", *paths.NOTEBOOKS[::-1]):
+        name = "book" if directory == ROOT / "book" else "notebooks"
+        copy_tree(directory, SITE / name, "studies", "__pycache__", "_build", ".*")
+
+
+def _has_reference(study: str) -> bool:
+    """Whether there is a reference record for the page of a study that has not been run."""
+    if not any((paths.REFERENCE_RECORDS / study).glob("*/record.json")):
+        say(f"{study} has not been run and has no reference record: the book is built without it.")
+        return False
+    say(f"{study} has not been run: its page shows the reference record.")
+    return True
+
+
+def _page_of(study: str) -> Path:
+    return paths.STUDIES / f"{study}.ipynb"
+
+
+def _toc_of(shown: Sequence[str]) -> dict[str, Any]:
+    """The table of contents with exactly these studies."""
+    toc = contents()
+    named = in_contents(toc)
+    missing = {f"{_PREFIX}{study}" for study in named if study not in shown}
+    for part in toc["parts"]:
+        part["chapters"] = [c for c in part["chapters"] if c.get("file") not in missing]
+    more = [{"file": f"{_PREFIX}{study}"} for study in shown if study not in named]
+    toc["parts"][0]["chapters"] += more
+    return toc
+
+
+_PREFIX = "book/studies/"
+
+
+def _first_complaint(output: str) -> str:
+    """The line that says what is wrong, with paths as seen from the checkout."""
+    lines = [line.strip().replace(f"{ROOT}/", "") for line in output.splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith("[IPKernelApp]")]  # warns of TCP, always
+    complaints = [x for x in lines if re.search(r"WARNING|ERROR|SEVERE|Error\b|Exception", x)]
+    return (complaints or lines[-1:] or ["it ended without a word"])[0].rstrip(".")

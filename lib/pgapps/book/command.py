@@ -1,0 +1,160 @@
+"""The commands ``run`` and ``book``."""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pgservers import paths
+from pgservers.errors import NotebookError, StudyError
+from pgservers.terminal import say
+from pgstudies.options import SERVER_HELP, assignments
+from pgstudies.orders import Orders
+
+if TYPE_CHECKING:
+    from pgstudies.rooms import Kind
+
+    from ..execution.plan import Plan
+
+
+commands = typer.Typer()
+
+
+_ALL = "all"
+
+
+_RUN = """\
+Measure a study, and put its executed notebook into the book.
+
+STUDY is one that `pgstudies studies` lists, or all.  The same command continues
+an interrupted run.
+
+\b
+Examples:
+  pgstudies run STUDY
+  pgstudies run all --profile standard
+  pgstudies run STUDY --server 16
+  pgstudies run STUDY --server ~/build/postgresql-master
+  pgstudies run STUDY --server postgresql://me@db.example/postgres
+  pgstudies run STUDY -p rows=1_000_000 -p blocks=10
+  pgstudies run STUDY --replay data/records
+
+Keep passwords out of the command line, where every user of the machine can read
+them: set PGSTUDIES_SERVER, or write them into ~/.pgpass.
+"""
+
+
+@commands.command(help=_RUN)
+def run(
+    study: Annotated[str, typer.Argument(metavar="STUDY|all", show_default=False)],
+    *,
+    profile: Annotated[
+        str, typer.Option(metavar="NAME", help="Size of the run: quick, standard, published.")
+    ] = "quick",
+    server: Annotated[str | None, typer.Option(metavar="SERVER", help=SERVER_HELP)] = None,
+    parameter: Annotated[
+        list[str] | None,
+        typer.Option("-p", metavar="NAME=VALUE", help="Set a parameter; may be repeated."),
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start over instead of continuing a run.")
+    ] = False,
+    replay: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RECORD",
+            envvar="PGSTUDIES_REPLAY",
+            help="Analyse this record instead of measuring.",
+        ),
+    ] = None,
+) -> None:
+    """Run one study or all."""
+    from pgservers.paths import shown
+    from pgstudies.rooms import rooms
+
+    from ..book.first_page import first_page
+    from ..execution.plan import plan
+    from ..execution.run import run_study
+    from ..scorecard.judging import keep
+
+    given = assignments(parameter or [])
+    kinds: tuple[Kind, ...] = ("study", "check", "counts") if replay else ("study", "check")
+    every = [*rooms(*kinds)]
+    names = every if study == _ALL else [study]
+    # Before the first one starts, an hour perhaps before the last.
+    orders = Orders.given()
+    plans = [
+        plan(name, profile=profile, server=server, parameters=given, usual_server=orders.server)
+        for name in names
+    ]
+    if not (replay or plans[0].server.text or orders.server) and os.environ.get("PGHOST"):
+        say(
+            "Ignoring PGHOST and measuring the embedded server; use --server postgresql:// for "
+            "yours."
+        )
+    failures: list[StudyError] = []
+    shows = study == _ALL and not replay
+    with first_page(names) if shows else nullcontext(str) as finished:
+        for name, planned in zip(names, plans, strict=True):
+            if not replay:
+                _foretell(planned)
+            try:
+                done = run_study(
+                    name,
+                    profile=profile,
+                    server=server,
+                    parameters=given,
+                    fresh=fresh,
+                    replay=replay,
+                    given=orders,
+                )
+            except KeyboardInterrupt:
+                again = "run the command again without --fresh" if fresh else "run it again"
+                say(f"interrupted; what is finished is kept: {again} to continue.")
+                raise typer.Exit(130) from None
+            except (NotebookError, StudyError) as error:
+                # The other studies would meet the same server and the same disk.
+                if type(error) not in {NotebookError, StudyError} or len(names) == 1:
+                    raise
+                say(str(error))
+                failures.append(error)
+            else:
+                keep(done)
+                typer.echo(f"{name}: {shown(done.notebook)}")
+            finished(name)
+    if failures:
+        say(f"{len(failures)} of {len(names)} studies failed.")
+        raise typer.Exit(failures[0].exit_code)
+
+
+def _foretell(planned: Plan) -> None:
+    """Print what will be measured, and how long it took before."""
+    from pgservers.terminal import rough_duration
+    from pgstudies.records.reading import block_seconds
+
+    if planned.about:
+        typer.echo(f"{planned.study}, {planned.profile}: {planned.about}", err=True)
+    blocks, each_s = planned.parameters.get("blocks"), block_seconds(planned.study, planned.profile)
+    if each_s and isinstance(blocks, int):
+        took = rough_duration(blocks * each_s)
+        told = f"{blocks} blocks: {took} where the newest record of this size was made"
+        typer.echo(f"{planned.study}, {planned.profile}: {told}", err=True)
+
+
+@commands.command(short_help="Build the report from the executed notebooks.")
+def book() -> None:
+    """Build the report from the executed notebooks: _build/html/index.html."""
+    from ..book.build import build
+
+    typer.echo(build())
+
+
+def clean() -> None:
+    """Settle the first page that a run which was killed has left unfinished."""
+    if (paths.BUILD / "first-page.lock").exists():
+        from .first_page import settle_first_page
+
+        settle_first_page()

@@ -1,0 +1,114 @@
+"""The front page while a run goes on: the references' verdicts, and this machine's so far."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pgservers import paths
+from pgservers.files import is_locked, try_lock, write_file
+from pgservers.terminal import rough_duration, say
+from pgstudies.templates import environment
+
+from ..scorecard.scorecard import scorecard
+from ..scorecard.table import score_front
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+
+_TEMPLATES = environment(Path(__file__).parent)
+
+
+_RELOADS = '<meta http-equiv="refresh" content="15">'
+
+_STATE = re.compile(r'(<p class="state" role="status">).*?(</p>)')
+
+_LINK = re.compile(r' href="studies/[^"]*"')
+
+
+def place() -> Path:
+    """Where the page is."""
+    return paths.BUILD / "first-page.html"
+
+
+def settle_first_page() -> None:
+    """Let the page of a run that was killed no longer say that it goes on."""
+    if is_locked(_lock()) or not _lock().exists():
+        return
+    if place().exists():
+        text = place().read_text(encoding="utf-8").replace(_RELOADS, "")
+        ended = "The run was killed; <code>pgstudies run all</code> continues it."
+        write_file(place(), _STATE.sub(rf"\1{ended}\2", text))
+    _lock().unlink(missing_ok=True)
+
+
+def _lock() -> Path:
+    """The file that a run locks for as long as the page says that it goes on."""
+    return paths.BUILD / "first-page.lock"
+
+
+@contextmanager
+def first_page(studies: Sequence[str]) -> Iterator[Callable[[str], None]]:
+    """Show the page while ``studies`` run: call what this gives with each that has ended.
+
+    The page reloads itself until the run ends, however it does: see ``settle_first_page``.
+    """
+    place().parent.mkdir(parents=True, exist_ok=True)
+    lock = try_lock(_lock())
+    begun, done = time.monotonic(), list[str]()
+    say(f"the report so far, filled in as studies finish: {write_first_page(studies, done)}")
+    # It takes a second, in which the next study's kernel starts: nothing is measured before that.
+    with ThreadPoolExecutor(1) as beside:
+
+        def finished(study: str) -> None:
+            done.append(study)
+            beside.submit(write_first_page, studies, [*done], time.monotonic() - begun)
+
+        try:
+            yield finished
+        finally:
+            beside.submit(write_first_page, studies, done, goes_on=False).result()
+            if lock is not None:
+                _lock().unlink(missing_ok=True)
+                os.close(lock)
+
+
+def write_first_page(
+    studies: Sequence[str], done: Sequence[str], took_s: float = 0, *, goes_on: bool = True
+) -> Path:
+    """Write the page, and say on it how far the run of ``studies`` has come; returns its path.
+
+    ``done`` are the studies whose runs have ended, after ``took_s`` seconds in all: their verdicts
+    are this machine's column, and what they took tells the time that is left.  With ``goes_on`` the
+    page reloads itself.
+    """
+    front = _LINK.sub("", score_front(scorecard(records="reference", own=done)).data)
+    left = len(studies) - len(done)
+    text = _TEMPLATES.get_template("first_page.html").render(
+        front=front,
+        css=(paths.BOOK / "_static" / "book.css").read_text(encoding="utf-8"),
+        number=len(studies),
+        done=len(done),
+        goes_on=goes_on,
+        reloads=_RELOADS,
+        at=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        process=os.getpid(),
+        now=next((name for name in studies if name not in done), ""),
+        left=rough_duration(took_s / len(done) * left) if done and left else "",
+    )
+    write_file(place(), text)
+    return place()
+
+
+def lead_on(report: Path) -> None:
+    """Let the page, where there is one, lead to the report that has been built."""
+    if place().exists():
+        target = report.relative_to(place().parent).as_posix()
+        write_file(place(), _TEMPLATES.get_template("lead_on.html").render(target=target))

@@ -1,0 +1,308 @@
+"""Pages made of executed notebooks: the answer first, and what only a run needs left out.
+
+A notebook answers at its end, because it has to measure first; a reader wants the answer first.
+Tags on its cells say what goes where.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+from docutils import nodes
+
+from pgstudies.charts.style import MIME
+from pgstudies.records.format import INFO
+from pgstudies.records.reading import machine_of, read_info
+
+from ..scorecard.checks import doubtful_machines, read_checks
+from .citing import with_more_downloads
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+    from ..execution.executed import Document
+
+
+TOP = ("answer", "today", "finding")
+"""Tags of cells that stand below the title, in this order."""
+
+
+FOLDED = {
+    "parameters": "remove-cell",  # a table of them, with what they mean, follows
+    "injected-parameters": "remove-cell",
+    "fold": "hide-output",
+}
+"""Tags of cells that only those who audit a run will read, and what MyST-NB is told of them."""
+
+
+TERMS = ("arm", "block", "turn", "A/A", "gate", "record", "margin", "joint sign flips")
+"""Words of the glossary that a page links where it first uses them."""
+
+
+_NO_PROSE = re.compile(r"(`[^`]*`|\[[^\]]*\]\([^)]*\)|<[^>]*>|\{[^}]*\}`[^`]*`)")
+
+
+def page_of(document: Document) -> Document:
+    """An executed notebook as its page shows it."""
+    cells = _linked(_with_code_together([_folded(cell) for cell in document["cells"]]))
+    top = [cell for tag in TOP for cell in cells if tag in _tags(cell)]
+    return document | {"cells": [*cells[:1], *top, *_with_rests_folded(cells[1:])]}
+
+
+LONG = 20
+"""Code of more lines than these is folded away, and one click unfolds it."""
+
+
+def _folded(cell: dict[str, Any]) -> dict[str, Any]:
+    tags = _tags(cell)
+    more = [FOLDED[tag] for tag in tags if tag in FOLDED]
+    if cell["cell_type"] == "code" and "".join(cell["source"]).count("\n") >= LONG:
+        more.append("hide-input")
+    if set(TOP) & set(tags):
+        more.append("remove-input")
+        tags = [tag for tag in tags if tag != "hide-input"]
+    return cell | {"metadata": cell["metadata"] | {"tags": [*tags, *more]}} if more else cell
+
+
+HEADING = re.compile(r"^## ", re.MULTILINE)
+
+
+CODE, DETAILS = "Show the code of this section", "Show the details"
+"""What the bars say that unfold a section's hidden code, and a folded output."""
+
+
+def _with_code_together(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The cells with the hidden code of a section in one cell at its end, and not each in a bar."""
+    done: list[dict[str, Any]] = []
+    hidden: list[str] = []
+    for cell in cells:
+        if _is_heading(cell):
+            done += _code_of(hidden)
+            hidden = []
+        tags = _tags(cell)
+        if cell["cell_type"] == "code" and {"hide-input", *TOP} & set(tags):
+            hidden.append("".join(cell["source"]).strip())
+            tags = [tag for tag in tags if tag != "hide-input"] + ["remove-input"]
+            prompt = {"mystnb": {"code_prompt_show": DETAILS}} if "hide-output" in tags else {}
+            cell = cell | {"metadata": cell["metadata"] | {"tags": tags} | prompt}  # noqa: PLW2901
+        done.append(cell)
+    return done + _code_of(hidden)
+
+
+def _code_of(sources: list[str]) -> list[dict[str, Any]]:
+    """A folded cell of these sources; none without any."""
+    if not sources:
+        return []
+    about = {"tags": ["hide-input"], "mystnb": {"code_prompt_show": CODE}}
+    text = "\n\n".join(sources)
+    mark = f"code-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    cell = {"cell_type": "code", "id": mark, "source": text, "metadata": about}
+    return [cell | {"outputs": [], "execution_count": None}]
+
+
+FOLD = '<details class="rest">'
+"""Where the rest of a section begins, as HTML; ``close_folds`` ends it with the section."""
+
+
+def _with_rests_folded(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The cells with a section's beginning open, and the rest of it a click away.
+
+    Cells of the page's top are left out.
+    Open are its words and its first chart or table, as far as no code comes before and no part of
+    it with a heading of its own.  Of many words the first are open alone, but for the first
+    section, which says what was claimed; and where the answer was taken from, words are alone.
+    """
+    starts = [n for n, cell in enumerate(cells) if _is_heading(cell)]
+    done = [cell for cell in cells[: starts[0] if starts else None] if not _is_top(cell)]
+    for start, end in pairwise([*starts, len(cells)]):
+        words, more = _split(cells[start]) if start != starts[0] else (cells[start], [])
+        body = cells[start + 1 : end]
+        section = [words, *more, *(cell for cell in body if not _is_top(cell))]
+        are_alone = bool(more) or any("answer" in _tags(cell) for cell in body)
+        open_ = 1
+        while not are_alone and open_ < len(section) and not _shown(section[open_ - 1]):
+            following = section[open_]
+            if _begins_part(following) or (_is_code(following) and not _shown(following)):
+                break
+            open_ += 1
+        inside = _named(section[open_:])
+        fold = [_text(f"{FOLD}<summary>{inside}</summary>")] if inside else []
+        done += [*section[:open_], *fold, *section[open_:]]
+    return done
+
+
+def _is_top(cell: dict[str, Any]) -> bool:
+    return bool(set(TOP) & set(_tags(cell)))
+
+
+def _is_heading(cell: dict[str, Any]) -> bool:
+    return cell["cell_type"] == "markdown" and bool(HEADING.search("".join(cell["source"])))
+
+
+MOST_WORDS = 3
+"""Paragraphs at the beginning of a section, of which no more are open."""
+
+
+def _split(cell: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The beginning of a section's words, and the rest of them as a cell, if it is long."""
+    heading, *blocks = "".join(cell["source"]).split("\n\n")
+    if len(blocks) <= MOST_WORDS or any(re.match(r"[\s|:`-]|\d+\.", block) for block in blocks):
+        return cell, []
+    first = "\n\n".join([heading, *blocks[:MOST_WORDS]])
+    return cell | {"source": first}, [_text("\n\n".join(blocks[MOST_WORDS:]))]
+
+
+def _begins_part(cell: dict[str, Any]) -> bool:
+    return cell["cell_type"] == "markdown" and "".join(cell["source"]).startswith("### ")
+
+
+def _is_code(cell: dict[str, Any]) -> bool:
+    """Whether a reader sees that a cell has code, if only as a bar that shows it."""
+    return cell["cell_type"] == "code" and not {"remove-input", "remove-cell"} & set(_tags(cell))
+
+
+def _shown(cell: dict[str, Any]) -> list[str]:
+    """What a cell shows: "chart" or "table" for each of its outputs that is one."""
+    if {"hide-output", "remove-cell"} & set(_tags(cell)):
+        return []
+    data = [output.get("data", {}) for output in cell.get("outputs", [])]
+    return [
+        "chart" if MIME in shown else "table"
+        for shown in data
+        if MIME in shown or "<table" in "".join(shown.get("text/html", ""))
+    ]
+
+
+def _named(cells: list[dict[str, Any]]) -> str:
+    """What is in these cells, in words; empty where that is too little to be folded away."""
+    shown = [what for cell in cells for what in _shown(cell)]
+    words = sum(cell["cell_type"] == "markdown" for cell in cells)
+    code = sum(map(_is_code, cells))
+    if not shown and words + code < 2:
+        return ""
+    counts = [
+        (shown.count("chart"), "chart", "charts"),
+        (shown.count("table"), "table", "tables"),
+        (code, "piece of code", "pieces of code"),
+    ]
+    named = [f"{count} {one if count == 1 else more}" for count, one, more in counts if count]
+    return f"More: {', '.join(named) or 'words'}"
+
+
+def _text(text: str) -> dict[str, Any]:
+    mark = f"text-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    return {"cell_type": "markdown", "id": mark, "source": f"{text}\n", "metadata": {}}
+
+
+def _linked(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The cells with each of ``TERMS`` a link to the glossary where the prose first has it."""
+    left = {term: re.compile(rf"(?<![\w/*-]){term}s?(?![\w/*-])") for term in TERMS}
+    linked = []
+    for cell in cells:
+        if cell["cell_type"] == "markdown":
+            lines = "".join(cell["source"]).split("\n")
+            is_prose = [not line.startswith(("#", "|", "```", "    ")) for line in lines]
+            lines = [
+                _link(line, left) if prose else line
+                for line, prose in zip(lines, is_prose, strict=True)
+            ]
+            cell = cell | {"source": "\n".join(lines)}  # noqa: PLW2901
+        linked.append(cell)
+    return linked
+
+
+def _link(line: str, left: dict[str, re.Pattern[str]]) -> str:
+    """The line with the terms it has linked, which are then no longer ``left``."""
+    for term, pattern in list(left.items()):
+        parts = _NO_PROSE.split(line)  # every second one is code or a link
+        for place in range(0, len(parts), 2):
+            found = pattern.search(parts[place])
+            if found:
+                link = f"{{term}}`{found[0]} <{term}>`"
+                parts[place] = parts[place][: found.start()] + link + parts[place][found.end() :]
+                line, _ = "".join(parts), left.pop(term)
+                break
+    return line
+
+
+def _tags(cell: dict[str, Any]) -> list[str]:
+    return list(cell["metadata"].get("tags", []))
+
+
+def close_folds(_: Sphinx, page: nodes.document) -> None:
+    """End each fold with the section in which it begins (a handler of Sphinx's doctree-read).
+
+    A cell could not: a section of a lower level may lie between.
+    """
+    for opening in list(page.findall(nodes.raw)):
+        if opening.astext().startswith(FOLD) and opening.parent is not None:
+            opening.parent += nodes.raw("", "</details>", format="html")
+
+
+_INSIDE = re.compile(
+    r'(download="([\w.-]+)" href=")data:application/octet-stream;base64,([A-Za-z0-9+/=]+)'
+)
+
+
+LARGE = 200_000
+"""Files of so many characters in base64 are put beside a page, which they would make slow."""
+
+
+def answer_first(app: Sphinx, page: str, source: list[str]) -> None:
+    """Turn the source of a study's page into that page (a handler of Sphinx's source-read)."""
+    if page.startswith("book/studies/"):
+        document = page_of(marked(json.loads(source[0])))
+        moved = _large_files_beside(document, Path(app.outdir), depth=page.count("/"))
+        source[0] = json.dumps(moved, ensure_ascii=False)
+
+
+def marked(document: Document) -> Document:
+    """The notebook with a warning below its title where its machine's measuring failed a check."""
+    record = Path(document["metadata"].get("pgstudies", {}).get("record", ""))
+    checks = read_checks()
+    failed = checks.filter(pl.col("passed").not_())
+    study = record.parent.name
+    if failed.is_empty() or study in checks["study"] or not (record / INFO).exists():
+        return document
+    if machine_of(read_info(record)["host"]) not in doubtful_machines(checks):
+        return document
+    names = ", ".join(failed["check"])
+    warning = (
+        f"⚠ This machine's run was measured where measuring FAILED a check ({names}): "
+        f"[]({failed['study'][0]}.ipynb). What is said by reference records is not touched."
+    )
+    first, *rest = document["cells"]
+    text = f"{''.join(first['source']).rstrip()}\n\n{warning}\n"
+    return document | {"cells": [first | {"source": text}, *rest]}
+
+
+def _large_files_beside(document: Document, outdir: Path, *, depth: int) -> Document:
+    """The page with links to its large files, which are written below ``outdir``."""
+
+    def moved(found: re.Match[str]) -> str:
+        head, name, text = found.groups()
+        if len(text) < LARGE:
+            return found[0]
+        content = base64.b64decode(text)
+        file = f"_downloads/{hashlib.sha256(content).hexdigest()[:12]}/{name}"
+        (outdir / file).parent.mkdir(parents=True, exist_ok=True)
+        (outdir / file).write_bytes(content)
+        return f"{head}{'../' * depth}{file}"
+
+    record = Path(document["metadata"].get("pgstudies", {}).get("record", ""))
+    for cell in document["cells"]:
+        for output in cell.get("outputs", []):
+            html = output.get("data", {}).get("text/html")
+            if html is not None:
+                text = "".join(html)
+                if (record / INFO).exists():
+                    text = with_more_downloads(text, record, outdir, depth=depth)
+                output["data"]["text/html"] = _INSIDE.sub(moved, text)
+    return document

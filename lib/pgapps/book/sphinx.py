@@ -1,0 +1,129 @@
+"""Sphinx extension and MyST-NB plug-in that draw the book's Vega-Lite charts without a network.
+
+The page carries the specification and a static SVG made from it.  A script in ``_static`` replaces
+the SVG by the live chart; without JavaScript the SVG stays.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import vl_convert
+from docutils import nodes
+from sphinx.errors import ExtensionError
+
+from pgservers.errors import StudyError
+from pgservers.files import write_file
+from pgstudies.charts.markup import chart_markup
+from pgstudies.charts.style import MIME
+
+from ..scorecard.checks import doubtful_machines, read_checks
+from .citing import cite_page
+from .pages import answer_first, close_folds
+
+if TYPE_CHECKING:
+    from myst_nb.core.render import MimeData, NbElementRenderer
+    from sphinx.application import Sphinx
+
+
+class VegaLiteRenderer:
+    """Turn a Vega-Lite output into the markup that ``charts.js`` looks for."""
+
+    mime_priority_overrides = [("html", MIME, 5)]  # noqa: RUF012  (MyST-NB reads it as it is)
+
+    @staticmethod
+    def handle_mime(
+        renderer: NbElementRenderer,
+        data: MimeData,
+        inline: bool,
+    ) -> list[nodes.Element] | None:
+        """Return the chart's markup, or None for what is not a chart."""
+        if inline or data.mime_type != MIME:
+            return None
+        try:
+            markup = chart_markup(data.content)
+        except StudyError as error:
+            renderer.logger.warning(str(error), subtype="chart", line=data.line)
+            return []
+        return [nodes.raw(text=markup, format="html", classes=["output", "vega"])]
+
+
+def write_vega_bundle(app: Sphinx, exception: Exception | None) -> None:
+    """Write the Vega runtime of the installed vl-convert beside the book's other scripts."""
+    if exception is not None or app.builder.format != "html":
+        return
+    target = Path(app.outdir, "_static", "vega-bundle.js")
+    head = f"// Vega, Vega-Lite and Vega-Embed of vl-convert {version('vl-convert-python')}\n"
+    if target.exists():
+        with target.open(encoding="utf-8") as bundle:
+            if bundle.readline() == head:
+                return
+    script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    # The bundle declares names such as ``_`` at top level; Sphinx's doctools.js does too.
+    write_file(target, f"{head}(function () {{\n{script}\n}})();\n")
+
+
+def light_without_scripts(app: Sphinx, exception: Exception | None) -> None:
+    """Give every page the light theme to begin with.
+
+    The theme's script replaces it at once; without scripts "auto" has no colours at all.
+    """
+    if exception is not None or app.builder.format != "html":
+        return
+    for page in Path(app.outdir).rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        begun = text.replace(' data-theme="auto">', ' data-theme="light">', 1)
+        if begun != text:
+            page.write_text(begun, encoding="utf-8")
+
+
+def executed_pages(app: Sphinx, *_others: object) -> list[str]:
+    """The pages to read anew: the executed ones show what the studies left.
+
+    Those of the studies are, where other machines than at the last build failed a check.
+    """
+    doubtful = sorted(doubtful_machines(read_checks()))
+    before = getattr(app.env, "pgstudies_doubtful", doubtful)
+    app.env.pgstudies_doubtful = doubtful  # type: ignore[attr-defined]
+    always = ("book/intro", "book/environment")
+    return [
+        page
+        for page in app.env.found_docs
+        if page in always or (before != doubtful and page.startswith("book/studies/"))
+    ]
+
+
+def require_pages(app: Sphinx) -> None:
+    """Refuse to build a book without the pages of its studies (a handler of builder-inited)."""
+    named = (app.srcdir / f"{page}.ipynb" for page in app.config.external_site_map)
+    missing = [page.stem for page in named if page.parent.name == "studies" and not page.exists()]
+    if missing:
+        raise ExtensionError(
+            f"book/studies has no page of {', '.join(missing)}: `pgstudies book` builds the book "
+            f"with the reference record of what has not been run."
+        )
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register the scripts, the style sheet and the events (Sphinx calls this)."""
+    app.add_js_file("charts.js", defer="defer")
+    app.add_css_file("book.css")
+    app.connect("env-get-outdated", executed_pages)
+    app.connect("builder-inited", require_pages)
+    app.connect("source-read", answer_first)
+    app.connect("doctree-read", close_folds)
+    app.connect("html-page-context", cite_page)
+    app.connect("build-finished", write_vega_bundle)
+    app.connect("build-finished", light_without_scripts)
+    # Pages that other code than this has read are read anew.
+    code = b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py")))
+    mark = int(hashlib.sha256(code).hexdigest()[:8], 16)
+    return {
+        "version": "1",
+        "env_version": mark,
+        "parallel_read_safe": True,
+        "parallel_write_safe": True,
+    }

@@ -1,0 +1,140 @@
+"""The command ``bisect``."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pgservers.errors import StudyError
+from pgservers.terminal import Progress, say
+
+if TYPE_CHECKING:
+    from ..counting.units import Unit
+
+
+class By(StrEnum):
+    """What is bisected by."""
+
+    INSTRUCTIONS = "instructions"
+    PLAN = "plan"
+    TIME = "time"
+
+
+Repo = Annotated[
+    Path,
+    typer.Option(metavar="DIR", help="A clone of PostgreSQL's git repository.", show_default=False),
+]
+
+Configure = Annotated[
+    list[str] | None,
+    typer.Option(metavar="ARGUMENT", help="One more argument for configure; may be repeated."),
+]
+
+
+def bisect(
+    *,
+    repo: Repo,
+    good: Annotated[str, typer.Option(metavar="COMMIT", help="The older end.", show_default=False)],
+    bad: Annotated[str, typer.Option(metavar="COMMIT", help="The newer end.", show_default=False)],
+    unit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="UNIT",
+            help="What is counted: a unit of work, or a part of its name that no other has.",
+            show_default=False,
+        ),
+    ] = None,
+    workload: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="In place of a unit: a statement of this workload, see `pgstudies compare`.",
+            show_default=False,
+        ),
+    ] = None,
+    step: Annotated[
+        str,
+        typer.Option(
+            metavar="STEP",
+            help="Which statement, or script for --by time: its name, or a part that no other has.",
+            show_default=False,
+        ),
+    ] = "",
+    by: Annotated[
+        By,
+        typer.Option(
+            help="Count instructions; or look at a workload's plan, or time it beside --good."
+        ),
+    ] = By.INSTRUCTIONS,
+    configure: Configure = None,
+) -> None:
+    """Find the commit that made a unit of work dearer or cheaper, by counting instructions.
+
+    Commits between two ends are built, all by one compiler and with -O2, and one backend of each
+    does the unit's work under valgrind.  Counts do not depend on what else the machine does, so one
+    for each commit is enough.  Your checkout and index stay as they are.  Builds and counts are
+    kept: the same command continues after Ctrl-C.  A commit that does not build is skipped.
+
+    With --by plan the question is where a query's plan changes, with --by time where a script of a
+    workload becomes slower: it is compared with --good in turns, with as many blocks as it takes to
+    say which end a commit is nearer to.
+
+    A name that does not exist lists all there are.
+
+    \b
+    Examples:
+      pgstudies bisect --repo ~/src/postgresql --good REL_17_0 --bad REL_18_0 \\
+        --unit "one session started"
+      pgstudies bisect --repo ~/src/postgresql --good REL_17_0 --bad REL_18_0 \\
+        --workload shop/ --step upsert --by plan
+
+    \b
+    Exit codes:
+      0    found
+      2    the ends do not differ, or the request is wrong
+      5    the disk is full
+      130  interrupted; run the same command to continue
+    """  # noqa: D301
+    from .builds import Builder
+    from .repository import Repository
+    from .strategies import (
+        Bench,
+        bisected,
+        by_counting,
+        by_plan,
+        by_time,
+        find_unit,
+        script_named,
+        statement_named,
+        workload_path,
+    )
+
+    if (unit is None) == (workload is None):
+        raise StudyError(
+            "Say what is to be bisected by: --unit UNIT, or --workload DIR --step STEP."
+        )
+    if by is not By.INSTRUCTIONS and workload is None:
+        raise StudyError(
+            f"--by {by} is for a statement of your own: name its --workload and --step."
+        )
+    directory = workload_path(workload) if workload is not None else ""
+    if by is By.TIME:
+        wanted: Unit | str = script_named(directory, step)
+    elif unit is not None:
+        wanted = find_unit(unit)
+    else:
+        wanted = statement_named(directory, step)
+    repository = Repository(repo)
+    with Progress("bisecting", None, unit="commit") as progress:
+        builder = Builder(repository, configure=configure or (), show=progress.show)
+        bench = Bench(builder, repository, progress, (good, bad))
+        if isinstance(wanted, str):
+            look = by_time(bench, directory, wanted)
+        else:
+            look = (by_plan if by is By.PLAN else by_counting)(bench, wanted)
+        text, path = bisected(bench, look)
+    typer.echo(text)
+    say(f"{builder.built} built; the builds are in {repository.place}, the record is {path}.")

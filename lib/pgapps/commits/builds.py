@@ -1,0 +1,195 @@
+"""Builds of the commits of a repository, all by one compiler and the same flags, kept by commit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from contextlib import suppress
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pgservers.errors import CannotRun, SpaceError, StudyError
+from pgservers.files import cannot_write, says_full
+from pgservers.programs.accounts import make_open_directory
+from pgservers.programs.cached import finish, is_finished, require_own, require_unchanged
+from pgservers.programs.compilers import compiler_version
+from pgservers.programs.running import (
+    NO_PROCESSES,
+    build_environment,
+    run_with_us,
+    says_no_processes,
+)
+
+from .repository import ROOM_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from .repository import Repository
+
+FLAGS = "-O2"
+
+_WITHOUT = ("readline", "zlib", "icu")
+"""What no unit of work needs, and what not every machine has."""
+
+MOST_BYTES = 4 * 2**30
+"""Of the builds that are kept, those that were used longest ago make room for new ones."""
+
+
+class Builder:
+    """Builds commits of one repository: with meson and ninja where there are both, else with make.
+
+    ``configure`` has more arguments for either.  Out of tree, with ccache where there is one,
+    always in the same directory, so that what has not changed is found in its cache.  ``show`` is
+    told what is being done.
+    """
+
+    def __init__(
+        self,
+        repository: Repository,
+        *,
+        configure: Sequence[str] = (),
+        show: Callable[[str], object] = lambda _: None,
+        most_bytes: int = MOST_BYTES,
+    ) -> None:
+        self._repository = repository
+        self._configure = tuple(configure)
+        self._show = show
+        self._most_bytes = most_bytes
+        self._kept = repository.place / "builds"
+        self.built = 0
+        """How many have been built since, those that failed included."""
+
+    def build(self, sha: str) -> Path:
+        """The directory of a commit's installation.
+
+        It is kept once its program has answered, and built anew where it is not whole.  Raises
+        CannotRun, with the compiler's words and the name of the log, for a commit that does not
+        build; SpaceError on a full disk; ServerError where others have changed what was built, or
+        could; StudyError where no process can be started.
+        """
+        target = self._kept / f"{sha[:16]}-{self._digest}"
+        if is_finished(target):
+            require_unchanged(target)
+            with suppress(OSError):
+                os.utime(target)
+            return target
+        self._show(f"building {sha[:10]}")
+        self.built += 1
+        source = self._repository.checkout(sha)
+        work, log = self._repository.place / "build", self._kept / f"{sha[:16]}.log"
+        try:
+            make_open_directory(self._kept)
+            require_own(self._kept)
+            for unfinished in [work, *(d for d in self._all() if not is_finished(d))]:
+                if unfinished.exists():
+                    shutil.rmtree(unfinished)
+            work.mkdir(mode=0o755)
+            log.unlink(missing_ok=True)
+            log.touch(mode=0o644)
+            self._carry_out(self._commands(source, target), work, log)
+            finish(target)
+        except OSError as error:
+            raise cannot_write(error, self._kept, "PGSTUDIES_CACHE") from error
+        finally:
+            for rest in [work, *([] if is_finished(target) else [target])]:
+                shutil.rmtree(rest, ignore_errors=True)
+        log.unlink()
+        self._make_room(target)
+        return target
+
+    def _carry_out(self, commands: Sequence[Sequence[str]], work: Path, log: Path) -> None:
+        """Run the commands; raises SpaceError, StudyError or CannotRun for the first that fails."""
+        for command in commands:
+            with log.open("ab") as told:
+                done = run_with_us(command, cwd=work, environment=build_environment(), log=told)
+            # A test of configure that fails for want of room is none that says no.
+            logs = [work / "config.log", work / "meson-logs" / "meson-log.txt"]
+            failed = done.returncode != 0
+            lines = [line for file in [*logs, *([log] if failed else [])] for line in _lines(file)]
+            full = next((line.strip() for line in lines if says_full(line)), "")
+            if full or (failed and shutil.disk_usage(work).free < ROOM_BYTES):
+                log.unlink()
+                raise SpaceError(
+                    f"No space left while building in {self._kept}{full and f' ({full})'}: free "
+                    f"some, or set PGSTUDIES_CACHE to a directory on another disk."
+                )
+            if any(map(says_no_processes, lines)):
+                raise StudyError(NO_PROCESSES)
+            if failed:
+                raise CannotRun(_why(log))
+
+    @property
+    def how(self) -> str:
+        """Compiler and flags, alike for all commits: gcc 12.2.0, -O2."""
+        first = self._compiler
+        name = "clang" if "clang" in first else "gcc"
+        number = re.search(r"\d+\.\d[\d.]*", first.rpartition(")")[2] or first)
+        more = " ".join(self._configure)
+        return f"{name} {number[0] if number else '?'}, {FLAGS}{more and f', {more}'}"
+
+    @cached_property
+    def _compiler(self) -> str:
+        """What it says of itself; raises CannotRun where there is none."""
+        return compiler_version(["cc"])
+
+    @property
+    def _digest(self) -> str:
+        what = json.dumps([FLAGS, _WITHOUT, self._configure, shutil.which("cc"), self._compiler])
+        return hashlib.sha256(what.encode()).hexdigest()[:8]
+
+    def _commands(self, source: Path, target: Path) -> list[list[str]]:
+        """What builds, installs and tries it, each to be run in the directory of the build."""
+        answers = [str(target / "bin" / "postgres"), "--version"]
+        compiler = ["ccache", "cc"] if shutil.which("ccache") else ["cc"]
+        jobs = str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+        if (source / "meson.build").exists() and shutil.which("meson") and shutil.which("ninja"):
+            disabled = [f"-D{name}=disabled" for name in _WITHOUT]
+            flags = [f"--prefix={target}", f"-Dc_args={FLAGS}", "-Dbuildtype=plain", *disabled]
+            flags += self._configure
+            return [
+                ["env", f"CC={' '.join(compiler)}", "meson", "setup", ".", str(source), *flags],
+                ["ninja", "-j", jobs],
+                ["meson", "install", "--quiet", "--no-rebuild"],
+                answers,
+            ]
+        without = [f"--without-{name}" for name in _WITHOUT]
+        told = [f"CC={' '.join(compiler)}", f"CFLAGS={FLAGS}"]
+        return [
+            [str(source / "configure"), f"--prefix={target}", *without, *told, *self._configure],
+            ["make", "-s", "-j", jobs],
+            ["make", "-s", "-j", jobs, "install"],
+            answers,
+        ]
+
+    def _all(self) -> list[Path]:
+        return [d for d in self._kept.iterdir() if d.is_dir() and not d.is_symlink()]
+
+    def _make_room(self, newest: Path) -> None:
+        known = self._all()
+        sizes = {d: sum(f.lstat().st_size for f in d.rglob("*")) for d in known}
+        for oldest in sorted(known, key=lambda d: d.stat().st_mtime):
+            if sum(sizes.values()) <= self._most_bytes or oldest == newest:
+                return
+            shutil.rmtree(oldest, ignore_errors=True)
+            del sizes[oldest]
+
+
+_ERROR = re.compile(r"\b(error|ERROR): ")
+
+
+def _lines(file: Path) -> list[str]:
+    return file.read_text("utf-8", "replace").splitlines() if file.is_file() else []
+
+
+def _why(log: Path) -> str:
+    """The first line of a log that tells of an error, and where the rest is."""
+    lines = _lines(log)
+    # Not every line with "error" is one: configure asks for -Werror.
+    told = next((line.strip() for line in lines if _ERROR.search(line)), None)
+    last = lines[-1].strip() if lines else "nothing was said"
+    return f"it does not build: {told or last} (all of it: {log})"

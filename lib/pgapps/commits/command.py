@@ -1,0 +1,53 @@
+"""The commands ``bisect``, ``history``, ``gate`` and ``servers build``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from pgservers.terminal import Progress
+
+from .bisect import Configure, Repo, bisect
+from .gate_command import gate
+from .history_command import history
+
+commands = typer.Typer()
+commands.command(short_help="Find the commit that changed what a unit of work costs.")(bisect)
+commands.command(short_help="Count units of work over commits or releases.")(history)
+commands.command(short_help="Fail where a change executes more instructions.")(gate)
+
+_servers = typer.Typer()
+commands.add_typer(_servers, name="servers")
+
+
+@_servers.command("build", short_help="Build revisions of a git repository.")
+def build_revisions(
+    names: Annotated[list[str], typer.Argument(metavar="COMMIT", show_default=False)],
+    *,
+    repo: Repo,
+    configure: Configure = None,
+) -> None:
+    """Build revisions by one compiler and with the same flags, and print where they are.
+
+    Releases that are fetched come from different builders, so times of two of them should not be
+    compared; those that are built here may be.  They are kept by commit, in the cache.  To build
+    a commit is to run its code as yourself.
+
+    \b
+    Example:
+      pgstudies servers build REL_17_0 REL_18_0 --repo ~/src/postgresql
+    """  # noqa: D301
+    from .builds import Builder
+    from .repository import Repository
+
+    repository = Repository(repo)
+    commits = [repository.commit(name) for name in names]
+    with repository.held(), Progress("building", len(commits), unit="build") as progress:
+        builder = Builder(repository, configure=configure or (), show=progress.show)
+        places = []
+        for commit in commits:
+            places.append(builder.build(commit.sha))
+            progress.advance()
+    for name, place in zip(names, places, strict=True):
+        typer.echo(f"{name}: {place}")

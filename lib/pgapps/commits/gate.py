@@ -1,0 +1,183 @@
+"""What a change does to exact counts: which units its diff touches, and the table for a comment."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from pgservers.errors import StudyError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from ..counting.units import Unit
+
+EXACT = 0.001
+"""The smallest limit: counts of the same work differ by up to this part."""
+
+_HUNK = re.compile(r"^@@ -\S+ \+\S+ @@ ?(.*)$")
+
+_FUNCTION = re.compile(r"(\w+)\s*\(")
+
+_CELLS = str.maketrans({c: f"\\{c}" for c in "\\`*_[]<>|#@"})
+
+
+def limit_of(text: str) -> float:
+    """The part of 1 in a text such as ``0.5%``; raises StudyError for anything else."""
+    match = re.fullmatch(r"\s*(\d{1,3}(?:\.\d+)?)\s*%\s*", text)
+    if match is None:
+        raise StudyError(f"A limit is a percentage such as 0.5%, and {text!r} is none.")
+    limit = float(match[1]) / 100
+    if limit < EXACT:
+        raise StudyError(f"Counts are exact to 0.1 %: a limit of {text} would find nothing more.")
+    return limit
+
+
+def changed_functions(diff: str) -> frozenset[str]:
+    """The names of the C functions in which a unified diff changes something, or which it adds.
+
+    They are those of the lines that begin a hunk, where git names the function that it is in, and
+    of definitions in PostgreSQL's style: the name at the beginning of a line.
+    """
+    found = set()
+    for line in diff.splitlines():
+        hunk = _HUNK.match(line)
+        if hunk:
+            text, name = hunk[1], _FUNCTION.search(hunk[1])
+        elif line[:1] in {"+", "-", " "} and not line.startswith(("+++", "---")):
+            text, name = line[1:], _FUNCTION.match(line[1:])
+        else:
+            continue
+        # A declaration ends on its own line, and changes nothing that is executed.
+        if name and not text.rstrip().endswith(";"):
+            found.add(name[1])
+    return frozenset(found)
+
+
+def touched_first(
+    units: Sequence[Unit], changed: Collection[str], functions: pl.DataFrame
+) -> list[tuple[Unit, float]]:
+    """The units, those first that execute most in changed functions, with that share (0 to 1).
+
+    ``functions`` has unit, function and own, of one server.  Units in which no changed function
+    executes anything follow in turn by study, so that the first few are of all studies; those that
+    need an extension of ours stand last, as it cannot be built for every server.
+    """
+    own = (
+        functions.group_by("unit")
+        .agg(
+            share=pl.col("own").filter(pl.col("function").is_in(list(changed))).sum()
+            / pl.col("own").sum()
+        )
+        .rows()
+    )
+    shares = dict(own)
+    touched = sorted((u for u in units if shares.get(u.name)), key=lambda u: -shares[u.name])
+    studies: dict[str, list[Unit]] = {}
+    for unit in units:
+        if not shares.get(unit.name):
+            studies.setdefault(unit.study, []).append(unit)
+    others = (u for turn in itertools.zip_longest(*studies.values()) for u in turn if u is not None)
+    order = sorted([*touched, *others], key=lambda u: u.extension is not None)
+    return [(unit, shares.get(unit.name, 0.0)) for unit in order]
+
+
+def verdict(units: pl.DataFrame, limit: float) -> int:
+    """The exit code: 1 where a count grows past the limit, 2 where one cannot be judged, else 0.
+
+    ``units`` has unit, baseline, candidate, ratio and reason.  A unit that neither side can do
+    here, for want of a locale perhaps, does not count against the change; with none left there is
+    nothing to judge.
+    """
+    if units.filter(pl.col("ratio") > 1 + limit).height:
+        return 1
+    broken = units.filter(pl.col("baseline").is_not_null() & pl.col("ratio").is_null())
+    return 2 if broken.height or units["ratio"].is_null().all() else 0
+
+
+def as_markdown(
+    units: pl.DataFrame,
+    moved: pl.DataFrame,
+    *,
+    sides: tuple[str, str],
+    limit: float,
+    changed: Collection[str] = (),
+    shares: dict[str, float],
+    left: int = 0,
+) -> str:
+    """The table for a comment on a pull request.
+
+    ``units`` is that of ``verdict``, ``moved`` has unit, function, before, after and change;
+    ``shares`` are those of ``touched_first`` by unit, ``left`` is how many units were not asked
+    for.
+    """
+    done = units.filter(pl.col("ratio").is_not_null())
+    past = done.filter(pl.col("ratio") > 1 + limit)
+    lines = ["### Instructions for one unit of work", ""]
+    about = f"dearer by more than {100 * limit:g} %"
+    if past.height:
+        lines.append(f"**{past.height} of {done.height} units {_are(past.height)} {about}.**")
+    else:
+        lines.append(f"**None of {done.height} units is {about}.**")
+    lines += [
+        "",
+        "| unit | base | head | ratio | in changed functions | |",
+        f"|---{'|--:' * 4}|---|",
+    ]
+    for row in done.sort("ratio", descending=True, maintain_order=True).iter_rows(named=True):
+        counts = f"{row['baseline']:,.0f} | {row['candidate']:,.0f} | {row['ratio']:.4f}"
+        within = f"{100 * shares.get(row['unit'], 0.0):.1f} %"
+        lines.append(
+            f"| {_cell(row['unit'])} | {counts} | {within} | {_word(row['ratio'], limit)} |"
+        )
+    if moved.height:
+        lines += ["", "Functions that moved, by the instructions each executes itself:", ""]
+        lines += ["| unit | function | base | head | change |", f"|---|---{'|--:' * 3}|"]
+        for unit, function, before, after, change in moved.select(
+            "unit", "function", "before", "after", "change"
+        ).iter_rows():
+            names = f"{_cell(unit)} | {_code(function)}"
+            lines.append(f"| {names} | {before:,.0f} | {after:,.0f} | {change:+,.0f} |")
+    lines.append("")
+    for row in units.filter(pl.col("reason").is_not_null()).iter_rows(named=True):
+        who = "head cannot do it" if row["baseline"] is not None else "not counted"
+        lines.append(f"- {_cell(row['unit'])}, {who}: {_cell(row['reason'])}")
+    if left:
+        lines.append(f"- {left} more units were not asked for (`--most`).")
+    if changed:
+        told = [_code(name) for name in sorted(changed)]
+        more = f" and {len(told) - 10} more" if len(told) > 10 else ""
+        lines.append(f"- Functions in the diff: {', '.join(told[:10])}{more}.")
+    lines += [
+        f"- Base is {_code(sides[0])}, head {_code(sides[1])}.",
+        "- Counted in one backend alone, under callgrind, once on each side: exact to 0.1 %. "
+        "Waiting, contention, caches and the kernel's work are not covered: a change can be slower "
+        "without executing more.",
+    ]
+    return "\n".join(lines)
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def _word(ratio: float, limit: float) -> str:
+    if ratio > 1 + limit:
+        return "**past the limit**"
+    if abs(ratio - 1) <= EXACT:
+        return "the same"
+    return "dearer" if ratio > 1 else "cheaper"
+
+
+def _cell(text: str) -> str:
+    """Text that is no markdown, on one line."""
+    return " ".join(text.split()).translate(_CELLS)
+
+
+def _code(text: str) -> str:
+    """A name, as code."""
+    plain = " ".join(text.split()).replace("`", "'").replace("|", "/")
+    return f"`{plain}`"

@@ -1,0 +1,189 @@
+"""The command ``gate``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pgservers.errors import StudyError
+from pgservers.terminal import Progress, say
+from pgstudies.options import BisectRun, for_git
+
+from .bisect import Configure
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    import polars as pl
+
+_HOW = ("--unified=0", "--no-ext-diff", "--no-textconv")
+"""The diff, as text that no other program has made."""
+
+
+def gate(
+    *,
+    base: Annotated[
+        str,
+        typer.Option(
+            metavar="COMMIT|SERVER",
+            help="What the change starts from; of a commit, where the head branched off.",
+            show_default=False,
+        ),
+    ],
+    head: Annotated[
+        str, typer.Option(metavar="COMMIT|SERVER", help="The change.", show_default=False)
+    ],
+    repo: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="A clone of PostgreSQL's git repository, of which both are commits.  Without it "
+            "both are releases or directories of programs.",
+            show_default=False,
+        ),
+    ] = None,
+    diff: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Without --repo: the change as a diff, to count first what it touches.",
+            show_default=False,
+        ),
+    ] = None,
+    limit: Annotated[
+        str, typer.Option(metavar="PERCENT", help="By how much a count may grow.")
+    ] = "0.5%",
+    most: Annotated[
+        int, typer.Option(min=1, max=10_000, metavar="N", help="Count so many units.")
+    ] = 8,
+    unit: Annotated[
+        list[str] | None,
+        typer.Option(metavar="UNIT", help="Count this unit of work; may be repeated."),
+    ] = None,
+    configure: Configure = None,
+    bisect_run: BisectRun = False,
+) -> None:
+    """Count the instructions of a change against its base, and fail where they grow.
+
+    This is a check for pull requests on shared machines, where times are noise.  Both sides
+    are built by one compiler and with the same flags.  Units of work whose functions the diff
+    changes are counted first, then some of every study.  The answer is markdown, for a comment.
+    Waiting and contention are not covered.
+
+    \b
+    Examples:
+      pgstudies gate --repo ~/src/postgresql --base master --head my-patch
+      pgstudies gate --base ~/build/master --head ~/build/patched --diff my.patch
+      pgstudies gate --base 17 --head ~/build/17 --unit "one session started"
+
+    \b
+    Exit codes:
+      0    no count grows by more than the limit
+      1    one does
+      2    it cannot be judged, or the request is wrong
+      5    the disk is full
+      125  with --bisect-run, in place of 2, 3 and 4; 133, in place of 5
+    """  # noqa: D301
+    from .gate import changed_functions, limit_of
+
+    try:
+        if repo is not None and diff is not None:
+            raise StudyError("The diff of two commits comes from --repo: leave out --diff.")
+        part = limit_of(limit)
+        if repo is not None:
+            sides, names, text = _built(repo, base, head, configure or ())
+        else:
+            sides, names, text = (base, head), (base, head), _read(diff)
+        code = _judged(sides, names, changed_functions(text), part, most=most, asked=unit or ())
+    except StudyError as error:
+        if not bisect_run:
+            raise
+        say(str(error))
+        code = error.exit_code
+    raise typer.Exit(for_git(code, bisect_run=bisect_run))
+
+
+def _judged(
+    sides: tuple[str, str],
+    names: tuple[str, str],
+    changed: Collection[str],
+    limit: float,
+    *,
+    most: int,
+    asked: Sequence[str],
+) -> int:
+    """Count both sides, print the table and return the exit code."""
+    from pgstudies.measuring.design import Side
+    from pgstudies.rooms import rooms
+
+    from ..compare.counted import counted
+    from ..compare.request import Request
+    from ..counting.units import units
+    from .gate import as_markdown, touched_first, verdict
+    from .strategies import find_unit
+
+    known = [unit for study in rooms("study") for unit in units(study)]
+    order = touched_first([find_unit(name) for name in asked] or known, changed, _functions())
+    wanted = order if asked else order[:most]
+    request = Request(Side(sides[0]), Side(sides[1]), studies=())
+    found = counted(request, [unit for unit, _ in wanted])
+    typer.echo(
+        as_markdown(
+            found.units,
+            found.moved,
+            sides=names,
+            limit=limit,
+            changed=changed,
+            shares={unit.name: share for unit, share in wanted},
+            left=len(order) - len(wanted),
+        )
+    )
+    return verdict(found.units, limit)
+
+
+def _built(
+    repo: Path, base: str, head: str, configure: Sequence[str]
+) -> tuple[tuple[str, str], tuple[str, str], str]:
+    """Both sides' directories, their names, and the diff between them."""
+    from .builds import Builder
+    from .repository import Repository
+
+    repository = Repository(repo)
+    newest = repository.commit(head)
+    oldest = repository.commit(repository.merge_base(base, head))
+    if oldest == newest:
+        raise StudyError(f"{head} has no commit that {base} lacks: there is nothing to compare.")
+    with repository.held(), Progress("building", 2, unit="build") as progress:
+        builder = Builder(repository, configure=configure, show=progress.show)
+        places = []
+        for commit in (oldest, newest):
+            places.append(str(builder.build(commit.sha)))
+            progress.advance()
+        text = repository.git("diff", *_HOW, oldest.sha, newest.sha)
+    return (places[0], places[1]), (oldest.short, newest.short), text
+
+
+def _read(diff: Path | None) -> str:
+    if diff is None:
+        return ""
+    try:
+        return diff.expanduser().read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise StudyError(f"{diff} cannot be read ({error.strerror}).") from None
+
+
+def _functions() -> pl.DataFrame:
+    """Which functions a unit executes, by the newest server of the fullest record of counts."""
+    import polars as pl
+
+    from pgstudies.records.counts import fullest_counts, functions_counted
+
+    record = fullest_counts()
+    if record is None:
+        return pl.DataFrame(schema={"unit": pl.String, "function": pl.String, "own": pl.Float64})
+    order = pl.Enum([arm["name"] for arm in record.info["arms"]])
+    found = functions_counted(record).filter(pl.col("open") == 0)
+    newest = pl.col("arm").cast(order)
+    return found.filter(newest == newest.max().over("unit")).select("unit", "function", "own")

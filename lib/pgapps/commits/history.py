@@ -1,0 +1,253 @@
+"""What units of work cost over time: lines of one compiler and its flags, and the steps on them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+from IPython.display import Markdown
+
+from pgservers.errors import StudyError
+from pgservers.terminal import printable
+from pgstudies.charts.series import series_chart
+from pgstudies.records.counts import fullest_counts, units_counted
+from pgstudies.records.reading import (
+    built_with,
+    fullest,
+    list_records,
+    readable_records,
+    version_number,
+)
+
+from .bisection import ALIKE
+
+if TYPE_CHECKING:
+    import altair as alt
+
+    from pgstudies.records.reading import Record
+
+_WIDTH = 79
+
+_MOST = 20
+"""So many steps are listed in a terminal."""
+
+_CHANGES = "https://github.com/postgres/postgres/compare/"
+"""What two commits or tags have between them, for a reader's browser."""
+
+_RELEASE = r"^\d{1,2}(\.\d{1,2})?$"
+
+_NOT_KNOWN = "build not known"
+
+STEPS = {
+    "unit": pl.String(),
+    "from": pl.String(),
+    "to": pl.String(),
+    "before": pl.Float64(),
+    "after": pl.Float64(),
+    "percent": pl.Float64(),
+    "range": pl.String(),
+}
+
+
+def release_histories() -> list[Record]:
+    """The records of releases: that of ``pgstudies history`` with most counts, and that of units.
+
+    The first has minor releases and a few units, the second every unit and major releases.
+    """
+    minor = fullest(record for record in _counted() if "releases" in record.info["parameters"])
+    return [record for record in (minor, fullest_counts()) if record is not None]
+
+
+def commit_histories() -> list[Record]:
+    """The records of commits, newest first."""
+    return [record for record in _counted() if "commits" in record.info["parameters"]]
+
+
+def _counted() -> list[Record]:
+    known = list_records("history").filter(pl.col("status") == "complete")
+    return list(readable_records(known["path"].reverse()))
+
+
+def lines_of(record: Record) -> pl.DataFrame:
+    """The counts of each unit, without open transactions, in the order of time.
+
+    Columns: unit, number (place of the point), point (a release, or a commit's name), version,
+    built (compiler and flags), line, instructions.  A line goes on for as long as compiler and
+    flags stay the same: where they change, a new one begins.
+    """
+    points: list[dict[str, Any]] = []
+    line, last = "", ""
+    for arm in record.info["arms"]:
+        server = record.info.get("servers", {}).get(arm.get("server") or "")
+        if arm["copy_of"] or arm["not_run"] or server is None:
+            continue  # without a server of its own it is the reader's, and no point in time
+        built = (arm.get("options") or {}).get("built") or built_with(server) or _NOT_KNOWN
+        if built != last:
+            again = sum(p["built"] == built for p in points)
+            line = f"{built} (again, {arm['name'][:10]})" if again else built
+        last = built
+        version = version_number(server.get("version_text"))
+        # A major release stands for the newest minor one, which is another one tomorrow.
+        is_major = (version or "").startswith(f"{arm['name']}.")
+        name = version if version and is_major else arm["name"]
+        points.append(
+            {
+                "number": len(points),
+                "arm": arm["name"],
+                "name": name,
+                "point": name[:10],
+                "version": version,
+                "built": built,
+                "line": line,
+            }
+        )
+    schema = dict.fromkeys(["arm", "name", "point", "version", "built", "line"], pl.String())
+    known = pl.DataFrame(points, schema={"number": pl.Int64(), **schema})
+    counts = units_counted(record).filter(pl.col("open") == 0, pl.col("nested") == 0)
+    order = {name: place for place, name in enumerate(counts["unit"].unique(maintain_order=True))}
+    return (
+        counts.join(known, on="arm")
+        .sort(pl.col("unit").replace_strict(order, return_dtype=pl.Int64), "number")
+        .with_columns(arm="name")
+        .select("unit", "number", "arm", "point", "version", "built", "line", "instructions")
+    )
+
+
+def steps_of(lines: pl.DataFrame) -> pl.DataFrame:
+    """The steps, the largest first: where a count changes by more than 0.1 % on one line.
+
+    Columns: those of ``STEPS``; ``before`` and ``after`` are instructions of one unit, ``range`` is
+    the address of what lies between.  Two neighbours on different lines are not compared.
+    """
+    rows = []
+    for _, of_unit in lines.group_by("unit", maintain_order=True):
+        for one, other in itertools.pairwise(of_unit.iter_rows(named=True)):
+            before, after = one["instructions"], other["instructions"]
+            if one["line"] != other["line"] or abs(after / before - 1) <= ALIKE:
+                continue
+            percent = 100 * (after / before - 1)
+            between = f"{_CHANGES}{_tag(one)}...{_tag(other)}"
+            rows.append((one["unit"], one["arm"], other["arm"], before, after, percent, between))
+    frame = pl.DataFrame(rows, schema=STEPS, orient="row")
+    size = (pl.col("after") / pl.col("before")).log().abs()
+    return frame.sort(size, descending=True, maintain_order=True)
+
+
+def steps_shown(steps: pl.DataFrame) -> pl.DataFrame:
+    """The steps for a page: change, between (a link), unit, before, after."""
+    names = pl.format("{} to {}", pl.col("from").str.head(10), pl.col("to").str.head(10))
+    return steps.select(
+        pl.format(
+            "{}{} %",
+            pl.when(pl.col("percent") > 0).then(pl.lit("+")).otherwise(pl.lit("")),
+            pl.col("percent").round(1),
+        ).alias("change"),
+        pl.struct(text=names, href="range").alias("between"),
+        "unit",
+        pl.col("before", "after").round(0),
+    )
+
+
+def steps_in_words(steps: pl.DataFrame, most: int = 3) -> Markdown:
+    """The largest steps of ``steps_of`` between minor and between major releases, as a page's text.
+
+    At most so many of each are told, each with a link to what lies between.
+    """
+    major = pl.col("from", "to").str.extract(r"^(9\.\d+|\d+)")
+    same = steps.select(major).select(pl.col("from") == pl.col("to")).to_series()
+    parts = [("minor", steps.filter(same)), ("major", steps.filter(~same))]
+    text = "\n".join(part for name, found in parts for part in _part_in_words(name, found, most))
+    return Markdown(text)  # type: ignore[no-untyped-call]
+
+
+def _part_in_words(name: str, steps: pl.DataFrame, most: int) -> list[str]:
+    if steps.is_empty():
+        return [f"**Between {name} releases** no count changes by more than 0.1 %.", ""]
+    several = f"{steps.height} counts change by more than 0.1 %, most of all"
+    what = several if steps.height > 1 else "one count changes by more than 0.1 %"
+    head = f"**Between {name} releases** {what}:"
+    lines = [
+        f"- [{row['from'][:10]} to {row['to'][:10]}]({row['range']}), {row['unit']}: "
+        f"{abs(row['percent']):.1f} % {'more' if row['percent'] > 0 else 'fewer'} instructions "
+        f"({row['before']:,.0f}, then {row['after']:,.0f})"
+        for row in steps.head(most).iter_rows(named=True)
+    ]
+    return [head, "", *lines, ""]
+
+
+def breaks_of(lines: pl.DataFrame) -> pl.DataFrame:
+    """Where lines are broken: from, to, built before, built after."""
+    points = lines.select("number", "point", "line", "built").unique("number").sort("number")
+    rows = [
+        (one["point"], other["point"], one["built"], other["built"])
+        for one, other in itertools.pairwise(points.iter_rows(named=True))
+        if one["line"] != other["line"]
+    ]
+    columns = ["from", "to", "built before", "built after"]
+    return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String()), orient="row")
+
+
+def history_chart(lines: pl.DataFrame) -> alt.LayerChart | pl.DataFrame:
+    """Thousands of instructions of one unit over time, a line for each compiler and its flags.
+
+    Raises StudyError where there is nothing to draw.
+    """
+    if lines.is_empty():
+        raise StudyError("Nothing was counted, so there is no history to draw.")
+    are_releases = lines["arm"].str.contains(_RELEASE).all()
+    place = "release" if are_releases else "commit"
+    return series_chart(
+        lines.with_columns(pl.col("instructions") / 1000).rename(
+            {"point": place, "instructions": "thousands"}
+        ),
+        x=place,
+        y="thousands",
+        y_title="thousands of instructions",
+        color="line",
+        step="unit",
+        description="Instructions of one unit of work over time; a line ends where compiler or "
+        "flags change.",
+    )
+
+
+def history_text(lines: pl.DataFrame) -> str:
+    """The steps and the breaks of a history, for a terminal."""
+    units, points = lines["unit"].n_unique(), lines["number"].n_unique()
+    steps = steps_of(lines)
+    found = f"{units} units at {points} points: {steps.height} steps of more than 0.1 %."
+    text = [found]
+    for row in steps.head(_MOST).iter_rows(named=True):
+        before, after = (f"{row[name]:,.0f}" for name in ("before", "after"))
+        place = f"{row['from'][:10]} -> {row['to'][:10]}"
+        text += [f"  {row['percent']:+7.1f} %  {place}  {row['unit']}"]
+        text += [f"             {before} -> {after}"]
+    if steps.height > _MOST:
+        text.append(f"  and {steps.height - _MOST} smaller ones")
+    for row in breaks_of(lines).iter_rows(named=True):
+        text += textwrap.wrap(
+            f"Not compared: {row['from']} -> {row['to']}, built by {row['built before']} and "
+            f"{row['built after']}.",
+            _WIDTH,
+        )
+    text += textwrap.wrap(
+        "Counts of one backend under callgrind; waiting, contention and caches are not in them.",
+        _WIDTH,
+    )
+    return "\n".join(map(printable, text))
+
+
+def _tag(row: dict[str, str]) -> str:
+    """A commit's name, or the tag of a release: REL_18_1, REL9_3_5."""
+    if not math.isfinite(_number(row["arm"])):
+        return row["arm"]
+    parts = row["version"].split(".")
+    begin = "REL" if int(parts[0]) < 10 else "REL_"
+    return begin + "_".join(parts)
+
+
+def _number(text: str) -> float:
+    return float(text) if re.fullmatch(_RELEASE, text) else math.inf

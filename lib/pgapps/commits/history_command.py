@@ -1,0 +1,240 @@
+"""The command ``history``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pgservers.errors import CannotRun, StudyError
+from pgservers.terminal import Progress, say
+
+from .bisect import Configure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..counting.units import Unit
+    from .kept import Kept
+
+
+def history(
+    *,
+    repo: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="A clone of PostgreSQL's git repository.", show_default=False
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="COMMIT", help="Of --repo: the oldest commit.", show_default=False),
+    ] = None,
+    until: Annotated[
+        str, typer.Option(metavar="COMMIT", help="Of --repo: the newest commit.")
+    ] = "HEAD",
+    every: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Of --repo: count each so-many-th commit.")
+    ] = 200,
+    releases: Annotated[
+        str | None,
+        typer.Option(
+            metavar="all|NAME,NAME",
+            help="Count releases instead, such as 16,17,18; all: with the minor ones too.",
+            show_default=False,
+        ),
+    ] = None,
+    unit: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="UNIT",
+            help="A unit of work; may be repeated.  [default: one of each study]",
+            show_default=False,
+        ),
+    ] = None,
+    narrow: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Of --repo: bisect so many largest steps.")
+    ] = 0,
+    chart: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Draw the unit with the largest step (.svg, .png, .json).",
+            show_default=False,
+        ),
+    ] = None,
+    configure: Configure = None,
+) -> None:
+    """Count units of work over the commits of a repository, or over releases.
+
+    The answer lists the steps, where a count changes by more than 0.1 %.  Commits are built by one
+    compiler and with the same flags; releases are compared only where theirs are the same.
+    Counts are kept in a record, and the book's page History draws it.
+
+    \b
+    Examples:
+      pgstudies history --repo ~/src/postgresql --since REL_17_0 --every 200
+      pgstudies history --releases all --unit "one session started"
+
+    \b
+    Exit codes:
+      0    done
+      2    nothing could be counted, or the request is wrong
+      5    the disk is full
+      130  interrupted; run the same command to continue
+    """  # noqa: D301
+    import polars as pl
+
+    from pgstudies.charts.series import save
+    from pgstudies.records.reading import read_record
+
+    from .history import history_chart, history_text, lines_of, steps_of
+    from .strategies import find_unit
+
+    if (repo is None) == (releases is None) or (repo is None) != (since is None):
+        raise StudyError("Give either --repo with --since, or --releases.")
+    wanted = [find_unit(name) for name in unit or ()] or _one_of_each_study()
+    if repo is None:
+        if narrow:
+            raise StudyError("Releases have no commits to bisect: --narrow needs --repo.")
+        path = _releases(str(releases), wanted)
+        lines = lines_of(read_record(path))
+    else:
+        assert since is not None
+        path, narrowed = _commits(
+            repo, (since, until), wanted, every=every, configure=configure or (), narrow=narrow
+        )
+        lines = lines_of(read_record(path))
+    if lines.is_empty():
+        raise StudyError(f"Nothing could be counted; {path} has the reasons.")
+    typer.echo(history_text(lines))
+    if repo is not None:
+        for text in narrowed:
+            typer.echo(f"\n{text}")
+    if chart is not None:
+        steps = steps_of(lines)
+        largest = steps["unit"][0] if steps.height else lines["unit"][0]
+        of_unit = lines.filter(unit=largest)
+        drawn = history_chart(of_unit)
+        if isinstance(drawn, pl.DataFrame):
+            raise StudyError("One point is no line, so there is no chart of it.")
+        typer.echo(f"Chart: {save(drawn, chart)}")
+    say(f"the record is {path}; `pgstudies book` draws it on the page History.")
+
+
+def _one_of_each_study() -> list[Unit]:
+    from pgstudies.rooms import rooms
+
+    from ..counting.units import units
+
+    plain = [[u for u in units(study) if not u.extension] for study in rooms("study")]
+    return [found[0] for found in plain if found]
+
+
+def _releases(names: str, wanted: Sequence[Unit]) -> Path:
+    from pgservers.programs.releases import find_release, minor_releases, reason_not_available
+    from pgservers.programs.releases import releases as known
+
+    from .kept import Kept
+    from .strategies import continued
+
+    points = (
+        [find_release(name.strip()) for name in names.split(",")]
+        if names != "all"
+        else sorted([*known(), *minor_releases()], key=lambda release: release.numbers)
+    )
+    parameters = {"releases": [p.name for p in points], "units": [u.name for u in wanted]}
+    same = [unit.what_counts() for unit in wanted]
+    with (
+        continued(),
+        Progress("counting", len(points), unit="release") as progress,
+        Kept("history", parameters, built="as released", same=same) as kept,
+    ):
+        for point in points:
+            if reason := reason_not_available(point.name):
+                kept.skip(point.name, point.built, reason)
+            elif not kept.has(point.name):
+                about = {"description": point.version, "built": point.built}
+                _count(kept, progress, wanted, point.name, point.name, **about)
+            progress.advance()
+        return kept.finish([point.name for point in points])
+
+
+def _commits(
+    repo: Path,
+    ends: tuple[str, str],
+    wanted: Sequence[Unit],
+    *,
+    every: int,
+    configure: Sequence[str],
+    narrow: int,
+) -> tuple[Path, list[str]]:
+    """The record of a repository's history, and the answers of the bisections of its steps."""
+    from pgstudies.records.reading import read_record
+
+    from .builds import Builder
+    from .history import lines_of, steps_of
+    from .kept import Kept
+    from .repository import Repository
+    from .strategies import Bench, bisected, by_counting, continued
+
+    repository = Repository(repo)
+    points = repository.every(*ends, every)
+    parameters = {
+        "repo": str(repository.source),
+        "commits": points,
+        "units": [unit.name for unit in wanted],
+    }
+    same = [unit.what_counts() for unit in wanted]
+    with Progress("counting", len(points), unit="commit") as progress:
+        builder = Builder(repository, configure=configure, show=progress.show)
+        with (
+            continued(),
+            repository.held(),
+            Kept("history", parameters, built=builder.how, same=same) as kept,
+        ):
+            for sha in points:
+                if not kept.has(sha):
+                    about = {"description": repository.commit(sha).about, "built": builder.how}
+                    try:
+                        place = str(builder.build(sha))
+                    except CannotRun as reason:
+                        kept.skip(sha, about["description"], str(reason))
+                    else:
+                        _count(kept, progress, wanted, sha, place, **about)
+                progress.advance()
+            path = kept.finish(points)
+        texts = []
+        for row in steps_of(lines_of(read_record(path))).head(narrow).iter_rows(named=True):
+            (unit,) = [unit for unit in wanted if unit.name == row["unit"]]
+            bench = Bench(builder, repository, progress, (row["from"], row["to"]))
+            text, _ = bisected(bench, by_counting(bench, unit))
+            texts.append(text)
+    return path, texts
+
+
+def _count(
+    kept: Kept,
+    progress: Progress,
+    wanted: Sequence[Unit],
+    name: str,
+    server: str,
+    **about: str,
+) -> None:
+    """Count the units at one point, and write them."""
+    from ..counting.counter import Counter
+
+    counts, left_out = {}, {}
+    try:
+        with Counter(server, show=progress.show) as counter:
+            for unit in wanted:
+                try:
+                    counts[unit.name] = counter.count(unit, twice=False)
+                except CannotRun as reason:
+                    left_out[unit.name] = str(reason)
+            version = counter.version_text
+    except CannotRun as reason:
+        kept.skip(name, about["description"], str(reason))
+        return
+    kept.add(name, counts, version_text=version, left_out=left_out, **about)

@@ -1,0 +1,229 @@
+"""A record of what commits or releases cost: a block for each, written as soon as it is counted."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Self
+
+import polars as pl
+
+from pgservers.host.facts import git_revision, host_facts, packages
+from pgservers.paths import records_dir, run_dir
+from pgstudies.records.counts import INSTRUCTIONS, count_samples, units_counted
+from pgstudies.records.reading import AMONG_OTHERS, infos_below, read_record
+from pgstudies.records.writing import RecordWriter, fingerprint
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from pgstudies.records.info import Setup, Span
+
+
+SHAPE = "shape"
+"""The number of a plan: 1 for that of the first point, and one more for each that differs."""
+
+RATIO = "ratio"
+"""Of the time of a step at a point to that at the first one."""
+
+
+class Kept:
+    """The record of ``what`` (``bisect`` or ``history``) with these parameters, new or continued.
+
+    ``levels`` has the number of what is looked at, such as the instructions of a unit, at a point,
+    by both names; ``plans`` the plans of a point by what was planned.
+    ``reasons`` says of a complete record why a point has none.  A complete record of the
+    same parameters is read and not written again; of an unfinished one what is there is read.
+    ``same`` is what else must be alike, such as a unit's statements.
+    """
+
+    def __init__(
+        self, what: str, parameters: Mapping[str, Any], *, built: str, same: Sequence[Any] = ()
+    ) -> None:
+        mark = fingerprint({**parameters, "built": built, "same": list(same)})
+        self._built = built
+        self._writer: RecordWriter | None = None
+        self.path: Path
+        self.levels: dict[tuple[str, str], float] = {}
+        self.plans: dict[str, dict[str, str]] = {}
+        self.reasons: dict[str, str] = {}
+        for path, info in infos_below(records_dir(), what):
+            if info["status"] == "complete" and info.get("fingerprint") == mark:
+                self.path = path
+                self._read()
+                told = {arm["name"]: arm["not_run"] for arm in info["arms"]}
+                self.reasons = {name: reason for name, reason in told.items() if reason}
+                return
+        writer = RecordWriter.resume(what, mark)
+        if writer is None:
+            setup: Setup = {
+                "profile": None,
+                "fingerprint": mark,
+                "parameters": dict(parameters),
+                "arms": [],
+                "blocks": 0,
+                "gate": [],
+                "not_compared": [],
+                "server": {"version_text": "PostgreSQL", "spec": built},
+                "servers": {},
+                "host": host_facts(run_dir()),
+                "packages": packages(),
+                "git": git_revision(),
+            }
+            writer = RecordWriter.create(what, setup)
+        self._writer = writer
+        self.path = writer.path
+        done = {entry["arm"] for entry in writer.info["timeline"]}
+        writer.info["arms"] = [arm for arm in writer.info["arms"] if arm["name"] in done]
+        self._read()
+
+    def _read(self) -> None:
+        record = read_record(self.path)
+        for arm, unit, _, _, instructions, _ in units_counted(record).iter_rows():
+            self.levels[arm, unit] = instructions
+        noted = record.samples.filter(pl.col("metric").is_in([SHAPE, RATIO]))
+        for arm, what, number in noted.select("arm", "step", "value").iter_rows():
+            self.levels[arm, what] = number
+        self.plans = dict(record.info.get("plans", {}))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, *_: object) -> None:
+        if self._writer is None:
+            return
+        if kind is not None and self._writer.finished_blocks:
+            self._writer.interrupt(str(error) or kind.__name__)
+        elif kind is not None:
+            self._writer.discard()
+        self._writer.close()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing more is written."""
+        return self._writer is None
+
+    def has(self, point: str) -> bool:
+        """Whether there are counts of this point."""
+        return any(name == point for name, _ in self.levels)
+
+    def add(
+        self,
+        point: str,
+        counts: Mapping[str, pl.DataFrame],
+        *,
+        description: str,
+        version_text: str = "PostgreSQL",
+        built: str | None = None,
+        left_out: Mapping[str, str] | None = None,
+    ) -> None:
+        """Write what was counted at a point: a table of ``instructions`` for each unit.
+
+        ``left_out`` are reasons by unit.
+        """
+        for unit, table in counts.items():
+            self.levels[point, unit] = float(table["inclusive"][0])
+        rows = [
+            (unit, iteration, metric, value, INSTRUCTIONS)
+            for unit, table in counts.items()
+            for metric, iteration, value in count_samples(table)
+        ]
+        about = (description, built or self._built, version_text)
+        self._write(point, rows, *about, left_out=left_out or {})
+
+    def note(
+        self,
+        point: str,
+        what: str,
+        number: float,
+        *,
+        metric: str,
+        description: str,
+        version_text: str = "PostgreSQL",
+        plan: str | None = None,
+    ) -> None:
+        """Write a number of another kind at a point: a ``SHAPE``, with the plan, or a ``RATIO``."""
+        self.levels[point, what] = number
+        if plan is not None:
+            self.plans[point] = {what: plan}
+            if self._writer is not None:
+                self._writer.info.setdefault("plans", {})[point] = {what: plan}
+        rows = [(what, 1, metric, number, metric)]
+        self._write(point, rows, description, self._built, version_text, left_out={})
+
+    def _write(
+        self,
+        point: str,
+        values: Sequence[tuple[str, int, str, float, str]],
+        description: str,
+        built: str,
+        version_text: str,
+        *,
+        left_out: Mapping[str, str],
+    ) -> None:
+        """Write a block; ``values`` are step, iteration, metric, value and unit of its samples."""
+        if self._writer is None:
+            return
+        info, now = self._writer.info, datetime.now(UTC)
+        block = 1 + max(self._writer.finished_blocks, default=0)
+        rows = [(block, 1, 1, 1, AMONG_OTHERS, point, "", *value, now) for value in values]
+        self._arm(point, description, built, None)
+        info["servers"][point] = {"version_text": version_text, "spec": None}
+        info["server"]["version_text"] = version_text
+        at = now.isoformat()
+        span: Span = {
+            "block": block,
+            "position": 1,
+            "arm": point,
+            "started_at": at,
+            "finished_at": at,
+        }
+        info["timeline"].append(span)
+        info["left_out"] += [
+            {"arm": point, "step": unit, "case": "", "reason": reason}
+            for unit, reason in left_out.items()
+        ]
+        info["blocks"] = block
+        self._writer.write_block(str(block), rows)
+
+    def skip(self, point: str, description: str, reason: str) -> None:
+        """Write why a point has no counts."""
+        if self._writer is not None:
+            self._arm(point, description, self._built, reason)
+            self._writer.save()
+
+    def _arm(self, point: str, description: str, built: str, reason: str | None) -> None:
+        assert self._writer is not None
+        arms = self._writer.info["arms"]
+        arms.append(
+            {
+                "name": point,
+                "description": description,
+                "baseline": not arms,
+                "copy_of": None,
+                "server": point if reason is None else None,
+                "not_run": reason,
+                "options": {"built": built},
+            }
+        )
+
+    def finish(
+        self,
+        order: Sequence[str] = (),
+        *,
+        answer: str | None = None,
+        steps: Sequence[dict[str, Any]] = (),
+    ) -> Path:
+        """Complete the record, its points in that order; returns its directory.
+
+        ``answer`` is a bisection's, as it is printed, with the steps that it found.
+        """
+        if self._writer is not None:
+            info = self._writer.info
+            places = {name: number for number, name in enumerate(order)}
+            info["arms"].sort(key=lambda arm: places.get(arm["name"], len(places)))
+            if answer is not None:
+                info["answer"], info["steps"] = answer, list(steps)
+            self._writer.finish()
+            self._writer = None
+        return self.path

@@ -1,0 +1,411 @@
+"""The commands ``compare`` and ``rerun``."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from pgservers.errors import SpaceError, StudyError
+from pgservers.terminal import printable, say
+from pgstudies.options import BisectRun, assignments, for_git
+from pgstudies.orders import Orders
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from .request import Request
+
+commands = typer.Typer()
+
+
+UNDECIDED = 2
+
+
+CANNOT_RUN = 3
+
+
+HELP = """\
+Compare two builds, releases or settings files: is the candidate slower?
+
+Every block runs the arms of a study on both servers and on a second copy of the
+baseline, in random order, for ten minutes unless told otherwise.  The plan is
+printed first: how many blocks fit into that time, which arms do not, and what
+so many blocks can show.  After Ctrl-C the same command continues; with more
+blocks it adds to those that are done.
+
+A side is embedded, a release such as 17, a directory of programs, an address, a
+settings file like postgresql.conf, or a server with such a file: 17+my.conf.
+
+\b
+Examples:
+  pgstudies compare --candidate ~/build/patched --baseline ~/build/master
+  pgstudies compare --candidate my.conf --study STUDY --blocks 20
+  pgstudies compare --baseline 17 --candidate 18 --minutes 30
+  pgstudies compare --candidate DIR --study STUDY --arm ARM --case CASE
+  pgstudies compare --candidate DIR --study STUDY --instructions
+  pgstudies compare --baseline 14 --candidate 18 --workload DIR
+
+\b
+Exit codes:
+  0    no step was found to be slower
+  1    a step is slower: a regression
+  2    not decided: a guard failed, a study could not be compared, or, with
+       --strict, a step is open
+  3    the comparison could not be run
+  5    the disk is full, or cannot be written to
+  125  with --bisect-run, in place of 2 and 3; 133, in place of 5
+  130  interrupted; the report has the finished blocks
+"""
+
+
+@commands.command(help=HELP, short_help="Compare two builds, releases or settings.")
+def compare(  # noqa: D103  (its help is above)
+    *,
+    candidate: Annotated[
+        str, typer.Option(metavar="SIDE", help="The side under test.", show_default=False)
+    ],
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIDE",
+            help="The side it is compared with.  [default: $PGSTUDIES_SERVER, else embedded]",
+        ),
+    ] = None,
+    study: Annotated[
+        list[str] | None,
+        typer.Option(metavar="STUDY", help="A study to run; may be repeated.  [default: all]"),
+    ] = None,
+    workload: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Your own schema and scripts instead of a study, or pgbench:NAME, a script of "
+            "pgbench's own; `pgstudies new-workload` writes an example.",
+            show_default=False,
+        ),
+    ] = None,
+    arm: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ARM",
+            help="An arm of the study to run; may be repeated.  [default: all that need no "
+            "server of their own]",
+        ),
+    ] = None,
+    case: Annotated[
+        str | None, typer.Option(metavar="CASE", help="Judge only this step or case.")
+    ] = None,
+    profile: Annotated[
+        str, typer.Option(metavar="NAME", help="Size of the run: quick, standard, published.")
+    ] = "quick",
+    parameter: Annotated[
+        list[str] | None,
+        typer.Option("-p", metavar="NAME=VALUE", help="Set a parameter; may be repeated."),
+    ] = None,
+    blocks: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=10_000, metavar="N", help="Blocks in total, including earlier runs."
+        ),
+    ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            min=0.01,
+            max=100_000,
+            metavar="M",
+            help="Measure as many blocks as fit into this time.  [default: 10, unless --blocks is "
+            "given]",
+        ),
+    ] = None,
+    until_decided: Annotated[
+        bool,
+        typer.Option(
+            "--until-decided",
+            help="Look at the result after 8 blocks, 12, 18 and so on, and stop when all steps are "
+            "decided, or after --minutes.  Intervals are then wider: they hold however often one "
+            "looks.",
+        ),
+    ] = False,
+    allow_setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Accept this setting from a file although it runs a program or names a file; may "
+            "be repeated.",
+        ),
+    ] = None,
+    leave_out: Annotated[
+        bool,
+        typer.Option("--leave-out", help="Ignore settings of a file that are not accepted."),
+    ] = False,
+    margin: Annotated[
+        float,
+        typer.Option(
+            min=0.001,
+            max=1.0,
+            metavar="FRACTION",
+            help="Smallest relative change that counts as slower or faster.",
+        ),
+    ] = 0.02,
+    copies: Annotated[
+        bool, typer.Option("--aa/--no-aa", help="Run a second copy of the baseline.")
+    ] = True,
+    pin: Annotated[
+        bool | None,
+        typer.Option(
+            "--pin/--no-pin",
+            help="Pin server and client to one core where the study does.  [default: --pin, unless "
+            "only one side has I/O workers]",
+            show_default=False,
+        ),
+    ] = None,
+    instructions: Annotated[
+        bool,
+        typer.Option(
+            "--instructions",
+            help="Also count the instructions of each unit of work, under valgrind, in at most "
+            "half of the time.",
+        ),
+    ] = False,
+    clock: Annotated[
+        bool,
+        typer.Option("--clock", help="Judge every step by wall time, none by CPU time."),
+    ] = False,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict",
+            help="Exit with 2 unless every step is decided: slower, faster, or equivalent within "
+            "the margin.",
+        ),
+    ] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Print the plan and exit.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Print every step and guard, and the method.")
+    ] = False,
+    bisect_run: BisectRun = False,
+    report: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The report.  [default: comparison-<time>.html]"),
+    ] = None,
+) -> None:
+    try:
+        from pgstudies.rooms import rooms
+
+        from ..workload.scripts import read_workload
+        from .request import Request, reason_too_old, share_cores_alike
+        from .request import side as read_side
+
+        parameters = assignments(parameter or [])
+        _require_unset(parameters)
+        studies = study or list(rooms("study"))
+        if workload is not None:
+            if study:
+                raise StudyError("A workload takes the place of a study: leave out --study.")
+            studies = list(rooms("workload"))
+            if not workload.startswith("pgbench:"):
+                workload = str(Path(workload).expanduser().absolute())
+            read_workload(workload)  # what is wrong there, now
+            parameters = {**parameters, "directory": workload}
+        side = partial(read_side, allowed=allow_setting or [], leave_out=leave_out)
+        before = side(
+            Orders.given().server_for(baseline),
+            otherwise="embedded",
+        )
+        after = side(candidate, otherwise=before.server)
+        if pin is None:
+            pin = share_cores_alike(before, after)
+            if not pin:
+                typer.echo(
+                    "Only one side has I/O workers, so no server is pinned to one core (--no-pin)."
+                )
+        for name in list(studies):
+            reason = reason_too_old(name, (before, after))
+            if reason is not None and name in (study or ()):
+                raise StudyError(f"{name} cannot be compared: {reason}.")
+            if reason is not None:
+                typer.echo(f"{name} is left out: {reason}.")
+                studies.remove(name)
+        request = Request(
+            baseline=before,
+            candidate=after,
+            studies=tuple(studies),
+            profile=profile,
+            parameters=parameters,
+            arms=tuple(arm or ()),
+            case=case,
+            copies=copies,
+            pin=pin,
+            margin=margin,
+            blocks=blocks,
+            minutes=minutes,
+            until_decided=until_decided,
+            instructions=instructions,
+            clock=clock,
+            strict=strict,
+        )
+        if until_decided and blocks is not None:
+            raise StudyError("--until-decided chooses the number of blocks: leave out --blocks.")
+        code = _compare(request, report, only_plan=plan, full=full)
+    except StudyError as error:
+        say(str(error))
+        code = _code(error)
+    raise typer.Exit(for_git(code, bisect_run=bisect_run))
+
+
+@commands.command(short_help="Measure a comparison again from its report.")
+def rerun(
+    report: Annotated[Path, typer.Argument(metavar="REPORT", show_default=False)],
+    *,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--report", metavar="FILE", help="The new report.  [default: comparison-<time>.html]"
+        ),
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(metavar="SIDE", help="Baseline to use instead of the report's."),
+    ] = None,
+    candidate: Annotated[
+        str | None,
+        typer.Option(metavar="SIDE", help="Candidate to use instead of the report's."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before measuring.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Print every step and guard, and the method.")
+    ] = False,
+) -> None:
+    """Measure a comparison again, from its report.
+
+    The report has the request; its measurements are not used.  What would be run is
+    printed first.  A directory of programs or an address is not taken from a
+    report: pass --baseline or --candidate.
+
+    \b
+    Examples:
+      pgstudies rerun comparison-20261121T204500Z.html
+      pgstudies rerun comparison-20261121T204500Z.html --candidate ~/build/patched
+    Exit codes are those of `pgstudies compare`.
+    """  # noqa: D301
+    try:
+        from pgstudies.rooms import rooms
+
+        from .report import request_in
+
+        told = request_in(report)
+        _require_unset(told.parameters)
+        if set(told.studies) & set(rooms("workload")):
+            raise StudyError(
+                "The report is of a workload, and its directory is not in it: measure yours by "
+                "`pgstudies compare --workload DIR`."
+            )
+        request = told.with_servers(baseline, candidate)
+        for line in _asked(request):
+            typer.echo(line)
+        if not yes:
+            _require_consent()
+        code = _compare(request, output, fresh=True, full=full)
+    except StudyError as error:
+        _cannot_run(error)
+    raise typer.Exit(code)
+
+
+def _require_unset(parameters: Mapping[str, object]) -> None:
+    """Raise StudyError for parameters of a study that a comparison sets by itself."""
+    for name, instead in (
+        ("blocks", "--blocks"),
+        ("server", "--baseline and --candidate"),
+    ):
+        if name in parameters:
+            raise StudyError(f"In a comparison {name} is not a parameter: use {instead}.")
+
+
+def _asked(request: Request) -> Iterator[str]:
+    """The lines that show what a report asks for, before it is run."""
+    for name, side in (("Baseline", request.baseline), ("Candidate", request.candidate)):
+        yield f"{name}: {side.server}"
+        yield from (f"    {setting} = {value}" for setting, value in side.settings.items())
+    yield f"Studies: {', '.join(request.studies)}, at {request.profile} size"
+    yield from (f"    {name} = {value}" for name, value in request.parameters.items())
+    if request.arms or request.case:
+        yield f"Only: {', '.join(filter(None, [*request.arms, request.case]))}"
+
+
+def _require_consent() -> None:
+    if not sys.stdin.isatty():
+        raise StudyError("Nothing was measured: pass --yes to run what is listed above.")
+    if not typer.confirm("Measure this?"):
+        raise StudyError("Nothing was measured.")
+
+
+def _cannot_run(error: StudyError) -> NoReturn:
+    say(str(error))
+    raise typer.Exit(_code(error)) from None
+
+
+def _code(error: StudyError) -> int:
+    """The exit code of an error: a full disk has its own, as everywhere."""
+    return error.exit_code if isinstance(error, SpaceError) else CANNOT_RUN
+
+
+def _compare(
+    request: Request,
+    report: Path | None,
+    *,
+    only_plan: bool = False,
+    fresh: bool = False,
+    full: bool = False,
+) -> int:
+    from .report import write_report
+    from .request import require_alike_builds, typed
+    from .result import exit_code
+    from .run import compared, result_for
+    from .text import as_text
+
+    target = _target(report)
+    request = typed(request)
+    require_alike_builds(request.baseline, request.candidate)
+    found = compared(
+        request,
+        only_plan=only_plan,
+        fresh=fresh,
+        tell=lambda line: typer.echo(printable(line)),
+        warn=say,
+    )
+    if found is None:
+        return 0
+    if found.interrupted:
+        say("interrupted; what is finished is kept: run it again to continue.")
+        if not any(m.samples.height for m in found.measured):
+            return 130
+    result = result_for(request, found.measured, found.counts)
+    command = shlex.join(["pgstudies", *sys.argv[1:]])
+    typer.echo(as_text(result, command, full=full))
+    text = as_text(result, command, full=True)
+    typer.echo(f"\nReport: {write_report(result, request, text, target)}")
+    if found.failures:
+        say(f"not compared: {', '.join(found.failures)}, for the reasons above.")
+    if found.interrupted:
+        return 130
+    code = exit_code(result.effects, strict=request.strict)
+    return code or (UNDECIDED if found.failures else 0)
+
+
+def _target(report: Path | None) -> Path:
+    """Where the report goes, checked before measuring for an hour."""
+    target = report or Path(f"comparison-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.html")
+    target = target.expanduser().resolve()
+    if target.is_dir() or target.suffix != ".html":
+        raise StudyError(f"The report must be a file named *.html, and {target} is not.")
+    if not target.parent.is_dir() or not os.access(target.parent, os.W_OK):
+        raise StudyError(f"The report cannot be written into {target.parent}: name another file.")
+    return target

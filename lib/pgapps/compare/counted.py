@@ -1,0 +1,142 @@
+"""Exact counts of both sides, unit by unit: what a comparison adds with ``--instructions``."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from pgservers.errors import CannotRun
+from pgservers.servers.settings import merged
+from pgservers.terminal import Progress
+from pgstudies.records.counts import moved
+
+from ..counting.counter import Counter
+from ..counting.units import units
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..counting.units import Unit
+    from .request import Request
+
+
+_UNITS = {
+    "study": pl.String(),
+    "unit": pl.String(),
+    "baseline": pl.Float64(),
+    "candidate": pl.Float64(),
+    "ratio": pl.Float64(),
+    "reason": pl.String(),
+}
+
+
+_MOVED = {
+    "unit": pl.String(),
+    "function": pl.String(),
+    "before": pl.Float64(),
+    "after": pl.Float64(),
+    "change": pl.Float64(),
+}
+
+
+_SIDES = ("baseline", "candidate")
+
+
+_ALIKE = 0.001
+"""Counts that differ by less are the same: so exact is a count."""
+
+
+_WORTH_NAMING = 0.005
+"""A function is named whose own count changed by this part of the unit's."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What both sides execute for one unit of each kind of work.
+
+    Attributes:
+        units: study, unit, baseline and candidate (instructions), ratio, reason (why it was not
+            counted, or null).  With a reason beside a baseline the candidate alone cannot do it.
+        moved: Of the units that differ, the functions that changed by half a per cent of the unit:
+            unit, function, before, after, change; at most ten each.
+
+    """
+
+    units: pl.DataFrame
+    moved: pl.DataFrame
+
+
+def counted(
+    request: Request, wanted: Sequence[Unit] | None = None, *, seconds: float = math.inf
+) -> Counted:
+    """Count the units of the request's studies (or those ``wanted``) on both sides.
+
+    With a case only those that have it in their names, with arms only those that name one of them
+    in brackets, or none.  Both sides are counted at the same time: a count does not depend on what
+    else runs.  What cannot be counted has its reason; no unit but the first is begun after
+    ``seconds``.
+    """
+    if wanted is None:
+        of_studies = [unit for study in request.studies for unit in units(study)]
+        wanted = [unit for unit in of_studies if _is_asked(unit.name, request)]
+    sides = (request.baseline, request.candidate)
+    rows: list[dict[str, Any]] = []
+    functions: list[dict[str, Any]] = []
+    total = len(sides) * sum(unit.runs for unit in wanted)
+    with (
+        Progress("counting", total=total) as progress,
+        ExitStack() as stack,
+        ThreadPoolExecutor(len(sides)) as pool,
+    ):
+        counters: list[Counter] = []
+        end = time.monotonic() + seconds
+        for unit in wanted:
+            place = {"study": unit.study, "unit": unit.name}
+            if rows and time.monotonic() > end:
+                rows.append(place | {"reason": "no time was left, see --minutes"})
+                continue
+            numbers: dict[str, float] = {}
+            try:
+                for side in sides[len(counters) :]:
+                    counter = Counter(side.server, show=progress.show, advance=progress.advance)
+                    counters.append(stack.enter_context(counter))
+                begun = [
+                    pool.submit(
+                        counter.count,
+                        replace(unit, settings=merged(unit.settings, side.settings)),
+                        twice=False,
+                    )
+                    for counter, side in zip(counters, sides, strict=True)
+                ]
+                wait(begun)
+                found = []
+                for name, side_count in zip(_SIDES, begun, strict=True):
+                    found.append(side_count.result())
+                    numbers[name] = float(found[-1]["inclusive"][0])
+            except CannotRun as reason:
+                rows.append(place | numbers | {"reason": str(reason)})
+                continue
+            before, after = found
+            one, other = numbers.values()
+            rows.append(place | numbers | {"ratio": other / one})
+            if abs(other / one - 1) > _ALIKE:
+                functions += (
+                    moved(before.slice(1), after.slice(1))
+                    .filter(pl.col("change").abs() >= _WORTH_NAMING * one)
+                    .with_columns(unit=pl.lit(unit.name))
+                    .to_dicts()
+                )
+    return Counted(pl.DataFrame(rows, schema=_UNITS), pl.DataFrame(functions, schema=_MOVED))
+
+
+def _is_asked(name: str, request: Request) -> bool:
+    named = re.search(r"\(([^()]*)\)$", name)
+    is_of_arms = not request.arms or named is None or named[1] in request.arms
+    return is_of_arms and (request.case or "") in name

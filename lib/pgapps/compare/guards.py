@@ -1,0 +1,427 @@
+"""Guards: what must be so before a comparison of two servers is believed."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import polars as pl
+
+from pgstudies.analysis.diagnostics import CARRY_OVER, checks
+from pgstudies.analysis.families import flipped
+from pgstudies.analysis.intervals import hodges_lehmann
+from pgstudies.analysis.pairing import log_ratios
+from pgstudies.measuring.design import BASELINE, CANDIDATE
+from pgstudies.records.reading import built_with
+
+from .measured import CPU, PLACE, TIME, rounds_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from .measured import Measured
+
+
+SCHEMA: dict[str, pl.DataType] = {
+    "guard": pl.String(),
+    "passed": pl.Boolean(),
+    "decisive": pl.Boolean(),
+    "steps": pl.List(pl.String()),
+    "sentence": pl.String(),
+}
+
+
+FALSE_ALARMS = 0.02
+"""How often any of the guards that rest on a test fails, at most, although nothing is wrong."""
+
+
+_CHANCE = " Without a second copy of the baseline, what is drawn at random counts as different."
+
+
+class Outcome(NamedTuple):
+    """What a guard found.
+
+    Attributes:
+        passed: None where it could not be looked at.
+        sentence: What it says.
+        steps: The steps of which it does not hold, as ``step_name`` names them; None for all.
+
+    """
+
+    passed: bool | None
+    sentence: str
+    steps: list[str] | None = None
+
+
+def check(measured: Sequence[Measured], effects: pl.DataFrame) -> pl.DataFrame:
+    """Every guard with what it found, one row each.
+
+    Columns: guard, passed (null where it could not be looked at), decisive (a step of which it does
+    not hold is not decided), steps (those of which it does not hold; null for all of them),
+    sentence.  ``effects`` are those of ``compared_effects``.
+    """
+    rows = [
+        ("settings", True, settings(measured)),
+        ("builds", True, builds(measured)),
+        ("cores", True, cores(measured)),
+        ("results", True, _results(measured)),
+        ("plans", False, _plans(measured)),
+        ("both sides", True, _both_sides(measured)),
+        ("clock", True, _clock(measured, effects)),
+        *_diagnosed(measured, effects),
+        ("machine", False, _machine(measured)),
+    ]
+    return pl.DataFrame(
+        [{"guard": name, "decisive": decisive} | found._asdict() for name, decisive, found in rows],
+        schema=SCHEMA,
+    )
+
+
+def step_name(place: Sequence[Any]) -> str:
+    """A step as guards name it, from the values of ``PLACE``."""
+    return ", ".join(str(part) for part in place if part)
+
+
+def differing_plans(measured: Sequence[Measured]) -> pl.DataFrame:
+    """The plans that are not the same on both servers: study, of, step, baseline, candidate.
+
+    ``step`` has the case in it.
+    """
+    rows = []
+    for m in measured:
+        found: dict[tuple[str, str], dict[str, str]] = {}
+        for info in m.infos:
+            names = {arm["name"]: (arm["of"], arm["side"]) for arm in info["arms"]}
+            for name, plans in info["plans"].items():
+                of, side = names[name]
+                for step, plan in plans.items():
+                    found.setdefault((of, step), {}).setdefault(side, plan)
+        rows += [
+            {"study": m.study, "of": of, "step": step} | {s: p[s] for s in (BASELINE, CANDIDATE)}
+            for (of, step), p in found.items()
+            if BASELINE in p and CANDIDATE in p and _nodes(p[BASELINE]) != _nodes(p[CANDIDATE])
+        ]
+    columns = ["study", "of", "step", BASELINE, CANDIDATE]
+    return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String()))
+
+
+def differing_rows(measured: Sequence[Measured]) -> pl.DataFrame:
+    """Rows that only one side's result has: study, of, step (with the case), side, row."""
+    rows = [
+        (m.study, entry["of"], entry["step"], *row)
+        for m in measured
+        for info in m.infos[-1:]
+        for entry in info.get("rows", [])  # records of before do not have it
+        for row in entry["rows"]
+    ]
+    columns = ["study", "of", "step", "side", "row"]
+    return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String()), orient="row")
+
+
+def _nodes(plan: str) -> list[str]:
+    """The lines of a plan, or of several, that name its nodes.
+
+    Conditions are left out: releases spell what a subplan returns, or the sides of an equation,
+    in their own ways.
+    """
+    lines = plan.splitlines()
+    return [line for line in lines if line[:1] != " " or line.lstrip().startswith("->")]
+
+
+_IS_COPY = pl.col("copy_of").is_not_null()
+
+
+def _results(measured: Sequence[Measured]) -> Outcome:
+    different, random, alike = [], [], 0
+    for m in measured:
+        seen = m.samples.filter((pl.col("metric") == "result") | (pl.col("unit") == "rows"))
+        if seen.is_empty():
+            continue
+        keys = [*PLACE, "metric", "iteration", "block"]
+        for place, part in seen.group_by(*PLACE, "metric", maintain_order=True):
+            wide = part.pivot("side", index=keys, values="value", aggregate_function="sum")
+            if BASELINE not in wide.columns or CANDIDATE not in wide.columns:
+                continue
+            copies = part.filter(_IS_COPY)["side"].unique().to_list()
+            whole = wide.drop_nulls([BASELINE, CANDIDATE, *copies])
+            if any((whole[BASELINE] != whole[copy]).any() for copy in copies):
+                random.append(step_name(place[:4]))
+            elif (whole[BASELINE] != whole[CANDIDATE]).any():
+                different.append(step_name(place[:4]))
+            else:
+                alike += whole.height
+    drawn = f" Drawn at random, so not compared: {named(random)}." if random else ""
+    if different:
+        chance = "" if any(m.samples.filter(_IS_COPY).height for m in measured) else _CHANCE
+        names = named(list(dict.fromkeys(different)))
+        return Outcome(
+            passed=False, sentence=f"The two answer differently: {names}.{chance}", steps=different
+        )
+    if not alike:
+        return Outcome(passed=None, sentence=f"No result could be compared.{drawn}")
+    return Outcome(passed=True, sentence=f"{alike:,} results are the same on both.{drawn}")
+
+
+def _plans(measured: Sequence[Measured]) -> Outcome:
+    known = sum(
+        len(plans) for m in measured for info in m.infos for plans in info["plans"].values()
+    )
+    if not known:
+        return Outcome(passed=None, sentence="No plan could be had.")
+    differing = differing_plans(measured).height
+    if differing:
+        plans = "1 plan is" if differing == 1 else f"{differing} plans are"
+        return Outcome(
+            passed=False, sentence=f"{plans} not the same on both; the report shows them."
+        )
+    return Outcome(passed=True, sentence="Every statement has the same plan on both.")
+
+
+def _both_sides(measured: Sequence[Measured]) -> Outcome:
+    not_run = not_compared(measured)
+    one_sided = []
+    sides = {BASELINE, CANDIDATE}
+    for m in measured:
+        timed = m.samples.filter(pl.col("metric") == TIME, pl.col("side").is_in(list(sides)))
+        for place, part in timed.group_by(*PLACE, maintain_order=True):
+            if set(part["side"]) != sides:
+                one_sided.append(step_name(place))
+    left_out = f" Not compared: {named(not_run)}." if not_run else ""
+    if one_sided:
+        said = f"Measured on one side only: {named(one_sided)}.{left_out}"
+        return Outcome(passed=False, sentence=said, steps=one_sided)
+    return Outcome(passed=True, sentence=f"Every step was measured on both sides.{left_out}")
+
+
+def not_compared(measured: Sequence[Measured]) -> list[str]:
+    """The arms and steps that a side could not run, or had no time for, each with its reason."""
+    infos = [(m.study, info) for m in measured for info in m.infos]
+    arms = {
+        f"{study}, {arm['of']}: {arm['not_run'].rstrip('.')}"
+        for study, info in infos
+        for arm in info["arms"]
+        if arm["not_run"]
+    }
+    steps = {
+        f"{', '.join(filter(None, [study, out['step'], out['case']]))}: {out['reason'].rstrip('.')}"
+        for study, info in infos
+        for out in info["left_out"]
+    }
+    fitted = {
+        f"{study}, all arms but {', '.join(comparison['arms'])}: there was no time, see --minutes"
+        for study, info in infos
+        if (comparison := info["comparison"]).get("fitted")
+    }
+    return sorted(arms | steps | fitted)
+
+
+def _clock(measured: Sequence[Measured], effects: pl.DataFrame) -> Outcome:
+    """Whether no step that CPU time judges waits longer, or less long, on the candidate."""
+    by_cpu = effects.filter(pl.col("metric") == CPU)
+    if by_cpu.is_empty():
+        return Outcome(passed=True, sentence="Wall time judges every step.")
+    both = rounds_of(measured, pl.col("metric").is_in([TIME, CPU]))
+    both = both.filter(pl.col("arm").is_in([BASELINE, CANDIDATE])).join(
+        by_cpu, on=PLACE, how="semi"
+    )
+    ratios = log_ratios(both, baseline=BASELINE, by=[*PLACE, "metric"]).pivot(
+        "metric", on_columns=[TIME, CPU], index=[*PLACE, "block"], values="log_ratio"
+    )
+    waited = (
+        ratios.group_by(*PLACE, maintain_order=True)
+        .agg(d=(pl.col(TIME) - pl.col(CPU)).sort_by("block").fill_nan(None))
+        .filter(pl.col("d").list.drop_nulls().list.len() > 0)
+    )
+    p_values, least = flipped(waited["d"].to_list())
+    edge = math.log1p(float(by_cpu["margin"].max() or 0.0))  # type: ignore[arg-type]
+    said, steps = [], []
+    for row, p_value in zip(waited.iter_rows(named=True), p_values, strict=True):
+        more = hodges_lehmann([d for d in row["d"] if d is not None])
+        if p_value <= LEVEL and abs(more) > edge:
+            steps.append(step_name([row[column] for column in PLACE]))
+            said.append(f"{steps[-1]}: wall time grew {math.exp(more):.3f} times as much")
+    if steps:
+        sentence = f"CPU time and wall time disagree; --clock judges by wall time. {named(said)}."
+        return Outcome(passed=False, sentence=sentence, steps=steps)
+    if not (least <= LEVEL).any():
+        return Outcome(passed=None, sentence="Too few blocks to tell.")
+    count = f"{by_cpu.height} step{'s' if by_cpu.height != 1 else ''}"
+    return Outcome(
+        passed=True, sentence=f"CPU time judges {count}, and wall time changes as much in each."
+    )
+
+
+def _diagnosed(
+    measured: Sequence[Measured], effects: pl.DataFrame
+) -> list[tuple[str, bool, Outcome]]:
+    times = rounds_of(measured, pl.col("metric").is_in([TIME, CPU])).join(
+        effects, on=[*PLACE, "metric"], how="semi"
+    )
+    return diagnosed(times, margin=float(effects["margin"].max() or 0.0))  # type: ignore[arg-type]
+
+
+def diagnosed(times: pl.DataFrame, *, margin: float) -> list[tuple[str, bool, Outcome]]:
+    """The guards that are ``diagnostics.checks`` of the sides' times, as of ``rounds_of``.
+
+    Each with its name, whether it decides, and what it found.
+    """
+    looked = checks(times, baseline=BASELINE, by=[*PLACE, "metric"])
+    found = {name: _of_check(looked.filter(check=name), name, margin) for name in _CHECKS}
+    if times.filter(_IS_COPY).is_empty():
+        found["A/A"] = Outcome(None, "No second copy of the baseline was asked for.")
+    return [(name, name not in _EXPLAIN, outcome) for name, outcome in found.items()]
+
+
+def _of_check(looked: pl.DataFrame, name: str, margin: float) -> Outcome:
+    # Only what could make, or hide, a difference counts.
+    found = looked.filter(
+        pl.col("p_family") <= LEVEL, pl.col("change").log1p().abs() > math.log1p(margin)
+    )
+    if found.height:
+        places = [step_name([row[c] for c in PLACE]) for row in found.iter_rows(named=True)]
+        said = [f"{p}: {s}" for p, s in zip(places, found["sentence"], strict=True)]
+        return Outcome(passed=False, sentence=f"{named(said)}.", steps=places)
+    if looked.filter(pl.col("least") <= LEVEL).height:
+        return Outcome(passed=True, sentence=_CHECKS[name])
+    lacking = "blocks, or turns in a block," if name in _EXPLAIN else "blocks"
+    return Outcome(passed=None, sentence=f"Too few {lacking} to tell.")
+
+
+_CHECKS = {
+    "order": "No step depends on which side ran first.",
+    "drift": "The ratio does not change from the first block to the last.",
+    "A/A": "The two copies of the baseline are alike.",
+    "settling": "The ratio does not change from a block's first turns to its last.",
+    CARRY_OVER: "The ratio does not depend on whose turn was before.",
+}
+
+
+_EXPLAIN = ("settling", CARRY_OVER)
+
+
+LEVEL = FALSE_ALARMS / (1 + len(_CHECKS) - len(_EXPLAIN))
+"""The level of each of those that decide: these checks, and the clock.  Fewer than 9 blocks cannot
+reach it."""
+
+
+def _machine(measured: Sequence[Measured]) -> Outcome:
+    findings = [f for m in measured for info in m.infos for f in info["gate"]]
+    said = " ".join(dict.fromkeys(finding["sentence"] for finding in findings))
+    if any(finding["name"] not in _SHARED_ALIKE for finding in findings):
+        return Outcome(passed=False, sentence=said)
+    if said:
+        return Outcome(
+            passed=True,
+            sentence=f"{said} Both sides took turns, so it hit both alike: see A/A.",
+        )
+    return Outcome(passed=True, sentence="Nothing disturbed the machine before measuring.")
+
+
+# What takes processor time from both sides of a round. Short memory, a full disk or a hot processor
+# can change what is done, not only how fast.
+_SHARED_ALIKE = {"load", "processes", "servers", "steal"}
+
+
+_MOST_NAMED = 5
+
+
+# They belong to the server's version, or to where it is.
+_OF_THE_BUILD = {"server_version", "server_version_num", "lc_messages", "cluster_name"}
+
+
+def _facts(measured: Sequence[Measured]) -> Iterator[tuple[Any, dict[str, Any], dict[str, Any]]]:
+    """For each record, the comparison and what both servers are, with the first arm on both."""
+    for m in measured:
+        for info in m.infos:
+            facts: dict[str, dict[str, Any]] = {}
+            for arm in info["arms"]:
+                if arm["name"] in info["facts"]:
+                    facts.setdefault(arm["of"], {})[arm["side"]] = info["facts"][arm["name"]]
+            for sides in facts.values():
+                if BASELINE in sides and CANDIDATE in sides:
+                    yield info["comparison"], sides[BASELINE], sides[CANDIDATE]
+                    break
+
+
+def settings(measured: Sequence[Measured]) -> Outcome:
+    """Whether the two differ in nothing but what was declared, and in built-in defaults."""
+    undeclared: dict[str, str] = {}
+    defaults: dict[str, str] = {}
+    looked = False
+    for comparison, baseline, candidate in _facts(measured):
+        looked = True
+        declared = {*comparison[BASELINE]["settings"], *comparison[CANDIDATE]["settings"]}
+        before, after = baseline["settings"], candidate["settings"]
+        for name in sorted(before.keys() & after.keys() - _OF_THE_BUILD - declared):
+            if before[name][0] == after[name][0]:
+                continue
+            # A build may have other defaults: that is a part of what is compared.
+            built_in = {before[name][1], after[name][1]} <= {"default", "override"}
+            place = defaults if built_in else undeclared
+            place[name] = f"{name} ({before[name][0]} and {after[name][0]})"
+        for name in sorted(before.keys() ^ after.keys()):
+            defaults[name] = f"{name} (on one only)"
+    if not looked:
+        return Outcome(passed=None, sentence="No server could be asked for its settings.")
+    also = f" Differing defaults: {named(list(defaults.values()))}." if defaults else ""
+    if undeclared:
+        return Outcome(
+            passed=False,
+            sentence=f"Set differently without being declared: {named(list(undeclared.values()))}.",
+        )
+    return Outcome(passed=True, sentence=f"The same settings but for what is declared.{also}")
+
+
+def builds(measured: Sequence[Measured]) -> Outcome:
+    """Whether both are built without assertions, and at the same level of optimisation."""
+    wrong: dict[str, None] = {}
+    levels: dict[str, str] = {}
+    compilers: dict[str, None] = {}
+    for _, baseline, candidate in _facts(measured):
+        for name, side in ((BASELINE, baseline), (CANDIDATE, candidate)):
+            if side["assertions"] == "on":
+                wrong[f"the {name} is built with assertions"] = None
+            compilers[built_with({"build": side.get("build")}) or "an unknown compiler"] = None
+            if side["cflags"] is None:
+                continue
+            found = [word for word in side["cflags"].split() if word.startswith("-O")]
+            levels[name] = found[-1] if found else "no -O"
+            if levels[name] in {"no -O", "-O0", "-O", "-Og"}:
+                wrong[f"the {name} is built with {levels[name]}"] = None
+    if wrong:
+        return Outcome(passed=False, sentence=f"Not a build to measure: {named(list(wrong))}.")
+    if len(set(levels.values())) > 1:
+        flags = " and ".join(f"the {name} with {level}" for name, level in levels.items())
+        return Outcome(passed=False, sentence=f"The two are built differently: {flags}.")
+    if len(levels) < len((BASELINE, CANDIDATE)):
+        return Outcome(
+            passed=None,
+            sentence="No assertions; which compilers built the servers is not known.",
+        )
+    by = f", by {' and '.join(compilers)}" if len(compilers) > 1 else ""
+    return Outcome(
+        passed=True, sentence=f"Both are built without assertions, with {levels[BASELINE]}{by}."
+    )
+
+
+def cores(measured: Sequence[Measured]) -> Outcome:
+    """Whether no side alone has I/O workers that would share one core with its session."""
+    for m in measured:
+        if all(info["pinned_to_core"] is None for info in m.infos):
+            continue
+        for _, *both in _facts([m]):
+            methods = [side["settings"].get("io_method", ["none"])[0] for side in both]
+            if methods.count("worker") == 1:
+                name = (BASELINE, CANDIDATE)[methods.index("worker")]
+                said = (
+                    f"{m.study} keeps each server on one core, where the I/O workers of the {name} "
+                    f"take turns with its session: measure with --no-pin."
+                )
+                return Outcome(passed=False, sentence=said)
+    return Outcome(passed=True, sentence="No side alone has I/O workers to share its core with.")
+
+
+def named(things: Sequence[str]) -> str:
+    """The first few, and how many more there are; a name may have commas in it."""
+    more = f" and {len(things) - _MOST_NAMED} more" if len(things) > _MOST_NAMED else ""
+    return "; ".join(things[:_MOST_NAMED]) + more

@@ -1,0 +1,355 @@
+"""What a comparison of two servers measured, and what it says: effects, reasons, exit code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from pgservers.errors import StudyError
+from pgstudies.analysis.effects import paired_effects
+from pgstudies.analysis.intervals import MINIMUM_BLOCKS, hodges_lehmann, signed_rank_interval
+from pgstudies.analysis.pairing import block_values, listed, round_values
+from pgstudies.analysis.verdicts import as_family
+from pgstudies.measuring.design import BASELINE, CANDIDATE, COMPARED, records_of
+from pgstudies.measuring.witness import WAIT
+from pgstudies.records.reading import read_record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from pgstudies.records.info import Info
+    from pgstudies.records.reading import Record
+
+
+PLACE = ("study", "of", "case", "step")
+"""What is compared: ``of`` is the study's arm."""
+
+
+TIME = "duration_s"
+
+
+CPU = "cpu_s"
+
+
+BOUND = 0.9
+"""A step that spends this part of the baseline's time on its processor is judged by CPU time."""
+
+
+_NO_COUNTER = (TIME, "result", "median_s", "p99_s", "drift", "longest_s", "makespan_s")
+
+
+LEAST = 0.1
+"""What moved less than a tenth as much as the time does not explain it."""
+
+
+REASONS_SCHEMA: dict[str, pl.DataType] = {
+    **dict.fromkeys([*PLACE, "metric", "unit"], pl.String()),
+    **dict.fromkeys(["baseline", "candidate", "low", "high", "share"], pl.Float64()),
+}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """All blocks of a comparison in one study, from one record or several.
+
+    Attributes:
+        study: The study's name.
+        infos: The contents of every record.json, oldest first.
+        paths: The records' directories.
+        was_looked_at: Whether blocks were added to enough of them to decide, so that what was
+            found may have had a part in it.
+        samples: As in a record, with the columns study, of (the study's arm) and side; copy_of is
+            the side that a row's side is a second copy of, or null, and after the side of the same
+            arm whose turn was before, else that arm's name.
+
+    """
+
+    study: str
+    infos: tuple[Info, ...]
+    paths: tuple[Path, ...]
+    samples: pl.DataFrame
+    was_looked_at: bool = False
+
+    @property
+    def blocks(self) -> int:
+        """The number of finished blocks."""
+        return self.samples["block"].n_unique()
+
+
+def read_measured(study: str, mark: str, since: str = "") -> Measured:
+    """The comparison of ``study`` whose records have this fingerprint; it may have no block yet.
+
+    A block that two records have counts as the newer one has it.  Steps that are not compared are
+    left out.
+    """
+    paths = records_of(f"{COMPARED}{study}", mark, since)
+    records = [read_record(path) for path in paths]
+    frames = [in_sides(record) for record in records]
+    later: set[int] = set()
+    kept = []
+    for frame in reversed(frames):
+        kept.append(frame.filter(~pl.col("block").is_in(list(later))))
+        later |= set(frame["block"].to_list())
+    samples = pl.concat(kept[::-1]) if kept else pl.DataFrame(schema={"block": pl.Int32})
+    infos = tuple(record.info for record in records)
+    samples = samples.with_columns(study=pl.lit(study)).sort("block")
+    return Measured(study, infos, tuple(paths), samples, _was_looked_at(infos))
+
+
+def in_sides(record: Record) -> pl.DataFrame:
+    """The samples of a comparison's record that are compared: see ``Measured.samples``."""
+    return (
+        record.measured.filter(is_compared(record.info))
+        .drop("copy_of")
+        .join(_sides(record.info), on="arm", maintain_order="left")
+        .with_columns(_after_a_side(record.info))
+    )
+
+
+def is_compared(info: Info) -> pl.Expr:
+    """Whether a sample is of a step, and of a case of it, that its study lets be compared."""
+    left_out = info["not_compared"]
+    of_case = pl.concat_str("step", "case", separator=", ", ignore_nulls=True)
+    return ~(pl.col("step").is_in(left_out) | of_case.is_in(left_out))
+
+
+def _was_looked_at(infos: Iterable[Info]) -> bool:
+    """Whether a session began when there were enough blocks for an interval.
+
+    After fewer, nothing can have been decided.
+    """
+    begins = sorted(s["started_at"] for info in infos for s in info.get("sessions", []))
+    entries = [entry for info in infos for entry in info["timeline"]]
+    return any(
+        len({e["block"] for e in entries if e["started_at"] < begin}) >= MINIMUM_BLOCKS
+        for begin in begins
+    )
+
+
+def _sides(info: Info) -> pl.DataFrame:
+    columns = ["arm", "of", "side", "copy_of"]
+    # What has failed on one side is no part of the comparison, whatever the other side measured.
+    rows = [
+        (a["name"], a["of"], a["side"], BASELINE if a["copy_of"] else None)
+        for a in info["arms"]
+        if not a["not_run"]
+    ]
+    return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String()), orient="row")
+
+
+def _after_a_side(info: Info) -> pl.Expr:
+    """The side whose turn was before, where it was of the same arm of the study; else the name."""
+    sides = {a["name"]: a["side"] for a in info["arms"]}
+    own = {a["name"]: a["of"] for a in info["arms"]}
+    side, of = (pl.col("after").replace(names) for names in (sides, own))
+    return pl.when(of == pl.col("of")).then(side).otherwise("after").alias("after")
+
+
+def rounds_of(measured: Iterable[Measured], metric: pl.Expr) -> pl.DataFrame:
+    """What a verdict rests on: ``round_values`` of the sides, by ``PLACE`` and metric.
+
+    ``metric`` chooses, as an expression over the samples.
+    """
+    return _of_sides(measured, metric, round_values)
+
+
+def blocks_of(measured: Iterable[Measured], metric: pl.Expr) -> pl.DataFrame:
+    """What explains a verdict: the same as ``block_values``, which know no rounds."""
+    return _of_sides(measured, metric, block_values)
+
+
+def _of_sides(
+    measured: Iterable[Measured], metric: pl.Expr, values: Callable[..., pl.DataFrame]
+) -> pl.DataFrame:
+    frames = [
+        values(m.samples.filter(metric).with_columns(arm="side"), by=[*PLACE, "metric"])
+        for m in measured
+        if not m.samples.is_empty()
+    ]
+    return pl.concat(frames) if frames else pl.DataFrame()
+
+
+def compared_effects(
+    measured: Sequence[Measured],
+    *,
+    case: str | None = None,
+    margin: float = 0.02,
+    clock: bool = False,
+    anytime: bool = False,
+) -> pl.DataFrame:
+    """The time of every step on the candidate relative to the baseline: one row per step.
+
+    ``case`` is that of the only steps, or cases, to judge.  Columns: ``PLACE``, metric (cpu_s where
+    the step is bound by the processor, see ``BOUND``, else, or with ``clock``, duration_s), then
+    those of ``paired_effects`` with the A/A copy left out, and p_family.  All rows are one family,
+    ``anytime`` as for ``paired_effects``.
+    Raises StudyError when nothing was timed, or nothing of that case.
+    """
+    metrics = [TIME] if clock else [TIME, CPU]
+    times = rounds_of(measured, pl.col("metric").is_in(metrics))
+    if times.is_empty() or CANDIDATE not in times["arm"]:
+        raise StudyError("No block was finished on both servers, so there is nothing to compare.")
+    if case is not None:
+        known = sorted({*times["case"], *times["step"]} - {""})
+        times = times.filter((pl.col("case") == case) | (pl.col("step") == case))
+        if times.is_empty():
+            raise StudyError(f"No step or case is called {case!r}; there is {listed(known)}.")
+    judged = times.join(judging(times), on=[*PLACE, "metric"], how="semi", maintain_order="left")
+    # Of sixty steps some have copies that differ by luck; the guard A/A judges them together.
+    effects = paired_effects(
+        judged,
+        baseline=BASELINE,
+        by=[*PLACE, "metric"],
+        margin=margin,
+        anytime=anytime,
+        gated=False,
+    )
+    return as_family(effects.filter(pl.col("candidate") == CANDIDATE), anytime=anytime)
+
+
+def clock_effects(measured: Sequence[Measured], effects: pl.DataFrame) -> pl.DataFrame:
+    """What wall time says of the steps that CPU time judges: ``PLACE``, and clock, the ratio."""
+    by_cpu = effects.filter(pl.col("metric") == CPU)
+    if by_cpu.is_empty():
+        return by_cpu.select(*PLACE, clock=pl.col("ratio"))
+    times = rounds_of(measured, pl.col("metric") == TIME).join(by_cpu, on=PLACE, how="semi")
+    found = paired_effects(times, baseline=BASELINE, by=PLACE)
+    return found.filter(pl.col("candidate") == CANDIDATE).select(*PLACE, clock=pl.col("ratio"))
+
+
+def judging(
+    times: pl.DataFrame, *, place: Sequence[str] = PLACE, baseline: str | None = BASELINE
+) -> pl.DataFrame:
+    """The metric that judges each step: the columns of ``place``, and metric.
+
+    By ``baseline`` alone (None for all arms), so that what is found does not choose what judges it.
+    """
+    reference = {} if baseline is None else {"arm": baseline}
+    cpu, clock = (pl.col("value").filter(metric=m, **reference).median() for m in (CPU, TIME))
+    on_all = pl.col("arm").filter(metric=CPU).n_unique() == pl.col("arm").n_unique()
+    is_bound = (on_all & (cpu >= BOUND * clock)).fill_null(value=False)
+    return times.group_by(*place, maintain_order=True).agg(
+        metric=pl.when(is_bound).then(pl.lit(CPU)).otherwise(pl.lit(TIME))
+    )
+
+
+def reasons(measured: Sequence[Measured], effects: pl.DataFrame) -> pl.DataFrame:
+    """What moved with the time of the steps that differ, most telling first.
+
+    Columns: ``PLACE``, metric, unit, baseline and candidate (medians of the blocks), low and high
+    (95 % interval: of the difference for seconds, of the ratio for what is counted) and share: the
+    part of the step's own difference that these seconds are, null for counters.  Only what
+    certainly moved: the interval excludes 0, or 1.
+    """
+    differing = effects.filter(pl.col("verdict").is_in(["faster", "slower"]))
+    found = [
+        frame
+        for m in measured
+        for frame in (_seconds(m, differing), _counters(m, differing))
+        if not frame.is_empty()
+    ]
+    schema = REASONS_SCHEMA | {"weight": pl.Float64()}
+    if not found:
+        return pl.DataFrame(schema=REASONS_SCHEMA)
+    order = differing.select(*PLACE).with_row_index("row")
+    return (
+        pl.concat([frame.select(list(schema)) for frame in found])
+        .join(order, on=PLACE)
+        .sort("row", "weight", "metric", descending=[False, True, False])
+        .select(list(REASONS_SCHEMA))
+    )
+
+
+def _seconds(m: Measured, differing: pl.DataFrame) -> pl.DataFrame:
+    """Waits and CPU time, as differences: an event may not occur at all on one side.
+
+    Only what changed in the step's own direction explains it.  Where several sessions wait at once,
+    a share is one of all that they waited longer, so that shares never add up to more than 1.
+    """
+    metric = pl.col("metric").str.starts_with(WAIT) | (pl.col("metric") == "cpu_s")
+    wanted = differing.select(*PLACE)
+    times = blocks_of([m], (pl.col("metric") == TIME) & pl.col("side").is_in([BASELINE, CANDIDATE]))
+    parts = blocks_of([m], metric & pl.col("side").is_in([BASELINE, CANDIDATE]))
+    rows = []
+    if parts.is_empty():
+        return pl.DataFrame()
+    parts = _with_one_name(parts)
+    if "cpu_s" in parts["metric"]:  # which the samples only estimate
+        parts = parts.filter(pl.col("metric") != f"{WAIT}CPU")
+    whole = _by_block(times.join(wanted, on=PLACE, how="semi"))
+    for (*place, name), part in parts.join(wanted, on=PLACE, how="semi").group_by(
+        *PLACE, "metric", maintain_order=True
+    ):
+        blocks = whole.filter(
+            pl.all_horizontal(pl.col(c) == v for c, v in zip(PLACE, place, strict=True))
+        )
+        both = (
+            blocks.join(_by_block(part), on=[*PLACE, "block"], how="left", suffix="_part")
+            .with_columns(pl.col(f"{BASELINE}_part", f"{CANDIDATE}_part").fill_null(0.0))
+            .drop_nulls([BASELINE, CANDIDATE])
+        )
+        d = (both[f"{CANDIDATE}_part"] - both[f"{BASELINE}_part"]).to_numpy()
+        interval = signed_rank_interval(d) if d.size else None
+        if interval is None or interval[0] <= 0 <= interval[1]:
+            continue
+        of_step = hodges_lehmann((both[CANDIDATE] - both[BASELINE]).to_numpy())
+        share = hodges_lehmann(d) / of_step if of_step else 0.0
+        if share <= 0:
+            continue
+        medians = [both[f"{s}_part"].median() for s in (BASELINE, CANDIDATE)]
+        rows.append((*place, name, "s", *medians, *interval, share, share))
+    found = pl.DataFrame(rows, schema=REASONS_SCHEMA | {"weight": pl.Float64()}, orient="row")
+    together = pl.max_horizontal(1.0, pl.col("share").sum().over(PLACE))
+    return found.with_columns(pl.col("share", "weight") / together).filter(pl.col("share") >= LEAST)
+
+
+def _with_one_name(parts: pl.DataFrame) -> pl.DataFrame:
+    """Events that releases spell differently (WALSync, WalSync) under the newer of the names."""
+    known = {_event(name): name for name in sorted(parts["metric"].unique())}
+    return parts.with_columns(
+        pl.col("metric").replace({name: known[_event(name)] for name in parts["metric"].unique()})
+    )
+
+
+def _event(name: str) -> str:
+    """What a wait event's names of all releases have in common."""
+    plain = name.lower().replace("lwlocknamed:", "lwlock:").replace("lwlocktranche:", "lwlock:")
+    return plain.removesuffix("lock") if "lwlock:" in plain else plain
+
+
+def _by_block(values: pl.DataFrame) -> pl.DataFrame:
+    wide = values.pivot(
+        "arm", on_columns=[BASELINE, CANDIDATE], index=[*PLACE, "block"], values="value"
+    )
+    return wide.with_columns(pl.col(BASELINE, CANDIDATE).cast(pl.Float64))
+
+
+def _counters(m: Measured, differing: pl.DataFrame) -> pl.DataFrame:
+    """Counters, as ratios; one that is 0 on one side only is told by its medians alone."""
+    metric = ~pl.col("metric").is_in(_NO_COUNTER) & (pl.col("unit") != "s")
+    counted = blocks_of([m], metric & pl.col("side").is_in([BASELINE, CANDIDATE]))
+    counted = (
+        counted.join(differing.select(*PLACE), on=PLACE, how="semi") if counted.height else counted
+    )
+    if counted.is_empty() or counted["arm"].n_unique() < 2:
+        return pl.DataFrame()
+    found = paired_effects(counted, baseline=BASELINE, by=[*PLACE, "metric"])
+    log_time = differing.select(*PLACE, log_time=pl.col("ratio").log().abs())
+    appeared = pl.col("verdict") == "not comparable"
+    moved = (pl.col("low") > 1) | (pl.col("high") < 1)
+    moved_as_much = pl.col("ratio").log().abs() / pl.col("log_time")
+    return (
+        found.filter(moved | (appeared & (pl.col("baseline_median") != pl.col("candidate_median"))))
+        .join(log_time, on=PLACE)
+        .select(
+            *PLACE, "metric", "unit", "low", "high",
+            baseline="baseline_median",
+            candidate="candidate_median",
+            share=pl.lit(None, pl.Float64()),
+            weight=pl.min_horizontal(pl.lit(1.0), moved_as_much.fill_null(1.0)),
+        )
+        .filter(pl.col("weight") >= LEAST)
+    )  # fmt: skip

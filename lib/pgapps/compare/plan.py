@@ -1,0 +1,414 @@
+"""What a comparison will take and show, as far as an earlier record of the study tells."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import polars as pl
+
+from pgservers.paths import records_dir
+from pgservers.terminal import rough_duration
+from pgstudies.analysis.intervals import (
+    MINIMUM_BLOCKS,
+    MOST_BLOCKS,
+    blocks_to_detect,
+    smallest_detectable,
+)
+from pgstudies.analysis.pairing import log_ratios, round_values
+from pgstudies.measuring.design import BASELINE, COMPARED, Comparison
+from pgstudies.records.reading import infos_below, is_of_this_host, list_records, readable_records
+
+from .measured import CPU, TIME, is_compared, judging
+from .turns import copied_arms, repeats_in
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from pgstudies.records.reading import Record
+
+    from .turns import Repeats
+
+
+_MOST_SHOWN = 6
+
+
+_BY = ["case", "step", "metric"]
+
+
+_NOTEBOOK_S = 12.0
+"""What starting a notebook and leaving it takes, beside what a record tells (s)."""
+
+
+REPORT_S = 20.0
+"""What judging the blocks and writing the report takes (s)."""
+
+
+class Before(NamedTuple):
+    """The arms of an earlier run, empty for all, and its parameters that repeat turns."""
+
+    arms: tuple[str, ...]
+    parameters: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What is known beforehand of one study; ``noise`` is empty where no record tells.
+
+    Attributes:
+        study: The study's name.
+        record: The directory of the record it is taken from, or None.
+        start_s: How long it takes until the first block begins (s).
+        arms_s: How long a block of each of the study's arms will take, on all sides (s); empty
+            where no record tells.
+        comparisons: How many steps will be judged, or None.
+        noise: step, case, sd (of the log-ratio of two equal arms), one row per step.
+        repeats: The turns that a block repeats, and whose number is to be chosen.
+        before: What an earlier run of this comparison chose; None without one.
+
+    """
+
+    study: str
+    record: str | None
+    start_s: float
+    arms_s: Mapping[str, float]
+    comparisons: int | None
+    noise: pl.DataFrame
+    repeats: tuple[Repeats, ...] = ()
+    before: Before | None = None
+
+    def with_turns(self, part: float) -> tuple[dict[str, float], dict[str, int]]:
+        """``arms_s`` and the parameters that repeat turns, with that part of the turns wanted."""
+        values = {repeats.parameter: repeats.at(part) for repeats in self.repeats}
+        arms_s = {
+            arm: seconds * (1 + sum(r.more(arm, values[r.parameter]) for r in self.repeats))
+            for arm, seconds in self.arms_s.items()
+        }
+        return arms_s, values | dict(self.before.parameters if self.before else {})
+
+    def with_states_kept(self) -> Forecast:
+        """The same where the states are prepared: their copies remain, which take half of it."""
+        return replace(self, start_s=_NOTEBOOK_S + (self.start_s - _NOTEBOOK_S) / 2)
+
+    @property
+    def block_s(self) -> float:
+        """How long a block will take (s)."""
+        return sum(self.arms_s.values())
+
+
+_NOISE = {"step": pl.String(), "case": pl.String(), "sd": pl.Float64()}
+
+
+def forecast_of(
+    study: str,
+    comparison: Comparison,
+    *,
+    profile: str,
+    case: str | None,
+    given: Mapping[str, Any] = {},
+) -> Forecast:
+    """What the newest record of the study at this profile tells of a comparison.
+
+    ``given`` are parameters that are not to be chosen; a record of others tells nothing of it.
+    """
+    record = _newest(study, profile, comparison.arms, given)
+    empty = pl.DataFrame(schema=_NOISE)
+    if record is None:
+        return Forecast(study, None, _NOTEBOOK_S, {}, None, empty)
+    is_comparison = "comparison" in record.info
+    own = {
+        arm["name"]: arm.get("of") or arm["name"]
+        for arm in record.info["arms"]
+        if (is_comparison or arm.get("server") is None) and not arm["not_run"]
+    }
+    own = {name: of for name, of in own.items() if of in (comparison.arms or own.values())}
+    copies = {arm["name"] for arm in record.info["arms"] if arm["copy_of"]}
+    once = {
+        name: of
+        for name, of in own.items()
+        if name == (f"{of}, {BASELINE}" if is_comparison else of) and name not in copies
+    }
+    timed = _timed(record).filter(pl.col("arm").is_in(list(once)))
+    if case is not None:
+        timed = timed.filter((pl.col("case") == case) | (pl.col("step") == case))
+    comparisons = timed.select("arm", "case", "step").n_unique() or None
+    sides = 3 if comparison.copies else 2
+    busy = dict(record.timeline.group_by("arm").agg(pl.col("busy_s").sum()).rows())
+    whole_s = sum(busy.values()) or 1.0
+    # Blocks are told by the clock of day, which may have jumped; what arms did is not.
+    each_s = max(record.block_s or 0.0, whole_s / max(record.blocks, 1)) / whole_s
+    arms_s = {of: sides * busy.get(name, 0.0) * each_s for name, of in once.items()}
+    has_noise = record.blocks >= MINIMUM_BLOCKS
+    noise = _noise(record, case) if has_noise else empty
+    repeats = tuple(r for r in repeats_in(record, once) if r.parameter not in given)
+    return Forecast(study, str(record.path), _start_s(record), arms_s, comparisons, noise, repeats)
+
+
+def as_before(
+    plan: Forecast, comparison: Comparison, profile: str, *, given: Mapping[str, Any] = {}
+) -> Forecast:
+    """The plan, with the arms and turns of the newest run of this comparison, if there is one.
+
+    A comparison is continued only with the blocks of its kind, and with ``given`` as they were.
+    """
+    infos = (i for _, i in infos_below(records_dir(), f"{COMPARED}{plan.study}"))
+    for info in sorted(infos, key=lambda i: str(i["started_at"]), reverse=True):
+        found = Comparison.from_dict(info["comparison"])
+        asked = comparison.arms if found.fitted else found.arms
+        like = replace(found, arms=asked, seconds=0.0, since="", fitted=False)
+        is_pilot = info["blocks"] == 1
+        if like != comparison or is_pilot or info["profile"] != profile:
+            continue
+        if not given.items() <= info["parameters"].items():
+            continue
+        if not is_of_this_host(info) or not set(asked or found.arms) >= set(found.arms):
+            continue
+        before = {r.parameter: info["parameters"][r.parameter] for r in plan.repeats}
+        arms_s = {
+            arm: seconds * (1 + sum(r.more(arm, before[r.parameter]) for r in plan.repeats))
+            for arm, seconds in plan.arms_s.items()
+            if not found.arms or arm in found.arms
+        }
+        return replace(plan, arms_s=arms_s, repeats=(), before=Before(found.arms, before))
+    return plan
+
+
+def _start_s(record: Record) -> float:
+    began = record.timeline["started_at"].min()
+    if not isinstance(began, datetime):
+        return _NOTEBOOK_S
+    took = began - datetime.fromisoformat(record.info["started_at"])
+    return _NOTEBOOK_S + max(0.0, took.total_seconds())
+
+
+def _newest(
+    study: str, profile: str, arms: Collection[str], given: Mapping[str, Any]
+) -> Record | None:
+    """The newest complete record with times, of those that tell the noise if there is one.
+
+    A comparison that left out arms says nothing of theirs: it counts only where ``arms`` asks for
+    no other.  Nor does a record of other parameters than those ``given``, such as another workload.
+    """
+    records = pl.concat([list_records(study), list_records(f"{COMPARED}{study}")])
+    usable = records.filter(pl.col("profile") == profile, pl.col("status") == "complete").sort(
+        pl.col("blocks_done") >= MINIMUM_BLOCKS, "started_at", descending=True
+    )
+    found = readable_records(usable["path"])
+    alike = (r for r in found if _has_arms(r, arms) and given.items() <= r.parameters.items())
+    return next((record for record in alike if not _timed(record).is_empty()), None)
+
+
+def _has_arms(record: Record, arms: Collection[str]) -> bool:
+    left = set((record.info.get("comparison") or {}).get("arms") or ())
+    return not left or (bool(arms) and left >= set(arms))
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What is measured.
+
+    Attributes:
+        blocks: The blocks of every study, in all.
+        arms: The studies, each with its arms that are left; empty for all of them.
+        block_s: By study, how long a block takes (s), as far as is known.
+        limit_s: By study, the time that it may take (s); empty for any.
+        parameters: By study, those that repeat turns in a block, with their values.
+        left_out: The arms that are not measured, with the time that a block of each takes (s).
+        whole_s: How long as many blocks of everything would take as every guard needs (s).
+
+    """
+
+    blocks: int
+    arms: Mapping[str, tuple[str, ...]]
+    block_s: Mapping[str, float] = field(default_factory=dict)
+    limit_s: Mapping[str, float] = field(default_factory=dict)
+    parameters: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    left_out: tuple[tuple[str, str, float], ...] = ()
+    whole_s: float = 0.0
+
+
+def of_blocks(plans: Sequence[Forecast], blocks: int) -> Fit:
+    """So many blocks of every study, however long they take."""
+    return Fit(
+        blocks=blocks,
+        arms={plan.study: plan.before.arms if plan.before else () for plan in plans},
+        parameters={plan.study: plan.before.parameters if plan.before else {} for plan in plans},
+    )
+
+
+def next_look(fitted: Fit, studies: Collection[str], seconds: float) -> Fit | None:
+    """Half as many blocks more of these studies, or as many as fit; None where no block does."""
+    each_s = sum(fitted.block_s.get(study, 0.0) for study in studies) or math.inf
+    more = int((seconds - len(studies) * _NOTEBOOK_S) / each_s)
+    if more < 1 or fitted.blocks >= MOST_BLOCKS:
+        return None
+    blocks = fitted.blocks + min(more, math.ceil(fitted.blocks / 2))
+    return replace(
+        fitted,
+        blocks=blocks,
+        arms={study: fitted.arms[study] for study in studies},
+        limit_s=dict.fromkeys(studies, seconds),
+    )
+
+
+GOAL_BLOCKS = 9
+"""Blocks that every study is to have, before time goes into more turns or more arms: what every
+guard needs.  Six decide as well, but an interval of six is as wide as they differ."""
+
+
+FIRST_LOOK = 8
+"""Blocks until the first look of a run that goes on until all steps are decided."""
+
+
+def fit(plans: Sequence[Forecast], seconds: float) -> Fit:
+    """As many blocks of every study as fit into ``seconds``; the same number of each.
+
+    Blocks have the turns that suit their costs and variances, or fewer if only so 9 blocks fit.
+    Where 9 do not fit at all, arms are left out until they do: of the study that takes longest the
+    dearest, and of each study the last one only when no other has two.
+    """
+    starts = {plan.study: plan.start_s for plan in plans}
+
+    def takes(blocks: int, costs: Mapping[tuple[str, str], float]) -> float:
+        return sum(starts[study] for study in {s for s, _ in costs}) + blocks * sum(costs.values())
+
+    def arms_with(part: float) -> dict[tuple[str, str], float]:
+        return {(p.study, arm): s for p in plans for arm, s in p.with_turns(part)[0].items()}
+
+    part = next(
+        (p for p in _PARTS if takes(GOAL_BLOCKS, arms_with(p)) <= seconds), _PARTS[-1]
+    )  # of the turns wanted
+    kept = arms_with(part)
+    whole_s = takes(GOAL_BLOCKS, kept)
+    left_out = []
+    settled = {plan.study: plan.before.arms for plan in plans if plan.before is not None}
+    while takes(GOAL_BLOCKS, kept) > seconds and len(kept) > 1:
+        free = [name for name in kept if name[0] not in settled]
+        if not free:
+            break
+        studies = [study for study, _ in kept]
+        _, _, dearest = max(
+            (
+                studies.count(study) > 1,
+                sum(s for (of, _), s in kept.items() if of == study),
+                (kept[study, arm], study, arm),
+            )
+            for study, arm in free
+        )
+        left_out.append((*dearest[1:], kept.pop(dearest[1:])))
+    room = seconds - takes(0, kept)
+    blocks = max(1, min(MOST_BLOCKS, int(room / (sum(kept.values()) or room or 1.0))))
+    costs = {study: sum(kept[n] for n in kept if n[0] == study) for study, _ in kept}
+    return Fit(
+        blocks=blocks,
+        arms=dict.fromkeys(costs, ())
+        | {
+            out: tuple(arm for of, arm in kept if of == out)
+            for out, _, _ in left_out
+            if out in costs
+        }
+        | settled,
+        block_s=costs,
+        limit_s={study: _SPARE * blocks * cost for study, cost in costs.items()},
+        left_out=tuple(left_out),
+        whole_s=whole_s,
+        parameters={plan.study: plan.with_turns(part)[1] for plan in plans if plan.study in costs},
+    )
+
+
+_PARTS = [0.9**n for n in range(30)]
+
+
+_SPARE = 1.25
+
+
+def fit_lines(found: Fit, plans: Sequence[Forecast], minutes: float) -> Iterator[str]:
+    """What is measured in ``minutes``, and what is not, as lines for a terminal."""
+    count = sum(len(plan.arms_s) for plan in plans) - len(found.left_out)
+    arms = f"{count} arm{'s' if count != 1 else ''}"
+    number = f"{found.blocks} block{'s' if found.blocks != 1 else ''}"
+    yield f"{minutes:g} minutes: {number} of {arms}."
+    turns = {s: [f"{n} = {v}" for n, v in p.items()] for s, p in found.parameters.items()}
+    if any(turns.values()):
+        told = "; ".join(
+            f"{study} {', '.join(values)}" for study, values in turns.items() if values
+        )
+        yield f"Turns in a block, by their cost and variance: {told}."
+    if found.left_out:
+        names = "; ".join(f"{study}, {arm} ({s:.3g} s)" for study, arm, s in found.left_out)
+        yield (
+            f"Every guard needs {GOAL_BLOCKS} blocks. Left out, as there is no time for them: "
+            f"{names} in each block. To measure them as well: "
+            f"--minutes {max(math.ceil(found.whole_s / 60), math.floor(minutes) + 1)}."
+        )
+    if found.blocks < MINIMUM_BLOCKS:
+        costs = [plan.start_s + MINIMUM_BLOCKS * plan.block_s for plan in plans]
+        yield (
+            f"That decides nothing: an interval needs {MINIMUM_BLOCKS} blocks, and those of the "
+            f"cheapest study take {rough_duration(min(costs))}."
+        )
+
+
+def _timed(record: Record) -> pl.DataFrame:
+    """The times that a comparison judges."""
+    return record.measured.filter(pl.col("metric").is_in([TIME, CPU]), is_compared(record.info))
+
+
+def _noise(record: Record, case: str | None) -> pl.DataFrame:
+    """How far two equal arms differ from block to block, by step: the median over the arms."""
+    pairs = copied_arms(record)
+    values = round_values(_timed(record))
+    judged = judging(values, place=("step", "case"), baseline=None)
+    values = values.join(judged, on=["step", "case", "metric"], how="semi", maintain_order="left")
+    found = []
+    for baseline, copy in pairs:
+        both = values.filter(pl.col("arm").is_in([baseline, copy]))
+        if both["arm"].n_unique() == 2:
+            found.append(log_ratios(both, baseline=baseline, by=_BY))
+    if not found:
+        return pl.DataFrame(schema=_NOISE)
+    noise = (
+        pl.concat(found)
+        .drop_nulls("log_ratio")
+        .group_by("candidate", "step", "case", maintain_order=True)
+        .agg(sd=pl.col("log_ratio").std())
+        .group_by("step", "case", maintain_order=True)
+        .agg(pl.col("sd").median())
+        .drop_nulls("sd")
+    )
+    if case is not None:
+        noise = noise.filter((pl.col("case") == case) | (pl.col("step") == case))
+    return noise.select(list(_NOISE)).sort("sd")
+
+
+def forecast_lines(
+    comparison: Comparison, plans: Sequence[Forecast], *, blocks: int, margin: float
+) -> Iterator[str]:
+    """The plan as lines for a terminal; ``blocks`` are those of each study."""
+    yield f"Baseline:  {comparison.baseline}"
+    yield f"Candidate: {comparison.candidate}"
+    for plan in plans:
+        yield f"{plan.study}:"
+        yield from (f"  {line}" for line in _of_study(plan, blocks, margin))
+
+
+def _of_study(plan: Forecast, blocks: int, margin: float) -> Iterator[str]:
+    for step, case, sd in plan.noise.head(_MOST_SHOWN).iter_rows():
+        shown = smallest_detectable(sd, blocks)
+        place = f"{step}, {case}" if case else step
+        so_many = "too few for an interval" if shown is None else f"show {100 * shown:.1f} %"
+        needed = blocks_to_detect(margin, sd)
+        wanted = f"{100 * margin:g} % takes "
+        wanted += "more than is reasonable" if needed is None else f"{needed} blocks"
+        took = f", {rough_duration(needed * plan.block_s)}" if needed and plan.block_s else ""
+        yield f"{place}: {blocks} blocks {so_many}; {wanted}{took}"
+    more = plan.noise.height - _MOST_SHOWN
+    if more > 0:
+        yield f"and {more} noisier step{'s' if more > 1 else ''}"
+    if not plan.arms_s:
+        yield "no record of this size tells how long a block takes, or how noisy it is"
+        return
+    took = rough_duration(plan.start_s + blocks * plan.block_s)
+    yield f"{blocks} block{'s' if blocks > 1 else ''} in all, {took} where that record was made"

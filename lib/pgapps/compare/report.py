@@ -1,0 +1,231 @@
+"""The report of a comparison: one HTML file with its charts, its samples and its request in it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import vl_convert
+
+from pgservers.errors import StudyError
+from pgservers.files import write_file
+from pgservers.paths import BOOK
+from pgstudies.charts.effects import effect_chart
+from pgstudies.charts.markup import chart_markup
+from pgstudies.charts.series import block_chart
+from pgstudies.charts.tables import table_html
+from pgstudies.measuring.design import BASELINE, CANDIDATE, SIDES
+from pgstudies.records.writing import parquet_bytes
+from pgstudies.templates import environment
+
+from .measured import CPU, PLACE, TIME, blocks_of, clock_effects
+from .request import Request
+from .result import IS_DECIDED
+from .text import headline, reason
+
+if TYPE_CHECKING:
+    import altair as alt
+
+    from .counted import Counted
+    from .measured import Measured
+    from .result import Result
+
+
+_REQUEST = re.compile(
+    r'<script type="application/json" id="pgstudies-comparison">(.*?)</script>', re.DOTALL
+)
+
+
+def write_report(result: Result, request: Request, text: str, target: Path) -> Path:
+    """Write the report to ``target``, whole or not at all, and return its path.
+
+    Raises SpaceError where it cannot be written.
+    """
+    page = (
+        environment(Path(__file__).parent)
+        .get_template("comparison.html")
+        .render(_parts(result, request, text))
+    )
+    write_file(target, page)
+    return target
+
+
+def request_in(report: Path) -> Request:
+    """The request that a report was made for; raises StudyError for a file that is no report."""
+    try:
+        file = report.expanduser()
+        if file.exists() and not file.is_file():  # a pipe would be waited for
+            raise StudyError(f"{report} is not a file.")
+        found = _REQUEST.search(file.read_text(encoding="utf-8"))
+        values = json.loads(found[1]) if found else None
+    except (OSError, RuntimeError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no report"
+        raise StudyError(f"{str(report)[:200]} cannot be read: {why}.") from None
+    if not isinstance(values, dict):
+        raise StudyError(f"{report} is not a report of `pgstudies compare`.")
+    return Request.from_dict(values)
+
+
+def _parts(result: Result, request: Request, text: str) -> dict[str, Any]:
+    order = [*_moved(result)["study"], *(m.study for m in result.measured)]
+    return {
+        "headline": headline(result),
+        "text": text,
+        "baseline": f"{result.comparison.baseline} ({result.builds[BASELINE]['version_text']})",
+        "candidate": f"{result.comparison.candidate} ({result.builds[CANDIDATE]['version_text']})",
+        "studies": [
+            _study(result, m) for m in sorted(result.measured, key=lambda m: order.index(m.study))
+        ],
+        "guards": result.guards.to_dicts(),
+        "reasons": [
+            {
+                "place": ", ".join(str(p) for p in place if p),
+                "rows": [reason(row) for row in part.iter_rows(named=True)],
+            }
+            for place, part in result.reasons.group_by(*PLACE, maintain_order=True)
+        ],
+        "plans": result.plans.to_dicts(),
+        "rows": [
+            {"place": ", ".join(map(str, place)), "table": table_html(part.select("side", "row"))}
+            for place, part in result.rows.group_by("study", "of", "step", maintain_order=True)
+        ],
+        "counts": _counts(result.counted),
+        "times": table_html(_times(result)),
+        "request": _json(request.as_dict()),
+        "asked": table_html(_asked(request)),
+        "host": table_html(_facts(dict(result.host))),
+        "style": (BOOK / "_static" / "book.css").read_text(encoding="utf-8"),
+        "charts": (BOOK / "_static" / "charts.js").read_text(encoding="utf-8"),
+        "vega": vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace(
+            "</script", "<\\/script"
+        ),
+    }
+
+
+def _study(result: Result, m: Measured) -> dict[str, Any]:
+    effects = result.effects.filter(pl.col("study") == m.study).select(
+        "ratio", "low", "high", "margin", "verdict", "blocks",
+        candidate="of", step=_step(),
+    )  # fmt: skip
+    drawn = effects.drop_nulls("ratio")
+    times = (
+        blocks_of([m], pl.col("metric").is_in([TIME, CPU]))
+        .join(_moved(result).select(*PLACE, "metric", "place"), on=[*PLACE, "metric"])
+        .with_columns(what=pl.format("{}: {}", "of", _step()))
+        .sort("place", "block", "position")
+    )
+    charts = []
+    if drawn.height:
+        charts.append(
+            effect_chart(
+                drawn,
+                description=f"{m.study}: time on the candidate relative to the baseline, by step.",
+            )
+        )
+    charts.append(
+        block_chart(
+            times,
+            y="value",
+            y_title="seconds",
+            step="what",
+            arms=SIDES,
+            description=f"{m.study}: the time of a step in every block, on both sides.",
+        )
+    )
+    return {
+        "name": m.study,
+        "blocks": m.blocks,
+        "charts": [_drawn(chart) for chart in charts],
+        "files": [_download(f"{m.study}-samples.parquet", parquet_bytes(m.samples))]
+        + [
+            _download(f"{m.study}-{number}-record.json", (path / "record.json").read_bytes())
+            for number, path in enumerate(m.paths, start=1)
+        ],
+    }
+
+
+def _moved(result: Result) -> pl.DataFrame:
+    """The effects in the order in which a reader wants them, with that place: what moved most."""
+    order = [IS_DECIDED.not_(), -pl.col("ratio").log().abs().fill_null(0)]
+    return result.effects.sort(order).with_row_index("place")
+
+
+def _step() -> pl.Expr:
+    return pl.when(pl.col("case") == "").then("step").otherwise(pl.format("{}, {}", "step", "case"))
+
+
+def _drawn(chart: alt.LayerChart) -> str:
+    return chart_markup(chart.to_dict())
+
+
+def _times(result: Result) -> pl.DataFrame:
+    study = ["study"] if len(result.measured) > 1 else []
+    clock = clock_effects(result.measured, result.effects)
+    return result.effects.join(clock, on=PLACE, how="left", maintain_order="left").select(
+        *study,
+        arm="of",
+        step=_step(),
+        verdict="verdict",
+        ratio=pl.col("ratio").round(3),
+        low=pl.col("low").round(3),
+        high=pl.col("high").round(3),
+        by=pl.when(pl.col("metric") == CPU).then(pl.lit("CPU")).otherwise(pl.lit("clock")),
+        **{
+            "by the clock": pl.coalesce("clock", "ratio").round(3),
+            "noise, %": (100 * pl.col("noise")).round(1),
+            "blocks": pl.col("blocks"),
+            "baseline, s": pl.col("baseline_median"),
+            "candidate, s": pl.col("candidate_median"),
+        },
+    )
+
+
+def _counts(counted: Counted | None) -> list[str]:
+    """Tables of what was counted, and of the functions that moved."""
+    if counted is None:
+        return []
+    units = counted.units.with_columns(
+        pl.col("baseline", "candidate").round(0), pl.col("ratio").round(4)
+    ).rename({"reason": "not run"})
+    functions = counted.moved.with_columns(pl.col("before", "after", "change").round(0))
+    return [table_html(frame) for frame in (units, functions) if frame.height]
+
+
+def _asked(request: Request) -> pl.DataFrame:
+    rows = {
+        "studies": ", ".join(request.studies),
+        "size": request.profile,
+        "parameters": ", ".join(f"{k} = {v}" for k, v in request.parameters.items()),
+        "arms": ", ".join(request.arms) or "all of the study's own server",
+        "only": request.case or "every step and case",
+        "margin": f"{100 * request.margin:g} %",
+        "instructions": "counted" if request.instructions else "not counted",
+        "judged by": "the clock"
+        if request.clock
+        else "CPU time where it is nearly all of the time",
+        "A/A copy": "yes" if request.copies else "no",
+        "kept on one core": "where the study does" if request.pin else "no",
+    }
+    return pl.DataFrame({"": list(rows), "asked for": list(rows.values())})
+
+
+def _facts(host: dict[str, Any]) -> pl.DataFrame:
+    shown = {k: str(v) for k, v in host.items() if isinstance(v, (str, int, float))}
+    return pl.DataFrame({"": list(shown), "machine": list(shown.values())})
+
+
+def _download(name: str, content: bytes) -> dict[str, Any]:
+    data = base64.b64encode(content).decode("ascii")
+    return {
+        "name": name,
+        "href": f"data:application/octet-stream;base64,{data}",
+        "kb": len(content) / 1e3,
+    }
+
+
+def _json(values: dict[str, Any]) -> str:
+    return json.dumps(values, indent=1, ensure_ascii=False).replace("<", "\\u003c")

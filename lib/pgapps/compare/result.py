@@ -1,0 +1,183 @@
+"""The result of a comparison: everything that its text and its report show, worked out once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from pgservers.errors import StudyError
+from pgstudies.analysis.verdicts import OPEN
+from pgstudies.measuring.design import BASELINE, CANDIDATE
+
+from .guards import check, differing_plans, differing_rows, named, not_compared, step_name
+from .measured import PLACE, compared_effects, reasons
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pgstudies.measuring.design import Comparison
+
+    from .counted import Counted
+    from .measured import Measured
+
+
+@dataclass(frozen=True)
+class Result:
+    """A comparison that was measured.
+
+    Attributes:
+        comparison: What was compared.
+        measured: The studies with at least one finished block.
+        effects: As of ``compared_effects``, ``with_guards``.
+        reasons: As of ``reasons``.
+        guards: As of ``guards.check``.
+        plans: As of ``differing_plans``.
+        rows: As of ``differing_rows``.
+        margin: The declared margin, a fraction.
+        profile: The size of the run.
+        anytime: Whether the intervals are confidence sequences, as it was looked at on the way.
+        counted: Instructions of both sides, where they were asked for.
+        strict: Whether a step that is open keeps the comparison from being decided.
+
+    """
+
+    comparison: Comparison
+    measured: tuple[Measured, ...]
+    effects: pl.DataFrame
+    reasons: pl.DataFrame
+    guards: pl.DataFrame
+    plans: pl.DataFrame
+    rows: pl.DataFrame
+    margin: float
+    profile: str
+    anytime: bool = False
+    counted: Counted | None = None
+    strict: bool = False
+
+    @property
+    def host(self) -> Mapping[str, Any]:
+        """The machine, as in record.json."""
+        return dict(self.measured[0].infos[-1]["host"])
+
+    @property
+    def started_at(self) -> str:
+        """When the first block was begun."""
+        return min(str(info["started_at"]) for m in self.measured for info in m.infos)
+
+    @property
+    def builds(self) -> dict[str, dict[str, Any]]:
+        """What is known of the servers of both sides, by side: version, build, flags."""
+        info = self.measured[0].infos[-1]
+        servers = {BASELINE: info["server"]}
+        servers[CANDIDATE] = info["servers"].get(self.comparison.candidate.server, info["server"])
+        facts = {
+            arm["side"]: info["facts"][arm["name"]]
+            for arm in info["arms"]
+            if arm["name"] in info["facts"]
+        }
+        return {
+            side: facts.get(side, {}) | {k: v for k, v in server.items() if v is not None}
+            for side, server in servers.items()
+        }
+
+
+def result_of(
+    comparison: Comparison,
+    measured: Sequence[Measured],
+    *,
+    case: str | None,
+    margin: float,
+    clock: bool = False,
+    until_decided: bool = False,
+    profile: str,
+    counted: Counted | None = None,
+    strict: bool = False,
+) -> Result:
+    """Work out everything; raises StudyError when no block is finished.
+
+    A run that goes on ``until_decided``, or was continued after a look, is judged by confidence
+    sequences.
+    """
+    finished = tuple(m for m in measured if not m.samples.is_empty())
+    if not finished:
+        raise nothing_measured(measured)
+    anytime = until_decided or any(m.was_looked_at for m in finished)
+    effects = compared_effects(finished, case=case, margin=margin, clock=clock, anytime=anytime)
+    guards = check(finished, effects)
+    return Result(
+        comparison=comparison,
+        measured=finished,
+        effects=with_guards(effects, guards),
+        reasons=reasons(finished, effects),
+        guards=guards,
+        plans=differing_plans(finished),
+        rows=differing_rows(finished),
+        margin=margin,
+        profile=profile,
+        anytime=anytime,
+        counted=counted,
+        strict=strict,
+    )
+
+
+def nothing_measured(measured: Sequence[Measured]) -> StudyError:
+    """The error of a comparison that timed nothing, with what is known of why."""
+    told = not_compared(measured)
+    why = f"  Not compared: {named(told)}." if told else ""
+    return StudyError(f"No block was finished, so there is nothing to compare.{why}")
+
+
+def decisive_failures(guards: pl.DataFrame) -> pl.DataFrame:
+    """The guards that failed and without which a step is not decided; one not looked at is none."""
+    return guards.filter("decisive", pl.col("passed").not_())
+
+
+def with_guards(effects: pl.DataFrame, guards: pl.DataFrame) -> pl.DataFrame:
+    """The effects with the column failed: the guards that failed for the step, or null."""
+    failed = decisive_failures(guards).select("guard", "steps").rows()
+    names = [
+        ", ".join(g for g, steps in failed if steps is None or step_name(place) in steps) or None
+        for place in effects.select(PLACE).rows()
+    ]
+    return effects.with_columns(pl.Series("failed", names, dtype=pl.String()))
+
+
+IS_DECIDED = pl.col("failed").is_null() & ~pl.col("verdict").is_in([*OPEN, "not comparable"])
+"""Whether a step of ``with_guards`` is decided: no guard failed for it, and its verdict is none."""
+
+
+def undecided(result: Result) -> list[str]:
+    """The studies with a step that more blocks would probably decide."""
+    is_open = (
+        pl.col("failed").is_null()
+        & pl.col("verdict").is_in(OPEN)
+        & pl.col("blocks_needed").is_not_null()
+    )
+    return result.effects.filter(is_open)["study"].unique(maintain_order=True).to_list()
+
+
+def is_hidden(*, strict: bool = False) -> pl.Expr:
+    """Whether a step of ``with_guards`` has an interval that is wider than the margin asks for.
+
+    Nothing was found there, and the interval says what there may yet be; ``strict`` lets no step
+    go with that.
+    """
+    is_open = pl.col("failed").is_null() & pl.col("verdict").is_in(OPEN)
+    return is_open & pl.col("low").is_not_null() & pl.lit(not strict)
+
+
+def exit_code(effects: pl.DataFrame, *, strict: bool = False) -> int:
+    """0: nothing was found to be slower; 1: something was; 2: it could not be decided.
+
+    ``effects`` are those of ``with_guards``: a step for which a guard failed, or that has no
+    interval, is not decided, and one that is slower counts whatever is not decided of the others.
+    Not decided is also a comparison in which no step is, and with ``strict`` one with any step
+    that is open.
+    """
+    decided = effects.filter(IS_DECIDED)
+    if "slower" in decided["verdict"]:
+        return 1
+    hidden = effects.filter(is_hidden(strict=strict))
+    return 0 if decided.height and decided.height + hidden.height == effects.height else 2

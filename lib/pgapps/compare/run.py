@@ -1,0 +1,304 @@
+"""Measuring a comparison: the notebooks of the studies, each with both servers in its blocks."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pgservers.errors import NotebookError, StudyError
+from pgservers.files import temporary_directory
+from pgservers.servers.instance import place_for_states
+from pgstudies.orders import Orders, Replies
+from pgstudies.rooms import rooms
+
+from ..execution.run import run_study
+from ..workload.counting import statement_units
+from .counted import counted
+from .measured import read_measured
+from .plan import (
+    FIRST_LOOK,
+    REPORT_S,
+    as_before,
+    fit,
+    fit_lines,
+    forecast_lines,
+    forecast_of,
+    next_look,
+    of_blocks,
+)
+from .result import IS_DECIDED, nothing_measured, result_of, undecided
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from .counted import Counted
+    from .measured import Measured
+    from .plan import Fit, Forecast
+    from .request import Request
+    from .result import Result
+
+
+DEFAULT_MINUTES = 10.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a comparison has measured.
+
+    Attributes:
+        measured: The studies with blocks, finished ones of earlier runs among them.
+        counts: Instructions of both sides, where they were asked for.
+        failures: The studies that could not be compared.
+        interrupted: Whether Ctrl-C ended it.
+
+    """
+
+    measured: tuple[Measured, ...]
+    counts: Counted | None
+    failures: tuple[str, ...]
+    interrupted: bool
+
+
+def compared(
+    request: Request,
+    *,
+    only_plan: bool = False,
+    fresh: bool = False,
+    tell: Callable[[str], None],
+    warn: Callable[[str], None],
+) -> Outcome | None:
+    """Plan a comparison, measure it, and look at it on the way where it goes on until decided.
+
+    ``tell`` gets the lines of the plan and of each look, ``warn`` why a study cannot be compared,
+    as soon as that is known.  With ``only_plan`` nothing else is done and None returned; with
+    ``fresh`` only what is measured now counts.
+    """
+    measured: dict[str, Measured] = {}
+    failures: list[str] = []
+
+    def failed(study: str, error: StudyError) -> None:
+        warn(f"{study}: {error}")
+        failures.append(study)
+
+    counts = None
+    began = time.monotonic()
+    since = datetime.now(UTC).isoformat() if fresh else ""
+    interrupted = False
+    try:
+        if request.instructions and not only_plan:
+            counts = _counts(request)
+        with _states() as states:
+            measures = partial(
+                measured_blocks,
+                request,
+                since=since,
+                failed=failed,
+                fresh=Orders.given().fresh,
+                states=states,
+            )
+            spent = time.monotonic() - began
+            look: Fit | None = _planned(
+                request, measures, spent, only_plan=only_plan, since=since, tell=tell
+            )
+            if only_plan:
+                return None
+            while look is not None:
+                for found in measures(look):
+                    measured[found.study] = found
+                left_s = 60 * (request.minutes or DEFAULT_MINUTES) - (time.monotonic() - began)
+                look = _next(request, list(measured.values()), look, left_s, tell)
+    except KeyboardInterrupt:
+        interrupted = True
+    return Outcome(tuple(measured.values()), counts, tuple(failures), interrupted)
+
+
+@contextmanager
+def _states() -> Iterator[str]:
+    """Where the looks at a study leave each other its prepared states; empty where they cannot."""
+    try:
+        place = place_for_states()
+    except StudyError:  # the first block will say it, if it needs one
+        yield ""
+        return
+    try:
+        yield str(place.snapshots)
+    finally:
+        place.remove()
+
+
+def result_for(
+    request: Request, measured: Iterable[Measured], counts: Counted | None = None
+) -> Result:
+    """What was measured, judged as the request asks for; errors as of ``result_of``."""
+    return result_of(
+        request.comparison,
+        tuple(measured),
+        case=request.case,
+        margin=request.margin,
+        clock=request.clock,
+        strict=request.strict,
+        until_decided=request.until_decided,
+        profile=request.profile,
+        counted=counts,
+    )
+
+
+def _counts(request: Request) -> Counted:
+    """The instructions, in at most half of the time."""
+    wanted = [
+        unit
+        for study in request.studies
+        if study in rooms("workload")
+        for unit in statement_units(study, request.baseline.server, request.parameters)
+        if (request.case or "") in unit.name
+    ]
+    if request.blocks is not None and request.minutes is None:
+        return counted(request, wanted or None)
+    seconds = 60 * (request.minutes or DEFAULT_MINUTES) / 2
+    return counted(request, wanted or None, seconds=seconds)
+
+
+def _planned(
+    request: Request,
+    measures: Callable[[Fit], Iterator[Measured]],
+    spent_s: float,
+    *,
+    only_plan: bool,
+    since: str,
+    tell: Callable[[str], None],
+) -> Fit:
+    """Tell the plan, of what is left after ``spent_s``.
+
+    Where no record tells how long a block takes, ``measures`` measures one first.
+    """
+
+    def forecasts(studies: Iterable[str]) -> list[Forecast]:
+        found = [
+            forecast_of(
+                study,
+                request.comparison,
+                profile=request.profile,
+                case=request.case,
+                given=request.parameters,
+            )
+            for study in studies
+        ]
+        if since:
+            return found
+        return [
+            as_before(plan, request.comparison, request.profile, given=request.parameters)
+            for plan in found
+        ]
+
+    began = time.monotonic()
+    plans = forecasts(request.studies)
+    unknown = [plan for plan in plans if not plan.arms_s]
+    if request.blocks is None and unknown and not only_plan:
+        names = ", ".join(plan.study for plan in unknown)
+        tell(f"No record says how long a block takes; one is measured first, of {names}.")
+        looks = list(measures(of_blocks(unknown, 1)))
+        looked_at = {plan.study for plan in unknown}
+        plans = [
+            plan.with_states_kept() if plan.study in looked_at else plan
+            for plan in forecasts(request.studies)
+            if plan.arms_s
+        ]
+        if looks and not plans:
+            raise nothing_measured(looks)
+    minutes = request.minutes or DEFAULT_MINUTES
+    if request.blocks is not None:
+        fitted = of_blocks(plans, request.blocks)
+    else:
+        fitted = fit(plans, 60 * minutes - REPORT_S - spent_s - (time.monotonic() - began))
+    for line in forecast_lines(
+        request.comparison, plans, blocks=fitted.blocks, margin=request.margin
+    ):
+        tell(line)
+    if request.blocks is None and any(plan.arms_s for plan in plans):
+        for line in fit_lines(fitted, plans, minutes):
+            tell(line)
+    if request.blocks is None and only_plan and unknown:
+        tell("Without --plan one block of these is measured first, and the plan made from it.")
+    tell("")
+    if request.until_decided:
+        fitted = replace(fitted, blocks=min(fitted.blocks, FIRST_LOOK))
+    return fitted
+
+
+def _next(
+    request: Request,
+    measured: list[Measured],
+    look: Fit,
+    left_s: float,
+    tell: Callable[[str], None],
+) -> Fit | None:
+    """What to measure before the next look; None where this one was the last."""
+    if not request.until_decided:
+        return None
+    result = result_for(request, measured)
+    still = undecided(result)
+    decided = result.effects.filter(IS_DECIDED).height
+    tell(f"{look.blocks} blocks: {decided} of {result.effects.height} steps are decided.")
+    return next_look(look, still, left_s) if still else None
+
+
+def measured_blocks(
+    request: Request,
+    fitted: Fit,
+    *,
+    since: str = "",
+    failed: Callable[[str, StudyError], None] | None = None,
+    fresh: bool = False,
+    states: str = "",
+) -> Iterator[Measured]:
+    """Measure every study of ``fitted`` in turn and give its blocks, also those of earlier runs.
+
+    Blocks from before ``since`` (UTC) do not count; with ``fresh`` no record is continued.
+    ``states`` is the directory in which runs leave each other prepared states, or empty.
+    After Ctrl-C the blocks that are finished are given as well, and then KeyboardInterrupt raised.
+    A study that cannot be compared is told to ``failed``, and the others go on; without it, and
+    where the others would meet the same (a server, a disk), the error is raised.
+    """
+    for study, arms in fitted.arms.items():
+        comparison = replace(
+            request.comparison,
+            arms=arms or request.comparison.arms,
+            seconds=fitted.limit_s.get(study, 0.0),
+            since=since,
+            fitted=bool(arms),
+        )
+        parameters = dict(fitted.parameters.get(study, {})) | dict(request.parameters)
+        interrupted = False
+        with temporary_directory() as scratch:
+            replies = scratch / "replies"
+            replies.mkdir()
+            try:
+                done = run_study(
+                    study,
+                    profile=request.profile,
+                    fresh=fresh,
+                    server=request.baseline.server,
+                    parameters=parameters | {"blocks": fitted.blocks},
+                    comparison=comparison.as_dict(),
+                    states={"directory": states, "code": ""} if states else None,
+                    replies=replies,
+                    output=scratch / f"{study}.ipynb",
+                )
+                if done.record is None:
+                    raise StudyError(f"The notebook of {study} measures nothing to compare.")
+            except KeyboardInterrupt:
+                interrupted = True
+            except StudyError as error:
+                if failed is None or type(error) not in {StudyError, NotebookError}:
+                    raise
+                failed(study, error)
+                continue
+            mark = Replies(replies).fingerprint
+        if mark is not None:
+            yield read_measured(study, mark, since)
+        if interrupted:
+            raise KeyboardInterrupt

@@ -1,0 +1,322 @@
+"""A comparison as plain text of at most 72 ASCII columns, fit for a mailing list."""
+
+from __future__ import annotations
+
+import textwrap
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from pgservers.terminal import printable
+from pgstudies.measuring.design import BASELINE, CANDIDATE
+from pgstudies.records.reading import built_with
+
+from .guards import named, not_compared
+from .measured import CPU, PLACE
+from .result import IS_DECIDED, decisive_failures, exit_code, is_hidden
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from .counted import Counted
+    from .measured import Measured
+    from .result import Result
+
+
+COLUMNS = 72
+
+
+_ASCII = str.maketrans({"−": "-", "–": "-", "×": "x", "µ": "u", "…": "...", "±": "+/-"})
+
+
+_MOST_REASONS = 4
+
+
+_MOST_STEPS = 12
+
+
+def as_text(result: Result, command: str = "", *, full: bool = False) -> str:
+    """The summary: verdict, sides, the steps that moved, reasons, and guards that failed.
+
+    ``command`` is repeated in it.  With ``full`` every step and guard is in it, and the method.
+    """
+    parts = [
+        _wrapped(headline(result), 0),
+        _who(result, command),
+        _times(result, full=full),
+        _left_out(result),
+        _why(result),
+        _rows(result.rows),
+        _instructions(result.counted),
+        _guards(result.guards, full=full),
+        _how(result) if full else [],
+    ]
+    text = "\n\n".join("\n".join(map(printable, part)) for part in parts if part)
+    return text.translate(_ASCII).encode("ascii", "replace").decode()
+
+
+def headline(result: Result) -> str:
+    """The answer in one sentence."""
+    effects = result.effects
+    count = effects.height
+    decided = effects.filter(IS_DECIDED)
+    slower, faster = (decided.filter(pl.col("verdict") == v).height for v in ("slower", "faster"))
+    left = count - decided.height
+    steps = f"{count} step{'s' if count != 1 else ''}"
+    said = f"{slower} of {steps} slower, {faster} faster"
+    margin = f"{100 * result.margin:g} %"
+    code = exit_code(effects, strict=result.strict)
+    if code == 0 and not left:
+        return f"No regression: {said}, the others equivalent within {margin}."
+    if code == 0:
+        alike = decided.height - slower - faster
+        hidden = _half_widths(effects.filter(is_hidden()))
+        return (
+            f"No regression found: {said}, {alike} equivalent within {margin}; {left} known no "
+            f"better than within {min(hidden):.1f} to {max(hidden):.1f} %."
+        )
+    if left:
+        said += f", {left} not decided"
+    if code == 1:
+        return f"REGRESSION: {said}."
+    failed = decisive_failures(result.guards)["guard"].to_list()
+    why = f", because a guard failed ({', '.join(failed)})" if failed else ""
+    return f"Not decided{why}: {said}."
+
+
+def noise(effects: pl.DataFrame) -> str | None:
+    """The half-width of the intervals, median and worst; None where no step has an interval."""
+    percent = _half_widths(effects)
+    if not percent:
+        return None
+    return f"CI half-width: median {median(percent):.1f} %, worst {max(percent):.1f} %."
+
+
+def _half_widths(effects: pl.DataFrame) -> list[float]:
+    """The half-widths of the intervals there are (%)."""
+    half = ((pl.col("high") / pl.col("low")).log() / 2).exp() - 1
+    return effects.select(100 * half).to_series().drop_nulls().drop_nans().to_list()
+
+
+def _who(result: Result, command: str) -> list[str]:
+    host = result.host
+    rows = {
+        "Baseline:": _side(result, BASELINE),
+        "Candidate:": _side(result, CANDIDATE),
+        "Host:": f"{host.get('hostname')}, {host.get('cpu_model')}, {host.get('kernel')}",
+        "Measured:": f"{result.started_at[:16].replace('T', ' ')} UTC, size {result.profile}; "
+        + ", ".join(
+            f"{m.study} {m.blocks} block{'s' if m.blocks > 1 else ''}" for m in result.measured
+        ),
+    } | ({"Command:": command} if command else {})
+    return [line for name, value in rows.items() for line in _wrapped(f"{name:11}{value}", 11)]
+
+
+def _side(result: Result, name: str) -> str:
+    """A side with its version, and how it was built, as far as that can be seen."""
+    build = result.builds[name]
+    parts = [
+        build["version_text"],
+        f"commit {build['revision']}" if build.get("revision") else "",
+        built_with(build) or "",
+        "with assertions" if build.get("assertions") == "on" else "",
+    ]
+    return f"{getattr(result.comparison, name)} ({', '.join(filter(None, parts))})"
+
+
+def _times(result: Result, *, full: bool) -> list[str]:
+    effects = result.effects
+    is_shown = pl.lit(full) | ~IS_DECIDED | (pl.col("verdict") != "equivalent")
+    shown = effects.filter(is_shown)
+    if not full:
+        # Those that differ before those that are open, and of either the largest first.
+        order = [IS_DECIDED.not_(), -pl.col("ratio").log().abs().fill_null(0)]
+        top = shown.sort(order).head(_MOST_STEPS)
+        shown = shown.join(top, on=PLACE, how="semi", maintain_order="left")
+    decided = shown.filter(IS_DECIDED) if not full else shown
+    lines = []
+    if decided.height:
+        lines = [
+            "Time on the candidate, baseline = 1, with its 95 % interval:",
+            *_steps(decided, result.measured),
+        ]
+    if shown.height > decided.height:
+        lines += [""] if lines else []
+        lines += ["Not decided:", *_steps(shown.filter(IS_DECIDED.not_()), result.measured)]
+    told = [_others(result), noise(effects)]
+    by_cpu = effects.filter(pl.col("metric") == CPU).height
+    if by_cpu:
+        told.append(f"CPU time judges {by_cpu} of {effects.height} steps.")
+    if result.anytime:
+        told.append("Intervals hold however often the blocks were looked at.")
+    left = effects.filter(is_shown).height - shown.height
+    if left:
+        told.insert(0, f"{left} more are in the report.")
+    return [*lines, *([""] if lines else []), *_wrapped(" ".join(filter(None, told)), 0)]
+
+
+def _left_out(result: Result) -> list[str]:
+    told = not_compared(result.measured)
+    return _wrapped(f"Not compared: {named(told)}.", 0) if told else []
+
+
+def _steps(effects: pl.DataFrame, measured: Sequence[Measured]) -> list[str]:
+    """Each step with its figures, below its study and arm, and what the arm is."""
+    lines = []
+    arms = {
+        (m.study, arm["of"]): arm["description"] for m in measured for arm in m.infos[-1]["arms"]
+    }
+    for (study, of), part in effects.group_by("study", "of", maintain_order=True):
+        what = arms.get((study, of), "").rstrip(".")
+        lines += ["", *_wrapped(f"{study}, {of}{': ' if what else ''}{what}", 2)]
+        for row in part.iter_rows(named=True):
+            step = f"{row['step']}, {row['case']}" if row["case"] else row["step"]
+            figures = f"{_figures(row)}  {_verdict(row)}"
+            name = f"  {step}"
+            if len(name) + len(figures) >= COLUMNS:
+                lines += _wrapped(name, 4)
+                name = ""
+            lines.append(f"{name:{COLUMNS - len(figures)}}{figures}".rstrip())
+    return lines
+
+
+def _others(result: Result) -> str:
+    """How little the steps moved that did not."""
+    alike = result.effects.filter(IS_DECIDED, pl.col("verdict") == "equivalent")
+    if alike.is_empty():
+        return ""
+    furthest = alike.select(pl.max_horizontal(pl.col("high"), 1 / pl.col("low")).max()).item()
+    what = "Nothing" if alike.height == result.effects.height else "Nothing else that is decided"
+    return f"{what} moved by more than {100 * (furthest - 1):.1f} %."
+
+
+def _figures(row: Mapping[str, Any]) -> str:
+    if row["ratio"] is None:
+        return f"{'':22}"
+    ratio = _ratio(row["ratio"])
+    if row["low"] is None:
+        return f"{ratio}{'':17}"
+    interval = f"({_ratio(row['low'])} to {_ratio(row['high'])})"
+    return f"{ratio} {interval:>16}"
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.3f}" if value < 10 else f"{value:#.4g}".rstrip(".")
+
+
+def _verdict(row: Mapping[str, Any]) -> str:
+    if row["failed"]:
+        return f"{'not decided':15}"
+    if row["verdict"] != "inconclusive":
+        return f"{row['verdict']:15}"
+    more = f", +{row['blocks_needed'] - row['blocks']}" if row["blocks_needed"] else ""
+    return f"{'open' + more:15}"
+
+
+def _why(result: Result) -> list[str]:
+    if result.reasons.is_empty() and result.plans.is_empty():
+        return []
+    lines = ["What changed with it, largest change first:"]
+    for place, part in result.reasons.group_by(*PLACE, maintain_order=True):
+        lines += ["", *_wrapped(", ".join(str(p) for p in place if p), 2)]
+        shown = part.head(_MOST_REASONS)
+        for row in shown.iter_rows(named=True):
+            lines += _wrapped(f"  {reason(row)}", 6)
+        if part.height > shown.height:
+            lines.append(f"  and {part.height - shown.height} more in the report")
+    if result.plans.height:
+        places = result.plans.select("study", "of", "step").iter_rows()
+        lines += ["", *_wrapped(f"Plans that differ: {named([*map(', '.join, places)])}.", 2)]
+    return lines
+
+
+def _rows(rows: pl.DataFrame) -> list[str]:
+    """The rows that only one side gives."""
+    lines = []
+    for place, part in rows.group_by("study", "of", "step", maintain_order=True):
+        lines += _wrapped(f"Rows that only one side gives, {', '.join(map(str, place))}:", 2)
+        lines += [f"  {side:10}{row}"[:COLUMNS] for side, row in part.select("side", "row").rows()]
+    return lines
+
+
+def reason(row: Mapping[str, Any]) -> str:
+    """One line on what changed: seconds with their part of the difference, counters as a factor."""
+    if row["share"] is not None:
+        before, after = seconds(row["baseline"], row["candidate"])
+        return f"{row['metric']}: {before} -> {after}, {100 * row['share']:.0f} % of the difference"
+    before, after = f"{row['baseline']:.4g}", f"{row['candidate']:.4g}"
+    told = f"{row['metric']}: {before} -> {after} {row['unit']}"
+    if row["low"] is None:
+        return told
+    low, high = f"{row['low']:.3g}", f"{row['high']:.3g}"
+    return f"{told}, {low} times" if low == high else f"{told}, {low} to {high} times"
+
+
+def seconds(before: float, after: float) -> tuple[str, str]:
+    """Two times in the unit that fits the longer of them, the unit with the second."""
+    longest = max(abs(before), abs(after))
+    unit, factor = next(
+        ((unit, factor) for unit, factor in _UNITS if longest * factor >= 1), _UNITS[-1]
+    )
+    return f"{before * factor:.3g}", f"{after * factor:.3g} {unit}"
+
+
+_UNITS = (("s", 1.0), ("ms", 1e3), ("µs", 1e6), ("ns", 1e9))
+
+
+def _instructions(counted: Counted | None) -> list[str]:
+    if counted is None or counted.units.is_empty():
+        return []
+    done = counted.units.filter(pl.col("reason").is_null())
+    lines = ["Instructions for one unit of work, counted in a lone backend:"]
+    for row in done.iter_rows(named=True):
+        figures = f"{row['baseline']:,.0f} -> {row['candidate']:,.0f}  {row['ratio']:7.4f}"
+        unit, width = row["unit"], COLUMNS - len(figures) - 3
+        if len(unit) > width:
+            lines += _wrapped(f"  {unit}", 4)
+            unit = ""
+        lines.append(f"  {unit:{width}} {figures}")
+        parts = counted.moved.filter(unit=row["unit"])
+        if parts.height:
+            changes = (f"{r['function']} {r['change']:+,.0f}" for r in parts.iter_rows(named=True))
+            lines += _wrapped(f"    changed most: {', '.join(changes)}", 6)
+    for reason, part in counted.units.drop_nulls("reason").group_by("reason", maintain_order=True):
+        lines += _wrapped(f"  not run ({', '.join(part['unit'])}): {reason[0]}", 4)
+    return lines
+
+
+def _guards(guards: pl.DataFrame, *, full: bool) -> list[str]:
+    passed = guards.filter(pl.col("passed"))
+    names = f" ({', '.join(passed['guard'])})" if full else ""
+    unlooked = guards["passed"].null_count()
+    others = f", {unlooked} not checked" if unlooked else ""
+    lines = _wrapped(f"Guards: {passed.height} of {guards.height} passed{names}{others}.", 2)
+    for row in guards.filter(~pl.col("passed")).iter_rows(named=True):
+        lines += _wrapped(f"  FAILED {row['guard']}: {row['sentence']}", 4)
+    for row in guards.filter(pl.col("passed").is_null()).iter_rows(named=True) if full else ():
+        lines += _wrapped(f"  not checked, {row['guard']}: {row['sentence']}", 4)
+    return lines
+
+
+def _how(result: Result) -> list[str]:
+    copies = "with a second copy of the baseline, " if result.comparison.copies else ""
+    if result.anytime:
+        intervals, family = "confidence sequences", "Holm's correction"
+    else:
+        intervals, family = "exact (signed-rank)", "joint sign flips"
+    return _wrapped(
+        f"Each block runs every arm on both servers from restored state, in random order, {copies}"
+        f"and gives one ratio of times per step: of CPU time if the baseline spends at least nine "
+        f"tenths of its time on the processor, else of wall time. Estimates are Hodges-Lehmann, "
+        f"intervals {intervals}; slower and faster mean past {100 * result.margin:g} %, "
+        f"and evident among all {result.effects.height} by {family}. 'open, +n': n more "
+        f"blocks would probably decide it.",
+        0,
+    )
+
+
+def _wrapped(text: str, indent: int) -> list[str]:
+    return textwrap.wrap(
+        text.translate(_ASCII), COLUMNS, subsequent_indent=" " * indent, break_on_hyphens=False
+    )

@@ -1,0 +1,133 @@
+"""Units of work: the SQL that does a number of them, and what has to be there before."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from pgservers.errors import StudyError
+from pgstudies.rooms import rooms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from pgservers.servers.serve import Server
+
+
+@dataclass(frozen=True)
+class Unit:
+    """So much work of one kind that a backend can do alone.
+
+    Attributes:
+        name: What the pages call it, such as ``one function created``.
+        statements: SQL that does it ``current_setting('pgstudies.n')`` times.
+        sizes: Two such numbers; what a unit costs is the difference between them.
+        prepare: SQL that is run before, in a session of its own, in which
+            ``current_setting('pgstudies.sizes')`` is an array of both sizes.
+        inside: Instead of a difference: only what the first of these functions executes, without
+            what the others do within it.
+        without: What these functions execute is left out.
+        settings: Server settings.
+        extension: One of our extensions that it needs.
+        locale: A locale of the C library that it needs.
+        of: How many of what it is named for are done each time.
+        study: The study whose work it is.
+        varies: Whether it is counted with open transactions as well.
+        open_transactions: So many prepared transactions are open, with an XID each.
+        subtransactions: So many has each of them, with an XID each, too.
+        load: What loads tables into a server's database before ``prepare`` is run.
+        loaded: A checksum of what it loads.
+        query: Of a workload's statement, the statement itself, of which there may be a plan.
+        unprivileged: Whether a role without rights loads and prepares it.
+
+    """
+
+    name: str
+    statements: tuple[str, ...]
+    sizes: tuple[int, int] = (100, 300)
+    prepare: tuple[str, ...] = ()
+    inside: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    extension: str | None = None
+    locale: str = ""
+    of: int = 1
+    study: str = ""
+    varies: bool = False
+    open_transactions: int = 0
+    subtransactions: int = 0
+    load: Callable[[Server], None] | None = field(default=None, compare=False)
+    loaded: str = ""
+    query: str = field(default="", compare=False)
+    unprivileged: bool = False
+
+    def __post_init__(self) -> None:
+        small, large = self.sizes
+        if not 0 < small < large:
+            raise StudyError(f"The sizes of {self.name!r} must be two numbers, the smaller first.")
+
+    @property
+    def script(self) -> str:
+        """What a single-user backend reads: one statement a line."""
+        return "".join(f"{' '.join(text.split())}\n" for text in self.statements)
+
+    @property
+    def runs(self) -> int:
+        """How often a backend is run to count it once."""
+        return 1 if self.inside else 2
+
+    @property
+    def state(self) -> str:
+        """A name for what has to be there before, the same for units that need the same."""
+        sizes = self.sizes if self.prepare else ()
+        role = ["unprivileged"] if self.unprivileged else []
+        return repr((self.prepare, sizes, self.extension, self._holders, self.loaded, *role))
+
+    @property
+    def _holders(self) -> tuple[int, int]:
+        return self.open_transactions, self.subtransactions
+
+    def with_open(self, transactions: int, subtransactions: int = 0) -> Unit:
+        """The same unit while so many transactions are open."""
+        return replace(self, open_transactions=transactions, subtransactions=subtransactions)
+
+    def what_counts(self) -> list[Any]:
+        """All that a count depends on, in the types of JSON."""
+        work = [self.script, self.sizes, self.prepare, self.inside]
+        more = [x for x in (self.of, self.without, self.loaded) if x not in {1, (), ""}]
+        return [*work, dict(self.settings), self.extension, *self._holders, *more]
+
+
+@functools.cache
+def units(study: str | None = None) -> tuple[Unit, ...]:
+    """The units of every ``units.toml``, in the order of the book; of one study, or of all."""
+    return tuple(
+        Unit(study=name, **words)
+        for name, room in rooms().items()
+        if study in {None, name}
+        for table in room.read("units.toml").get("unit", [])
+        for words in _spelled_out(table)
+    )
+
+
+def _spelled_out(table: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The tables that one stands for; what is replaced may be fields of a unit, too."""
+    each, others = table.pop("each", {"": [""]}), table.pop("with", {"": [""]})
+    for values in zip(*each.values(), strict=True):
+        for more in itertools.product(*others.values()):
+            words = dict(zip([*each, *others], [*values, *more], strict=True))
+            own = {n: words[n] for n in ("of", "extension", "locale") if words.get(n)}
+            yield _replaced(table, words) | own
+
+
+def _replaced(value: Any, words: Mapping[str, object]) -> Any:
+    if isinstance(value, dict):
+        return {name: _replaced(inner, words) for name, inner in value.items()}
+    if isinstance(value, list):
+        return tuple(_replaced(inner, words) for inner in value)
+    if isinstance(value, str):
+        for name, word in words.items():
+            value = value.replace(f"<{name}>", str(word))
+    return value

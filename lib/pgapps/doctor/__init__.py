@@ -1,0 +1,1 @@
+"""What there is and what it can do: studies, records, servers, this machine."""

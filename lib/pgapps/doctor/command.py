@@ -1,0 +1,143 @@
+"""The commands ``doctor``, ``studies``, ``records`` and ``servers``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from pgservers.terminal import say
+from pgstudies.options import SERVER_HELP
+from pgstudies.orders import Orders
+
+commands = typer.Typer()
+
+
+@commands.command(short_help="Check what this machine and a server can do.")
+def doctor(
+    server: Annotated[str | None, typer.Option(metavar="SERVER", help=SERVER_HELP)] = None,
+) -> None:
+    """Check this machine and a server: what will run, what will not, and why.
+
+    The last lines about the server say for each study how many of its claims a
+    quick run can judge there.
+
+    \b
+    Examples:
+      pgstudies doctor
+      pgstudies doctor --server postgresql://me@db.example/postgres
+    A line begins with "ok", with "--" if something will be left out, or with "NO"
+    if no study can run, in which case the exit code is not 0.
+    """  # noqa: D301
+    from ..doctor.doctor import examine, exit_code
+
+    checks = []
+    for check in examine(server, otherwise=Orders.given().server_for(server)):
+        checks.append(check)
+        typer.echo(check.line)
+    raise typer.Exit(exit_code(checks))
+
+
+@commands.command(short_help="List the studies, or the parameters of one.")
+def studies(
+    study: Annotated[str | None, typer.Argument(metavar="[STUDY]", show_default=False)] = None,
+) -> None:
+    """List the studies, or the parameters of one, with their values in each profile.
+
+    \b
+    Examples:
+      pgstudies studies
+      pgstudies studies STUDY
+    """  # noqa: D301  (a backspace tells the help not to rewrap)
+    from . import listing
+
+    typer.echo(listing.studies() if study is None else listing.parameters(study))
+
+
+@commands.command(short_help="List the records.")
+def records(
+    study: Annotated[str | None, typer.Argument(metavar="[STUDY]", show_default=False)] = None,
+) -> None:
+    """List your records and those that come with the project, oldest first.
+
+    \b
+    Examples:
+      pgstudies records
+      pgstudies records STUDY
+    The second line of each entry is the record's directory, for --replay.
+    """  # noqa: D301
+    from . import listing
+
+    typer.echo(listing.records(study))
+
+
+_servers = typer.Typer()
+commands.add_typer(
+    _servers,
+    name="servers",
+    short_help="List or fetch PostgreSQL releases to run on.",
+    invoke_without_command=True,
+)
+
+
+@_servers.callback()
+def servers(context: typer.Context) -> None:
+    """List the PostgreSQL releases that --server accepts, and which are in the cache.
+
+    A run fetches a release that it needs with Maven (mvn), verifies it against
+    data/releases.toml, and keeps it.  Fetch ahead if there will be no network.
+
+    \b
+    Examples:
+      pgstudies servers
+      pgstudies servers fetch 9.3 9.6
+      pgstudies servers fetch all
+      pgstudies servers update
+      pgstudies run STUDY --server 9.6
+    """  # noqa: D301
+    if context.invoked_subcommand is None:
+        from . import listing
+
+        typer.echo(listing.servers())
+
+
+@_servers.command("fetch", short_help="Fetch releases into the cache.")
+def fetch_releases(
+    names: Annotated[list[str], typer.Argument(metavar="RELEASE|all", show_default=False)],
+) -> None:
+    """Fetch releases into the cache, whose place $PGSTUDIES_CACHE can change.
+
+    Releases in the cache are not fetched again.
+
+    \b
+    Examples:
+      pgstudies servers fetch 9.3 9.6
+      pgstudies servers fetch all
+    """  # noqa: D301
+    from pgservers.programs.fetching import fetch
+    from pgservers.programs.releases import find_release, releases
+
+    wanted = releases() if names == ["all"] else [find_release(name) for name in names]
+    for release in wanted:
+        try:
+            typer.echo(f"{release.name}: {fetch(release.name)}")
+        except KeyboardInterrupt:
+            say(f"interrupted; {release.name} was not fetched: run it again.")
+            raise typer.Exit(130) from None
+
+
+@_servers.command("update", short_help="Look for newer minor versions.")
+def update() -> None:
+    """Look for newer minor versions of the releases, and write them into data/releases.toml.
+
+    Maven (mvn) fetches each jar that is new, for its size and checksum.  Start a new one before
+    it is committed: pytest tests/programs/test_releases.py -k NAME.
+
+    \b
+    Example:
+      pgstudies servers update
+    """  # noqa: D301
+    from pgservers.programs.updating import update_releases
+
+    for sentence in update_releases():
+        typer.echo(sentence)

@@ -1,0 +1,180 @@
+"""Executed notebooks: where one stopped and why, and what is taken out before it is kept."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import markupsafe
+from click import unstyle
+
+from pgservers import errors
+from pgservers.addresses import Address
+from pgservers.errors import StudyError
+from pgservers.paths import STUDIES
+from pgstudies.records.reading import Record, read_record
+from pgstudies.rooms import rooms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from papermill import PapermillExecutionError
+
+
+Document = dict[str, Any]
+"""A notebook as its JSON has it."""
+
+
+HIDDEN = "********"
+
+
+_COMMON = {"password", "postgres", "pgstudies"}
+
+
+_MARKER = "papermill-error-cell-tag"  # cells that papermill adds to a failed notebook
+
+
+def last_place(document: Document) -> str:
+    """The cell that was being executed when the kernel ended, in words."""
+    started = [
+        index
+        for index, cell in enumerate(_cells(document))
+        if cell["cell_type"] == "code" and cell["metadata"].get("papermill", {}).get("start_time")
+    ]
+    return _place(document, started[-1]) if started else "its first cell"
+
+
+def error_of(
+    document: Document, stopped: PapermillExecutionError, hide: Callable[[Any], Any]
+) -> BaseException:
+    """The error a notebook stopped with, as an exception of this process, without secrets.
+
+    One of ``pgservers.errors`` keeps its class, and so does KeyboardInterrupt; any other is a
+    NotebookError that begins with the cell.
+    """
+    name, sentence = stopped.ename, " ".join(hide(stopped.evalue).split())
+    if name in {KeyboardInterrupt.__name__, errors.Interrupted.__name__}:
+        return KeyboardInterrupt()
+    known = getattr(errors, name, None)
+    if isinstance(known, type) and issubclass(known, errors.StudyError):
+        return known(sentence)
+    said = f"{name}: {sentence or _failing_line(hide(stopped.traceback))}".rstrip(":. ")
+    return errors.NotebookError(f"{_place(document, stopped.cell_index)}: {said}")
+
+
+def _place(document: Document, index: int) -> str:
+    """A cell in words: its number, as Jupyter writes it beside the cell, and its heading.
+
+    ``index`` does not count what papermill adds to a failed notebook.
+    """
+    number, heading, lines = 0, "", [""]
+    for cell in _cells(document)[: index + 1]:
+        lines = _text(cell["source"]).strip().splitlines()
+        if cell["cell_type"] == "code":
+            number += bool(lines)
+        else:
+            heading = next((x.strip("# ") for x in reversed(lines) if x.startswith("#")), heading)
+    return f'cell {number}, under "{heading}"' if heading else f"cell {number}, `{lines[0]}`"
+
+
+def _cells(document: Document) -> list[dict[str, Any]]:
+    return [cell for cell in document["cells"] if _MARKER not in cell["metadata"].get("tags", [])]
+
+
+def _failing_line(traceback: Iterable[str]) -> str:
+    """The line an error without a message came from: a failed assertion says what it expected."""
+    plain = unstyle("\n".join(traceback))
+    marked = re.search(r"^-+> \d+ (.*)$", plain, re.MULTILINE)
+    return marked[1].strip() if marked else ""
+
+
+def hiding(server: str, password: str = "") -> Callable[[Any], Any]:
+    """Make the server's password and address unreadable in a text, or in lists and dicts of texts.
+
+    Nothing of ours writes them into a notebook; but what a study's own cell prints, or an error of
+    somebody's library quotes, would go into the book.
+    """
+    hidden = _hidden(server, password)
+    return lambda value: _changed(value, hidden)
+
+
+def without_secrets(document: Document, hide: Callable[[Any], Any]) -> Document:
+    """The notebook, with what ``hide`` hides unreadable in every output."""
+    cells = [
+        cell | {"outputs": hide(cell["outputs"])} if "outputs" in cell else cell
+        for cell in document["cells"]
+    ]
+    return document | {"cells": cells}
+
+
+def _hidden(server: str, password: str) -> re.Pattern[str]:
+    """A pattern of everything to hide; it may match nothing."""
+    address = Address.parse(server)
+    addresses = {server, address.text} if address.secrets else set()
+    passwords = ({password} | address.secrets) - {""}
+    spelled = {
+        spelling
+        for secret in passwords
+        for spelling in (
+            secret,
+            quote(secret, safe=""),
+            repr(secret)[1:-1],
+            html.escape(secret),
+            str(markupsafe.escape(secret)),  # as templates have it, which spell quotes otherwise
+        )
+    }
+    # A short password, or a word of every page, is hidden only where it stands as a password.
+    words = {secret for secret in spelled if len(secret) < 8 or secret in _COMMON}
+    patterns = [re.escape(secret) for secret in sorted(addresses | spelled - words, key=len)[::-1]]
+    for word in map(re.escape, sorted(words)):
+        patterns += [rf"(?<=:){word}(?=@)", rf"(?<=password=){word}", rf"(?<=password='){word}"]
+    return re.compile("|".join(patterns) or r"(?!)")
+
+
+def _changed(value: Any, hidden: re.Pattern[str]) -> Any:
+    if isinstance(value, str):
+        return hidden.sub(HIDDEN, value)
+    if isinstance(value, list):
+        return [_changed(item, hidden) for item in value]
+    if isinstance(value, dict):
+        return {key: _changed(item, hidden) for key, item in value.items()}
+    return value
+
+
+def _text(source: str | list[str]) -> str:
+    return source if isinstance(source, str) else "".join(source)
+
+
+@dataclass(frozen=True)
+class StudyPage:
+    """An executed notebook of the book; ``record`` is None, with the reason, where none is left."""
+
+    study: str
+    profile: str
+    record: Record | None
+    reason: str = ""
+
+
+def book_runs(directory: Path = STUDIES) -> list[StudyPage]:
+    """The executed studies in ``directory``, by name, each with the record it rests on."""
+    summaries = rooms("summary")
+    notebooks = sorted(directory.glob("[!._]*.ipynb"))
+    return [_run(notebook) for notebook in notebooks if notebook.stem not in summaries]
+
+
+def _run(notebook: Path) -> StudyPage:
+    about = json.loads(notebook.read_text(encoding="utf-8"))["metadata"].get("pgstudies", {})
+    profile = about.get("profile", "")
+    if "record" not in about:
+        return StudyPage(notebook.stem, profile, None, "made without `pgstudies run`")
+    if not Path(about["record"]).exists():
+        return StudyPage(notebook.stem, profile, None, "its record is not on this machine")
+    try:
+        return StudyPage(notebook.stem, profile, read_record(about["record"]))
+    except StudyError as error:
+        return StudyPage(notebook.stem, profile, None, str(error))

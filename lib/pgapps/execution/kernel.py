@@ -1,0 +1,334 @@
+"""The kernel that executes a study's notebook: how it is started, interrupted and found dead."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import tempfile
+import threading
+import warnings
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Any
+
+import nbformat
+import papermill
+from ipykernel.kernelspec import make_ipkernel_cmd
+from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.manager import AsyncKernelManager
+from jupyter_core.utils import ensure_event_loop
+from nbclient.exceptions import DeadKernelError
+from papermill.engines import NBClientEngine, papermill_engines
+
+from pgservers.files import SHORT, temporary_directory
+from pgservers.terminal import JUPYTER_SESSION, Progress, Relay
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+    from types import FrameType
+    from typing import Self, TextIO
+
+    from pgservers.terminal import LinesOnly
+    from pgstudies.orders import Orders
+
+
+GRACE_S = 60
+"""How long an interrupted notebook may take to stop its server."""
+
+
+START_S = 120
+"""How long a kernel may take to start, on a machine that is busy."""
+
+
+# A path of <sys/un.h> is 103 bytes at most where it is shortest, and ours adds this many to it.
+_LONGEST_TEMPORARY_PATH = 103 - len("/pgstudies-01234567/kernel-ipc-5")
+
+
+def execute(
+    notebook: Path,
+    executed: Path,
+    parameters: Mapping[str, Any],
+    orders: Orders,
+    terminal: TextIO | LinesOnly,
+) -> papermill.PapermillExecutionError | str | None:
+    """Execute ``notebook`` into ``executed``; a cell that fails ends it.
+
+    The kernel is given ``orders``, and where these are to measure only, no cell is executed after
+    the one that has measured.  What the kernel writes to stderr goes to ``terminal`` at once, and
+    after it a bar over the cells that read the record.
+    Returns the error of the cell that failed, or how the kernel died, in words; None if neither
+    happened.  Raises KeyboardInterrupt when a signal ended the run.
+    """
+    relay = Relay(terminal)
+    with (
+        tempfile.TemporaryFile() as log,
+        _place_for_sockets() as place,
+        _Analysing(notebook, relay) as analysing,
+    ):
+        kernel = _Kernel(orders, log, place, terminal, analysing)
+        try:
+            with quiet(), kernel.interruptible():
+                done = papermill.execute_notebook(
+                    _unformatted(notebook),
+                    _unformatted(executed),
+                    dict(parameters),
+                    kernel_name="python3",
+                    language="python",
+                    progress_bar=False,
+                    engine_name=_ENGINE,
+                    executed=executed,
+                    request_save_on_cell_execute=False,  # megabytes, for each of dozens of cells
+                    stderr_file=relay,
+                    **kernel.options(),
+                )
+        except _Enough:
+            return None
+        except papermill.PapermillExecutionError as error:
+            return error
+        except (DeadKernelError, RuntimeError, TimeoutError) as error:
+            return kernel.death(error)
+        finally:
+            _close_loop_of_thread()
+        if kernel.interrupted:
+            raise KeyboardInterrupt
+        if done.metadata.papermill.exception:  # to papermill, sys.exit() is a good end
+            return "was told to exit, by sys.exit()"
+    return None
+
+
+def _close_loop_of_thread() -> None:
+    """Close the event loop that Jupyter has made for this thread, unless it is the main one.
+
+    It keeps one for each thread, and nobody else closes that when a thread ends.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        loop = ensure_event_loop()
+        if not loop.is_running():
+            loop.close()
+
+
+def _place_for_sockets() -> AbstractContextManager[Path]:
+    """A directory of ours alone, whose path is short enough for one of a socket."""
+    temporary = tempfile.gettempdir()
+    short = len(os.fsencode(temporary)) <= _LONGEST_TEMPORARY_PATH
+    return temporary_directory(temporary if short else SHORT)
+
+
+def _unformatted(path: Path) -> str:
+    """Papermill fills in a path's braces as ``str.format`` does."""
+    return str(path).replace("{", "{{").replace("}", "}}")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep to themselves what papermill and Jupyter log and warn of: it is about them.
+
+    It is the whole process's, so whoever executes in several threads enters it around them.
+    """
+    loggers = [logging.getLogger(name) for name in ("papermill", "traitlets", "asyncio")]
+    before = [(logger, logger.disabled) for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        for logger, disabled in before:
+            logger.disabled = disabled
+
+
+class _Enough(Exception):  # noqa: N818  (nothing went wrong)
+    """All that the notebook was to do is done."""
+
+
+class _Engine(NBClientEngine):  # type: ignore[misc]
+    """Papermill's own, but that it writes the notebook when it ends, however it ends."""
+
+    @classmethod
+    def execute_managed_notebook(
+        cls, nb_man: Any, kernel_name: str, *, executed: Path, **options: Any
+    ) -> None:
+        try:
+            super().execute_managed_notebook(nb_man, kernel_name, **options)
+        finally:
+            text = nbformat.writes(nb_man.nb)  # type: ignore[no-untyped-call]
+            executed.write_text(text, encoding="utf-8")
+
+
+_ENGINE = "pgstudies"
+papermill_engines.register(_ENGINE, _Engine)
+
+
+class _Analysing:
+    """A bar over a notebook's cells, from the first that reads the record on."""
+
+    def __init__(self, notebook: Path, stream: Relay) -> None:
+        self._notebook = notebook
+        self._stream = stream
+        self._bar: Progress | None = None
+        self._at = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.__exit__()
+
+    def reached(self, index: int) -> None:
+        """The cell of this number, from 0, is executed next."""
+        if self._bar is None:
+            cells = len(json.loads(self._notebook.read_text(encoding="utf-8"))["cells"])
+            name = f"{self._notebook.stem}, reading the record"
+            self._bar = Progress(name, cells, index, self._stream, unit="cell", delay_s=2)
+            self._at = index
+        self._bar.advance(index - self._at)
+        self._at = index
+
+
+class _Kernel:
+    """One kernel and its interruption.
+
+    Ctrl-C, SIGTERM and SIGHUP reach this process and not the kernel, which has a process group of
+    its own.  The first is passed on to the cell being executed, so that the study stops its server
+    and closes its record.  The second, or the end of ``GRACE_S``, ends the kernel itself.
+    """
+
+    def __init__(
+        self,
+        orders: Orders,
+        log: IO[bytes],
+        place: Path,
+        terminal: TextIO | LinesOnly,
+        analysing: _Analysing,
+    ) -> None:
+        self.interrupted = False
+        self._orders = orders
+        self._replies = orders.reply()
+        self._log = log
+        self._place = place
+        self._terminal = terminal
+        self._analysing = analysing
+        self._process: subprocess.Popen[bytes] | None = None
+        self._shut_down_at: int | None = None  # how much it had written, had we to end it
+        self._loop: asyncio.AbstractEventLoop | None = None  # while a cell is executed
+
+    def options(self) -> dict[str, Any]:
+        """What papermill hands on to its notebook client."""
+        return {
+            "kernel_manager_class": self._manager(),
+            "on_cell_start": self._before_cell,
+            "on_cell_execute": self._begin_cell,
+            "on_cell_executed": self._end_cell,
+            "coalesce_streams": True,  # of a progress bar, keep the last state only
+            "iopub_timeout": 120,  # a kernel sharing a core with a busy server answers late
+            "start_timeout": START_S,
+        }
+
+    def death(self, error: Exception) -> str:
+        """How it ended, in words: ``error`` is the notebook client's."""
+        self._log.seek(0)
+        written = self._log.read(-1 if self._shut_down_at is None else self._shut_down_at)
+        words = (written.decode(errors="replace").strip().splitlines() or [str(error)])[-1]
+        status = self._process.poll() if self._process and self._shut_down_at is None else None
+        if status is None:
+            return f"did not answer: {words}"
+        if status >= 0:
+            return f"ended with status {status}: {words}"
+        name = signal.Signals(-status).name
+        why = ", as Linux does when memory runs out" if name == "SIGKILL" else ""
+        return f"was killed by {name}{why}"
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Pass signals on to the kernel meanwhile (in the main thread; no other has them)."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        wanted = {signal.SIGINT: self._interrupt, signal.SIGTERM: self._interrupt}
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup sets it
+            wanted[signal.SIGHUP] = self._interrupt
+        wanted[signal.SIGALRM] = self._give_up
+        before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
+        try:
+            yield
+        finally:
+            signal.alarm(0)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _manager(self) -> type[AsyncKernelManager]:
+        kernel = self
+
+        class Manager(AsyncKernelManager):
+            """Starts the kernel of this interpreter, whatever kernels the user has installed.
+
+            By sockets, as ports that were free when they were chosen may be taken when the kernel
+            comes to bind them.  Then it hangs.
+            """
+
+            def __init__(self, **traits: Any) -> None:
+                own = {"transport": "ipc", "connection_file": str(kernel._place / "kernel.json")}
+                super().__init__(**(traits | own))
+
+            @property
+            def kernel_spec(self) -> KernelSpec:
+                return KernelSpec(
+                    argv=make_ipkernel_cmd(),
+                    display_name="Python 3",
+                    language="python",
+                    env={"PYDEVD_DISABLE_FILE_VALIDATION": "1"},  # no debugger comes here
+                )
+
+            async def _async_launch_kernel(self, kernel_cmd: list[str], **kw: Any) -> None:
+                given = kw.get("env", os.environ) | kernel._orders.environment()
+                # Its progress goes to the terminal, also where that is a cell of JupyterLab.
+                kw["env"] = {k: given[k] for k in given if k != JUPYTER_SESSION}
+                await super()._async_launch_kernel(kernel_cmd, stderr=kernel._log, **kw)
+                kernel._process = getattr(self.provisioner, "process", None)
+
+            async def shutdown_kernel(  # type: ignore[override]
+                self, now: bool = False, restart: bool = False
+            ) -> None:
+                kernel._shut_down_at = os.fstat(kernel._log.fileno()).st_size
+                await super().shutdown_kernel(now, restart)
+
+        return Manager
+
+    def _before_cell(self, cell_index: int, **_: object) -> None:
+        if self.interrupted:  # the kernel ignores a signal that comes between two cells
+            raise KeyboardInterrupt
+        if self._replies and self._replies.record:
+            if self._orders.measures_only:
+                raise _Enough
+            self._analysing.reached(cell_index)
+
+    def _begin_cell(self, **_: object) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    def _end_cell(self, **_: object) -> None:
+        self._loop = None
+
+    def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
+        if self.interrupted or self._loop is None or self._process is None:
+            self.interrupted = True
+            raise KeyboardInterrupt
+        self.interrupted = True
+        # Later, as this may interrupt a write to the terminal.
+        self._loop.call_soon_threadsafe(self._pass_on, self._process)
+
+    def _pass_on(self, process: subprocess.Popen[bytes]) -> None:
+        process.send_signal(signal.SIGINT)
+        signal.alarm(GRACE_S)
+        self._terminal.write(
+            "\nStopping the server and closing the record; Ctrl-C again stops at once.\n"
+        )
+        self._terminal.flush()
+
+    def _give_up(self, _number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt

@@ -1,0 +1,209 @@
+"""Running a study: its notebook executed with checked parameters, and put into the book."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pgservers import paths
+from pgservers.errors import NotebookError
+from pgservers.files import cannot_write, is_full, is_locked, try_lock, write_file
+from pgservers.paths import in_checkout, shown
+from pgservers.terminal import LinesOnly
+from pgstudies.orders import Orders, Replies
+from pgstudies.parameters import acceptable
+
+from .executed import error_of, hiding, last_place, without_secrets
+from .plan import plan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import TextIO
+
+    import polars as pl
+
+    from .plan import Plan
+
+
+_LOCK = "owner.lock"
+
+
+_FORGOTTEN_S = 60.0
+"""A directory that is younger may belong to a run that is just about to lock it."""
+
+
+@dataclass(frozen=True)
+class Executed:
+    """A notebook that was executed to its end.
+
+    Attributes:
+        notebook: Where it is.
+        record: The record it rests on; None for one that measures nothing.
+        verdicts: The table of ``judge``; None where no claim was judged.
+
+    """
+
+    notebook: Path
+    record: Path | None
+    verdicts: pl.DataFrame | None
+
+
+_NO_ORDERS = Orders()
+
+
+def run_study(
+    study: str,
+    *,
+    profile: str = "quick",
+    server: str | None = None,
+    parameters: Mapping[str, object] | None = None,
+    fresh: bool = False,
+    replay: str | Path | None = None,
+    block: int = 0,
+    comparison: Mapping[str, Any] | None = None,
+    states: Mapping[str, str] | None = None,
+    replies: Path | None = None,
+    output: Path | None = None,
+    terminal: TextIO | LinesOnly | None = None,
+    given: Orders = _NO_ORDERS,
+) -> Executed:
+    """Execute a study's notebook into ``output``, or into its place in the book.
+
+    With ``fresh`` an unfinished record is not continued; with ``replay`` a record (or the newest
+    complete one below a directory) is analysed instead of measuring, with its profile and its
+    parameters in place of those not given.  With ``block`` or
+    ``comparison`` the notebook measures that and ends; ``states`` is that of ``Orders``.
+    ``given`` are the user's orders, which say server, record and freshness where these do not.
+    ``replies`` is an empty directory in which the notebook's replies can be found also when this
+    ends by an exception.  Progress and warnings go to ``terminal``, by default stderr.  The
+    notebook's metadata ``pgstudies`` tell study, profile, parameters, record and, without its
+    password, the server.
+
+    Raises StudyError as ``plan`` does, or as the notebook did; NotebookError when the notebook
+    failed otherwise; KeyboardInterrupt after Ctrl-C, SIGTERM or SIGHUP, with the server stopped.
+    """
+    if replay is not None:
+        from pgstudies.records.reading import find_record, read_info  # noqa: PLC0415  (imports polars)
+
+        replay = find_record(study, replay)
+        info = read_info(replay)
+        profile = info.get("profile") or profile
+        parameters = acceptable(study, info["parameters"]) | dict(parameters or {})
+    chosen = plan(
+        study, profile=profile, server=server, parameters=parameters, usual_server=given.server
+    )
+    measures = bool(block or comparison)
+    target = output or paths.STUDIES / f"{study}.ipynb"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _scratch(study, target.parent) as scratch:
+        executed = Path(scratch) / f"{study}.ipynb"
+        orders = Orders(
+            server=chosen.server.text or given.server,
+            replay="" if measures else str(replay or given.replay),
+            fresh=fresh or given.fresh,
+            profile=profile,
+            block=block,
+            comparison=comparison,
+            states=states,
+            replies=str(replies or scratch),
+        )
+        try:
+            document, failure = _execute(chosen, executed, orders, terminal or sys.stderr)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            raise cannot_write(error, shown(target.parent)) from error
+        if failure is not None and not isinstance(failure, NotebookError):
+            raise failure  # its sentence says all that the notebook could
+        replied = Replies(replies or Path(scratch))
+        failed = paths.BUILD / "failed" / f"{study}.ipynb"
+        kept = target if failure is None else failed
+        document["metadata"]["pgstudies"] = _about(chosen, replied.record)
+        document["metadata"]["papermill"] |= {
+            "input_path": in_checkout(chosen.notebook),
+            "output_path": in_checkout(kept),
+        }
+        text = json.dumps(document, indent=1, ensure_ascii=False, sort_keys=True)
+        write_file(kept, f"{text}\n")
+        if failure is not None:
+            raise NotebookError(
+                f"{study} stopped in {failure}; the notebook as far as it came is {shown(kept)}."
+            )
+        failed.unlink(missing_ok=True)
+        return Executed(kept, replied.record, replied.verdicts)
+
+
+def read_studies(records: Mapping[str, Path | None]) -> list[Executed]:
+    """Execute notebooks that measure nothing into the book, one on each core at a time.
+
+    ``records`` says what each of them reads, as ``replay`` of ``run_study``; None for a summary.
+    Raises as that does, when those that were begun have ended.
+    """
+    from .kernel import quiet  # noqa: PLC0415  (papermill takes its time)
+
+    terminal = LinesOnly(sys.stderr)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    with quiet(), ThreadPoolExecutor(cores) as pool:
+        begun = [
+            pool.submit(run_study, study, replay=record, terminal=terminal)
+            for study, record in records.items()
+        ]
+        try:
+            return [one.result() for one in begun]
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+@contextmanager
+def _scratch(study: str, directory: Path) -> Iterator[str]:
+    """A directory in ``directory`` that goes at the end; of a killed run, with the next one.
+
+    There, because a file is moved in one step only within a file system.
+    """
+    for left in directory.glob(".*-*/" + _LOCK):
+        if time.time() - left.parent.stat().st_mtime > _FORGOTTEN_S and not is_locked(left):
+            shutil.rmtree(left.parent, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=f".{study}-", dir=directory) as scratch:
+        lock = try_lock(Path(scratch) / _LOCK)
+        try:
+            yield scratch
+        finally:
+            if lock is not None:
+                os.close(lock)
+
+
+def _execute(
+    chosen: Plan, executed: Path, orders: Orders, terminal: TextIO | LinesOnly
+) -> tuple[dict[str, Any], BaseException | None]:
+    """The executed notebook, with no password in it, and what it stopped with, if it did."""
+    from .kernel import execute  # noqa: PLC0415  (papermill takes its time)
+
+    stopped = execute(chosen.notebook, executed, chosen.injected, orders, terminal)
+    hide = hiding(
+        orders.server,
+        os.environ.get("PGPASSWORD", ""),
+    )
+    document = without_secrets(json.loads(executed.read_text(encoding="utf-8")), hide)
+    if stopped is None:
+        return document, None
+    if isinstance(stopped, str):
+        return document, NotebookError(f"{last_place(document)}: its kernel {stopped}")
+    return document, error_of(document, stopped, hide)
+
+
+def _about(chosen: Plan, record: Path | None) -> dict[str, Any]:
+    about = {"study": chosen.study, "profile": chosen.profile, "parameters": chosen.parameters}
+    if chosen.server.text:
+        about["server"] = chosen.server.public
+    if record is not None:
+        about["record"] = str(record)
+    return about

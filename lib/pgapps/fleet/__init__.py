@@ -1,0 +1,4 @@
+"""Several hosts: a sweep's plan, its ledger of blocks, the workers that measure them.
+
+Only the command line imports it.
+"""

@@ -1,0 +1,154 @@
+"""One block, measured in a process of its own, and put into the ledger; what a worker starts.
+
+The process reads what to do from its standard input, one line of JSON, and takes the end of that
+input for the death of its worker: then it stops its server and ends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from pgservers.errors import SpaceError, StudyError
+from pgservers.files import space_error
+from pgservers.host.facts import git_revision
+from pgservers.paths import records_dir
+from pgservers.servers.leftovers import scratch
+from pgstudies.orders import Orders
+from pgstudies.records.reading import read_record
+
+from ..execution.plan import plan
+from ..execution.run import run_study
+from .ledger import Ledger, Unit, packed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+PATIENCE_S = 600.0
+"""How long a ledger that does not answer is tried again; ``$PGSTUDIES_PATIENCE_S`` is another."""
+
+
+DEATH_S = 90.0
+"""How long this process may take to end itself after its worker's death."""
+
+
+def carry_out(request: dict[str, Any]) -> None:
+    """Measure a unit unless it is done, and put it into the ledger.
+
+    ``request`` has unit (study, cell, host, block), profile, server, parameters, ledger, and
+    states: the directory where blocks leave each other prepared states, or nothing.  What was
+    measured and could not be put is kept below ``records_dir()`` and put the next time.
+    Raises StudyError as ``run_study`` does, SpaceError when the ledger does not take the block.
+    """
+    unit = Unit(**request["unit"])
+    ledger = Ledger(request["ledger"])
+    mark = hashlib.sha256(ledger.url.encode()).hexdigest()[:12]  # another ledger wants its own
+    kept = records_dir() / ".sweep" / "unsent" / mark / unit.path
+    if not kept.exists():
+        if _patiently(lambda: unit in ledger, ledger):
+            return
+        with scratch(records_dir() / ".sweep") as place:
+            content = _measured(unit, request, place)
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            aside = kept.with_suffix(".tmp")
+            aside.write_bytes(content)
+            aside.replace(kept)
+    content = kept.read_bytes()
+    _patiently(lambda: ledger.put(unit, content), ledger)
+    kept.unlink()
+
+
+def _measured(unit: Unit, request: dict[str, Any], place: Path) -> bytes:
+    os.environ["PGSTUDIES_RECORDS"] = str(place)
+    done = run_study(
+        unit.study,
+        profile=request["profile"],
+        server=request["server"] or None,
+        parameters=request["parameters"],
+        block=unit.block,
+        states=_states(unit, request["states"]),
+        output=place / "executed.ipynb",
+        given=Orders.given(),  # this is where a worker's process begins
+    )
+    if done.record is None:
+        raise StudyError(f"The notebook of {unit.study} measures nothing.")
+    record = read_record(done.record)
+    return packed(record.info, record.samples)
+
+
+def _states(unit: Unit, directory: str) -> dict[str, str] | None:
+    if not directory:
+        return None
+    # Blocks of an older notebook or library may have left theirs there.
+    code = plan(unit.study).notebook.read_bytes() + json.dumps(git_revision()).encode()
+    return {"directory": directory, "code": hashlib.sha256(code).hexdigest()}
+
+
+def _patiently(ask: Callable[[], bool], ledger: Ledger) -> bool:
+    """The ledger's answer, waiting for one that does not come; its own errors come at once."""
+    until = time.monotonic() + float(os.environ.get("PGSTUDIES_PATIENCE_S", PATIENCE_S))
+    pause = 0.5
+    while True:
+        try:
+            return ask()
+        except StudyError:
+            raise
+        except Exception as error:  # whatever the client of a store raises
+            if time.monotonic() > until:
+                raise SpaceError(
+                    f"The ledger {ledger.url} does not answer ({type(error).__name__}: {error}); "
+                    f"what was measured is kept on this host and put there the next time."
+                ) from error
+            print(f"Waiting: the ledger {ledger.url} does not answer.", file=sys.stderr)
+        time.sleep(pause)
+        pause = min(2 * pause, 30.0)
+
+
+def _end_with_worker(source: int) -> None:
+    # Not through sys.stdin: a thread that waits in it keeps the interpreter from ending.
+    while os.read(source, 4096):
+        pass
+    for _ in range(2):  # the second does not wait for the server to stop
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(DEATH_S)
+    os._exit(1)
+
+
+def _stop(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    """Read a request, carry it out; the exit code is that of an error, its sentence on stdout."""
+    line = bytearray()
+    source = sys.stdin.fileno()
+    while not line.endswith(b"\n"):
+        line += os.read(source, 1) or b"\n"
+    signal.signal(signal.SIGTERM, _stop)
+    threading.Thread(target=_end_with_worker, args=[source], daemon=True).start()
+    try:
+        carry_out(json.loads(line))
+    except StudyError as error:
+        print(error)
+        return error.exit_code
+    except OSError as error:
+        found = space_error(error, records_dir())
+        if not isinstance(found, StudyError):
+            raise
+        print(found)
+        return found.exit_code
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

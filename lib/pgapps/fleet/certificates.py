@@ -1,0 +1,97 @@
+"""The certificate of a sweep's scheduler, workers and client: without it none of them listens.
+
+Dask runs whatever it is sent, as the user who started it, and any account of a machine reaches
+every port of it, those of 127.0.0.1 included.  So each side proves that it holds the key.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from cryptography import x509
+from distributed.security import Security
+
+from pgservers.errors import StudyError
+
+CERTIFICATE, KEY = "certificate.pem", "key.pem"
+
+
+def make_certificates(directory: Path) -> None:
+    """Make a new directory with a certificate, which is its own authority, and its key.
+
+    Both files are for their owner alone; the certificate is valid for a year.  Raises StudyError
+    when the directory is there already, or cannot be made.
+    """
+    made = Security.temporary()
+    directory = directory.expanduser().absolute()
+    try:
+        aside = Path(tempfile.mkdtemp(prefix=".certificates-", dir=directory.parent))
+        try:
+            for name, text in ((CERTIFICATE, made.tls_ca_file), (KEY, made.tls_client_key)):
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+                with os.fdopen(os.open(aside / name, flags, 0o600), "w") as file:
+                    file.write(text)
+            aside.rename(directory)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+    except OSError as error:
+        raise StudyError(
+            f"The certificates cannot be made in {directory} ({error.strerror}): "
+            f"name a new directory, in one you may write to."
+        ) from None
+
+
+def credentials(
+    address: str, directory: Path | None, role: Literal["client", "worker", "scheduler"]
+) -> Security:
+    """What a scheduler, a worker or a client proves itself with at this address.
+
+    That is what ``make_certificates`` has put into ``directory``, or without one what Dask is
+    configured with.  Raises StudyError when there is nothing, when it is of no use, and for an
+    address that is not encrypted.
+    """
+    if not address.startswith("tls://"):
+        raise StudyError(
+            f"{address} must begin with tls://, because whoever reaches an open port of Dask runs "
+            f"programs as you: {_HOW}"
+        )
+    security = Security(require_encryption=True) if directory is None else _read(directory)
+    try:
+        encrypts = security.get_connection_args(role)["ssl_context"] is not None
+    except (OSError, ValueError) as error:
+        raise StudyError(
+            f"The certificate {directory or 'that Dask is configured with'} cannot be used "
+            f"({error}): {_HOW}"
+        ) from None
+    if not encrypts:
+        raise StudyError(f"A {role} of a sweep needs a certificate, and none is given: {_HOW}")
+    return security
+
+
+_HOW = (
+    "`pgstudies sweep --make-certificates DIR` makes a certificate, which scheduler, workers and "
+    "sweep take as --certificates DIR."
+)
+
+
+def _read(directory: Path) -> Security:
+    certificate, key = (directory.expanduser().absolute() / name for name in (CERTIFICATE, KEY))
+    try:
+        open_to = stat.S_IMODE(key.stat().st_mode) & 0o077
+        until = x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no certificate"
+        raise StudyError(f"{directory} holds no certificate to use ({reason}): {_HOW}") from None
+    if open_to:
+        raise StudyError(f"Other accounts may read {key}, so it does not protect anything: {_HOW}")
+    if until < datetime.now(UTC):
+        raise StudyError(f"The certificate in {directory} ended on {until:%Y-%m-%d}: {_HOW}")
+    whose = {f"tls_{role}_cert": str(certificate) for role in ("client", "scheduler", "worker")}
+    keys = {f"tls_{role}_key": str(key) for role in ("client", "scheduler", "worker")}
+    return Security(require_encryption=True, tls_ca_file=str(certificate), **whose, **keys)

@@ -1,0 +1,277 @@
+"""The commands for several hosts: ``pgstudies sweep``, ``worker`` and ``hosts``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pgservers.errors import StudyError
+from pgservers.paths import records_dir
+from pgservers.terminal import Relay, printable, say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import polars as pl
+    from distributed import Client
+
+    from .ledger import Unit
+    from .plan import Sweep
+
+commands = typer.Typer()
+
+
+Certificates = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        envvar="PGSTUDIES_CERTIFICATES",
+        help="The directory made by --make-certificates.  [default: Dask's own configuration]",
+    ),
+]
+
+
+def _make_certificates(directory: Path | None) -> None:
+    if directory is None:
+        return
+    with _extra():
+        from .certificates import make_certificates
+    make_certificates(directory)
+    typer.echo(
+        f"Whoever has {directory} can connect: copy it to your account on every host with "
+        f"`scp -rp`, and pass --certificates {directory} to scheduler, worker and sweep."
+    )
+    raise typer.Exit
+
+
+@commands.command(short_help="Measure over several hosts, or a grid of parameters.")
+def sweep(
+    file: Annotated[Path, typer.Argument(metavar="SWEEP.toml", show_default=False)],
+    *,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="The Dask scheduler of the hosts' workers."),
+    ] = None,
+    local: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Start workers here, for the first N hosts."),
+    ] = None,
+    status: Annotated[
+        bool, typer.Option("--status", help="Print what is done and exit; needs no scheduler.")
+    ] = False,
+    certificates: Certificates = None,
+    make_certificates: Annotated[  # noqa: ARG001  (its callback does it)
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            callback=_make_certificates,
+            is_eager=True,
+            help="Make a certificate and its key in a new directory, and exit.",
+        ),
+    ] = None,
+) -> None:
+    """Measure studies × parameters × servers on several hosts, block by block.
+
+    SWEEP.toml lists what to measure; the ledger that it names stores every finished
+    block.  After an interruption the same command continues with the missing ones.
+
+    \b
+    Example of a sweep.toml:
+      ledger = "/nfs/sweep"             # or s3://bucket/sweep; read by all hosts
+      hosts = ["bench1", "bench2"]      # names of workers
+      [[run]]
+      study = "..."
+      profile = "standard"
+      servers = ["16", "embedded"]
+      parameters = { rows = [100_000, 1_000_000] }
+    \b
+    Examples:
+      pgstudies sweep sweep.toml --status
+      pgstudies sweep sweep.toml --local 1                (this machine only)
+      pgstudies sweep --make-certificates certificates    (once; copy it to all hosts)
+      export PGSTUDIES_CERTIFICATES=certificates          (instead of --certificates)
+      pgstudies scheduler                                 (on one host)
+      pgstudies worker tls://head:8786 --name bench1      (on each host)
+      pgstudies sweep sweep.toml --scheduler tls://head:8786
+    """  # noqa: D301
+    with _extra():
+        from .ledger import Ledger
+        from .plan import overview, read_sweep
+
+        plan = read_sweep(file)
+        done = Ledger(plan.ledger).done()
+    typer.echo("\n".join(map(printable, _what_is_done(plan, overview(plan, done)))))
+    if status:
+        return
+    if (scheduler is None) == (local is None):
+        raise StudyError("Pass --scheduler ADDRESS for the hosts, or --local 1 for this machine.")
+    missing = [unit for unit in plan.units() if unit not in done]
+    if missing:
+        here = plan.hosts[:local] if scheduler is None else plan.hosts
+        with _extra():
+            from .cluster import connected, local_cluster
+
+            joined = (
+                local_cluster(here) if scheduler is None else connected(scheduler, certificates)
+            )
+        with joined as client:
+            _measure(replace(plan, hosts=here), [u for u in missing if u.host in here], client)
+    _join(plan)
+
+
+def _measure(plan: Sweep, lacking: list[Unit], client: Client) -> None:
+    from pgservers.terminal import Progress
+
+    from .sweep import measure_missing, missing
+
+    total = sum(1 for _ in plan.units())
+    done = total - len(lacking)
+    try:
+        with Progress("sweep", total, done=done, stream=Relay(sys.stderr)) as bar:
+            failures = measure_missing(plan, client, bar, units=lacking)
+    except KeyboardInterrupt:
+        say("interrupted; finished blocks are kept: run it again to continue.")
+        raise typer.Exit(130) from None
+    if failures:
+        say(f"{len(missing(plan))} of {total} blocks are not done:")
+        for failure in failures:
+            say(f"{failure.unit}: {failure.reason}")
+        raise typer.Exit(StudyError.exit_code)
+
+
+def _join(plan: Sweep) -> None:
+    from .join import join
+
+    records, lacking = join(plan, records_dir())
+    for record in records:
+        typer.echo(printable(f"record: {record}"))
+    for sentence in lacking:
+        typer.echo(f"incomplete: {sentence}")
+
+
+def _what_is_done(plan: Sweep, rows: pl.DataFrame) -> Iterator[str]:
+    yield f"ledger: {plan.ledger}"
+    for row in rows.iter_rows(named=True):
+        what = " ".join(filter(None, [row["study"], row["server"], row["differs"]]))
+        yield f"  {row['done']:3d} of {row['blocks']} blocks  {row['host']}: {what}"
+    done, blocks = sum(rows["done"]), sum(rows["blocks"])
+    yield f"{done} of {blocks} blocks are done."
+    left = [(b - d) * s for b, d, s in rows.select("blocks", "done", "block_s").rows() if s]
+    if done < blocks and len(left) == rows.height:
+        minutes = sum(left) / len(plan.hosts) / 60
+        time = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.1f} hours"
+        yield (
+            f"The others take {time} or more, by the newest records of these studies here; "
+            f"preparing tables takes extra time."
+        )
+
+
+@commands.command(short_help="Run this host's sweep worker.")
+def worker(
+    scheduler: Annotated[str, typer.Argument(metavar="ADDRESS", show_default=False)],
+    *,
+    name: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The host, as sweep.toml has it.  [default: hostname]"),
+    ] = None,
+    certificates: Certificates = None,
+) -> None:
+    """Measure blocks of a sweep on this host, one at a time, until the scheduler ends.
+
+    \b
+    Examples:
+      pgstudies worker tls://head:8786 --certificates certificates
+      pgstudies worker tls://head:8786 --certificates certificates --name bench1
+    """  # noqa: D301
+    import socket
+
+    _quiet_dask()
+    with _extra():
+        from .cluster import serve_as_worker
+    serve_as_worker(scheduler, name or socket.gethostname(), certificates)
+
+
+@commands.command(short_help="Run the scheduler of a sweep and its workers.")
+def scheduler(
+    *,
+    host: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Address to listen on.  [default: all]"),
+    ] = None,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free one.")
+    ] = 8786,
+    certificates: Certificates = None,
+) -> None:
+    """Run the scheduler that connects sweeps and workers, until Ctrl-C; one for all hosts.
+
+    \b
+    Examples:
+      pgstudies sweep --make-certificates certificates    (once; copy it to all hosts)
+      pgstudies scheduler --certificates certificates
+    """  # noqa: D301
+    _quiet_dask()
+    with _extra():
+        from .cluster import serve_as_scheduler
+    try:
+        serve_as_scheduler(
+            host or "", port, certificates, lambda at: typer.echo(f"scheduler: {at}")
+        )
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def _quiet_dask() -> None:
+    # Dask's child processes inherit it; the sweep reports what matters.
+    os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "critical")
+
+
+@commands.command(short_help="Print on how many hosts a study's claims hold.")
+def hosts(
+    records: Annotated[list[Path], typer.Argument(metavar="RECORD...", show_default=False)],
+    *,
+    chart: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw the forest plot: .svg, .png or .json."),
+    ] = None,
+) -> None:
+    """Print on how many hosts a study's claims hold, from a record of each host.
+
+    The records may be other people's: their format, their completeness and what the
+    gate found on the host are checked first.
+
+    \b
+    Examples:
+      pgstudies hosts records/bench1 records/bench2
+      pgstudies hosts records/* --chart hosts.svg
+    """  # noqa: D301
+    from .hosts import said_by_hosts
+
+    for line in said_by_hosts(records, chart=chart):
+        typer.echo(printable(line))
+
+
+@contextmanager
+def _extra() -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise StudyError(
+            f"Sweeps need {error.name}, which is not installed: run `make install`, "
+            f"or `pip install -e '.[cluster]'`."
+        ) from None
+
+
+def clean() -> None:
+    """Remove what sweeps of this user that were killed have left."""
+    for base in (records_dir() / ".dask", records_dir() / ".sweep"):
+        if any(base.glob("s-*")):
+            from pgservers.servers.leftovers import sweep as remove
+
+            remove(base)

@@ -1,0 +1,162 @@
+"""One study on several hosts: what each says of its claims, and what they say together."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from pgservers.errors import StudyError
+from pgstudies.analysis.pooling import pooled
+from pgstudies.charts.effects import effect_chart
+from pgstudies.charts.series import save
+from pgstudies.records.reading import read_record
+
+from ..scorecard.judging import judged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from pgstudies.records.reading import Record
+
+
+def said_by_hosts(paths: Sequence[Path], *, chart: Path | None = None) -> Iterator[str]:
+    """What the records of several hosts say of a study, as lines for a terminal.
+
+    ``chart`` is where the forest plot goes.  Raises as ``host_records`` does, and StudyError when
+    there is nothing to draw.
+    """
+    records = host_records(paths)
+    judged = judged_by_host(records)
+    together = pooled(judged)
+    yield from lines_of_hosts(records, judged, together)
+    if chart is not None:
+        rows = by_host(judged, together)
+        if rows.is_empty():
+            raise StudyError("There is no claim with a ratio to draw.")
+        about = "Ratio for every claim, by host and over all hosts."
+        drawn = effect_chart(rows, description=about, tallest=math.inf)
+        yield f"chart: {save(drawn, chart)}"
+
+
+def host_records(paths: Sequence[str | Path]) -> pl.DataFrame:
+    """The records that several hosts give of one study, and whether each counts.
+
+    Columns: host, server, blocks, findings (of the gate, in words), left_out (why it does not
+    count, or null), path.  A record that is of another format, not complete, damaged or made with
+    other parameters than the first does not count, and neither does an older one of the same host.
+    Raises StudyError when none counts, or when they are of different studies.
+    """
+    rows: list[dict[str, object]] = []
+    counted: dict[str, Record] = {}
+    studies: set[str] = set()
+    for path in sorted(map(str, paths), reverse=True):
+        row: dict[str, object] = {"path": path, "left_out": None}
+        rows.append(row)
+        try:
+            record = read_record(path)
+        except (StudyError, pl.exceptions.PolarsError, OSError) as error:
+            row["left_out"] = str(error)
+            continue
+        host = str(record.info["host"].get("hostname") or "unknown")
+        row |= {
+            "host": host,
+            "server": record.info["server"].get("version_text"),
+            "blocks": record.blocks,
+            "findings": " ".join(record.gate.unique("name", maintain_order=True)["sentence"]),
+        }
+        studies.add(record.info["study"])
+        first = next(iter(counted.values()), record)
+        if record.info["status"] != "complete" or record.blocks < record.info["blocks"]:
+            row["left_out"] = f"{record.blocks} of {record.info['blocks']} blocks are done"
+        elif _inputs(record) != _inputs(first):
+            row["left_out"] = f"its parameters are not those of {first.path}"
+        elif host in counted:
+            row["left_out"] = f"{counted[host].path} is of the same host"
+        else:
+            counted[host] = record
+    if len(studies) > 1:
+        raise StudyError(
+            f"The records are of {', '.join(sorted(studies))}: give those of one study."
+        )
+    if not counted:
+        reasons = "; ".join(f"{row['path']}: {row['left_out']}" for row in rows)
+        raise StudyError(f"None of the records counts: {reasons.rstrip('.') or 'there is none'}.")
+    schema = dict.fromkeys(["host", "server", "findings", "left_out", "path"], pl.String())
+    columns = ["host", "server", "blocks", "findings", "left_out", "path"]
+    return pl.DataFrame(rows, schema_overrides=schema | {"blocks": pl.Int64()}).select(columns)
+
+
+def judged_by_host(records: pl.DataFrame) -> pl.DataFrame:
+    """The claims of a study as its notebook judges them, from the record of each host.
+
+    ``records`` is a table of ``host_records``.  Columns: host, then those of ``judge``.
+    """
+    counted = records.filter(pl.col("left_out").is_null()).select("host", "path")
+    frames = [
+        judged(path).insert_column(0, pl.lit(host).alias("host")) for host, path in counted.rows()
+    ]
+    return pl.concat(frames)
+
+
+def by_host(judged: pl.DataFrame, together: pl.DataFrame) -> pl.DataFrame:
+    """The rows of a forest plot, as ``effect_chart`` takes them: a group for each claim.
+
+    Columns: step (the claim), candidate (a host, or all hosts), ratio, low, high, margin, verdict,
+    blocks, published_ratio.
+    """
+    hosts = judged.drop_nulls("ratio").select(
+        "ratio", "low", "high", "margin", "verdict", "blocks", "published_ratio",
+        step="claim", candidate="host",
+    )  # fmt: skip
+    widest = hosts.group_by("step").agg(pl.col("margin").max())
+    whole = (
+        together.drop_nulls("ratio")
+        .select(
+            "ratio", "low", "high", "published_ratio",
+            step="claim", candidate=pl.lit("all hosts"), verdict=pl.lit("pooled"),
+            blocks=pl.lit(None, pl.Int64()),
+        )
+        .join(widest, on="step")
+    )  # fmt: skip
+    return pl.concat([hosts, whole.select(hosts.columns)]).sort("step", maintain_order=True)
+
+
+def _inputs(record: Record) -> dict[str, object]:
+    return {k: v for k, v in record.parameters.items() if k not in {"blocks", "server"}}
+
+
+def lines_of_hosts(
+    records: pl.DataFrame, judged: pl.DataFrame, together: pl.DataFrame
+) -> Iterator[str]:
+    """Every record and why it does not count, then every claim: lines for a terminal."""
+    for row in records.iter_rows(named=True):
+        state = f"left out: {row['left_out']}" if row["left_out"] else f"{row['blocks']} blocks"
+        yield f"{row['host'] or row['path']}: {row['server'] or ''} {state}".replace(":  ", ": ")
+        if row["findings"]:
+            yield f"  found there before measuring: {row['findings']}"
+    for row in together.iter_rows(named=True):
+        yield f"{row['claim']}: {row['text']}"
+        if not row["hosts"]:
+            yield "  judged on no host"
+            yield from _verdicts(judged, row["claim"])
+            continue
+        words = f"  holds on {row['holds']} of {row['hosts']} {_hosts(row['hosts'])}"
+        if row["ratio"] is not None:
+            words += (
+                f"; together {row['ratio']:.3f} ({row['low']:.3f} to {row['high']:.3f}), "
+                f"I² {row['i2']:.0%}"
+            )
+        yield words
+        yield from _verdicts(judged, row["claim"])
+
+
+def _verdicts(judged: pl.DataFrame, claim: str) -> Iterator[str]:
+    for host, verdict in judged.filter(pl.col("claim") == claim).select("host", "verdict").rows():
+        yield f"    {host}: {verdict}"
+
+
+def _hosts(count: int) -> str:
+    return "host" if count == 1 else "hosts"

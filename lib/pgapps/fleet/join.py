@@ -1,0 +1,102 @@
+"""Blocks of a ledger joined into ordinary records, one for every cell and host."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from pgservers.errors import StudyError
+from pgstudies.records.writing import write_whole
+
+from .ledger import Ledger, Unit
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pgstudies.records.info import ArmFacts, Info
+
+    from .plan import Cell, Sweep
+
+
+def join(sweep: Sweep, into: Path) -> tuple[list[Path], list[str]]:
+    """Write a record for every cell and host whose blocks are all done, unless it is there.
+
+    Returns the records' directories below ``into``, and a sentence for every cell and host that
+    still lacks blocks.  Raises StudyError when blocks that are to be compared were measured by
+    different code or on a different server, SpaceError where nothing can be written.
+    """
+    ledger = Ledger(sweep.ledger)
+    done = ledger.done()
+    records, lacking = [], []
+    for cell in sweep.cells:
+        for host in sweep.hosts:
+            units = [Unit(cell.study, cell.id, host, n + 1) for n in range(cell.blocks)]
+            count = sum(unit in done for unit in units)
+            if count < cell.blocks:
+                lacking.append(f"{cell.study} on {host}: {count} of {cell.blocks} blocks.")
+                continue
+            target = into / cell.study / _name(cell, host, ledger.read(units[0])[0])
+            if not (target / "record.json").exists():
+                info, samples = _joined(cell, host, [ledger.read(unit) for unit in units])
+                write_whole(target, info, samples)
+            records.append(target)
+    return records, lacking
+
+
+def _name(cell: Cell, host: str, first: Info) -> str:
+    """As records are named, by their start; the same for the same blocks of the same ledger."""
+    started_at = datetime.fromisoformat(first["started_at"])
+    return f"{started_at:%Y%m%dT%H%M%SZ}-{host}-{cell.id[:6]}-{cell.blocks}"
+
+
+def _joined(
+    cell: Cell, host: str, blocks: list[tuple[Info, pl.DataFrame]]
+) -> tuple[Info, pl.DataFrame]:
+    infos = [info for info, _ in blocks]
+    marks = [info["fingerprint"] for info in infos]
+    if len(set(marks)) > 1:
+        other = next(n for n, mark in enumerate(marks, start=1) if mark != marks[0])
+        raise StudyError(
+            f"Block {other} of {cell.study} on {host} was not measured as block 1 was: the code, "
+            f"the packages, the kernel, the server or the number of cores changed.  Remove the "
+            f"older ones from the ledger, below {cell.study}/{cell.id}/{host}, and continue the "
+            f"sweep."
+        )
+    first = infos[0]
+    arms: list[ArmFacts] = [
+        {
+            **arm,
+            "not_run": next(
+                (i["arms"][n]["not_run"] for i in infos if i["arms"][n]["not_run"]), None
+            ),
+        }
+        for n, arm in enumerate(first["arms"])
+    ]
+    info: Info = {
+        **first,
+        "blocks": len(blocks),
+        "parameters": first["parameters"] | {"blocks": len(blocks)},
+        "host": first["host"] | {"hostname": host},
+        "started_at": min(i["started_at"] for i in infos),
+        "finished_at": max(i["finished_at"] or "" for i in infos),
+        "sweep": {"cell": cell.id, "host": host},
+        "sessions": [session for i in infos for session in i["sessions"]],
+        "timeline": [span for i in infos for span in i["timeline"]],
+        # The same of several blocks is one.
+        "gate": list({str(found): found for i in infos for found in i["gate"]}.values()),
+        "left_out": list({str(out): out for i in infos for out in i["left_out"]}.values()),
+        "arms": arms,
+    }
+    # What a block prepared, a record numbers by session; what it had from an earlier one is there
+    # already.
+    prepared = pl.col("block") == 0
+    together = pl.concat(
+        samples.with_columns(
+            position=pl.when(prepared).then(pl.lit(n, pl.Int32())).otherwise("position")
+        )
+        for n, (_, samples) in enumerate(blocks, start=1)
+    )
+    first_seen = pl.struct(pl.exclude("position")).is_first_distinct()
+    return info, together.filter(~prepared | first_seen)

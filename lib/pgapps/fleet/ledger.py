@@ -1,0 +1,164 @@
+"""The ledger of a sweep: one file for every block that is done, wherever its hosts can write."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from pgservers.errors import StudyError
+from pgservers.files import write_new_file
+from pgstudies.records.format import INFO, SAMPLES, damaged, info_in
+from pgstudies.records.reading import samples_in
+from pgstudies.records.writing import record_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import polars as pl
+
+    from pgstudies.records.info import Info
+
+
+_FILE = re.compile(r"([^/]+)/([^/]+)/([^/]+)/(\d{4,})\.zip")
+
+
+_S3 = {"config_kwargs": {"connect_timeout": 5, "read_timeout": 30, "retries": {"max_attempts": 2}}}
+
+
+_LIMITS: dict[str, dict[str, Any]] = {"s3": _S3, "s3a": _S3}
+"""By kind of store, for its client: left alone, that of S3 asks a dead one for minutes."""
+
+
+@dataclass(frozen=True, order=True)
+class Unit:
+    """What is handed out: one block of one cell on one host."""
+
+    study: str
+    cell: str
+    host: str
+    block: int
+
+    @property
+    def path(self) -> str:
+        """Its file, relative to the ledger."""
+        return f"{self.study}/{self.cell}/{self.host}/{self.block:04d}.zip"
+
+    def __str__(self) -> str:
+        return f"block {self.block} of {self.study} on {self.host}"
+
+
+class Ledger:
+    """A directory, or a bucket of an object store: a path, or what fsspec reads, as s3://bucket/a.
+
+    A block is in it or is not; it is never changed.  Raises StudyError for a store that is of an
+    unknown kind or cannot be opened.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            self._files, root = fsspec.core.url_to_fs(url, **_LIMITS.get(url.partition(":")[0], {}))
+        except Exception as error:  # whatever the client of a store raises
+            raise StudyError(f"The ledger {url} cannot be opened: {_line(error)}.") from error
+        self._root = root.rstrip("/")
+        self._is_local = isinstance(self._files, LocalFileSystem)
+        self.url = url
+
+    def done(self) -> set[Unit]:
+        """The blocks that are there; raises StudyError when the ledger cannot be listed."""
+        try:
+            found = [_FILE.fullmatch(name) for name in self._names()]
+        except Exception as error:  # whatever the client of a store raises
+            raise self._unreadable(error) from error
+        return {Unit(m[1], m[2], m[3], int(m[4])) for m in found if m is not None}
+
+    def __contains__(self, unit: Unit) -> bool:
+        self._files.invalidate_cache()
+        return bool(self._files.exists(f"{self._root}/{unit.path}"))
+
+    def put(self, unit: Unit, content: bytes) -> bool:
+        """Write a block whole, unless it is there; returns whether it was written.
+
+        Two that measured the same block, because one was thought dead, leave one file: the first.
+        Raises SpaceError for a full or forbidden directory, OSError when a store does not answer.
+        """
+        target = f"{self._root}/{unit.path}"
+        if self._is_local:
+            return write_new_file(Path(target), content)
+        try:
+            self._files.pipe_file(target, content, mode="create")
+        except FileExistsError:
+            return False
+        return True
+
+    def read(self, unit: Unit) -> tuple[Info, pl.DataFrame]:
+        """Record.json and the samples of a block; raises StudyError for one that is damaged."""
+        place = f"{self._root}/{unit.path}"
+        try:
+            content = self._files.cat_file(place)
+        except Exception as error:  # whatever the client of a store raises
+            raise self._unreadable(error, f", {unit.path}") from error
+        try:
+            with zipfile.ZipFile(io.BytesIO(content)) as files:
+                texts = {name: files.read(name) for name in (INFO, SAMPLES)}
+        except _NO_ZIP as error:
+            raise damaged(place, str(error)) from None
+        info = info_in(texts[INFO], f"{place}, {INFO}")
+        return info, samples_in(
+            texts[SAMPLES], (info["sha256"] or {})[SAMPLES], f"{place}, {SAMPLES}"
+        )
+
+    def _unreadable(self, error: Exception, what: str = "") -> StudyError:
+        return StudyError(
+            f"The ledger {self.url}{what} cannot be read ({_line(error)}): "
+            f"see that it is there, and that you may read it."
+        )
+
+    def _names(self) -> Iterator[str]:
+        if self._is_local:  # fsspec asks for every file's size, at three times the time
+            yield from _files_below(self._root, "")
+            return
+        self._files.invalidate_cache()
+        with contextlib.suppress(FileNotFoundError):
+            for name in self._files.find(self._root):
+                yield str(name).removeprefix(f"{self._root}/")
+
+
+def _line(error: Exception) -> str:
+    """An error in a line, whoever raised it."""
+    if isinstance(error, OSError) and error.strerror:
+        return str(error.strerror)
+    return f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(":. ")
+
+
+def packed(info: Info, samples: pl.DataFrame) -> bytes:
+    """A block as its file has it: a record with this block only, its files in one."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as files:
+        for name, content in record_files(info, samples).items():
+            files.writestr(name, content)
+    return buffer.getvalue()
+
+
+_NO_ZIP = (zipfile.BadZipFile, LookupError, NotImplementedError, RuntimeError, ValueError, EOFError)
+"""What reading a damaged one can raise."""
+
+
+def _files_below(root: str, prefix: str) -> Iterator[str]:
+    try:
+        entries = list(os.scandir(f"{root}/{prefix}"))
+    except FileNotFoundError:
+        return
+    for entry in entries:
+        if entry.is_dir():
+            yield from _files_below(root, f"{prefix}{entry.name}/")
+        else:
+            yield f"{prefix}{entry.name}"

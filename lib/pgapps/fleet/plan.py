@@ -1,0 +1,239 @@
+"""What a sweep is to do: sweep.toml read, checked, and spread over hosts and blocks."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+import tomllib
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from pgservers.addresses import Address
+from pgservers.errors import StudyError
+from pgstudies.parameters import declared
+from pgstudies.records.reading import block_seconds
+
+from ..execution.plan import plan
+from .ledger import Unit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+_TOP = {"ledger": str, "hosts": list, "blocks": int, "run": list}
+
+
+_RUN = {"study": str, "profile": str, "servers": list, "parameters": dict, "blocks": int}
+
+
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+MOST_HOSTS, MOST_CELLS, MOST_BLOCKS = 1000, 1000, 1_000_000
+"""A sweep may have so many hosts, cells, and blocks on all hosts together."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One study with one value of everything: its blocks, on one host, are compared."""
+
+    study: str
+    profile: str
+    server: str
+    parameters: dict[str, Any]
+    """Every one but server and blocks."""
+    blocks: int
+
+    @property
+    def id(self) -> str:
+        """A short name, the same wherever the same is to be measured."""
+        what = [self.study, self.server, sorted(self.parameters.items())]
+        return hashlib.sha256(json.dumps(what, default=str).encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep as its file has it."""
+
+    ledger: str
+    """A directory, absolute, or the address of an object store."""
+    hosts: list[str]
+    cells: list[Cell] = field(default_factory=list)
+
+    def units(self) -> Iterator[Unit]:
+        """All units, first blocks first: a sweep that is cut short has a little of everything."""
+        most = max((cell.blocks for cell in self.cells), default=0)
+        for block in range(1, most + 1):
+            for cell, host in itertools.product(self.cells, self.hosts):
+                if block <= cell.blocks:
+                    yield Unit(cell.study, cell.id, host, block)
+
+
+def read_sweep(path: Path) -> Sweep:
+    """Read and check a sweep; raises StudyError with the first thing that is wrong in it.
+
+    A parameter given a list where its study wants one value is a grid of them, and so is a list of
+    lists where the study wants a list.
+    """
+    try:
+        text = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StudyError(f"{path} cannot be read: {error.strerror}.") from None
+    except RecursionError:
+        raise StudyError(f"{path} is nested too deeply.") from None
+    except ValueError as error:  # of TOML, of UTF-8, of a number with thousands of digits
+        raise StudyError(f"{path} is not valid TOML: {error}.") from None
+    if not _can_be_shown(text):
+        raise StudyError(
+            f"{path} has a whole number of more than 64 bits, or a text that is not one line."
+        )
+    _known(text, _TOP, str(path))
+    hosts = text.get("hosts", [])
+    for host in hosts:
+        if not isinstance(host, str) or not _HOST.fullmatch(host):
+            raise StudyError(f"{path}: {host!r} is not a host's name: letters, digits, . _ and -.")
+    if not hosts or len(set(hosts)) < len(hosts):
+        raise StudyError(f'{path} must name its hosts, each once, as hosts = ["bench1", "bench2"].')
+    if len(hosts) > MOST_HOSTS:
+        raise StudyError(f"{path} names {len(hosts)} hosts, and a sweep has {MOST_HOSTS} at most.")
+    found = (cell for run in text.get("run", []) for cell in _cells(run, text, path))
+    cells = list(itertools.islice(found, MOST_CELLS + 1))
+    if len(cells) > MOST_CELLS:
+        raise StudyError(
+            f"{path} asks for more than {MOST_CELLS} combinations of study, server and parameters: "
+            f"make several sweeps of it."
+        )
+    blocks = sum(cell.blocks for cell in cells) * len(hosts)
+    if blocks > MOST_BLOCKS:
+        raise StudyError(
+            f"{path} asks for {blocks} blocks on all hosts together, and a sweep has {MOST_BLOCKS} "
+            f"at most: lower blocks, or make several sweeps of it."
+        )
+    if not cells:
+        raise StudyError(f"{path} has no [[run]] with a study, so there is nothing to measure.")
+    ids = Counter(cell.id for cell in cells)
+    twice = next((cell for cell in cells if ids[cell.id] > 1), None)
+    if twice:
+        raise StudyError(f"{path} asks twice for {twice.study} with the same parameters.")
+    return Sweep(_ledger(text.get("ledger"), path), hosts, cells)
+
+
+def overview(sweep: Sweep, done: set[Unit]) -> pl.DataFrame:
+    """How far a sweep is: one row per cell and host.
+
+    Columns: study, server (empty: the one that a host has by default), differs (the parameters in
+    which the cells of the study differ), cell, host, blocks, done, block_s (seconds a block took in
+    the newest record of the study in that profile, or null).
+    """
+    took = {(c.study, c.profile): block_seconds(c.study, c.profile) for c in sweep.cells}
+    differs = _differs(sweep.cells)
+    counts = Counter((u.cell, u.host) for u in set(sweep.units()) & done)
+    rows = [
+        {
+            "study": cell.study,
+            "server": cell.server,
+            "differs": differs[cell.id],
+            "cell": cell.id,
+            "host": host,
+            "blocks": cell.blocks,
+            "done": counts[cell.id, host],
+            "block_s": took[cell.study, cell.profile],
+        }
+        for cell in sweep.cells
+        for host in sweep.hosts
+    ]
+    return pl.DataFrame(rows, schema_overrides={"block_s": pl.Float64()})
+
+
+def _ledger(given: str | None, path: Path) -> str:
+    if given is not None and "://" in given:
+        return given
+    try:
+        return str((path.parent / Path(given or path.stem).expanduser()).resolve())
+    except (OSError, RuntimeError, ValueError) as error:
+        raise StudyError(f"{path}: the ledger {given!r} is no path ({error}).") from None
+
+
+def _can_be_shown(value: object) -> bool:
+    """Whether every number and text in it can be quoted in a sentence."""
+    if isinstance(value, dict):
+        return all(map(_can_be_shown, [*value, *value.values()]))
+    if isinstance(value, list):
+        return all(map(_can_be_shown, value))
+    if isinstance(value, str):
+        return value.isprintable()
+    return not isinstance(value, int) or -(2**63) <= value < 2**63
+
+
+def _cells(run: Any, text: Mapping[str, Any], path: Path) -> Iterator[Cell]:
+    where = f"{path}, [[run]]"
+    _known(run, _RUN, where)
+    study, profile = run.get("study", ""), run.get("profile", "quick")
+    for server in run.get("servers", [""]):
+        if not isinstance(server, str):
+            raise StudyError(f"{where}: servers are words in quotes, and {server!r} is none.")
+        if Address.parse(server).secrets:
+            raise StudyError(
+                f"{where}: the address of a server must not hold its password, which every host "
+                f"and the scheduler would read; put it into ~/.pgpass there."
+            )
+        plan(study, profile=profile)  # the study is known
+        for given in _grid(study, run.get("parameters", {})):
+            chosen = plan(study, profile=profile, server=server or None, parameters=given)
+            if "blocks" not in chosen.parameters:
+                raise StudyError(f"{where}: {study} has no blocks to measure.")
+            blocks = run.get("blocks", text.get("blocks", chosen.parameters["blocks"]))
+            if blocks < 1:
+                raise StudyError(f"{where}: blocks must be at least 1, and it is {blocks}.")
+            values = {k: v for k, v in chosen.parameters.items() if k != "blocks"}
+            yield Cell(study, profile, server, values, blocks)
+
+
+def _grid(study: str, parameters: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Every combination of the values given."""
+    for name in ("server", "blocks"):
+        if name in parameters:
+            other = "servers" if name == "server" else name
+            raise StudyError(f"{name} is not among the parameters of a [[run]]: write {other} = ….")
+    lists = {p.name for p in declared(plan(study).notebook) if p.type.startswith("list")}
+    choices = []
+    for name, value in parameters.items():
+        is_grid = isinstance(value, list) and (
+            name not in lists or (value and isinstance(value[0], list))
+        )
+        choices.append([(name, v) for v in (value if is_grid else [value])])
+    for values in itertools.product(*choices):
+        yield dict(values)
+
+
+def _differs(cells: list[Cell]) -> dict[str, str]:
+    """By cell, the parameters in which the cells of its study differ, with their values."""
+    values: dict[tuple[str, str], set[str]] = {}
+    for cell in cells:
+        for name, value in cell.parameters.items():
+            values.setdefault((cell.study, name), set()).add(repr(value))
+    return {
+        cell.id: " ".join(
+            f"{name}={value}"
+            for name, value in cell.parameters.items()
+            if len(values[cell.study, name]) > 1
+        )
+        for cell in cells
+    }
+
+
+def _known(table: Any, names: Mapping[str, type], where: str) -> None:
+    if not isinstance(table, dict):
+        raise StudyError(f"{where} must be a table, as [[run]] begins one.")
+    for name, value in table.items():
+        if name not in names:
+            raise StudyError(f"{where} has {name!r}, which is none of {', '.join(names)}.")
+        if not isinstance(value, names[name]) or isinstance(value, bool):
+            kind = {str: "text", list: "a list", int: "a whole number", dict: "a table"}
+            raise StudyError(f"{where}: {name} must be {kind[names[name]]}, and it is {value!r}.")

@@ -1,0 +1,142 @@
+"""What the worker of a host does, in its one thread: it starts blocks and watches them."""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import socket
+import subprocess
+import sys
+import threading
+from collections import deque
+from importlib import metadata
+from typing import Any
+
+from distributed import get_worker
+
+from pgservers.errors import StudyError
+from pgservers.host.facts import git_revision, packages
+from pgservers.servers.instance import Instance, place_for_states
+
+SLOT = {"bench": 1}
+"""Every worker has one, and a block takes it."""
+
+
+TOPIC = "pgstudies"
+"""Where workers say what a user should hear at once."""
+
+
+_TOLD = re.compile(r"(Waiting|Removed what)\b.*")
+
+
+STATES_S = 1800.0
+"""How long prepared states are kept for a next block; the client may have been killed."""
+
+
+_running: set[subprocess.Popen[str]] = set()
+
+
+def measure_unit(request: dict[str, Any]) -> tuple[int, str]:
+    """Have a unit measured by a process of its own: its exit code, and what it said of an error.
+
+    ``request`` is that of ``block.carry_out``.  A negative code is the signal that ended it.
+    """
+    host = request["unit"]["host"]
+    request = request | {"states": _states.directory()}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pgapps.fleet.block"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    _running.add(process)
+    last: deque[str] = deque(maxlen=3)
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        # Its input stays open for as long as this process lives: that is how it knows.
+        process.stdin.write(json.dumps(request) + "\n")
+        process.stdin.flush()
+        for line in process.stderr:
+            last.append(line.strip())
+            if told := _TOLD.search(line):
+                get_worker().log_event(TOPIC, {"host": host, "says": told[0]})
+        said = process.stdout.read().strip()
+        return process.wait(), said or " ".join(last)
+    finally:
+        _states.keep_for(STATES_S)
+        _running.discard(process)
+        with process:  # closes its input, should we leave early
+            pass
+
+
+def abort_running() -> None:
+    """Stop the blocks that this worker runs, servers first."""
+    for process in list(_running):
+        process.terminate()
+
+
+class _States:
+    """Where blocks on this host leave each other prepared states; it goes with this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._place: Instance | None = None
+        self._timer: threading.Timer | None = None
+
+    def directory(self) -> str:
+        """The directory, made if need be; empty where no server of ours could run."""
+        with self._lock:
+            self._stop_timer()
+            if self._place is None:
+                try:
+                    self._place = place_for_states()
+                except StudyError:  # the block will say it, if it needs one
+                    return ""
+            return str(self._place.snapshots)
+
+    def keep_for(self, seconds: float) -> None:
+        """Remove it after so long, unless it is asked for before."""
+        with self._lock:
+            self._stop_timer()
+            self._timer = threading.Timer(seconds, self.remove)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def remove(self) -> None:
+        """Remove it with all that is in it."""
+        with self._lock:
+            self._stop_timer()
+            place, self._place = self._place, None
+        if place is not None:
+            place.remove()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+_states = _States()
+
+
+def forget_states() -> None:
+    """Remove what blocks have left each other: the sweep is over."""
+    _states.remove()
+
+
+def versions_here() -> dict[str, str]:
+    """Who a worker is and what it would measure with: host, then versions by name."""
+    revision = git_revision() or {}
+    changed = " and changes" if revision.get("dirty") else ""
+    return {
+        "host": socket.gethostname(),
+        **packages(),
+        "python": platform.python_version(),
+        "distributed": metadata.version("distributed"),
+        "checkout": f"{revision.get('revision', 'unknown')}{changed}",
+    }

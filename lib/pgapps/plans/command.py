@@ -1,0 +1,122 @@
+"""The command ``plans``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pgservers.errors import StudyError
+from pgservers.terminal import say
+from pgstudies.orders import Orders
+
+if TYPE_CHECKING:
+    from .foresee import Foresight
+
+commands = typer.Typer()
+
+
+_TOP = 50
+
+
+@commands.command(short_help="Foresee which queries get another plan.")
+def plans(
+    *,
+    server: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DSN",
+            help="The server whose plans are to be foreseen.  [default: $PGSTUDIES_SERVER]",
+        ),
+    ] = None,
+    to: Annotated[
+        str,
+        typer.Option(
+            metavar="SERVER", help="The release to foresee: 18 or later, embedded, or a directory."
+        ),
+    ] = "embedded",
+    setting: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Settings to try, as in postgresql.conf: the copy is compared without and with "
+            "them.",
+        ),
+    ] = None,
+    queries: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="A directory with queries in files *.sql."),
+    ] = None,
+    top: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=5000,
+            metavar="N",
+            help="Without --queries: the N queries that took most time, by pg_stat_statements.",
+        ),
+    ] = _TOP,
+    report: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the plans side by side into this HTML file."),
+    ] = None,
+) -> None:
+    """Foresee which queries get another plan on another release, or by other settings.
+
+    Schema and optimizer statistics are read from the server, without a row of its data, and
+    restored on a server of ours, whose empty files get the size of the original's.  Then both
+    are asked for the plans of the same queries.  No query is executed and nothing is changed on
+    the server; the copy is deleted at the end.
+
+    To plan is to compute immutable functions: on the server with the rights of the role in the
+    address, in a read-only transaction; on the copy with no rights.  Give a role that only reads.
+
+    A file has one query, or one below each line -- name: ...; parameters are $1 or :name.
+
+    \b
+    Examples:
+      pgstudies plans --server postgresql://me@db/shop --to 18
+      pgstudies plans --server postgresql://me@db/shop --to 18 --queries shop/
+      pgstudies plans --server postgresql://me@db/shop --setting my.conf --top 20
+
+    \b
+    Exit codes:
+      0    every query keeps its plan
+      1    a query gets another plan
+      2    no other plan, and some query could not be judged; or the request is wrong
+      3    the server cannot be reached or read, or the copy cannot be made
+      5    no space left on a disk
+    """  # noqa: D301
+    from pgservers.servers.settings import read_settings
+
+    from .foresee import foresee
+    from .queries import queries_in, top_queries
+    from .report import write_report
+    from .source import opened
+    from .text import as_text
+
+    if report is not None and (report.suffix != ".html" or not report.absolute().parent.is_dir()):
+        raise StudyError(f"The report must be a file named *.html in a directory, not {report}.")
+    address = server or Orders.given().server
+    if not address:
+        raise StudyError("Name the server: --server postgresql://me@db/shop.")
+    settings = read_settings(setting) if setting else {}
+    wanted = queries_in(queries) if queries else []
+    with opened(address) as source:
+        found = foresee(
+            source,
+            wanted or top_queries(source.connection, top),
+            to=to,
+            settings=settings,
+            show=lambda what: say(f"{what} ..."),
+        )
+    typer.echo(as_text(found))
+    if report is not None:
+        typer.echo(f"\nReport: {write_report(found, report)}")
+    raise typer.Exit(_exit_code(found))
+
+
+def _exit_code(found: Foresight) -> int:
+    verdicts = {query.verdict for query in found.queries}
+    return 1 if "another plan" in verdicts else 2 if "not judged" in verdicts else 0

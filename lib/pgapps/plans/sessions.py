@@ -1,0 +1,53 @@
+"""What every session needs whose other end may do as it likes."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import contextmanager
+from threading import Event, Timer
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from pgservers.errors import ServerError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from psycopg.rows import TupleRow
+
+
+def take_bytes(connection: psycopg.Connection[TupleRow]) -> None:
+    """Take the texts of a database without an encoding as they are; any other sends UTF-8.
+
+    Such a database (SQL_ASCII) converts nothing, and every byte is a character of LATIN1.
+    """
+    if connection.info.parameter_status("server_encoding") == "SQL_ASCII":
+        connection.execute("SELECT pg_catalog.set_config('client_encoding', 'LATIN1', false)")
+
+
+@contextmanager
+def within(connection: psycopg.Connection[TupleRow], seconds: float, what: str) -> Iterator[None]:
+    """Hang up where ``what`` takes longer: a function can catch what statement_timeout raises.
+
+    Raises ServerError then.
+    """
+    late = Event()
+
+    def hang_up(descriptor: int) -> None:
+        late.set()
+        with socket.socket(fileno=os.dup(descriptor)) as line:
+            line.shutdown(socket.SHUT_RDWR)
+
+    timer = Timer(seconds, hang_up, [connection.fileno()])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except psycopg.OperationalError as error:
+        if late.is_set():
+            raise ServerError(f"{what} was given up after {seconds:.0f} s.") from error
+        raise
+    finally:
+        timer.cancel()

@@ -1,0 +1,251 @@
+"""The server whose plans are to be foreseen: it is only read."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from pgservers.addresses import Address, explain
+from pgservers.errors import ServerError, SpaceError, StudyError
+from pgservers.servers.dsn import foreign_session
+
+from .sessions import take_bytes, within
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from psycopg.rows import TupleRow
+
+_LIMITS = {
+    "default_transaction_read_only": "on",
+    "statement_timeout": "60s",
+    "lock_timeout": "2s",
+}
+
+_LONGEST_S = 300.0
+"""For all that is asked of the catalogs; a server may answer never."""
+
+# From 14 on; else a function that catches every error would go on there for good.
+_END_WITH_US = """
+    SELECT pg_catalog.set_config(name, '10s', false)
+    FROM pg_catalog.pg_settings WHERE name = 'client_connection_check_interval'
+"""
+
+_SIZES = """
+    SELECT pg_catalog.format('%I.%I', n.nspname, c.relname), pg_catalog.pg_relation_size(c.oid)
+    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relkind IN ('r', 'i', 'm') AND c.relpersistence <> 't'
+      AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
+"""
+
+# In the order in which they were made, so that one comes after those that it needs.
+_EXTENSIONS = """
+    SELECT e.extname, n.nspname
+    FROM pg_catalog.pg_extension e JOIN pg_catalog.pg_namespace n ON n.oid = e.extnamespace
+    ORDER BY e.oid
+"""
+
+# What the planner looks at, but for what we set ourselves.
+_SETTINGS = """
+    SELECT name, pg_catalog.current_setting(name) FROM pg_catalog.pg_settings
+    WHERE (category LIKE 'Query Tuning%%' AND name <> ALL (%s)) OR name = ANY (%s)
+"""
+
+_OURS = ["plan_cache_mode", "force_parallel_mode", "debug_parallel_query"]
+
+_TOO = [
+    "work_mem",
+    "hash_mem_multiplier",
+    "max_parallel_workers",
+    "max_parallel_workers_per_gather",
+    "min_parallel_index_scan_size",
+    "min_parallel_table_scan_size",
+    "TimeZone",
+    "DateStyle",
+    "IntervalStyle",
+]
+
+# A function could take any role that ours is a member of, and read with pg_read_all_data what
+# passwords are checked by.  CREATEROLE and the like are of no use to it, because it is computed in
+# a transaction that is read-only to its end.
+_RIGHTS = """
+    SELECT CASE WHEN r.rolsuper THEN 'a superuser'
+                ELSE pg_catalog.format('a member of %s', r.rolname) END
+    FROM pg_catalog.pg_roles r
+    WHERE (r.rolsuper OR r.rolname IN ('pg_execute_server_program', 'pg_read_server_files',
+                                       'pg_write_server_files', 'pg_read_all_data'))
+      AND pg_catalog.pg_has_role(session_user, r.oid, 'MEMBER')
+    ORDER BY r.rolsuper DESC, 1 LIMIT 1
+"""
+
+# Whoever owns anything here could have a function called by it, if only one of pg_temp.
+_OTHERS = """
+    SELECT r.rolname
+    FROM pg_catalog.pg_roles r, pg_catalog.pg_database b
+    WHERE b.datname = pg_catalog.current_database()
+      AND r.oid >= 16384 AND r.rolname <> session_user AND NOT EXISTS (
+        SELECT 1 FROM pg_catalog.pg_roles s
+        WHERE s.rolsuper AND pg_catalog.pg_has_role(r.oid, s.oid, 'MEMBER')
+      )
+      AND (pg_catalog.has_database_privilege(r.oid, b.oid, 'CREATE')
+        OR EXISTS (
+            SELECT 1 FROM pg_catalog.pg_namespace n
+            WHERE pg_catalog.has_schema_privilege(r.oid, n.oid, 'CREATE')
+        ) OR EXISTS (
+            SELECT 1 FROM pg_catalog.pg_shdepend d
+            WHERE d.dbid = b.oid AND d.deptype = 'o' AND d.refobjid = r.oid
+              AND d.refclassid = 'pg_catalog.pg_authid'::pg_catalog.regclass
+        ))
+    ORDER BY 1 LIMIT 1
+"""
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a copy needs to know of the server.
+
+    Attributes:
+        connection: Read-only, each statement a transaction of its own, with an empty search_path.
+        name: The server without its password.
+        version: As the server counts it, 140024 for 14.24.
+        encoding: Of the database.
+        locale: Its collation and character classes, as libc names them.
+        search_path: What the role's sessions begin with, as far as there are such schemas.
+        sizes: The bytes of every table, materialized view and index by its qualified name.
+        extensions: Name and schema of each, those first that others need.
+        settings: What the planner looks at.
+
+    """
+
+    connection: psycopg.Connection[TupleRow]
+    name: str
+    version: int
+    encoding: str
+    locale: tuple[str, str]
+    search_path: str
+    sizes: Mapping[str, int]
+    extensions: Sequence[tuple[str, str]]
+    settings: Mapping[str, str]
+
+    @property
+    def major(self) -> int:
+        """The major release, such as 14."""
+        return self.version // 10000
+
+    def environment(self) -> dict[str, str]:
+        """The PG* variables by which pg_dump reaches the same database, its settings included."""
+        info = self.connection.info
+        parts = {name: value for name, value in info.get_parameters().items() if value}
+        renamed = {"dbname": "PGDATABASE", "application_name": "PGAPPNAME"}
+        kept = {*renamed, "host", "hostaddr", "port", "user", "options", *_TLS}
+        found = {renamed.get(n, f"PG{n.upper()}"): v for n, v in parts.items() if n in kept}
+        return found | ({"PGPASSWORD": info.password} if info.password else {})
+
+
+_TLS = ("sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "channel_binding", "gssencmode")
+
+
+@contextmanager
+def opened(dsn: str) -> Iterator[Source]:
+    """The server at an address.
+
+    Raises ServerError where it cannot be reached or read, and StudyError for what is no address and
+    for a role whose rights others could use.
+    """
+    address = Address.parse(dsn)
+    if not address.is_dsn:
+        raise StudyError(
+            "Name the server whose plans are to be foreseen by its address: "
+            "--server postgresql://me@db/shop."
+        )
+    name = address.public
+    try:
+        with foreign_session(
+            address.parts,
+            name,
+            _LIMITS,
+            application_name="pgstudies plans",
+            prepare_threshold=None,  # what is prepared here are the queries
+        ) as connection:
+            with within(connection, _LONGEST_S, f"Reading the catalogs of {name}"):
+                take_bytes(connection)
+                connection.execute(_END_WITH_US)
+                _require_harmless(connection, name)
+                source = _known(connection, name, _search_path(address, connection))
+            yield source
+    except psycopg.errors.DiskFull as error:
+        raise SpaceError(f"{name} has no space left: {error.diag.message_primary}.") from error
+    except UnicodeError as error:
+        raise ServerError(f"{name} cannot be read: it sends what is not UTF-8.") from error
+    except psycopg.Error as error:
+        said = error.diag.message_primary
+        if said is None:  # of the client's side
+            raise explain(error, name) from error
+        raise ServerError(f"{name} cannot be read: {said}.") from error
+
+
+def _search_path(address: Address, like: psycopg.Connection[TupleRow]) -> str:
+    """Where the role's sessions look for the tables of its queries.
+
+    A session that begins with an empty search_path cannot tell.  This one begins with their own and
+    so asks one function of the server's, by its whole name and nothing else.
+    """
+    what = f"Asking {address.public}"
+    with (
+        psycopg.connect(
+            address.text,
+            autocommit=True,
+            connect_timeout=10,
+            application_name="pgstudies plans",
+            # From 18 on it is told its search_path, which must be a text in this encoding.
+            client_encoding=like.info.parameter_status("client_encoding"),
+        ) as session,
+        within(session, _LONGEST_S, what),
+    ):
+        row = session.execute("SELECT pg_catalog.current_schemas(false)").fetchone()
+    quoted = ('"{}"'.format(str(name).replace('"', '""')) for name in (row[0] if row else []))
+    return ", ".join(quoted)
+
+
+def _require_harmless(connection: psycopg.Connection[TupleRow], name: str) -> None:
+    """Raise StudyError where another role could use the rights of ours by a function.
+
+    To plan a query is to compute the immutable functions in it and in what it names.
+    """
+    right, other = connection.execute(_RIGHTS).fetchone(), connection.execute(_OTHERS).fetchone()
+    if right is None or other is None:
+        return
+    raise StudyError(
+        f"Planning computes immutable functions with the rights of {connection.info.user}, who is "
+        f"{right[0]}, and {other[0]} can have made some on {name}: give the address of a role that "
+        f"may read these tables and no more (CREATE ROLE plans LOGIN; GRANT pg_read_all_stats TO "
+        f"plans; GRANT USAGE ON SCHEMA ... TO plans; GRANT SELECT ON ALL TABLES IN SCHEMA ... TO "
+        f"plans)."
+    )
+
+
+def _known(connection: psycopg.Connection[TupleRow], name: str, search_path: str) -> Source:
+    row = connection.execute(
+        "SELECT pg_catalog.pg_encoding_to_char(encoding), datcollate, datctype "
+        "FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()"
+    ).fetchone()
+    sizes = connection.execute(_SIZES).fetchall()
+    try:
+        encoding, collation, classes = map(str, row or ())
+        return Source(
+            connection=connection,
+            name=name,
+            version=connection.info.server_version,
+            encoding=encoding,
+            locale=(collation, classes),
+            search_path=search_path,
+            # One that was dropped meanwhile has no size.
+            sizes={str(relation): int(size) for relation, size in sizes if size is not None},
+            extensions=[(str(e), str(s)) for e, s in connection.execute(_EXTENSIONS)],
+            settings={str(n): str(v) for n, v in connection.execute(_SETTINGS, [_OURS, _TOO])},
+        )
+    except (ValueError, TypeError) as error:
+        raise ServerError(f"{name} answers as no PostgreSQL does: {error}.") from error

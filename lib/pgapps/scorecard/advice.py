@@ -1,0 +1,354 @@
+"""What the reference records mean for an upgrade or a setting: nothing that no record supports."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from pgservers.errors import StudyError
+from pgservers.terminal import printable
+from pgstudies.analysis.claims import meanings, origins
+from pgstudies.analysis.effects import paired_effects
+from pgstudies.analysis.pairing import round_values
+from pgstudies.analysis.pooling import of_all_runs
+from pgstudies.analysis.tables import with_interval
+from pgstudies.records.counts import fullest_counts, open_case, units_counted
+from pgstudies.records.reading import builds_note, read_info, read_record, where_of
+from pgstudies.records.verdicts import reference_verdicts
+from pgstudies.rooms import rooms
+
+from .table import then_and_now
+from .text import WIDTH, wrapped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pgstudies.records.reading import Record
+
+
+_INDENT = 2
+
+
+WORTH_TELLING = 1.05
+"""A count that changed by less is not on the card."""
+
+
+MOST_UNITS = 12
+"""So many units of work, those that changed most."""
+
+
+_CARD: dict[str, pl.DataType] = {
+    **dict.fromkeys(["study", "claim", "about", "sentence"], pl.String()),
+    **dict.fromkeys(["before", "after", "published_ratio", "ratio"], pl.Float64()),
+    **dict.fromkeys(["low", "high"], pl.Float64()),
+    **dict.fromkeys(["verdict", "where"], pl.String()),
+}
+
+
+def advice() -> pl.DataFrame:
+    """What the verdicts of the reference records mean for whoever runs a server.
+
+    Columns: study, claim, about (a setting or a thing), sentence, before and after (the releases
+    that a change lies between, null for what is no matter of releases), published_ratio, ratio now
+    with its 95 % interval from low to high, verdict, where: release, machine, date and size of the
+    record, and for a change between releases how these were built, where that differs.
+    """
+    found = [pl.DataFrame(schema=_CARD)]
+    for study in origins():
+        known = reference_verdicts(study)
+        if known is None:
+            continue
+        directory, judged = known[0], of_all_runs(study, *known)
+        info = read_info(directory)
+        builds = [pl.lit(note) for note in [builds_note(info)] if note]
+        figures = judged.select(
+            "claim", "published_ratio", "ratio", "low", "high", "verdict", "baseline", "candidate"
+        )
+        found.append(
+            meanings(study, judged)
+            .join(figures, on="claim", maintain_order="left")
+            .with_columns(where=pl.lit(where_of(info)))
+            .with_columns(
+                where=pl.when(pl.col("candidate").str.contains(r"^\d"))  # else the record's own
+                .then(pl.format("{} against {}; {}", "candidate", "baseline", "where"))
+                .otherwise("where")
+            )
+            .with_columns(
+                where=pl.when(pl.col("before").is_null())
+                .then("where")
+                .otherwise(pl.concat_str("where", *builds, separator="; "))
+            )
+            .select(list(_CARD))
+        )
+    return pl.concat(found)
+
+
+def counted_between(before: str, after: str) -> pl.DataFrame:
+    """The units of work that two releases execute with unlike numbers of instructions.
+
+    Columns: unit, open (transactions), nested (subtransactions of each), before and after
+    (instructions of one unit), ratio; what changed most first.  Raises StudyError for a release
+    that was not counted, and where ``before`` is not the older one.
+    """
+    record, _ = _counted_releases(before, after)
+    counts = units_counted(record)
+    if float(before) >= float(after):
+        raise StudyError(
+            f"An upgrade goes to a newer release, and {after} is not newer than {before}."
+        )
+    place = ["unit", "open", "nested"]
+    sides = [
+        counts.filter(arm=release).select(*place, pl.col("instructions").alias(name))
+        for release, name in ((before, "before"), (after, "after"))
+    ]
+    changed = sides[0].join(sides[1], on=place, maintain_order="left")
+    ratio = pl.col("after") / pl.col("before")
+    return (
+        changed.with_columns(ratio=ratio)
+        .filter(pl.max_horizontal(ratio, 1 / ratio) >= WORTH_TELLING)
+        .sort(pl.max_horizontal(ratio, 1 / ratio), descending=True, maintain_order=True)
+    )
+
+
+WORTH_A_SENTENCE = 0.10
+"""A count that changed by a larger part has a sentence."""
+
+
+def counted_in_words(units: pl.DataFrame) -> list[str]:
+    """A sentence for each unit of ``counted_between`` that changed by more than a tenth.
+
+    It says how much more or fewer instructions that is alone, and from least to most while
+    transactions are open, with subtransactions in them or without.
+    """
+    far = (pl.col("ratio") - 1).abs() > WORTH_A_SENTENCE
+    return [
+        f"{str(unit)[0].upper()}{str(unit)[1:]}: {'; '.join(_in_words(part))}."
+        for (unit,), part in units.filter(far).group_by("unit", maintain_order=True)
+    ]
+
+
+def _in_words(part: pl.DataFrame) -> Iterator[str]:
+    """What became of a unit: alone, with open transactions, and with subtransactions in them."""
+    alone = part.filter(pl.col("open") == 0)
+    for row in alone.iter_rows(named=True):
+        counts = f"({row['before']:,.0f}, then {row['after']:,.0f})"
+        yield f"{_changes(alone['ratio'])} instructions {counts}"
+    held = part.filter(pl.col("open") > 0)
+    plain, nested = (held.filter(which) for which in (pl.col("nested") == 0, pl.col("nested") > 0))
+    what = "" if alone.height else " instructions"
+    if plain.height and nested.height and _changes(plain["ratio"]) == _changes(nested["ratio"]):
+        yield (
+            f"{_changes(held['ratio'])}{what} with open transactions, whether or not they have "
+            f"subtransactions"
+        )
+        return
+    for found, words in ((plain, ""), (nested, " that have subtransactions")):
+        if found.height:
+            yield f"{_changes(found['ratio'])}{what} with open transactions{words}"
+
+
+def release_before(after: str) -> str:
+    """The counted release before this one; raises StudyError where there is none."""
+    _, known = _counted_releases(after)
+    if known[0] == after:
+        raise StudyError(f"No release before {after} was counted.")
+    return known[known.index(after) - 1]
+
+
+def _changes(ratios: pl.Series) -> str:
+    """From the least of these to the most, such as "17 to 20 % more"; they are sorted."""
+    both = []
+    for word, side in (("fewer", ratios.filter(ratios < 1)), ("more", ratios.filter(ratios > 1))):
+        changes = sorted(100 * abs(ratio - 1) for ratio in side)
+        ends = dict.fromkeys(f"{change:.0f}" for change in (*changes[:1], *changes[-1:]))
+        both += [f"{' to '.join(ends)} % {word}"] if changes else []
+    return " and ".join(both)
+
+
+def counted_by_release(run: str) -> pl.DataFrame:
+    """Instructions of each class of work in every release, relative to the release you run.
+
+    Columns: work, the unit without what is in brackets; units, how many there are of it; then the
+    releases, the newest first: the geometric mean of their units' ratios, without open
+    transactions.  Raises StudyError for a release that was not counted.
+    """
+    record, known = _counted_releases(run)
+    counts = units_counted(record).filter(pl.col("open") == 0, pl.col("arm").is_in(known))
+    one = counts.filter(arm=run).select("unit", here="instructions")
+    ratios = counts.join(one, on="unit", maintain_order="left").with_columns(
+        ratio=(pl.col("instructions") / pl.col("here")).log(),
+        work=pl.col("unit").str.replace(r" \(.*\)$", ""),
+    )
+    means = ratios.group_by("work", "arm", maintain_order=True).agg(
+        pl.col("ratio").mean().exp(), units=pl.len()
+    )
+    return means.pivot(
+        "arm", on_columns=known[::-1], index=["work", "units"], values="ratio", maintain_order=True
+    )
+
+
+_TIMED = "cpu_s"
+
+
+def timed_by_release(run: str) -> pl.DataFrame:
+    """CPU time of each class of work in other releases, relative to the release you run.
+
+    By the newest reference records whose arms are releases and took turns, of releases that were
+    built alike.  Columns: study; work, the step with its case of the most samples; the releases,
+    the newest first: the ratio with its 95 % interval.  No rows where there is no such record.
+    """
+    found = []
+    for study in origins():
+        known = reference_verdicts(study)
+        record = read_record(known[0]) if known else None
+        arms = _built_alike(record, run) if record else []
+        if record and len(arms) > 1:
+            found.append(_timed(record, arms, run).with_columns(study=pl.lit(study)))
+    table = pl.concat([pl.DataFrame(schema=_TIMES), *found], how="diagonal")
+    releases = sorted((name for name in table.columns if name not in _TIMES), key=float)
+    return table.select(*_TIMES, *releases[::-1])
+
+
+_TIMES = dict.fromkeys(["study", "work"], pl.String())
+
+
+def _built_alike(record: Record, run: str) -> list[str]:
+    """The arms that differ from that of ``run`` in their release alone, and are built like it."""
+    arms = record.arms.filter(pl.col("copy_of").is_null(), pl.col("not_run").is_null())["name"]
+    own = next((arm for arm in arms if _release(arm) == run), None)
+    if own is None:
+        return []
+    suffix, built = own.removeprefix(run), record.built_with
+    return [
+        arm
+        for arm in arms
+        if arm == f"{_release(arm)}{suffix}" and built.get(arm) == built.get(own) is not None
+    ]
+
+
+def _release(arm: str) -> str:
+    return arm.partition(",")[0]
+
+
+def _timed(record: Record, arms: list[str], run: str) -> pl.DataFrame:
+    samples = record.samples.filter(pl.col("arm").is_in(arms), pl.col("metric") == _TIMED)
+    most = pl.len().over("step", "case")
+    samples = samples.filter(most == most.max().over("step")).filter(
+        pl.col("case") == pl.col("case").min().over("step")
+    )
+    (own,) = (arm for arm in arms if _release(arm) == run)
+    by = ["step", "case", "metric"]
+    effects = paired_effects(round_values(samples, by=by), baseline=own, by=by)
+    shown = effects.select(
+        pl.format("{} ({})", "step", "case").alias("work"),
+        release=pl.col("candidate").str.split(",").list.first(),
+        ratio=with_interval(),
+    )
+    return shown.pivot("release", index="work", values="ratio", maintain_order=True)
+
+
+def _counted_releases(*wanted: str) -> tuple[Record, list[str]]:
+    """The record of counts, and the releases in it; raises StudyError where one is not in it."""
+    record = fullest_counts()
+    if record is None:
+        counting = " or ".join(rooms("counts"))
+        raise StudyError(f"There is no record of counts: run `pgstudies run {counting}`.")
+    arms = record.arms.filter(pl.col("copy_of").is_null())["name"]
+    known = arms.filter(arms.str.contains(r"^\d+(\.\d+)?$")).to_list()  # "this server" is none
+    for release in wanted:
+        if release not in known:
+            raise StudyError(f"Release {release} was not counted; there is {', '.join(known)}.")
+    return record, known
+
+
+def counted_builds(before: str, after: str) -> str:
+    """How the two releases of ``counted_between`` were built, in a sentence."""
+    one, other = _builds(before, after)
+    if one == other:
+        return f"Both are built with {one}."
+    return (
+        f"{before} is built with {one}, {after} with {other}: part of a difference can be due to "
+        f"the compiler."
+    )
+
+
+def _builds(*releases: str) -> list[str]:
+    record = fullest_counts()
+    built = record.built_with if record else {}
+    return [built.get(release) or "an unknown compiler" for release in releases]
+
+
+def advice_text(before: str | None = None, after: str | None = None) -> str:
+    """The card for a terminal: for an upgrade from ``before`` to ``after``, or for settings alone.
+
+    Raises StudyError as ``counted_between`` does, and where only one is given.
+    """
+    if (before is None) != (after is None):
+        raise StudyError("Give both releases, --from and --to, or neither.")
+    return "\n".join(map(printable, _lines(before, after)))
+
+
+def _lines(before: str | None, after: str | None) -> Iterator[str]:
+    cards = advice()
+    if before is not None and after is not None:
+        units = counted_between(before, after)
+        yield f"From release {before} to {after}"
+        yield "=" * WIDTH
+        for sentence in counted_in_words(units):
+            yield from wrapped(sentence, _INDENT)
+        yield ""
+        yield from _told(crossed(cards, before, after))
+        yield from _counted(units, before, after)
+        yield from wrapped(counted_builds(before, after))
+        yield ""
+        alike = len(set(_builds(before, after))) == 1
+        one, other = (before, after) if alike else ("DIRECTORY", "DIRECTORY")
+        yield f"Measure it on servers of your own{'' if alike else ', both built alike'}:"
+        yield f"  pgstudies compare --baseline {one} --candidate {other} --minutes 30"
+        yield ""
+    yield "Settings and habits"
+    yield "=" * WIDTH
+    yield from _told(cards.filter(pl.col("before").is_null()))
+    yield "Measure one of them on your server:"
+    yield "  pgstudies run STUDY --server postgresql://me@host/database"
+
+
+def crossed(cards: pl.DataFrame, before: str, after: str) -> pl.DataFrame:
+    """The rows of ``advice`` about changes that lie between two releases."""
+    within = cards.filter(pl.col("before") >= float(before), pl.col("after") <= float(after))
+    return newest_first(within)
+
+
+def newest_first(cards: pl.DataFrame) -> pl.DataFrame:
+    """The rows of ``advice`` by the release that brought a change, the newest first."""
+    return cards.sort("after", "before", descending=True, maintain_order=True)
+
+
+def _told(cards: pl.DataFrame) -> Iterator[str]:
+    if cards.is_empty():
+        yield "No claim of these studies is about that."
+    for (about,), part in cards.group_by("about", maintain_order=True):
+        yield f"{about}"
+        for row in part.iter_rows(named=True):
+            yield from wrapped(row["sentence"], _INDENT)
+            told = f"{row['study']}: {then_and_now(row)}, {row['verdict']}; {row['where']}"
+            yield from wrapped(f"[{told}]", _INDENT)
+        yield ""
+
+
+def _counted(units: pl.DataFrame, before: str, after: str) -> Iterator[str]:
+    if units.is_empty():
+        yield "No unit of work executes other numbers of instructions."
+        return
+    yield f"Instructions for one unit of work in a lone backend, {before} -> {after}:"
+    for row in units.head(MOST_UNITS).iter_rows(named=True):
+        figures = f"{row['before']:>13,.0f} -> {row['after']:>13,.0f}  {row['ratio']:6.2f}"
+        held = f", {open_case(row['open'], row['nested'])}" if row["open"] else ""
+        name = f"  {row['unit']}{held}"
+        if len(name) + len(figures) >= WIDTH:
+            yield name
+            name = ""
+        yield f"{name:{WIDTH - len(figures)}}{figures}"
+    if units.height > MOST_UNITS:
+        yield f"  and {units.height - MOST_UNITS} more that changed less"

@@ -1,0 +1,110 @@
+"""Checks of the measuring itself, where readers meet them: their page, and the front page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from pgservers import paths
+from pgstudies.charts.tables import table_html
+from pgstudies.records.reading import machine_of
+from pgstudies.rooms import rooms
+from pgstudies.templates import environment
+
+if TYPE_CHECKING:
+    from pgstudies.records.reading import Record
+
+
+_TEMPLATES = environment(Path(__file__).parent)
+
+
+SCHEMA = {"check": pl.String(), "passed": pl.Boolean(), "sentence": pl.String()}
+"""A table of checks: ``passed`` is null for one that is not judged."""
+
+
+KEY = "pgstudies_checks"
+"""Where the executed notebook keeps the checks: in the metadata of the output that shows them,
+because MyST-NB warns of every MIME type that it does not know."""
+
+
+SHOWN = {**SCHEMA, **dict.fromkeys(["host", "date", "machine"], pl.String())}
+"""The checks, and where and when (UTC) they were made; machine is that of ``machine_of``."""
+
+
+class ShownChecks:
+    """A table of checks as a notebook's output: for readers, and for ``read_checks``."""
+
+    def __init__(self, checks: pl.DataFrame) -> None:
+        self.checks = checks
+
+    def _repr_mimebundle_(self, **_: object) -> tuple[dict[str, str], dict[str, Any]]:
+        words = pl.col("passed").replace_strict(_WORDS, default="not judged")
+        table = self.checks.select("check", "sentence", result=words)
+        shown = {
+            "text/html": checks_markup(self.checks)
+            + table_html(table.select("check", "result", "sentence"), whole=True),
+            "text/plain": "\n".join(check_lines(self.checks)),
+        }
+        return shown, {KEY: self.checks.to_dicts()}
+
+
+def display_checks(checks: pl.DataFrame, record: Record) -> ShownChecks:
+    """Show the checks that rest on ``record``, so that the front page can read them."""
+    host, date = record.info["host"].get("hostname"), record.info["started_at"][:10]
+    told = {"host": host, "date": date, "machine": machine_of(record.info["host"])}
+    shown = checks.with_columns(pl.lit(v, pl.String()).alias(name) for name, v in told.items())
+    return ShownChecks(shown)
+
+
+def read_checks(*notebooks: Path) -> pl.DataFrame:
+    """The checks that executed notebooks show: check, passed, sentence, host, date, machine, study.
+
+    By default those in the book.  No rows where there is no such notebook, or it has not got so
+    far.
+    """
+    rows = []
+    for notebook in notebooks or [paths.STUDIES / f"{study}.ipynb" for study in rooms("check")]:
+        if notebook.exists():
+            cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+            outputs = (output for cell in cells for output in cell.get("outputs", []))
+            kept = (o["metadata"][KEY] for o in outputs if KEY in o.get("metadata", {}))
+            rows += [row | {"study": notebook.stem} for row in next(kept, [])]
+    return pl.DataFrame(rows, schema=SHOWN | {"study": pl.String()})
+
+
+def doubtful_machines(checks: pl.DataFrame) -> set[str]:
+    """The machines on which the measuring failed a check: what was measured there is marked."""
+    failed = checks.filter(pl.col("passed").not_())
+    return set(failed["machine"].drop_nulls())
+
+
+def checks_markup(checks: pl.DataFrame) -> str:
+    """The checks in short, as HTML: a line, or a box of what failed."""
+    return _TEMPLATES.get_template("checks.html").render(in_short(checks))
+
+
+def in_short(checks: pl.DataFrame) -> dict[str, Any]:
+    """The checks as templates show them: checks, passed and open (how many), failed, where."""
+    rows = checks.to_dicts()
+    return {
+        "checks": rows,
+        "passed": sum(row["passed"] is True for row in rows),
+        "failed": [row for row in rows if row["passed"] is False],
+        "open": sum(row["passed"] is None for row in rows),
+        "where": f"on {rows[0]['host']}, {rows[0]['date']}" if rows else "",
+        "study": next(iter(rooms("check")), None),
+    }
+
+
+def check_lines(checks: pl.DataFrame) -> list[str]:
+    """One line for each check: passed, FAILED or not judged, and why."""
+    return [
+        f"{_WORDS.get(c['passed'], 'not judged')}: {c['check']}: {c['sentence']}"
+        for c in checks.iter_rows(named=True)
+    ]
+
+
+_WORDS = {True: "passed", False: "FAILED"}

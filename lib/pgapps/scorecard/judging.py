@@ -1,0 +1,124 @@
+"""The verdicts a study's notebook gives on one record, kept so that each is replayed only once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pgservers import paths
+from pgservers.errors import StudyError
+from pgservers.files import temporary_directory
+from pgservers.terminal import say
+from pgstudies.analysis.claims import origins, rules
+from pgstudies.records.format import INFO
+from pgstudies.records.reading import read_info
+from pgstudies.records.verdicts import VERDICTS, judged_by, read_verdicts, write_verdicts
+from pgstudies.rooms import find_room
+
+from ..execution.run import run_study
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from ..execution.run import Executed
+
+
+def judged(record: str | Path) -> pl.DataFrame:
+    """The claims as the notebook of the record's study judges them: the table of ``judge``.
+
+    A reference record has its verdicts beside it.  Any other that was not yet judged by this code
+    and these claims is replayed, which takes about ten seconds and is said on stderr.  Raises
+    StudyError when there is no such record, its study judges no claim or the verdicts beside it are
+    damaged, and NotebookError when the notebook fails.
+    """
+    directory = Path(record).expanduser().resolve()
+    study = read_info(directory)["study"]
+    mark = digest_of(study, directory)
+    beside = directory / VERDICTS
+    known = read_verdicts(beside) if beside.exists() else None
+    if known is not None and judged_by(beside) == mark:
+        return known
+    return _judged_here(study, directory, mark)
+
+
+def _judged_here(study: str, directory: Path, mark: str) -> pl.DataFrame:
+    place = _place(study, directory)
+    if judged_by(place) != mark:
+        say(f"judging {study} by {directory.name}, once")
+        with temporary_directory() as scratch:
+            done = run_study(study, replay=directory, output=scratch / f"{study}.ipynb")
+        keep(done)
+    if judged_by(place) != mark:
+        raise StudyError(f"{study} judges no claim.")
+    return read_verdicts(place)
+
+
+def keep(done: Executed) -> None:
+    """Keep the verdicts of a notebook that was executed, if it judged a record."""
+    if done.record is None or done.verdicts is None:
+        return
+    study = read_info(done.record)["study"]
+    mark = digest_of(study, done.record)
+    write_verdicts(_place(study, done.record), done.verdicts, mark)
+
+
+def keep_reference() -> list[Path]:
+    """Judge every reference record anew where anything has changed, and keep that beside it.
+
+    Gives the files that were written.  What stands in the book of others comes from here, so it is
+    for those who change a notebook, the analysis or a reference record: ``make verdicts``.
+    """
+    written = []
+    for study in origins():
+        for directory in sorted((paths.REFERENCE_RECORDS / study).glob("*/")):
+            require_clean(directory)
+            mark = digest_of(study, directory)
+            beside = directory / VERDICTS
+            known = judged_by(beside)
+            if known == mark:
+                continue
+            if known is None:
+                beside.unlink(missing_ok=True)  # damaged, its notebook would read it
+            table = _judged_here(study, directory, mark)
+            written.append(write_verdicts(beside, table, mark))
+    return written
+
+
+def require_clean(record: Path) -> None:
+    """Raise StudyError for a record of code that no commit has: it cannot be a reference.
+
+    Those of before 24 November 2026, which do not have their claims, were not asked.
+    """
+    info = read_info(record)
+    if "claims" in info and (info.get("git") or {}).get("dirty"):
+        raise StudyError(
+            f"{record} was measured with uncommitted changes, so it cannot be a reference: "
+            f"commit them, and measure again."
+        )
+
+
+def _place(study: str, record: Path) -> Path:
+    return paths.JUDGED / study / f"{record.name}.json"
+
+
+def digest_of(study: str, record: Path) -> str:
+    """A digest of all that the verdicts on a record depend on.
+
+    That is the code of the notebook and of modules beside it, the claims but for their words, the
+    post's numbers, how records are read and analysed, and what was measured.
+    """
+    room = find_room(study)
+    library = Path(__file__).parents[1]
+    files = [
+        *room.directory.glob("*.csv"),
+        *(library / "analysis").glob("*.py"),
+        *(library / "records").glob("*.py"),
+        record / INFO,
+        *record.rglob("*.parquet"),
+    ]
+    digest = hashlib.sha256(json.dumps([room.code, rules(study)], sort_keys=True).encode())
+    for file in sorted(files, key=lambda f: (f.parent.name, f.name)):
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,258 @@
+"""The scorecard: what has become of every published claim, record by record."""
+
+from __future__ import annotations
+
+import re
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import polars as pl
+
+from pgservers import paths
+from pgservers.errors import StudyError
+from pgstudies.analysis.agreement import NOT_TESTED, holds_when
+from pgstudies.analysis.claims import all_claims, origins
+from pgstudies.analysis.intervals import fewest_blocks
+from pgstudies.analysis.pooling import of_all_runs
+from pgstudies.charts.claims import by_then
+from pgstudies.charts.outcomes import OUTCOMES, outcome_of
+from pgstudies.records.reading import (
+    builds_note,
+    host_of,
+    infos_below,
+    list_records,
+    machine_of,
+    newest_on_most_cores,
+    read_info,
+    readable_records,
+    version_number,
+)
+
+from ..execution.executed import book_runs
+from .judging import judged
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from pgstudies.charts.outcomes import Outcome
+    from pgstudies.records.reading import Record
+
+
+SCHEMA: dict[str, pl.DataType] = {
+    **dict.fromkeys(["study", "claim", "name", "text", "source", "kind"], pl.String()),
+    "holds_when": pl.String(),
+    "metric": pl.String(),
+    **dict.fromkeys(["published_ratio", "ratio", "low", "high", "beside"], pl.Float64()),
+    "blocks": pl.Int64(),
+    "runs": pl.Int64(),
+    "luck": pl.Float64(),
+    **dict.fromkeys(["verdict", "server", "release", "host", "date"], pl.String()),
+    **dict.fromkeys(["profile", "record", "machine", "builds", "link"], pl.String()),
+    "current": pl.Boolean(),
+    "reference": pl.Boolean(),
+}
+"""The columns, in order."""
+
+
+_NO_RECORD = f"{NOT_TESTED}: no record"
+
+
+_NOT_ON_THE_PAGE = f"{NOT_TESTED}: the study's page does not judge it"
+
+
+_RELEASE = re.compile(r"\d\d+|\d\.\d+")
+
+
+def scorecard(
+    study: str | None = None,
+    *,
+    records: Literal["current", "reference", "all"] = "all",
+    own: Collection[str] | None = None,
+) -> pl.DataFrame:
+    """Every claim (of ``study``) by the record its page rests on, and by others.
+
+    ``records`` says by which: the current one alone, the reference record beside it, or all.  Of
+    studies that are not in ``own``, where this is given, the reference record alone counts.
+
+    Columns, those of ``SCHEMA``: holds_when, what would count as holding; metric, what it is judged
+    by; published_ratio at the size of the run; ratio with its 95 % interval from low to high;
+    beside, the ratio by wall time where CPU time judged, and the other way round; verdict, one of
+    ``agreement``, "inconclusive: n more blocks", "not judged: reason" or "not tested: reason";
+    runs, how many reference records alike judge the claim together, and luck, what they differ by
+    (standard deviation of the true log ratio), both null in the row of one record alone, and luck
+    where nothing was run twice; server, the version that the claim was judged on, and release,
+    such as 9.6 or 18; date (UTC) when the record was begun; builds, how its servers were built
+    where that differs; link, the place on the study's page, from the
+    directory of the studies; current, whether this is the record of the page, or without a page
+    the newest one, if possible with enough blocks for intervals; reference, whether it is the
+    newest reference record of the study.  Rows are in the order of the claims, each by its current
+    record first, then by the others from the newest on.  A record never judged before is replayed.
+    Raises StudyError for a study without claims.
+    """
+    known = origins()
+    if study is not None and study not in known:
+        raise StudyError(f"There are no claims of {study}; the studies are: {', '.join(known)}.")
+    in_book = {run.study: run.record for run in book_runs(paths.STUDIES) if run.record}
+    claims, rows = all_claims(), list[dict[str, Any]]()
+    for name in [study] if study else known:
+        reference = _reference(name)
+        if own is None or name in own:
+            places = _places(name, in_book.get(name))
+        else:
+            places = [paths.REFERENCE_RECORDS / name / reference] if reference else []
+        found = list(islice(readable_records(places), None if records == "all" else 1))
+        if records == "reference":
+            known_here = {record.path.name for record in found}
+            beside = [p for p in places if p.name == reference and p.name not in known_here]
+            found += readable_records(beside)
+        cards = [
+            card
+            for record in found
+            for card in _cards(record, record.path.name == reference, records == "all")
+        ]
+        for claim in claims.filter(pl.col("study") == name).iter_rows(named=True):
+            link = {"link": f"{name}.html#{known[name].anchor}"}
+            told = [card[claim["claim"]] for card in cards if claim["claim"] in card]
+            told = told or [{"verdict": _NOT_ON_THE_PAGE if cards else _NO_RECORD}]
+            rows += [
+                _with_rule(claim | link | {k: v for k, v in card.items() if v is not None})
+                | {"current": not n, "reference": card.get("reference", False)}
+                for n, card in enumerate(told)
+            ]
+    return pl.DataFrame(
+        [{column: row.get(column) for column in SCHEMA} for row in rows], schema=SCHEMA
+    )
+
+
+def _with_rule(row: dict[str, Any]) -> dict[str, Any]:
+    """The row with what it is judged by, and what would count as holding at the run's size."""
+    metric = row.get("metric") or row["judged_by"]
+    rule = holds_when(
+        row["kind"],
+        row["direction"],
+        metric=metric,
+        published_ratio=row["published_ratio"],
+        threshold=row["threshold"],
+        margin=row.get("margin"),
+    )
+    return row | {"metric": metric, "holds_when": rule}
+
+
+def _places(study: str, in_book: Record | None) -> list[Path]:
+    """The records that count: the current one, then those with enough blocks from the newest on.
+
+    Without a page the current one is the newest one's host's, as ``newest_on_most_cores`` says.
+    """
+    complete = list_records(study).filter(pl.col("status") == "complete").reverse()
+    enough = complete.filter(pl.col("blocks_done") >= fewest_blocks())["path"].to_list()
+    own = [str(in_book.path)] if in_book else [] if enough else complete["path"].to_list()[:1]
+    once = {Path(path).name: Path(path) for path in reversed([*own, *enough])}  # a copy is the same
+    found = list(reversed(once.values()))
+    if in_book is None and found:
+        infos = [(path, read_info(path)) for path in reversed(found)]
+        host = host_of(infos[-1][1])
+        first = newest_on_most_cores(pair for pair in infos if host_of(pair[1]) == host)
+        found.sort(key=lambda path: path != first)
+    return found
+
+
+def _reference(study: str) -> str | None:
+    """The name of the newest reference record, as ``newest_on_most_cores`` says."""
+    newest = newest_on_most_cores(infos_below(paths.REFERENCE_RECORDS, study))
+    return newest.name if newest else None
+
+
+def _cards(record: Record, is_reference: bool, in_detail: bool) -> list[dict[str, dict[str, Any]]]:
+    """What a record says, by claim; columns it says nothing of are left out.
+
+    Of the reference record first what it and those alike say together; then, ``in_detail``, what it
+    says alone where that is something else.
+    """
+    about = {
+        "host": host_of(record.info),
+        "date": str(record.info["started_at"])[:16].replace("T", " "),
+        "profile": record.info.get("profile"),
+        "record": record.path.name,
+        "machine": machine_of(record.info["host"]),
+        "builds": builds_note(record.info),
+    }
+    try:
+        alone = together = judged(record.path)
+        if is_reference:
+            together = of_all_runs(record.info["study"], record.path, alone)
+    except StudyError as error:
+        reason = f"{NOT_TESTED}: {str(error).rstrip('.')}"
+        claims = all_claims().filter(pl.col("study") == record.info["study"])["claim"]
+        alone = together = pl.DataFrame({"claim": claims}).with_columns(verdict=pl.lit(reason))
+
+    def cards(table: pl.DataFrame) -> dict[str, dict[str, Any]]:
+        return {
+            row["claim"]: {k: v for k, v in row.items() if k not in _WORDS}
+            | about
+            | _server(record, row.get("candidate"))
+            | {"verdict": in_full(row)}
+            for row in table.iter_rows(named=True)
+        }
+
+    found = cards(together)
+    several = [claim for claim, card in found.items() if card.get("luck") is not None]
+    for claim, card in found.items():
+        card["reference"] = is_reference
+        if claim in several:
+            card["record"] = f"{record.path.name} and those alike"
+    own = {claim: card for claim, card in cards(alone).items() if claim in several}
+    return [found, own] if own and in_detail else [found]
+
+
+_WORDS = {"text", "baseline"}  # the first may have been put better since
+
+
+def in_full(row: Mapping[str, Any]) -> str:
+    """A verdict of ``judge`` with the blocks an open one lacks, and by its record's own rule."""
+    verdict = _with_blocks(row)
+    then = by_then(row)
+    if then is None:
+        return verdict
+    return f"{verdict}{'; ' if ':' in verdict else ': '}{then}"
+
+
+def _with_blocks(row: Mapping[str, Any]) -> str:
+    more = (row.get("blocks_needed") or 0) - (row.get("blocks") or 0)
+    verdict = str(row["verdict"])
+    if outcome_of(verdict).word != "inconclusive" or more <= 0:
+        return verdict
+    separator = "; " if ":" in verdict else ": "
+    return f"{verdict}{separator}{more} more {'block' if more == 1 else 'blocks'}"
+
+
+def _server(record: Record, candidate: str | None) -> dict[str, str | None]:
+    """The version of the candidate, which may be another release than the record's own server."""
+    arms = dict(record.arms.select("name", "server").drop_nulls().iter_rows())
+    numbers = {version_number(version): version for version in arms.values()}
+    named = (candidate or "").split()[:1]
+    version = arms.get(candidate or "") or next((numbers[n] for n in named if n in numbers), None)
+    number = version_number(version or record.info["server"].get("version_text"))
+    release = _RELEASE.match(number)
+    return {"server": number, "release": release[0] if release else number}
+
+
+def with_outcome(cards: pl.DataFrame) -> pl.DataFrame:
+    """Add the column outcome, the word that the verdict begins with."""
+    return cards.with_columns(outcome=pl.col("verdict").str.split(":").list.first())
+
+
+def in_sum(cards: pl.DataFrame) -> str:
+    """How many claims came to what, best first: "2 hold; 1 gone"; outcomes of none are left out."""
+    counts = dict(with_outcome(cards)["outcome"].value_counts().iter_rows())
+    return "; ".join(
+        f"{counts[word]} {in_words(o, counts[word])}"
+        for word, o in OUTCOMES.items()
+        if word in counts
+    )
+
+
+def in_words(outcome: Outcome, count: int) -> str:
+    """How a sentence goes on after a number of claims, such as "hold" after 2, "holds" after 1."""
+    is_verb = outcome.several.startswith("hold")
+    return outcome.word if is_verb and count == 1 else outcome.several

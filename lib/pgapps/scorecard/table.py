@@ -1,0 +1,193 @@
+"""The scorecard on the front page, and what each of its rows shows."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+from IPython.display import HTML
+
+from pgstudies.analysis.claims import origins
+from pgstudies.charts.claims import answer
+from pgstudies.charts.outcomes import OUTCOMES, agreement_with, outcome_of, ratio_text
+from pgstudies.records.reading import made_where
+from pgstudies.templates import environment
+
+from .checks import doubtful_machines, in_short, read_checks
+from .scorecard import in_sum, in_words
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+_TEMPLATES = environment(Path(__file__).parent)
+
+
+def score_front(cards: pl.DataFrame) -> HTML:
+    """The findings of the reference records, and beside each what this copy's own run says.
+
+    ``cards`` is a ``scorecard`` with the reference records.  The first line counts, and says what
+    the signs mean.  Each study begins with its answer, in a sentence or two.  A claim's line bears
+    its name, the published ratio and ours, a picture of how much of the published effect is left,
+    and whether this machine agrees; it links to the claim's row in the scorecard, and its title has
+    the claim's words and both verdicts.  A study without a reference record shows its own run
+    alone.
+    """
+    doubtful = doubtful_machines(read_checks())
+    studies = []
+    for (study,), part in cards.group_by("study", maintain_order=True):
+        told, own = now_and_here(part)
+        origin = origins()[str(study)]
+        studies.append(
+            {
+                "study": study,
+                "title": origin.title,
+                "post": origin.post,
+                "answer": answer(str(study), told),
+                "is_doubtful": bool(doubtful & set(told["machine"])),
+                "sum": in_sum(told),
+                "about": judged_where(told.row(0, named=True)),
+                "own": judged_where(own.row(0, named=True)) if own.height else "",
+                "own_is_doubtful": bool(doubtful & set(own["machine"])),
+                "own_sum": in_sum(own) if own.height else "",
+                "claims": [row | {"left": left(row)} for row in side_by_side(part)],
+            }
+        )
+    return _html("score_front", studies, came_to(cards), PICTURE)
+
+
+def came_to(cards: pl.DataFrame) -> list[dict[str, Any]]:
+    """How many claims of a ``scorecard`` came to what, the outcomes of none left out, best first.
+
+    Each is a dict of outcome, words (how a sentence goes on after the number), now and here (how
+    many, here None where nothing was run), and claims: those of now, as ``shown``, with the key
+    title, the study's in words.
+    """
+    parts = [now_and_here(part) for part in cards.partition_by("study", maintain_order=True)]
+    told = [shown(row) for part, _ in parts for row in part.iter_rows(named=True)]
+    own = [outcome_of(verdict) for _, part in parts for verdict in part["verdict"]]
+    found = []
+    for outcome in OUTCOMES.values():
+        now = [row for row in told if row["outcome"] == outcome]
+        if now or outcome in own:
+            found.append(
+                {
+                    "outcome": outcome,
+                    "words": in_words(outcome, len(now)),
+                    "now": len(now),
+                    "here": own.count(outcome) if own else None,
+                    "claims": [row | {"title": origins()[row["study"]].title} for row in now],
+                }
+            )
+    return found
+
+
+def now_and_here(part: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The rows of a study in a ``scorecard`` that say what is so now, and those of this machine.
+
+    Now is the newest reference record, or without one the current record, which then is not a
+    second time this machine's.
+    """
+    if not part["reference"].any():
+        return part.filter("current"), part.clear()
+    told = part.filter("reference").unique("claim", keep="first", maintain_order=True)
+    own = part.filter("current", ~pl.col("reference"), pl.col("record").is_not_null())
+    missing = part.filter("current").join(told, on="claim", how="anti")
+    return pl.concat([told, missing]), own
+
+
+def side_by_side(part: pl.DataFrame) -> list[dict[str, Any]]:
+    """The claims of a study: what is so now as ``shown``, with this machine's as ``own``.
+
+    ``own`` has the key agreement: see ``agreement_with``; it is None where there is no run here.
+    """
+    told, own = now_and_here(part)
+    beside = {row["claim"]: row for row in own.iter_rows(named=True)}
+    rows = []
+    for row in told.iter_rows(named=True):
+        here = beside.get(row["claim"])
+        agreement = {"agreement": agreement_with(row["verdict"], here["verdict"])} if here else {}
+        rows.append(shown(row) | {"own": shown(here) | agreement if here else None})
+    return rows
+
+
+PICTURE = {"width": 120, "gone": 40.0, "published": 80.0}
+"""The picture of what is left, in pixels: its width, and where 0 and 1 are."""
+
+
+def left(row: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Where our ratio and its interval are between no effect (0) and the published one (1).
+
+    On a logarithmic scale, in pixels of ``PICTURE``; ``beyond`` where ours is outside of it.  None
+    where the post claims no change or has no figure, and without a ratio of ours.
+    """
+    published, ratio = row["published_ratio"], row["ratio"]
+    if not ratio or row["kind"] == "alike" or published in {None, 1.0}:
+        return None
+    unit = PICTURE["published"] - PICTURE["gone"]
+
+    def place(value: float) -> float:
+        x = PICTURE["gone"] + unit * math.log(value) / math.log(published)
+        return round(min(max(x, 4.0), PICTURE["width"] - 4.0), 1)
+
+    x = place(ratio)
+    bounds = [place(value) for value in (row["low"], row["high"]) if value]
+    is_beyond = x in {4.0, PICTURE["width"] - 4.0}
+    return {"x": x, "from": min(bounds, default=x), "to": max(bounds, default=x)} | {
+        "beyond": is_beyond
+    }
+
+
+def checks_line() -> HTML:
+    """Whether this machine's measuring passed its checks, in a line that names what failed."""
+    return _html("checks_line", in_short(read_checks()))
+
+
+def row_id(row: Mapping[str, Any]) -> str:
+    """The id of a claim's row in ``score_table``."""
+    return re.sub(r"[^a-z0-9]+", "-", f"{row['study']} {row['claim']}".lower())
+
+
+def shown(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row, with what the templates show of it; ``figures`` is our ratio and its interval."""
+    ratio, _, interval = ("", "", "") if row["ratio"] is None else interval_text(row).partition(" ")
+    return {
+        **row,
+        "id": row_id(row),
+        "outcome": outcome_of(row["verdict"]),
+        "figures": (ratio, interval) if ratio else None,
+        "published": ratio_text(row["published_ratio"]),
+    }
+
+
+def interval_text(row: Mapping[str, Any]) -> str:
+    """Our ratio and its interval, such as "1.75 (1.47 to 2.07)"."""
+    if row["low"] is None:
+        within = "no interval"
+    elif row["low"] == row["high"]:
+        within = "in every block"
+    else:
+        within = f"{ratio_text(row['low'])} to {ratio_text(row['high'])}"
+    return f"{ratio_text(row['ratio'])} ({within})"
+
+
+def then_and_now(row: Mapping[str, Any]) -> str:
+    """The published ratio and ours with its interval, such as "published 2.00, now 1.75 (…)"."""
+    published = ratio_text(row["published_ratio"])
+    return f"published {published}, now {interval_text(row)}"
+
+
+def judged_where(row: Mapping[str, Any]) -> str:
+    """By which run a row was judged: release, machine, date and size, and how many runs."""
+    if row["record"] is None:
+        return "no record"
+    where = made_where(row["server"], row["host"], row["date"], row["profile"])
+    return f"{where}, {row['runs']} runs" if (row["runs"] or 1) > 1 else where
+
+
+def _html(macro: str, *values: object) -> HTML:
+    text = str(getattr(_TEMPLATES.get_template("score.html").module, macro)(*values)).strip()
+    return HTML(text)  # type: ignore[no-untyped-call]

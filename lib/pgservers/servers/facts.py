@@ -1,0 +1,121 @@
+"""What a record and a comparison keep of a server that runs."""
+
+from __future__ import annotations
+
+import hashlib
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from ..host.facts import postgres_revision
+from ..programs.releases import find_release, is_release
+from .settings import NOT_RECORDED
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import psycopg
+    from psycopg.rows import TupleRow
+
+    from pgstudies.records.info import ServerFacts
+
+    from ..programs.installations import Binaries
+    from .serve import Server
+
+
+def server_facts(server: Server) -> ServerFacts:
+    """What a record tells of a server that runs: version, build, settings, what it can do.
+
+    ``elsewhere`` is whether it runs on another machine than we do, as far as its address tells.
+    ``source`` is where a managed server's programs are from, ``stands_in`` why they are taken in
+    place of the wheel's; ``cflags`` is what it was compiled with, null where that is not known.
+    """
+    capabilities = server.capabilities
+    with server.connect() as connection:
+        elsewhere = _is_elsewhere(connection)
+        build = connection.execute("SELECT version()").fetchone()
+        cflags = _cflags(server, connection)
+    return {
+        "spec": server.spec,
+        "source": server.binaries.source if server.binaries else None,
+        "stands_in": (server.binaries.stands_in or None) if server.binaries else None,
+        "version": server.version,
+        "version_text": server.version_text,
+        "build": build[0] if build else None,
+        "cflags": cflags,
+        "owned": capabilities.has("restart"),
+        "elsewhere": elsewhere,
+        "superuser": capabilities.has("superuser"),
+        "contrib": sorted(capabilities.contrib),
+        "nondefault_settings": server.nondefault_settings().to_dicts(),
+        "unmet_settings": {k: list(v) for k, v in server.unmet_settings.items()},
+    }
+
+
+def _is_elsewhere(connection: psycopg.Connection[TupleRow]) -> bool:
+    address = connection.info.hostaddr  # empty on a Unix socket
+    ours = {a.address.partition("%")[0] for them in psutil.net_if_addrs().values() for a in them}
+    return bool(address) and not ip_address(address).is_loopback and address not in ours
+
+
+def examined(server: Server) -> dict[str, Any]:
+    """What is to be alike on two servers, as the one that runs now has it.
+
+    ``settings`` maps every name to value and source, ``assertions`` is on or off, ``build`` tells
+    the compiler, ``cflags`` its flags, or is None where this role may not see them, ``revision`` is
+    that of the checkout in which the programs lie, or None.
+    """
+    with server.connect() as connection:
+        settings = connection.execute(
+            "SELECT name, setting, source FROM pg_settings WHERE name <> ALL (%s)", [NOT_RECORDED]
+        ).fetchall()
+        cflags = _cflags(server, connection)
+        build = connection.execute("SELECT version()").fetchone()
+    known = {name: [value, source] for name, value, source in settings}
+    return {
+        "version_text": server.version_text,
+        "settings": known,
+        "assertions": known.get("debug_assertions", [None])[0],
+        "cflags": cflags,
+        "build": build[0] if build else None,
+        "revision": postgres_revision(server.binaries.bindir) if server.binaries else None,
+    }
+
+
+def _cflags(server: Server, connection: psycopg.Connection[TupleRow]) -> str | None:
+    # There is such a view from 9.6 on, and by default for superusers alone.
+    may_ask = connection.info.server_version >= 90600 and connection.execute(
+        """
+        SELECT has_table_privilege('pg_catalog.pg_config', 'SELECT')
+               AND has_function_privilege('pg_catalog.pg_config()', 'EXECUTE')
+        """
+    ).fetchone() == (True,)
+    if not may_ask:
+        is_known = is_release(server.spec)
+        return find_release(server.spec).built.partition(", ")[2] if is_known else None
+    query = "SELECT setting FROM pg_catalog.pg_config WHERE name = 'CFLAGS'"
+    found = connection.execute(query).fetchone()
+    return found[0] if found else None
+
+
+def identity(server: Server) -> str:
+    """A digest of an installation's programs and libraries; the version of one that is not ours.
+
+    A build that was made anew in the same directory is another one.
+    """
+    return digest_of(server.binaries) if server.binaries else server.version_text
+
+
+def digest_of(binaries: Binaries) -> str:
+    """A digest of an installation's programs and libraries."""
+    bindir = binaries.bindir
+    whole = hashlib.sha256((bindir / "postgres").read_bytes())
+    for library in sorted(_libraries(bindir.parent)):
+        whole.update(library.read_bytes())
+    return whole.hexdigest()[:16]
+
+
+def _libraries(prefix: Path) -> list[Path]:
+    found = (file for name in ("lib", "lib64") for file in (prefix / name).rglob("*.so"))
+    return [file for file in found if file.is_file()]  # old builds have links to nothing

@@ -1,0 +1,67 @@
+"""The server that a study runs on, by the reader's choice."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from ..addresses import EMBEDDED, Address
+from ..errors import StudyError
+from ..programs.installations import find_binaries, is_directory
+from ..programs.releases import find_release, is_release, listed
+from ..terminal import notice_once
+from .dsn import DsnServer
+from .managed import ManagedServer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .limits import Limits
+
+
+Server = ManagedServer | DsnServer
+"""A managed server, or an external one; ``capabilities`` say what each gives."""
+
+
+def serve(
+    spec: str = EMBEDDED,
+    *,
+    settings: Mapping[str, str] = {},
+    cpu: int | None = None,
+    limits: Limits | None = None,
+    unprivileged: bool = False,
+) -> Server:
+    """The server that ``spec`` names, ready for use, as a context manager.
+
+    ``spec`` is ``embedded``, a release such as ``9.6``, which is fetched if need be, a directory of
+    binaries or a ``postgresql://`` DSN.
+    ``settings`` are the study's, in every state.  ``cpu`` is the core to keep a managed server on;
+    a running server stays where it is.  ``limits`` has it ready for ``limited``.  ``unprivileged``
+    is for what comes from others, who get no right that could do harm beyond our own database.
+    What stands in for the embedded server is told on stderr.
+
+    Raises StudyError for any other word, and for an address whose role has rights that an
+    unprivileged one may not have; ServerError for a server that cannot be used.
+    """
+    address = Address.parse(spec)
+    if address.is_dsn:
+        return DsnServer(address, settings=settings, unprivileged=unprivileged)
+    if is_release(spec):
+        spec = find_release(spec).name
+    elif spec != EMBEDDED and os.sep not in spec and not is_directory(spec):
+        raise StudyError(
+            f"{spec!r} is not a server: give `embedded`, one of the releases {listed()}, a "
+            f"directory that holds initdb and postgres, or a DSN like "
+            f"postgresql://user@host:5432/database."
+        )
+    binaries = find_binaries(spec)
+    if binaries.stands_in:
+        notice_once(f"Using {binaries.version_text}, {binaries.source}: {binaries.stands_in}.")
+    return ManagedServer(
+        binaries,
+        spec=spec,
+        settings=settings,
+        cpu=cpu,
+        limits=limits,
+        unprivileged=unprivileged,
+    )

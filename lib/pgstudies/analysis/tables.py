@@ -1,0 +1,151 @@
+"""What every study's page shows of its effects, verdicts and answers."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from ..records.reading import AMONG_OTHERS, UNDISTURBED
+from .effects import paired_effects
+from .pairing import BY, block_values, round_values
+from .verdicts import dearer_turns, describe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+
+_FAR = 1.1
+
+
+_TIMES = ("cpu_s", "duration_s")
+
+
+def effect_table(effects: pl.DataFrame, *places: str | pl.Expr) -> pl.DataFrame:
+    """The table of ``paired_effects`` for readers.
+
+    Columns: ``places``, which tell the effects apart; blocks; ratio, low, high (to four digits);
+    verdict; margin and detectable in per cent; blocks_needed; remark, if there is one to any, that
+    some turns were much dearer.
+    """
+    remarks = pl.Series("remark", map(dearer_turns, effects.iter_rows(named=True)), pl.String())
+    shown = effects.select(
+        *places,
+        "blocks",
+        pl.col("ratio", "low", "high").round_sig_figs(4),
+        "verdict",
+        (pl.col("margin", "detectable") * 100).round(1).name.suffix(", %"),
+        "blocks_needed",
+    )
+    return shown.with_columns(remarks) if remarks.count() else shown
+
+
+def part_table(samples: pl.DataFrame, *, baseline: str, by: Sequence[str] = BY) -> pl.DataFrame:
+    """Both ratios of every step whose turns are in parts, for readers.
+
+    Columns: the ``by`` columns, candidate, *among others* and *undisturbed* (the ratio to the
+    baseline in either part, with its interval), and *baseline among others*: how dear its own work
+    is there, relative to undisturbed.  No rows where no turn is in parts.
+    """
+    keys = [*by, "candidate"]
+    names = [AMONG_OTHERS, UNDISTURBED]
+    kinds = [name for name in BY if name in samples.columns]
+    in_parts = samples.filter((pl.col("part") == UNDISTURBED).any().over(kinds))
+    if baseline not in in_parts["arm"]:
+        texts = ["candidate", *names, f"baseline {AMONG_OTHERS}"]
+        kept = samples.clear().select(by)
+        return kept.with_columns(pl.lit(None, pl.String()).alias(name) for name in texts)
+    apart = [*by, "part"]
+    both = paired_effects(round_values(in_parts, by=apart), baseline=baseline, by=apart)
+    own = block_values(in_parts.filter(arm=baseline), by=apart, statistic="median")
+    dearer = paired_effects(own, baseline=UNDISTURBED, key="part", by=by)
+    return (
+        both.select(*keys, "part", text=with_interval(3))
+        .pivot("part", on_columns=names, index=keys, values="text")
+        .join(
+            dearer.select(*by, with_interval(3).alias(f"baseline {AMONG_OTHERS}")),
+            on=list(by),
+            how="left",
+            maintain_order="left",
+        )
+    )
+
+
+def verdict_table(
+    judged: pl.DataFrame, counted: Mapping[str, float] = {}, counted_in: str = ""
+) -> pl.DataFrame:
+    """The table of ``judge`` for readers.
+
+    ``counted`` is by claim its ratio in instructions, by the record named ``counted_in``: see
+    ``claims_counted``.  Columns: text, source, metric, published_ratio, ratio, low, high, beside
+    (to four digits), blocks, verdict.  Where a claim's work has been counted also instructions,
+    counted_in, and remark, where that ratio is far from the measured one.
+    """
+    ratios = pl.col("published_ratio", "ratio", "low", "high", "beside").round_sig_figs(4)
+    shown = judged.select("text", "source", "metric", ratios, "blocks", "verdict")
+    found = [counted.get(claim) for claim in judged["claim"]]
+    if not any(found):
+        return shown
+    remarks = [_remark(*row) for row in zip(judged["ratio"], found, judged["metric"], strict=True)]
+    return shown.with_columns(
+        instructions=pl.Series(found, dtype=pl.Float64()).round(3),
+        counted_in=pl.Series([counted_in if one else None for one in found], dtype=pl.String()),
+        remark=pl.Series(remarks, dtype=pl.String()),
+    )
+
+
+def _remark(ratio: float | None, counted: float | None, metric: str | None) -> str | None:
+    """Why a ratio of times is not that of instructions, where they are a tenth apart or more."""
+    if not ratio or not counted or metric not in _TIMES:
+        return None
+    each = ratio / counted
+    if abs(math.log(each)) < math.log(_FAR):
+        return None
+    misses = "more" if each > 1 else "fewer"
+    waiting = f", or {misses} waits" if metric == "duration_s" else ""
+    return (
+        f"time per instruction is {each:.2f} of the baseline's, as it would be by {misses} cache "
+        f"misses or mispredicted branches{waiting}, or by work that a lone backend does not do"
+    )
+
+
+def sentences(effects: pl.DataFrame, place: str) -> str:
+    """A line for each effect: where it is, and what ``describe`` says of it.
+
+    ``place`` names columns in braces, such as "{step}, {candidate}".
+    """
+    rows = effects.iter_rows(named=True)
+    return "\n".join(f"{place.format_map(row)}: {describe(row)}" for row in rows)
+
+
+def with_interval(digits: int = 2) -> pl.Expr:
+    """The ratio with its interval as text, to so many digits: "1.75 (1.47–2.07)"."""
+    ratio, low, high = (pl.col(name).round(digits) for name in ("ratio", "low", "high"))
+    return (
+        pl.when(pl.col("low").is_null())
+        .then(pl.format("{} (no interval)", ratio))
+        .otherwise(pl.format("{} ({}–{})", ratio, low, high))
+    )
+
+
+def spread(name: str, value: pl.Expr | None = None) -> list[pl.Expr]:
+    """What a chart with whiskers needs of a group: the median as ``name``, and low and high.
+
+    ``value`` is the column value, if not given; low and high are its least and its most.
+    """
+    value = pl.col("value") if value is None else value
+    return [value.median().alias(name), value.min().alias("low"), value.max().alias("high")]
+
+
+def if_known(holds: Callable[..., bool], *values: object) -> bool | None:
+    """Whether ``holds`` of these values; None where one of them is not known."""
+    return holds(*values) if all(value is not None for value in values) else None
+
+
+_WORDS = {True: "yes", False: "NO", None: "not judged in this run"}
+
+
+def yes_or_no(answers: Mapping[str, bool | None]) -> str:
+    """A line for each question with its answer: yes, NO, or "not judged in this run" for None."""
+    return "\n".join(f"{question}: {_WORDS[answer]}" for question, answer in answers.items())

@@ -1,0 +1,168 @@
+"""The command ``pgstudies``, whose commands applications register by an entry point."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import traceback
+from contextlib import suppress
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from pgservers.errors import StudyError
+from pgservers.files import space_error, sweep_temporary
+from pgservers.paths import cache_dir
+from pgservers.terminal import say
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import FrameType, ModuleType
+
+
+COMMANDS = "pgstudies.commands"
+"""The entry points: modules with ``commands``, a Typer, and perhaps with ``clean``, which removes
+what runs that were killed have left."""
+
+
+_HELP = """\
+Rerun published PostgreSQL performance studies on a server of your choice.
+
+\b
+The usual course:
+  pgstudies doctor     what this machine and the server can do
+  pgstudies run all    measure every study at quick size
+  pgstudies book       build the report, _build/html/index.html
+  pgstudies scorecard  which of the old claims still hold
+"""
+
+
+_EXIT_CODES = """\
+\b
+Exit codes:
+  0    done
+  1    an error in pgstudies itself; please report it
+  2    the request is wrong or cannot be carried out
+  3    the server cannot be found, started, reached or used
+  4    a notebook stopped with an error
+  5    no space left on a disk, or no permission to write
+  130  interrupted; run the same command to continue
+"""
+
+
+app = typer.Typer(
+    name="pgstudies",
+    help=_HELP,
+    epilog=_EXIT_CODES,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"pgstudies {version('pgstudies')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None: ...
+
+
+@cache
+def _applications() -> list[ModuleType]:
+    """The modules of the entry points, by name; their groups of one name become one group."""
+    points = sorted(entry_points(group=COMMANDS), key=lambda point: point.name)
+    applications = [import_module(point.module) for point in points]
+    for application in applications:
+        app.registered_commands += application.commands.registered_commands
+        app.registered_groups += application.commands.registered_groups
+    # Of a name's groups, the one with a help keeps the name, and the others add to it.
+    groups = sorted(app.registered_groups, key=lambda group: not group.short_help)
+    firsts = {group.name: group for group in reversed(groups)}
+    for group in groups:
+        first = firsts[group.name]
+        if group is not first and first.typer_instance and group.typer_instance:
+            first.typer_instance.registered_commands += group.typer_instance.registered_commands
+    app.registered_groups = list(firsts.values())
+    return applications
+
+
+def _stop(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _sweep(applications: Sequence[ModuleType]) -> None:
+    """Remove what runs of this user that were killed have left where no server looks after it.
+
+    It takes a millisecond where there is nothing.
+    """
+    sweep_temporary(cache_dir() / "extensions", cache_dir() / "locales")
+    with suppress(StudyError, OSError):
+        for application in applications:
+            if hasattr(application, "clean"):
+                application.clean()
+        if any(Path("/dev/shm").glob("sem.pgstudies-*")):  # noqa: S108
+            from pgservers.host.shared_memory import free_semaphores
+
+            free_semaphores()
+
+
+def _ignore_signals() -> None:
+    """Let nothing disturb the end, unless threads are still at work, for which it waits.
+
+    The interpreter takes half a second to end, without handlers: a second Ctrl-C would kill it.
+    """
+    if all(thread.daemon for thread in threading.enumerate()[1:]):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+
+
+def main() -> NoReturn:
+    """Run the command line; every error ends in a sentence and an exit code of its own."""
+    signal.signal(signal.SIGTERM, _stop)
+    os.umask(os.umask(0o077) & 0o077)  # else we could not use what we make
+    try:
+        try:
+            code = _exit_code()
+        finally:
+            _ignore_signals()
+    except KeyboardInterrupt:  # again, while the first one was dealt with
+        _ignore_signals()
+        code = 130
+    sys.exit(code)
+
+
+def _exit_code() -> int:
+    _sweep(_applications())
+    try:
+        app()
+    except StudyError as error:
+        say(str(error))
+        return error.exit_code
+    except Exception as error:
+        known = (
+            space_error(error, error.filename or "the disk") if isinstance(error, OSError) else None
+        )
+        if known is not None:
+            say(str(known))
+            return known.exit_code
+        traceback.print_exc()
+        say("this is an error in pgstudies itself; please report it with the lines above.")
+        return 1
+    return 0

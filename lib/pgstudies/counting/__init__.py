@@ -1,8 +1,0 @@
-"""Counting: how many instructions one unit of a study's work executes, exactly, under valgrind.
-
-Notebooks, compare and the command line may import it; it times, draws and judges nothing.
-"""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

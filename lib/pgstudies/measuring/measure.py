@@ -1,0 +1,286 @@
+"""Measuring a study: what its notebook asks first, its design, its servers, and its record.
+
+Here, where a notebook enters, the environment is read; everything below takes arguments.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pgservers.errors import Interrupted, StudyError
+from pgservers.files import sweep_temporary
+from pgservers.host.exclusive import only_one_here
+from pgservers.host.facts import allowed_cores, git_revision, host_facts, packages
+from pgservers.host.gate import gate
+from pgservers.paths import run_dir
+from pgservers.programs.releases import find_release
+from pgservers.programs.releases import reason_not_available as reason_no_release
+from pgservers.servers.facts import identity, server_facts
+from pgservers.servers.leftovers import sweep
+from pgservers.servers.serve import serve
+from pgservers.terminal import notice
+
+from ..analysis.claims import claim_marks, rules
+from ..analysis.pooling import alike_before
+from ..orders import Orders
+from ..records.reached import FREE, Reached
+from ..records.reading import find_record, read_info, read_record
+from ..records.writing import RecordWriter, fingerprint
+from ..rooms import rooms
+from .design import COMPARED, planned, records_of
+from .instances import Instances, Kept, lacking, roots_of
+from .requirements import unmet_requirements
+from .run import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from pgservers.host.gate import Finding
+    from pgservers.servers.limits import Limits
+    from pgservers.servers.serve import Server
+
+    from ..orders import Replies
+    from ..records.info import Setup
+    from ..records.reading import Record
+    from ..rooms import Room
+    from .design import Arm, Design
+    from .run import Procedure
+    from .trial import Trial
+
+
+_MOST_NAMED = 5
+"""Of what changed in a notebook, how much is named."""
+
+
+def reason_not_available(release: str) -> str | None:
+    """Why a release cannot be had here, or None; raises StudyError when there is no such one.
+
+    Where a record is analysed instead, nothing is fetched, and so nothing is missing.
+    """
+    find_release(release)
+    return None if Orders.given().replay else reason_no_release(release)
+
+
+def measure(
+    study: str,
+    *,
+    arms: Sequence[Arm],
+    prepare: Callable[[Trial, Arm], None],
+    procedure: Procedure,
+    parameters: Mapping[str, Any],
+    settings: Mapping[str, str],
+    as_then: Mapping[str, str] = {},
+    pin: bool = True,
+    limits: Limits | None = None,
+    not_compared: Sequence[str] = (),
+    unprivileged: bool = False,
+) -> Record:
+    """Run every arm in every block and return the record; a run cut short is continued.
+
+    The first arm that can run is the baseline; a second copy of it (the A/A pair) is added.
+    ``prepare`` builds the state an arm starts from, once per server and state, and not at all where
+    an earlier block of a sweep left it here: all it leaves is in the database.  ``procedure`` is
+    what is measured: in every block all arms are started anew, each on an instance of its own, and
+    then take turns in random order.  A procedure that is a generator ends a turn with each
+    ``yield``; one that is not is a single turn.  Of ``parameters``, all of which go into the
+    record, ``server``, ``blocks`` and ``seed`` are used here.  ``settings`` hold for every arm; in
+    a plain run so do those of ``as_then``, with which today's servers work as the post's did, but
+    not where two servers are compared.  With ``pin``, client and managed servers share one core.
+    ``limits`` says what ``limited`` is to limit them by.  ``not_compared`` are the steps, or
+    "step, case", that a comparison of two servers leaves out, as those that only warm up what
+    follows.  An ``unprivileged`` study prepares and measures by a role that can do no harm beyond
+    its own database, for what it runs may come from others.
+
+    What to do instead of a plain run (analyse a record, measure one block, compare two servers) is
+    in the environment: see ``orders``.  While another measurement runs on this host, it is waited
+    for.
+
+    Raises ServerError, SpaceError, or StudyError when the baseline cannot run, and Interrupted; an
+    arm that cannot run is left out, with its reason in the record.
+    """
+    orders = Orders.given()
+    replies = orders.reply()
+    if orders.replay:
+        return _told(read_record(find_record(study, orders.replay)), replies)
+    design = planned(study, arms, parameters["blocks"], orders)
+    settings = design.in_force(settings, as_then)
+    pin = pin and design.pin
+    core = max(os.sched_getaffinity(0)) if pin and hasattr(os, "sched_getaffinity") else None
+    with _interruptible(), ExitStack() as stack:
+        stack.enter_context(only_one_here(f"the study {study}"))
+        findings = _look_around()
+        start = partial(
+            serve, settings=settings, cpu=core, limits=limits, unprivileged=unprivileged
+        )
+        own = start(orders.server_for(parameters["server"]))
+        stack.enter_context(own)
+        roots, errors = roots_of(design.arms, own, start, stack)
+        design = design.served(errors, lacking(design.arms, roots))
+        room = _room_of(design)
+        same = _same(
+            design,
+            roots,
+            parameters=parameters,
+            settings=settings,
+            core=core,
+            limits=limits,
+        )
+        functions = {"prepare": prepare, "procedure": procedure}
+        code = Reached(functions, room.modules if room else (), parameters)
+        stack.callback(code.settle)
+        alike = fingerprint(same)
+        mark = f"{alike}-{fingerprint(code.digests)}"
+        if replies is not None:
+            replies.tell_fingerprint(mark)
+        blocks = design.missing(mark)
+        if not blocks:
+            return _told(read_record(records_of(design.study, mark)[-1]), replies)
+        writer = None if design.fresh else RecordWriter.resume(design.study, mark)
+        if writer is None:
+            if not design.fresh:
+                _tell_of_other_code(design, alike, mark, code.digests)
+            setup: Setup = {
+                "profile": orders.profile,
+                "fingerprint": mark,
+                "code": code.digests,
+                "parameters": dict(parameters) | {"server": own.spec},
+                "arms": [design.describe(arm) for arm in design.arms],
+                "settings": dict(settings),
+                "not_compared": list(not_compared),
+                "blocks": len(blocks),
+                "seed": parameters["seed"],
+                "sessions": [],
+                "gate": [],
+                "limits": limits,
+                "pinned_to_core": core if _can_pin(roots.values()) else None,
+                "server": server_facts(own),
+                "unmet": unmet_requirements(room.name, own, settings) if room else {},
+                "claims": claim_marks(room.name) if room else {},
+                "rules": rules(room.name) if room else [],
+                "study_mark": room.mark if room else None,
+                "servers": {s: server_facts(server) for s, server in roots.items() if s},
+                "host": host_facts(run_dir()),
+                "packages": packages(),
+                "git": git_revision(),
+            }
+            setup["seen"] = alike_before(design.study, setup)
+            writer = RecordWriter.create(design.study, design.completed(setup))
+        else:
+            notice(
+                f"Continuing {writer.path}: {len(writer.finished_blocks)} of its blocks are done."
+            )
+        kept = None
+        if orders.states is not None:
+            of_states = fingerprint(_alike_when_prepared(same, code, room))
+            kept = Kept(Path(orders.states["directory"]), f"{of_states} {orders.states['code']}")
+        instances = stack.enter_context(Instances(roots, design.arms, kept))
+        seed = parameters["seed"]
+        run = Run(design, instances, writer, prepare, procedure, seed=seed, core=core)
+        return _told(_carried_out(run, blocks, findings), replies)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted from None
+
+
+def _look_around() -> list[Finding]:
+    """Remove what dead runs have left, and say what would disturb this one."""
+    sweep_temporary()
+    if run_dir().is_dir():
+        for path in sweep(run_dir()):
+            notice(f"Removed what a run that died had left: {path}.")
+    findings = gate(run_dir())
+    for finding in findings:
+        notice(f"Before measuring: {finding.sentence}")
+    return findings
+
+
+def _same(
+    design: Design,
+    roots: Mapping[str | None, Server],
+    *,
+    parameters: Mapping[str, Any],
+    settings: Mapping[str, str],
+    core: int | None,
+    limits: Limits | None,
+) -> dict[str, Any]:
+    """Everything but the code that must be alike for two runs to be one."""
+    return {
+        "study": design.study,
+        "parameters": {k: v for k, v in parameters.items() if k not in FREE},
+        "arms": [[design.describe(arm), arm.own_programs] for arm in design.arms],
+        "settings": dict(settings),
+        "server": [[server.spec, server.version_text] for server in roots.values()],
+        "programs": [identity(server) for server in roots.values()],
+        "extensions": [server.extensions for server in roots.values()],
+        "pinned": core is not None,
+        "cores": len(allowed_cores() or ()),
+        "limits": limits,
+        "packages": packages(),
+        "kernel": os.uname().release,
+    }
+
+
+def _tell_of_other_code(design: Design, alike: str, mark: str, code: Mapping[str, str]) -> None:
+    """Say what changed since the record that this run would else have gone on with."""
+    for path in reversed(records_of(design.study, alike)):
+        info = read_info(path)
+        if info["status"] == "complete" and not design.observed:
+            continue
+        before = info.get("code", {})
+        differ = sorted(name for name in {*before, *code} if before.get(name) != code.get(name))
+        if info.get("fingerprint") != mark and differ:
+            names = ", ".join(f"`{name}`" for name in differ[:_MOST_NAMED])
+            more = f" and {len(differ) - _MOST_NAMED} more" if len(differ) > _MOST_NAMED else ""
+            notice(f"Not continuing {path}, whose code differs: {names}{more}.")
+        return
+
+
+def _alike_when_prepared(
+    same: Mapping[str, Any], code: Reached, room: Room | None
+) -> dict[str, Any]:
+    """What of ``same`` must be alike for two runs to begin with the same prepared states.
+
+    That is not which other arms there are, nor how often a block repeats a turn.
+    """
+    repeats = room.about.get("repeats", {}) if room else {}
+    parameters = {name: value for name, value in same["parameters"].items() if name not in repeats}
+    return {**same, "arms": [], "parameters": parameters, "code": code.digests}
+
+
+def _room_of(design: Design) -> Room | None:
+    return rooms().get(design.study.removeprefix(COMPARED))
+
+
+def _can_pin(servers: Iterable[Server]) -> bool:
+    return any(server.capabilities.has("processes") for server in servers)
+
+
+def _carried_out(run: Run, blocks: Sequence[int], findings: Sequence[Finding]) -> Record:
+    writer = run.writer
+    try:
+        run.carry_out(blocks, findings)
+        return writer.finish()
+    except BaseException as error:
+        if isinstance(error, StudyError) and not writer.finished_blocks:
+            writer.discard()
+        else:
+            writer.interrupt(type(error).__name__)
+        raise
+    finally:
+        writer.close()
+
+
+def _told(record: Record, replies: Replies | None) -> Record:
+    """Tell the program that runs the notebook, if one does, which record it rests on."""
+    if replies is not None:
+        replies.tell_record(record.path)
+    return record

@@ -1,0 +1,366 @@
+"""Running pgbench: a script's transactions, timed by pgbench itself."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from pgservers.errors import ServerError, StudyError, require
+from pgservers.files import says_full, temporary_directory
+from pgservers.programs.installations import client_environment, run_client
+
+from .sessions import reason_no_room, wait_for_end
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from .trial import Trial
+
+
+_LOG = ["client", "transaction", "latency_us", "script", "epoch_s", "epoch_us"]
+
+
+_PARTS = 4
+"""The drift of a run is that of its last fourth against its second: in the first, the session loads
+its catalog caches and plans the query anew five times."""
+
+
+_LOCKS = 0x70677374
+"""The class of the advisory locks that hold pgbench's sessions before and after their work."""
+
+
+# The name of the column keeps these statements out of what is counted and out of the waits.
+_WORK, _BEFORE, _AFTER = (f"({_LOCKS}, {n}) AS not_shared_blks_dirtied" for n in (1, 2, 3))
+
+
+# A session waits in its first transaction until all are there, and in its last until what they did
+# has been counted: a process that has ended cannot be asked for its CPU time.
+_HEAD = f"""\\set pgstudies_turn :pgstudies_turn + 1
+\\if :pgstudies_turn = 1
+SELECT pg_advisory_lock_shared{_WORK};
+SELECT pg_advisory_lock_shared{_BEFORE};
+\\elif :pgstudies_turn = :pgstudies_last
+SELECT pg_advisory_unlock_shared{_WORK};
+SELECT pg_advisory_lock_shared{_AFTER};
+\\else
+"""
+
+
+_TAIL = "\n\\endif\n"
+
+
+_WAITING = """
+    SELECT pid AS not_shared_blks_dirtied FROM pg_locks
+    WHERE locktype = 'advisory' AND NOT granted AND classid = %s AND objid = %s
+      AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+
+
+_ALIVE = """
+    SELECT pid AS not_shared_blks_dirtied FROM pg_stat_activity WHERE pid = ANY (%s)
+"""
+
+
+_RELEASE = "SELECT pg_advisory_unlock_all() AS not_shared_blks_dirtied"
+
+
+_POLL_S = 0.001
+
+
+_PLACE = re.compile(r"\S*/script\.sql:(\d+)")
+
+
+_ABORTED = re.compile(r"client \d+ script \d+ aborted in command (\d+) query \d+: ")
+
+
+# What a script is made of: what stands between commands, commands of pgbench's own, statements.
+_BETWEEN = re.compile(r"(?:\s|;|--[^\n]*|/\*.*?\*/)+", re.DOTALL)
+
+
+_OWN = re.compile(r"\\(?:[^\n\\]|\\\n|\\)*")
+
+
+_STATEMENT = re.compile(
+    r"""(?:--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'|"[^"]*"|\$(\w*)\$.*?\$\1\$|[^;\\])+;?""", re.DOTALL
+)
+
+
+# A line of pgbench's own report: milliseconds, since 15 failures, and a command's first line.
+_COMMAND = re.compile(r"^ +(\d+\.\d{3}) +(?:\d+ )?(.*)$", re.MULTILINE)
+
+
+_SENT = re.compile(r"^pgbench: client 0 sending (.*?)\n(?=pgbench: )", re.MULTILINE | re.DOTALL)
+
+
+_LONGEST_NAME = 48
+
+
+def pgbench(
+    trial: Trial,
+    step: str,
+    script: str,
+    *,
+    transactions: int,
+    seed: int,
+    variables: Mapping[str, int] = {},
+    clients: int = 1,
+    protocol: str = "prepared",
+    statements: Sequence[str] = (),
+    iteration: int = 0,
+    case: str = "",
+) -> pl.DataFrame:
+    """Run ``script`` so many times in each session, prepared, and record what one time took.
+
+    With the same ``seed`` and ``variables``, a script that uses pgbench's own ``random`` draws
+    the same numbers on every server.  Recorded of one transaction in the mean: ``duration_s``,
+    ``cpu_s`` of the sessions' processes where they can be seen, what the server counts (buffers,
+    WAL, ``read_bytes``), and further ``median_s``, ``p99_s`` and ``drift``: the mean of the last
+    fourth of the run over that of the second.  Of ``statements``, by their names in
+    ``statement_times``, ``duration_s`` is recorded as well, each name being the case.
+
+    Returns pgbench's log, one row per transaction: client (from 0), transaction (from 1) and
+    latency_s, from before its first statement to its last answer.  Raises CannotRun where there is
+    no pgbench or no room for so many ``clients``, ServerError when the server goes away, SpaceError
+    when its disk is full, StudyError when pgbench does not take the script.
+    """
+    trial.server.capabilities.require("pgbench")
+    require(reason_no_room(trial.server, clients) if clients > 1 else None)
+    living = len(trial.server.session_pids())
+    where: dict[str, Any] = {"iteration": iteration, "case": case}
+    options = ["-c", str(clients), "-j", str(min(clients, _cores())), "-M", protocol]
+    options += [
+        "-t",
+        str(transactions + 2),
+        f"--random-seed={seed}",
+        *(["-r"] if statements else []),
+    ]
+    given = {**variables, "pgstudies_turn": 0, "pgstudies_last": transactions + 2}
+    with temporary_directory() as directory:
+        command = _command(trial, directory, _HEAD + script.rstrip() + _TAIL, given)
+        command += [*options, "-l", f"--log-prefix={directory}/log"]
+        with _held(trial, command, script, clients) as (process, pids):
+            of = clients * transactions
+            with trial.measuring(step, of=of, sessions=pids, **where) as took:
+                _work(trial, pids)
+                took.counts = trial.counts(sessions=pids)
+                said = _ended(trial, process, script)
+                log = read_log(directory)
+                if log.height != of:
+                    raise StudyError(f"pgbench ended after {log.height} of {of} transactions.")
+                latency = log["latency_s"]
+                took.duration_s = float(latency.to_numpy().sum())
+    wait_for_end(trial.server, living)  # their end is no part of another server's turn
+    for metric, share in {"median_s": 0.5, "p99_s": 0.99}.items():
+        trial.record(step, metric, np.quantile(latency, share), "s", **where)
+    trial.record(step, "drift", drift(latency), "ratio", **where)
+    for name, duration_s in statement_times(said, script):
+        if name in statements:
+            trial.record(step, "duration_s", duration_s, "s", iteration=iteration, case=name)
+    if trial.witness is not None:
+        trial.witness.keep_plan_of_script(trial.connection, step, case, script, variables)
+    return log
+
+
+def statement_times(said: str, script: str) -> list[tuple[str, float]]:
+    """What pgbench's report (``-r``) says of a script's statements: their names and times (s).
+
+    The name is its number, from 1, and its beginning.  Times are those seen by pgbench, in whole
+    microseconds; commands of pgbench's own are left out.
+    """
+    found: list[tuple[str, float]] = []
+    place = 0
+    for time_ms, first_line in _COMMAND.findall(said):
+        if first_line.startswith("\\") or "not_shared_blks_dirtied" in first_line:
+            continue
+        place = max(place, script.find(first_line.rstrip(), place))
+        text = first_line if place < 0 else script[place:]
+        found.append((_name(len(found) + 1, text), float(time_ms) / 1000))
+        place += len(first_line.rstrip())
+    return found
+
+
+def _name(number: int, text: str) -> str:
+    words = " ".join(text.partition(";")[0].split())
+    short = words if len(words) <= _LONGEST_NAME else f"{words[:_LONGEST_NAME].rstrip()}…"
+    return f"{number}: {short}"
+
+
+def look(
+    trial: Trial, step: str, script: str, *, seed: int, variables: Mapping[str, int] = {}
+) -> None:
+    """In a comparison, run one transaction of ``script``, and keep what its statements do.
+
+    pgbench itself tells the statements that it sends, with the values of their variables.  Kept are
+    their plans, and the results of those that only read, as ``Trial.timed`` keeps them; where there
+    are several, their names in ``statement_times`` are the cases.  Results are read afterwards, in
+    a session of ours.  Raises StudyError when pgbench does not take the script.
+    """
+    if trial.witness is None:
+        return
+    sent = statements_sent(trial, script, seed=seed, variables=variables)
+    for case, result in trial.witness.keep_statements(trial.connection, step, sent).items():
+        trial.record(step, "result", result, "digest", case=case)
+
+
+def statements_sent(
+    trial: Trial, script: str, *, seed: int, variables: Mapping[str, int] = {}
+) -> dict[str, str]:
+    """The statements of one transaction of ``script``, which is run, by their names.
+
+    The name of an only one is empty.  Raises StudyError when pgbench does not take the script.
+    """
+    with temporary_directory() as directory:
+        command = _command(trial, directory, script, variables)
+        command += ["-t", "1", "-M", "simple", "-r", "--debug", f"--random-seed={seed}"]
+        done = run_client(command, trial.server.environment())
+    _check(trial, done.returncode, done.stderr, script)
+    sent = _SENT.findall(done.stderr)
+    names = [name for name, _ in statement_times(done.stdout, script)]
+    if len(sent) == 1 == len(names):
+        return {"": sent[0]}
+    if len(names) != len(sent):  # not all were executed, as the script has branches
+        names = [_name(number, text) for number, text in enumerate(sent, start=1)]
+    return dict(zip(names, sent, strict=True))
+
+
+@contextmanager
+def _held(
+    trial: Trial, command: Sequence[str], script: str, clients: int
+) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """A pgbench whose sessions wait for their work, and their process numbers."""
+    observe = trial.observe
+    for lock in (_BEFORE, _AFTER):
+        observe(f"SELECT pg_advisory_lock{lock}")
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env=client_environment(trial.server.environment()),
+    )
+    with process:
+        try:
+            pids: list[int] = []
+            while len(pids) < clients and process.poll() is None:
+                time.sleep(_POLL_S)
+                pids = [pid for (pid,) in observe(_WAITING, [_LOCKS, 2])]
+            if len(pids) < clients:
+                _ended(trial, process, script)
+            yield process, pids
+        finally:
+            process.kill()  # unless it has ended, as it does without an error
+            observe(_RELEASE)
+
+
+def _work(trial: Trial, pids: list[int]) -> None:
+    """Let the sessions begin, and wait until all have done, or failed."""
+    observe = trial.observe
+    observe(f"SELECT pg_advisory_unlock{_BEFORE}")
+    observe(f"SELECT pg_advisory_lock{_WORK}")  # which they have while they work
+    while True:
+        left = {pid for (pid,) in observe(_ALIVE, [pids])}
+        if not left.difference(pid for (pid,) in observe(_WAITING, [_LOCKS, 3])):
+            return
+        time.sleep(_POLL_S)
+
+
+def _ended(trial: Trial, process: subprocess.Popen[str], script: str) -> str:
+    """Let pgbench end, and give what it says; raises the error that it tells."""
+    trial.observe(_RELEASE)
+    said, complaints = process.communicate()
+    _check(trial, process.returncode, complaints, script, head=_HEAD)
+    return said
+
+
+def _command(trial: Trial, directory: Path, script: str, variables: Mapping[str, int]) -> list[str]:
+    """The beginning of every command: the script is written into ``directory``."""
+    file = directory / "script.sql"
+    file.write_text(script, encoding="utf-8")
+    given = [f"-D{name}={value}" for name, value in variables.items()]
+    return [str(trial.server.capabilities.pgbench), "-n", "-f", str(file), *given]
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def read_log(directory: Path) -> pl.DataFrame:
+    """The transactions that a pgbench logged there, without each client's first and last.
+
+    Columns: client, transaction (from 1), latency_s; in the order in which they ended.
+    """
+    schema = {"client": pl.Int64, "transaction": pl.Int64, "latency_s": pl.Float64}
+    logs = [file for file in sorted(directory.glob("log.*")) if file.stat().st_size]
+    if not logs:
+        return pl.DataFrame(schema=schema)
+    log = pl.concat(
+        pl.read_csv(
+            file, separator=" ", has_header=False, new_columns=_LOG, infer_schema=False
+        ).select(pl.col(_LOG).cast(pl.Int64))
+        for file in logs
+    )
+    number = pl.col("transaction") - pl.col("transaction").min().over("client")
+    return (
+        log.sort("epoch_s", "epoch_us", maintain_order=True)
+        .with_columns(transaction=number)
+        .filter(
+            pl.col("transaction") > 0,
+            pl.col("transaction") < pl.col("transaction").max().over("client"),
+        )
+        .select("client", "transaction", latency_s=pl.col("latency_us") / 1e6)
+    )
+
+
+def drift(latency: pl.Series) -> float:
+    """The mean of the last fourth over that of the second; 1 for a run too short to tell."""
+    part = latency.len() // _PARTS
+    second, last = latency.slice(part, part).to_numpy().sum(), latency.tail(part).to_numpy().sum()
+    return float(last / second) if part and second else 1.0
+
+
+def command_lines(script: str) -> list[int]:
+    """The line, from 1, on which each command of a script begins, in the order of pgbench's."""
+    found: list[int] = []
+    place = 0
+    while True:
+        between = _BETWEEN.match(script, place)
+        place = between.end() if between else place
+        if place == len(script):
+            return found
+        found.append(script.count("\n", 0, place) + 1)
+        command = (_OWN if script[place] == "\\" else _STATEMENT).match(script, place)
+        place = command.end() if command else len(script)
+
+
+def _check(trial: Trial, status: int, complaints: str, script: str, *, head: str = "") -> None:
+    """Raise what a pgbench that failed complains of, with the line as the script has it.
+
+    ``head`` is what was put before it.
+    """
+    if status == 0:
+        return
+    said = complaints.strip().splitlines() or ["it said nothing"]
+    trouble = next((line for line in said if "error:" in line or "ERROR:" in line), said[-1])
+    trouble = trouble.removeprefix("pgbench: ").removeprefix("error: ")
+    if says_full(complaints):
+        raise trial.server.no_space(trouble)
+    before = head.count("\n")
+    trouble = _PLACE.sub(lambda line: f"script.sql:{int(line[1]) - before}", trouble)
+    aborted, lines = _ABORTED.search(complaints), command_lines(head + script)
+    if aborted and int(aborted[1]) < len(lines):
+        line = lines[int(aborted[1])] - before
+        trouble = f"script.sql:{line}: {_ABORTED.sub('', trouble)}"
+    if "connection" in trouble and "ERROR:" not in trouble:
+        raise ServerError(f"pgbench lost the server: {trouble}")
+    raise StudyError(f"pgbench failed: {trouble}")

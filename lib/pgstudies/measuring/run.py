@@ -1,0 +1,320 @@
+"""Carrying out a run: in every block a fresh start of every arm, and then turns."""
+
+from __future__ import annotations
+
+import time
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from pgservers.errors import CannotRun, ServerError, StudyError
+from pgservers.host.exclusive import on_core
+from pgservers.servers.facts import examined, server_facts
+from pgservers.terminal import Progress
+
+from ..records.reading import AMONG_OTHERS
+from .design import BASELINE, CANDIDATE, SIDES, turn_order
+from .trial import Trial
+from .witness import Witness, different_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pgservers.host.gate import Finding
+
+    from ..records.info import LeftOut
+    from ..records.writing import RecordWriter
+    from .design import Arm, Design
+    from .instances import Instances
+
+    Procedure = Callable[[Trial, Arm], Iterator[None] | None]
+
+
+@dataclass
+class _Span:
+    """When an arm's block began and ended, and how long its turns took together (s)."""
+
+    started_at: str
+    finished_at: str = ""
+    busy_s: float = 0.0
+
+
+class Run:
+    """The state of one run while it lasts: its servers, its record, what cannot run.
+
+    ``core`` is the one to keep client and managed servers on, or None.
+    """
+
+    def __init__(
+        self,
+        design: Design,
+        instances: Instances,
+        writer: RecordWriter,
+        prepare: Callable[[Trial, Arm], None],
+        procedure: Procedure,
+        *,
+        seed: int,
+        core: int | None,
+    ) -> None:
+        self.design = design
+        self.instances = instances
+        self.writer = writer
+        self.arms = {arm.name: arm for arm in design.arms}
+        self.not_run = {arm.name: arm.not_run for arm in design.arms if arm.not_run}
+        self.prepare = prepare
+        self.procedure = procedure
+        self.seed = seed
+        self.core = core
+        self.witnesses = {arm.name: Witness() for arm in design.arms if design.observed}
+
+    def carry_out(self, blocks: Sequence[int], findings: Sequence[Finding]) -> None:
+        """Prepare the states, then run those of ``blocks`` that are missing.
+
+        ``blocks`` are numbers, from 1; ``findings`` are the gate's.  Raises ServerError when a
+        server goes away, StudyError when the baseline cannot run.
+        """
+        info, seconds = self.writer.info, self.design.seconds
+        session = len(info["sessions"]) + 1
+        info["sessions"].append({"started_at": _now(), "boot_id": _boot_id()})
+        info["gate"] += [
+            {"name": f.name, "level": f.level, "sentence": f.sentence} for f in findings
+        ]
+        info["blocks"] = len(blocks)
+        info["status"] = "running"
+        done = self.writer.finished_blocks
+        total = None if seconds else len(blocks) * len(self.arms)
+        with Progress(info["study"], total, done=len(done) * len(self.arms)) as progress:
+            self.progress = progress
+            self._prepare_states(session)
+            missing = [number for number in blocks if number not in done]
+            began = time.monotonic()
+            for count, number in enumerate(missing):
+                so_far = time.monotonic() - began
+                if seconds and count and so_far / count * (count + 1) > seconds:
+                    info["blocks"] = len(blocks) - len(missing) + count
+                    progress.note(f"Time is up after {info['blocks']} blocks.")
+                    break
+                if seconds and count:
+                    more = int(seconds * count / so_far) - count
+                    progress.expect((len(done) + count + more) * len(self.arms))
+                self._block(number)
+
+    def _able(self) -> list[Arm]:
+        return [arm for arm in self.arms.values() if arm.name not in self.not_run]
+
+    def _prepare_states(self, session: int) -> None:
+        """Build every state, and find out which arms cannot run, before anything is measured."""
+        rows: list[tuple[Any, ...]] = []
+        info = self.writer.info
+        for arm in self._able():
+            self.progress.show(f"preparing {arm.name}: {arm.state}")
+            server = self.instances[arm.name]
+            try:
+                with self._pinned(arm), self._explained(arm, "while preparing"):
+                    self.instances.make_room([arm])
+                    rows += self.instances.kept_samples(arm)
+                    self._restore(arm, rows, session)
+            except CannotRun as reason:
+                self._cannot_run(arm, reason)
+            else:
+                facts = server_facts(server)
+                (info["server"] if arm.server is None else info["servers"][arm.server]).update(
+                    facts
+                )
+                if self.design.observed:
+                    info["facts"][arm.name] = examined(server)
+            self.instances.stop([arm])
+        self.writer.write_block(f"0-{session}", rows)
+        groups = self.instances.groups(self.design.units(self._able()))
+        info["groups"] = [[arm.name for arm in group] for group in groups]
+        if len(groups) > 1:
+            self.progress.note(
+                f"Memory or disk do not hold all {len(self._able())} servers at once: they run in "
+                f"{len(groups)} groups, each with the baseline."
+            )
+
+    def _restore(self, arm: Arm, rows: list[tuple[Any, ...]], session: int) -> None:
+        server = self.instances[arm.name]
+
+        def build() -> None:
+            with Trial(server, arm, block=0, own=self.design.own(arm)) as trial:
+                trial.position = session
+                self.prepare(trial, trial.arm)
+                self.instances.prepared(arm, trial.rows)
+                rows.extend(trial.rows)
+
+        server.restore(arm.state, build, arm.settings)
+
+    def _pinned(self, arm: Arm) -> AbstractContextManager[None]:
+        """Be on the core of a managed server."""
+        return on_core(
+            self.core if self.instances[arm.name].capabilities.has("processes") else None
+        )
+
+    def _block(self, number: int) -> None:
+        rows: list[tuple[Any, ...]] = []
+        left = set(self.arms)
+        for group, names in enumerate(self.writer.info["groups"], start=1):
+            arms = [self.arms[name] for name in names if name not in self.not_run]
+            rows += self._group(number, group, arms)
+            self.progress.advance(len(left.intersection(names)))
+            left -= set(names)
+        self.progress.advance(len(left))
+        self.writer.write_block(f"{number:04d}", rows)
+
+    def _group(self, block: int, group: int, arms: Sequence[Arm]) -> list[tuple[Any, ...]]:
+        """Start every arm anew, let them take turns until all have done, and stop them."""
+        trials: dict[str, Trial] = {}
+        began = _now()  # a block takes as long as its restoring, too
+        with ExitStack() as stack:
+            stack.callback(lambda: self.instances.stop(arms))
+            self.instances.make_room(arms)
+            for name in turn_order([arm.name for arm in arms], self.seed, block, 0):
+                arm = self.arms[name]
+                self.progress.show(f"block {block}, {name}: restoring")
+                try:
+                    with self._pinned(arm), self._explained(arm, f"in block {block}"):
+                        self._restore(arm, [], session=0)
+                        trials[name] = stack.enter_context(self._trial(arm, block, group))
+                except CannotRun as reason:
+                    self._cannot_run(arm, reason)
+            self._take_turns(trials, block, began)
+        for name, trial in trials.items():
+            self._note(self.arms[name], trial)
+        self._note_rows()
+        return [row for name, trial in trials.items() if name not in self.not_run
+                for row in trial.rows]  # fmt: skip
+
+    def _trial(self, arm: Arm, block: int, group: int) -> Trial:
+        return Trial(
+            self.instances[arm.name],
+            arm,
+            block=block,
+            group=group,
+            own=self.design.own(arm),
+            show=self.progress.show,
+            witness=self.witnesses.get(arm.name),
+        )
+
+    def _take_turns(self, trials: dict[str, Trial], block: int, began_at: str) -> None:
+        """Round by round, every arm does one turn, in random order."""
+        turns = {name: self._turns(trial) for name, trial in trials.items()}
+        spans = {name: _Span(began_at) for name in trials}
+        turn = 0
+        while turns:
+            turn += 1
+            order = turn_order(list(turns), self.seed, block, turn)
+            for position, name in enumerate(order, start=1):
+                arm, trial = self.arms[name], trials[name]
+                if name in self.not_run:  # with another of its unit
+                    turns.pop(name, None)
+                    continue
+                trial.turn, trial.position, trial.part = turn, position, AMONG_OTHERS
+                began = time.monotonic()
+                try:
+                    with self._pinned(arm), self._explained(arm, f"in block {block}"):
+                        next(turns[name])
+                except StopIteration:
+                    del turns[name]
+                except CannotRun as reason:
+                    del turns[name]
+                    self._cannot_run(arm, reason)
+                spans[name].finished_at = _now()
+                spans[name].busy_s += time.monotonic() - began
+        self.writer.info["timeline"] += [
+            {
+                "block": block,
+                "position": position,
+                "arm": name,
+                "started_at": span.started_at,
+                "finished_at": span.finished_at,
+                "busy_s": span.busy_s,
+            }
+            for position, (name, span) in enumerate(spans.items(), start=1)
+            if name not in self.not_run
+        ]
+
+    def _turns(self, trial: Trial) -> Iterator[None]:
+        """The turns of one arm; a procedure that does not yield is one turn."""
+        turns = self.procedure(trial, trial.arm)
+        if turns is not None:
+            yield from turns
+
+    @contextmanager
+    def _explained(self, arm: Arm, when: str) -> Iterator[None]:
+        """Say what a database's error means for the run."""
+        try:
+            yield
+        except psycopg.Error as error:
+            full = self.instances[arm.name].space_error(error)
+            if full is not None:
+                raise full from error
+            if isinstance(error, psycopg.OperationalError):
+                raise ServerError(
+                    f"The server went away {when}, {arm.name} ({_first_line(error)}): the blocks "
+                    f"before are kept; run the same command again to continue."
+                ) from error
+            where = self.design.fails_on(arm)
+            if where is None or not isinstance(error, psycopg.DatabaseError):
+                raise
+            raise CannotRun(f"it fails on {where}: {_first_line(error)}") from error
+
+    def _note(self, arm: Arm, trial: Trial) -> None:
+        """Keep what a trial has beside its samples."""
+        info = self.writer.info
+        if arm.name in self.witnesses:
+            info["plans"][arm.name] = self.witnesses[arm.name].plans
+        for step, case, why in trial.left_out:
+            entry: LeftOut = {"arm": arm.name, "step": step, "case": case, "reason": why}
+            if entry not in info["left_out"]:
+                info["left_out"].append(entry)
+
+    def _note_rows(self) -> None:
+        """Keep, once for each statement, rows that only one side's result has."""
+        if not self.witnesses:
+            return
+        info = self.writer.info
+        noted = info.setdefault("rows", [])
+        names = {(a["of"], a["side"]): a["name"] for a in info["arms"] if "side" in a}
+        for of in dict.fromkeys(of for of, _ in names):
+            sides = [self.witnesses[names[of, s]].rows for s in SIDES if (of, s) in names]
+            baseline, *again, candidate = sides
+            for step in baseline.keys() & candidate.keys():
+                known = any((entry["of"], entry["step"]) == (of, step) for entry in noted)
+                random = any(copy.get(step) != baseline[step] for copy in again)
+                found = different_rows(baseline[step], candidate[step])
+                if found and not known and not random:
+                    rows = [((BASELINE, CANDIDATE)[side], row) for side, row in found]
+                    noted.append({"of": of, "step": step, "rows": rows})
+
+    def _cannot_run(self, arm: Arm, reason: CannotRun) -> None:
+        _, units = self.design.units(self.design.arms)
+        for other in next((unit for unit in units if arm in unit), [arm]):
+            self.not_run[other.name] = str(reason)
+        if arm is self.design.needed:
+            raise StudyError(f"The baseline, {arm.name}, cannot run here: {reason}") from reason
+        if len(self.not_run) == len(self.arms):
+            raise StudyError(f"No arm can be compared: {reason}.") from reason
+        self.progress.note(f"{arm.name}: not run: {reason}")
+        for entry in self.writer.info["arms"]:
+            if entry["name"] in self.not_run:
+                entry["not_run"] = self.not_run[entry["name"]]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()
+
+
+def _boot_id() -> str | None:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None

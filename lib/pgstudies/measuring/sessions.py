@@ -1,0 +1,229 @@
+"""Many sessions at once: whether there is room for them, their transactions and their end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from pgservers.errors import ServerError
+from pgservers.servers.managed import ManagedServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import psycopg
+
+    from pgservers.servers.serve import Server
+
+
+_BYTES_PER_SESSION = 2 * 2**20
+"""Memory of an idle backend and of our side of it; 1.0 to 1.5 MB were seen on 9.3 to 18."""
+
+
+_SPARE_FILES = 100
+
+
+_SPARE_PROCESSES = 50
+
+
+_SPARE_CONNECTIONS = 5
+"""Sessions of a server that are not ours to fill: the study's own."""
+
+
+_END_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class _Room:
+    """How many more sessions there is room for, and what sets that limit."""
+
+    connections: int
+    limit: str
+
+
+def room_for_sessions(server: Server | None = None) -> int:
+    """How many sessions this machine has room for, and the server, where one is given.
+
+    Counted are open files and processes of this account, memory, and ``max_connections``; of a
+    server that is not ours at most half of what is free.  The limit of open files is raised first,
+    as far as the system lets us.
+    """
+    return _room(server).connections
+
+
+def reason_no_room(server: Server, count: int) -> str | None:
+    """Why so many sessions do not fit beside those of this server, or None if they do."""
+    room = _room(server)
+    return f"{count} sessions do not fit: {room.limit}" if count > room.connections else None
+
+
+def _room(server: Server | None) -> _Room:
+    rooms = [_room_for_files()]
+    if server is not None:
+        rooms.append(_room_on_server(server))
+    if server is None or server.capabilities.has("processes"):
+        rooms += [_room_in_memory(), *_room_for_processes()]
+    return min(rooms, key=lambda room: room.connections)
+
+
+def prepare_transactions(server: Server, count: int, subtransactions: int = 0) -> None:
+    """Leave ``count`` prepared transactions there, each with an XID of its own.
+
+    So many ``subtransactions`` has each of them, with an XID each, too; they have written a row of
+    a table ``held``.  They outlive sessions and restarts, so this is for the state of a server that
+    is thrown away.  Raises psycopg.Error when ``max_prepared_transactions`` does not allow so many,
+    and ServerError when a snapshot does not hold them.
+    """
+    if not count:
+        return
+    inner = "".join(
+        f"SAVEPOINT s{n}; INSERT INTO held DEFAULT VALUES; RELEASE s{n}; "
+        for n in range(subtransactions)
+    )
+    with server.connect() as connection:
+        if subtransactions:
+            connection.execute("CREATE TABLE held ()")
+        for number in range(count):
+            # In one message, so that it takes one round trip.
+            connection.execute(
+                f"BEGIN; SELECT txid_current(); {inner}PREPARE TRANSACTION 'pgstudies {number}'"
+                "".encode()
+            )
+    open_xids(server, count)
+
+
+def open_xids(server: Server, least: int = 0) -> int:
+    """The number of open XIDs that a new snapshot lists; ServerError if it is below ``least``."""
+    with server.connect() as connection:
+        # An XID newer than the last one completed is not in a snapshot's list but beyond its end.
+        connection.execute("SELECT txid_current()")
+        row = connection.execute(
+            "SELECT count(*) FROM txid_snapshot_xip(txid_current_snapshot())"
+        ).fetchone()
+    held = int(row[0]) if row else 0
+    if held < least:
+        raise ServerError(f"A snapshot holds {held} open transactions, not the {least} opened.")
+    return held
+
+
+def end_sessions(
+    server: Server, sessions: Sequence[psycopg.Connection[Any] | psycopg.AsyncConnection[Any]]
+) -> None:
+    """Close them, and on a managed server wait until their processes have gone.
+
+    Only then are their CPU time and what they read among those of the server.  Raises ServerError
+    when one is still there after a minute.
+    """
+    # One that broke while others were opened has no number any more.
+    pids = [session.pgconn.backend_pid for session in sessions if not session.closed]
+    for session in sessions:
+        session.pgconn.finish()
+    if server.capabilities.has("processes"):
+        _wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+
+
+def wait_for_end(server: Server, living: int) -> None:
+    """Wait until no more than ``living`` sessions' processes are left; a stopped server has none.
+
+    For sessions whose processes are not known, such as pgbench's.  Raises ServerError when they are
+    still there after a minute.
+    """
+    _wait_until(lambda: len(server.session_pids()) <= living)
+
+
+def _wait_until(ended: Callable[[], bool]) -> None:
+    end = time.monotonic() + _END_TIMEOUT_S
+    while not ended():
+        if time.monotonic() > end:
+            raise ServerError(f"Closed sessions are still there after {_END_TIMEOUT_S:.0f} s.")
+        time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def unpinned(server: Server) -> Iterator[None]:
+    """Let us and the server's new processes use every core; those there are stay where they are.
+
+    Two thousand sessions are open in half of the time, and parallel workers find a core.
+    Afterwards all are kept where the server is: a holder that wakes up on another core to take
+    note of a catalog's change would contend for locks with the session that made it.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    postmaster = server.postmaster_pid if isinstance(server, ManagedServer) else 0
+    before = {pid: os.sched_getaffinity(pid) for pid in {0, postmaster}}
+    try:
+        for pid in before:
+            os.sched_setaffinity(pid, range(os.cpu_count() or 1))
+        yield
+    finally:
+        os.sched_setaffinity(0, before[0])
+        for pid in server.pids():
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(pid, before[postmaster])
+
+
+def _room_on_server(server: Server) -> _Room:
+    with server.connect() as connection:
+        row = connection.execute(
+            """
+            SELECT current_setting('max_connections')::int
+                   - current_setting('superuser_reserved_connections')::int,
+                   (SELECT coalesce(sum(setting::int), 0) FROM pg_settings
+                    WHERE name = 'reserved_connections'),
+                   (SELECT count(*) FROM pg_stat_activity WHERE pid <> pg_backend_pid())
+            """
+        ).fetchone()
+    slots, reserved, used = row or (0, 0, 0)
+    free = max(0, slots - int(reserved) - used - _SPARE_CONNECTIONS)
+    if server.capabilities.has("restart"):
+        return _Room(free, f"the server has {free} connections free (max_connections is the limit)")
+    # Others want to get in meanwhile.
+    return _Room(
+        free // 2,
+        f"the server has {free} connections free (max_connections is the limit), of which "
+        f"{free // 2}, half of them, may be used on an external server",
+    )
+
+
+def _room_for_files() -> _Room:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    if soft == resource.RLIM_INFINITY:
+        soft = 2**31
+    free = max(0, soft - psutil.Process().num_fds() - _SPARE_FILES)
+    return _Room(free, f"this process may open {free} more files (ulimit -n)")
+
+
+def _room_in_memory() -> _Room:
+    available = psutil.virtual_memory().available
+    free = max(0, available // 2 // _BYTES_PER_SESSION)
+    return _Room(free, f"memory for {free}, at 2 MB each in half of the {available >> 20} MB free")
+
+
+def _room_for_processes() -> list[_Room]:
+    rooms = []
+    for limit, used in (
+        ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids.current"),
+        ("/sys/fs/cgroup/pids/pids.max", "/sys/fs/cgroup/pids/pids.current"),
+    ):
+        with contextlib.suppress(OSError, ValueError):
+            free = int(Path(limit).read_text()) - int(Path(used).read_text()) - _SPARE_PROCESSES
+            rooms.append(_Room(max(0, free), f"its cgroup may start {free} more processes"))
+    # Of our own account; root's servers run as another one, which starts out with the same limit.
+    most = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    if most != resource.RLIM_INFINITY and os.geteuid() != 0:
+        mine = sum(p.info["uids"].real == os.getuid() for p in psutil.process_iter(["uids"]))
+        free = max(0, most - mine - _SPARE_PROCESSES)
+        rooms.append(_Room(free, f"this account may start {free} more processes (ulimit -u)"))
+    return rooms

@@ -1,0 +1,403 @@
+"""One arm in one block: runs statements, times them and keeps what they cost."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import pq
+
+from pgservers.errors import CannotRun, StudyError, require
+from pgservers.host.hardware import InstructionCounter
+from pgservers.servers.managed import ManagedServer
+
+from ..records.reading import AMONG_OTHERS, UNDISTURBED
+from .cold import can_evict, drop_from_page_cache, evict, reason_not_cold
+from .counters import UNITS, Counts, StatementCounters, cpu_seconds, device_bytes
+from .witness import WAIT, digest, waits_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Self
+
+    from psycopg.abc import Params
+    from psycopg.pq.abc import PGresult
+    from psycopg.rows import TupleRow
+
+    from pgservers.servers.serve import Server
+
+    from .design import Arm
+    from .witness import Query, Waits, Witness
+
+
+@dataclass
+class Took:
+    """How long it took (s), set by whoever measures; and the totals, if taken before its end."""
+
+    duration_s: float = 0.0
+    counts: Counts | None = None
+
+
+class Trial:
+    """Where an arm of a block is run: ``timed`` for what is measured, ``execute`` for the rest.
+
+    Attributes:
+        arm: The arm as the study's procedure knows it (``own``, where it stands for another).
+        block: Number of the block, from 1; 0 while a state is being prepared.
+        group: Number of the group of arms that are up together, from 1.
+        turn: Number of the arm's turn in the block, from 1.
+        position: Place of the arm among those that take this turn, from 1.
+        part: The part of the turn that is under way; see ``parts``.
+        rows: The samples so far, in the order of ``SAMPLES_SCHEMA``.
+        left_out: What could not be run, as (step, case, reason).
+
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        arm: Arm,
+        *,
+        block: int,
+        group: int = 1,
+        own: Arm | None = None,
+        show: Callable[[str], None] = lambda _: None,
+        witness: Witness | None = None,
+    ) -> None:
+        self.server = server
+        self.arm = own or arm
+        self._arm = arm
+        self.block = block
+        self.group = group
+        self.turn = 0
+        self.position = 0
+        self.part = AMONG_OTHERS
+        self.rows: list[tuple[Any, ...]] = []
+        self._sees_processes = server.capabilities.has("processes")
+        self.left_out: list[tuple[str, str, str]] = []
+        self._show = show
+        self.witness = witness
+        self._waits: Waits | None = None
+        self._open()
+
+    def _open(self) -> None:
+        self.connection: psycopg.Connection[TupleRow] = self.server.connect()
+        self._prepared: dict[str, bytes] = {}
+        # A second session reads the counters, so that reading them is not counted as the arm's.
+        self._observer: psycopg.Connection[TupleRow] = self.server.connect()
+        self._counters = StatementCounters(self._observer)
+        self._backend = self.connection.info.backend_pid
+        # Once: looking for a server's processes reads all of /proc, and that alone, just before it,
+        # made a statement of a millisecond take a tenth longer.
+        self._processes = self.server.pids()
+        self._instructions: InstructionCounter | None = None
+        if self._sees_processes:
+            with suppress(CannotRun):
+                self._instructions = InstructionCounter(self._backend)
+        if self.witness is not None:
+            self._waits = waits_of(self.server)
+
+    def _close(self) -> None:
+        if self._waits is not None:
+            self._waits.close()
+            self._waits = None
+        if self._instructions is not None:
+            self._instructions.close()
+            self._instructions = None
+        self.connection.close()
+        self._observer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether two servers are compared: what is not compared need not be run then."""
+        return self.witness is not None
+
+    def show(self, what: str) -> None:
+        """Say in the progress bar what is being done."""
+        self._show(f"block {self.block}, {self._arm.name}: {what}")
+
+    def parts(self, among_others: int) -> Iterator[int]:
+        """Do a turn's work so many times among others, and then once undisturbed.
+
+        A turn begins with caches that hold what other arms' turns left there.  What is recorded in
+        the first passes is marked as *among others*, what is recorded in the last as *undisturbed*,
+        which is what analysis goes by.  With 0 there is one pass, among others, as in a turn that
+        is not in parts.  Yields the number of the pass, from 0.
+        """
+        for number in range(among_others + 1):
+            self.part = UNDISTURBED if 0 < number == among_others else AMONG_OTHERS
+            yield number
+        self.part = AMONG_OTHERS
+
+    def execute(self, query: Query, params: Params | None = None) -> psycopg.Cursor[TupleRow]:
+        """Run a statement that is not measured."""
+        return self.connection.execute(query, params)
+
+    def value(self, query: Query, params: Params | None = None) -> Any:
+        """Run a statement that is not measured and return the one value of its first row."""
+        row = self.connection.execute(query, params).fetchone()
+        return None if row is None else row[0]
+
+    def timed(
+        self,
+        step: str,
+        query: Query,
+        params: Params | None = None,
+        *,
+        iteration: int = 0,
+        case: str = "",
+    ) -> psycopg.Cursor[TupleRow]:
+        """Run a statement once and record what it took; returns its cursor, rows fetched.
+
+        Records ``duration_s`` (wall time of psycopg's execute: sent, answered, all rows received),
+        and, where they can be seen, ``cpu_s`` and ``instructions`` (in user mode) of the backend,
+        buffers, WAL, ``read_bytes`` and a modelled disk's ``disk_s`` of the whole server.
+        """
+        execute = self.connection.execute
+        with self.measuring(step, iteration=iteration, case=case) as took:
+            start = time.perf_counter_ns()
+            cursor = execute(query, params)
+            took.duration_s = (time.perf_counter_ns() - start) / 1e9
+        if self.witness is not None:
+            found = digest(cursor)
+            self.record(step, "result", found, "digest", iteration=iteration, case=case)
+            self.witness.keep_plan(self.connection, step, case, query, params)
+        return cursor
+
+    def repeated(
+        self, step: str, query: str, times: int, *, iteration: int = 0, case: str = ""
+    ) -> None:
+        """Run a short statement many times, prepared: ``prepared`` without parameters."""
+        self.prepared(step, query, [()] * times, iteration=iteration, case=case)
+
+    def prepared(
+        self,
+        step: str,
+        query: str,
+        parameters: Sequence[Sequence[object]],
+        *,
+        iteration: int = 0,
+        case: str = "",
+    ) -> None:
+        """Run a short statement once for each row of ``parameters``, and record the mean of one.
+
+        Parameters are $1, $2, … in the query.  It is prepared once on a connection, however often
+        this is called.  Through psycopg's libpq layer: for a statement of a few microseconds a
+        cursor costs as much as the statement.  Rows are received and thrown away.  Raises
+        psycopg.Error, and StudyError when there is no row of parameters.
+        """
+        if not parameters:
+            raise StudyError(f"There is nothing to run for {step}.")
+        pgconn, name = self.connection.pgconn, self._name_of(query)
+        rows = [[str(value).encode() for value in row] for row in parameters]
+        where: dict[str, Any] = {"iteration": iteration, "case": case}
+        with self.measuring(step, of=len(rows), **where) as took:
+            start = time.perf_counter_ns()
+            for row in rows:
+                result = pgconn.exec_prepared(name, row)
+                if result.status != pq.ExecStatus.TUPLES_OK:
+                    _check(result)
+            took.duration_s = (time.perf_counter_ns() - start) / 1e9
+        if self.witness is not None:
+            self.witness.keep_plan_of_prepared(self.connection, step, case, query, parameters[-1])
+
+    def _name_of(self, query: str) -> bytes:
+        """The name under which a query is prepared on this connection."""
+        name = self._prepared.get(query)
+        if name is None:
+            name = self._prepared[query] = b"pgstudies_%d" % len(self._prepared)
+            _check(self.connection.pgconn.prepare(name, query.encode()))
+        return name
+
+    def each(
+        self,
+        step: str,
+        statements: Sequence[str],
+        *,
+        iteration: int = 0,
+        case: str = "",
+        between: Callable[[], object] | None = None,
+    ) -> None:
+        """Run statements one after the other and record what one of them took in the mean.
+
+        Records ``duration_s`` (wall time from sending to answer), and ``cpu_s`` and
+        ``instructions`` of the backend where they can be seen.  ``between`` is called after every
+        statement; its time does not count.
+        Through psycopg's libpq layer, rows thrown away.  Raises psycopg.Error, and StudyError when
+        there is no statement.
+        """
+        if not statements:
+            raise StudyError(f"There is no statement to run for {step}.")
+        execute, now = self.connection.pgconn.exec_, time.perf_counter_ns
+        encoded = [statement.encode() for statement in statements]
+        where: dict[str, Any] = {"iteration": iteration, "case": case}
+        # Its statements would crowd what the server counts by statement, so that is not read.
+        with self.measuring(step, of=len(encoded), counters=False, **where) as took:
+            duration_ns = 0
+            for statement in encoded:
+                start = now()
+                result = execute(statement)
+                duration_ns += now() - start
+                _check(result)
+                if between is not None:
+                    between()
+            took.duration_s = duration_ns / 1e9
+        if self.witness is not None:
+            self.witness.keep_plan(self.connection, step, case, statements[0])
+
+    @contextmanager
+    def measuring(
+        self,
+        step: str,
+        *,
+        of: int = 1,
+        iteration: int = 0,
+        case: str = "",
+        counters: bool = True,
+        other_sessions: bool = False,
+        sessions: Sequence[int] = (),
+    ) -> Iterator[Took]:
+        """Record the duration that is set meanwhile, and what the server counts, of one in ``of``.
+
+        Without ``counters`` only the CPU time and the instructions of the trial's own backend;
+        with ``other_sessions`` all but those, as it has slept.  With the process numbers of
+        ``sessions`` the CPU time is theirs.
+        """
+        times = f"{step} × {of}" if of > 1 else step
+        self.show(f"{times} {iteration or ''}")
+        before, at = self.counts(everything=counters, sessions=sessions), datetime.now(UTC)
+        took = Took()
+        with self._waits or nullcontext():
+            yield took
+        measured = {"duration_s": took.duration_s}
+        measured |= (took.counts or self.counts(everything=counters)).since(before)
+        if other_sessions:
+            for of_backend in ("cpu_s", "instructions"):
+                measured.pop(of_backend, None)
+        each = {metric: value / of for metric, value in measured.items()}
+        self.keep(step, each, iteration=iteration, case=case, at=at)
+
+    def record(
+        self,
+        step: str,
+        metric: str,
+        value: float,
+        unit: str,
+        *,
+        iteration: int = 0,
+        case: str = "",
+        at: datetime | None = None,
+    ) -> None:
+        """Keep one value that the procedure found out by itself."""
+        when = (self.block, self.group, self.turn, self.position, self.part)
+        what = (self._arm.name, case, step, iteration, metric, float(value), unit)
+        self.rows.append((*when, *what, at or datetime.now(UTC)))
+
+    def keep(self, step: str, measured: Mapping[str, float], **where: Any) -> None:
+        """Keep several metrics of one measurement, each with its usual unit."""
+        for metric, value in measured.items():
+            self.record(step, metric, value, UNITS[metric], **where)
+        if self._waits is not None and "duration_s" in measured:
+            for event, seconds in self._waits.take(measured["duration_s"]).items():
+                self.record(step, f"{WAIT}{event}", seconds, "s", **where)
+
+    def observe(self, query: Query, params: Params | None = None) -> list[TupleRow]:
+        """The rows of a statement on the session that reads the counters, which counts it not."""
+        cursor = self._observer.execute(query, params)
+        return cursor.fetchall() if cursor.description else []
+
+    def counts(self, *, everything: bool = True, sessions: Sequence[int] = ()) -> Counts:
+        """The server's running totals, for what is measured between two looks at them.
+
+        Without ``everything`` only what its own backend did; with the process numbers of
+        ``sessions`` their CPU time in place of its own, and what they read besides.
+        """
+        self._begin_waits()
+        shared = self._counters.read() if everything else Counts()
+        if not self._sees_processes:
+            return shared
+        cpu = cpu_seconds(*(sessions or [self._backend]))
+        bytes_read = self._bytes_read(sessions) if everything else None
+        own = None if sessions else self._instructions
+        executed = own.read() if own is not None else None
+        disk = self.server.slow_disk
+        disk_s = disk.busy_s if everything and disk is not None and disk.limited else None
+        return replace(
+            shared, cpu_s=cpu, read_bytes=bytes_read, instructions=executed, disk_s=disk_s
+        )
+
+    def _bytes_read(self, sessions: Sequence[int]) -> float | None:
+        """What the device has read so far; while limits are modelled, what their disk has."""
+        disk = self.server.slow_disk
+        if disk is not None and disk.limited:
+            return float(disk.bytes_read)
+        return device_bytes([*self._processes, *sessions])
+
+    def _begin_waits(self) -> None:
+        if self._waits is not None:
+            self._waits.turn()
+
+    def checkpoint(self) -> None:
+        """CHECKPOINT now, so that none falls into a measured statement; noted where forbidden."""
+        reason = self.server.capabilities.reason("checkpoint")
+        if reason is None:
+            self.execute("CHECKPOINT")
+        else:
+            self.leave_out("checkpoint", "", reason)
+
+    def disable_checksums(self) -> None:
+        """Turn data checksums off in the state that is being prepared; ``connection`` is a new one.
+
+        Raises CannotRun where the server is not managed, or cannot do it.
+        """
+        require(self.server.capabilities.reason("restart"))
+        assert isinstance(self.server, ManagedServer)
+        self._close()
+        self.server.disable_checksums()
+        self._open()
+
+    def make_cold(
+        self, *tables: str, step: str, case: str = "cold", page_cache: bool = True
+    ) -> bool:
+        """Take tables, with indexes and TOAST, out of shared buffers and the ``page_cache``.
+
+        Returns false, and notes that ``step`` was left out in ``case``, where that cannot be done.
+        What was achieved is told afterwards by ``cold.cache_state`` from the bytes really read.
+        Before PostgreSQL 17 the server is restarted, and ``connection`` is a new one.
+        """
+        reason = reason_not_cold(self.server)
+        if reason is not None:
+            self.leave_out(step, case, reason)
+            return False
+        assert isinstance(self.server, ManagedServer)
+        names = list(tables)
+        if can_evict(self.server):
+            evict(self._observer, names)
+        else:
+            self._close()
+            self.server.restart(self._arm.settings)
+            self._open()
+        if page_cache:
+            drop_from_page_cache(self._observer, names, self.server.data_directory)
+        return True
+
+    def leave_out(self, step: str, case: str, reason: str) -> None:
+        """Note, once, that a step cannot be run on this server."""
+        entry = (step, case, reason)
+        if entry not in self.left_out:
+            self.left_out.append(entry)
+
+
+def _check(result: PGresult) -> None:
+    if result.status not in {pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK}:
+        raise psycopg.errors.error_from_result(result)

@@ -1,0 +1,57 @@
+"""What several commands have: parameters ``-p name=value``, and the codes of git bisect run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pgservers.errors import SpaceError, StudyError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+SERVER_HELP = (
+    "Where to measure: embedded, a release such as 16 (`pgstudies servers` lists them), a "
+    "directory of PostgreSQL programs, or a postgresql:// address.  "
+    "[default: $PGSTUDIES_SERVER, else embedded]"
+)
+"""Of the option ``--server``."""
+
+
+SKIP = 125
+"""``git bisect run`` skips a commit by this code; it takes every other from 1 to 127 for bad."""
+
+
+BisectRun = Annotated[
+    bool,
+    typer.Option(
+        "--bisect-run",
+        help="Exit with 125 where there is no decision, as `git bisect run` wants it.",
+    ),
+]
+
+
+def for_git(code: int, *, bisect_run: bool) -> int:
+    """The exit code: with ``--bisect-run`` that of a commit to skip, where it is neither 0 nor 1.
+
+    What git takes for an end of the whole bisection, 128 and more, stays as it is.  A full disk is
+    no commit's fault, and ends it as well.
+    """
+    if bisect_run and code == SpaceError.exit_code:
+        return 128 + code
+    return SKIP if bisect_run and 1 < code < 128 else code
+
+
+def assignments(texts: list[str]) -> Mapping[str, str]:
+    """The parameters of ``-p name=value``, by name; raises StudyError for another form."""
+    values = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise StudyError(
+                f'A parameter is set by -p name=value, and "{text}" is not of that form.'
+            )
+        values[name.strip()] = value
+    return values

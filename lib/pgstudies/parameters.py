@@ -1,0 +1,355 @@
+"""The parameters of a study, as its notebook's cell tagged ``parameters`` declares them."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import io
+import json
+import re
+import tokenize
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from pgservers.addresses import Address
+from pgservers.errors import StudyError
+from pgservers.terminal import notice, printable
+
+from .rooms import find_room
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, MutableMapping, Sequence
+    from pathlib import Path
+
+
+_KINDS = {
+    "int": "a whole number, such as 50_000",
+    "float": "a number, such as 0.5",
+    "str": "text",
+    "bool": "true or false",
+    "list[int]": "whole numbers with commas between, such as 1,2,3",
+    "list[float]": "numbers with commas between, such as 0.5,1",
+    "list[str]": "words with commas between, such as a,b",
+}
+"""The types a parameter may be annotated with, and what to call their values."""
+
+
+_LIMITS = re.compile(
+    r"^(?P<help>.*?)\s*"
+    r"\[(?:(?P<none>\|)?(?P<low>[-+.\d_e]*?)\.\.(?P<high>[-+.\d_e]*)(?: (?P<unit>[^\]]+))?"
+    r"|(?P<choices>[^\]|]*(?:\|[^\]|]+)+))\]$"
+)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One declared parameter.
+
+    Attributes:
+        name: Its name in the notebook and on the command line.
+        type: Its annotation: int, float, str, bool, or list[...] of one of the first three.
+        default: The value it is assigned in the notebook.
+        help: The comment beside it, without the limits in brackets.
+        minimum: The smallest value, or element of a list, that is allowed.
+        maximum: The largest.
+        choices: The only values allowed, if there are any such.
+        unit: What its numbers count, where the limits name it.
+        may_be_empty: Whether a list may have no value.
+
+    """
+
+    name: str
+    type: str
+    default: Any
+    help: str = ""
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[Any, ...] = ()
+    unit: str = ""
+    may_be_empty: bool = False
+
+    @property
+    def limits(self) -> str:
+        """What is allowed, in words: ``at least 50_000``, ``between 1 and 10``, ``a or b``."""
+        unit = f" {self.unit}" if self.unit else ""
+        if self.choices:
+            return _listed([spelled(choice) for choice in self.choices], "or")
+        if self.minimum is not None and self.maximum is not None:
+            return f"between {spelled(self.minimum)} and {spelled(self.maximum)}{unit}"
+        if self.minimum is not None:
+            return f"at least {spelled(self.minimum)}{unit}"
+        return f"at most {spelled(self.maximum)}{unit}" if self.maximum is not None else ""
+
+
+def declared(notebook: Path) -> tuple[Parameter, ...]:
+    """The parameters a notebook declares, in order; none without a cell tagged ``parameters``.
+
+    The cell holds annotated assignments of plain values, each with a comment, which may end with
+    limits and their unit: ``rows: int = 50_000  # rows in the table [2_000..]``, ``[1..10]``,
+    ``[16..1024 MB]``, ``[a|b]``.  Limits and choices of a list are those of its elements; it may be
+    empty if its default is, or with ``[|a|b]``.  Raises StudyError when the cell holds another
+    thing.
+    """
+    try:
+        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    except FileNotFoundError:
+        raise StudyError(f"There is no notebook at {notebook}.") from None
+    except (ValueError, KeyError, TypeError):
+        raise StudyError(
+            f"{notebook} is not a notebook that can be read; "
+            f"`git checkout` brings back the committed one."
+        ) from None
+    for cell in cells:
+        if "parameters" in cell.get("metadata", {}).get("tags", []):
+            source = "".join(cell["source"])
+            try:
+                return _parsed(source)
+            except (SyntaxError, ValueError) as error:
+                raise StudyError(f"{notebook}, the cell of parameters: {error}.") from None
+    return ()
+
+
+def _parsed(source: str) -> tuple[Parameter, ...]:
+    statements = ast.parse(source).body
+    comments = {
+        token.start[0]: token.string.lstrip("# ").strip()
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT
+    }
+    return tuple(_parameter(statement, _beside(statement, comments)) for statement in statements)
+
+
+def _beside(statement: ast.stmt, comments: Mapping[int, str]) -> str:
+    """The comment of a declaration, which a formatter may have put beside any of its lines."""
+    first, last = statement.lineno, statement.end_lineno or statement.lineno
+    lines = [last, first, *range(first + 1, last)]
+    return next((comments[line] for line in lines if line in comments), "")
+
+
+def _parameter(statement: ast.stmt, comment: str) -> Parameter:
+    if (
+        not isinstance(statement, ast.AnnAssign)
+        or not isinstance(statement.target, ast.Name)
+        or statement.value is None
+    ):
+        raise ValueError(
+            f"line {statement.lineno} is not of the form `name: type = value  # comment`"
+        )
+    name, kind = statement.target.id, ast.unparse(statement.annotation)
+    if kind not in _KINDS:
+        raise ValueError(f"{name} is of type {kind}, and a parameter is one of {', '.join(_KINDS)}")
+    try:
+        default = ast.literal_eval(statement.value)
+    except ValueError:
+        raise ValueError(f"{name} is not a plain value") from None
+    parameter = _limited(Parameter(name, kind, default, comment, may_be_empty=default == []))
+    if _value(parameter, default) != default:
+        raise ValueError(f"{name} has a default that is not of type {kind}")
+    return parameter
+
+
+def _limited(plain: Parameter) -> Parameter:
+    found = _LIMITS.match(plain.help)
+    if found is None:
+        return plain
+    element = plain.type.removeprefix("list[").rstrip("]")
+    read = _READERS[element]
+    choices = found["choices"].split("|") if found["choices"] else []
+    may_be_empty = plain.may_be_empty or "" in choices or found["none"] is not None
+    choices = [choice for choice in choices if choice]
+    if element in {"str", "bool"} and not choices:
+        raise ValueError(f"{plain.name} is {_KINDS[plain.type]}, which has no range")
+    low, high = (read(found[side]) if found[side] else None for side in ("low", "high"))
+    return Parameter(
+        name=plain.name,
+        type=plain.type,
+        default=plain.default,
+        help=found["help"],
+        minimum=low,
+        maximum=high,
+        choices=tuple(read(choice.strip()) for choice in choices),
+        unit=found["unit"] or "",
+        may_be_empty=may_be_empty,
+    )
+
+
+def checked(
+    study: str, parameters: Sequence[Parameter], given: Mapping[str, object]
+) -> dict[str, Any]:
+    """The value of every parameter: the given ones, else their defaults, by name in order.
+
+    Given values may be text, as the command line has them, or already of the declared type.
+    Raises StudyError for an unknown name, a value of another type, or one out of its limits.
+    """
+    by_name = {parameter.name: parameter for parameter in parameters}
+    for name in given:
+        if name not in by_name:
+            raise StudyError(printable(_unknown(study, name, list(by_name))))
+    try:
+        return {
+            name: _value(parameter, given.get(name, parameter.default))
+            for name, parameter in by_name.items()
+        }
+    except ValueError as error:
+        raise StudyError(printable(f"{study}: {error}.")) from None
+
+
+def study_parameters(study: str, namespace: MutableMapping[str, Any]) -> dict[str, Any]:
+    """The study's parameters as they stand in ``namespace``, a notebook's ``globals()``, checked.
+
+    Every notebook calls it below its cell of parameters, so that a value which came by
+    ``papermill -p`` or was typed into the cell meets the same checks; what has been checked takes
+    its place in ``namespace``, as papermill reads ``-p server 17`` as a number.  Raises StudyError.
+    """
+    parameters = _of(study)
+    present = {p.name: namespace[p.name] for p in parameters if p.name in namespace}
+    values = checked(study, parameters, present)
+    namespace.update(values)
+    if Address.parse(str(values.get("server", ""))).secrets:
+        notice(
+            "This notebook now holds the password of the server: to keep it out, set "
+            "PGSTUDIES_SERVER to the address instead of the parameter server."
+        )
+    return values
+
+
+def parameter_table(study: str, values: Mapping[str, object]) -> pl.DataFrame:
+    """The parameters of a run for readers: parameter, value, and what it means."""
+    rows = [(p.name, spelled(values[p.name]), p.help) for p in _of(study) if p.name in values]
+    columns = dict.fromkeys(["parameter", "value", "what it is"], pl.String())
+    return pl.DataFrame(rows, schema=columns, orient="row")
+
+
+def acceptable(study: str, values: Mapping[str, object]) -> dict[str, Any]:
+    """Those of ``values`` that the study's notebook still takes: a record may be older than it."""
+    known = {parameter.name: parameter for parameter in _of(study)}
+    kept = {}
+    for name in known.keys() & values.keys() - {"server"}:
+        with suppress(ValueError):
+            kept[name] = _value(known[name], values[name])
+    return kept
+
+
+def _of(study: str) -> tuple[Parameter, ...]:
+    return declared(find_room(study).notebook)
+
+
+def spelled(value: object) -> str:
+    """The value as ``-p name=value`` takes it; large numbers in groups of three digits."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int) and abs(value) >= 10_000:
+        return f"{value:_}"
+    return ",".join(map(spelled, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def _unknown(study: str, name: str, names: list[str]) -> str:
+    if not names:
+        return f"{study} has no parameters, so {name} cannot be set."
+    near = difflib.get_close_matches(name, names, n=1)
+    meant = f"did you mean {near[0]}? It" if near else "it"
+    return f"{study} has no parameter {name}; {meant} has {_listed(names, 'and')}."
+
+
+def _value(parameter: Parameter, given: object) -> object:
+    """``given`` as a value of the declared type, or ValueError with the sentence to show."""
+    element = parameter.type.removeprefix("list[").rstrip("]")
+    if element == parameter.type:
+        return _within(parameter, _element(parameter, element, given))
+    if isinstance(given, str):
+        given = _parts(given)
+    if not isinstance(given, (list, tuple)):
+        raise _wrong_type(parameter, given)
+    values = [_within(parameter, _element(parameter, element, part)) for part in given]
+    if not values and not parameter.may_be_empty:
+        raise ValueError(f"{parameter.name} must have at least one value")
+    for number, value in enumerate(values):
+        if value in values[:number]:
+            raise ValueError(f"{parameter.name} has {spelled(value)} twice, and once is enough")
+    return values
+
+
+def _parts(given: str) -> list[object]:
+    """The values of a list as it is typed: parted by commas, or as JSON has it."""
+    try:
+        values = json.loads(given, parse_int=str, parse_float=str)
+    except (ValueError, RecursionError):
+        values = None
+    if isinstance(values, list):
+        return values
+    return [part for part in given.strip("[] ").split(",") if part.strip()]
+
+
+def _element(parameter: Parameter, kind: str, given: object) -> Any:
+    try:
+        return _READERS[kind](given.strip() if isinstance(given, str) else given)
+    except ValueError:
+        raise _wrong_type(parameter, given) from None
+
+
+def _whole_number(given: object) -> int:
+    if isinstance(given, str):
+        try:
+            given = int(given)
+        except ValueError:
+            given = float(given)  # 1e6
+    if isinstance(given, bool) or not isinstance(given, (int, float)) or given % 1 != 0:
+        raise ValueError(given)
+    if abs(given) >= 2**63:
+        raise ValueError(given)
+    return int(given)
+
+
+def _number(given: object) -> float:
+    if isinstance(given, bool) or not isinstance(given, (int, float, str)):
+        raise ValueError(given)
+    return float(given)
+
+
+def _word(given: object) -> str:
+    if isinstance(given, bool) or not isinstance(given, (int, float, str)):
+        raise ValueError(given)
+    return str(given)  # papermill reads `-p server 16` as a number
+
+
+def _truth(given: object) -> bool:
+    if isinstance(given, str) and given.lower() in {"true", "false"}:
+        return given.lower() == "true"
+    if not isinstance(given, bool):
+        raise ValueError(given)
+    return given
+
+
+_READERS: dict[str, Callable[[object], Any]] = {
+    "int": _whole_number,
+    "float": _number,
+    "str": _word,
+    "bool": _truth,
+}
+
+
+def _within(parameter: Parameter, value: Any) -> Any:
+    allowed = (
+        value in parameter.choices
+        if parameter.choices
+        else (parameter.minimum is None or value >= parameter.minimum)
+        and (parameter.maximum is None or value <= parameter.maximum)
+    )
+    if not allowed:
+        raise ValueError(
+            f"{parameter.name} must be {parameter.limits}, and {spelled(value)} is not"
+        )
+    return value
+
+
+def _wrong_type(parameter: Parameter, given: object) -> ValueError:
+    shown = f'"{given}"' if isinstance(given, str) else repr(given)
+    return ValueError(f"{parameter.name} must be {_KINDS[parameter.type]}, and {shown} is not")
+
+
+def _listed(names: Sequence[str], conjunction: str) -> str:
+    *others, last = names
+    return f"{', '.join(others)} {conjunction} {last}" if others else last

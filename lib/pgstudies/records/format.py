@@ -1,0 +1,235 @@
+"""The format of record.json: what it holds, how older ones are read, and its checksums."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, cast
+
+import fastjsonschema
+
+from pgservers.errors import StudyError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from .info import Info
+
+
+FORMAT_VERSION = 5
+"""Higher with every key, or column of the samples, that is added: ``_UPGRADES`` then says what
+older records have for a key, ``samples_in`` what they have for a column."""
+
+
+INFO = "record.json"
+
+
+SAMPLES = "samples.parquet"
+
+
+def _entries(others: dict[str, object] | None = None, **required: object) -> dict[str, object]:
+    properties = required | (others or {})
+    entry = {"type": "object", "properties": properties, "required": list(required)}
+    return {"type": "array", "items": entry}
+
+
+_TEXT = {"type": "string"}
+
+
+_TEXT_OR_NULL = {"type": ["string", "null"]}
+
+
+_COUNT = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
+
+
+_TIME = {"type": "string", "format": "date-time"}
+
+
+_SETTINGS = {
+    "type": "object",  # by name, what was wanted and what there is
+    "patternProperties": {
+        "": {"type": "array", "items": _TEXT_OR_NULL, "minItems": 2, "maxItems": 2},
+    },
+}
+
+
+_SERVER = {
+    "type": "object",
+    "properties": {
+        "version_text": _TEXT,
+        "spec": _TEXT_OR_NULL,
+        "unmet_settings": _SETTINGS,
+        "nondefault_settings": _entries(name=_TEXT),
+    },
+}
+
+
+_PROPERTIES: dict[str, object] = {
+    "study": {"type": "string", "pattern": r"^\w[\w.-]*\Z"},  # it becomes part of paths
+    "status": {"enum": ["running", "interrupted", "complete"]},
+    "started_at": _TIME,
+    "parameters": {"type": "object"},
+    "blocks": _COUNT,
+    "arms": _entries(
+        {"server": _TEXT_OR_NULL},
+        name=_TEXT,
+        description=_TEXT,
+        baseline={"type": "boolean"},
+        copy_of=_TEXT_OR_NULL,
+        not_run=_TEXT_OR_NULL,
+    ),
+    "timeline": _entries(
+        {"busy_s": {"type": "number"}},
+        block=_COUNT,
+        position=_COUNT,
+        arm=_TEXT,
+        started_at=_TIME,
+        finished_at=_TIME,
+    ),
+    "gate": _entries(name=_TEXT, level=_TEXT, sentence=_TEXT),
+    "not_compared": {"type": "array", "items": _TEXT},
+    "left_out": _entries(arm=_TEXT, step=_TEXT, case=_TEXT, reason=_TEXT),
+    "server": _SERVER,
+    "host": {"type": "object", "properties": {"hostname": _TEXT_OR_NULL}},
+    "sha256": {
+        "type": ["object", "null"],  # of a file by its name; null where a record has none
+        "patternProperties": {
+            r"^(record\.json|samples\.parquet|blocks/[\w-]+\.parquet)\Z": _TEXT,
+        },
+        "additionalProperties": False,
+    },
+}
+"""What every record has, as JSON Schema has it."""
+
+
+_OPTIONAL: dict[str, object] = {
+    "profile": _TEXT_OR_NULL,
+    "fingerprint": _TEXT,
+    "code": {"type": "object", "patternProperties": {"": _TEXT}},
+    "limits": _TEXT_OR_NULL,
+    "servers": {"type": "object", "patternProperties": {"": _SERVER}},
+    "sessions": _entries(),
+    "unmet": {"type": "object", "patternProperties": {"": _TEXT}},
+    "git": {"type": ["object", "null"], "properties": {"revision": _TEXT_OR_NULL}},
+}
+
+
+@functools.cache
+def _check() -> Callable[[object], object]:
+    schema = {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "type": "object",
+        "properties": _PROPERTIES | _OPTIONAL,
+        "required": list(_PROPERTIES),
+    }
+    compiled: Callable[[object], object] = fastjsonschema.compile(schema)
+    return compiled
+
+
+def _without_checksums(info: dict[str, Any]) -> dict[str, Any]:
+    return info | {"sha256": None}  # records of format 1 have none
+
+
+def _with_columns_for_names(info: dict[str, Any]) -> dict[str, Any]:
+    """In format 2 ``copy_of`` was ``repeats``, and steps called "first ..." were not compared.
+
+    In a comparison ``of`` was ``plays``, and what a server is stood by arm and side.
+    """
+    for arm in info.get("arms", []):
+        arm["copy_of"] = arm.pop("repeats")
+        if "plays" in arm:
+            arm["of"] = arm.pop("plays")
+    first = ("lookup", "warm", "scan", "scan with work")
+    info |= {"not_compared": [f"first {what}" for what in first]}
+    if "comparison" not in info:
+        return info
+    facts = info["comparison"].pop("facts")
+    placed = {arm["name"]: facts.get(arm["of"], {}).get(arm["side"]) for arm in info["arms"]}
+    return info | {"facts": {name: found for name, found in placed.items() if found}}
+
+
+_UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    1: _without_checksums,
+    2: _with_columns_for_names,
+    3: dict,  # its samples have no parts
+    4: dict,  # it says nothing of the code's parts
+}
+"""From a format to the next."""
+
+
+def info_in(content: bytes, name: Path | str) -> Info:
+    """The record in the contents of a record.json, as one of the newest format has it.
+
+    Raises StudyError, which calls the file ``name``, where it is damaged, changed or too new.
+    """
+    try:
+        info = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise damaged(name, f"it is not JSON ({error})") from None
+    version = info.get("format_version") if isinstance(info, dict) else None
+    if type(version) is not int or version < 1:
+        raise damaged(name, "it has no format_version")
+    if version > FORMAT_VERSION:
+        raise StudyError(
+            f"{name} has record format {version}, and this version of pgstudies reads formats "
+            f"up to {FORMAT_VERSION}: update pgstudies."
+        )
+    try:
+        own = _digest(info)
+    except (UnicodeEncodeError, RecursionError):
+        raise damaged(name, "it has text that is not Unicode") from None
+    if version > 1 and own != _told(info):
+        raise damaged(name, "it is not as it was written")
+    try:
+        for older in range(version, FORMAT_VERSION):
+            info = _UPGRADES[older](info) | {"format_version": older + 1}
+        _check()(info)
+        datetime.fromisoformat(info["started_at"]).astimezone(UTC)
+    except fastjsonschema.JsonSchemaValueException as error:
+        raise damaged(
+            name, re.sub(r"^data(?=[ \[])", "it", error.message.removeprefix("data."))
+        ) from None
+    except (AttributeError, LookupError, TypeError):
+        raise damaged(name, f"it is not as format {version} has it") from None
+    except (ValueError, OverflowError) as error:
+        raise damaged(name, f"started_at is no time ({error})") from None
+    return cast("Info", info)  # the schema has just been checked
+
+
+def info_text(info: Mapping[str, Any], files: Mapping[str, str]) -> str:
+    """The text of a record.json; ``files`` are the checksums of the record's other files."""
+    plain = json.dumps(dict(info), ensure_ascii=False, default=str)
+    # A host name of undecodable bytes has surrogates, which cannot be written.
+    written = json.loads(plain.encode(errors="replace")) | {
+        "format_version": FORMAT_VERSION,
+        "sha256": dict(files),
+    }
+    written["sha256"][INFO] = _digest(written)
+    return json.dumps(written, indent=1, ensure_ascii=False)
+
+
+def sha256(content: bytes) -> str:
+    """The checksum of a file's contents, in hexadecimal."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def damaged(file: Path | str, why: str) -> StudyError:
+    """The sentence for a file that is not as a record has it."""
+    return StudyError(f"{file} is damaged: {why.rstrip('.')}; restore it from a copy or remove it.")
+
+
+def _digest(info: Mapping[str, Any]) -> str:
+    """Of everything in record.json but this digest itself."""
+    files = info.get("sha256")
+    if isinstance(files, dict):
+        info = {**info, "sha256": {name: files[name] for name in files if name != INFO}}
+    return sha256(json.dumps(info, sort_keys=True, ensure_ascii=False).encode())
+
+
+def _told(info: Mapping[str, Any]) -> object:
+    files = info.get("sha256")
+    return files.get(INFO) if isinstance(files, dict) else None
