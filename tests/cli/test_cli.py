@@ -119,9 +119,10 @@ def test_every_command_explains_itself_within_80_columns(command: str, pgstudies
 def test_help_is_shown_without_loading_what_it_does_not_need() -> None:
     code = """
 import sys
-from pgstudies import cli as app
+from pgstudies import cli
+sys.argv = ["pgstudies", "--help"]
 try:
-    app(["--help"])
+    cli.main()
 finally:
     print(*sys.modules)
 """
@@ -139,7 +140,7 @@ finally:
 
 
 def test_version(pgstudies: Command) -> None:
-    assert pgstudies("--version").out == "pgstudies 0.1.0\n"
+    assert pgstudies("--version").out == "pgstudies 1.0.0\n"
 
 
 def test_an_unknown_option_is_a_wrong_request(pgstudies: Command) -> None:

@@ -493,7 +493,7 @@ def test_a_notebook_that_exits_has_not_come_to_its_end(
 RUN = """
 import sys
 from pathlib import Path
-from pgstudies import paths
+from pgservers import paths
 
 paths.NOTEBOOKS, paths.STUDIES = (Path(sys.argv[1]),), Path(sys.argv[2])
 sys.argv[1:] = ["run", *sys.argv[3:]]

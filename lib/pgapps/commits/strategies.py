@@ -26,7 +26,6 @@ from ..counting.counter import Counter
 from ..counting.units import units
 from ..workload.counting import statement_units
 from ..workload.scripts import read_workload
-from .bisect import By
 from .bisection import WORTH
 from .bisection import bisect as search
 from .kept import RATIO, SHAPE, Kept
@@ -204,7 +203,7 @@ def by_plan(bench: Bench, unit: Unit) -> Look:
             limits="Plans of data that each commit's own server loaded and analyzed.",
         )
 
-    about = {"by": By.PLAN.value}
+    about = {"by": "plan"}
     same = [unit.query, unit.loaded, SAMPLED]
     return Look(unit.name, measure, answer, about=about, same=same, told=lambda n: f"plan {n:.0f}")
 
@@ -246,7 +245,7 @@ def by_time(bench: Bench, directory: str, script: str) -> Look:
         script,
         measure,
         answer,
-        about={"by": By.TIME.value, "directory": directory},
+        about={"by": "time", "directory": directory},
         told="{:.3f} times the time".format,
         worth=0.5,  # what is between two ends that are near may be noise
     )
