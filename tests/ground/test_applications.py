@@ -38,7 +38,14 @@ def copy(tmp_path: Path) -> Path:
     for name in ("lib", "notebooks", "tests"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=kept)
     (tmp_path / "data").symlink_to(ROOT / "data")
-    for name in ("pyproject.toml", "constraints.txt", "_toc.yml", "_config.yml", "README.md", "CITATION.cff"):
+    for name in (
+        "pyproject.toml",
+        "constraints.txt",
+        "_toc.yml",
+        "_config.yml",
+        "README.md",
+        "CITATION.cff",
+    ):
         shutil.copy(ROOT / name, tmp_path)
     return tmp_path
 

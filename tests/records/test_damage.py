@@ -144,7 +144,7 @@ BAD = {
     "empty": ("", "is damaged: it is not JSON"),
     "torn": ('{"format_version": 2, "st', "is damaged: it is not JSON"),
     "of nothing": ("null", "is damaged: it has no format_version"),
-    "without keys": ('{"format_version": 1}', "must contain"),
+    "without keys": ('{"format_version": 1}', "is damaged: it has no parameters"),
     "nested": ("[" * 100_000, "is damaged: it is not JSON"),
     "undecodable": ('{"format_version": 1, "study": "\\ud800"}', "text that is not Unicode"),
 }
@@ -192,9 +192,37 @@ def test_a_key_of_a_wrong_type_is_one_sentence(key: str, value: object, home: Pa
     assert key in said
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"status": "done"}, "status must be one of complete, interrupted, running"),
+        ({"blocks": -1}, "blocks must be a whole number >= 0"),
+        ({"timeline": [{"block": 1}]}, "timeline 1 has no position"),
+        ({"host": {"allowed_cores": 2}}, "allowed_cores must be a list, and it is a whole number"),
+        ({"claims": {"a": 1}}, "claims, a value must be text, and it is a whole number"),
+    ],
+)
+def test_what_a_record_says_is_what_its_type_declares(
+    wrong: dict[str, Any], said: str, home: Path
+) -> None:
+    samples = read_record(swept_record(home, "here")).samples
+    write_whole(home / "x", swept_info("x") | wrong, samples)
+    assert f"record.json is damaged: {said}; restore it" in complaint(home / "x")
+
+
+def test_keys_that_are_unknown_stay_in_a_record(home: Path) -> None:
+    samples = read_record(swept_record(home, "here")).samples
+    info = swept_info("x") | {"of_later": {"a": [1, None]}}
+    info["arms"][0]["of_later"] = 1.5
+    write_whole(home / "x", info, samples)
+    read: dict[str, Any] = dict(read_record(home / "x").info)
+    assert read["of_later"] == {"a": [1, None]}
+    assert read["arms"][0]["of_later"] == 1.5
+
+
 def test_a_strangers_record_cannot_name_a_place_of_its_own(home: Path) -> None:
     write_whole(home / "x", swept_info("x") | {"study": "../../etc"}, pl.DataFrame())
-    with pytest.raises(StudyError, match="study must match pattern"):
+    with pytest.raises(StudyError, match="study must be text matching"):
         read_record(home / "x")
 
 

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
-import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
-import fastjsonschema
+import msgspec
 
 from pgservers.errors import StudyError
+
+from ..checking import misfit
+from .info import HostFacts, Info
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
-
-    from .info import Info
 
 
 FORMAT_VERSION = 5
@@ -29,105 +28,6 @@ INFO = "record.json"
 
 
 SAMPLES = "samples.parquet"
-
-
-def _entries(others: dict[str, object] | None = None, **required: object) -> dict[str, object]:
-    properties = required | (others or {})
-    entry = {"type": "object", "properties": properties, "required": list(required)}
-    return {"type": "array", "items": entry}
-
-
-_TEXT = {"type": "string"}
-
-
-_TEXT_OR_NULL = {"type": ["string", "null"]}
-
-
-_COUNT = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
-
-
-_TIME = {"type": "string", "format": "date-time"}
-
-
-_SETTINGS = {
-    "type": "object",  # by name, what was wanted and what there is
-    "patternProperties": {
-        "": {"type": "array", "items": _TEXT_OR_NULL, "minItems": 2, "maxItems": 2},
-    },
-}
-
-
-_SERVER = {
-    "type": "object",
-    "properties": {
-        "version_text": _TEXT,
-        "spec": _TEXT_OR_NULL,
-        "unmet_settings": _SETTINGS,
-        "nondefault_settings": _entries(name=_TEXT),
-    },
-}
-
-
-_PROPERTIES: dict[str, object] = {
-    "study": {"type": "string", "pattern": r"^\w[\w.-]*\Z"},  # it becomes part of paths
-    "status": {"enum": ["running", "interrupted", "complete"]},
-    "started_at": _TIME,
-    "parameters": {"type": "object"},
-    "blocks": _COUNT,
-    "arms": _entries(
-        {"server": _TEXT_OR_NULL},
-        name=_TEXT,
-        description=_TEXT,
-        baseline={"type": "boolean"},
-        copy_of=_TEXT_OR_NULL,
-        not_run=_TEXT_OR_NULL,
-    ),
-    "timeline": _entries(
-        {"busy_s": {"type": "number"}},
-        block=_COUNT,
-        position=_COUNT,
-        arm=_TEXT,
-        started_at=_TIME,
-        finished_at=_TIME,
-    ),
-    "gate": _entries(name=_TEXT, level=_TEXT, sentence=_TEXT),
-    "not_compared": {"type": "array", "items": _TEXT},
-    "left_out": _entries(arm=_TEXT, step=_TEXT, case=_TEXT, reason=_TEXT),
-    "server": _SERVER,
-    "host": {"type": "object", "properties": {"hostname": _TEXT_OR_NULL}},
-    "sha256": {
-        "type": ["object", "null"],  # of a file by its name; null where a record has none
-        "patternProperties": {
-            r"^(record\.json|samples\.parquet|blocks/[\w-]+\.parquet)\Z": _TEXT,
-        },
-        "additionalProperties": False,
-    },
-}
-"""What every record has, as JSON Schema has it."""
-
-
-_OPTIONAL: dict[str, object] = {
-    "profile": _TEXT_OR_NULL,
-    "fingerprint": _TEXT,
-    "code": {"type": "object", "patternProperties": {"": _TEXT}},
-    "limits": _TEXT_OR_NULL,
-    "servers": {"type": "object", "patternProperties": {"": _SERVER}},
-    "sessions": _entries(),
-    "unmet": {"type": "object", "patternProperties": {"": _TEXT}},
-    "git": {"type": ["object", "null"], "properties": {"revision": _TEXT_OR_NULL}},
-}
-
-
-@functools.cache
-def _check() -> Callable[[object], object]:
-    schema = {
-        "$schema": "http://json-schema.org/draft-07/schema#",
-        "type": "object",
-        "properties": _PROPERTIES | _OPTIONAL,
-        "required": list(_PROPERTIES),
-    }
-    compiled: Callable[[object], object] = fastjsonschema.compile(schema)
-    return compiled
 
 
 def _without_checksums(info: dict[str, Any]) -> dict[str, Any]:
@@ -187,17 +87,16 @@ def info_in(content: bytes, name: Path | str) -> Info:
     try:
         for older in range(version, FORMAT_VERSION):
             info = _UPGRADES[older](info) | {"format_version": older + 1}
-        _check()(info)
+        msgspec.convert(info, Info)
+        msgspec.convert(info["host"], HostFacts)
         datetime.fromisoformat(info["started_at"]).astimezone(UTC)
-    except fastjsonschema.JsonSchemaValueException as error:
-        raise damaged(
-            name, re.sub(r"^data(?=[ \[])", "it", error.message.removeprefix("data."))
-        ) from None
+    except msgspec.ValidationError as error:
+        raise damaged(name, misfit(error, info, Info)) from None
     except (AttributeError, LookupError, TypeError):
         raise damaged(name, f"it is not as format {version} has it") from None
     except (ValueError, OverflowError) as error:
         raise damaged(name, f"started_at is no time ({error})") from None
-    return cast("Info", info)  # the schema has just been checked
+    return cast("Info", info)  # as it is, with keys that are unknown here
 
 
 def info_text(info: Mapping[str, Any], files: Mapping[str, str]) -> str:

@@ -1,13 +1,28 @@
 """What a record knows: the contents of record.json, with the type of each entry.
 
-``_format`` checks a file against its schema before it is read as an ``Info``, so that what stands
-here is what there is.  An entry that is ``NotRequired`` came with a later format, or belongs to one
-kind of run.
+``info_in`` checks a file against ``Info``, so that what stands here is what there is.  An entry
+that is ``NotRequired`` came with a later format, or belongs to one kind of run.
 """
 
 from __future__ import annotations
 
-from typing import Any, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
+
+from msgspec import Meta
+
+Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+
+Time = Annotated[
+    str, Meta(pattern=r"(?a)^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)\Z")
+]
+
+PartOfPath = Annotated[str, Meta(pattern=r"^\w[\w.-]*\Z")]
+
+FileName = Annotated[
+    str, Meta(pattern=r"^(record\.json|samples\.parquet|blocks/[\w-]+\.parquet)\Z")
+]
+
+Pair = Annotated[list[str | None], Meta(min_length=2, max_length=2)]
 
 
 class ArmFacts(TypedDict):
@@ -40,19 +55,26 @@ class ServerFacts(TypedDict, total=False):
     elsewhere: bool
     superuser: bool
     contrib: list[str]
-    nondefault_settings: list[dict[str, Any]]
-    unmet_settings: dict[str, list[str | None]]  # by name: wanted, actual
+    nondefault_settings: list[dict[str, str | None]]
+    unmet_settings: dict[str, Pair]  # by name: wanted, actual
 
 
 class Span(TypedDict):
     """When an arm's turns in a block began and ended (UTC), and how long they took (s)."""
 
-    block: int
-    position: int
+    block: Count
+    position: Count
     arm: str
-    started_at: str
-    finished_at: str
+    started_at: Time
+    finished_at: Time
     busy_s: NotRequired[float]
+
+
+class HostFacts(TypedDict, total=False):
+    """What is read of a machine."""
+
+    hostname: str | None
+    allowed_cores: list[int] | None
 
 
 class LeftOut(TypedDict):
@@ -92,11 +114,11 @@ class Setup(TypedDict):
 
     parameters: dict[str, Any]
     arms: list[ArmFacts]
-    blocks: int  # wanted; fewer, where time was up
+    blocks: Count  # wanted; fewer, where time was up
     gate: list[GateFinding]
     not_compared: list[str]
     server: ServerFacts
-    host: dict[str, Any]  # as ``host_facts`` found them
+    host: dict[str, Any]  # as ``host_facts`` found them, ``HostFacts`` among them
     profile: NotRequired[str | None]
     fingerprint: NotRequired[str]  # of the conditions, then of the code
     code: NotRequired[dict[str, str]]  # digests of what the procedure reaches, by name
@@ -122,12 +144,12 @@ class Setup(TypedDict):
 class Info(Setup):
     """The whole: the setup, and what grows from block to block."""
 
-    study: str
-    status: str  # running, interrupted or complete
-    started_at: str
+    study: PartOfPath
+    status: Literal["running", "interrupted", "complete"]
+    started_at: Time
     timeline: list[Span]
     left_out: list[LeftOut]
-    sha256: dict[str, str] | None  # by file; None in records of format 1
+    sha256: dict[FileName, str] | None  # by file; None in records of format 1
     format_version: NotRequired[int]
     finished_at: NotRequired[str | None]
     interrupted_by: NotRequired[str]

@@ -465,9 +465,7 @@ def block_seconds(study: str, profile: str) -> float | None:
 
 
 def _summary(directory: Path, info: Info) -> dict[str, Any]:
-    status = info["status"]
-    if status == "running" and not is_locked(directory / LOCK):
-        status = "unfinished"
+    is_left = info["status"] == "running" and not is_locked(directory / LOCK)
     return {
         "study": info["study"],
         "started_at": datetime.fromisoformat(info["started_at"]),
@@ -476,7 +474,7 @@ def _summary(directory: Path, info: Info) -> dict[str, Any]:
         "profile": info.get("profile"),
         "blocks_done": len({entry["block"] for entry in info["timeline"]}),
         "blocks": int(info["blocks"]),
-        "status": status,
+        "status": "unfinished" if is_left else info["status"],
         "path": str(directory),
     }
 
