@@ -16,12 +16,14 @@ import tomllib
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import yaml
 
 from pgservers import paths
 from pgservers.errors import StudyError
+
+from .checking import checked
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,6 +38,20 @@ rerun no post.  A *summary* measures nothing: it draws together what the others 
 
 TEMPLATE = "_template"
 """The room that ``new-study`` copies."""
+
+
+class Sizes(TypedDict, total=False):
+    """What ``sizes.toml`` may say; the tables are the parameters of the larger runs."""
+
+    kind: Kind
+    title: str
+    post: str
+    since: str
+    repeats: dict[str, list[str]]
+    quick: dict[str, Any]
+    smallest: dict[str, Any]
+    standard: dict[str, Any]
+    published: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -87,9 +103,7 @@ class Room:
     def about(self) -> dict[str, Any]:
         """What ``sizes.toml`` says."""
         found = self.read("sizes.toml")
-        if found.get("kind", "study") not in get_args(Kind):
-            known = ", ".join(get_args(Kind))
-            raise StudyError(f"{self.directory / 'sizes.toml'}: kind must be one of {known}.")
+        checked(found, Sizes, str(self.directory / "sizes.toml"))
         return found
 
     @property

@@ -139,22 +139,32 @@ def test_the_file_may_say_why_a_claim_is_not_tested(file: Path) -> None:
     ("said", "instead", "problem"),
     [
         ("[[claim]]", "[[claim", "claims.toml cannot be read"),
-        ("[[claim]]", "[claim]", "its claims are not tables"),
-        ('anchor = "claims"\n', "", "says nowhere its anchor"),
-        ('direction = "more"', 'direction = "bigger"', "none of slower, faster"),
-        ('direction = "more"\n', "", "has not the keys"),
-        ("published_ratio = 2.0", "published_ratio = -2.0", "not a number above 0"),
-        ("published_ratio = 2.0\n", "", "neither published_ratio nor threshold"),
-        ("judged_by", "not_tested = 1\njudged_by", "a number where a text should be"),
-        ('id = "twice"', "id = 2", "a number where a text should be"),
-        ("comparison = {", "comparison = 1 # {", "is not a table"),
-        ('kind = "count"', 'kind = "guess"', "none of direction, threshold, alike, count"),
+        ("[[claim]]", "[claim]", "claims.toml is invalid: claim must be a list, and it is a table"),
+        ('anchor = "claims"\n', "", "invalid: it has no anchor"),
+        ("places", "place", "invalid: it has 'place', which is none of anchor, places, headlines"),
+        ('direction = "more"', 'direction = "bigger"', "direction must be one of alike, faster"),
+        ('direction = "more"\n', "", "claim 'twice' has no direction"),
+        ('direction = "more"', "directions = 1", "'directions', which is none of id, name, text"),
+        ("published_ratio = 2.0", "published_ratio = -2.0", "published_ratio must be a number > 0"),
+        ("published_ratio = 2.0\n", "", "'twice' has neither published_ratio nor threshold"),
+        ("judged_by", "not_tested = 1\njudged_by", "not_tested must be text, and it is a whole"),
+        ('id = "twice"', "id = 2", "claim 2, id must be text, and it is a whole number"),
+        ("comparison = {", "comparison = 1 # {", "comparison must be a table, and it is a whole"),
+        ('kind = "count"', 'kind = "guess"', "kind must be one of alike, count, direction, thresh"),
         ('kind = "count"', 'kind = "alike"', "alike in its kind or its direction, but not in both"),
         ('kind = "count"', 'kind = "threshold"', "has no threshold, which its kind needs"),
-        ("judged_by", 'requires = "files"\njudged_by', "requires is not a list of texts"),
-        ("judged_by", "threshold = 0.5\njudged_by", "not a number on its direction's side of 1"),
-        ("judged_by", "threshold = 2\njudged_by", "not a number on its direction's side of 1"),
+        ("judged_by", 'requires = "files"\njudged_by', "requires must be a list, and it is text"),
+        ("judged_by", "requires = [1]\njudged_by", "requires 1 must be text, and it is a whole"),
+        ("judged_by", "threshold = 0.5\njudged_by", "is not on its direction's side of 1"),
+        ("judged_by", "threshold = 1\njudged_by", "is not on its direction's side of 1"),
         ("comparison = {", 'comparison = { metric = "rows",', "is the key judged_by"),
+        ("[[claim]]", 'headlines = ["a"]\n[[claim]]', "headlines 1 must be a table, and it is"),
+        ("[[claim]]", 'headlines = [{ claim = "a", text = "" }]\n[[claim]]', "no such claim"),
+        (
+            "[[claim]]",
+            'headlines = [{ claim = "twice", text = "{no}" }]\n[[claim]]',
+            "headlines 1 has a text with other places than published",
+        ),
     ],
 )
 def test_a_mistake_in_the_file_is_told_in_a_sentence(
@@ -172,9 +182,15 @@ def test_braces_that_are_no_place_are_told(file: Path, text: str) -> None:
         claims("swept", places={"arm": "two", "last": 1})
 
 
+def test_a_ratio_may_be_a_whole_number(file: Path) -> None:
+    before = rules("swept")
+    file.write_text(ONE.replace("published_ratio = 2.0", "published_ratio = 2"))
+    assert rules("swept") == before
+
+
 def test_two_claims_of_one_name_are_refused(file: Path) -> None:
     file.write_text(ONE + ONE[ONE.index("[[claim]]") :])
-    with pytest.raises(StudyError, match="the claim 'twice' stands there twice"):
+    with pytest.raises(StudyError, match="it has the claim 'twice' twice"):
         all_claims()
 
 

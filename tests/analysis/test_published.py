@@ -96,7 +96,7 @@ def test_unknown_study_is_answered_with_those_known() -> None:
             "integer",
             "is not as published.toml describes it: could not parse",
         ),
-        ("arm,pages\na,1\n", "count", "its type is 'count': it must be text, integer, number"),
+        ("arm,pages\na,1\n", "count", "columns 2, type must be one of integer, number, text"),
         (None, "integer", "is not as published.toml describes it: .* No such file"),
     ],
 )

@@ -242,6 +242,10 @@ def test_an_unknown_study_is_answered_with_the_known_ones(
     [
         ("rows = [", "{place}/notebooks/well/sizes.toml cannot be read: "),
         ("row = 1", "well has no parameter row; did you mean rows?"),
+        (
+            '[[standard]]\nrows = "many"',
+            "{place}/notebooks/well/sizes.toml: standard must be a table, and it is a list.",
+        ),
     ],
 )
 def test_a_wrong_profile_is_named(text: str, sentence: str, place: Path) -> None:

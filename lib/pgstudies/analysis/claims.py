@@ -6,13 +6,16 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import polars as pl
+from msgspec import Meta
 
 from pgservers import paths
 from pgservers.errors import StudyError
 
+from ..checking import checked
 from ..records.verdicts import read_verdicts, verdict_files
 from ..rooms import find_room, rooms
 from .agreement import NO_SUCH, NOT_TESTED, UPWARD, Claim, Direction, Kind
@@ -30,16 +33,114 @@ _TEXTS = ("id", "name", "text", "source", "kind", "direction", "judged_by")
 _FILE = "claims.toml"
 
 
-_KEYS = {*_TEXTS, "comparison"}
-
-
-_OPTIONAL = {"published_ratio", "threshold", "not_tested", "today", "requires", "size"}
-
-
 _COMPARED = ("step", "case", "baseline", "candidate")
 
 
 _WHOLE = re.compile(r"\{(\w+)\}")
+
+
+_FIGURES = {
+    f"{name}{unit}": "2"
+    for name in ("published", "now", "low", "high")
+    for unit in ("", "_percent")
+}
+
+
+class Today(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a claim means for whoever runs a server."""
+
+    about: str
+    holds: str | None = None
+    gone: str | None = None
+    reversed: str | None = None
+    releases: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        sentences = [text for text in (self.holds, self.gone, self.reversed) if text is not None]
+        try:
+            told = [text.format(ratio="2", times="2", percent="3 %") for text in sentences]
+        except (AttributeError, IndexError, KeyError, ValueError):
+            told = []
+        if not told:
+            raise ValueError(
+                "must have a sentence for holds, gone or reversed, with no other places than "
+                "{ratio}, {times} and {percent}"
+            )
+
+
+class Entry(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """A claim as its file has it; ``claims.toml`` of the template explains the keys."""
+
+    id: str
+    name: str
+    text: str
+    source: str
+    kind: Kind
+    direction: Direction
+    published_ratio: Annotated[float, Meta(gt=0)] | None = None
+    threshold: Annotated[float, Meta(gt=0)] | None = None
+    judged_by: str
+    comparison: dict[str, Any]
+    not_tested: str | None = None
+    today: Today | None = None
+    requires: list[str] = []
+    size: str | None = None
+
+    def __post_init__(self) -> None:
+        kind, threshold = self.kind, self.threshold
+        rules = {
+            "is alike in its kind or its direction, but not in both": (
+                (kind == "alike") == (self.direction == "alike")
+            ),
+            "has neither published_ratio nor threshold": (
+                kind == "alike" or self.published_ratio is not None or threshold is not None
+            ),
+            "names the metric in its comparison, which is the key judged_by": (
+                "metric" not in self.comparison
+            ),
+            "has no threshold, which its kind needs": kind != "threshold" or threshold is not None,
+            "has a threshold, and its kind has none": (
+                kind in {"threshold", "count"} or threshold is None
+            ),
+            "has a threshold that is not on its direction's side of 1": threshold is None
+            or (threshold != 1 and (threshold > 1) == (self.direction in UPWARD)),
+        }
+        for wrong, is_kept in rules.items():
+            if not is_kept:
+                raise ValueError(wrong)
+
+
+class Headline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A sentence of a study's answer, with the id of the claim that it is about."""
+
+    claim: str
+    text: str
+
+    def __post_init__(self) -> None:
+        try:
+            self.text.format(**_FIGURES)
+        except (AttributeError, IndexError, KeyError, ValueError):
+            raise ValueError(f"has a text with other places than {', '.join(_FIGURES)}") from None
+
+
+class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole of a ``claims.toml``."""
+
+    anchor: str
+    places: dict[str, Any] = {}
+    headlines: list[Headline] = []
+    claim: list[Entry] = []
+
+    def __post_init__(self) -> None:
+        ids = [entry.id for entry in self.claim]
+        for name in ids:
+            if ids.count(name) > 1:
+                raise ValueError(f"has the claim {name!r} twice")
+        for headline in self.headlines:
+            if headline.claim not in ids:
+                raise ValueError(f"has a headline of a claim {headline.claim!r}, and no such claim")
 
 
 @dataclass(frozen=True)
@@ -83,62 +184,61 @@ def claims(
     if not own:
         raise StudyError(f"{study} has no claims; the studies with claims: {', '.join(origins())}.")
     ratios = dict(published or {})
-    unknown = ratios.keys() - {entry["id"] for entry in own}
+    unknown = ratios.keys() - {entry.id for entry in own}
     if unknown:
         raise StudyError(
             f"{study} has no claim {min(unknown)!r}; its claims are: "
-            f"{', '.join(entry['id'] for entry in own)}."
+            f"{', '.join(entry.id for entry in own)}."
         )
     then = {rule["id"]: rule for rule in (record.info.get("rules", []) if record else [])}
     current = {rule["id"]: rule for rule in rules(study)}
     found = []
     for entry in own:
-        ratio = ratios.get(entry["id"], entry.get("published_ratio"))
+        ratio = ratios.get(entry.id, entry.published_ratio)
         claim = _claim(entry, places or {}, ratio, not_tested)
-        rule = then.get(entry["id"])
-        if rule is not None and rule != current[entry["id"]]:
+        rule = then.get(entry.id)
+        if rule is not None and rule != current[entry.id]:
             claim = replace(claim, then=_as_begun(entry, rule, places or {}, ratios, not_tested))
         found.append(claim)
     return found
 
 
 def _claim(
-    entry: Mapping[str, Any],
+    entry: Entry,
     places: Mapping[str, object],
     ratio: float | None,
     not_tested: str | None,
 ) -> Claim:
     return Claim(
-        entry["id"],
-        entry["text"],
-        _filled(entry["source"], entry, places),
-        entry["direction"],
+        entry.id,
+        entry.text,
+        _filled(entry.source, entry, places),
+        entry.direction,
         ratio,
-        entry["judged_by"],
+        entry.judged_by,
         _comparison(entry, places),
-        kind=entry["kind"],
-        threshold=entry.get("threshold"),
-        not_tested=not_tested or entry.get("not_tested"),
-        requires=tuple(entry.get("requires", ())),
-        size=entry.get("size"),
+        kind=entry.kind,
+        threshold=entry.threshold,
+        not_tested=not_tested or entry.not_tested,
+        requires=tuple(entry.requires),
+        size=entry.size,
     )
 
 
 def _as_begun(
-    entry: Mapping[str, Any],
+    entry: Entry,
     rule: Mapping[str, Any],
     places: Mapping[str, object],
     ratios: Mapping[str, float | None],
     not_tested: str | None,
 ) -> Claim:
     """The claim by the rule that a record was begun with; the words of a rule are not kept."""
-    old = {"text": entry["text"], **rule}
-    ratio = ratios.get(entry["id"], old.get("published_ratio"))
     try:
-        return _claim(old, places, ratio, not_tested)
+        old = checked({"name": entry.name, "text": entry.text, **rule}, Entry, "its rule then")
+        return _claim(old, places, ratios.get(old.id, old.published_ratio), not_tested)
     except StudyError as error:
         reason = f"today's page cannot judge it ({str(error).rstrip('.')})"
-        return _claim(dict(entry), places, ratio, reason)
+        return _claim(entry, places, ratios.get(entry.id, entry.published_ratio), reason)
 
 
 def all_claims() -> pl.DataFrame:
@@ -151,9 +251,9 @@ def all_claims() -> pl.DataFrame:
     rows = []
     for study, origin in origins().items():
         for entry in _entries(study):
-            row = {name: entry.get(name) for name in (*_TEXTS, "published_ratio", "threshold")}
-            source = _filled(entry["source"], entry, origin.places)
-            row |= {"study": study, "claim": entry["id"], "source": source}
+            row = {name: getattr(entry, name) for name in (*_TEXTS, "published_ratio", "threshold")}
+            source = _filled(entry.source, entry, origin.places)
+            row |= {"study": study, "claim": entry.id, "source": source}
             named = _comparison(entry, origin.places)
             rows.append(row | {name: str(named[name]) for name in _COMPARED if name in named})
     texts = ["study", "claim", *_TEXTS[1:]]
@@ -164,14 +264,14 @@ def all_claims() -> pl.DataFrame:
 
 def requirements(study: str) -> list[str]:
     """What the claims of a study require of a server, each once; none for one without claims."""
-    return list(dict.fromkeys(r for entry in _entries(study) for r in entry.get("requires", ())))
+    return list(dict.fromkeys(r for entry in _entries(study) for r in entry.requires))
 
 
 def rules(study: str) -> list[dict[str, Any]]:
     """What the verdicts on the claims of a study depend on: its entries, but for words to read."""
     return [
         {key: value for key, value in entry.items() if key not in {"name", "text", "today"}}
-        for entry in _entries(study)
+        for entry in msgspec.to_builtins(_entries(study))
     ]
 
 
@@ -200,14 +300,7 @@ def never_matched(study: str) -> list[str]:
         return []
     is_missing = (pl.col("verdict") == f"{NOT_TESTED}: {NO_SUCH}").all()
     missing = pl.concat(found).group_by("claim").agg(is_missing).filter("verdict")["claim"]
-    return [entry["id"] for entry in _entries(study) if entry["id"] in missing]
-
-
-_FIGURES = {
-    f"{name}{unit}": "2"
-    for name in ("published", "now", "low", "high")
-    for unit in ("", "_percent")
-}
+    return [entry.id for entry in _entries(study) if entry.id in missing]
 
 
 def headlines(study: str) -> list[dict[str, str]]:
@@ -216,116 +309,32 @@ def headlines(study: str) -> list[dict[str, str]]:
     The text has places for {published}, {now}, {low} and {high}, as "2.2" times, or as "25" per
     cent with {now_percent} and so on.  Raises StudyError for a file that is not as it should be.
     """
-    room, known = find_room(study), [entry["id"] for entry in _entries(study)]
-    wanted: list[dict[str, str]] = room.read(_FILE).get("headlines", [])
-    try:
-        told = [(one["claim"], one["text"].format(**_FIGURES)) for one in wanted]
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
-        told = [("", "")]
-    if any(claim not in known for claim, _ in told):
-        raise StudyError(
-            f"{room.directory / _FILE} is invalid: each of its headlines has the id of a claim "
-            f"and a text with no other places than {', '.join(_FIGURES)}."
-        )
-    return wanted
+    file = _file(find_room(study))
+    return [{"claim": one.claim, "text": one.text} for one in (file.headlines if file else [])]
 
 
 def origins() -> dict[str, Origin]:
     """The studies that have claims, in the order of the book."""
-    return {name: _origin(room) for name, room in rooms().items() if room.read(_FILE)}
+    files = {room: _file(room) for room in rooms().values()}
+    return {room.name: _origin(room, file) for room, file in files.items() if file}
 
 
-def _origin(room: Room) -> Origin:
-    found = room.read(_FILE)
+def _origin(room: Room, file: File) -> Origin:
     try:
-        return Origin(
-            title=room.about["title"],
-            post=room.about["post"],
-            anchor=found["anchor"],
-            places=found.get("places", {}),
-        )
+        return Origin(room.about["title"], room.about["post"], file.anchor, file.places)
     except KeyError as missing:
         raise StudyError(f"{room.directory} says nowhere its {missing.args[0]}.") from None
 
 
-def _entries(study: str) -> list[dict[str, Any]]:
-    """The claims of a study as its file has them, checked; none where it has no file."""
-    room = find_room(study)
-    entries: list[dict[str, Any]] = room.read(_FILE).get("claim", [])
-    problem = "its claims are not tables [[claim]]"
-    if isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries):
-        ids = [entry.get("id") for entry in entries]
-        twice = (f"the claim {i!r} stands there twice" for i in ids if ids.count(i) > 1)
-        problem = next(filter(None, (*map(_problem, entries), *twice)), "")
-    if problem:
-        raise StudyError(f"{room.directory / _FILE} is invalid: {problem}.")
-    return entries
+def _file(room: Room) -> File | None:
+    """The claims of a room, checked; None where there are none."""
+    found = room.read(_FILE)
+    return checked(found, File, f"{room.directory / _FILE} is invalid") if found else None
 
 
-def _problem(entry: Mapping[str, Any]) -> str | None:
-    who = f"the claim {entry.get('id')!r}"
-    if entry.keys() - _OPTIONAL != _KEYS:
-        return f"{who} has not the keys {', '.join(sorted(_KEYS))}"
-    ratio, kind, direction = entry.get("published_ratio"), entry["kind"], entry["direction"]
-    threshold = entry.get("threshold")
-    wrong = {
-        f"{who} has a number where a text should be": not all(
-            isinstance(entry[name], str)
-            for name in (*_TEXTS, *(entry.keys() & {"not_tested", "size"}))
-        ),
-        f"the kind of {who} is none of {', '.join(get_args(Kind))}": kind not in get_args(Kind),
-        f"the direction of {who} is none of {', '.join(_WAYS)}": direction not in _WAYS,
-        f"{who} is alike in its kind or its direction, but not in both": (
-            (kind == "alike") != (direction == "alike")
-        ),
-        f"the published_ratio of {who} is not a number above 0, with a decimal point": (
-            ratio is not None and (not isinstance(ratio, float) or ratio <= 0)
-        ),
-        f"{who} has neither published_ratio nor threshold": (
-            ratio is None and threshold is None and kind != "alike"
-        ),
-        f"what {who} requires is not a list of texts": not _are_texts(entry.get("requires", [])),
-        f"the comparison of {who} is not a table": not isinstance(entry["comparison"], dict),
-        f"the comparison of {who} names the metric, which is the key judged_by": (
-            isinstance(entry["comparison"], dict) and "metric" in entry["comparison"]
-        ),
-        f"today of {who} is not about something with a sentence for an outcome": not _is_today(
-            entry.get("today", {"about": "", "holds": ""})
-        ),
-        f"{who} has no threshold, which its kind needs": kind == "threshold" and threshold is None,
-        f"{who} has a threshold, and its kind has none": (
-            kind in ("direction", "alike") and threshold is not None
-        ),
-    }
-    if threshold is not None:
-        is_number = isinstance(threshold, float) and threshold > 0
-        wrong[f"the threshold of {who} is not a number on its direction's side of 1"] = (
-            not is_number or threshold == 1 or (threshold > 1) != (direction in UPWARD)
-        )
-    return next((problem for problem, is_so in wrong.items() if is_so), None)
-
-
-def _are_texts(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(text, str) for text in value)
-
-
-_WAYS = get_args(Direction)
-
-
-_SAID = ("holds", "gone", "reversed")
-
-
-def _is_today(today: object) -> bool:
-    if not isinstance(today, dict) or not isinstance(today.get("about"), str):
-        return False
-    sentences = [today[word] for word in _SAID if word in today]
-    try:
-        [sentence.format(ratio="2", times="2", percent="3 %") for sentence in sentences]
-    except (AttributeError, IndexError, KeyError, ValueError):
-        return False
-    releases = today.get("releases", [0, 1])
-    is_pair = isinstance(releases, list) and len(releases) == 2
-    return bool(sentences) and is_pair and not today.keys() - {"about", "releases", *_SAID}
+def _entries(study: str) -> list[Entry]:
+    file = _file(find_room(study))
+    return file.claim if file else []
 
 
 def meanings(study: str, judged: pl.DataFrame) -> pl.DataFrame:
@@ -338,18 +347,18 @@ def meanings(study: str, judged: pl.DataFrame) -> pl.DataFrame:
     found = {row["claim"]: row for row in judged.iter_rows(named=True)}
     rows = []
     for entry in _entries(study):
-        row = found.get(entry["id"])
-        if "today" not in entry or row is None or row["ratio"] is None:
+        row, today = found.get(entry.id), entry.today
+        if today is None or row is None or row["ratio"] is None:
             continue
-        today, outcome = entry["today"], row["verdict"].partition(",")[0]  # holds, weaker: holds
-        if outcome in today:
-            sentence = today[outcome].format(
+        outcome = row["verdict"].partition(",")[0]  # holds, weaker: holds
+        if text := getattr(today, outcome, None):
+            sentence = text.format(
                 ratio=f"{row['ratio']:.3g}",
                 times=_times(row["ratio"]),
                 percent=f"{100 * abs(row['ratio'] - 1):.0f} %",
             )
-            between = today.get("releases", (None, None))
-            rows.append((study, entry["id"], today["about"], sentence, *between))
+            between = today.releases or (None, None)
+            rows.append((study, entry.id, today.about, sentence, *between))
     schema: dict[str, pl.DataType] = dict.fromkeys(
         ["study", "claim", "about", "sentence"], pl.String()
     )
@@ -363,11 +372,11 @@ def _times(ratio: float) -> str:
     return f"{times:.2g}" if times < 99.5 else f"{times:.0f}"
 
 
-def _comparison(entry: Mapping[str, Any], places: Mapping[str, object]) -> dict[str, object]:
-    return {name: _filled(value, entry, places) for name, value in entry["comparison"].items()}
+def _comparison(entry: Entry, places: Mapping[str, object]) -> dict[str, object]:
+    return {name: _filled(value, entry, places) for name, value in entry.comparison.items()}
 
 
-def _filled(value: Any, entry: Mapping[str, Any], places: Mapping[str, object]) -> Any:
+def _filled(value: Any, entry: Entry, places: Mapping[str, object]) -> Any:
     """A text with its placeholders filled; one that is all placeholder becomes the value itself."""
     if not isinstance(value, str):
         return value
@@ -376,11 +385,11 @@ def _filled(value: Any, entry: Mapping[str, Any], places: Mapping[str, object]) 
         return places[whole[1]] if whole else value.format_map(places)
     except KeyError as missing:
         raise StudyError(
-            f"The claim {entry['id']!r} has a place for {missing.args[0]}, "
+            f"The claim {entry.id!r} has a place for {missing.args[0]}, "
             f"and the notebook gives no such value."
         ) from None
     except (ValueError, IndexError, AttributeError, TypeError):
         raise StudyError(
-            f"The claim {entry['id']!r} has braces that are no place for a value: {value[:60]!r}; "
+            f"The claim {entry.id!r} has braces that are no place for a value: {value[:60]!r}; "
             f"write {{{{ and }}}} for braces."
         ) from None

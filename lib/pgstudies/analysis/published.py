@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 import polars as pl
 
 from pgservers.errors import StudyError
 
+from ..checking import checked
 from ..rooms import find_room
 
 if TYPE_CHECKING:
@@ -15,6 +16,26 @@ if TYPE_CHECKING:
 
 
 TYPES = {"text": pl.String(), "integer": pl.Int64(), "number": pl.Float64()}
+
+
+class Column(TypedDict):
+    """A column of a published table, without what explains it."""
+
+    name: str
+    type: Literal["text", "integer", "number"]
+
+
+class Table(TypedDict):
+    """A file of published numbers."""
+
+    file: str
+    columns: list[Column]
+
+
+class Source(TypedDict, total=False):
+    """What is read of a ``published.toml``."""
+
+    tables: dict[str, Table]
 
 
 def published(study: str, table: str | None = None) -> pl.DataFrame:
@@ -25,7 +46,8 @@ def published(study: str, table: str | None = None) -> pl.DataFrame:
     as it is described.
     """
     room = find_room(study)
-    tables = room.read("published.toml").get("tables", {})
+    file = "published.toml"
+    tables = checked(room.read(file), Source, str(room.directory / file)).get("tables", {})
     if not tables:
         raise StudyError(f"There are no published numbers of {study}.")
     name = table or next(iter(tables))
@@ -34,7 +56,7 @@ def published(study: str, table: str | None = None) -> pl.DataFrame:
     return _table(room.directory / tables[name]["file"], tables[name]["columns"])
 
 
-def _table(file: Path, columns: list[dict[str, str]]) -> pl.DataFrame:
+def _table(file: Path, columns: list[Column]) -> pl.DataFrame:
     place = f"{file.parent.name}/{file.name}"
     try:
         schema = {column["name"]: TYPES[column["type"]] for column in columns}
@@ -46,11 +68,6 @@ def _table(file: Path, columns: list[dict[str, str]]) -> pl.DataFrame:
                 f"{', '.join(schema)}: they must be the same, in one order."
             )
         return pl.read_csv(file, schema=schema)
-    except KeyError as error:
-        raise StudyError(
-            f"published.toml says of a column of {place} that its type is {error}: "
-            f"it must be {', '.join(TYPES)}."
-        ) from None
     except (OSError, pl.exceptions.PolarsError) as error:
         said = str(error).splitlines()[0]
         raise StudyError(f"{place} is not as published.toml describes it: {said}") from None
