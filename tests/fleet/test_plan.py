@@ -97,15 +97,37 @@ def test_the_overview_counts_what_is_done() -> None:
     [
         ("", 'must name its hosts, each once, as hosts = ["bench1", "bench2"]'),
         ('hosts = ["a", "a"]', "each once"),
-        ('hosts = ["a/b"]', "'a/b' is not a host's name"),
+        (
+            'hosts = ["a/b"]',
+            "has the host 'a/b', and a name of a host is letters, digits, . _ and -",
+        ),
         ('hosts = ["a"]', "nothing to measure"),
-        ('hosts = "a"', "hosts must be a list, and it is 'a'"),
-        ('hosts = ["a"]\nhost = 1', "'host', which is none of ledger, hosts"),
-        ('hosts = ["a"]\nrun = [1]', "must be a table"),
+        ('hosts = "a"', "sweep.toml: hosts must be a list, and it is text"),
+        ('hosts = ["a"]\nhost = 1', "it has 'host', which is none of ledger, hosts, blocks, run."),
+        ('hosts = ["a"]\nrun = [1]', "run 1 must be a table, and it is a whole number"),
+        ('hosts = ["a"]\n[[run]]', "run 1 has no study"),
+        (
+            'hosts = ["a"]\n[[run]]\nstudy = "swept"\n[[run]]\nstudy = "swept"\nserver = "16"',
+            "run 2 has 'server', which is none of study, profile, servers, parameters, blocks",
+        ),
+        (
+            'hosts = ["a"]\n[[run]]\nstudy = "swept"\nservers = "postgresql://u:secret@h/d"',
+            "run 1, servers must be a list, and it is text",
+        ),
+        (
+            'hosts = ["a"]\n[[run]]\nstudy = "swept"\nservers = ["16", 17]',
+            "run 1, servers 2 must be text, and it is a whole number",
+        ),
         ("hosts = [", "not valid TOML"),
         ('hosts = ["a"]\n[[run]]\nstudy = "sweet"', "There is no study sweet"),
-        ('hosts = ["a"]\n[[run]]\nstudy = "swept"\nblocks = 0', "blocks must be at least 1"),
-        ('hosts = ["a"]\n[[run]]\nstudy = "swept"\nblocks = true', "must be a whole number"),
+        (
+            'hosts = ["a"]\n[[run]]\nstudy = "swept"\nblocks = 0',
+            "blocks must be a whole number >= 1",
+        ),
+        (
+            'hosts = ["a"]\n[[run]]\nstudy = "swept"\nblocks = true',
+            "must be a whole number, and it is true or false",
+        ),
         (
             'hosts = ["a"]\n[[run]]\nstudy = "swept"\nblocks = 100_000_000',
             "asks for 100000000 blocks on all hosts together, and a sweep has 1000000 at most",

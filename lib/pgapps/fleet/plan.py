@@ -10,12 +10,14 @@ import tomllib
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import polars as pl
+from msgspec import Meta, Struct
 
 from pgservers.addresses import Address
 from pgservers.errors import StudyError
+from pgstudies.checking import checked, showable
 from pgstudies.parameters import declared
 from pgstudies.records.reading import block_seconds
 
@@ -25,18 +27,43 @@ from .ledger import Unit
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-
-_TOP = {"ledger": str, "hosts": list, "blocks": int, "run": list}
-
-
-_RUN = {"study": str, "profile": str, "servers": list, "parameters": dict, "blocks": int}
-
+Blocks = Annotated[int, Meta(ge=1)]
 
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 MOST_HOSTS, MOST_CELLS, MOST_BLOCKS = 1000, 1000, 1_000_000
 """A sweep may have so many hosts, cells, and blocks on all hosts together."""
+
+
+class Run(Struct, frozen=True, forbid_unknown_fields=True):
+    """A table [[run]]: a study, and what it is to be run with."""
+
+    study: str
+    profile: str = "quick"
+    servers: tuple[str, ...] = ("",)
+    parameters: dict[str, Any] = {}
+    blocks: Blocks | None = None
+
+
+class File(Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole of a sweep.toml."""
+
+    ledger: str | None = None
+    hosts: list[str] = []
+    blocks: Blocks | None = None
+    run: list[Run] = []
+
+    def __post_init__(self) -> None:
+        for host in self.hosts:
+            if not _HOST.fullmatch(host):
+                raise ValueError(
+                    f"has the host {host!r}, and a name of a host is letters, digits, . _ and -"
+                )
+        if not self.hosts or len(set(self.hosts)) < len(self.hosts):
+            raise ValueError('must name its hosts, each once, as hosts = ["bench1", "bench2"]')
+        if len(self.hosts) > MOST_HOSTS:
+            raise ValueError(f"names {len(self.hosts)} hosts, and a sweep has {MOST_HOSTS} at most")
 
 
 @dataclass(frozen=True)
@@ -89,20 +116,13 @@ def read_sweep(path: Path) -> Sweep:
         raise StudyError(f"{path} is nested too deeply.") from None
     except ValueError as error:  # of TOML, of UTF-8, of a number with thousands of digits
         raise StudyError(f"{path} is not valid TOML: {error}.") from None
-    if not _can_be_shown(text):
+    if not showable(text):
         raise StudyError(
             f"{path} has a whole number of more than 64 bits, or a text that is not one line."
         )
-    _known(text, _TOP, str(path))
-    hosts = text.get("hosts", [])
-    for host in hosts:
-        if not isinstance(host, str) or not _HOST.fullmatch(host):
-            raise StudyError(f"{path}: {host!r} is not a host's name: letters, digits, . _ and -.")
-    if not hosts or len(set(hosts)) < len(hosts):
-        raise StudyError(f'{path} must name its hosts, each once, as hosts = ["bench1", "bench2"].')
-    if len(hosts) > MOST_HOSTS:
-        raise StudyError(f"{path} names {len(hosts)} hosts, and a sweep has {MOST_HOSTS} at most.")
-    found = (cell for run in text.get("run", []) for cell in _cells(run, text, path))
+    file = checked(text, File, str(path))
+    hosts = file.hosts
+    found = (cell for run in file.run for cell in _cells(run, file.blocks, path))
     cells = list(itertools.islice(found, MOST_CELLS + 1))
     if len(cells) > MOST_CELLS:
         raise StudyError(
@@ -121,7 +141,7 @@ def read_sweep(path: Path) -> Sweep:
     twice = next((cell for cell in cells if ids[cell.id] > 1), None)
     if twice:
         raise StudyError(f"{path} asks twice for {twice.study} with the same parameters.")
-    return Sweep(_ledger(text.get("ledger"), path), hosts, cells)
+    return Sweep(_ledger(file.ledger, path), hosts, cells)
 
 
 def overview(sweep: Sweep, done: set[Unit]) -> pl.DataFrame:
@@ -160,39 +180,22 @@ def _ledger(given: str | None, path: Path) -> str:
         raise StudyError(f"{path}: the ledger {given!r} is no path ({error}).") from None
 
 
-def _can_be_shown(value: object) -> bool:
-    """Whether every number and text in it can be quoted in a sentence."""
-    if isinstance(value, dict):
-        return all(map(_can_be_shown, [*value, *value.values()]))
-    if isinstance(value, list):
-        return all(map(_can_be_shown, value))
-    if isinstance(value, str):
-        return value.isprintable()
-    return not isinstance(value, int) or -(2**63) <= value < 2**63
-
-
-def _cells(run: Any, text: Mapping[str, Any], path: Path) -> Iterator[Cell]:
-    where = f"{path}, [[run]]"
-    _known(run, _RUN, where)
-    study, profile = run.get("study", ""), run.get("profile", "quick")
-    for server in run.get("servers", [""]):
-        if not isinstance(server, str):
-            raise StudyError(f"{where}: servers are words in quotes, and {server!r} is none.")
+def _cells(run: Run, blocks: int | None, path: Path) -> Iterator[Cell]:
+    study, profile = run.study, run.profile
+    for server in run.servers:
         if Address.parse(server).secrets:
             raise StudyError(
-                f"{where}: the address of a server must not hold its password, which every host "
-                f"and the scheduler would read; put it into ~/.pgpass there."
+                f"{path}, [[run]]: the address of a server must not hold its password, which "
+                f"every host and the scheduler would read; put it into ~/.pgpass there."
             )
         plan(study, profile=profile)  # the study is known
-        for given in _grid(study, run.get("parameters", {})):
+        for given in _grid(study, run.parameters):
             chosen = plan(study, profile=profile, server=server or None, parameters=given)
             if "blocks" not in chosen.parameters:
-                raise StudyError(f"{where}: {study} has no blocks to measure.")
-            blocks = run.get("blocks", text.get("blocks", chosen.parameters["blocks"]))
-            if blocks < 1:
-                raise StudyError(f"{where}: blocks must be at least 1, and it is {blocks}.")
-            values = {k: v for k, v in chosen.parameters.items() if k != "blocks"}
-            yield Cell(study, profile, server, values, blocks)
+                raise StudyError(f"{path}, [[run]]: {study} has no blocks to measure.")
+            values = dict(chosen.parameters)
+            own = values.pop("blocks")
+            yield Cell(study, profile, server, values, run.blocks or blocks or own)
 
 
 def _grid(study: str, parameters: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -226,14 +229,3 @@ def _differs(cells: list[Cell]) -> dict[str, str]:
         )
         for cell in cells
     }
-
-
-def _known(table: Any, names: Mapping[str, type], where: str) -> None:
-    if not isinstance(table, dict):
-        raise StudyError(f"{where} must be a table, as [[run]] begins one.")
-    for name, value in table.items():
-        if name not in names:
-            raise StudyError(f"{where} has {name!r}, which is none of {', '.join(names)}.")
-        if not isinstance(value, names[name]) or isinstance(value, bool):
-            kind = {str: "text", list: "a list", int: "a whole number", dict: "a table"}
-            raise StudyError(f"{where}: {name} must be {kind[names[name]]}, and it is {value!r}.")
