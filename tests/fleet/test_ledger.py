@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import stat
+import zipfile
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -13,6 +15,9 @@ from moto.server import ThreadedMotoServer
 
 from pgapps.fleet.ledger import Ledger, Unit, packed
 from pgservers.errors import SpaceError, StudyError
+from pgstudies.records.format import INFO as INFO_FILE
+from pgstudies.records.format import SAMPLES as SAMPLES_FILE
+from pgstudies.records.format import info_text
 from pgstudies.records.reading import SAMPLES_SCHEMA
 from tests.made_up import swept_info
 
@@ -135,6 +140,17 @@ def test_a_flipped_bit_of_a_block_is_noticed_or_changes_nothing(tmp_path: Path) 
         else:  # the time of a file in the archive, say
             assert (again[0], again[1].rows()) == (info, samples.rows())
     assert noticed > 0.9 * len(bits)
+
+
+def test_a_block_without_a_checksum_of_its_samples_is_damaged(tmp_path: Path) -> None:
+    ledger = Ledger(str(tmp_path))
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as files:
+        files.writestr(INFO_FILE, info_text(INFO, {}))
+        files.writestr(SAMPLES_FILE, b"")
+    ledger.put(UNIT, buffer.getvalue())
+    with pytest.raises(StudyError, match=r"0007\.zip is damaged: its record\.json has no checksum"):
+        ledger.read(UNIT)
 
 
 def test_an_unknown_kind_of_store_is_named() -> None:

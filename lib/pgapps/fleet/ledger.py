@@ -112,9 +112,10 @@ class Ledger:
         except _NO_ZIP as error:
             raise damaged(place, str(error)) from None
         info = info_in(texts[INFO], f"{place}, {INFO}")
-        return info, samples_in(
-            texts[SAMPLES], (info["sha256"] or {})[SAMPLES], f"{place}, {SAMPLES}"
-        )
+        checksum = (info["sha256"] or {}).get(SAMPLES)
+        if checksum is None:
+            raise damaged(place, f"its {INFO} has no checksum of {SAMPLES}")
+        return info, samples_in(texts[SAMPLES], checksum, f"{place}, {SAMPLES}")
 
     def _unreadable(self, error: Exception, what: str = "") -> StudyError:
         return StudyError(
