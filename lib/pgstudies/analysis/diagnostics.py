@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING
+from warnings import catch_warnings
 
 import numpy as np
 import polars as pl
 from scipy.stats import theilslopes
+from statsmodels.robust.norms import HuberT
+from statsmodels.robust.robust_linear_model import RLM
+from statsmodels.tools.sm_exceptions import ConvergenceWarning
 
 from .families import flipped, permuted
 from .intervals import MINIMUM_BLOCKS, hodges_lehmann
@@ -245,12 +249,9 @@ _CARRIED_SCHEMA: dict[str, pl.DataType] = {
 }
 
 
-_FAR = 2 * 1.4826
-"""A round farther from what is fitted than this many median deviations counts as so far (Huber): a
-machine that changes its speed in the middle of a round says nothing of caches."""
-
-
-_FITS = 10
+_FAR = 2.0
+"""A round farther from what is fitted than this many standard deviations, which the median gives,
+counts as so far (Huber): a machine that changes its speed in a round says nothing of caches."""
 
 
 _SPARE = 2
@@ -347,10 +348,6 @@ def _slopes(d: Numbers, columns: Sequence[Numbers], beside: Sequence[Numbers] = 
     matrix = np.column_stack(design)
     if d.size < len(design) + _SPARE or np.linalg.matrix_rank(matrix) < len(design):
         return math.nan
-    project = np.linalg.pinv(matrix)
-    slopes = project @ d
-    for _ in range(_FITS):
-        off = d - matrix @ slopes
-        far = _FAR * float(np.median(np.abs(off)))
-        slopes += project @ np.clip(off, -far, far)
+    with catch_warnings(action="ignore", category=ConvergenceWarning):  # all lie on the line
+        slopes = RLM(d, matrix, M=HuberT(_FAR)).fit(conv="coefs").params
     return float(slopes[1 : 1 + len(columns)].sum())
