@@ -51,16 +51,6 @@ def signed_rank_interval(d: ArrayLike, level: float = 0.95) -> tuple[float, floa
     return None if np.isnan(found.low[0]) else (float(found.low[0]), float(found.high[0]))
 
 
-def signed_rank_p_value(d: ArrayLike) -> float:
-    """The two-sided exact p-value of "the centre of ``d`` is 0"; NaN below 6 blocks.
-
-    It is at most 1 − level exactly when 0 lies outside ``signed_rank_interval(d, level)``, with
-    ties too, where ``scipy.stats.wilcoxon`` and the interval may disagree; without ties the two
-    p-values are the same.
-    """
-    return float(estimate_rows(np.asarray(d)[np.newaxis]).p_value[0])
-
-
 def attained_level(blocks: int, level: float = 0.95) -> float | None:
     """The coverage that ``signed_rank_interval`` really has; None where there is no interval."""
     rank = _critical_rank(blocks, level)
@@ -75,7 +65,11 @@ def fewest_blocks(level: float = 0.95) -> int:
 
 
 def estimate_rows(d: ArrayLike, level: float = 0.95) -> Estimates:
-    """All of the above for many comparisons at once: a row of ``d`` each, a column per block."""
+    """All of the above for many comparisons at once: a row of ``d`` each, a column per block.
+
+    p_value is the two-sided exact one of "the centre is 0": at most 1 − level exactly when 0 lies
+    outside of the interval, with ties too, where that of ``scipy.stats.wilcoxon`` may not agree.
+    """
     values = np.asarray(d, dtype=np.float64)
     if values.ndim != 2 or not values.shape[1]:
         raise ValueError("an estimate needs a list of at least one number")
