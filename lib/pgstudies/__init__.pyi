@@ -44,4 +44,5 @@ from .parameters import study_parameters as study_parameters
 from .records.counts import claims_counted as claims_counted
 from .records.reading import read_record as read_record
 from .records.reading import version_number as version_number
+from .records.verdicts import reference_verdicts as reference_verdicts
 from .rooms import beside as beside

@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 import pgstudies as pg
+from pgstudies.records.reading import cores_of, read_info
+from pgstudies.records.verdicts import read_verdicts, verdict_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from pgstudies.records.reading import Record
 
 
 TIMED = ["scan", "bitmap scan", "vacuum", "lookup"]
@@ -114,6 +118,36 @@ def in_flight(seen: Sequence[int]) -> dict[str, float]:
         "in_flight_mean": sum(seen) / len(seen),
         "in_flight_most": float(max(seen)),
     }
+
+
+def by_cores(record: Record, judged: pl.DataFrame) -> pl.DataFrame:
+    """The verdicts on ``record`` beside those of records on other numbers of cores.
+
+    ``judged`` is the table of ``judge`` on it. The newest reference record of
+    its size for each other number of cores is set beside it, not pooled with
+    it. Columns: claim, text, cores, ratio, low, high, verdict, date; of each
+    claim the fewest cores first.
+    """
+    own = record.info
+    tables = {cores_of(own): (own, judged)}
+    for file in verdict_files(own["study"]):
+        info = read_info(file.parent)
+        is_alike = info.get("profile") == own.get("profile")
+        if is_alike and cores_of(info) != cores_of(own):
+            tables[cores_of(info)] = info, read_verdicts(file)
+    columns = ["claim", "text", "cores"]
+    columns += ["ratio", "low", "high", "verdict", "date"]
+    frames = [
+        table.with_columns(
+            cores=pl.lit(cores, pl.Int64()),
+            date=pl.lit(str(info["started_at"])[:10]),
+        ).select(columns)
+        for cores, (info, table) in tables.items()
+    ]
+    place = {claim: number for number, claim in enumerate(judged["claim"])}
+    together = pl.concat(frames).filter(pl.col("claim").is_in(list(place)))
+    order = pl.col("claim").replace_strict(place, return_dtype=pl.Int64())
+    return together.sort(order, "cores", maintain_order=True)
 
 
 def side_by_side(beside: pl.DataFrame) -> pl.DataFrame:

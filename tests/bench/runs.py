@@ -9,8 +9,8 @@ import math
 
 import numpy as np
 
+from pgapps.scorecard.pooling import Runs, luck
 from pgstudies.analysis.intervals import estimate_rows
-from pgstudies.analysis.pooling import Runs, luck
 
 BLOCK = 0.01
 """Standard deviation of a block's log ratio."""

@@ -17,7 +17,8 @@ from docutils.utils import new_document
 
 from pgapps.book.pages import LARGE, TERMS, answer_first, close_folds, page_of
 from pgapps.scorecard.advice import advice, advice_text, counted_between, counted_builds
-from pgapps.scorecard.judging import digest_of, keep_reference, require_clean
+from pgapps.scorecard.judging import digest_of, keep_reference, keep_together, require_clean
+from pgapps.scorecard.pooling import of_reference
 from pgservers import paths
 from pgservers.errors import StudyError
 from pgstudies.analysis.agreement import judge
@@ -29,6 +30,8 @@ from tests.made_up import SWEPT, SWEPT_CLAIM, copied_rooms, swept_record
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from pgstudies.records.verdicts import Reference
 
 MORE = '<details class="rest"><summary>More: {}</summary>\n'
 CLAIMS = (
@@ -62,6 +65,12 @@ def verdicts(ratio: float, low: float | None = None) -> pl.DataFrame:
     row |= {"level": 0.95, "blocks_needed": None, "verdict": "more" if ratio > 1 else "fewer"}
     row |= {"log_ratios": [math.log(ratio)] * 8}
     return judge(claims("swept"), pl.DataFrame([row], schema_overrides={"blocks_needed": pl.Int64}))
+
+
+def told(study: str = "swept") -> Reference | None:
+    """What the reference records say together, kept anew."""
+    keep_together(study)
+    return reference_verdicts(study)
 
 
 def cell(source: str, *tags: str) -> dict[str, Any]:
@@ -185,14 +194,24 @@ def test_the_strip_has_the_posts_figure_ours_and_the_verdict(place: Path) -> Non
 def test_the_strip_sets_the_reference_record_beside_another(place: Path) -> None:
     kept = swept_record(place / "reference" / "swept", "db1", name="20260101T000000Z-a")
     write_verdicts(kept / VERDICTS, verdicts(0.5), "abc")
-    strip = verdict_strip(verdicts(1.9), read_record(swept_record(place / "records", "db2"))).data
+    own = read_record(swept_record(place / "records", "db2"))
+    strip = verdict_strip(verdicts(1.9), own, told()).data
     assert ">this machine <small>quick size</small><" in strip
     assert re.search(r">0.500<.*⇄ reversed<.*>differs: holds</span> <small>1.90", strip, re.DOTALL)
-    same = verdict_strip(verdicts(0.4), read_record(swept_record(place / "records", "db3"))).data
-    assert ">agrees</span>" in same
-    alone = verdict_strip(verdicts(0.5), read_record(kept)).data
+    assert ">agrees</span>" in verdict_strip(verdicts(0.4), own, told()).data
+    alone = verdict_strip(verdicts(0.5), read_record(kept), told()).data
     assert ">this machine" not in alone
     assert ">this record" not in alone
+
+
+def test_what_is_drawn_depends_on_the_arguments_alone(place: Path) -> None:
+    record = read_record(swept_record(place / "records", "db2"))
+    before = verdict_strip(verdicts(1.9), record).data, today("swept", verdicts(1.9)).data
+    kept = swept_record(place / "reference" / "swept", "db1", name="20260101T000000Z-a")
+    write_verdicts(kept / VERDICTS, verdicts(0.5), "abc")
+    assert told() is not None
+    assert verdict_strip(verdicts(1.9), record).data == before[0]
+    assert today("swept", verdicts(1.9)).data == before[1]
 
 
 def test_the_strip_says_what_another_reference_record_contradicts(place: Path) -> None:
@@ -201,7 +220,7 @@ def test_the_strip_says_what_another_reference_record_contradicts(place: Path) -
     newest = swept_record(base, "db1", name="20260102T000000Z-a", parameters=SWEPT | {"sizes": [9]})
     for kept, ratio in ((older, 0.5), (newest, 2.0)):
         write_verdicts(kept / VERDICTS, verdicts(ratio), "abc")
-    strip = verdict_strip(verdicts(2.0), read_record(newest)).data
+    strip = verdict_strip(verdicts(2.0), read_record(newest), told()).data
     assert "depends on size" in strip
     assert "holds by this record, reversed by that of 2026-01-01, with sizes = [1, 2]" in strip
     assert ">this record" not in strip
@@ -255,10 +274,10 @@ def test_what_a_verdict_means_today_is_said_in_the_words_for_that_outcome(place:
 def test_what_it_means_today_is_by_the_reference_and_not_by_this_machine(place: Path) -> None:
     kept = swept_record(place / "reference" / "swept", "db1", name="20260101T000000Z-a")
     write_verdicts(kept / VERDICTS, verdicts(2.4), "abc")
-    assert "Expect 2.4 times" in today("swept", verdicts(1.9)).data
+    assert "Expect 2.4 times" in today("swept", verdicts(1.9), told()).data
     own = read_record(swept_record(place / "records", "db2"))
     headed = "Two took 2.00 times as long, 2.40 now (2.40 to 2.40): holds."
-    assert headed in verdict_strip(verdicts(1.9), own).data
+    assert headed in verdict_strip(verdicts(1.9), own, told()).data
 
 
 def test_an_open_verdict_says_what_its_claim_asks_for(place: Path) -> None:
@@ -299,6 +318,7 @@ def test_advice_comes_from_reference_records_alone(place: Path) -> None:
     assert advice().is_empty()
     kept = swept_record(place / "reference" / "swept", "db1", name="20260101T000000Z-a")
     write_verdicts(kept / VERDICTS, verdicts(2.0), "abc")
+    keep_together("swept")
     (row,) = advice().iter_rows(named=True)
     assert (row["sentence"], row["ratio"], row["verdict"]) == (
         "Expect 2 times, 100 % more.",
@@ -310,7 +330,8 @@ def test_advice_comes_from_reference_records_alone(place: Path) -> None:
 
 def test_damaged_reference_verdicts_are_one_sentence(place: Path) -> None:
     kept = swept_record(place / "reference" / "swept", "db1", name="20260101T000000Z-a")
-    file = write_verdicts(kept / VERDICTS, verdicts(2.0), "abc")
+    write_verdicts(kept / VERDICTS, verdicts(2.0), "abc")
+    (file,) = keep_together("swept")
     content = file.read_bytes()
     for size in (0, len(content) // 2, len(content) - 2):
         file.write_bytes(content[:size])
@@ -361,11 +382,13 @@ def test_a_release_that_is_not_known_is_named(before: str, after: str | None, wo
 
 @pytest.mark.parametrize("study", origins())
 def test_the_verdicts_beside_a_reference_record_are_of_this_code(study: str) -> None:
-    known = reference_verdicts(study)
+    known, found = reference_verdicts(study), of_reference(study)
     assert known is not None, "run `make verdicts`"
-    directory, _ = known
     stale = "the verdicts are older than the notebook or the analysis: run `make verdicts`"
-    assert judged_by(directory / VERDICTS) == digest_of(study, directory), stale
+    assert judged_by(known.record / VERDICTS) == digest_of(study, known.record), stale
+    assert found is not None
+    assert found[0] == known.record, stale
+    assert known.verdicts.equals(found[1]), stale
 
 
 def test_verdicts_of_this_code_are_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from pgapps.execution.run import Executed, run_study
 from pgapps.scorecard import scorecard as scorecards
 from pgapps.scorecard.checks import KEY
 from pgapps.scorecard.judging import digest_of, judged, keep
+from pgapps.scorecard.pooling import of_reference
 from pgapps.scorecard.scorecard import SCHEMA, scorecard
 from pgapps.scorecard.table import PICTURE, came_to, checks_line, left, row_id, score_front
 from pgapps.scorecard.text import in_text
@@ -26,10 +27,10 @@ from pgservers import paths
 from pgservers.errors import NotebookError, StudyError
 from pgstudies.analysis.agreement import judge
 from pgstudies.analysis.claims import claims
-from pgstudies.analysis.pooling import by_cores
+from pgstudies.book.score_text import in_text
 from pgstudies.charts.outcomes import OUTCOMES, agreement_with
 from pgstudies.records.reading import UNDISTURBED, machine_of, read_record
-from pgstudies.records.verdicts import VERDICTS, judged_by, reference_verdicts, write_verdicts
+from pgstudies.records.verdicts import VERDICTS, judged_by, write_verdicts
 from pgstudies.rooms import find_room
 from tests import made_up
 from tests.made_up import SWEPT, SWEPT_CLAIM, copied_rooms, swept_record, timeline
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
     Reference = Callable[..., Path]
 
+CORES = pg.beside("io_method", "reading")
 CLAIMS = f"""{SWEPT_CLAIM}
 [[claim]]
 id = "alike"
@@ -343,10 +345,10 @@ def test_a_record_on_another_number_of_cores_stands_beside_and_judges_nothing(
         ("20260102T000000Z-a", "holds", True),
         ("20260103T000000Z-a", "reversed", False),
     ]
-    found = reference_verdicts("swept")
+    found = of_reference("swept")
     assert found is not None
     assert found[0] == on_two
-    beside = by_cores("swept", *found).filter(pl.col("claim") == "twice")
+    beside = CORES.by_cores(read_record(on_two), found[1]).filter(pl.col("claim") == "twice")
     assert beside.select("cores", "verdict").rows() == [(1, "reversed"), (2, "holds")]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pgapps.fleet.hosts import by_host, host_records, judged_by_host, lines_of_hosts
+from pgapps.fleet.hosts import by_host, host_records, judged_by_host, lines_of_hosts, pooled
 from pgservers import paths
 from pgservers.errors import SpaceError, StudyError
 from pgstudies import effect_chart

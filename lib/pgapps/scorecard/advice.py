@@ -11,13 +11,13 @@ from pgservers.terminal import printable
 from pgstudies.analysis.claims import meanings, origins
 from pgstudies.analysis.effects import paired_effects
 from pgstudies.analysis.pairing import round_values
-from pgstudies.analysis.pooling import of_all_runs
 from pgstudies.analysis.tables import with_interval
 from pgstudies.records.counts import fullest_counts, open_case, units_counted
-from pgstudies.records.reading import builds_note, read_info, read_record, where_of
+from pgstudies.records.reading import builds_note, read_record, where_of
 from pgstudies.records.verdicts import reference_verdicts
 from pgstudies.rooms import rooms
 
+from .score_text import WIDTH, wrapped
 from .table import then_and_now
 from .text import WIDTH, wrapped
 
@@ -59,8 +59,7 @@ def advice() -> pl.DataFrame:
         known = reference_verdicts(study)
         if known is None:
             continue
-        directory, judged = known[0], of_all_runs(study, *known)
-        info = read_info(directory)
+        judged, info = known.verdicts, known.info
         builds = [pl.lit(note) for note in [builds_note(info)] if note]
         figures = judged.select(
             "claim", "published_ratio", "ratio", "low", "high", "verdict", "baseline", "candidate"
@@ -201,7 +200,7 @@ def timed_by_release(run: str) -> pl.DataFrame:
     found = []
     for study in origins():
         known = reference_verdicts(study)
-        record = read_record(known[0]) if known else None
+        record = read_record(known.record) if known else None
         arms = _built_alike(record, run) if record else []
         if record and len(arms) > 1:
             found.append(_timed(record, arms, run).with_columns(study=pl.lit(study)))

@@ -14,10 +14,17 @@ from pgservers.terminal import say
 from pgstudies.analysis.claims import origins, rules
 from pgstudies.records.format import INFO
 from pgstudies.records.reading import read_info
-from pgstudies.records.verdicts import VERDICTS, judged_by, read_verdicts, write_verdicts
+from pgstudies.records.verdicts import (
+    VERDICTS,
+    judged_by,
+    read_verdicts,
+    together_file,
+    write_verdicts,
+)
 from pgstudies.rooms import find_room
 
 from ..execution.run import run_study
+from .pooling import of_reference
 
 if TYPE_CHECKING:
     import polars as pl
@@ -72,6 +79,9 @@ def keep_reference() -> list[Path]:
     """
     written = []
     for study in origins():
+        whole = together_file(study)
+        if judged_by(whole) is None:
+            whole.unlink(missing_ok=True)  # damaged, the notebook would read it
         for directory in sorted((paths.REFERENCE_RECORDS / study).glob("*/")):
             require_clean(directory)
             mark = digest_of(study, directory)
@@ -83,7 +93,19 @@ def keep_reference() -> list[Path]:
                 beside.unlink(missing_ok=True)  # damaged, its notebook would read it
             table = _judged_here(study, directory, mark)
             written.append(write_verdicts(beside, table, mark))
+        written += keep_together(study)
     return written
+
+
+def keep_together(study: str) -> list[Path]:
+    """Keep what the reference records of a study say together; gives the file if it changed."""
+    found, file = of_reference(study), together_file(study)
+    if found is None:
+        return []
+    record, table = found
+    if judged_by(file) == record.name and read_verdicts(file).equals(table):
+        return []
+    return [write_verdicts(file, table, record.name)]
 
 
 def require_clean(record: Path) -> None:

@@ -14,7 +14,6 @@ from pgservers.errors import StudyError
 from pgstudies.analysis.agreement import NOT_TESTED, holds_when
 from pgstudies.analysis.claims import all_claims, origins
 from pgstudies.analysis.intervals import fewest_blocks
-from pgstudies.analysis.pooling import of_all_runs
 from pgstudies.charts.claims import by_then
 from pgstudies.charts.outcomes import OUTCOMES, outcome_of
 from pgstudies.records.reading import (
@@ -31,6 +30,7 @@ from pgstudies.records.reading import (
 
 from ..execution.executed import book_runs
 from .judging import judged
+from .pooling import of_all_runs
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

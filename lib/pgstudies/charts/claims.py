@@ -12,9 +12,7 @@ from pgservers import paths
 
 from ..analysis.agreement import MEASURES, NOT_REPLICATED, UPWARD
 from ..analysis.claims import all_claims, claim_marks, claims_changed, headlines, meanings
-from ..analysis.pooling import of_all_runs
-from ..records.reading import read_info, where_of
-from ..records.verdicts import reference_verdicts
+from ..records.reading import where_of
 from ..rooms import find_room
 from .outcomes import agreement_with, outcome_of, ratio_text
 from .tables import TEMPLATES
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from ..records.reading import Record
+    from ..records.verdicts import Reference
 
 
 PICTURE = 110
@@ -35,23 +34,24 @@ LARGER = 2.0
 """Or where all of it is so many times the published effect, on a logarithmic scale."""
 
 
-def verdict_strip(judged: pl.DataFrame, record: Record) -> HTML:
+def verdict_strip(judged: pl.DataFrame, record: Record, reference: Reference | None = None) -> HTML:
     """The claims in a few lines: published, now, verdict, and the interval as a picture.
 
-    ``judged`` is the table of ``judge`` on ``record``.  *Now* is what the reference records say
-    together, and a column more has what ``record`` says and whether that agrees; without a
-    reference, or where ``record`` is the only one, *now* is ``record`` itself.
+    ``judged`` is the table of ``judge`` on ``record``.  *Now* is what ``reference_verdicts`` says,
+    and a column more has what ``record`` says and whether that agrees; without a ``reference``, or
+    where ``record`` is the only one, *now* is ``record`` itself.
     """
     study = record.info["study"]
-    found = reference_verdicts(study)
     own = {row["claim"]: row for row in judged.iter_rows(named=True)}
-    table = _now(study, judged)
+    table = _now(judged, reference)
     now = {row["claim"]: row for row in table.iter_rows(named=True)}
+    is_ours = record.path.is_relative_to(paths.REFERENCE_RECORDS)
     there, size = "", record.info.get("profile")
-    is_kept = (paths.REFERENCE_RECORDS / study / record.path.name).exists()
-    if found is not None and (found[0].name != record.path.name or table["luck"].count()):
-        info = read_info(found[0])
-        there, size = ", ".join([where_of(info), *_runs(table)]), info.get("profile")
+    if reference is not None and (
+        reference.record.name != record.path.name or table["luck"].count()
+    ):
+        there = ", ".join([where_of(reference.info), *_runs(table)])
+        size = reference.info.get("profile")
     place = _scale(now.values())
     asked = _thresholds(study)
     rows = [
@@ -69,7 +69,7 @@ def verdict_strip(judged: pl.DataFrame, record: Record) -> HTML:
         width=PICTURE,
         one=place(1.0),
         here=record.where,
-        run="this record" if is_kept else "this machine",
+        run="this record" if is_ours else "this machine",
         there=there,
         changed=claims_changed(study, record.info.get("claims")),
         since=_since(record),
@@ -109,7 +109,7 @@ def _beside(now: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _runs(kept: pl.DataFrame) -> list[str]:
-    """How many runs ``of_all_runs`` judged by, and what lies between them, in words."""
+    """How many runs the reference judges by, and what lies between them, in words."""
     several = kept.filter(pl.col("luck").is_not_null())
     if several.is_empty():
         return []
@@ -120,12 +120,12 @@ def _runs(kept: pl.DataFrame) -> list[str]:
     ]
 
 
-def today(study: str, judged: pl.DataFrame) -> HTML:
+def today(study: str, judged: pl.DataFrame, reference: Reference | None = None) -> HTML:
     """What is so now, for whoever runs a server, in a few sentences; nothing for none.
 
     By the verdicts that ``verdict_strip`` calls *now*.
     """
-    sentences = meanings(study, _now(study, judged))["sentence"].to_list()
+    sentences = meanings(study, _now(judged, reference))["sentence"].to_list()
     text = TEMPLATES.get_template("today.html").render(sentences=sentences)
     return HTML(text)  # type: ignore[no-untyped-call]
 
@@ -156,16 +156,15 @@ def _sentence(text: str, row: Mapping[str, Any]) -> str:
     return f"{told}: {outcome_of(row['verdict']).word}."
 
 
-def _now(study: str, judged: pl.DataFrame) -> pl.DataFrame:
+def _now(judged: pl.DataFrame, reference: Reference | None) -> pl.DataFrame:
     """The claims of ``judged``, as the reference records judge them together; else its own."""
-    found = reference_verdicts(study)
-    if found is None:
+    if reference is None:
         return judged
-    kept = of_all_runs(study, *found)
-    own = judged.select("claim")
-    more = judged.join(kept, on="claim", how="anti")
-    return own.join(
-        pl.concat([kept, more], how="diagonal_relaxed"), on="claim", maintain_order="left"
+    more = judged.join(reference.verdicts, on="claim", how="anti")
+    return judged.select("claim").join(
+        pl.concat([reference.verdicts, more], how="diagonal_relaxed"),
+        on="claim",
+        maintain_order="left",
     )
 
 

@@ -28,7 +28,7 @@ from ..analysis.claims import claim_marks, rules
 from ..analysis.pooling import alike_before
 from ..orders import Orders
 from ..records.reached import FREE, Reached
-from ..records.reading import find_record, read_info, read_record
+from ..records.reading import alike_before, find_record, read_info, read_record
 from ..records.writing import RecordWriter, fingerprint
 from ..rooms import rooms
 from .design import COMPARED, planned, records_of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import json
 import re
 import socket
 from dataclasses import dataclass
@@ -282,6 +283,19 @@ def cores_of(info: Setup) -> int | None:
     return len((info.get("host") or {}).get("allowed_cores") or ()) or None
 
 
+def conditions(info: Setup) -> tuple[object, ...]:
+    """What records must have in common to be judged together."""
+    settings = {k: v for k, v in (info.get("settings") or {}).items() if not k.endswith("_path")}
+    release = (info["server"].get("version") or 0) // 10_000
+    server = info["parameters"].get("server")
+    return release, server, size_of(info), settings, cores_of(info)
+
+
+def size_of(info: Setup) -> dict[str, Any]:
+    """The parameters that records must have in common: all but blocks, seed and server."""
+    return {k: v for k, v in info["parameters"].items() if k not in {"blocks", "seed", "server"}}
+
+
 def newest_on_most_cores(found: Iterable[tuple[Path, Info]]) -> Path | None:
     """The newest of records that are given oldest first, but for those on fewer cores than another.
 
@@ -491,6 +505,24 @@ def infos_below(base: Path, study: str | None) -> Iterator[tuple[Path, Info]]:
     One that cannot be read is said on stderr and skipped.
     """
     return _skipping(record_directories(base, study), read_info)
+
+
+def alike_before(study: str, info: Setup) -> list[str]:
+    """The complete records that a run about to begin is alike to, by name: it can have seen them.
+
+    ``info`` is what the record of the run will have.  They are the user's own and the project's.
+    """
+    own = json.loads(json.dumps(conditions(info), default=str))
+    bases = (records_dir(), paths.REFERENCE_RECORDS)
+    return sorted(
+        {
+            path.name
+            for base in bases
+            for path, other in infos_below(base, study)
+            if other["status"] == "complete"
+            and json.loads(json.dumps(conditions(other), default=str)) == own
+        }
+    )
 
 
 def is_of_this_host(info: Info) -> bool:

@@ -1,9 +1,10 @@
-"""The verdicts that lie beside a reference record, so that nobody has to replay it."""
+"""The verdicts that lie beside reference records, so that nobody has to replay them."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -12,10 +13,13 @@ from pgservers import paths
 from pgservers.errors import StudyError
 from pgservers.files import write_file
 
-from .reading import newest_on_most_cores, read_info
+from .reading import read_info
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
+
+    from .info import Info
 
 
 VERDICTS = "verdicts.json"
@@ -27,15 +31,38 @@ def verdict_files(study: str) -> list[Path]:
     return sorted((paths.REFERENCE_RECORDS / study).glob(f"*/{VERDICTS}"))
 
 
-def reference_verdicts(study: str) -> tuple[Path, pl.DataFrame] | None:
-    """The newest reference record of a study that has verdicts, and these: the table of ``judge``.
+@dataclass(frozen=True)
+class Reference:
+    """What the reference records of a study say together: see ``book.pooling``.
 
-    Which is the newest says ``newest_on_most_cores``.  None where there is none.  Raises StudyError
-    when the file is damaged.
+    Attributes:
+        record: The directory of the newest of them.
+        info: Its record.json.
+        verdicts: The table of ``judge``, with the columns runs and luck.
+
     """
-    found = verdict_files(study)
-    newest = newest_on_most_cores((file.parent, read_info(file.parent)) for file in found)
-    return None if newest is None else (newest, read_verdicts(newest / VERDICTS))
+
+    record: Path
+    info: Info
+    verdicts: pl.DataFrame
+
+
+def reference_verdicts(study: str) -> Reference | None:
+    """What this project's records say of a study's claims, as `make verdicts` left it; or None.
+
+    Raises StudyError when the file is damaged.
+    """
+    file = together_file(study)
+    if not file.exists():
+        return None
+    told = _read(file)
+    record = file.parent / told["judged_by"]
+    return Reference(record, read_info(record), _table(told))
+
+
+def together_file(study: str) -> Path:
+    """The verdicts of all reference records of a study; in place of a mark it names the newest."""
+    return paths.REFERENCE_RECORDS / study / VERDICTS
 
 
 def write_verdicts(file: Path, table: pl.DataFrame, mark: str) -> Path:
@@ -51,7 +78,10 @@ def write_verdicts(file: Path, table: pl.DataFrame, mark: str) -> Path:
 
 def read_verdicts(file: Path) -> pl.DataFrame:
     """The table that ``write_verdicts`` wrote; raises StudyError when the file is damaged."""
-    told = _read(file)
+    return _table(_read(file))
+
+
+def _table(told: Mapping[str, Any]) -> pl.DataFrame:
     schema = {name: getattr(pl, kind)() for name, kind in told["columns"].items()}
     return pl.DataFrame(told["claims"], schema=schema, orient="row")
 

@@ -1,8 +1,7 @@
-"""What several hosts, and several records, say together."""
+"""What the reference records of a study say together."""
 
 from __future__ import annotations
 
-import json
 import math
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -11,14 +10,9 @@ import numpy as np
 import polars as pl
 from scipy.optimize import brentq
 from scipy.stats import norm, t
-from statsmodels.stats.meta_analysis import combine_effects
 from statsmodels.stats.multitest import multipletests
 
-from pgservers import paths
-
-from ..records.reading import UNDISTURBED, cores_of, infos_below, read_info, read_record
-from ..records.verdicts import read_verdicts, verdict_files
-from .agreement import (
+from pgstudies.analysis.agreement import (
     DEPENDS_ON_SIZE,
     FAMILY,
     HOLDS,
@@ -28,7 +22,17 @@ from .agreement import (
     agreement,
     side,
 )
-from .claims import rules
+from pgstudies.analysis.claims import rules
+from pgstudies.records.reading import (
+    UNDISTURBED,
+    conditions,
+    cores_of,
+    newest_on_most_cores,
+    read_info,
+    read_record,
+    size_of,
+)
+from pgstudies.records.verdicts import VERDICTS, read_verdicts, verdict_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -36,63 +40,19 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ..records.info import Info, Setup
+    from pgstudies.records.info import Info, Setup
 
 
-def pooled(judged: pl.DataFrame) -> pl.DataFrame:
-    """What the hosts say together of every claim, one row per claim.
+def of_reference(study: str) -> tuple[Path, pl.DataFrame] | None:
+    """The newest reference record of a study, and the verdicts on it by all that are alike.
 
-    ``judged`` is a table of ``judged_by_host``.  Columns: claim, text, hosts (on which it was
-    judged), holds (on how many), ratio, low, high, published_ratio, tau (standard deviation of the
-    true log ratio between hosts), i2 (the part of the variation that is between hosts).
-
-    Random effects on the log scale, Paule and Mandel's variance between hosts (1982), intervals
-    after Hartung and Knapp (2001) with k − 1 degrees of freedom, never narrower than the usual
-    random-effects ones with the same (Röver, Knapp and Friede, 2015).  The error of a host is taken
-    from its interval, as if it were normal.  With one host there is nothing to pool: the last
-    five but published_ratio are null.
+    Which is the newest says ``newest_on_most_cores``.  None where none has verdicts beside it.
     """
-    rows = []
-    for (claim,), part in judged.group_by("claim", maintain_order=True):
-        tested = part.filter(~pl.col("verdict").str.contains(f"^({NOT_TESTED}|{NOT_JUDGED})"))
-        rows.append(
-            {
-                "claim": claim,
-                "text": part["text"][0],
-                "hosts": tested.height,
-                "holds": tested["verdict"].is_in(HOLDS).sum(),
-                "published_ratio": part["published_ratio"][0],
-                **_pooled(tested.drop_nulls(["ratio", "low", "high"])),
-            }
-        )
-    schema: dict[str, pl.DataType] = {"claim": pl.String(), "text": pl.String()}
-    schema |= dict.fromkeys(["hosts", "holds"], pl.Int64())
-    floats = ["published_ratio", "ratio", "low", "high", "tau", "i2"]
-    schema |= dict.fromkeys(floats, pl.Float64())
-    return pl.DataFrame(rows, schema=schema)
-
-
-def _pooled(tested: pl.DataFrame) -> dict[str, float]:
-    if tested.height < 2:
-        return {}
-    width = pl.col("high").log() - pl.col("low").log()
-    error = (tested.select(width / (2 * norm.ppf(0.975))).to_series()).to_numpy()
-    # An interval without width, as of counts, would weigh infinitely much.
-    with np.errstate(divide="ignore"):  # where hosts agree better than their errors say
-        found = combine_effects(
-            tested["ratio"].log().to_numpy(), np.maximum(error, 1e-6) ** 2, method_re="iterated"
-        )
-    centre = float(found.mean_effect_re)
-    half = t.ppf(0.975, tested.height - 1) * max(
-        float(found.sd_eff_w_re), float(found.sd_eff_w_re_hksj)
-    )
-    return {
-        "ratio": math.exp(centre),
-        "low": math.exp(centre - half),
-        "high": math.exp(centre + half),
-        "tau": math.sqrt(max(0.0, float(found.tau2))),
-        "i2": max(0.0, float(found.i2)),
-    }
+    files = verdict_files(study)
+    newest = newest_on_most_cores((file.parent, read_info(file.parent)) for file in files)
+    if newest is None:
+        return None
+    return newest, of_all_runs(study, newest, read_verdicts(newest / VERDICTS))
 
 
 def of_all_runs(study: str, record: Path, judged: pl.DataFrame) -> pl.DataFrame:
@@ -105,12 +65,12 @@ def of_all_runs(study: str, record: Path, judged: pl.DataFrame) -> pl.DataFrame:
     the same steps whose turns begin with passes that do not count.
 
     Where a claim or another of its kind (times, or one kind of count) was run twice, ratio, low and
-    high are those of all runs: as in ``pooled``, but with one variance between runs for all claims
-    of the kind, the one by which their squared deviations are what they should be (Paule and
-    Mandel, 1982, over all claims), and Student's t of as many degrees of freedom as there are runs
-    beyond the first of each.  One run is one draw of the luck that is common to a run, and its own
-    interval has nothing of that.  No claim of ``FAMILY`` then holds or is reversed unless Holm's
-    p-value among them allows it.
+    high are those of all runs: random effects on the log scale, with one variance between runs for
+    all claims of the kind, the one by which their squared deviations are what they should be (Paule
+    and Mandel, 1982, over all claims), and Student's t of as many degrees of freedom as there are
+    runs beyond the first of each.  One run is one draw of the luck that is common to a run, and its
+    own interval has nothing of that.  No claim of ``FAMILY`` then holds or is reversed unless
+    Holm's p-value among them allows it.
 
     Whoever looks at a run and then adds a few blocks at a time until a verdict appears finds
     differences that are not there.  So a record that was begun when others alike were complete,
@@ -121,7 +81,7 @@ def of_all_runs(study: str, record: Path, judged: pl.DataFrame) -> pl.DataFrame:
     and is gone or reversed by the other, or gone by one and reversed by the other.  Where the
     parameters of the two differ otherwise than in blocks and seed, it *depends on size*.  A record
     by which it is open, or not tested, agrees with all.  One on another number of cores says
-    nothing of that: ``by_cores`` sets it beside.
+    nothing of that.
     """
     own = read_info(record)
     others = [
@@ -159,63 +119,6 @@ def of_all_runs(study: str, record: Path, judged: pl.DataFrame) -> pl.DataFrame:
     return together.with_columns(verdict=pl.Series(verdicts, dtype=pl.String()))
 
 
-def conditions(info: Setup) -> tuple[object, ...]:
-    """What records must have in common to be judged together."""
-    settings = {k: v for k, v in (info.get("settings") or {}).items() if not k.endswith("_path")}
-    release = (info["server"].get("version") or 0) // 10_000
-    server = info["parameters"].get("server")
-    return release, server, _size(info), settings, cores_of(info)
-
-
-def by_cores(study: str, record: Path, judged: pl.DataFrame) -> pl.DataFrame:
-    """The verdicts on a record beside those of reference records on other numbers of cores.
-
-    ``judged`` is the table of ``judge`` on ``record``.  The newest reference record of its size for
-    each other number of cores is set beside it, not pooled with it.  Columns: claim, text, cores,
-    ratio, low, high, verdict, date; of each claim the fewest cores first.
-    """
-    own = read_info(record)
-    tables = {cores_of(own): (own, judged)}
-    for file in verdict_files(study):
-        info = read_info(file.parent)
-        cores = cores_of(info)
-        if info.get("profile") == own.get("profile") and cores != cores_of(own):
-            tables[cores] = info, read_verdicts(file)
-    columns = ["claim", "text", "cores", "ratio", "low", "high", "verdict", "date"]
-    frames = [
-        table.with_columns(
-            cores=pl.lit(cores, pl.Int64()), date=pl.lit(str(info["started_at"])[:10])
-        ).select(columns)
-        for cores, (info, table) in tables.items()
-    ]
-    place = {claim: number for number, claim in enumerate(judged["claim"])}
-    together = pl.concat(frames).filter(pl.col("claim").is_in(list(place)))
-    order = pl.col("claim").replace_strict(place, return_dtype=pl.Int64())
-    return together.sort(order, "cores", maintain_order=True)
-
-
-def alike_before(study: str, info: Setup) -> list[str]:
-    """The complete records that a run about to begin is alike to, by name: it can have seen them.
-
-    ``info`` is what the record of the run will have.  They are the user's own and the project's.
-    """
-    own = json.loads(json.dumps(conditions(info), default=str))
-    bases = (paths.records_dir(), paths.REFERENCE_RECORDS)
-    return sorted(
-        {
-            path.name
-            for base in bases
-            for path, other in infos_below(base, study)
-            if other["status"] == "complete"
-            and json.loads(json.dumps(conditions(other), default=str)) == own
-        }
-    )
-
-
-def _size(info: Setup) -> dict[str, Any]:
-    return {k: v for k, v in info["parameters"].items() if k not in {"blocks", "seed", "server"}}
-
-
 @lru_cache(maxsize=256)
 def _in_parts(record: Path, _sums: str) -> frozenset[tuple[str, str]]:
     """The steps and cases of a record whose turns begin with passes that do not count.
@@ -231,7 +134,7 @@ def _otherwise(own: Setup, other: Setup) -> tuple[dict[str, Any], list[str]]:
 
     It lacks what the study had not yet when it was measured.
     """
-    ours, theirs = _size(own), _size(other)
+    ours, theirs = size_of(own), size_of(other)
     differ = {k: theirs[k] for k, v in ours.items() if k in theirs and theirs[k] != v}
     return differ, [k for k in ours if k not in theirs]
 
