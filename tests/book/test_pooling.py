@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from pgapps.scorecard.pooling import Runs, as_said, luck
 from pgservers import paths
-from pgstudies.analysis.pooling import Runs, alike_before, as_said, luck
 from pgstudies.records.reading import alike_before
 from tests.bench.runs import missed
 from tests.made_up import SWEPT, swept_info, swept_record

@@ -27,7 +27,6 @@ from pgservers import paths
 from pgservers.errors import NotebookError, StudyError
 from pgstudies.analysis.agreement import judge
 from pgstudies.analysis.claims import claims
-from pgstudies.book.score_text import in_text
 from pgstudies.charts.outcomes import OUTCOMES, agreement_with
 from pgstudies.records.reading import UNDISTURBED, machine_of, read_record
 from pgstudies.records.verdicts import VERDICTS, judged_by, write_verdicts

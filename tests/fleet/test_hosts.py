@@ -16,7 +16,6 @@ from pgapps.fleet.hosts import by_host, host_records, judged_by_host, lines_of_h
 from pgservers import paths
 from pgservers.errors import SpaceError, StudyError
 from pgstudies import effect_chart
-from pgstudies.analysis.pooling import pooled
 from pgstudies.charts.series import save
 from pgstudies.records.reading import read_record
 from pgstudies.records.writing import write_whole

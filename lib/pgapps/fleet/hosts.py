@@ -12,7 +12,6 @@ from statsmodels.stats.meta_analysis import combine_effects
 
 from pgservers.errors import StudyError
 from pgstudies.analysis.agreement import HOLDS, NOT_JUDGED, NOT_TESTED
-from pgstudies.analysis.pooling import pooled
 from pgstudies.charts.effects import effect_chart
 from pgstudies.charts.series import save
 from pgstudies.records.reading import read_record
