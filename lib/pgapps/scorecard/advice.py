@@ -18,6 +18,7 @@ from pgstudies.records.verdicts import reference_verdicts
 from pgstudies.rooms import rooms
 
 from .table import then_and_now
+from .text import WIDTH, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

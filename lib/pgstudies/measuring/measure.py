@@ -25,7 +25,6 @@ from pgservers.servers.serve import serve
 from pgservers.terminal import notice
 
 from ..analysis.claims import claim_marks, rules
-from ..analysis.pooling import alike_before
 from ..orders import Orders
 from ..records.reached import FREE, Reached
 from ..records.reading import alike_before, find_record, read_info, read_record
