@@ -78,7 +78,9 @@ def _place(path: str, value: Any, kind: object) -> tuple[str, str]:
             words.append("a value")
         else:
             entry = value if isinstance(value, dict) else {}
-            words[-1:] = [f"{words[-1]} {entry.get('id', entry.get('name', int(number) + 1))!r}"]
+            label = entry.get("id", entry.get("name"))
+            label = f"{label[:60]!r}" if isinstance(label, str) else int(number) + 1
+            words[-1:] = [f"{words[-1]} {label}"]
     names = [f.name for f in getattr(of, "fields", ())] or list(getattr(of, "values", ()))
     return ", ".join(words) or "it", ", ".join(map(str, names))
 

@@ -7,26 +7,25 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from pgapps.compare.report import request_in
 from pgapps.compare.request import (
     Request,
-    optimisation,
     reason_too_old,
-    require_alike_builds,
     side,
     typed,
 )
 from pgservers.errors import StudyError
+from pgservers.programs.installations import optimisation, require_alike_builds
 from pgservers.servers.serve import serve
 from pgservers.servers.settings import read_settings, refused, require_wellformed
-from pgstudies.measuring.design import Side
+from pgstudies.measuring.design import Comparison, Side
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -193,6 +192,34 @@ def test_a_malformed_report_is_one_sentence(changed: dict[str, Any], tmp_path: P
     assert str(caught.value).isprintable()
 
 
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"studies": []}, "studies must be a list of length >= 1"),
+        ({"unheard_of": 1}, "it has 'unheard_of', which is none of baseline, candidate, studies"),
+        ({"baseline": {"settings": {}}}, "baseline has no server"),
+        ({"baseline": {"server": "17", "more": 1}}, "baseline has 'more', which is none of server"),
+        ({"parameters": {"rows": {"deep": 1}}}, "parameters, a value must be true or false or a"),
+        ({"parameters": {"rows": float("nan")}}, "parameters, a value must be a number >= -1"),
+        ({"margin": float("nan")}, "margin must be a number >= 0.001"),
+        ({"blocks": 0}, "blocks must be a whole number >= 1"),
+        ({"case": 5}, "case must be text, and it is a whole number"),
+        ({"arms": ["a\x1b[2J"]}, "a text that is not one line"),
+    ],
+)
+def test_what_is_wrong_in_a_report_is_named_with_what_may_stand_there(
+    changed: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    told = refusal(lambda: request_in(report(tmp_path, asked(**changed))))
+    assert told.startswith("The request for a comparison is invalid: ")
+    assert said in told
+
+
+@pytest.mark.parametrize("values", [{}, {"baseline": {"server": 1}}, {"baseline": 5}])
+def test_a_comparison_that_is_none_is_a_sentence(values: dict[str, Any]) -> None:
+    assert refusal(lambda: Comparison.from_dict(values)).startswith("A comparison is invalid: ")
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
@@ -327,12 +354,12 @@ def test_any_setting_is_refused_in_a_sentence_or_taken(managed: ManagedServer) -
 
 def test_builds_that_differ_are_refused_with_a_pair_that_would_do() -> None:
     with pytest.raises(StudyError) as refused:
-        require_alike_builds(Side("17"), Side("embedded"))
+        require_alike_builds("17", "embedded")
     assert "17 is built with -Os and embedded with -O2" in str(refused.value)
     assert "17 and 18" in str(refused.value)
-    require_alike_builds(Side("17"), Side("18"))
-    require_alike_builds(Side("embedded"), Side("embedded", {"jit": "on"}))
-    require_alike_builds(Side("17"), Side("postgresql://me@db/test"))  # the guard will tell
+    require_alike_builds("17", "18")
+    require_alike_builds("embedded", "embedded")
+    require_alike_builds("17", "postgresql://me@db/test")  # the guard will tell
 
 
 def test_a_study_of_something_newer_than_a_side_is_left_out() -> None:

@@ -141,7 +141,7 @@ def compared(
 ) -> Result:
     """One block of the workload on the embedded server, and on it without hashing."""
     monkeypatch.setenv("PGSTUDIES_RECORDS", str(records))
-    parameters = {"directory": str(directory), "turn_ms": 5, "turns": 2} | parameters
+    parameters = dict[str, Any](directory=str(directory), turn_ms=5, turns=2) | parameters
     request = Request(Side("embedded"), candidate, ("workload",), parameters=parameters, blocks=1)
     measured = list(measured_blocks(request, Fit(1, {"workload": ()})))
     return result_of(request.comparison, measured, case=None, margin=0.02, profile="quick")

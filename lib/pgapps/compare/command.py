@@ -365,6 +365,8 @@ def _compare(
     fresh: bool = False,
     full: bool = False,
 ) -> int:
+    from pgservers.programs.installations import require_alike_builds
+
     from .report import write_report
     from .request import require_alike_builds, typed
     from .result import exit_code
@@ -373,7 +375,7 @@ def _compare(
 
     target = _target(report)
     request = typed(request)
-    require_alike_builds(request.baseline, request.candidate)
+    require_alike_builds(request.baseline.server, request.candidate.server)
     found = compared(
         request,
         only_plan=only_plan,

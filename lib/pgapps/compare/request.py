@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
-import math
-import re
-import subprocess
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from msgspec import Meta
+from msgspec.structs import replace
 
 from pgservers.addresses import EMBEDDED, Address
 from pgservers.errors import StudyError
 from pgservers.programs.installations import find_binaries
-from pgservers.programs.releases import find_release, is_release, releases
+from pgservers.programs.releases import is_release
 from pgservers.programs.versions import has_io_workers, parse_version
 from pgservers.servers.settings import (
     ENDANGERS_DATA,
     read_settings,
     refused,
-    require_allowable,
     require_wellformed,
+    without_refused,
 )
+from pgstudies.checking import checked, showable
 from pgstudies.measuring.design import Comparison, Side
 from pgstudies.rooms import rooms
 
 from ..execution.plan import plan, studies
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable
+
+Text = Annotated[str, Meta(max_length=4000)]
+
+Value = bool | int | Annotated[float, Meta(ge=-1e15, le=1e15)] | Text
+
+Parameters = Mapping[Text, Value | list[Value]]
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What ``pgstudies compare`` was asked for; a report keeps it, to be asked again.
 
     ``blocks`` and ``minutes`` are what the command said, or None.
@@ -39,16 +46,16 @@ class Request:
 
     baseline: Side
     candidate: Side
-    studies: tuple[str, ...]
-    profile: str = "quick"
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    arms: tuple[str, ...] = ()
-    case: str | None = None
+    studies: Annotated[tuple[Text, ...], Meta(min_length=1)]
+    profile: Text = "quick"
+    parameters: Parameters = msgspec.field(default_factory=dict)
+    arms: tuple[Text, ...] = ()
+    case: Text | None = None
     copies: bool = True
     pin: bool = True
-    margin: float = 0.02
-    blocks: int | None = None
-    minutes: float | None = None
+    margin: Annotated[float, Meta(ge=0.001, le=1)] = 0.02
+    blocks: Annotated[int, Meta(ge=1, le=10**6)] | None = None
+    minutes: Annotated[float, Meta(ge=0.01, le=1e6)] | None = None
     until_decided: bool = False
     instructions: bool = False
     clock: bool = False
@@ -61,7 +68,8 @@ class Request:
 
     def as_dict(self) -> dict[str, Any]:
         """The request in the types of JSON."""
-        return asdict(self)
+        values: dict[str, Any] = msgspec.to_builtins(self)
+        return values
 
     @classmethod
     def from_dict(cls, values: object) -> Request:
@@ -69,18 +77,17 @@ class Request:
 
         Whoever wrote it may be a stranger: settings that reach out of a server are refused.
         """
-        if not isinstance(values, dict):
-            raise _no_request("it holds nothing by name")
-        names = {f.name for f in fields(cls)}
-        unknown = sorted(map(str, set(values) - names)) or sorted(_NEEDED - set(values))
-        if unknown:
-            raise _no_request(f"{unknown[0][:60]!r} is missing, or is nothing it can hold")
-        for name, fits in _FITS.items():
-            if name in values and not fits(values[name]):
-                raise _no_request(f"its {name} cannot be read")
-        sides = {name: _side_in(values[name], name) for name in ("baseline", "candidate")}
-        lists = {name: tuple(values.get(name, ())) for name in ("studies", "arms")}
-        return cls(**{**values, **sides, **lists})
+        what = "The request for a comparison is invalid"
+        request = checked(values, cls, what)
+        if not showable(values):
+            raise StudyError(
+                f"{what}: it has a number of more than 64 bits, or a text that is not one line."
+            )
+        return replace(
+            request,
+            baseline=_harmless(request.baseline, "The report's baseline"),
+            candidate=_harmless(request.candidate, "The report's candidate"),
+        )
 
     def with_servers(self, baseline: str | None, candidate: str | None) -> Request:
         """The same with sides that the user gives, as for ``side``.
@@ -106,13 +113,13 @@ def typed(request: Request) -> Request:
     for study in request.studies:
         if study not in (known := studies()):
             raise StudyError(f"There is no study {study}; the studies are: {', '.join(known)}.")
-        checked = plan(
+        planned = plan(
             study,
             profile=request.profile,
             server=request.baseline.server,
             parameters=request.parameters,
         )
-        parameters |= {name: checked.parameters[name] for name in request.parameters}
+        parameters |= {name: planned.parameters[name] for name in request.parameters}
     return replace(request, parameters=parameters)
 
 
@@ -174,131 +181,17 @@ def reason_too_old(study: str, sides: Iterable[Side]) -> str | None:
     return None
 
 
-def require_alike_builds(baseline: Side, candidate: Side) -> None:
-    """Raise StudyError where the two are known to be built at other levels of optimisation.
-
-    What cannot be seen beforehand, the guard "builds" looks at.
-    """
-    if baseline.server == candidate.server:
-        return
-    before, after = (optimisation(side.server) for side in (baseline, candidate))
-    if before is None or after is None or before == after:
-        return
-    pairs = [
-        f"{name} and {alike[-1]}"
-        for name, level in ((baseline.server, before), (candidate.server, after))
-        if is_release(name)
-        and (
-            alike := [
-                r.name for r in releases() if optimisation(r.name) == level and r.name != name
-            ]
-        )
-    ]
-    raise StudyError(
-        f"{baseline.server} is built with {before} and {candidate.server} with {after}, so any "
-        f"difference could be the compiler's. Compare two that are built alike"
-        f"{': ' if pairs else ''}{', or '.join(pairs)}."
-    )
-
-
-def optimisation(server: str) -> str | None:
-    """The optimisation that a server's programs were compiled with, such as -O2, or None."""
-    if is_release(server):
-        flags = find_release(server).built
-    elif Address.parse(server).is_dsn:
-        return None
-    else:
-        try:
-            pg_config = find_binaries(server).program("pg_config")
-            flags = "" if pg_config is None else _answer(pg_config, "--cflags")
-        except StudyError:
-            return None  # which is told when it is to be measured
-    levels = re.findall(r"(?<!\S)-O\w*", flags)
-    return levels[-1] if levels else None
-
-
-def _answer(program: Path, option: str) -> str:
-    try:
-        done = subprocess.run(
-            [program, option], capture_output=True, text=True, check=True, timeout=10
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout
-
-
-_NEEDED = {"baseline", "candidate", "studies"}
-
-
-def _no_request(why: str) -> StudyError:
-    return StudyError(f"The request for a comparison is invalid: {why}.")
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and value.isprintable() and len(value) < _LONGEST_PATH
-
-
-def _is_texts(value: object) -> bool:
-    return isinstance(value, list | tuple) and all(map(_is_text, value))
-
-
-def _is_number(value: object, low: float, high: float) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and low <= value <= high and math.isfinite(value)  # type: ignore[operator,arg-type]
-
-
-def _is_value(value: object) -> bool:
-    if isinstance(value, list | tuple):
-        return all(_is_value(v) and not isinstance(v, list | tuple) for v in value)
-    return isinstance(value, bool) or _is_text(value) or _is_number(value, -1e15, 1e15)
-
-
-def _is_parameters(value: object) -> bool:
-    if not isinstance(value, dict):
-        return False
-    return all(_is_text(n) for n in value) and all(map(_is_value, value.values()))
-
-
-def _is_blocks(value: object) -> bool:
-    return value is None or (isinstance(value, int) and _is_number(value, 1, 1e6))
-
-
-_FITS: dict[str, Callable[[object], bool]] = {
-    "studies": lambda v: _is_texts(v) and bool(v),
-    "profile": _is_text,
-    "parameters": _is_parameters,
-    "arms": _is_texts,
-    "case": lambda v: v is None or _is_text(v),
-    "copies": lambda v: isinstance(v, bool),
-    "pin": lambda v: isinstance(v, bool),
-    "until_decided": lambda v: isinstance(v, bool),
-    "instructions": lambda v: isinstance(v, bool),
-    "clock": lambda v: isinstance(v, bool),
-    "strict": lambda v: isinstance(v, bool),
-    "margin": lambda v: _is_number(v, 0.001, 1.0),
-    "blocks": _is_blocks,
-    "minutes": lambda v: v is None or _is_number(v, 0.01, 1e6),
-}
-
-
-def _side_in(values: object, name: str) -> Side:
-    if not isinstance(values, dict) or not set(values) <= {"server", "settings"}:
-        raise _no_request(f"its {name} cannot be read")
-    server, settings = values.get("server"), values.get("settings", {})
-    if not _is_text(server) or not server or not isinstance(settings, dict):
-        raise _no_request(f"its {name} cannot be read")
-    where = f"The report's {name}"
-    known = require_wellformed(settings, where)
+def _harmless(side: Side, where: str) -> Side:
+    if not side.server:
+        raise StudyError(f"{where} names no server.")
+    known = require_wellformed(side.settings, where)
     found = refused(known) + sorted(ENDANGERS_DATA & known.keys())
     if found:
         raise StudyError(
             f"{where} sets {', '.join(found)}, which a report may not: that reaches beyond the "
             f"server or endangers its data. Run `pgstudies compare` with a settings file instead."
         )
-    return Side(str(server), known)
-
-
-_LONGEST_PATH = 4000
+    return replace(side, settings=known)
 
 
 def side(
@@ -339,7 +232,7 @@ def _side(text: str, otherwise: str | None, allowed: Collection[str], leave_out:
     if file is None:
         return Side(address.text)
     settings = read_settings(file)
-    return Side(address.text, _without_refused(settings, str(file), allowed, leave_out))
+    return Side(address.text, without_refused(settings, str(file), allowed, leave_out=leave_out))
 
 
 def _file(name: str) -> Path | None:
@@ -349,22 +242,3 @@ def _file(name: str) -> Path | None:
         return file if file.is_file() else None
     except (OSError, RuntimeError, ValueError):  # too long a name, or ~ of a user there is none of
         return None
-
-
-def _without_refused(
-    settings: dict[str, str], file: str, allowed: Collection[str], leave_out: bool
-) -> dict[str, str]:
-    require_allowable(allowed)
-    found = refused(settings, allowed)
-    if not found:
-        return settings
-    kept = {name: value for name, value in settings.items() if name not in found}
-    if not leave_out:
-        raise StudyError(
-            f"{file} sets {', '.join(found)}, which say where a server listens, which files it "
-            f"uses or which programs it runs: --leave-out compares without these, and "
-            f"--allow-setting NAME takes one, but for those that place a managed server."
-        )
-    if not kept:
-        raise StudyError(f"{file} has no settings but those left out.")
-    return kept

@@ -5,17 +5,18 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..addresses import EMBEDDED
-from ..errors import ServerError
+from ..addresses import EMBEDDED, Address
+from ..errors import ServerError, StudyError
 from .accounts import open_to_all
 from .fetching import fetch
-from .releases import is_release, reason_not_available, releases
+from .releases import find_release, is_release, reason_not_available, releases
 from .versions import parse_version
 
 if TYPE_CHECKING:
@@ -232,12 +233,43 @@ def find_pgbench(binaries: Binaries | None = None) -> Path | None:
     return Path(on_path) if on_path else None
 
 
-def optimisation(binaries: Binaries) -> str | None:
-    """The level of optimisation, such as -O2, that ``pg_config`` says; None where it does not."""
-    pg_config = binaries.program("pg_config")
-    if pg_config is None:
+def optimisation(server: str | Binaries) -> str | None:
+    """The level of optimisation, such as -O2, that programs were compiled with, as far as known.
+
+    Of a server in the words of ``serve``, without connecting to it, or of an installation.
+    """
+    if isinstance(server, str) and is_release(server):
+        flags = find_release(server).built
+    elif isinstance(server, str) and Address.parse(server).is_dsn:
         return None
-    with contextlib.suppress(ServerError):
-        flags = _output([str(pg_config), "--cflags"]).split()
-        return next((flag for flag in reversed(flags) if flag.startswith("-O")), None)
-    return None
+    else:
+        try:
+            found = find_binaries(server) if isinstance(server, str) else server
+            pg_config = found.program("pg_config")
+            flags = _output([str(pg_config), "--cflags"]) if pg_config else ""
+        except StudyError:
+            return None  # which is told when it is to be measured
+    levels = re.findall(r"(?<!\S)-O\w*", flags)
+    return levels[-1] if levels else None
+
+
+def require_alike_builds(baseline: str, candidate: str) -> None:
+    """Raise StudyError where two servers are known to be built at other levels of optimisation."""
+    levels = {server: optimisation(server) for server in (baseline, candidate)}
+    if None in levels.values() or len(set(levels.values())) == 1:
+        return
+    pairs = [
+        f"{name} and {alike[-1]}"
+        for name, level in levels.items()
+        if is_release(name)
+        and (
+            alike := [
+                r.name for r in releases() if optimisation(r.name) == level and r.name != name
+            ]
+        )
+    ]
+    raise StudyError(
+        f"{baseline} is built with {levels[baseline]} and {candidate} with {levels[candidate]}, "
+        f"so any difference could be the compiler's. Compare two that are built alike"
+        f"{': ' if pairs else ''}{', or '.join(pairs)}."
+    )

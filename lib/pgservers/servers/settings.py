@@ -128,6 +128,26 @@ def require_allowable(names: Collection[str]) -> None:
         )
 
 
+def without_refused(
+    settings: dict[str, str], file: str, allowed: Collection[str], *, leave_out: bool
+) -> dict[str, str]:
+    """The settings of a file that may be set; raises StudyError for others unless ``leave_out``."""
+    require_allowable(allowed)
+    found = refused(settings, allowed)
+    if not found:
+        return settings
+    kept = {name: value for name, value in settings.items() if name not in found}
+    if not leave_out:
+        raise StudyError(
+            f"{file} sets {', '.join(found)}, which say where a server listens, which files it "
+            f"uses or which programs it runs: --leave-out compares without these, and "
+            f"--allow-setting NAME takes one, but for those that place a managed server."
+        )
+    if not kept:
+        raise StudyError(f"{file} has no settings but those left out.")
+    return kept
+
+
 def require_wellformed(settings: Mapping[str, object], where: str) -> dict[str, str]:
     """The same settings by lower-case name; raises StudyError for one no server could be given."""
     found = {}

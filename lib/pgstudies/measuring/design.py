@@ -7,15 +7,17 @@ A study's own run and one block of a sweep are a ``Design``, a comparison of two
 from __future__ import annotations
 
 import random
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+import msgspec
 import polars as pl
 
 from pgservers.errors import StudyError
 from pgservers.paths import records_dir
 from pgservers.servers.settings import merged
 
+from ..checking import checked
 from ..records.reading import infos_below, is_of_this_host, read_info
 
 if TYPE_CHECKING:
@@ -221,12 +223,11 @@ COMPARED = "compare_"
 """How the records of comparisons are named: before the study's name, so that no page takes them."""
 
 
-@dataclass(frozen=True)
-class Side:
+class Side(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One of the two: a server in the words of ``serve``, and settings that only it has."""
 
     server: str
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: dict[str, str] = {}
 
     def __str__(self) -> str:
         declared = ", ".join(f"{name} = {value}" for name, value in self.settings.items())
@@ -261,13 +262,13 @@ class Comparison:
 
     def as_dict(self) -> dict[str, Any]:
         """The comparison in the types of JSON."""
-        return asdict(self)
+        about: dict[str, Any] = msgspec.to_builtins(self)
+        return about
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Comparison:
-        """The comparison of which ``as_dict`` made this."""
-        sides = {name: Side(**values[name]) for name in (BASELINE, CANDIDATE)}
-        return cls(**{**values, **sides, "arms": tuple(values["arms"])})
+        """The comparison of which ``as_dict`` made this; raises StudyError for anything else."""
+        return checked(values, cls, "A comparison is invalid")
 
 
 @dataclass(frozen=True, kw_only=True)
