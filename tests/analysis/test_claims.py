@@ -148,7 +148,7 @@ def test_the_file_may_say_why_a_claim_is_not_tested(file: Path) -> None:
         ("published_ratio = 2.0", "published_ratio = -2.0", "published_ratio must be a number > 0"),
         ("published_ratio = 2.0\n", "", "'twice' has neither published_ratio nor threshold"),
         ("judged_by", "not_tested = 1\njudged_by", "not_tested must be text, and it is a whole"),
-        ('id = "twice"', "id = 2", "claim 2, id must be text, and it is a whole number"),
+        ('id = "twice"', "id = 2", "claim 1, id must be text, and it is a whole number"),
         ("comparison = {", "comparison = 1 # {", "comparison must be a table, and it is a whole"),
         ('kind = "count"', 'kind = "guess"', "kind must be one of alike, count, direction, thresh"),
         ('kind = "count"', 'kind = "alike"', "alike in its kind or its direction, but not in both"),

@@ -368,7 +368,7 @@ def _compare(
     from pgservers.programs.installations import require_alike_builds
 
     from .report import write_report
-    from .request import require_alike_builds, typed
+    from .request import typed
     from .result import exit_code
     from .run import compared, result_for
     from .text import as_text
