@@ -36,7 +36,6 @@ from .measuring.design import Arm as Arm
 from .measuring.design import arm_table as arm_table
 from .measuring.measure import measure as measure
 from .measuring.measure import reason_not_available as reason_not_available
-from .measuring.pgbench import look as look
 from .measuring.pgbench import pgbench as pgbench
 from .orders import tell_verdicts as tell_verdicts
 from .parameters import parameter_table as parameter_table

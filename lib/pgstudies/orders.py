@@ -13,7 +13,7 @@ it goes by environment variables and by files.  From the user, for every noteboo
 From the run to its notebook, ours alone:
 
 ``PGSTUDIES_ORDERS``
-    The rest of ``Orders``, as JSON: the profile, the only block to measure, the comparison, where
+    The rest of ``Orders``, as JSON: the profile, the only block to measure, the design, where
     prepared states are kept, and the directory for ``Replies``, by which the notebook answers.
 """
 
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import polars as pl
 
@@ -44,7 +44,8 @@ class Orders:
         fresh: Whether an unfinished record is left alone.
         profile: The size that the parameters are of; None where nobody said.
         block: The number of the only block to measure; 0: all of them.
-        comparison: What two servers are compared in, as ``Comparison.as_dict`` has it, or None.
+        design: What is measured in place of the study's own arms: the ``name`` of an entry point of
+            the group ``pgstudies.designs``, and what it is given; None: the study's own.
         states: Where runs leave each other prepared states (``directory``), and a digest of the
             code that makes them (``code``); None where they do not.
         replies: The directory for the replies; empty where nobody waits for them.
@@ -56,7 +57,7 @@ class Orders:
     fresh: bool = False
     profile: str | None = None
     block: int = 0
-    comparison: Mapping[str, Any] | None = None
+    design: Mapping[str, Any] | None = None
     states: Mapping[str, str] | None = None
     replies: str = ""
 
@@ -80,14 +81,14 @@ class Orders:
     @property
     def measures_only(self) -> bool:
         """Whether the notebook ends when it has measured: one block tells nothing by itself."""
-        return bool(self.block or self.comparison)
+        return bool(self.block or self.design)
 
     def environment(self) -> dict[str, str]:
         """The variables by which another process is given these orders."""
         more = {
             "profile": self.profile,
             "block": self.block,
-            "comparison": self.comparison,
+            "design": self.design,
             "states": self.states,
             "replies": self.replies,
         }
@@ -116,10 +117,10 @@ class Replies:
         return Path(file.read_text(encoding="utf-8")) if file.exists() else None
 
     @property
-    def fingerprint(self) -> str | None:
-        """What the records of this run have in common; None before it is known."""
-        file = self.directory / "fingerprint"
-        return file.read_text(encoding="utf-8") if file.exists() else None
+    def records(self) -> list[Path]:
+        """The earlier records that the run adds blocks to, oldest first, and its own."""
+        file = self.directory / "records.json"
+        return list(map(Path, json.loads(file.read_text("utf-8")))) if file.exists() else []
 
     @property
     def verdicts(self) -> pl.DataFrame | None:
@@ -133,9 +134,10 @@ class Replies:
         """Say which record the notebook rests on; where it only measures, it ends there."""
         (self.directory / "record").write_text(str(path), encoding="utf-8")
 
-    def tell_fingerprint(self, mark: str) -> None:
-        """Say what the records of this run have in common."""
-        (self.directory / "fingerprint").write_text(mark, encoding="utf-8")
+    def tell_records(self, paths: Sequence[Path]) -> None:
+        """Say, before the first block, which records the run will have added blocks to."""
+        text = json.dumps(list(map(str, paths)))
+        (self.directory / "records.json").write_text(text, encoding="utf-8")
 
     def tell_verdicts(self, verdicts: pl.DataFrame) -> None:
         """Hand over the verdicts on the study's claims."""

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from pgapps.compare.design import BASELINE, CANDIDATE, SIDES
 from pgapps.compare.guards import diagnosed
 from pgstudies.analysis.effects import paired_effects
 from pgstudies.analysis.verdicts import as_family
-from pgstudies.measuring.design import BASELINE, CANDIDATE, SIDES
 from tests.machines import MACHINES, in_turns
 
 if TYPE_CHECKING:

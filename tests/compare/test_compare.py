@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from pgapps.compare.design import Comparison, Side
 from pgapps.compare.guards import check
 from pgapps.compare.measured import (
     Measured,
@@ -29,7 +30,7 @@ from pgapps.compare.text import COLUMNS, as_text, noise, seconds
 from pgservers.errors import StudyError
 from pgservers.servers.settings import read_settings
 from pgstudies.analysis.intervals import MINIMUM_BLOCKS
-from pgstudies.measuring.design import Arm, Comparison, Side, planned
+from pgstudies.measuring.design import Arm, planned
 from pgstudies.orders import Orders
 from pgstudies.records.reading import SAMPLES_SCHEMA
 from pgstudies.records.writing import write_whole
@@ -831,7 +832,7 @@ def test_a_file_that_is_no_report_is_refused(tmp_path: Path) -> None:
 
 
 def compared(comparison: Comparison, arms: Sequence[Arm]) -> Design:
-    return planned("made_up", arms, 1, Orders(comparison=comparison.as_dict()))
+    return planned("made_up", arms, 1, Orders(design=comparison.as_orders()))
 
 
 def test_every_arm_of_the_own_server_runs_on_both_sides() -> None:
@@ -959,13 +960,13 @@ def test_a_block_that_two_records_have_counts_as_the_newer_has_it(
 ) -> None:
     monkeypatch.setenv("PGSTUDIES_RECORDS", str(tmp_path))
     whole = samples_of({"insert": logs(1.0), "warm up": logs(2.0)}).drop("study", "of", "side")
+    places = []
     for number, blocks in enumerate(([1, 2, 3], [3, 4])):
         place = tmp_path / "compare_made_up" / f"2026112{number}T000000Z-host-abcdef"
         samples = whole.filter(pl.col("block").is_in(blocks)).with_columns(
             value=pl.col("value") + number
         )
         about = info_of(
-            fingerprint="mark",
             status="complete",
             not_compared=["warm up"],
             started_at=f"2026-11-2{number}T00:00:00+00:00",
@@ -974,11 +975,12 @@ def test_a_block_that_two_records_have_counts_as_the_newer_has_it(
         empty = pl.DataFrame(schema=SAMPLES_SCHEMA)
         rows = pl.concat([empty, samples], how="diagonal_relaxed").cast(pl.Schema(SAMPLES_SCHEMA))
         write_whole(place, swept_info(socket.gethostname()) | about, rows)
-    measured = read_measured("made_up", "mark")
+        places.append(place)
+    measured = read_measured("made_up", places)
     assert measured.blocks == 4
     assert set(measured.samples["step"]) == {"insert"}  # and not what is not compared
     third = measured.samples.filter(
         pl.col("block") == 3, pl.col("side") == "baseline", pl.col("metric") == "duration_s"
     )
     assert third["value"].to_list() == [1.5]
-    assert read_measured("made_up", "mark", since="2026-11-21").blocks == 2
+    assert read_measured("made_up", places[1:]).blocks == 2

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pgapps.compare.counted import counted
+from pgapps.compare.design import Side
 from pgapps.compare.report import write_report
 from pgapps.compare.request import Request
 from pgapps.compare.text import COLUMNS, as_text
 from pgapps.counting.units import Unit
 from pgapps.counting.valgrind import reason_no_valgrind
 from pgservers.errors import CannotRun
-from pgstudies.measuring.design import Side
 from tests.compare.test_compare import COMPARISON, result, well
 from tests.servers_at_hand import skip_but_not_in_ci
 

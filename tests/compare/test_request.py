@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from pgapps.compare.design import Comparison, Side
 from pgapps.compare.report import request_in
 from pgapps.compare.request import (
     Request,
@@ -25,7 +26,6 @@ from pgservers.errors import StudyError
 from pgservers.programs.installations import optimisation, require_alike_builds
 from pgservers.servers.serve import serve
 from pgservers.servers.settings import read_settings, refused, require_wellformed
-from pgstudies.measuring.design import Comparison, Side
 
 if TYPE_CHECKING:
     from collections.abc import Callable

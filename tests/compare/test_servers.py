@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 from playwright.sync_api import expect
 
+from pgapps.compare.design import Side
 from pgapps.compare.plan import Fit
 from pgapps.compare.request import Request
 from pgapps.compare.result import Result, result_of
@@ -22,7 +23,6 @@ from pgapps.execution.run import run_study
 from pgservers import paths
 from pgservers.errors import StudyError
 from pgservers.servers.instance import place_for_states
-from pgstudies.measuring.design import Side
 from pgstudies.records.reading import list_records, read_record
 from tests.made_up import ROOMS
 

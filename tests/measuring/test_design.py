@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import pgstudies
 from pgservers.errors import StudyError
-from pgstudies.measuring.design import SIDES, Arm, Comparison, Side, planned, turn_order
+from pgstudies.measuring.design import Arm, planned, turn_order
 from pgstudies.orders import Orders
-from tests.made_up import info
 
 ARMS = st.lists(st.text(min_size=1), min_size=1, max_size=6, unique=True)
 PLAIN = [Arm("one"), Arm("two", state="other")]
@@ -84,56 +86,31 @@ def test_a_run_has_all_blocks_and_one_copy_of_the_first_arm_that_can_run() -> No
     assert units == [[PLAIN[1]]]
 
 
-def test_an_arm_without_its_server_is_left_out_and_a_comparison_ends() -> None:
-    errors: dict[str | None, StudyError] = {"18": StudyError("there is no 18")}
-    arms = [*PLAIN, Arm("new", server="18")]
-    assert planned("s", arms, 3, Orders()).served(errors).arms[-1].not_run == "there is no 18"
-    comparison = Comparison(Side("14"), Side("18"))
-    with pytest.raises(StudyError, match="there is no 18"):
-        planned("s", PLAIN, 3, Orders(comparison=comparison.as_dict())).served(errors)
-
-
-def test_an_arm_without_its_extension_is_left_out_on_all_sides() -> None:
-    own = planned("s", PLAIN, 3, Orders()).served({}, {"one": "no headers"})
-    assert [arm.not_run for arm in own.arms] == ["no headers", None, None]
-    assert own.needed == PLAIN[1]
-    orders = Orders(comparison=Comparison(Side("14"), Side("18")).as_dict())
-    both = planned("s", PLAIN, 3, orders).served({}, {"one, candidate": "no headers"})
-    left = [arm.name for arm in both.arms if arm.not_run == "no headers, on the candidate"]
-    assert left == ["one, baseline", "one, baseline (again)", "one, candidate"]
-    assert all(arm.not_run is None for arm in both.arms if arm.name not in left)
-
-
 def test_one_block_of_a_sweep_is_the_same_design_with_one_block() -> None:
     alone, whole = (planned("s", PLAIN, 3, Orders(block=block)) for block in (2, 0))
     assert alone.arms == whole.arms
     assert alone.blocks == (2,)
 
 
-def test_a_comparison_has_every_arm_on_both_sides_and_its_own_name() -> None:
-    comparison = Comparison(Side("14"), Side("18", {"jit": "on"}), arms=("one",), seconds=60.0)
-    orders = Orders(comparison=comparison.as_dict())
-    design = planned("s", PLAIN, 3, orders).served({})
-    names = ["one, baseline", "one, baseline (again)", "one, candidate"]
-    assert [arm.name for arm in design.arms] == names
-    assert [arm.server for arm in design.arms] == [None, None, "18"]
-    assert design.arms[2].settings == {"jit": "on"}
-    assert design.arms[1].copy_of == names[0]
-    assert [arm.own_programs for arm in design.arms] == [False, True, False]
-    assert (design.study, design.seconds) == ("compare_s", 60.0)
-    assert design.completed(info("s"))["comparison"] == comparison.as_dict()
-    assert design.units(design.arms) == ([], [list(design.arms)])
-    assert [design.describe(arm)["side"] for arm in design.arms] == list(SIDES)
-    assert design.fails_on(design.arms[2]) == "the candidate"
+def test_an_arm_without_its_server_or_extension_is_left_out() -> None:
+    errors: dict[str | None, StudyError] = {"18": StudyError("there is no 18")}
+    arms = [*PLAIN, Arm("new", server="18")]
+    assert planned("s", arms, 3, Orders()).served(errors).arms[-1].not_run == "there is no 18"
+    design = planned("s", PLAIN, 3, Orders()).served({}, {"one": "no headers"})
+    assert [arm.not_run for arm in design.arms] == ["no headers", None, None]
+    assert design.needed == PLAIN[1]
 
 
-def test_where_only_settings_differ_all_sides_run_from_the_same_programs() -> None:
-    comparison = Comparison(Side("18"), Side("18", {"jit": "on"}), arms=("one",))
-    design = planned("s", PLAIN, 3, Orders(comparison=comparison.as_dict()))
-    assert [arm.own_programs for arm in design.arms] == [False, False, False]
+def test_a_design_that_is_not_installed_is_one_sentence() -> None:
+    with pytest.raises(StudyError, match=r"^No design 'other' is installed"):
+        planned("s", PLAIN, 3, Orders(design={"name": "other"}))
 
 
-def test_a_comparison_of_unknown_arms_says_which_there_are() -> None:
-    comparison = Comparison(Side("14"), Side("18"), arms=("three",))
-    with pytest.raises(StudyError, match="no arm 'three' to compare; there is one, two"):
-        planned("s", PLAIN, 3, Orders(comparison=comparison.as_dict()))
+def test_measuring_and_orders_know_no_comparison() -> None:
+    """But for ``not_compared``, which is the study's own, and a key of every record."""
+    package = Path(pgstudies.__file__).parent
+    files = [package / "orders.py", *(package / "measuring").glob("*.py*")]
+    words = re.compile(r"(?i)(?<!not_)compar|baseline.*candidate")
+    found = [(f.name, line) for f in files for line in f.read_text().splitlines()
+             if words.search(line)]  # fmt: skip
+    assert found == []

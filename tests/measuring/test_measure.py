@@ -17,11 +17,12 @@ import psutil
 import psycopg
 import pytest
 
+from pgapps.compare.design import Comparison, Side
 from pgservers.errors import CannotRun, ServerError, SpaceError, StudyError
 from pgservers.paths import ROOT
 from pgservers.programs.installations import find_binaries
 from pgstudies.analysis.pairing import round_values
-from pgstudies.measuring.design import Arm, Comparison, Side, turn_order
+from pgstudies.measuring.design import Arm, turn_order
 from pgstudies.measuring.measure import measure
 from pgstudies.orders import Orders, Replies
 from pgstudies.records.reading import AMONG_OTHERS, UNDISTURBED, list_records, read_record
@@ -416,18 +417,23 @@ def test_a_record_is_not_continued_with_another_constant_which_is_told(
     assert "ROWS" in record.info["code"]
 
 
-def test_a_comparison_adds_no_blocks_of_another_procedure(
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_comparison_adds_no_blocks_of_another_procedure_and_says_to_which_records(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     side = Side("embedded")
-    comparison = Comparison(side, side, arms=("plain",), copies=False).as_dict()
-    for name, text in Orders(comparison=comparison).environment().items():
+    comparison = Comparison(side, side, arms=("plain",), copies=False).as_orders()
+    orders = Orders(design=comparison, replies=str(tmp_path))
+    for name, text in orders.environment().items():
         monkeypatch.setenv(name, text)
     first = run(blocks=1)
     more = run(blocks=2)
     assert [r.info["timeline"][-1]["block"] for r in (first, more)] == [1, 2]
+    assert Replies(tmp_path).records == [first.path, more.path]
+    assert run(blocks=2).path == more.path
+    assert Replies(tmp_path).records == [first.path, more.path]
     monkeypatch.setattr("tests.measuring.test_measure.ROWS", 10)
     other = run(blocks=3)
+    assert Replies(tmp_path).records == [other.path]
     assert {entry["block"] for entry in other.info["timeline"]} == {1, 2, 3}
     assert other.info["fingerprint"] != more.info["fingerprint"] == first.info["fingerprint"]
 

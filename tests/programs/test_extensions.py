@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pgapps.compare.design import Comparison, Side
 from pgapps.doctor.checks import Check, examine_extensions
 from pgservers.errors import CannotRun, StudyError
 from pgservers.paths import EXTENSIONS
@@ -21,7 +22,7 @@ from pgservers.programs.extensions import NAMES, build, create_extension, self_t
 from pgservers.programs.installations import copy_installation, find_binaries
 from pgservers.servers.serve import serve
 from pgservers.tools import installing
-from pgstudies.measuring.design import Arm, Comparison, Side
+from pgstudies.measuring.design import Arm
 from pgstudies.measuring.measure import measure
 from pgstudies.orders import Orders
 from tests.servers_at_hand import embedded
@@ -205,7 +206,7 @@ def test_an_arm_whose_server_lacks_the_headers_is_not_run(another: Path) -> None
 
 
 def compare(comparison: Comparison, monkeypatch: pytest.MonkeyPatch) -> None:
-    orders = Orders(comparison=comparison.as_dict()).environment()
+    orders = Orders(design=comparison.as_orders()).environment()
     monkeypatch.setenv("PGSTUDIES_ORDERS", orders["PGSTUDIES_ORDERS"])
 
 

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from pgapps.compare.counted import counted
+from pgapps.compare.design import Side
 from pgapps.compare.request import Request
 from pgapps.counting.counter import Counter
 from pgapps.counting.valgrind import reason_no_valgrind
@@ -24,7 +25,7 @@ from pgservers.programs.releases import releases
 from pgservers.servers.instance import GUEST
 from pgservers.servers.managed import ManagedServer
 from pgservers.servers.serve import serve
-from pgstudies.measuring.design import Arm, Side
+from pgstudies.measuring.design import Arm
 from pgstudies.measuring.trial import Trial
 from tests.servers_at_hand import BUILDER, LESSER, PASSWORD, dsn_of, skip_but_not_in_ci
 

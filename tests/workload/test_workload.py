@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 from pgapps.compare.counted import counted
+from pgapps.compare.design import Side
 from pgapps.compare.plan import Fit
 from pgapps.compare.request import Request
 from pgapps.compare.result import Result, result_of
@@ -19,7 +20,6 @@ from pgapps.workload.example import new_workload
 from pgapps.workload.scripts import read_workload
 from pgapps.workload.turns import round_125
 from pgservers.errors import StudyError
-from pgstudies.measuring.design import Side
 from tests.servers_at_hand import skip_but_not_in_ci
 
 if TYPE_CHECKING:

@@ -115,10 +115,10 @@ def _judged(
     asked: Sequence[str],
 ) -> int:
     """Count both sides, print the table and return the exit code."""
-    from pgstudies.measuring.design import Side
     from pgstudies.rooms import rooms
 
     from ..compare.counted import counted
+    from ..compare.design import Side
     from ..compare.request import Request
     from ..counting.units import units
     from .gate import as_markdown, touched_first, verdict

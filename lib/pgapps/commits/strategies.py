@@ -15,9 +15,9 @@ from pgservers.addresses import EMBEDDED
 from pgservers.errors import CannotRun, ServerError, SpaceError, StudyError
 from pgservers.servers.serve import serve
 from pgservers.terminal import rough_duration, say
-from pgstudies.measuring.design import Side
 from pgstudies.rooms import rooms
 
+from ..compare.design import Side
 from ..compare.measured import compared_effects
 from ..compare.plan import Fit
 from ..compare.request import Request, share_cores_alike

@@ -11,9 +11,9 @@ from pgstudies.analysis.diagnostics import CARRY_OVER, checks
 from pgstudies.analysis.families import flipped
 from pgstudies.analysis.intervals import hodges_lehmann
 from pgstudies.analysis.pairing import log_ratios
-from pgstudies.measuring.design import BASELINE, CANDIDATE
 from pgstudies.records.reading import built_with
 
+from .design import BASELINE, CANDIDATE
 from .measured import CPU, PLACE, TIME, rounds_of
 
 if TYPE_CHECKING:

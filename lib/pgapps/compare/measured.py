@@ -12,9 +12,10 @@ from pgstudies.analysis.effects import paired_effects
 from pgstudies.analysis.intervals import MINIMUM_BLOCKS, hodges_lehmann, signed_rank_interval
 from pgstudies.analysis.pairing import block_values, listed, round_values
 from pgstudies.analysis.verdicts import as_family
-from pgstudies.measuring.design import BASELINE, CANDIDATE, COMPARED, records_of
-from pgstudies.measuring.witness import WAIT
 from pgstudies.records.reading import read_record
+
+from .design import BASELINE, CANDIDATE
+from .observing import WAIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -79,13 +80,12 @@ class Measured:
         return self.samples["block"].n_unique()
 
 
-def read_measured(study: str, mark: str, since: str = "") -> Measured:
-    """The comparison of ``study`` whose records have this fingerprint; it may have no block yet.
+def read_measured(study: str, paths: Sequence[Path]) -> Measured:
+    """The comparison of ``study`` in these records, oldest first; it may have no block yet.
 
     A block that two records have counts as the newer one has it.  Steps that are not compared are
     left out.
     """
-    paths = records_of(f"{COMPARED}{study}", mark, since)
     records = [read_record(path) for path in paths]
     frames = [in_sides(record) for record in records]
     later: set[int] = set()

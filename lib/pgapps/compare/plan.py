@@ -18,9 +18,9 @@ from pgstudies.analysis.intervals import (
     smallest_detectable,
 )
 from pgstudies.analysis.pairing import log_ratios, round_values
-from pgstudies.measuring.design import BASELINE, COMPARED, Comparison
 from pgstudies.records.reading import infos_below, is_of_this_host, list_records, readable_records
 
+from .design import BASELINE, COMPARED, Comparison
 from .measured import CPU, TIME, is_compared, judging
 from .turns import copied_arms, repeats_in
 

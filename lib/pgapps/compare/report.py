@@ -18,10 +18,10 @@ from pgstudies.charts.effects import effect_chart
 from pgstudies.charts.markup import chart_markup
 from pgstudies.charts.series import block_chart
 from pgstudies.charts.tables import table_html
-from pgstudies.measuring.design import BASELINE, CANDIDATE, SIDES
 from pgstudies.records.writing import parquet_bytes
 from pgstudies.templates import environment
 
+from .design import BASELINE, CANDIDATE, SIDES
 from .measured import CPU, PLACE, TIME, blocks_of, clock_effects
 from .request import Request
 from .result import IS_DECIDED

@@ -23,10 +23,10 @@ from pgservers.servers.settings import (
     without_refused,
 )
 from pgstudies.checking import checked, showable
-from pgstudies.measuring.design import Comparison, Side
 from pgstudies.rooms import rooms
 
 from ..execution.plan import plan, studies
+from .design import Comparison, Side
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

@@ -283,7 +283,7 @@ def measured_blocks(
                     fresh=fresh,
                     server=request.baseline.server,
                     parameters=parameters | {"blocks": fitted.blocks},
-                    comparison=comparison.as_dict(),
+                    design=comparison.as_orders(),
                     states={"directory": states, "code": ""} if states else None,
                     replies=replies,
                     output=scratch / f"{study}.ipynb",
@@ -297,8 +297,8 @@ def measured_blocks(
                     raise
                 failed(study, error)
                 continue
-            mark = Replies(replies).fingerprint
-        if mark is not None:
-            yield read_measured(study, mark, since)
+            records = Replies(replies).records
+        if records:
+            yield read_measured(study, records)
         if interrupted:
             raise KeyboardInterrupt

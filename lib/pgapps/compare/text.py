@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from pgservers.terminal import printable
-from pgstudies.measuring.design import BASELINE, CANDIDATE
 from pgstudies.records.reading import built_with
 
+from .design import BASELINE, CANDIDATE
 from .guards import named, not_compared
 from .measured import CPU, PLACE
 from .result import IS_DECIDED, decisive_failures, exit_code, is_hidden

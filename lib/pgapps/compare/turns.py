@@ -18,9 +18,9 @@ import polars as pl
 
 from pgstudies.analysis.intervals import MINIMUM_BLOCKS
 from pgstudies.analysis.pairing import FEWEST_TURNS, log_ratios, round_values
-from pgstudies.measuring.design import COMPARED
 from pgstudies.rooms import rooms
 
+from .design import COMPARED
 from .measured import TIME, is_compared
 
 if TYPE_CHECKING:

@@ -22,11 +22,11 @@ from pgservers.programs.releases import minor_releases, reason_not_available, re
 from pgservers.terminal import printable
 from pgstudies.analysis.claims import origins
 from pgstudies.analysis.intervals import MINIMUM_BLOCKS
-from pgstudies.measuring.design import COMPARED
 from pgstudies.parameters import declared, spelled
 from pgstudies.records import reading as recorded
 from pgstudies.rooms import find_room
 
+from ..compare.design import COMPARED
 from ..execution.plan import plan, profiles_of
 from ..execution.plan import studies as names_of_studies
 

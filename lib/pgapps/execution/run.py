@@ -69,7 +69,7 @@ def run_study(
     fresh: bool = False,
     replay: str | Path | None = None,
     block: int = 0,
-    comparison: Mapping[str, Any] | None = None,
+    design: Mapping[str, Any] | None = None,
     states: Mapping[str, str] | None = None,
     replies: Path | None = None,
     output: Path | None = None,
@@ -81,7 +81,7 @@ def run_study(
     With ``fresh`` an unfinished record is not continued; with ``replay`` a record (or the newest
     complete one below a directory) is analysed instead of measuring, with its profile and its
     parameters in place of those not given.  With ``block`` or
-    ``comparison`` the notebook measures that and ends; ``states`` is that of ``Orders``.
+    ``design`` the notebook measures that and ends; ``states`` is that of ``Orders``.
     ``given`` are the user's orders, which say server, record and freshness where these do not.
     ``replies`` is an empty directory in which the notebook's replies can be found also when this
     ends by an exception.  Progress and warnings go to ``terminal``, by default stderr.  The
@@ -101,7 +101,7 @@ def run_study(
     chosen = plan(
         study, profile=profile, server=server, parameters=parameters, usual_server=given.server
     )
-    measures = bool(block or comparison)
+    measures = bool(block or design)
     target = output or paths.STUDIES / f"{study}.ipynb"
     target.parent.mkdir(parents=True, exist_ok=True)
     with _scratch(study, target.parent) as scratch:
@@ -112,7 +112,7 @@ def run_study(
             fresh=fresh or given.fresh,
             profile=profile,
             block=block,
-            comparison=comparison,
+            design=design,
             states=states,
             replies=str(replies or scratch),
         )

@@ -18,14 +18,12 @@ if TYPE_CHECKING:
     import psycopg
     from psycopg.rows import TupleRow
 
-    from pgstudies.records.info import ServerFacts
-
     from ..programs.installations import Binaries
     from .serve import Server
 
 
-def server_facts(server: Server) -> ServerFacts:
-    """What a record tells of a server that runs: version, build, settings, what it can do.
+def server_facts(server: Server) -> dict[str, Any]:
+    """What is told of a server that runs: version, build, settings, what it can do.
 
     ``elsewhere`` is whether it runs on another machine than we do, as far as its address tells.
     ``source`` is where a managed server's programs are from, ``stands_in`` why they are taken in

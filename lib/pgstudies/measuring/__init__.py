@@ -1,4 +1,4 @@
 """Measuring: the arms of a study in blocks, each trial timed and counted, into a record.
 
-Notebooks, compare and the command line may import it; it draws and judges nothing.
+Notebooks and what measures by them may import it; it draws and judges nothing.
 """

@@ -1,31 +1,26 @@
-"""Arms, and the design of a run: which arms, which blocks, when to stop.
-
-A study's own run and one block of a sweep are a ``Design``, a comparison of two servers is a
-``ComparisonDesign``; all are measured in one way.
-"""
+"""Arms, and the design of a run: which arms, which blocks, when to stop."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, Self
 
-import msgspec
 import polars as pl
 
 from pgservers.errors import StudyError
-from pgservers.paths import records_dir
 from pgservers.servers.settings import merged
 
-from ..checking import checked
-from ..records.reading import infos_below, is_of_this_host, read_info
+from .trial import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
+
+    from pgservers.servers.serve import Server
 
     from ..orders import Orders
-    from ..records.info import ArmFacts, Setup
+    from ..records.info import ArmFacts, Info, Setup
 
 
 @dataclass(frozen=True)
@@ -124,6 +119,8 @@ def _williams(count: int) -> list[list[list[int]]]:
 class Design:
     """What a run measures: a study's own arms, in all its blocks or in one block of a sweep.
 
+    Other designs derive from it: see ``planned``.
+
     Attributes:
         study: The name of its records' study.
         arms: Every arm.
@@ -132,7 +129,6 @@ class Design:
         seconds: No block but the first begins that would probably end later than this after the
             first began; 0 is no limit.
         fresh: Whether an unfinished record is left alone.
-        observed: Whether plans, results, waits and the servers' facts are kept as well.
 
     """
 
@@ -142,8 +138,6 @@ class Design:
     pin: bool = True
     seconds: float = 0.0
     fresh: bool = False
-
-    observed: ClassVar[bool] = False
 
     @property
     def needed(self) -> Arm | None:
@@ -185,13 +179,20 @@ class Design:
         always = [arm for arm in arms if arm is baseline or arm.copy_of == baseline.name]
         return always, [[arm] for arm in arms if arm not in always]
 
-    def fails_on(self, arm: Arm) -> str | None:  # noqa: ARG002  (a comparison asks for it)
+    def fails_on(self, arm: Arm) -> str | None:  # noqa: ARG002
         """Where a statement that fails is a reason to leave the arm out; None: it is an error."""
         return None
 
-    def missing(self, mark: str) -> tuple[int, ...]:  # noqa: ARG002  (a comparison asks for it)
-        """The blocks that no earlier record with this fingerprint holds."""
-        return self.blocks
+    def continues(self, info: Info) -> bool:
+        """Whether the run goes on from an earlier record that is alike: from an unfinished one."""
+        return info["status"] != "complete"
+
+    def trial(self, server: Server, arm: Arm, **where: Any) -> Trial:
+        """Where an arm is run in a block; ``where`` is passed to ``Trial``."""
+        return Trial(server, arm, own=self.own(arm), **where)
+
+    def note(self, info: Info, trials: Mapping[str, Trial]) -> None:
+        """Add to the record what else was found in a block, while its servers still run."""
 
     def describe(self, arm: Arm) -> ArmFacts:
         """What record.json has for an arm."""
@@ -212,216 +213,20 @@ class Design:
         return setup
 
 
-BASELINE, COPY, CANDIDATE = "baseline", "baseline (again)", "candidate"
-"""The sides of a comparison; records name them so."""
-
-
-SIDES = (BASELINE, COPY, CANDIDATE)
-
-
-COMPARED = "compare_"
-"""How the records of comparisons are named: before the study's name, so that no page takes them."""
-
-
-class Side(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One of the two: a server in the words of ``serve``, and settings that only it has."""
-
-    server: str
-    settings: dict[str, str] = {}
-
-    def __str__(self) -> str:
-        declared = ", ".join(f"{name} = {value}" for name, value in self.settings.items())
-        return f"{self.server} with {declared}" if declared else self.server
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """What is compared, in which arms of a study, and for how long.
-
-    Attributes:
-        baseline: The side that is divided by.
-        candidate: The other one.
-        arms: The names of the study's arms; empty for all that run on the study's own server.
-        copies: Whether a second copy of the baseline runs as well (A/A).
-        pin: Whether studies may keep client and server on one core.
-        seconds: No block but the first begins that would probably end later than this; 0 for no
-            limit.
-        since: Blocks measured before this time (UTC) do not count; empty for all.
-        fitted: Whether the arms are those for which there was time, not all that were asked for.
-
-    """
-
-    baseline: Side
-    candidate: Side
-    arms: tuple[str, ...] = ()
-    copies: bool = True
-    pin: bool = True
-    seconds: float = 0.0
-    since: str = ""
-    fitted: bool = False
-
-    def as_dict(self) -> dict[str, Any]:
-        """The comparison in the types of JSON."""
-        about: dict[str, Any] = msgspec.to_builtins(self)
-        return about
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Comparison:
-        """The comparison of which ``as_dict`` made this; raises StudyError for anything else."""
-        return checked(values, cls, "A comparison is invalid")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ComparisonDesign(Design):
-    """Every arm chosen on both sides, the baseline twice.
-
-    Attributes:
-        comparison: What is compared.
-        stands_for: By the name of an arm, the study's own arm and the side it is on.
-
-    """
-
-    comparison: Comparison
-    stands_for: Mapping[str, tuple[Arm, str]]
-
-    observed: ClassVar[bool] = True
-
-    @property
-    def needed(self) -> None:
-        """Any arm may be left out, on all sides."""
-        return
-
-    def in_force(
-        self,
-        settings: Mapping[str, str],
-        as_then: Mapping[str, str],  # noqa: ARG002  (a study's own run has them)
-    ) -> Mapping[str, str]:
-        """The study's settings alone: the two servers are compared as they are."""
-        return settings
-
-    def own(self, arm: Arm) -> Arm:
-        """The study's arm that this one stands for."""
-        return self.stands_for[arm.name][0]
-
-    def served(
-        self, errors: Mapping[str | None, StudyError], lacking: Mapping[str, str] = {}
-    ) -> Self:
-        """The same without arms that one side lacks something for; raises StudyError with none.
-
-        Without one of its servers there is nothing to compare.
-        """
-        for error in errors.values():
-            raise error
-        reasons: dict[str, str] = {}
-        for name, reason in lacking.items():
-            own, side = self.stands_for[name]
-            reasons.setdefault(own.name, f"{reason}, on the {side}")
-        arms = [
-            replace(arm, not_run=arm.not_run or reasons.get(self.own(arm).name))
-            for arm in self.arms
-        ]
-        if all(arm.not_run for arm in arms):
-            raise StudyError(f"No arm can be compared: {arms[0].not_run}.")
-        return replace(self, arms=tuple(arms))
-
-    def units(self, arms: Sequence[Arm]) -> tuple[list[Arm], list[list[Arm]]]:
-        """No arm that every group has; all sides of an arm stay together, and run or do not."""
-        names = dict.fromkeys(self.own(arm).name for arm in arms)
-        return [], [[arm for arm in arms if self.own(arm).name == name] for name in names]
-
-    def fails_on(self, arm: Arm) -> str:
-        """The side: what fails on one is not compared."""
-        return f"the {self.stands_for[arm.name][1]}"
-
-    def missing(self, mark: str) -> tuple[int, ...]:
-        """The blocks that come after those of earlier records."""
-        return self.blocks[_blocks_compared(self.study, mark, self.comparison.since) :]
-
-    def describe(self, arm: Arm) -> ArmFacts:
-        """What record.json has for an arm, with the study's arm (``of``) and the side."""
-        own, side = self.stands_for[arm.name]
-        return {**super().describe(arm), "of": own.name, "side": side}
-
-    def completed(self, setup: Setup) -> Setup:
-        """The same, with the comparison; the rest is added to it."""
-        about = self.comparison.as_dict()
-        return {**setup, "comparison": about, "facts": {}, "plans": {}, "rows": []}
-
-
 def planned(study: str, arms: Sequence[Arm], blocks: int, orders: Orders) -> Design:
-    """The design of a study's run by its orders.
+    """The design of a study's run by its orders, which may name another one than its own.
 
-    Raises StudyError for a comparison of arms that there are not, or that cannot run.
+    Such a one is an entry point of the group ``pgstudies.designs``: a function that is given the
+    study's own design, and the values in the orders.  Raises StudyError where there is none, or as
+    it does.
     """
     numbers = (orders.block,) if orders.block else tuple(range(1, blocks + 1))
-    if orders.comparison is None:
-        return Design(study=study, arms=tuple(arms), blocks=numbers, fresh=orders.fresh)
-    comparison = Comparison.from_dict(orders.comparison)
-    stands_for = _on_both_sides(comparison, arms)
-    return ComparisonDesign(
-        study=f"{COMPARED}{study}",
-        arms=tuple(_on_side(comparison, name, *what) for name, what in stands_for.items()),
-        blocks=numbers,
-        pin=comparison.pin,
-        seconds=comparison.seconds,
-        fresh=orders.fresh or bool(comparison.since),
-        comparison=comparison,
-        stands_for=stands_for,
-    )
-
-
-def _on_both_sides(comparison: Comparison, arms: Sequence[Arm]) -> dict[str, tuple[Arm, str]]:
-    """Every chosen arm of a study on every side, by the name that it has there."""
-    own = {arm.name: arm for arm in arms if arm.server is None}
-    unknown = [name for name in comparison.arms if name not in own]
-    if unknown:
-        raise StudyError(
-            f"The study has no arm {unknown[0]!r} to compare; there is {', '.join(own)}."
-        )
-    chosen = [own[name] for name in comparison.arms or own]
-    if all(arm.not_run for arm in chosen):
-        raise StudyError(f"No arm can be compared: {chosen[0].not_run}.")
-    sides = [name for name in SIDES if comparison.copies or name != COPY]
-    return {f"{arm.name}, {side}": (arm, side) for arm in chosen for side in sides}
-
-
-def _on_side(comparison: Comparison, name: str, arm: Arm, side: str) -> Arm:
-    settings, server = comparison.baseline.settings, None
-    # Where only settings differ, both are the same server's.
-    are_two = comparison.candidate.server != comparison.baseline.server
-    if side == CANDIDATE:
-        settings = comparison.candidate.settings
-        server = comparison.candidate.server if are_two else None
-    return replace(
-        arm,
-        name=name,
-        server=server,
-        settings=merged(arm.settings, settings),
-        copy_of=f"{arm.name}, {BASELINE}" if side == COPY else None,
-        # Else the baseline would find its code in the caches, from its copy's turns, and the
-        # candidate would not: 4 to 6 % for a statement of a millisecond.
-        own_programs=are_two and side == COPY,
-    )
-
-
-def records_of(study: str, mark: str, since: str = "") -> list[Path]:
-    """The records of one comparison, oldest first; ``study`` is its name in the records.
-
-    ``mark`` is their fingerprint, or the part of it that tells the conditions without the code.
-    ``since`` leaves out those begun before.  Those of another host are left out.
-    """
-    found = infos_below(records_dir(), study)
-    return [
-        directory
-        for directory, info in found
-        if info.get("fingerprint", "").startswith(mark)
-        and str(info["started_at"]) >= since
-        and is_of_this_host(info)
-    ]
-
-
-def _blocks_compared(study: str, mark: str, since: str) -> int:
-    """How many blocks the complete records of a comparison have; the next begins after them."""
-    infos = [read_info(directory) for directory in records_of(study, mark, since)]
-    done = [entry["block"] for i in infos if i["status"] == "complete" for entry in i["timeline"]]
-    return max(done, default=0)
+    own = Design(study=study, arms=tuple(arms), blocks=numbers, fresh=orders.fresh)
+    if orders.design is None:
+        return own
+    values = dict(orders.design)
+    name = values.pop("name")
+    for entry in entry_points(group="pgstudies.designs", name=name):
+        design: Design = entry.load()(own, **values)
+        return design
+    raise StudyError(f"No design {name!r} is installed: install pgstudies again.")

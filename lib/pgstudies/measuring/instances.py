@@ -1,7 +1,7 @@
 """The servers of a run: an instance for every arm, all up at once as far as there is room.
 
-In a sweep the states that were prepared for one block are handed on to the next of that host, and
-in a comparison those of its first look at a study to what follows.
+Where orders name a directory for it, the states that were prepared for one run are handed on to the
+next one of that host.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ class Instances:
         if managed and disk > (room := self._room(managed[0][1])):
             raise SpaceError(
                 f"{run_dir()} needs {size_text(disk)} for copies of the prepared state, one for "
-                f"each of the {len(managed)} servers that are compared at once, and has "
+                f"each of the {len(managed)} servers that are up at once, and has "
                 f"{size_text(room)} free: free some space, make the study smaller, or set "
                 f"PGSTUDIES_RUN_DIR to a directory on another disk."
             )

@@ -16,10 +16,10 @@ from pgservers.files import sweep_temporary
 from pgservers.host.exclusive import only_one_here
 from pgservers.host.facts import allowed_cores, git_revision, host_facts, packages
 from pgservers.host.gate import gate
-from pgservers.paths import run_dir
+from pgservers.paths import records_dir, run_dir
 from pgservers.programs.releases import find_release
 from pgservers.programs.releases import reason_not_available as reason_no_release
-from pgservers.servers.facts import identity, server_facts
+from pgservers.servers.facts import identity
 from pgservers.servers.leftovers import sweep
 from pgservers.servers.serve import serve
 from pgservers.terminal import notice
@@ -27,13 +27,19 @@ from pgservers.terminal import notice
 from ..analysis.claims import claim_marks, rules
 from ..orders import Orders
 from ..records.reached import FREE, Reached
-from ..records.reading import alike_before, find_record, read_info, read_record
+from ..records.reading import (
+    alike_before,
+    find_record,
+    infos_below,
+    is_of_this_host,
+    read_record,
+)
 from ..records.writing import RecordWriter, fingerprint
 from ..rooms import rooms
-from .design import COMPARED, planned, records_of
+from .design import planned
 from .instances import Instances, Kept, lacking, roots_of
 from .requirements import unmet_requirements
-from .run import Run
+from .run import Run, facts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -43,7 +49,7 @@ if TYPE_CHECKING:
     from pgservers.servers.serve import Server
 
     from ..orders import Replies
-    from ..records.info import Setup
+    from ..records.info import Info, Setup
     from ..records.reading import Record
     from ..rooms import Room
     from .design import Arm, Design
@@ -87,16 +93,16 @@ def measure(
     then take turns in random order.  A procedure that is a generator ends a turn with each
     ``yield``; one that is not is a single turn.  Of ``parameters``, all of which go into the
     record, ``server``, ``blocks`` and ``seed`` are used here.  ``settings`` hold for every arm; in
-    a plain run so do those of ``as_then``, with which today's servers work as the post's did, but
-    not where two servers are compared.  With ``pin``, client and managed servers share one core.
-    ``limits`` says what ``limited`` is to limit them by.  ``not_compared`` are the steps, or
-    "step, case", that a comparison of two servers leaves out, as those that only warm up what
-    follows.  An ``unprivileged`` study prepares and measures by a role that can do no harm beyond
-    its own database, for what it runs may come from others.
+    a plain run so do those of ``as_then``, with which today's servers work as the post's did.  With
+    ``pin``, client and managed servers share one core.  ``limits`` says what ``limited`` is to
+    limit them by.  ``not_compared`` are the steps, or "step, case", that say nothing of a server
+    themselves, as those that only warm up what follows.  An ``unprivileged`` study prepares and
+    measures by a role that can do no harm beyond its own database, for what it runs may come from
+    others.
 
-    What to do instead of a plain run (analyse a record, measure one block, compare two servers) is
-    in the environment: see ``orders``.  While another measurement runs on this host, it is waited
-    for.
+    What to do instead of a plain run (analyse a record, measure one block, measure by another
+    design) is in the environment: see ``orders``.  While another measurement runs on this host, it
+    is waited for.
 
     Raises ServerError, SpaceError, or StudyError when the baseline cannot run, and Interrupted; an
     arm that cannot run is left out, with its reason in the record.
@@ -119,7 +125,7 @@ def measure(
         stack.enter_context(own)
         roots, errors = roots_of(design.arms, own, start, stack)
         design = design.served(errors, lacking(design.arms, roots))
-        room = _room_of(design)
+        room = rooms().get(study)
         same = _same(
             design,
             roots,
@@ -133,11 +139,12 @@ def measure(
         stack.callback(code.settle)
         alike = fingerprint(same)
         mark = f"{alike}-{fingerprint(code.digests)}"
-        if replies is not None:
-            replies.tell_fingerprint(mark)
-        blocks = design.missing(mark)
+        earlier = _earlier(design, mark)
+        blocks = design.blocks[_last_block(earlier.values()) :]
         if not blocks:
-            return _told(read_record(records_of(design.study, mark)[-1]), replies)
+            if replies is not None:
+                replies.tell_records([*earlier])
+            return _told(read_record([*earlier][-1]), replies)
         writer = None if design.fresh else RecordWriter.resume(design.study, mark)
         if writer is None:
             if not design.fresh:
@@ -156,12 +163,12 @@ def measure(
                 "gate": [],
                 "limits": limits,
                 "pinned_to_core": core if _can_pin(roots.values()) else None,
-                "server": server_facts(own),
+                "server": facts_of(own),
                 "unmet": unmet_requirements(room.name, own, settings) if room else {},
                 "claims": claim_marks(room.name) if room else {},
                 "rules": rules(room.name) if room else [],
                 "study_mark": room.mark if room else None,
-                "servers": {s: server_facts(server) for s, server in roots.items() if s},
+                "servers": {s: facts_of(server) for s, server in roots.items() if s},
                 "host": host_facts(run_dir()),
                 "packages": packages(),
                 "git": git_revision(),
@@ -172,6 +179,8 @@ def measure(
             notice(
                 f"Continuing {writer.path}: {len(writer.finished_blocks)} of its blocks are done."
             )
+        if replies is not None:
+            replies.tell_records([*dict.fromkeys([*earlier, writer.path])])
         kept = None
         if orders.states is not None:
             of_states = fingerprint(_alike_when_prepared(same, code, room))
@@ -228,19 +237,35 @@ def _same(
     }
 
 
+def _earlier(design: Design, mark: str) -> dict[Path, Info]:
+    """The records of this host, oldest first, that a run goes on from.
+
+    ``mark`` is their fingerprint, or the part of it that tells the conditions without the code.
+    """
+    return {
+        path: info
+        for path, info in infos_below(records_dir(), design.study)
+        if info.get("fingerprint", "").startswith(mark)
+        and is_of_this_host(info)
+        and design.continues(info)
+    }
+
+
+def _last_block(infos: Iterable[Info]) -> int:
+    """The last block of complete records; the next run begins after it."""
+    done = (e["block"] for i in infos if i["status"] == "complete" for e in i["timeline"])
+    return max(done, default=0)
+
+
 def _tell_of_other_code(design: Design, alike: str, mark: str, code: Mapping[str, str]) -> None:
     """Say what changed since the record that this run would else have gone on with."""
-    for path in reversed(records_of(design.study, alike)):
-        info = read_info(path)
-        if info["status"] == "complete" and not design.observed:
-            continue
+    for path, info in [*_earlier(design, alike).items()][-1:]:
         before = info.get("code", {})
         differ = sorted(name for name in {*before, *code} if before.get(name) != code.get(name))
         if info.get("fingerprint") != mark and differ:
             names = ", ".join(f"`{name}`" for name in differ[:_MOST_NAMED])
             more = f" and {len(differ) - _MOST_NAMED} more" if len(differ) > _MOST_NAMED else ""
             notice(f"Not continuing {path}, whose code differs: {names}{more}.")
-        return
 
 
 def _alike_when_prepared(
@@ -253,10 +278,6 @@ def _alike_when_prepared(
     repeats = room.about.get("repeats", {}) if room else {}
     parameters = {name: value for name, value in same["parameters"].items() if name not in repeats}
     return {**same, "arms": [], "parameters": parameters, "code": code.digests}
-
-
-def _room_of(design: Design) -> Room | None:
-    return rooms().get(design.study.removeprefix(COMPARED))
 
 
 def _can_pin(servers: Iterable[Server]) -> bool:

@@ -164,8 +164,7 @@ def pgbench(
     for name, duration_s in statement_times(said, script):
         if name in statements:
             trial.record(step, "duration_s", duration_s, "s", iteration=iteration, case=name)
-    if trial.witness is not None:
-        trial.witness.keep_plan_of_script(trial.connection, step, case, script, variables)
+    trial.ran(step, case, script, variables)
     return log
 
 
@@ -191,23 +190,6 @@ def _name(number: int, text: str) -> str:
     words = " ".join(text.partition(";")[0].split())
     short = words if len(words) <= _LONGEST_NAME else f"{words[:_LONGEST_NAME].rstrip()}…"
     return f"{number}: {short}"
-
-
-def look(
-    trial: Trial, step: str, script: str, *, seed: int, variables: Mapping[str, int] = {}
-) -> None:
-    """In a comparison, run one transaction of ``script``, and keep what its statements do.
-
-    pgbench itself tells the statements that it sends, with the values of their variables.  Kept are
-    their plans, and the results of those that only read, as ``Trial.timed`` keeps them; where there
-    are several, their names in ``statement_times`` are the cases.  Results are read afterwards, in
-    a session of ours.  Raises StudyError when pgbench does not take the script.
-    """
-    if trial.witness is None:
-        return
-    sent = statements_sent(trial, script, seed=seed, variables=variables)
-    for case, result in trial.witness.keep_statements(trial.connection, step, sent).items():
-        trial.record(step, "result", result, "digest", case=case)
 
 
 def statements_sent(

@@ -7,26 +7,26 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import psycopg
 
 from pgservers.errors import CannotRun, ServerError, StudyError
 from pgservers.host.exclusive import on_core
-from pgservers.servers.facts import examined, server_facts
+from pgservers.servers.facts import server_facts
 from pgservers.terminal import Progress
 
 from ..records.reading import AMONG_OTHERS
-from .design import BASELINE, CANDIDATE, SIDES, turn_order
+from .design import turn_order
 from .trial import Trial
-from .witness import Witness, different_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from pgservers.host.gate import Finding
+    from pgservers.servers.serve import Server
 
-    from ..records.info import LeftOut
+    from ..records.info import LeftOut, ServerFacts
     from ..records.writing import RecordWriter
     from .design import Arm, Design
     from .instances import Instances
@@ -69,7 +69,6 @@ class Run:
         self.procedure = procedure
         self.seed = seed
         self.core = core
-        self.witnesses = {arm.name: Witness() for arm in design.arms if design.observed}
 
     def carry_out(self, blocks: Sequence[int], findings: Sequence[Finding]) -> None:
         """Prepare the states, then run those of ``blocks`` that are missing.
@@ -121,12 +120,10 @@ class Run:
             except CannotRun as reason:
                 self._cannot_run(arm, reason)
             else:
-                facts = server_facts(server)
+                facts = facts_of(server)
                 (info["server"] if arm.server is None else info["servers"][arm.server]).update(
                     facts
                 )
-                if self.design.observed:
-                    info["facts"][arm.name] = examined(server)
             self.instances.stop([arm])
         self.writer.write_block(f"0-{session}", rows)
         groups = self.instances.groups(self.design.units(self._able()))
@@ -173,32 +170,27 @@ class Run:
         with ExitStack() as stack:
             stack.callback(lambda: self.instances.stop(arms))
             self.instances.make_room(arms)
-            for name in turn_order([arm.name for arm in arms], self.seed, block, 0):
-                arm = self.arms[name]
-                self.progress.show(f"block {block}, {name}: restoring")
-                try:
-                    with self._pinned(arm), self._explained(arm, f"in block {block}"):
-                        self._restore(arm, [], session=0)
-                        trials[name] = stack.enter_context(self._trial(arm, block, group))
-                except CannotRun as reason:
-                    self._cannot_run(arm, reason)
-            self._take_turns(trials, block, began)
+            with ExitStack() as sessions:
+                for name in turn_order([arm.name for arm in arms], self.seed, block, 0):
+                    arm = self.arms[name]
+                    self.progress.show(f"block {block}, {name}: restoring")
+                    try:
+                        with self._pinned(arm), self._explained(arm, f"in block {block}"):
+                            self._restore(arm, [], session=0)
+                            trial = self._trial(arm, block, group)
+                            trials[name] = sessions.enter_context(trial)
+                    except CannotRun as reason:
+                        self._cannot_run(arm, reason)
+                self._take_turns(trials, block, began)
+            self.design.note(self.writer.info, trials)
         for name, trial in trials.items():
-            self._note(self.arms[name], trial)
-        self._note_rows()
+            self._note_left_out(name, trial)
         return [row for name, trial in trials.items() if name not in self.not_run
                 for row in trial.rows]  # fmt: skip
 
     def _trial(self, arm: Arm, block: int, group: int) -> Trial:
-        return Trial(
-            self.instances[arm.name],
-            arm,
-            block=block,
-            group=group,
-            own=self.design.own(arm),
-            show=self.progress.show,
-            witness=self.witnesses.get(arm.name),
-        )
+        server = self.instances[arm.name]
+        return self.design.trial(server, arm, block=block, group=group, show=self.progress.show)
 
     def _take_turns(self, trials: dict[str, Trial], block: int, began_at: str) -> None:
         """Round by round, every arm does one turn, in random order."""
@@ -263,33 +255,12 @@ class Run:
                 raise
             raise CannotRun(f"it fails on {where}: {_first_line(error)}") from error
 
-    def _note(self, arm: Arm, trial: Trial) -> None:
-        """Keep what a trial has beside its samples."""
-        info = self.writer.info
-        if arm.name in self.witnesses:
-            info["plans"][arm.name] = self.witnesses[arm.name].plans
+    def _note_left_out(self, name: str, trial: Trial) -> None:
+        left_out = self.writer.info["left_out"]
         for step, case, why in trial.left_out:
-            entry: LeftOut = {"arm": arm.name, "step": step, "case": case, "reason": why}
-            if entry not in info["left_out"]:
-                info["left_out"].append(entry)
-
-    def _note_rows(self) -> None:
-        """Keep, once for each statement, rows that only one side's result has."""
-        if not self.witnesses:
-            return
-        info = self.writer.info
-        noted = info.setdefault("rows", [])
-        names = {(a["of"], a["side"]): a["name"] for a in info["arms"] if "side" in a}
-        for of in dict.fromkeys(of for of, _ in names):
-            sides = [self.witnesses[names[of, s]].rows for s in SIDES if (of, s) in names]
-            baseline, *again, candidate = sides
-            for step in baseline.keys() & candidate.keys():
-                known = any((entry["of"], entry["step"]) == (of, step) for entry in noted)
-                random = any(copy.get(step) != baseline[step] for copy in again)
-                found = different_rows(baseline[step], candidate[step])
-                if found and not known and not random:
-                    rows = [((BASELINE, CANDIDATE)[side], row) for side, row in found]
-                    noted.append({"of": of, "step": step, "rows": rows})
+            entry: LeftOut = {"arm": name, "step": step, "case": case, "reason": why}
+            if entry not in left_out:
+                left_out.append(entry)
 
     def _cannot_run(self, arm: Arm, reason: CannotRun) -> None:
         _, units = self.design.units(self.design.arms)
@@ -298,7 +269,7 @@ class Run:
         if arm is self.design.needed:
             raise StudyError(f"The baseline, {arm.name}, cannot run here: {reason}") from reason
         if len(self.not_run) == len(self.arms):
-            raise StudyError(f"No arm can be compared: {reason}.") from reason
+            raise StudyError(f"No arm can run here: {reason}.") from reason
         self.progress.note(f"{arm.name}: not run: {reason}")
         for entry in self.writer.info["arms"]:
             if entry["name"] in self.not_run:
@@ -318,3 +289,8 @@ def _boot_id() -> str | None:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return None
+
+
+def facts_of(server: Server) -> ServerFacts:
+    """What a record tells of a server."""
+    return cast("ServerFacts", server_facts(server))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import psycopg
 from psycopg import pq
@@ -18,12 +18,12 @@ from pgservers.servers.managed import ManagedServer
 from ..records.reading import AMONG_OTHERS, UNDISTURBED
 from .cold import can_evict, drop_from_page_cache, evict, reason_not_cold
 from .counters import UNITS, Counts, StatementCounters, cpu_seconds, device_bytes
-from .witness import WAIT, digest, waits_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Self
 
+    from psycopg import sql
     from psycopg.abc import Params
     from psycopg.pq.abc import PGresult
     from psycopg.rows import TupleRow
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from pgservers.servers.serve import Server
 
     from .design import Arm
-    from .witness import Query, Waits, Witness
+
+    Query = str | bytes | sql.SQL | sql.Composed
 
 
 @dataclass
@@ -54,8 +55,12 @@ class Trial:
         part: The part of the turn that is under way; see ``parts``.
         rows: The samples so far, in the order of ``SAMPLES_SCHEMA``.
         left_out: What could not be run, as (step, case, reason).
+        for_claims: Whether the study's claims are judged by it; else what only they need may be
+            left out.
 
     """
+
+    for_claims: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -66,7 +71,6 @@ class Trial:
         group: int = 1,
         own: Arm | None = None,
         show: Callable[[str], None] = lambda _: None,
-        witness: Witness | None = None,
     ) -> None:
         self.server = server
         self.arm = own or arm
@@ -80,11 +84,10 @@ class Trial:
         self._sees_processes = server.capabilities.has("processes")
         self.left_out: list[tuple[str, str, str]] = []
         self._show = show
-        self.witness = witness
-        self._waits: Waits | None = None
-        self._open()
+        self.open_sessions()
 
-    def _open(self) -> None:
+    def open_sessions(self) -> None:
+        """Open the sessions of this trial, when it begins and after a restart of its server."""
         self.connection: psycopg.Connection[TupleRow] = self.server.connect()
         self._prepared: dict[str, bytes] = {}
         # A second session reads the counters, so that reading them is not counted as the arm's.
@@ -98,13 +101,9 @@ class Trial:
         if self._sees_processes:
             with suppress(CannotRun):
                 self._instructions = InstructionCounter(self._backend)
-        if self.witness is not None:
-            self._waits = waits_of(self.server)
 
-    def _close(self) -> None:
-        if self._waits is not None:
-            self._waits.close()
-            self._waits = None
+    def close_sessions(self) -> None:
+        """Close them, before a restart and at the end."""
         if self._instructions is not None:
             self._instructions.close()
             self._instructions = None
@@ -115,12 +114,7 @@ class Trial:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._close()
-
-    @property
-    def is_compared(self) -> bool:
-        """Whether two servers are compared: what is not compared need not be run then."""
-        return self.witness is not None
+        self.close_sessions()
 
     def show(self, what: str) -> None:
         """Say in the progress bar what is being done."""
@@ -168,10 +162,6 @@ class Trial:
             start = time.perf_counter_ns()
             cursor = execute(query, params)
             took.duration_s = (time.perf_counter_ns() - start) / 1e9
-        if self.witness is not None:
-            found = digest(cursor)
-            self.record(step, "result", found, "digest", iteration=iteration, case=case)
-            self.witness.keep_plan(self.connection, step, case, query, params)
         return cursor
 
     def repeated(
@@ -208,8 +198,6 @@ class Trial:
                 if result.status != pq.ExecStatus.TUPLES_OK:
                     _check(result)
             took.duration_s = (time.perf_counter_ns() - start) / 1e9
-        if self.witness is not None:
-            self.witness.keep_plan_of_prepared(self.connection, step, case, query, parameters[-1])
 
     def _name_of(self, query: str) -> bytes:
         """The name under which a query is prepared on this connection."""
@@ -252,8 +240,6 @@ class Trial:
                 if between is not None:
                     between()
             took.duration_s = duration_ns / 1e9
-        if self.witness is not None:
-            self.witness.keep_plan(self.connection, step, case, statements[0])
 
     @contextmanager
     def measuring(
@@ -277,8 +263,7 @@ class Trial:
         self.show(f"{times} {iteration or ''}")
         before, at = self.counts(everything=counters, sessions=sessions), datetime.now(UTC)
         took = Took()
-        with self._waits or nullcontext():
-            yield took
+        yield took
         measured = {"duration_s": took.duration_s}
         measured |= (took.counts or self.counts(everything=counters)).since(before)
         if other_sessions:
@@ -307,9 +292,6 @@ class Trial:
         """Keep several metrics of one measurement, each with its usual unit."""
         for metric, value in measured.items():
             self.record(step, metric, value, UNITS[metric], **where)
-        if self._waits is not None and "duration_s" in measured:
-            for event, seconds in self._waits.take(measured["duration_s"]).items():
-                self.record(step, f"{WAIT}{event}", seconds, "s", **where)
 
     def observe(self, query: Query, params: Params | None = None) -> list[TupleRow]:
         """The rows of a statement on the session that reads the counters, which counts it not."""
@@ -322,7 +304,6 @@ class Trial:
         Without ``everything`` only what its own backend did; with the process numbers of
         ``sessions`` their CPU time in place of its own, and what they read besides.
         """
-        self._begin_waits()
         shared = self._counters.read() if everything else Counts()
         if not self._sees_processes:
             return shared
@@ -343,9 +324,14 @@ class Trial:
             return float(disk.bytes_read)
         return device_bytes([*self._processes, *sessions])
 
-    def _begin_waits(self) -> None:
-        if self._waits is not None:
-            self._waits.turn()
+    def look(self, step: str, script: str, *, seed: int, variables: Mapping[str, int] = {}) -> None:
+        """Run one transaction of a pgbench script where its statements are of interest: not here.
+
+        Raises StudyError when pgbench does not take the script.
+        """
+
+    def ran(self, step: str, case: str, script: str, variables: Mapping[str, int]) -> None:
+        """Be told by ``pgbench`` which script it has run."""
 
     def checkpoint(self) -> None:
         """CHECKPOINT now, so that none falls into a measured statement; noted where forbidden."""
@@ -362,9 +348,9 @@ class Trial:
         """
         require(self.server.capabilities.reason("restart"))
         assert isinstance(self.server, ManagedServer)
-        self._close()
+        self.close_sessions()
         self.server.disable_checksums()
-        self._open()
+        self.open_sessions()
 
     def make_cold(
         self, *tables: str, step: str, case: str = "cold", page_cache: bool = True
@@ -384,9 +370,9 @@ class Trial:
         if can_evict(self.server):
             evict(self._observer, names)
         else:
-            self._close()
+            self.close_sessions()
             self.server.restart(self._arm.settings)
-            self._open()
+            self.open_sessions()
         if page_cache:
             drop_from_page_cache(self._observer, names, self.server.data_directory)
         return True

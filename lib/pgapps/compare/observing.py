@@ -1,4 +1,4 @@
-"""What is seen beside the times: results, plans and waits."""
+"""What a comparison sees beside the times: results, plans and waits."""
 
 from __future__ import annotations
 
@@ -8,22 +8,29 @@ import re
 import threading
 import time
 from collections import Counter
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
 
+from pgstudies.measuring.pgbench import statements_sent
+from pgstudies.measuring.trial import Trial
+
 if TYPE_CHECKING:
-    Query = str | bytes | sql.SQL | sql.Composed
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Self
 
     from psycopg.abc import Params
     from psycopg.rows import TupleRow
 
     from pgservers.servers.serve import Server
+    from pgstudies.measuring.counters import Counts
+    from pgstudies.measuring.design import Arm
+    from pgstudies.measuring.trial import Took
+
+    Query = str | bytes | sql.SQL | sql.Composed
 
 
 _EXPLAINABLE = re.compile(
@@ -50,7 +57,7 @@ MOST_SHOWN = 10
 """Rows of a result that are shown where two servers answer differently."""
 
 
-class Witness:
+class PlansAndResults:
     """The plans of an arm's statements, by step and case; the first of each is kept.
 
     ``plans`` maps a step and case to the text of EXPLAIN (COSTS OFF), ``rows`` those of scripts to
@@ -292,3 +299,81 @@ def waits_of(server: Server) -> Waits | None:
     if not server.capabilities.has("processes") or server.version < FIRST_VERSION:
         return None
     return Waits(server.connect())
+
+
+class ObservedTrial(Trial):
+    """A trial that also records results and waits, and keeps plans and rows in ``seen``."""
+
+    for_claims = False
+
+    def __init__(self, server: Server, arm: Arm, *, seen: PlansAndResults, **where: Any) -> None:
+        self._seen = seen
+        super().__init__(server, arm, **where)
+
+    def open_sessions(self) -> None:
+        """Open a session more, which samples waits."""
+        super().open_sessions()
+        self._waits = waits_of(self.server)
+
+    def close_sessions(self) -> None:
+        """Close it, and the others."""
+        if self._waits is not None:
+            self._waits.close()
+        super().close_sessions()
+
+    def timed(
+        self, step: str, query: Query, params: Params | None = None, **where: Any
+    ) -> psycopg.Cursor[TupleRow]:
+        """Run a statement as ``Trial`` does; its result and its plan are kept."""
+        cursor = super().timed(step, query, params, **where)
+        self.record(step, "result", digest(cursor), "digest", **where)
+        self._seen.keep_plan(self.connection, step, where.get("case", ""), query, params)
+        return cursor
+
+    def prepared(
+        self, step: str, query: str, parameters: Sequence[Sequence[object]], **where: Any
+    ) -> None:
+        """Run a statement as ``Trial`` does; its plan is kept."""
+        super().prepared(step, query, parameters, **where)
+        case, last = where.get("case", ""), parameters[-1]
+        self._seen.keep_plan_of_prepared(self.connection, step, case, query, last)
+
+    def each(self, step: str, statements: Sequence[str], **how: Any) -> None:
+        """Run statements as ``Trial`` does; the plan of the first is kept."""
+        super().each(step, statements, **how)
+        self._seen.keep_plan(self.connection, step, how.get("case", ""), statements[0])
+
+    @contextmanager
+    def measuring(self, step: str, **how: Any) -> Iterator[Took]:
+        """Measure as ``Trial`` does, and sample waits meanwhile."""
+        with super().measuring(step, **how) as took, self._waits or nullcontext():
+            yield took
+
+    def counts(self, **how: Any) -> Counts:
+        """Give the totals as ``Trial`` does, and begin to sample anew."""
+        if self._waits is not None:
+            self._waits.turn()
+        return super().counts(**how)
+
+    def keep(self, step: str, measured: Mapping[str, float], **where: Any) -> None:
+        """Keep metrics as ``Trial`` does, and what was waited for."""
+        super().keep(step, measured, **where)
+        if self._waits is not None and "duration_s" in measured:
+            for event, seconds in self._waits.take(measured["duration_s"]).items():
+                self.record(step, f"{WAIT}{event}", seconds, "s", **where)
+
+    def look(self, step: str, script: str, *, seed: int, variables: Mapping[str, int] = {}) -> None:
+        """Run one transaction of a pgbench script, and keep what its statements do.
+
+        pgbench itself tells the statements that it sends, with the values of their variables.  Kept
+        are their plans, and the results of those that only read; where there are several, their
+        names in ``statement_times`` are the cases.  Results are read afterwards, in a session of
+        ours.
+        """
+        sent = statements_sent(self, script, seed=seed, variables=variables)
+        for case, result in self._seen.keep_statements(self.connection, step, sent).items():
+            self.record(step, "result", result, "digest", case=case)
+
+    def ran(self, step: str, case: str, script: str, variables: Mapping[str, int]) -> None:
+        """Keep the plan of the script."""
+        self._seen.keep_plan_of_script(self.connection, step, case, script, variables)

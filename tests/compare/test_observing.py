@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pgservers.servers.facts import examined, identity
-from pgstudies.measuring.design import Arm
-from pgstudies.measuring.trial import Trial
-from pgstudies.measuring.witness import (
+from pgapps.compare.observing import (
     MOST_SHOWN,
     WAIT,
+    ObservedTrial,
+    PlansAndResults,
     Waits,
-    Witness,
     different_rows,
     digest,
     waits_of,
 )
+from pgservers.servers.facts import examined, identity
+from pgstudies.measuring.design import Arm
+from pgstudies.measuring.trial import Trial
 from tests.made_up import rows_of
 
 if TYPE_CHECKING:
@@ -29,16 +30,16 @@ if TYPE_CHECKING:
 
 
 def test_a_statement_that_sleeps_waits_for_its_sleep(managed: ManagedServer) -> None:
-    witness = Witness()
-    with Trial(managed, Arm("plain"), block=1, witness=witness) as trial:
+    seen = PlansAndResults()
+    with ObservedTrial(managed, Arm("plain"), block=1, seen=seen) as trial:
         trial.timed("sleep", "SELECT pg_sleep(2)")
     metrics = {row["metric"]: row["value"] for row in rows_of(trial)}
     assert metrics[f"{WAIT}Timeout: PgSleep"] == pytest.approx(metrics["duration_s"], rel=0.5)
-    assert witness.plans == {"sleep": "Result"}
+    assert seen.plans == {"sleep": "Result"}
 
 
 def test_of_a_repeated_statement_one_is_told(managed: ManagedServer) -> None:
-    with Trial(managed, Arm("plain"), block=1, witness=Witness()) as trial:
+    with ObservedTrial(managed, Arm("plain"), block=1, seen=PlansAndResults()) as trial:
         trial.repeated("sleep", "SELECT pg_sleep(0.01)", 100)
     metrics = {row["metric"]: row["value"] for row in rows_of(trial)}
     assert metrics[f"{WAIT}Timeout: PgSleep"] == pytest.approx(metrics["duration_s"], rel=0.8)
@@ -82,7 +83,7 @@ def test_a_server_that_ends_ends_the_sampling(managed: ManagedServer) -> None:
 
 def test_sampling_is_not_counted_as_the_statement(managed: ManagedServer) -> None:
     """The view of the sessions reads catalogs; a statement that sleeps reads nothing."""
-    with Trial(managed, Arm("plain"), block=1, witness=Witness()) as trial:
+    with ObservedTrial(managed, Arm("plain"), block=1, seen=PlansAndResults()) as trial:
         for iteration in range(2):
             trial.timed("sleep", "SELECT pg_sleep(0.5)", iteration=iteration)
     hits = [
@@ -93,7 +94,7 @@ def test_sampling_is_not_counted_as_the_statement(managed: ManagedServer) -> Non
     assert hits == [0]
 
 
-def test_without_a_comparison_nothing_is_sampled(managed: ManagedServer) -> None:
+def test_a_trial_of_a_study_samples_nothing(managed: ManagedServer) -> None:
     with Trial(managed, Arm("plain"), block=1) as trial:
         trial.timed("sleep", "SELECT pg_sleep(0.2)")
     metrics = {row["metric"] for row in rows_of(trial)}
@@ -116,7 +117,7 @@ def test_equal_results_have_equal_digests_whatever_their_order(managed: ManagedS
 def test_the_statements_of_a_script_change_nothing_and_what_they_set_holds(
     managed: ManagedServer,
 ) -> None:
-    witness = Witness()
+    seen = PlansAndResults()
     statements = {
         "broken": "SELECT nothing",
         "set": "SET enable_seqscan = off",
@@ -127,13 +128,13 @@ def test_the_statements_of_a_script_change_nothing_and_what_they_set_holds(
     }
     with managed.connect() as connection:
         connection.execute("CREATE TABLE kept AS SELECT i FROM generate_series(1, 2) i")
-        found = witness.keep_statements(connection, "step", statements)
+        found = seen.keep_statements(connection, "step", statements)
         assert connection.execute("SELECT count(*) FROM kept").fetchone() == (2,)
         assert connection.execute("SHOW enable_seqscan").fetchone() == ("on",)
         connection.execute("DROP TABLE kept")
-    assert witness.rows == {"step, read": ["(1, 'off')", "(2, 'off')"], "step, none": []}
+    assert seen.rows == {"step, read": ["(1, 'off')", "(2, 'off')"], "step, none": []}
     assert set(found) == {"read", "none"}
-    assert "step, insert" in witness.plans
+    assert "step, insert" in seen.plans
 
 
 def test_of_rows_that_differ_a_few_of_both_results_are_shown() -> None:
@@ -144,15 +145,15 @@ def test_of_rows_that_differ_a_few_of_both_results_are_shown() -> None:
 
 
 def test_what_cannot_be_explained_has_no_plan(managed: ManagedServer) -> None:
-    witness = Witness()
+    seen = PlansAndResults()
     with managed.connect() as connection:
-        witness.keep_plan(connection, "vacuum", "", "VACUUM")
-        witness.keep_plan(connection, "wrong", "", "SELECT nothing")
-        witness.keep_plan(connection, "bound", "", "SELECT %s::int", [1])
-        witness.keep_plan_of_script(
+        seen.keep_plan(connection, "vacuum", "", "VACUUM")
+        seen.keep_plan(connection, "wrong", "", "SELECT nothing")
+        seen.keep_plan(connection, "bound", "", "SELECT %s::int", [1])
+        seen.keep_plan_of_script(
             connection, "script", "warm", "\\set k random(1, 9)\nSELECT :k, ':k', 1::text;", {}
         )
-    assert witness.plans == {"bound": "Result", "script, warm": "Result"}
+    assert seen.plans == {"bound": "Result", "script, warm": "Result"}
 
 
 def test_a_server_tells_settings_build_and_assertions(managed: ManagedServer) -> None:

@@ -1,0 +1,242 @@
+"""Comparing two servers as measuring knows it: a design with every arm on both sides."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+
+from pgservers.errors import StudyError
+from pgservers.servers.facts import examined
+from pgservers.servers.settings import merged
+from pgstudies.checking import checked
+from pgstudies.measuring.design import Arm, Design
+
+from .observing import ObservedTrial, PlansAndResults, different_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pgservers.servers.serve import Server
+    from pgstudies.measuring.trial import Trial
+    from pgstudies.records.info import ArmFacts, Info, Setup
+
+
+BASELINE, COPY, CANDIDATE = "baseline", "baseline (again)", "candidate"
+"""The sides of a comparison; records name them so."""
+
+
+SIDES = (BASELINE, COPY, CANDIDATE)
+
+
+COMPARED = "compare_"
+"""How the records of comparisons are named: before the study's name, so that no page takes them."""
+
+
+class Side(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One of the two: a server in the words of ``serve``, and settings that only it has."""
+
+    server: str
+    settings: dict[str, str] = {}
+
+    def __str__(self) -> str:
+        declared = ", ".join(f"{name} = {value}" for name, value in self.settings.items())
+        return f"{self.server} with {declared}" if declared else self.server
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is compared, in which arms of a study, and for how long.
+
+    Attributes:
+        baseline: The side that is divided by.
+        candidate: The other one.
+        arms: The names of the study's arms; empty for all that run on the study's own server.
+        copies: Whether a second copy of the baseline runs as well (A/A).
+        pin: Whether studies may keep client and server on one core.
+        seconds: No block but the first begins that would probably end later than this; 0 for no
+            limit.
+        since: Blocks measured before this time (UTC) do not count; empty for all.
+        fitted: Whether the arms are those for which there was time, not all that were asked for.
+
+    """
+
+    baseline: Side
+    candidate: Side
+    arms: tuple[str, ...] = ()
+    copies: bool = True
+    pin: bool = True
+    seconds: float = 0.0
+    since: str = ""
+    fitted: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """The comparison in the types of JSON."""
+        about: dict[str, Any] = msgspec.to_builtins(self)
+        return about
+
+    def as_orders(self) -> dict[str, Any]:
+        """The design to measure it by, for ``Orders``."""
+        return {"name": "compare", "comparison": self.as_dict()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Comparison:
+        """The comparison of which ``as_dict`` made this; raises StudyError for anything else."""
+        return checked(values, cls, "A comparison is invalid")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonDesign(Design):
+    """Every arm chosen on both sides, the baseline twice.
+
+    Attributes:
+        comparison: What is compared.
+        stands_for: By the name of an arm, the study's own arm and the side it is on.
+        seen: By the name of an arm, what its statements did so far.
+
+    """
+
+    comparison: Comparison
+    stands_for: Mapping[str, tuple[Arm, str]]
+    seen: Mapping[str, PlansAndResults] = field(
+        default_factory=lambda: defaultdict(PlansAndResults), compare=False
+    )
+
+    @property
+    def needed(self) -> None:
+        """Any arm may be left out, on all sides."""
+        return
+
+    def in_force(
+        self,
+        settings: Mapping[str, str],
+        as_then: Mapping[str, str],  # noqa: ARG002  (a study's own run has them)
+    ) -> Mapping[str, str]:
+        """The study's settings alone: the two servers are compared as they are."""
+        return settings
+
+    def own(self, arm: Arm) -> Arm:
+        """The study's arm that this one stands for."""
+        return self.stands_for[arm.name][0]
+
+    def served(
+        self, errors: Mapping[str | None, StudyError], lacking: Mapping[str, str] = {}
+    ) -> Self:
+        """The same without arms that one side lacks something for; raises StudyError with none.
+
+        Without one of its servers there is nothing to compare.
+        """
+        for error in errors.values():
+            raise error
+        reasons: dict[str, str] = {}
+        for name, reason in lacking.items():
+            own, side = self.stands_for[name]
+            reasons.setdefault(own.name, f"{reason}, on the {side}")
+        arms = [
+            replace(arm, not_run=arm.not_run or reasons.get(self.own(arm).name))
+            for arm in self.arms
+        ]
+        if all(arm.not_run for arm in arms):
+            raise StudyError(f"No arm can be compared: {arms[0].not_run}.")
+        return replace(self, arms=tuple(arms))
+
+    def units(self, arms: Sequence[Arm]) -> tuple[list[Arm], list[list[Arm]]]:
+        """No arm that every group has; all sides of an arm stay together, and run or do not."""
+        names = dict.fromkeys(self.own(arm).name for arm in arms)
+        return [], [[arm for arm in arms if self.own(arm).name == name] for name in names]
+
+    def fails_on(self, arm: Arm) -> str:
+        """The side: what fails on one is not compared."""
+        return f"the {self.stands_for[arm.name][1]}"
+
+    def continues(self, info: Info) -> bool:
+        """Also complete records: further blocks are added to theirs."""
+        return str(info["started_at"]) >= self.comparison.since
+
+    def trial(self, server: Server, arm: Arm, **where: Any) -> Trial:
+        """One whose statements and waits are observed."""
+        seen = self.seen[arm.name]
+        return ObservedTrial(server, arm, own=self.own(arm), seen=seen, **where)
+
+    def note(self, info: Info, trials: Mapping[str, Trial]) -> None:
+        """Keep the servers' facts, the plans, and rows that only one side's result has."""
+        for name, trial in trials.items():
+            if name not in info["facts"]:
+                info["facts"][name] = examined(trial.server)
+            info["plans"][name] = self.seen[name].plans
+        names = {(own.name, side): name for name, (own, side) in self.stands_for.items()}
+        for of in dict.fromkeys(of for of, _ in names):
+            sides = [self.seen[names[of, s]].rows for s in SIDES if (of, s) in names]
+            baseline, *again, candidate = sides
+            for step in baseline.keys() & candidate.keys():
+                known = any((entry["of"], entry["step"]) == (of, step) for entry in info["rows"])
+                random = any(copy.get(step) != baseline[step] for copy in again)
+                found = different_rows(baseline[step], candidate[step])
+                if found and not known and not random:
+                    rows = [((BASELINE, CANDIDATE)[side], row) for side, row in found]
+                    info["rows"].append({"of": of, "step": step, "rows": rows})
+
+    def describe(self, arm: Arm) -> ArmFacts:
+        """What record.json has for an arm, with the study's arm (``of``) and the side."""
+        own, side = self.stands_for[arm.name]
+        return {**super().describe(arm), "of": own.name, "side": side}
+
+    def completed(self, setup: Setup) -> Setup:
+        """The same, with the comparison; the rest is added to it."""
+        about = self.comparison.as_dict()
+        return {**setup, "comparison": about, "facts": {}, "plans": {}, "rows": []}
+
+
+def planned(own: Design, comparison: Mapping[str, Any]) -> ComparisonDesign:
+    """The design of a comparison in place of a study's own; orders have it by ``as_orders``.
+
+    Raises StudyError for arms that there are not, or that cannot run.
+    """
+    what = Comparison.from_dict(comparison)
+    stands_for = _on_both_sides(what, own.arms)
+    return ComparisonDesign(
+        study=f"{COMPARED}{own.study}",
+        arms=tuple(_on_side(what, name, *arm) for name, arm in stands_for.items()),
+        blocks=own.blocks,
+        pin=what.pin,
+        seconds=what.seconds,
+        fresh=own.fresh or bool(what.since),
+        comparison=what,
+        stands_for=stands_for,
+    )
+
+
+def _on_both_sides(comparison: Comparison, arms: Sequence[Arm]) -> dict[str, tuple[Arm, str]]:
+    """Every chosen arm of a study on every side, by the name that it has there."""
+    own = {arm.name: arm for arm in arms if arm.server is None}
+    unknown = [name for name in comparison.arms if name not in own]
+    if unknown:
+        raise StudyError(
+            f"The study has no arm {unknown[0]!r} to compare; there is {', '.join(own)}."
+        )
+    chosen = [own[name] for name in comparison.arms or own]
+    if all(arm.not_run for arm in chosen):
+        raise StudyError(f"No arm can be compared: {chosen[0].not_run}.")
+    sides = [name for name in SIDES if comparison.copies or name != COPY]
+    return {f"{arm.name}, {side}": (arm, side) for arm in chosen for side in sides}
+
+
+def _on_side(comparison: Comparison, name: str, arm: Arm, side: str) -> Arm:
+    settings, server = comparison.baseline.settings, None
+    # Where only settings differ, both are the same server's.
+    are_two = comparison.candidate.server != comparison.baseline.server
+    if side == CANDIDATE:
+        settings = comparison.candidate.settings
+        server = comparison.candidate.server if are_two else None
+    return replace(
+        arm,
+        name=name,
+        server=server,
+        settings=merged(arm.settings, settings),
+        copy_of=f"{arm.name}, {BASELINE}" if side == COPY else None,
+        # Else the baseline would find its code in the caches, from its copy's turns, and the
+        # candidate would not: 4 to 6 % for a statement of a millisecond.
+        own_programs=are_two and side == COPY,
+    )

@@ -1,0 +1,75 @@
+"""The design of a comparison: both sides of every arm, and the records that it adds blocks to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from pgapps.compare.design import COMPARED, SIDES, Comparison, Side
+from pgservers.errors import StudyError
+from pgstudies.measuring.design import Arm, planned
+from pgstudies.orders import Orders
+from tests.made_up import info
+
+if TYPE_CHECKING:
+    from pgstudies.measuring.design import Design
+    from pgstudies.records.info import Info
+
+PLAIN = [Arm("one"), Arm("two", state="other")]
+
+
+def designed(comparison: Comparison) -> Design:
+    return planned("s", PLAIN, 3, Orders(design=comparison.as_orders()))
+
+
+def test_a_comparison_without_one_of_its_servers_ends() -> None:
+    errors: dict[str | None, StudyError] = {"18": StudyError("there is no 18")}
+    with pytest.raises(StudyError, match="there is no 18"):
+        designed(Comparison(Side("14"), Side("18"))).served(errors)
+
+
+def test_an_arm_without_its_extension_is_left_out_on_all_sides() -> None:
+    both = designed(Comparison(Side("14"), Side("18"))).served({}, {"one, candidate": "no headers"})
+    left = [arm.name for arm in both.arms if arm.not_run == "no headers, on the candidate"]
+    assert left == ["one, baseline", "one, baseline (again)", "one, candidate"]
+    assert all(arm.not_run is None for arm in both.arms if arm.name not in left)
+
+
+def test_a_comparison_has_every_arm_on_both_sides_and_its_own_name() -> None:
+    comparison = Comparison(Side("14"), Side("18", {"jit": "on"}), arms=("one",), seconds=60.0)
+    design = designed(comparison).served({})
+    names = ["one, baseline", "one, baseline (again)", "one, candidate"]
+    assert [arm.name for arm in design.arms] == names
+    assert [arm.server for arm in design.arms] == [None, None, "18"]
+    assert design.arms[2].settings == {"jit": "on"}
+    assert design.arms[1].copy_of == names[0]
+    assert [arm.own_programs for arm in design.arms] == [False, True, False]
+    assert (design.study, design.seconds) == (f"{COMPARED}s", 60.0)
+    assert design.completed(info("s"))["comparison"] == comparison.as_dict()
+    assert design.units(design.arms) == ([], [list(design.arms)])
+    assert [design.describe(arm)["side"] for arm in design.arms] == list(SIDES)
+    assert design.fails_on(design.arms[2]) == "the candidate"
+
+
+def test_where_only_settings_differ_all_sides_run_from_the_same_programs() -> None:
+    design = designed(Comparison(Side("18"), Side("18", {"jit": "on"}), arms=("one",)))
+    assert [arm.own_programs for arm in design.arms] == [False, False, False]
+
+
+def test_a_comparison_of_unknown_arms_says_which_there_are() -> None:
+    with pytest.raises(StudyError, match="no arm 'three' to compare; there is one, two"):
+        designed(Comparison(Side("14"), Side("18"), arms=("three",)))
+
+
+def test_blocks_are_added_also_to_complete_records_but_to_none_of_before() -> None:
+    begun = {"started_at": "2026-11-21T00:00:00+00:00", "status": "complete"}
+    whole = cast("Info", {**info("s"), **begun})
+    part = cast("Info", {**whole, "status": "interrupted"})
+    comparison = Comparison(Side("14"), Side("18"))
+    later = designed(replace(comparison, since="2026-11-22"))
+    designs = [designed(comparison), later, planned("s", PLAIN, 3, Orders())]
+    assert [design.continues(whole) for design in designs] == [True, False, False]
+    assert [design.continues(part) for design in designs] == [True, False, True]
+    assert later.fresh
