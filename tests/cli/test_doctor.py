@@ -167,6 +167,6 @@ def test_what_the_gate_finds_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Check("quiet", True, "nothing was found that would disturb a measurement") in list(
         doctor._machine()
     )
-    finding = Finding("load", "warn", "The load average is 9.0 on 2 cores.")
+    finding = Finding("load", "The load average is 9.0 on 2 cores.")
     monkeypatch.setattr(doctor, "gate", lambda _: [finding])
     assert Check("load", None, "The load average is 9.0 on 2 cores.") in list(doctor._machine())

@@ -98,11 +98,6 @@ class Kept:
             self._writer.discard()
         self._writer.close()
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether nothing more is written."""
-        return self._writer is None
-
     def has(self, point: str) -> bool:
         """Whether there are counts of this point."""
         return any(name == point for name, _ in self.levels)

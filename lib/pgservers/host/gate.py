@@ -35,10 +35,9 @@ MIN_DISK_BYTES = 5 * GB
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that may disturb a measurement; ``level`` is always "warn": nothing is refused."""
+    """Something that may disturb a measurement; nothing is refused for it."""
 
     name: str
-    level: str
     sentence: str
 
 
@@ -62,7 +61,7 @@ def findings_in(seen: Situation) -> list[Finding]:
         "memory": _memory(seen),
         "disk": _disk(seen),
     }
-    return [Finding(name, "warn", sentence) for name, sentence in sentences.items() if sentence]
+    return [Finding(name, sentence) for name, sentence in sentences.items() if sentence]
 
 
 def _load(seen: Situation) -> str | None:
