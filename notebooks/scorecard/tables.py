@@ -10,12 +10,12 @@ from IPython.display import HTML
 
 from pgapps.scorecard.table import (
     came_to,
+    in_text,
     judged_where,
     now_and_here,
     shown,
     side_by_side,
 )
-from pgapps.scorecard.text import in_text
 from pgstudies.analysis.claims import origins
 from pgstudies.charts.tables import column_labels
 from pgstudies.templates import environment

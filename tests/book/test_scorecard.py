@@ -21,8 +21,7 @@ from pgapps.scorecard.checks import KEY
 from pgapps.scorecard.judging import digest_of, judged, keep
 from pgapps.scorecard.pooling import of_reference
 from pgapps.scorecard.scorecard import SCHEMA, scorecard
-from pgapps.scorecard.table import PICTURE, came_to, checks_line, left, row_id, score_front
-from pgapps.scorecard.text import in_text
+from pgapps.scorecard.table import PICTURE, came_to, checks_line, in_text, left, row_id, score_front
 from pgservers import paths
 from pgservers.errors import NotebookError, StudyError
 from pgstudies.analysis.agreement import judge

@@ -10,8 +10,7 @@ import polars as pl
 import pytest
 
 import pgstudies as pg
-from pgapps.scorecard.table import score_front
-from pgapps.scorecard.text import in_text
+from pgapps.scorecard.table import in_text, score_front
 from pgstudies.charts.outcomes import OUTCOMES
 from tests import made_up
 

@@ -17,8 +17,7 @@ from pgstudies.records.reading import builds_note, read_record, where_of
 from pgstudies.records.verdicts import reference_verdicts
 from pgstudies.rooms import rooms
 
-from .table import then_and_now
-from .text import WIDTH, wrapped
+from .table import WIDTH, then_and_now, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -26,10 +26,10 @@ def scorecard(
       pgstudies scorecard
       pgstudies scorecard --study STUDY
     """  # noqa: D301
-    from ..scorecard.scorecard import scorecard as of_study
-    from . import text as scoretext
+    from .scorecard import scorecard as of_study
+    from .table import in_text
 
-    typer.echo(scoretext.in_text(of_study(study, records="reference")))
+    typer.echo(in_text(of_study(study, records="reference")))
 
 
 @commands.command(short_help="Print what the findings mean for an upgrade or a setting.")
@@ -53,6 +53,6 @@ def advise(
       pgstudies advise --from 14 --to 18
       pgstudies advise
     """  # noqa: D301
-    from ..scorecard.advice import advice_text
+    from .advice import advice_text
 
     typer.echo(advice_text(before, after))
