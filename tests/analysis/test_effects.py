@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given, settings
@@ -16,7 +15,7 @@ from scipy.stats import wilcoxon
 from pgservers.errors import StudyError
 from pgstudies.analysis.effects import gated_by, paired_effects
 from pgstudies.analysis.pairing import block_values, log_ratios
-from pgstudies.analysis.verdicts import DIRECTIONS, as_family, describe
+from pgstudies.analysis.verdicts import describe
 from tests import made_up
 
 if TYPE_CHECKING:
@@ -359,37 +358,6 @@ def test_a_step_without_copies_takes_the_gate_of_another() -> None:
     assert (effect["verdict"], effect["aa"]) == ("not valid", pytest.approx(1.05))
     assert gated_by(bare.with_columns(margin=0.1), copies)["verdict"].item() == "slower"
     assert gated_by(bare, copies.clear()).equals(bare)
-
-
-def test_a_family_keeps_what_is_evident_in_all_blocks() -> None:
-    for arms in (2, 12):
-        names = {f"arm {i}": slowed(1.1)[:6] for i in range(arms)}
-        table = made_up.samples({"heap": BASELINE[:6]} | names)
-        found = as_family(paired_effects(table, baseline="heap", by=()))
-        assert set(found["verdict"]) == {"slower"}
-        assert found["p_family"].to_list() == pytest.approx([2 / 2**6] * arms)
-
-
-def test_a_difference_that_luck_can_make_among_many_is_open() -> None:
-    rng = np.random.default_rng(3)
-    many = {
-        f"arm {i}": [b * math.exp(d) for b, d in zip(BASELINE, rng.normal(0, 0.1, 10), strict=True)]
-        for i in range(60)
-    }
-    table = made_up.samples({"heap": BASELINE} | many)
-    alone = paired_effects(table, baseline="heap", by=())
-    assert alone.filter(pl.col("verdict").is_in(DIRECTIONS)).height > 0
-    together = as_family(alone)
-    assert together.filter(pl.col("verdict").is_in(DIRECTIONS)).is_empty()
-    assert (together["p_family"] >= together["p_value"] - 0.02).all()
-
-
-def test_what_could_not_be_tested_has_no_p_value() -> None:
-    missing: list[float | None] = [*slowed(1.1)[:4], *[None] * 6]
-    table = made_up.samples({"heap": BASELINE, "b": slowed(1.1), "c": missing})
-    found = as_family(paired_effects(table, baseline="heap", by=()))
-    assert found["p_family"].to_list() == [pytest.approx(2 / 2**10), None]
-    assert as_family(found.drop("p_family").clear()).is_empty()
 
 
 # ---- sentences

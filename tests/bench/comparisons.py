@@ -12,8 +12,8 @@ import polars as pl
 
 from pgapps.compare.design import BASELINE, CANDIDATE, SIDES
 from pgapps.compare.guards import diagnosed
+from pgapps.compare.measured import as_family
 from pgstudies.analysis.effects import paired_effects
-from pgstudies.analysis.verdicts import as_family
 from tests.machines import MACHINES, in_turns
 
 if TYPE_CHECKING:

@@ -15,10 +15,18 @@ from pathlib import Path
 import polars as pl
 
 from pgapps.compare.design import BASELINE, CANDIDATE, COMPARED
-from pgapps.compare.measured import CPU, PLACE, TIME, Measured, in_sides, judging, rounds_of
+from pgapps.compare.measured import (
+    CPU,
+    PLACE,
+    TIME,
+    Measured,
+    as_family,
+    in_sides,
+    judging,
+    rounds_of,
+)
 from pgstudies.analysis.effects import paired_effects
 from pgstudies.analysis.intervals import MINIMUM_BLOCKS
-from pgstudies.analysis.verdicts import as_family
 from pgstudies.records.reading import Record, infos_below, read_record
 
 

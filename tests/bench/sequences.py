@@ -9,9 +9,9 @@ import math
 
 import numpy as np
 
+from pgapps.compare.sequences import anytime_rows, evidence
 from pgstudies.analysis.intervals import MINIMUM_BLOCKS, estimate_rows
 from pgstudies.analysis.pairing import TRIMMED
-from pgstudies.analysis.sequences import anytime_rows, evidence
 from tests.machines import MACHINES, Machine, in_turns
 
 ROUNDS = 12

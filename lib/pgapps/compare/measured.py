@@ -9,13 +9,15 @@ import polars as pl
 
 from pgservers.errors import StudyError
 from pgstudies.analysis.effects import paired_effects
+from pgstudies.analysis.families import blocks_in_family, flipped
 from pgstudies.analysis.intervals import MINIMUM_BLOCKS, hodges_lehmann, signed_rank_interval
 from pgstudies.analysis.pairing import block_values, listed, round_values
-from pgstudies.analysis.verdicts import as_family
+from pgstudies.analysis.verdicts import DIRECTIONS
 from pgstudies.records.reading import read_record
 
 from .design import BASELINE, CANDIDATE
 from .observing import WAIT
+from .sequences import anytime_family, anytime_rows, blocks_in_sequence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -184,8 +186,8 @@ def compared_effects(
 
     ``case`` is that of the only steps, or cases, to judge.  Columns: ``PLACE``, metric (cpu_s where
     the step is bound by the processor, see ``BOUND``, else, or with ``clock``, duration_s), then
-    those of ``paired_effects`` with the A/A copy left out, and p_family.  All rows are one family,
-    ``anytime`` as for ``paired_effects``.
+    those of ``paired_effects`` with the A/A copy left out, and p_family.  All rows are one family;
+    ``anytime``: by confidence sequences, as it was looked at on the way.
     Raises StudyError when nothing was timed, or nothing of that case.
     """
     metrics = [TIME] if clock else [TIME, CPU]
@@ -204,10 +206,40 @@ def compared_effects(
         baseline=BASELINE,
         by=[*PLACE, "metric"],
         margin=margin,
-        anytime=anytime,
+        intervals=anytime_rows if anytime else None,
         gated=False,
     )
     return as_family(effects.filter(pl.col("candidate") == CANDIDATE), anytime=anytime)
+
+
+def as_family(effects: pl.DataFrame, *, anytime: bool = False) -> pl.DataFrame:
+    """The effects as one family: with p_family, and open where a difference does not remain.
+
+    ``effects`` is a table of ``paired_effects``. p_family is the p-value of "no difference" that
+    ``families.flipped`` finds, or with ``anytime`` ``anytime_family``; null where the effect has no
+    interval.
+    """
+    has_interval = effects["p_value"].is_not_null()
+    d = effects["log_ratios"].list.eval(pl.element().fill_nan(None)).to_list()
+    found = pl.Series(
+        "p_family",
+        anytime_family(effects["p_value"].to_list()) if anytime else flipped(d).p_value,
+        dtype=pl.Float64,
+        nan_to_null=True,
+    )
+    rows = []
+    for row in effects.with_columns(p_family=pl.when(has_interval).then(found)).iter_rows(
+        named=True
+    ):
+        if row["verdict"] in DIRECTIONS and row["p_family"] > 1 - row["level"]:
+            row["verdict"] = "inconclusive"
+            row["blocks_needed"] = (
+                blocks_in_sequence(row["blocks"], row["p_value"], row["p_family"], row["level"])
+                if anytime
+                else blocks_in_family(row["blocks"], row["p_family"], level=row["level"])
+            )
+        rows.append(row)
+    return pl.DataFrame(rows, schema=effects.schema | {"p_family": pl.Float64()})
 
 
 def clock_effects(measured: Sequence[Measured], effects: pl.DataFrame) -> pl.DataFrame:

@@ -10,11 +10,16 @@ import polars as pl
 
 from .intervals import estimate_rows, hodges_lehmann, signed_rank_interval, smallest_detectable
 from .pairing import BY, DECIMALS, copies_of, log_ratios
-from .sequences import anytime_rows
 from .verdicts import with_verdicts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from .intervals import Estimates
+
+    Intervals = Callable[[NDArray[np.float64], float], Estimates]
 
 
 _FOUR_IN_FIVE = 0.8416
@@ -29,7 +34,7 @@ def paired_effects(
     by: Sequence[str] = BY,
     margin: float = 0.02,
     level: float = 0.95,
-    anytime: bool = False,
+    intervals: Intervals | None = None,
     gated: bool = True,
 ) -> pl.DataFrame:
     """The effect of every candidate against ``baseline``, one row per combination of ``by``.
@@ -46,8 +51,8 @@ def paired_effects(
     - baseline, candidate, unit; baseline_median, candidate_median over the complete blocks
     - blocks: pairs used; dropped: blocks left out because one of the two is missing
     - ratio: candidate / baseline, Hodges–Lehmann; low, high: its exact interval at ``level``, null
-      below 6 blocks; with ``anytime`` its confidence sequence, for blocks that were added after a
-      look at those before, null below 7
+      below 6 blocks; or what ``intervals`` gives for rows of log-ratios, a column per block, and a
+      level, as ``estimate_rows`` does: for blocks that were added after a look at those before
     - ratio_of_sums: the same estimate of the sums over a block's rounds; where it differs from
       ratio by more than the margin, some turns were much dearer than others
     - p_value of "no difference", null where there is no interval
@@ -79,7 +84,7 @@ def paired_effects(
         )
         .sort(*by, "candidate", maintain_order=True)
     )
-    table = _with_estimates(table, level, margin, anytime=anytime)
+    table = _with_estimates(table, level, margin, intervals)
     table = table.join(
         _by_block(pairs, [*by, "candidate"]),
         on=[*by, "candidate"],
@@ -145,7 +150,7 @@ def _by_block(pairs: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
 
 
 def _with_estimates(
-    table: pl.DataFrame, level: float, margin: float, *, anytime: bool
+    table: pl.DataFrame, level: float, margin: float, intervals: Intervals | None
 ) -> pl.DataFrame:
     """Replace the lists of log-ratios by what they come to; null where no ratio exists."""
     d = pl.col("log_ratio")
@@ -154,7 +159,7 @@ def _with_estimates(
         pl.col("blocks") > 0
     ) & d.list.sort().list.last().is_not_nan()  # NaN sorts last
     parts = [
-        _estimates(part, level, margin, anytime=anytime)
+        _estimates(part, level, margin, intervals)
         for part in table.filter(is_comparable).partition_by("blocks", maintain_order=True)
     ]
     schema = {"row": pl.UInt32()} | dict.fromkeys(
@@ -168,14 +173,16 @@ def _with_estimates(
     return table.drop("log_ratio").join(estimates, on="row", how="left", maintain_order="left")
 
 
-def _estimates(table: pl.DataFrame, level: float, margin: float, *, anytime: bool) -> pl.DataFrame:
+def _estimates(
+    table: pl.DataFrame, level: float, margin: float, intervals: Intervals | None
+) -> pl.DataFrame:
     """The estimates of comparisons that have the same number of blocks."""
     blocks = table["blocks"][0]
     d = table["log_ratio"].list.explode().to_numpy().reshape(table.height, blocks)
-    found = anytime_rows(d, level) if anytime else estimate_rows(d, level)
+    found = (intervals or estimate_rows)(d, level)
     # An estimate must come to lie past the margin, too: four times in five, 0.84 of its deviation.
     past = [math.log1p(margin) + _FOUR_IN_FIVE * (sd or 0.0) / blocks**0.5 for sd in table["sd"]]
-    if anytime:
+    if intervals:
         seen: list[float | None] = np.expm1((found.high - found.low) / 2).tolist()
     else:
         seen = [smallest_detectable(sd, blocks, level=level) for sd in table["sd"]]

@@ -19,8 +19,8 @@ as a fraction; ``blocks_needed`` the blocks in all that would probably end an op
 estimate and spread stayed as they are, null when the verdict is settled or when no reasonable
 number would.
 
-Each effect is judged on its own. ``as_family`` judges several as one family, by joint sign flips:
-the interval of one knows nothing of the others, and can exclude 1 without that being enough.
+Each effect is judged on its own: its interval knows nothing of other effects, and can exclude 1
+without that being enough among them. ``agreement.judge`` and comparisons judge families.
 """
 
 from __future__ import annotations
@@ -30,10 +30,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from .families import blocks_in_family, flipped
 from .intervals import MORE_BLOCKS, blocks_to_detect, fewest_blocks
 from .pairing import DECIMALS
-from .sequences import anytime_family, blocks_in_sequence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -119,36 +117,6 @@ def _blocks_needed(row: Mapping[str, Any]) -> int | None:
     if extrapolated > blocks + MORE_BLOCKS:
         return None
     return max(math.ceil(extrapolated), planned, blocks + 1)
-
-
-def as_family(effects: pl.DataFrame, *, anytime: bool = False) -> pl.DataFrame:
-    """The effects as one family: with p_family, and open where a difference does not remain.
-
-    ``effects`` is a table of ``paired_effects``, ``anytime`` as there. p_family is the p-value of
-    "no difference" that ``families.flipped`` finds, or ``sequences.anytime_family``; null where the
-    effect has no interval.
-    """
-    has_interval = effects["p_value"].is_not_null()
-    d = effects["log_ratios"].list.eval(pl.element().fill_nan(None)).to_list()
-    found = pl.Series(
-        "p_family",
-        anytime_family(effects["p_value"].to_list()) if anytime else flipped(d).p_value,
-        dtype=pl.Float64,
-        nan_to_null=True,
-    )
-    rows = []
-    for row in effects.with_columns(p_family=pl.when(has_interval).then(found)).iter_rows(
-        named=True
-    ):
-        if row["verdict"] in DIRECTIONS and row["p_family"] > 1 - row["level"]:
-            row["verdict"] = "inconclusive"
-            row["blocks_needed"] = (
-                blocks_in_sequence(row["blocks"], row["p_value"], row["p_family"], row["level"])
-                if anytime
-                else blocks_in_family(row["blocks"], row["p_family"], level=row["level"])
-            )
-        rows.append(row)
-    return pl.DataFrame(rows, schema=effects.schema | {"p_family": pl.Float64()})
 
 
 def describe(row: Mapping[str, Any]) -> str:  # noqa: PLR0911  (one for each verdict)

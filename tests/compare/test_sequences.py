@@ -1,4 +1,4 @@
-"""Confidence sequences: a fair game, its exact value, and how intervals follow the data."""
+"""Confidence sequences, a fair game with an exact value, and the family of a comparison."""
 
 from __future__ import annotations
 
@@ -6,17 +6,24 @@ import itertools
 import math
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from statsmodels.stats.multitest import multipletests
 
+from pgapps.compare.measured import as_family
+from pgapps.compare.sequences import anytime_family, anytime_rows, blocks_in_sequence, evidence
+from pgstudies.analysis.effects import paired_effects
 from pgstudies.analysis.intervals import estimate_rows
-from pgstudies.analysis.sequences import anytime_family, anytime_rows, blocks_in_sequence, evidence
+from pgstudies.analysis.verdicts import DIRECTIONS
+from tests import made_up
 from tests.bench.sequences import ever_missed
 
 NOISE = np.random.default_rng(3).normal(0, 0.02, (40, 30))
+BASELINE = [1.00, 1.02, 0.99, 1.01, 1.03, 0.98, 1.00, 1.01, 0.99, 1.02]
+SLOWER = [1.1 * b for b in (0.99, 1.03, 1.0, 1.0, 1.04, 0.97, 1.01, 1.0, 1.0, 1.01)]
 magnitudes = st.lists(st.floats(1e-3, 10), min_size=1, max_size=7)
 
 
@@ -84,3 +91,45 @@ def test_the_blocks_that_are_lacking_follow_from_the_evidence() -> None:
     # The evidence of 10 blocks is ln 100; ten such steps take ln 200 in all.
     assert blocks_in_sequence(10, 0.01, 0.1) == math.ceil(10 * math.log(200) / math.log(100))
     assert blocks_in_sequence(10, 0.9, 1.0) is None
+
+
+def test_a_family_keeps_what_is_evident_in_all_blocks() -> None:
+    for arms in (2, 12):
+        names = {f"arm {i}": SLOWER[:6] for i in range(arms)}
+        table = made_up.samples({"heap": BASELINE[:6]} | names)
+        found = as_family(paired_effects(table, baseline="heap", by=()))
+        assert set(found["verdict"]) == {"slower"}
+        assert found["p_family"].to_list() == pytest.approx([2 / 2**6] * arms)
+
+
+def test_a_difference_that_luck_can_make_among_many_is_open() -> None:
+    rng = np.random.default_rng(3)
+    many = {
+        f"arm {i}": [b * math.exp(d) for b, d in zip(BASELINE, rng.normal(0, 0.1, 10), strict=True)]
+        for i in range(60)
+    }
+    table = made_up.samples({"heap": BASELINE} | many)
+    alone = paired_effects(table, baseline="heap", by=())
+    assert alone.filter(pl.col("verdict").is_in(DIRECTIONS)).height > 0
+    together = as_family(alone)
+    assert together.filter(pl.col("verdict").is_in(DIRECTIONS)).is_empty()
+    assert (together["p_family"] >= together["p_value"] - 0.02).all()
+
+
+def test_what_could_not_be_tested_has_no_p_value() -> None:
+    missing: list[float | None] = [*SLOWER[:4], *[None] * 6]
+    table = made_up.samples({"heap": BASELINE, "b": SLOWER, "c": missing})
+    found = as_family(paired_effects(table, baseline="heap", by=()))
+    assert found["p_family"].to_list() == [pytest.approx(2 / 2**10), None]
+    assert as_family(found.drop("p_family").clear()).is_empty()
+
+
+def test_an_effect_is_estimated_by_the_intervals_it_is_given() -> None:
+    table = made_up.samples({"heap": BASELINE, "b": SLOWER})
+    (fixed,) = paired_effects(table, baseline="heap", by=()).to_dicts()
+    (found,) = paired_effects(table, baseline="heap", by=(), intervals=anytime_rows).to_dicts()
+    assert found["ratio"] == fixed["ratio"]
+    assert found["low"] < fixed["low"] < fixed["high"] < found["high"]
+    expected = anytime_rows([fixed["log_ratios"]])
+    assert math.log(found["low"]) == pytest.approx(expected.low[0])
+    assert found["detectable"] >= fixed["detectable"]

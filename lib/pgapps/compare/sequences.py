@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .intervals import MORE_BLOCKS, Estimates, estimate_rows
+from pgstudies.analysis.intervals import MORE_BLOCKS, Estimates, estimate_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
