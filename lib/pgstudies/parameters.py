@@ -9,9 +9,10 @@ import json
 import re
 import tokenize
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import polars as pl
 
 from pgservers.addresses import Address
@@ -21,9 +22,8 @@ from pgservers.terminal import notice, printable
 from .rooms import find_room
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, MutableMapping, Sequence
+    from collections.abc import Mapping, MutableMapping, Sequence
     from pathlib import Path
-
 
 _KINDS = {
     "int": "a whole number, such as 50_000",
@@ -36,6 +36,12 @@ _KINDS = {
 }
 """The types a parameter may be annotated with, and what to call their values."""
 
+_ELEMENTS: Mapping[str, Any] = {
+    "int": Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)],
+    "float": float,
+    "str": str,
+    "bool": bool,
+}
 
 _LIMITS = re.compile(
     r"^(?P<help>.*?)\s*"
@@ -46,19 +52,10 @@ _LIMITS = re.compile(
 
 @dataclass(frozen=True)
 class Parameter:
-    """One declared parameter.
+    """One declared parameter: its annotation, its default, and what the comment says of it.
 
-    Attributes:
-        name: Its name in the notebook and on the command line.
-        type: Its annotation: int, float, str, bool, or list[...] of one of the first three.
-        default: The value it is assigned in the notebook.
-        help: The comment beside it, without the limits in brackets.
-        minimum: The smallest value, or element of a list, that is allowed.
-        maximum: The largest.
-        choices: The only values allowed, if there are any such.
-        unit: What its numbers count, where the limits name it.
-        may_be_empty: Whether a list may have no value.
-
+    Limits and ``choices`` are those of a value, or of every element of a list; ``unit`` is what its
+    numbers count.
     """
 
     name: str
@@ -70,6 +67,11 @@ class Parameter:
     choices: tuple[Any, ...] = ()
     unit: str = ""
     may_be_empty: bool = False
+
+    @property
+    def element(self) -> str:
+        """Its type, or that of a list's elements: int, float, str or bool."""
+        return self.type.removeprefix("list[").rstrip("]")
 
     @property
     def limits(self) -> str:
@@ -113,36 +115,32 @@ def declared(notebook: Path) -> tuple[Parameter, ...]:
 
 
 def _parsed(source: str) -> tuple[Parameter, ...]:
-    statements = ast.parse(source).body
     comments = {
         token.start[0]: token.string.lstrip("# ").strip()
         for token in tokenize.generate_tokens(io.StringIO(source).readline)
         if token.type == tokenize.COMMENT
     }
-    return tuple(_parameter(statement, _beside(statement, comments)) for statement in statements)
-
-
-def _beside(statement: ast.stmt, comments: Mapping[int, str]) -> str:
-    """The comment of a declaration, which a formatter may have put beside any of its lines."""
-    first, last = statement.lineno, statement.end_lineno or statement.lineno
-    lines = [last, first, *range(first + 1, last)]
-    return next((comments[line] for line in lines if line in comments), "")
+    parameters = []
+    for statement in ast.parse(source).body:
+        first, last = statement.lineno, statement.end_lineno or statement.lineno
+        # A formatter may have put the comment beside any line of a declaration.
+        lines = (line for line in (last, *range(first, last)) if line in comments)
+        parameters.append(_parameter(statement, comments.get(next(lines, 0), "")))
+    return tuple(parameters)
 
 
 def _parameter(statement: ast.stmt, comment: str) -> Parameter:
-    if (
-        not isinstance(statement, ast.AnnAssign)
-        or not isinstance(statement.target, ast.Name)
-        or statement.value is None
-    ):
-        raise ValueError(
-            f"line {statement.lineno} is not of the form `name: type = value  # comment`"
-        )
-    name, kind = statement.target.id, ast.unparse(statement.annotation)
+    match statement:
+        case ast.AnnAssign(target=ast.Name(name), annotation=annotation, value=ast.expr() as value):
+            kind = ast.unparse(annotation)
+        case _:
+            raise ValueError(
+                f"line {statement.lineno} is not of the form `name: type = value  # comment`"
+            )
     if kind not in _KINDS:
         raise ValueError(f"{name} is of type {kind}, and a parameter is one of {', '.join(_KINDS)}")
     try:
-        default = ast.literal_eval(statement.value)
+        default = ast.literal_eval(value)
     except ValueError:
         raise ValueError(f"{name} is not a plain value") from None
     parameter = _limited(Parameter(name, kind, default, comment, may_be_empty=default == []))
@@ -155,24 +153,18 @@ def _limited(plain: Parameter) -> Parameter:
     found = _LIMITS.match(plain.help)
     if found is None:
         return plain
-    element = plain.type.removeprefix("list[").rstrip("]")
-    read = _READERS[element]
     choices = found["choices"].split("|") if found["choices"] else []
-    may_be_empty = plain.may_be_empty or "" in choices or found["none"] is not None
-    choices = [choice for choice in choices if choice]
-    if element in {"str", "bool"} and not choices:
+    if plain.element in {"str", "bool"} and not any(choices):
         raise ValueError(f"{plain.name} is {_KINDS[plain.type]}, which has no range")
-    low, high = (read(found[side]) if found[side] else None for side in ("low", "high"))
-    return Parameter(
-        name=plain.name,
-        type=plain.type,
-        default=plain.default,
+    low, high = (_element(plain, found[side]) if found[side] else None for side in ("low", "high"))
+    return replace(
+        plain,
         help=found["help"],
         minimum=low,
         maximum=high,
-        choices=tuple(read(choice.strip()) for choice in choices),
+        choices=tuple(_element(plain, choice) for choice in choices if choice),
         unit=found["unit"] or "",
-        may_be_empty=may_be_empty,
+        may_be_empty=plain.may_be_empty or "" in choices or found["none"] is not None,
     )
 
 
@@ -256,14 +248,13 @@ def _unknown(study: str, name: str, names: list[str]) -> str:
 
 def _value(parameter: Parameter, given: object) -> object:
     """``given`` as a value of the declared type, or ValueError with the sentence to show."""
-    element = parameter.type.removeprefix("list[").rstrip("]")
-    if element == parameter.type:
-        return _within(parameter, _element(parameter, element, given))
-    if isinstance(given, str):
-        given = _parts(given)
+    if parameter.element == parameter.type:
+        return _within(parameter, _element(parameter, given))
+    if isinstance(given, str):  # as typed, or as JSON has it
+        given = [part.strip(' "') for part in given.strip("[] ").split(",") if part.strip()]
     if not isinstance(given, (list, tuple)):
         raise _wrong_type(parameter, given)
-    values = [_within(parameter, _element(parameter, element, part)) for part in given]
+    values = [_within(parameter, _element(parameter, part)) for part in given]
     if not values and not parameter.may_be_empty:
         raise ValueError(f"{parameter.name} must have at least one value")
     for number, value in enumerate(values):
@@ -272,63 +263,17 @@ def _value(parameter: Parameter, given: object) -> object:
     return values
 
 
-def _parts(given: str) -> list[object]:
-    """The values of a list as it is typed: parted by commas, or as JSON has it."""
+def _element(parameter: Parameter, given: object) -> Any:
+    value = given.strip() if isinstance(given, str) else given
     try:
-        values = json.loads(given, parse_int=str, parse_float=str)
-    except (ValueError, RecursionError):
-        values = None
-    if isinstance(values, list):
-        return values
-    return [part for part in given.strip("[] ").split(",") if part.strip()]
-
-
-def _element(parameter: Parameter, kind: str, given: object) -> Any:
-    try:
-        return _READERS[kind](given.strip() if isinstance(given, str) else given)
-    except ValueError:
+        if parameter.element in {"int", "float"} and isinstance(value, str):
+            digits = value.lstrip("+-").replace("_", "").isdecimal()
+            value = int(value) if digits else float(value)  # 1e6 is a whole number, too
+        elif parameter.element == "str" and type(value) in {int, float}:
+            value = str(value)  # papermill reads `-p server 16` as a number
+        return msgspec.convert(value, _ELEMENTS[parameter.element], strict=False)
+    except (ValueError, msgspec.ValidationError):
         raise _wrong_type(parameter, given) from None
-
-
-def _whole_number(given: object) -> int:
-    if isinstance(given, str):
-        try:
-            given = int(given)
-        except ValueError:
-            given = float(given)  # 1e6
-    if isinstance(given, bool) or not isinstance(given, (int, float)) or given % 1 != 0:
-        raise ValueError(given)
-    if abs(given) >= 2**63:
-        raise ValueError(given)
-    return int(given)
-
-
-def _number(given: object) -> float:
-    if isinstance(given, bool) or not isinstance(given, (int, float, str)):
-        raise ValueError(given)
-    return float(given)
-
-
-def _word(given: object) -> str:
-    if isinstance(given, bool) or not isinstance(given, (int, float, str)):
-        raise ValueError(given)
-    return str(given)  # papermill reads `-p server 16` as a number
-
-
-def _truth(given: object) -> bool:
-    if isinstance(given, str) and given.lower() in {"true", "false"}:
-        return given.lower() == "true"
-    if not isinstance(given, bool):
-        raise ValueError(given)
-    return given
-
-
-_READERS: dict[str, Callable[[object], Any]] = {
-    "int": _whole_number,
-    "float": _number,
-    "str": _word,
-    "bool": _truth,
-}
 
 
 def _within(parameter: Parameter, value: Any) -> Any:

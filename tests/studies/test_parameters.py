@@ -159,10 +159,13 @@ def test_defaults_fill_in_what_is_not_given() -> None:
         ("rows", " 1e6 ", 1_000_000),
         ("rows", 1e6, 1_000_000),
         ("share", "0.5", 0.5),
+        ("share", ".5", 0.5),
         ("share", 1, 1.0),
         ("cold", "False", False),
         ("cold", "true", True),
         ("cold", False, False),
+        ("cold", "0", False),
+        ("cold", 1, True),
         ("starts", "4,5", [4, 5]),
         ("starts", "[4, 5]", [4, 5]),
         ("starts", '["4", "5"]', [4, 5]),  # as a shell's user types JSON
@@ -194,7 +197,7 @@ def test_text_and_values_are_read_alike(name: str, given: object, value: object)
         ("share", "much", 'share must be a number, such as 0.5, and "much" is not'),
         ("share", "nan", "share must be between 0.0 and 1.0, and nan is not"),
         ("cold", "perhaps", 'cold must be true or false, and "perhaps" is not'),
-        ("cold", 1, "cold must be true or false, and 1 is not"),
+        ("cold", 2, "cold must be true or false, and 2 is not"),
         (
             "starts",
             "1,x",
