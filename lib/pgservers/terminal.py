@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import functools
+import io
 import os
 import shutil
 import sys
+import threading
 import time
 import unicodedata
-from typing import TYPE_CHECKING, Any, NoReturn
-
-from tqdm import tqdm
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, MutableMapping
+    from collections.abc import Callable
     from typing import Self, TextIO
-
 
 JUPYTER_SESSION = "JPY_SESSION_NAME"
 """The variable in which Jupyter's server tells a kernel which notebook a person has open in it."""
@@ -28,12 +27,14 @@ def say(sentence: str) -> None:
 
 
 def notice(sentence: str) -> None:
-    """Tell whoever runs a notebook something, on stderr.
+    """Tell whoever runs a notebook something, on stderr, above the bar that is drawn there.
 
     In JupyterLab, where that is as pink as an error, it is told on stdout.
     """
-    # Around a bar, which would else stand on the same line.
-    tqdm.write(sentence, file=sys.stdout if _in_jupyterlab() else sys.stderr)
+    if _open:
+        _open[-1].note(sentence)
+    else:
+        print(sentence, file=sys.stdout if _in_jupyterlab() else sys.stderr)
 
 
 @functools.cache
@@ -76,12 +77,15 @@ class Relay:
 
     def write(self, text: str) -> int:
         """Take over some text, which may begin or end within a line."""
-        *lines, self._unfinished = (self._unfinished + text).split("\n")
+        *lines, last = (self._unfinished + text).split("\n")
         for line in lines:
-            self._line(line)
-        bar = _overwritten(self._unfinished)
-        if "\r" in self._unfinished:
-            self._unfinished = f"\r{bar}\r" if self._unfinished.endswith("\r") else f"\r{bar}"
+            shown = _overwritten(line).rstrip()
+            if shown or "\r" not in line:
+                self._draw(shown)
+                self._stream.write("\n")
+                self._drawn = ""
+        self._unfinished = last[max(last.rstrip("\r").rfind("\r"), 0) :]
+        bar = _overwritten(last)
         if self._stream.isatty():
             self._draw(bar[: shutil.get_terminal_size().columns - 1])
         elif bar.strip() and self._clock() >= self._due:
@@ -93,13 +97,6 @@ class Relay:
         """Hand on what the stream buffers."""
         self._stream.flush()
 
-    def _line(self, line: str) -> None:
-        shown = _overwritten(line).rstrip()
-        if shown or "\r" not in line:
-            self._draw(shown)
-            self._stream.write("\n")
-            self._drawn = ""
-
     def _draw(self, text: str) -> None:
         if text.startswith(self._drawn):
             self._stream.write(text[len(self._drawn) :])
@@ -108,7 +105,7 @@ class Relay:
         self._drawn = text
 
 
-class LinesOnly:
+class LinesOnly(io.TextIOBase):
     """``stream``, of which several write at once: a bar on it is drawn as in a log."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -118,49 +115,17 @@ class LinesOnly:
         """Write some text."""
         return self._stream.write(text)
 
-    def flush(self) -> None:
-        """Hand on what the stream buffers."""
-        self._stream.flush()
-
-    def isatty(self) -> bool:
-        """Whether a line can be overwritten: another's would be."""
-        return False
-
 
 def _overwritten(line: str) -> str:
     """What is left to see of a line that carriage returns began anew."""
     return next((part for part in reversed(line.split("\r")) if part), "")
 
 
-class _Bar(tqdm):  # type: ignore[type-arg]
-    """A bar whose time left is known to the end of what is under way.
-
-    The arms of a block end all at once; tqdm would take the moment in which they do for their rate.
-    """
-
-    took_s = 0.0
-
-    def update(self, n: float | None = 1) -> bool | None:
-        if n:
-            self.took_s = self.format_dict["elapsed"]
-        return super().update(n)
-
-    @property
-    def format_dict(self) -> MutableMapping[str, Any]:
-        known = super().format_dict
-        done, left = self.n - self.initial, (self.total or 0) - self.n
-        if self.total is None:
-            known["rate"] = 0.0  # shown as unknown; else no time is left
-        elif done and left > 0:
-            left_s = self.took_s * left / done - (known["elapsed"] - self.took_s)
-            known["rate"] = left / left_s if left_s > 0 else 0.0
-        return known
-
-
 class Progress:
     """A bar over the trials of a run, or so; the same text in a terminal, a notebook and a log.
 
-    ``total`` is None where a run ends by the clock: ``expect`` tells once there is an estimate.
+    ``total`` is None where a run ends by the clock: ``expect`` tells once there is an estimate; 0
+    where nothing is counted, and only the time is shown.  Nothing is drawn for ``delay_s``.
 
     It is plain text and not a widget: a widget needs JavaScript from elsewhere in the book, and
     papermill would not show it.  It goes to stderr, which the book leaves out; in JupyterLab, where
@@ -169,73 +134,105 @@ class Progress:
 
     def __init__(
         self,
-        study: str,
+        what: str,
         total: int | None,
         done: int = 0,
         stream: TextIO | Relay | None = None,
         *,
-        unit: str = "trial",
         delay_s: float = 0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._stream = stream or (sys.stdout if _in_jupyterlab() else sys.stderr)
-        self._bar = _Bar(
-            total=total,
-            initial=done,
-            desc=study,
-            unit=unit,
-            file=self._stream,
-            position=0,  # bars of other threads are on streams of their own
-            ascii=False,  # else it asks the file, and a relay has no encoding
-            ncols=100,
-            mininterval=0.5,
-            delay=delay_s,
-            miniters=0,  # else what is done meanwhile, and for how long, is not drawn
-            bar_format="{desc}: {n_fmt}/{total_fmt} |{bar:20}| {elapsed}<{remaining} {postfix}",
-        )
+        # A kernel's stderr is no file, and reaches the relay of the process that started it.
+        usual = sys.stdout if _in_jupyterlab() else sys.stderr
+        self._stream: TextIO | Relay
+        self._drawn = ""
+        if stream is None and _open:  # it overwrites the bar around it
+            self._stream, self._drawn = _open[-1]._stream, _open[-1]._drawn
+        else:
+            self._stream = stream or (
+                Relay(usual) if isinstance(usual, io.TextIOWrapper) else usual
+            )
+        self._what, self._doing = what, ""
+        self._total, self._done, self._at_first = total, done, done
+        self._clock = clock
+        self._began = clock()
+        self._took_s = 0.0  # until the last was done: the arms of a block end all at once
+        self._due = self._began + delay_s
+        self._drawing = threading.RLock()  # the workers of a sweep are heard in another thread
+        _open.append(self)
+        self.show("")
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.set_postfix_str("", refresh=False)
-        self._bar.close()
+        _open.remove(self)
+        self._doing = ""
+        if self._drawn:
+            self._draw()
+            self._stream.write("\n")
 
     def show(self, what: str) -> None:
         """Say what is being done now; drawn at most twice a second."""
-        self._bar.set_postfix_str(what, refresh=False)
-        self._bar.update(0)
+        self._doing = what
+        if self._clock() >= self._due:
+            self._draw()
 
     def advance(self, trials: int = 1) -> None:
         """So many trials are done."""
-        self._bar.update(trials)
+        if trials:
+            self._done += trials
+            self._took_s = self._clock() - self._began
+        self.show(self._doing)
 
     def expect(self, total: int) -> None:
         """So many trials there will be in all."""
-        self._bar.total = total
+        self._total = total
 
     def note(self, sentence: str) -> None:
         """Print a sentence of its own above the bar."""
-        self._bar.write(sentence, file=self._stream)
+        with self._drawing:
+            over = "\r" if self._drawn else ""
+            self._stream.write(f"{over}{sentence:{len(self._drawn)}}\n")
+            if over:
+                self._draw()
+
+    def _draw(self) -> None:
+        with self._drawing:
+            line = self._line(self._clock() - self._began)
+            self._stream.write(f"\r{line:{len(self._drawn)}}")
+            self._stream.flush()
+            self._drawn = line
+            self._due = self._clock() + 0.5
+
+    def _line(self, elapsed_s: float) -> str:
+        doing = f", {self._doing}" if self._doing else ""
+        if self._total == 0:
+            return f"{self._what}: {_minutes(elapsed_s)}{doing}"
+        done, left = self._done - self._at_first, (self._total or 0) - self._done
+        left_s = self._took_s * left / done - (elapsed_s - self._took_s) if done else 0
+        remaining = _minutes(max(left_s, 0)) if left_s > 0 or left == 0 else "?"
+        eighths = int(160 * min(self._done / self._total, 1)) if self._total else 0
+        bar = "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+        return (
+            f"{self._what}: {self._done}/{self._total or '?'} |{bar:20}| "
+            f"{_minutes(elapsed_s)}<{remaining}{doing}"
+        )
+
+
+_open: list[Progress] = []
+"""The bars of this process that are drawn now."""
+
+
+def _minutes(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"
 
 
 def _in_jupyterlab() -> bool:
     """Whether a person runs this in a notebook: Jupyter's server names the session."""
     return bool(os.environ.get(JUPYTER_SESSION))
-
-
-def byte_bar(what: str, total: int) -> tqdm[NoReturn]:
-    """A bar in the same style over bytes that are fetched or unpacked."""
-    return tqdm(
-        total=total,
-        desc=what,
-        unit="B",
-        unit_scale=True,
-        file=sys.stdout if _in_jupyterlab() else sys.stderr,
-        ncols=100,
-        mininterval=0.5,
-        miniters=0,  # else it stands still while nothing arrives
-        bar_format="{desc}: {n_fmt}/{total_fmt} |{bar:20}| {elapsed}",
-    )
 
 
 def rough_duration(seconds: float) -> str:

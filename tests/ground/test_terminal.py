@@ -98,33 +98,76 @@ def test_text_from_elsewhere_cannot_move_the_cursor() -> None:
     assert printable("a\x1b[31mé\u00a0−\n\u202e\x9b") == "a\\x1b[31mé\u00a0−\\n\\u202e\\x9b"
 
 
-def test_the_time_left_of_arms_that_end_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bar_within_another_takes_its_line() -> None:
+    for relayed in (False, True):
+        clock, screen = Clock(), Terminal()
+        stream = Relay(screen) if relayed else screen
+        with Progress("a study of some length", 2, stream=stream, clock=clock) as around:
+            with Progress("fetching", 0, clock=clock):
+                assert screen.seen() == ["fetching: 00:00"]
+            clock.now = 1.0
+            around.show("block 1")
+            assert screen.seen() == [
+                "fetching: 00:00",
+                "a study of some length: 0/2 |                    | 00:01<?, block 1"[:79],
+            ]
+
+
+def test_a_log_of_a_command_has_plain_lines_only(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    with Progress("study", 2, clock=clock) as progress:
+        clock.now = 3661.0
+        progress.show("block 1")
+        notice("The load is high.")
+        progress.advance(2)
+    assert capsys.readouterr().err == (
+        "The load is high.\nstudy: 2/2 |████████████████████| 1:01:01<00:00\n"
+    )
+
+
+def test_where_nothing_is_counted_the_time_is_shown() -> None:
     clock, stream = Clock(), io.StringIO()
-    monkeypatch.setattr("tqdm.std.time", clock)
+    with Progress("fetching", 0, stream=stream, clock=clock) as progress:
+        clock.now = 2.0
+        progress.show("1 MB")
+    assert stream.getvalue() == "\rfetching: 00:00\rfetching: 00:02, 1 MB\rfetching: 00:02      \n"
+
+
+def test_a_bar_that_ends_before_its_delay_is_not_drawn() -> None:
+    clock, stream = Clock(), io.StringIO()
+    with Progress("study", 2, stream=stream, delay_s=2, clock=clock) as progress:
+        clock.now = 1.9
+        progress.advance()
+        progress.note("Time is up.")
+    assert stream.getvalue() == "Time is up.\n"
+
+
+def test_the_time_left_of_arms_that_end_together() -> None:
+    clock, stream = Clock(), io.StringIO()
 
     def seen() -> str:
         return stream.getvalue().rpartition("\r")[2].rstrip()
 
-    with Progress("study", None, stream=stream) as progress:
+    with Progress("study", None, stream=stream, clock=clock) as progress:
         progress.advance(9)
         clock.now = 17.0
         progress.show("block 2")
-        assert seen() == "study: 9/? |                    | 00:17<? , block 2"
+        assert seen() == "study: 9/? |                    | 00:17<?, block 2"
     clock.now = 0.0
-    with Progress("study", 54, stream=stream) as progress:
+    with Progress("study", 54, stream=stream, clock=clock) as progress:
         for second in range(241):
             clock.now = float(second)
             progress.show("block 1")
-        assert seen() == "study: 0/54 |                    | 04:00<? , block 1"
+        assert seen() == "study: 0/54 |                    | 04:00<?, block 1"
         clock.now = 241.0
         for _ in range(9):
             progress.advance()
         clock.now = 301.0
         progress.show("block 2")
-        assert seen() == "study: 9/54 |███▎                | 05:01<19:05 , block 2"
+        assert seen() == "study: 9/54 |███▎                | 05:01<19:05, block 2"
         clock.now = 3000.0  # a block that takes far longer than the one before
         progress.show("block 2")
-        assert seen() == "study: 9/54 |███▎                | 50:00<? , block 2"
+        assert seen() == "study: 9/54 |███▎                | 50:00<?, block 2"
 
 
 @pytest.mark.parametrize(

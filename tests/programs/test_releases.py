@@ -293,6 +293,7 @@ def test_a_machine_it_was_not_built_for_is_named(
         ("echo The JAVA_HOME is not set >&2; exit 1", r"could not fetch .*: The JAVA_HOME is not "),
         ("exit 1", "could not fetch"),
         ("exit 0", "could not fetch"),
+        ("head -c 1000000 /dev/zero; echo; echo no jar", "could not fetch .*: no jar"),
     ],
 )
 def test_a_maven_that_fails_is_quoted(mirror: Mirror, script: str, sentence: str) -> None:
@@ -310,25 +311,14 @@ def test_a_full_disk_says_where_to_go(mirror: Mirror) -> None:
         fetch("99")
 
 
-def test_an_interrupted_fetch_leaves_nothing_running(
-    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_fetch_leaves_nothing_running(mirror: Mirror) -> None:
     pid = mirror.directory / "pid"
-    mirror.does(f"sleep 60 &\necho $! > {pid}.new; mv {pid}.new {pid}; wait")
-    sleep = time.sleep
-
-    def interrupt(duration_s: float) -> None:
-        if pid.exists():
-            raise KeyboardInterrupt
-        sleep(duration_s)
-
-    monkeypatch.setattr(time, "sleep", interrupt)
+    mirror.does(f"sleep 60 &\necho $! > {pid}; kill -INT $PPID; wait")
     with pytest.raises(KeyboardInterrupt):
         fetch("99")
-    monkeypatch.setattr(time, "sleep", sleep)
     number = int(pid.read_text())
     while psutil.pid_exists(number) and is_alive(psutil.Process(number)):
-        sleep(0.01)
+        time.sleep(0.01)
     assert mirror.cache == []
 
 

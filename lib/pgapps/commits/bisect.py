@@ -128,7 +128,7 @@ def bisect(
     else:
         wanted = statement_named(directory, step)
     repository = Repository(repo)
-    with Progress("bisecting", None, unit="commit") as progress:
+    with Progress("bisecting", None) as progress:
         builder = Builder(repository, configure=configure or (), show=progress.show)
         bench = Bench(builder, repository, progress, (good, bad))
         if isinstance(wanted, str):

@@ -43,7 +43,7 @@ def build_revisions(
 
     repository = Repository(repo)
     commits = [repository.commit(name) for name in names]
-    with repository.held(), Progress("building", len(commits), unit="build") as progress:
+    with repository.held(), Progress("building", len(commits)) as progress:
         builder = Builder(repository, configure=configure or (), show=progress.show)
         places = []
         for commit in commits:

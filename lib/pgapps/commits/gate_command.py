@@ -155,7 +155,7 @@ def _built(
     oldest = repository.commit(repository.merge_base(base, head))
     if oldest == newest:
         raise StudyError(f"{head} has no commit that {base} lacks: there is nothing to compare.")
-    with repository.held(), Progress("building", 2, unit="build") as progress:
+    with repository.held(), Progress("building", 2) as progress:
         builder = Builder(repository, configure=configure, show=progress.show)
         places = []
         for commit in (oldest, newest):

@@ -148,7 +148,7 @@ def _releases(names: str, wanted: Sequence[Unit]) -> Path:
     same = [unit.what_counts() for unit in wanted]
     with (
         continued(),
-        Progress("counting", len(points), unit="release") as progress,
+        Progress("counting", len(points)) as progress,
         Kept("history", parameters, built="as released", same=same) as kept,
     ):
         for point in points:
@@ -187,7 +187,7 @@ def _commits(
         "units": [unit.name for unit in wanted],
     }
     same = [unit.what_counts() for unit in wanted]
-    with Progress("counting", len(points), unit="commit") as progress:
+    with Progress("counting", len(points)) as progress:
         builder = Builder(repository, configure=configure, show=progress.show)
         with (
             continued(),

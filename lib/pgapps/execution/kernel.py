@@ -185,7 +185,7 @@ class _Analysing:
         if self._bar is None:
             cells = len(json.loads(self._notebook.read_text(encoding="utf-8"))["cells"])
             name = f"{self._notebook.stem}, reading the record"
-            self._bar = Progress(name, cells, index, self._stream, unit="cell", delay_s=2)
+            self._bar = Progress(name, cells, index, self._stream, delay_s=2)
             self._at = index
         self._bar.advance(index - self._at)
         self._at = index

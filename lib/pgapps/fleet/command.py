@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ import typer
 
 from pgservers.errors import StudyError
 from pgservers.paths import records_dir
-from pgservers.terminal import Relay, printable, say
+from pgservers.terminal import printable, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -133,7 +132,7 @@ def _measure(plan: Sweep, lacking: list[Unit], client: Client) -> None:
     total = sum(1 for _ in plan.units())
     done = total - len(lacking)
     try:
-        with Progress("sweep", total, done=done, stream=Relay(sys.stderr)) as bar:
+        with Progress("sweep", total, done) as bar:
             failures = measure_missing(plan, client, bar, units=lacking)
     except KeyboardInterrupt:
         say("interrupted; finished blocks are kept: run it again to continue.")

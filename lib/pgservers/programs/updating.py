@@ -60,7 +60,7 @@ def _numbers(version: str, release: str) -> tuple[int, ...]:
 
 
 def _exchange(release: Release, version: str, artifact: str, work: Path) -> None:
-    jar = copy_artifact(artifact, work)
+    jar, _ = copy_artifact(artifact, version, work)
     try:
         with zipfile.ZipFile(jar) as archive:
             archive.getinfo(release.member)
