@@ -65,22 +65,16 @@ class Machine:
 
 GOOD = Machine()
 
-
 TWO_SPEEDS = Machine(flips_per_s=1.0)
 """As the shared machine of the reference records: 1.7 times apart, about one flip in a second."""
 
-
 DRIFTING = Machine(walk=0.02, slowing=0.005)
-
 
 SPIKY = Machine(spikes=0.03)
 
-
 LUCKY = Machine(luck=0.02)
 
-
 ALL_AT_ONCE = replace(TWO_SPEEDS, walk=0.02, slowing=0.005, spikes=0.03, luck=0.02)
-
 
 MACHINES = {
     "good": GOOD,

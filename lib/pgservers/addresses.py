@@ -21,26 +21,19 @@ if TYPE_CHECKING:
 EMBEDDED = "embedded"
 """The word for the PostgreSQL that is installed together with this package."""
 
-
 _SECRETS = frozenset(
     {"password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"}
 )
 
-
 _NOT_SHOWN = _SECRETS | {"passfile", "sslkey"}  # where secrets are kept is nobody's business
-
 
 _URI = re.compile(r"postgres(?:ql)?://", re.IGNORECASE)
 
-
 _KEYWORDS = re.compile(r"[a-z_]+\s*=")
-
 
 _CUT_IN_TWO = re.compile(r"(?:[^/]*@[^/]*@|[^/@]*/[^?]*@)")  # an @ of a password, unescaped
 
-
 _SECRET_IN_PATH = re.compile(r"//.*@|.*pass\w*\s*[=:]", re.IGNORECASE | re.DOTALL)
-
 
 # What libpq and the server say, and what we say; the first that fits is used.
 _COMPLAINTS = [

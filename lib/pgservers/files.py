@@ -114,7 +114,6 @@ def _sweep(path: Path) -> None:
 
 _SAYS_FULL = re.compile(r"No space left on device|quota exceeded")
 
-
 # The kernel has the same words for these, and no disk will help them.
 _OF_THE_KERNEL = re.compile(r"semaphore|shared memory")
 
@@ -125,7 +124,6 @@ def says_full(line: str) -> bool:
 
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-
 
 _FORBIDDEN = {errno.EROFS, errno.EACCES, errno.EPERM}
 

@@ -9,59 +9,45 @@ import platformdirs
 
 _PACKAGE = Path(__file__).resolve().parent
 
-
 INSTALLED = (_PACKAGE / "checkout").is_dir()
 """Whether this is a wheel's, which has its own copy of the checkout, and nothing is written."""
-
 
 ROOT = _PACKAGE / "checkout" if INSTALLED else _PACKAGE.parents[1]
 """The checkout, with notebooks, prose, data and the sources of extensions."""
 
-
 BOOK = ROOT / "book"
 """The prose of the book."""
 
-
 _OWN = os.environ.get("PGSTUDIES_NOTEBOOKS")
-
 
 OWN = Path(_OWN).expanduser().resolve() if _OWN else None
 """The directory of the user's own studies, ``$PGSTUDIES_NOTEBOOKS``; None without one."""
 
-
 NOTEBOOKS = (*([OWN] if OWN else []), ROOT / "notebooks")
 """The directories of the studies, the user's own first: see ``rooms``."""
-
 
 BUILD = (OWN or (Path.cwd() if INSTALLED else ROOT)) / "_build"
 """What can be made again: the built book and verdicts.  The checkout stays as it is for studies
 that live elsewhere."""
 
-
 SITE = BUILD / "site" if OWN or INSTALLED else ROOT
 """The source directory of the book: the checkout, or a copy of its pages."""
 
-
 STUDIES = SITE / "book" / "studies"
 """Executed notebooks, made by a run and never committed."""
-
 
 RELEASES = ROOT / "data" / "releases.toml"
 MINOR_RELEASES = ROOT / "data" / "minor_releases.toml"
 """Where the programs of other PostgreSQL releases come from."""
 
-
 EXTENSIONS = ROOT / "lib" / "extensions"
 """The source of our C extensions, one directory each."""
-
 
 REFERENCE_RECORDS = ROOT / "data" / "records"
 """Dated reference runs of this project."""
 
-
 HTML = BUILD / "html"
 """The built book."""
-
 
 JUDGED = BUILD / "judged"
 """Verdicts on claims, one file for each record that a notebook has judged; can be made again."""

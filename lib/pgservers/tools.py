@@ -41,7 +41,6 @@ class Tool:
 _RELEASES = "arms on other releases that are not yet in the cache"
 _EXTENSIONS = "arms that need a C extension"
 
-
 TOOLS = (
     Tool(
         "chromium",

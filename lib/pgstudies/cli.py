@@ -30,7 +30,6 @@ COMMANDS = "pgstudies.commands"
 """The entry points: modules with ``commands``, a Typer, and perhaps with ``clean``, which removes
 what runs that were killed have left."""
 
-
 _HELP = """\
 Rerun published PostgreSQL performance studies on a server of your choice.
 
@@ -41,7 +40,6 @@ The usual course:
   pgstudies book       build the report, _build/html/index.html
   pgstudies scorecard  which of the old claims still hold
 """
-
 
 _EXIT_CODES = """\
 \b
@@ -54,7 +52,6 @@ Exit codes:
   5    no space left on a disk, or no permission to write
   130  interrupted; run the same command to continue
 """
-
 
 app = typer.Typer(
     name="pgstudies",

@@ -19,10 +19,8 @@ SERVER_HELP = (
 )
 """Of the option ``--server``."""
 
-
 SKIP = 125
 """``git bisect run`` skips a commit by this code; it takes every other from 1 to 127 for bad."""
-
 
 BisectRun = Annotated[
     bool,

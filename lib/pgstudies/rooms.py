@@ -35,7 +35,6 @@ Kind = Literal["study", "check", "counts", "workload", "summary"]
 every machine, and a *workload* is queries of the reader's own: all three run as studies do and
 rerun no post.  A *summary* measures nothing: it draws together what the others have found."""
 
-
 TEMPLATE = "_template"
 """The room that ``new-study`` copies."""
 

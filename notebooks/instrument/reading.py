@@ -152,63 +152,48 @@ _SHARE: dict[str, pl.DataType] = {
     "high": pl.Float64(),
 }
 
-
 PROMISED_ALARMS = 0.05
 """What a 95 % interval allows itself: so often it may miss the truth."""
-
 
 ENOUGH = 10.0
 """Independent comparisons that it takes to judge a share: of ten, an instrument with 30 % of false
 alarms raises three, and the interval of 3 in 10 ends above 5 %."""
 
-
 CHECKS = 10
 """So many does the page have: what one of them finds by chance must be as much rarer."""
 
-
 LARGEST_BIAS = 0.005
 """A fourth of the margin of 2 % that studies declare: a larger one would decide verdicts."""
-
 
 WIDEST_BIAS = 0.02
 """An instrument that finds half of the planted 2 and 10 % is off by more than that, in the
 mean: where noise leaves room for it, nobody knows whether the instrument is any better."""
 
-
 LEAST_SPEED = 0.9
 """Of a bare loop over libpq. What is slower than that measures itself on a statement of 10 µs."""
-
 
 UNKNOWN_SPEED = 0.5
 """Where noise leaves room for a loop that costs double, its speed is not known."""
 
-
 MARGIN = 0.02
 """What studies declare, if they say nothing else: a smaller fault decides no verdict."""
-
 
 MOST_OFF = 0.05
 """So many of a block's values may be off by more than the margin where nothing but the machine's
 speed is measured.  For normal noise that is a standard deviation of 1 %, half of what the luck of a
 start brings: together they are hardly more than that luck alone, 2.2 against 2 %."""
 
-
 UNKNOWN_OFF = 0.5
 """Where so few blocks leave room for half of the values to be off, the speed is not known."""
-
 
 FAR_APART = 0.2
 """Neighbours in a round that differ by more than this ran at two speeds of the machine."""
 
-
 EXCLUDES_ONE = (pl.col("low") > 1) | (pl.col("high") < 1)
-
 
 IS_CLAIM = pl.col("verdict").is_in(DIRECTIONS)
 
-
 HOLDS_TRUTH = pl.col("truth").is_between("low", "high")
-
 
 Judged = tuple[bool | None, str]
 

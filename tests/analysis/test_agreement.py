@@ -174,10 +174,8 @@ def effects(**changes: Any) -> pl.DataFrame:
 LARGE = [0.40, 0.41, 0.39, 0.42, 0.38, 0.40]
 """Log-ratios of six blocks that all agree."""
 
-
 SMALL = [0.1, -0.04, 0.2, -0.1, 0.15, 0.12]
 """Log-ratios of six blocks of which two disagree."""
-
 
 TOO_FEW: dict[str, Any] = {"low": None, "high": None, "p_value": None, "blocks": 4} | {
     "log_ratios": LARGE[:4]

@@ -21,7 +21,6 @@ FEWEST_RUNS = 60  # where something is planted
 COPIES = ("baseline", "baseline (again)")
 SUFFERS = math.log(1.15)
 
-
 DESIGNS = {
     "two servers": ({"candidate": 0.0}, 20),
     "five arms": ({f"arm {number}": 0.0 for number in range(1, 4)}, 20),

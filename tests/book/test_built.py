@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(600)
 
-
 OPEN = ": not judged in this run"
 
 

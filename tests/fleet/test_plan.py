@@ -28,7 +28,6 @@ study = "swept"
 blocks = 1
 """
 
-
 pytestmark = pytest.mark.usefixtures("private")
 
 

@@ -186,7 +186,6 @@ ARMS = [
     *(Arm(name, state="t") for name in ("one", "two", "three", "four")),
 ]
 
-
 UNITS = (ARMS[:2], [[arm] for arm in ARMS[2:]])
 
 

@@ -38,7 +38,6 @@ def reach(dsn: str, *, settings: Mapping[str, str] = {}) -> DsnServer:
 
 MARK = '{"pgstudies": 1, "host": "h", "pid": 1, "started": "2026-11-22T00:00:00+00:00"}'
 
-
 SETTINGS = {"enable_seqscan": "off", "shared_buffers": "64MB", "max_parallel_workers": "8"}
 
 

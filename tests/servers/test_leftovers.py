@@ -230,7 +230,6 @@ threading.Thread(target=kill, daemon=True).start()
 serve("embedded")
 """
 
-
 IN_A_NAMESPACE = """
 mount -t tmpfs -o mode=1777 tmpfs /dev/shm || exit 99
 "$@" 2>/dev/null

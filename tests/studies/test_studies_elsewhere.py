@@ -65,20 +65,16 @@ LEFT_OUT = {
 }
 """What each page must say of what cannot be had there."""
 
-
 NOT_IN_A_SCHEMA = ["mvcc_catalog"]
 """Studies that need a database of their own, and say so where they cannot have one."""
 
 NEEDS_A_RESTART = {"io_method": "setting io_method needs a restart of the server"}
 """Studies whose baseline has a setting that an external server does not change, and the setting."""
 
-
 RUNS_WHAT_OTHERS_WROTE = {"workload"}
 """Studies that want a role with CREATEDB and no more rights."""
 
-
 pytestmark = pytest.mark.usefixtures("private")
-
 
 NOT_ASKED_FOR = {"no release before 17 was measured", "release 9.3 was not run"}
 """Why claims are not judged by a run as small as these, whatever the server."""

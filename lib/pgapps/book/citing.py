@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 
 _TEMPLATES = environment(Path(__file__).parent)
 
-
 _STUDIES = "book/studies/"
-
 
 CONTEXT = "https://w3id.org/ro/crate/1.1/context"
 """The version of RO-Crate that ``crate`` follows."""

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 commands = typer.Typer()
 
-
 _ALL = "all"
-
 
 _RUN = """\
 Measure a study, and put its executed notebook into the book.

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _TEMPLATES = environment(Path(__file__).parent)
 
-
 _RELOADS = '<meta http-equiv="refresh" content="15">'
 
 _STATE = re.compile(r'(<p class="state" role="status">).*?(</p>)')

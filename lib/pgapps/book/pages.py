@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 TOP = ("answer", "today", "finding")
 """Tags of cells that stand below the title, in this order."""
 
-
 FOLDED = {
     "parameters": "remove-cell",  # a table of them, with what they mean, follows
     "injected-parameters": "remove-cell",
@@ -41,10 +40,8 @@ FOLDED = {
 }
 """Tags of cells that only those who audit a run will read, and what MyST-NB is told of them."""
 
-
 TERMS = ("arm", "block", "turn", "A/A", "gate", "record", "margin", "joint sign flips")
 """Words of the glossary that a page links where it first uses them."""
-
 
 _NO_PROSE = re.compile(r"(`[^`]*`|\[[^\]]*\]\([^)]*\)|<[^>]*>|\{[^}]*\}`[^`]*`)")
 
@@ -72,7 +69,6 @@ def _folded(cell: dict[str, Any]) -> dict[str, Any]:
 
 
 HEADING = re.compile(r"^## ", re.MULTILINE)
-
 
 CODE, DETAILS = "Show the code of this section", "Show the details"
 """What the bars say that unfold a section's hidden code, and a folded output."""
@@ -249,7 +245,6 @@ def close_folds(_: Sphinx, page: nodes.document) -> None:
 _INSIDE = re.compile(
     r'(download="([\w.-]+)" href=")data:application/octet-stream;base64,([A-Za-z0-9+/=]+)'
 )
-
 
 LARGE = 200_000
 """Files of so many characters in base64 are put beside a page, which they would make slow."""

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 LOOKS = (8, 12, 18, 27)
 """Blocks after which a comparison of two builds is looked at, until it says which end is nearer."""
 
-
 SAMPLED = {"default_statistics_target": "1000", "autovacuum": "off", "fsync": "off"}
 """For plans: statistics of up to 300,000 rows are of all of them, and the same each time."""
 

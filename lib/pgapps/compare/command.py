@@ -24,12 +24,9 @@ if TYPE_CHECKING:
 
 commands = typer.Typer()
 
-
 UNDECIDED = 2
 
-
 CANNOT_RUN = 3
-
 
 HELP = """\
 Compare two builds, releases or settings files: is the candidate slower?

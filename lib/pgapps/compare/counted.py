@@ -36,7 +36,6 @@ _UNITS = {
     "reason": pl.String(),
 }
 
-
 _MOVED = {
     "unit": pl.String(),
     "function": pl.String(),
@@ -45,13 +44,10 @@ _MOVED = {
     "change": pl.Float64(),
 }
 
-
 _SIDES = ("baseline", "candidate")
-
 
 _ALIKE = 0.001
 """Counts that differ by less are the same: so exact is a count."""
-
 
 _WORTH_NAMING = 0.005
 """A function is named whose own count changed by this part of the unit's."""

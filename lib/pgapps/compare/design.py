@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 BASELINE, COPY, CANDIDATE = "baseline", "baseline (again)", "candidate"
 """The sides of a comparison; records name them so."""
 
-
 SIDES = (BASELINE, COPY, CANDIDATE)
-
 
 COMPARED = "compare_"
 """How the records of comparisons are named: before the study's name, so that no page takes them."""

@@ -30,10 +30,8 @@ SCHEMA: dict[str, pl.DataType] = {
     "sentence": pl.String(),
 }
 
-
 FALSE_ALARMS = 0.02
 """How often any of the guards that rest on a test fails, at most, although nothing is wrong."""
-
 
 _CHANCE = " Without a second copy of the baseline, what is drawn at random counts as different."
 
@@ -295,9 +293,7 @@ _CHECKS = {
     CARRY_OVER: "The ratio does not depend on whose turn was before.",
 }
 
-
 _EXPLAIN = ("settling", CARRY_OVER)
-
 
 LEVEL = FALSE_ALARMS / (1 + len(_CHECKS) - len(_EXPLAIN))
 """The level of each of those that decide: these checks, and the clock.  Fewer than 9 blocks cannot
@@ -321,9 +317,7 @@ def _machine(measured: Sequence[Measured]) -> Outcome:
 # can change what is done, not only how fast.
 _SHARED_ALIKE = {"load", "processes", "servers", "steal"}
 
-
 _MOST_NAMED = 5
-
 
 # They belong to the server's version, or to where it is.
 _OF_THE_BUILD = {"server_version", "server_version_num", "lc_messages", "cluster_name"}

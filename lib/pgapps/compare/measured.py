@@ -30,23 +30,17 @@ if TYPE_CHECKING:
 PLACE = ("study", "of", "case", "step")
 """What is compared: ``of`` is the study's arm."""
 
-
 TIME = "duration_s"
 
-
 CPU = "cpu_s"
-
 
 BOUND = 0.9
 """A step that spends this part of the baseline's time on its processor is judged by CPU time."""
 
-
 _NO_COUNTER = (TIME, "result", "median_s", "p99_s", "drift", "longest_s", "makespan_s")
-
 
 LEAST = 0.1
 """What moved less than a tenth as much as the time does not explain it."""
-
 
 REASONS_SCHEMA: dict[str, pl.DataType] = {
     **dict.fromkeys([*PLACE, "metric", "unit"], pl.String()),

@@ -37,21 +37,15 @@ _EXPLAINABLE = re.compile(
     r"\s*(SELECT|WITH|INSERT|UPDATE|DELETE|MERGE|VALUES|TABLE)\b", re.IGNORECASE
 )
 
-
 _VARIABLE = re.compile(r"(?<![:\w]):(\w+)")
-
 
 _PARAMETER = re.compile(r"\$(\d+)")
 
-
 _SETS = re.compile(r"\s*(SET|RESET)\b", re.IGNORECASE)
-
 
 _READS = re.compile(r"\s*(SELECT|WITH|VALUES|TABLE)\b", re.IGNORECASE)
 
-
 _MOST_ROWS = 10_000
-
 
 MOST_SHOWN = 10
 """Rows of a result that are shown where two servers answer differently."""
@@ -197,18 +191,14 @@ def _text(query: str | bytes) -> Any:
 INTERVAL_S = 0.05
 """A sample takes a tenth of a millisecond: a fifth of a per cent of the time, on both sides."""
 
-
 ENOUGH = 20
 """Samples of a step from which on its own length is divided among them."""
-
 
 WAIT = "wait, "
 """How the metrics begin: seconds of a step spent so, as far as the samples tell."""
 
-
 FIRST_VERSION = 90600
 """From here on a server tells wait events."""
-
 
 # The name of the column keeps the statement out of what StatementCounters counts, and of itself.
 _SAMPLE = b"""

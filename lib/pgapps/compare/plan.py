@@ -34,13 +34,10 @@ if TYPE_CHECKING:
 
 _MOST_SHOWN = 6
 
-
 _BY = ["case", "step", "metric"]
-
 
 _NOTEBOOK_S = 12.0
 """What starting a notebook and leaving it takes, beside what a record tells (s)."""
-
 
 REPORT_S = 20.0
 """What judging the blocks and writing the report takes (s)."""
@@ -257,7 +254,6 @@ GOAL_BLOCKS = 9
 """Blocks that every study is to have, before time goes into more turns or more arms: what every
 guard needs.  Six decide as well, but an interval of six is as wide as they differ."""
 
-
 FIRST_LOOK = 8
 """Blocks until the first look of a run that goes on until all steps are decided."""
 
@@ -319,7 +315,6 @@ def fit(plans: Sequence[Forecast], seconds: float) -> Fit:
 
 
 _PARTS = [0.9**n for n in range(30)]
-
 
 _SPARE = 1.25
 

@@ -26,12 +26,9 @@ if TYPE_CHECKING:
 
 COLUMNS = 72
 
-
 _ASCII = str.maketrans({"−": "-", "–": "-", "×": "x", "µ": "u", "…": "...", "±": "+/-"})
 
-
 _MOST_REASONS = 4
-
 
 _MOST_STEPS = 12
 

@@ -32,15 +32,12 @@ if TYPE_CHECKING:
 LEAST = FEWEST_TURNS
 """Turns of a block, at least: with fewer nothing tells whether they settle."""
 
-
 MOST = 3
 """How many times as many turns as in the record are chosen, at most: it knows no more."""
-
 
 _FLOOR = 0.05
 """Of the variance between turns, what is taken for the least between blocks: few blocks can show
 none by luck."""
-
 
 _QUARTILES_APART = 1.349  # in standard deviations of a normal distribution
 

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 _FORMAT = 2
 """Higher whenever counts come about in another way: what is kept from before is not used then."""
 
-
 SETTINGS = {
     "autovacuum": "off",
     "fsync": "off",

@@ -10,7 +10,6 @@ import polars.selectors as cs
 WHOLE = ""
 """The name, in the column ``function``, of all functions together."""
 
-
 EXACT = 0.001
 """Two counts of one unit may differ by this part of it; else the page says so."""
 

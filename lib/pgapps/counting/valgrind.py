@@ -26,24 +26,18 @@ EVENTS = {"Ir": "instructions", "Dr": "reads", "Dw": "writes", "DLmr": "read_mis
 EVENTS |= {"DLmw": "write_misses"}
 """Callgrind's names and ours; all but the first are simulated only if asked for."""
 
-
 _END = "ShutdownXLOG"
 """What follows, writing a checkpoint, is no work of the statements: the counts are taken before."""
-
 
 _BY_THE_CLOCK = "pgstat_report_stat"
 """At most once a second the server hands on its statistics: left out, as no two runs agree."""
 
-
 _LINE = re.compile(r"\s*((?:(?:[\d,]+|\.)\s+)+)(\S*?):(.+?)(?: \[([^\]]*)\])?")
-
 
 # The same function in other shapes: of a recursion, or cut up by the compiler.
 _SHAPES = re.compile(r"('\d+|\.(isra|part|constprop|cold|lto_priv)(\.\d+)*|@@?[\w.]+)+$")
 
-
 _NO_NAME = "(no name)"
-
 
 _NAMELESS = re.compile(r"0x[0-9a-f]+|\?\?\?")
 

@@ -29,12 +29,9 @@ if TYPE_CHECKING:
 Document = dict[str, Any]
 """A notebook as its JSON has it."""
 
-
 HIDDEN = "********"
 
-
 _COMMON = {"password", "postgres", "pgstudies"}
-
 
 _MARKER = "papermill-error-cell-tag"  # cells that papermill adds to a failed notebook
 

@@ -40,10 +40,8 @@ if TYPE_CHECKING:
 GRACE_S = 60
 """How long an interrupted notebook may take to stop its server."""
 
-
 START_S = 120
 """How long a kernel may take to start, on a machine that is busy."""
-
 
 # A path of <sys/un.h> is 103 bytes at most where it is shortest, and ours adds this many to it.
 _LONGEST_TEMPORARY_PATH = 103 - len("/pgstudies-01234567/kernel-ipc-5")

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 QUICK = "quick"
 """The size of the defaults in a notebook."""
 
-
 PROFILES = (QUICK, "standard", "published", "smallest")
 """Sizes of a run; of the smallest only counts mean anything, and only to tests."""
 

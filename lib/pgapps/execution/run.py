@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 _LOCK = "owner.lock"
 
-
 _FORGOTTEN_S = 60.0
 """A directory that is younger may belong to a run that is just about to lock it."""
 

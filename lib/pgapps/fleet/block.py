@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 PATIENCE_S = 600.0
 """How long a ledger that does not answer is tried again; ``$PGSTUDIES_PATIENCE_S`` is another."""
 
-
 DEATH_S = 90.0
 """How long this process may take to end itself after its worker's death."""
 

@@ -36,9 +36,7 @@ _CONFIG = {
     "distributed.worker.http.routes": [],
 }
 
-
 dask.config.update_defaults({"distributed": {"scheduler": {"worker-ttl": "60s"}}})
-
 
 _NO_PAGES: dict[str, Any] = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
 """It has a port all the same, with nothing behind it."""

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 commands = typer.Typer()
 
-
 Certificates = Annotated[
     Path | None,
     typer.Option(

@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 
 _FILE = re.compile(r"([^/]+)/([^/]+)/([^/]+)/(\d{4,})\.zip")
 
-
 _S3 = {"config_kwargs": {"connect_timeout": 5, "read_timeout": 30, "retries": {"max_attempts": 2}}}
-
 
 _LIMITS: dict[str, dict[str, Any]] = {"s3": _S3, "s3a": _S3}
 """By kind of store, for its client: left alone, that of S3 asks a dead one for minutes."""

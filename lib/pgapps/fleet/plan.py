@@ -31,7 +31,6 @@ Blocks = Annotated[int, Meta(ge=1)]
 
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
-
 MOST_HOSTS, MOST_CELLS, MOST_BLOCKS = 1000, 1000, 1_000_000
 """A sweep may have so many hosts, cells, and blocks on all hosts together."""
 

@@ -31,19 +31,14 @@ if TYPE_CHECKING:
 TRIES = 3
 """How often a block is handed out when its worker, its process or its server is lost."""
 
-
 LOST_S = 120.0
 """How long a host may be without a worker when all others are done."""
 
-
 _POLL_S = 0.5
-
 
 _FORGET_S = 10.0
 
-
 _INTERRUPTED = 130
-
 
 _GONE = (
     "The scheduler is gone: the blocks that are done are kept; start it and its workers again, "

@@ -22,17 +22,13 @@ from pgservers.servers.instance import Instance, place_for_states
 SLOT = {"bench": 1}
 """Every worker has one, and a block takes it."""
 
-
 TOPIC = "pgstudies"
 """Where workers say what a user should hear at once."""
 
-
 _TOLD = re.compile(r"(Waiting|Removed what)\b.*")
-
 
 STATES_S = 1800.0
 """How long prepared states are kept for a next block; the client may have been killed."""
-
 
 _running: set[subprocess.Popen[str]] = set()
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 commands = typer.Typer()
 
-
 _TOP = 50
 
 

@@ -42,7 +42,6 @@ _SHAPE = (
 )
 """What makes two nodes the same; not their estimates."""
 
-
 _CONDITIONS = (
     "Hash Cond",
     "Merge Cond",
@@ -55,7 +54,6 @@ _CONDITIONS = (
     "Group Key",
     "Cache Key",
 )
-
 
 _GENERIC_PLAN = 160000
 """From here on EXPLAIN takes a query with parameters."""

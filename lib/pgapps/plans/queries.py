@@ -19,18 +19,14 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"^--\s*name:\s*(\S.*?)\s*$", re.MULTILINE)
 
-
 _BACKSLASH = re.compile(r"^\s*\\(\w+)", re.MULTILINE)
-
 
 # Strings, quoted names and comments are passed over; what is left has :name as pgbench and psql do.
 _VARIABLE = re.compile(
     r"'(?:[^']|'')*'|\"[^\"]*\"|--[^\n]*|/\*.*?\*/|(?<![:\w\]]):([A-Za-z_]\w*)", re.DOTALL
 )
 
-
 _EXPLAINED = r"^\s*(SELECT|INSERT|UPDATE|DELETE|MERGE|WITH|VALUES|TABLE)\M"
-
 
 _LONGEST = 1_000_000
 """Characters of a query of the server's own; what is longer nobody wrote."""

@@ -27,14 +27,11 @@ if TYPE_CHECKING:
 
 _INDENT = 2
 
-
 WORTH_TELLING = 1.05
 """A count that changed by less is not on the card."""
 
-
 MOST_UNITS = 12
 """So many units of work, those that changed most."""
-
 
 _CARD: dict[str, pl.DataType] = {
     **dict.fromkeys(["study", "claim", "about", "sentence"], pl.String()),

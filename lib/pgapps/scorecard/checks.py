@@ -20,15 +20,12 @@ if TYPE_CHECKING:
 
 _TEMPLATES = environment(Path(__file__).parent)
 
-
 SCHEMA = {"check": pl.String(), "passed": pl.Boolean(), "sentence": pl.String()}
 """A table of checks: ``passed`` is null for one that is not judged."""
-
 
 KEY = "pgstudies_checks"
 """Where the executed notebook keeps the checks: in the metadata of the output that shows them,
 because MyST-NB warns of every MIME type that it does not know."""
-
 
 SHOWN = {**SCHEMA, **dict.fromkeys(["host", "date", "machine"], pl.String())}
 """The checks, and where and when (UTC) they were made; machine is that of ``machine_of``."""

@@ -54,12 +54,9 @@ SCHEMA: dict[str, pl.DataType] = {
 }
 """The columns, in order."""
 
-
 _NO_RECORD = f"{NOT_TESTED}: no record"
 
-
 _NOT_ON_THE_PAGE = f"{NOT_TESTED}: the study's page does not judge it"
-
 
 _RELEASE = re.compile(r"\d\d+|\d\.\d+")
 

@@ -198,14 +198,11 @@ def _html(macro: str, *values: object) -> HTML:
 WIDTH = 79
 """No line of text is longer."""
 
-
 _INDENT = 2
 
 _COLUMN = _INDENT + max(map(len, OUTCOMES)) + 2  # where what stands beside the verdict begins
 
-
 _PUBLISHED = len("published ")
-
 
 _FIGURES = len("0.0858 (0.0585 to 0.0126)")
 

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 _ROOT = Path("/sys/fs/cgroup")
 
-
 _PREFIX = "pgstudies-"
-
 
 _PATIENCE_S = 5.0
 

@@ -14,21 +14,15 @@ if TYPE_CHECKING:
 
 GB = 10**9
 
-
 MAX_LOAD_PER_CORE = 0.5
-
 
 MAX_CPU_SHARE = 0.2  # of one core, by one process that is not ours
 
-
 MAX_SWAP_USED_BYTES = GB // 16
-
 
 MAX_STEAL_SHARE = 0.02
 
-
 MIN_MEMORY_SHARE = 0.2
-
 
 MIN_DISK_BYTES = 5 * GB
 

@@ -13,20 +13,15 @@ from ..errors import CannotRun
 
 _SYSCALL = {"x86_64": 298, "aarch64": 241}
 
-
 _HARDWARE, _INSTRUCTIONS = 0, 1
-
 
 # perf_event_attr of version 0: type, its own size, config, three fields that are not used here,
 # flags, and three more such fields.
 _ATTRIBUTES = struct.Struct("IIQQQQQIIQ")
 
-
 _EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR = 1 << 5, 1 << 6
 
-
 _CLOSE_ON_EXEC = 8
-
 
 _PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
 

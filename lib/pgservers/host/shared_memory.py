@@ -16,22 +16,16 @@ import psutil
 
 _SEGMENTS = Path("/proc/sysvipc/shm")
 
-
 _DYNAMIC = Path("/dev/shm")  # noqa: S108
-
 
 # PGShmemHeader of storage/pg_shmem.h up to dsm_control: magic, creatorPID, totalsize, freeoffset.
 _HEADER = struct.Struct("@iiNNI")
 
-
 _MAGIC = 679834894
-
 
 _SHM_RDONLY = 0o10000
 
-
 _IPC_RMID = 0
-
 
 _TIMEOUT_S = 5
 

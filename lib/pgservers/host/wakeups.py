@@ -18,7 +18,6 @@ while byte := os.read(0, 1):
     os.write(1, byte)
 """
 
-
 _ENDED = "the process that was to be woken ended"
 
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 _KEPT_VARIABLES = ("PATH", "TZ", "LD_LIBRARY_PATH", "LD_PRELOAD")
 
-
 _environment_lock = Lock()
 
 

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 FINDS_EXTENSIONS = 180000
 """From here on a setting tells a server where CREATE EXTENSION finds extensions."""
 
-
 OLDEST = 150000
 """The oldest release that the sources are written for."""
 

@@ -112,7 +112,6 @@ _DAMAGED = (
     RuntimeError,  # encrypted, or compressed in a way that zipfile does not know
 )
 
-
 _MOST_BYTES = 2**30
 
 

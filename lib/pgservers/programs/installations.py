@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 OLDEST_OWNED = 90300
 """The oldest server that we start ourselves, as the server itself counts versions."""
 
-
 _DEBIAN = Path("/usr/lib/postgresql")
 
 

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 READ_AHEAD_BYTES = 128 * 1024
 """What is read ahead of reads that follow one another: the default of Linux."""
 
-
 _PAGE_BYTES = 8192
-
 
 DRIVE_BYTES = 8 * 2**20
 """What a drive reads on by itself of a sequential reader that is held up: all its memory, 2007."""
@@ -58,7 +56,6 @@ class DiskLimits:
 
 _MOST_BYTES = 16 * 2**30
 """The largest page cache that can be modelled.  Its table takes memory as it fills."""
-
 
 # As in slow_disk.h.
 _HEADER_BYTES, _BYTES_PER_PAGE = 4096, 40 + 4

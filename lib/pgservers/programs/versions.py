@@ -9,28 +9,20 @@ from ..errors import ServerError
 EVICTS_BUFFERS = 170000
 """From here on pg_buffercache can empty shared buffers, one buffer at a time."""
 
-
 EVICTS_RELATIONS = 180000
 """From here on it can empty them of a whole relation."""
 
-
 _WAITS_FOR_CHILDREN = 90400
-
 
 _SAYS_READY = 100000
 
-
 _RENAMED_XLOG = 100000
-
 
 _COUNTS_WAL = 130000
 
-
 _MARKS_TOPLEVEL = 140000
 
-
 _TELLS_COMPRESSION = 140000
-
 
 _HAS_IO_WORKERS = 180000
 

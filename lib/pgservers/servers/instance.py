@@ -28,23 +28,17 @@ if TYPE_CHECKING:
 PORT = 5432
 """Part of the name of the socket; nothing listens on a network."""
 
-
 # sun_path of <sys/un.h> is 108 bytes on Linux and 104 elsewhere, with the final zero.
 _LONGEST_SOCKET_PATH = 103
 
-
 _ROOM_BYTES = 1_000_000
-
 
 _MAP = "pgstudies"
 
-
 SUPERUSER = "postgres"
-
 
 GUEST = "pgstudies_guest"
 """The role without rights that whatever comes from others is loaded and run by."""
-
 
 # Runs when nobody holds the other end of its standard input any more: neither we, by whatever
 # death, nor initdb, whose servers would leave their shared memory behind if their files went first.

@@ -27,10 +27,8 @@ if TYPE_CHECKING:
 NAME = re.compile(r"s-[0-9a-f]{8}")
 """Names of our own directories in the run directory."""
 
-
 SHORT = Path("/tmp")  # noqa: S108  (a name in it is only used if the mkdir was ours)
 """Where the socket is when the run directory's own path is none for a socket."""
-
 
 _TIMEOUT_S = 10.0
 

@@ -40,34 +40,25 @@ if TYPE_CHECKING:
 
 DATABASE = "pgstudies"
 
-
 _QUIET = {"bgwriter_lru_maxpages": "0", "wal_writer_delay": "10s"}
 """Unless a study sets them: nine idle servers would else wake eighty times a second, and what these
 processes do late for one arm would fall into the turns of another."""
 
-
 _PRELOADED = "pg_stat_statements"
-
 
 _PRELOAD = "shared_preload_libraries"
 
-
 _EXTENSIONS = (_PRELOADED, "pg_buffercache")
-
 
 _MONITOR_ROLE, _CHECKPOINT_ROLE = 100000, 150000
 """From here on there is a role that may see what the server counts, and one for CHECKPOINT."""
 
-
 _TRUSTS_EXTENSIONS = 130000
 """From here on an extension may say that everybody may have it."""
 
-
 _NO_PG_CHECKSUMS = "there is no pg_checksums beside initdb, as before 12 and in fetched releases"
 
-
 _END_TIMEOUT_S = 20.0
-
 
 _LONGEST_S = 1e6
 

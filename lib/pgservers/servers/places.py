@@ -27,22 +27,16 @@ if TYPE_CHECKING:
 
 _FORMAT = 1
 
-
 _LOCK_CLASS = 0x70677374  # "pgst"
-
 
 _NAME = re.compile(r"pgstudies_([0-9a-f]{8})([0-9a-f]{8})(_[0-9]+)?")
 
-
 _MARK = {"pgstudies": int, "host": str, "pid": int, "started": str}
-
 
 _DROPS = 3
 """How often the drop of a database is tried; a server waits 5 s each time for sessions to end."""
 
-
 _IN_USE = (psycopg.errors.InsufficientPrivilege, psycopg.errors.ObjectInUse)
-
 
 _log = logging.getLogger(__name__)
 

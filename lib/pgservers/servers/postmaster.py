@@ -27,21 +27,15 @@ if TYPE_CHECKING:
 
 _SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 
-
 _START_TIMEOUT_S = 120.0
-
 
 _STOP_TIMEOUT_S = 600.0
 
-
 _KILL_TIMEOUT_S = 20.0
-
 
 _POLL_S = 0.005
 
-
 _ANSWER_TO_PING = "the database system is starting up"
-
 
 _SEMAPHORES = (
     "before 10 every connection needs a System V semaphore: lower max_connections, or raise "

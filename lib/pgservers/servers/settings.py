@@ -18,23 +18,17 @@ if TYPE_CHECKING:
 
 _MEMORY = {"B": 1, "kB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
 
-
 _TIME = {"us": 1, "ms": 10**3, "s": 10**6, "min": 6 * 10**7, "h": 36 * 10**8, "d": 864 * 10**8}
-
 
 _FACTORS = _MEMORY | _TIME
 
-
 _NUMBER = re.compile(r"\s*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*([A-Za-z]*)\s*")
-
 
 BLOCK_BYTES = 8192
 """A page of the server, which is the unit of shared_buffers."""
 
-
 _GRANTS_SETTINGS = 150000
 """From here on a superuser's settings can be granted to others."""
-
 
 # Where a server's files are and how to reach it says nothing about its speed; some hold secrets.
 NOT_RECORDED = [
@@ -67,21 +61,16 @@ NOT_RECORDED = [
 ]
 """Settings that are left out of the list of non-default ones."""
 
-
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*(\.[A-Za-z_][A-Za-z0-9_$]*)*")
-
 
 _LONGEST_VALUE = 10_000
 
-
 _SETTING = re.compile(r"\s*([A-Za-z_][\w.$]*)\s*(?:=|\s)\s*('(?:[^']|'')*'|[^#'\s]\S*)\s*(?:#.*)?")
-
 
 # How a managed server is reached and where its files are is ours; the others are no settings.
 _OURS = re.compile(
     r"listen_addresses|port|unix_socket_.*|hba_file|ident_file|config_file|data_directory|include.*"
 )
-
 
 # By the ends of their names, as every release and every extension adds some: what runs a program,
 # loads a library, names a file or a place, logs somewhere else, or calls another server.
@@ -91,9 +80,7 @@ _REACHES_OUT = re.compile(
     r"|log_file_mode|(.*\.)on(_\w+)?_init|(.*\.)start_proc"
 )
 
-
 _HARMLESS = {"search_path", "log_temp_files", "log_replication_commands"}
-
 
 ENDANGERS_DATA = frozenset(
     {

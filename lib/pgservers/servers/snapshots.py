@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 _LARGE = 2**20
 """Files of so many bytes are on disk before a server is started from them."""
 
-
 _WAL_PAGE_HEADER = struct.Struct("=HHIQ")  # xlp_magic, xlp_info, xlp_tli, xlp_pageaddr
 
 

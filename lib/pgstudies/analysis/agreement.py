@@ -21,36 +21,27 @@ Agreement = Literal[
     "holds", "holds, perhaps weaker", "holds, weaker", "gone", "reversed", "inconclusive"
 ]
 
-
 Kind = Literal["direction", "threshold", "alike", "count"]
 
-
 Direction = Literal["slower", "faster", "fewer", "more", "alike"]
-
 
 UPWARD = ("slower", "more")
 """The directions of claims whose ratio is above 1."""
 
-
 FAMILY = ("direction", "threshold")
 """The kinds of claims judged by a test of a difference: those of a run are one family."""
-
 
 NOT_TESTED = "not tested"
 """Begins the verdict on a claim of which the run has no comparison, or the post no figure."""
 
-
 NOT_JUDGED = "not judged"
 """Begins the verdict on a claim that was measured where it could not be judged."""
-
 
 NOT_REPLICATED = "not replicated"
 """Begins the verdict on a claim of which two reference records of one size say the opposite."""
 
-
 DEPENDS_ON_SIZE = "depends on size"
 """Begins the verdict on a claim of which reference records of different sizes say the opposite."""
-
 
 HOLDS = ("holds", "holds, perhaps weaker", "holds, weaker")
 """The verdicts on a claim that count for "holds on 3 of 3 hosts"."""
@@ -296,19 +287,14 @@ _SCHEMA: dict[str, pl.DataType] = {
     **dict.fromkeys(["baseline", "candidate", "then"], pl.String()),
 }
 
-
 NO_SUCH = "this run has no such comparison"
 """Said of a claim that fits no row of the effects."""
 
-
 _TESTED = get_args(Agreement)
-
 
 _OTHER = {"cpu_s": "duration_s", "duration_s": "cpu_s"}
 
-
 _GATE = ("aa_low", "aa_high")
-
 
 _OF_EFFECT = (
     *("metric", "ratio", "low", "high", "blocks", "margin"),

@@ -29,15 +29,11 @@ if TYPE_CHECKING:
 
 _TEXTS = ("id", "name", "text", "source", "kind", "direction", "judged_by")
 
-
 _FILE = "claims.toml"
-
 
 _COMPARED = ("step", "case", "baseline", "candidate")
 
-
 _WHOLE = re.compile(r"\{(\w+)\}")
-
 
 _FIGURES = {
     f"{name}{unit}": "2"

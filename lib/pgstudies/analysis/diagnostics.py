@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 ALPHA = 0.05
 """How often, over all comparisons of a run, a check warns although nothing is wrong."""
 
-
 CARRY_OVER = "carry-over"
 
 
@@ -209,37 +208,27 @@ def _placed(lists: pl.Series, places: pl.Series) -> list[list[float | None]]:
 
 _NAN = pl.element().is_nan()
 
-
 _NONE = pl.element().is_null()
-
 
 _ORDER = "the arm that runs later in a block reads {:.1f} % {}: one arm leaves something behind"
 
-
 _DRIFT = "the ratio ends the run {:.1f} % {} than it began: the arms do not drift alike"
-
 
 _SETTLING = (
     "the ratio of a block's last turns is {:.1f} % {} than that of its first: one arm still warms "
     "up, or pays for what came before"
 )
 
-
 _CARRIED = "carry-over makes the ratio {:.1f} % {}: "
-
 
 _AFTER_OTHERS = "one arm's turns suffer more from another arm's turn before them"
 
-
 _AFTER_ONE = "one arm's turns suffer more from a turn of {} before them"
-
 
 _AA = "the second copy of the baseline reads {:.1f} % {}: trust no difference of that size here"
 
-
 OTHERS = "another arm"
 """What a turn is said to be after where the contrast is with a turn of the same arm."""
-
 
 _CARRIED_SCHEMA: dict[str, pl.DataType] = {
     "candidate": pl.String(),
@@ -248,11 +237,9 @@ _CARRIED_SCHEMA: dict[str, pl.DataType] = {
     "log_carried": pl.Float64(),
 }
 
-
 _FAR = 2.0
 """A round farther from what is fitted than this many standard deviations, which the median gives,
 counts as so far (Huber): a machine that changes its speed in a round says nothing of caches."""
-
 
 _SPARE = 2
 """Rounds of a block, at least, beyond the numbers that are fitted to them."""

@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 DRAWS = 4096
 """So many flips, or permutations, where there are more of them than can all be tried."""
 
-
 _SEED = 20261123  # the same samples always get the same verdicts
-
 
 _ROUNDING = 1e-9
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 MINIMUM_BLOCKS = 6
 """No interval is shown below this: five signs that agree by chance are not yet rare enough."""
 
-
 _AT_ONCE = 4_000_000  # Walsh averages held in memory (32 MB)
 
 
@@ -114,14 +113,11 @@ def _null_distribution(blocks: int) -> NDArray[np.float64]:
 POWER = 0.8
 """How often an effect of the size named is to be seen."""
 
-
 MOST_BLOCKS = 1000
 """More blocks than this are never advised: the answer is a quieter machine or a wider margin."""
 
-
 # Of the blocks that a signed-rank test needs, a t test on normal noise needs 3/π: 95 %.
 _EFFICIENCY = 3 / math.pi
-
 
 _SO_MANY_ATTAIN_IT = 100
 """Beyond these blocks an interval covers within 0.04 % what is asked; the exact distribution of

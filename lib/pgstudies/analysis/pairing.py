@@ -19,27 +19,20 @@ DECIMALS = 12
 """Log-ratios are kept to this many decimals: values that tie, tie in every unit they are counted
 in, and a ratio on the margin stays on it."""
 
-
 BY = ("case", "step", "metric")
 """What is compared separately, unless a study says otherwise."""
-
 
 TRIMMED = 0.2
 """The share of a block's rounds that is left out at either end, before their mean is taken."""
 
-
 FEWEST_TURNS = 9
 """Rounds of a block, at least, for its beginning to be told from its end."""
 
-
 _SIDES = ("baseline", "candidate")
-
 
 _IS_NUMBER = pl.col("value").is_finite().fill_null(value=False)
 
-
 Statistic = Literal["mean", "sum", "median", "min"]
-
 
 _STATISTICS: dict[Statistic, pl.Expr] = {
     "mean": pl.col("value").mean(),

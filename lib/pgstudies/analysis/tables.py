@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 _FAR = 1.1
 
-
 _TIMES = ("cpu_s", "duration_s")
 
 

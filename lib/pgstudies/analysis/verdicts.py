@@ -39,12 +39,9 @@ if TYPE_CHECKING:
 
 OPEN = ("inconclusive", "too few blocks")
 
-
 DIRECTIONS = ("faster", "slower", "fewer", "more")
 
-
 _LESS = pl.when(pl.col("unit") == "s").then(pl.lit("faster")).otherwise(pl.lit("fewer"))
-
 
 _MORE = pl.when(pl.col("unit") == "s").then(pl.lit("slower")).otherwise(pl.lit("more"))
 

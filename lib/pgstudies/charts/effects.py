@@ -144,10 +144,8 @@ _RATIO_TITLES = {
     "published_ratio": "published ratio (one run)",
 }
 
-
 _MARGIN = 1.15
 """How far an axis reaches past the outermost number, as a factor."""
-
 
 _SIDE = 400
 

@@ -18,18 +18,14 @@ if TYPE_CHECKING:
 MOST = 6
 """So many lines are named at their ends; more have a legend."""
 
-
 LONGEST = 30
 """Longer names (letters) would leave the lines too little width."""
-
 
 # A letter of 12 px is 6.5 px wide on average; 30 px are the symbol before the name and the gaps.
 _LETTER_PX, _SYMBOL_PX, _AXIS_PX = 6.5, 30, 75
 
-
 # A line of text as a share of the axis, and what the axis gains by being rounded up.
 _LINE = 0.065
-
 
 LAYER = "labels"
 """What the names of their layers begin with: charts.js puts a legend in their place on a phone."""

@@ -47,5 +47,4 @@ def _in_few_digits(spec: Any) -> Any:
 
 _TIMES = 1e9
 
-
 _HUNDREDTHS = re.compile(r"(\.\d\d)\d+")

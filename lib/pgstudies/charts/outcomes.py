@@ -67,7 +67,6 @@ def outcome_of(verdict: str) -> Outcome:
 
 _OPEN = {"inconclusive", NOT_REPLICATED, NOT_JUDGED, NOT_TESTED}
 
-
 _SAME = {"holds", "holds, perhaps weaker"}
 
 

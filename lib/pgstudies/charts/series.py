@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 MOST_TICKS = 12
 """An axis of so many different numbers is marked at each of them."""
 
-
 MOST_ASLANT = 15
 """More names than these below an axis stand upright."""
 

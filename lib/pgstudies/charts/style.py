@@ -21,47 +21,35 @@ from . import tables
 # JupyterLab 4.6 draws Vega-Lite natively, but registers MIME types only up to v5.
 MIME = "application/vnd.vegalite.v5+json"
 
-
 # Every colour stands out 3:1 from white and from the book's dark background (WCAG 1.4.11).
 # Okabe and Ito's palette, its two lightest colours darkened for that; the shapes carry the
 # distinction for readers to whom two of them look alike.
 BASELINE = "#0072b2"
 
-
 REPEAT = "#3d9bd4"
-
 
 PATCHED = "#d55e00"
 
-
 FURTHER_PATCHED = ("#e0568a", "#c8322a", "#bb6d14")
 
-
 PUBLISHED = ("#6b6b6b", "#8c8c8c")
-
 
 CANDIDATES = (
     *("#009e73", "#cc79a7", "#a67c00", "#7f6cd0", "#7a7a7a"),
     *("#2f93a8", "#a3643b", "#7d8f2e", "#a45bb8", "#b8574f"),
 )
 
-
 NEUTRAL = "#7a7a7a"
 
-
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right")
-
 
 COLUMN_PX = 690
 """The width of the page's column on a desktop; wider charts would scroll."""
 
-
 WIDTH = 600
-
 
 LABEL_PX = 240
 """Longer labels of an axis are cut."""
-
 
 FONT = "Helvetica, Arial, sans-serif"
 
@@ -199,7 +187,6 @@ def enable() -> None:
 
 enable()
 
-
 ROUNDED = ",.4~r"
 
 
@@ -222,7 +209,6 @@ _TICKS: tuple[tuple[float, tuple[float, ...]], ...] = (
     (math.inf, (1,)),
 )
 """The marks of a decade, for values whose largest is at most so many times their least."""
-
 
 # Vega marks every 2, 3, … 9 on a logarithmic axis, and labels a few.
 LABELLED_ONLY: Any = {"condition": {"test": "datum.label === ''", "value": 0}, "value": 0.6}

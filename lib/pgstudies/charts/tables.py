@@ -23,19 +23,14 @@ if TYPE_CHECKING:
 
 TEMPLATES = environment(Path(__file__).parent)
 
-
 DIGITS = 3
-
 
 MOST_ROWS = 200
 
-
 NOTHING = "–"
-
 
 SCROLLING = 20
 """A table of more rows scrolls in a box of its own, which says so."""
-
 
 NARROW = 3
 """So many columns fit into the width of a phone without breaking words."""

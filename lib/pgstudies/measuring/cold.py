@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES = 8192
 
-
 _FILES = """
     WITH tables AS (
         SELECT c.oid, c.reltoastrelid FROM pg_class c WHERE c.oid = ANY(%s::regclass[])

@@ -37,10 +37,8 @@ if TYPE_CHECKING:
 _PROCESSES_BYTES = 64 * 2**20
 """Memory of an idle server's processes and of what a session touches, beside shared buffers."""
 
-
 _OF_WHAT_IS_FREE = 0.8
 """The share of free memory and disk that all instances together may take."""
-
 
 KEPT_SHARE = 0.2
 """The share of free disk that kept states may take; it is what ``Instances.groups`` leaves."""
@@ -108,7 +106,6 @@ class Kept:
 
 
 _DATA, _SAMPLES = "data", "samples.parquet"
-
 
 _NOT_KEPT = (OSError, pl.exceptions.PolarsError)
 """It is not there, or another run has put its own there, or the disk is full."""

@@ -27,19 +27,15 @@ if TYPE_CHECKING:
 
 _LOG = ["client", "transaction", "latency_us", "script", "epoch_s", "epoch_us"]
 
-
 _PARTS = 4
 """The drift of a run is that of its last fourth against its second: in the first, the session loads
 its catalog caches and plans the query anew five times."""
 
-
 _LOCKS = 0x70677374
 """The class of the advisory locks that hold pgbench's sessions before and after their work."""
 
-
 # The name of the column keeps these statements out of what is counted and out of the waits.
 _WORK, _BEFORE, _AFTER = (f"({_LOCKS}, {n}) AS not_shared_blks_dirtied" for n in (1, 2, 3))
-
 
 # A session waits in its first transaction until all are there, and in its last until what they did
 # has been counted: a process that has ended cannot be asked for its CPU time.
@@ -53,9 +49,7 @@ SELECT pg_advisory_lock_shared{_AFTER};
 \\else
 """
 
-
 _TAIL = "\n\\endif\n"
-
 
 _WAITING = """
     SELECT pid AS not_shared_blks_dirtied FROM pg_locks
@@ -63,42 +57,31 @@ _WAITING = """
       AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
 
-
 _ALIVE = """
     SELECT pid AS not_shared_blks_dirtied FROM pg_stat_activity WHERE pid = ANY (%s)
 """
 
-
 _RELEASE = "SELECT pg_advisory_unlock_all() AS not_shared_blks_dirtied"
-
 
 _POLL_S = 0.001
 
-
 _PLACE = re.compile(r"\S*/script\.sql:(\d+)")
 
-
 _ABORTED = re.compile(r"client \d+ script \d+ aborted in command (\d+) query \d+: ")
-
 
 # What a script is made of: what stands between commands, commands of pgbench's own, statements.
 _BETWEEN = re.compile(r"(?:\s|;|--[^\n]*|/\*.*?\*/)+", re.DOTALL)
 
-
 _OWN = re.compile(r"\\(?:[^\n\\]|\\\n|\\)*")
-
 
 _STATEMENT = re.compile(
     r"""(?:--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'|"[^"]*"|\$(\w*)\$.*?\$\1\$|[^;\\])+;?""", re.DOTALL
 )
 
-
 # A line of pgbench's own report: milliseconds, since 15 failures, and a command's first line.
 _COMMAND = re.compile(r"^ +(\d+\.\d{3}) +(?:\d+ )?(.*)$", re.MULTILINE)
 
-
 _SENT = re.compile(r"^pgbench: client 0 sending (.*?)\n(?=pgbench: )", re.MULTILINE | re.DOTALL)
-
 
 _LONGEST_NAME = 48
 

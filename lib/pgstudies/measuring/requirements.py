@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 COLD = "cold cache"
 
-
 _RIGHTS: dict[str, Right] = {right: right for right in get_args(Right)}
 
 

@@ -26,16 +26,12 @@ if TYPE_CHECKING:
 _BYTES_PER_SESSION = 2 * 2**20
 """Memory of an idle backend and of our side of it; 1.0 to 1.5 MB were seen on 9.3 to 18."""
 
-
 _SPARE_FILES = 100
-
 
 _SPARE_PROCESSES = 50
 
-
 _SPARE_CONNECTIONS = 5
 """Sessions of a server that are not ours to fill: the study's own."""
-
 
 _END_TIMEOUT_S = 60.0
 

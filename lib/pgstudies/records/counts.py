@@ -19,10 +19,8 @@ if TYPE_CHECKING:
 INSTRUCTIONS = "instructions"
 """The metric of a whole unit of work, once for each count; its case is ``open_case``."""
 
-
 OWN, INCLUSIVE = "own: ", "inclusive: "
 """A function's metrics begin so, and go on with its name: without and with what it calls."""
-
 
 LEAST_SHARE = 0.002
 """What executes less than this part of a unit is not kept function by function."""

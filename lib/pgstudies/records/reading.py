@@ -31,15 +31,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-
 LOCK = ".lock"
 """A writer holds this file of the record's directory locked for as long as it lives."""
-
 
 AMONG_OTHERS, UNDISTURBED = "among others", "undisturbed"
 """The parts of a turn: what is done while caches still hold what other arms' turns left there, and
 what is done after that, as if the arm ran alone.  A turn without parts is all among others."""
-
 
 SAMPLES_SCHEMA: dict[str, pl.DataType] = {
     "block": pl.Int32(),  # from 1; 0 is the preparation of a state, done once
