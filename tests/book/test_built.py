@@ -45,7 +45,7 @@ JUDGED = [study for study in origins() if study in REFERENCE]
 @pytest.mark.usefixtures("replacing")
 @pytest.mark.parametrize("study", REFERENCE)
 def test_a_reference_record_is_analysed_by_its_notebook(study: str) -> None:
-    command = [sys.executable, "-m", "pgstudies", "run", study]
+    command = [sys.executable, "-m", "pgapps", "run", study]
     done = subprocess.run(
         [*command, "--replay", str(paths.REFERENCE_RECORDS)],
         env=dict(os.environ),
@@ -98,7 +98,7 @@ def test_a_study_of_ones_own_has_its_place_in_ones_own_book(tmp_path: Path) -> N
     more = {"PGSTUDIES_NOTEBOOKS": str(own), "PGSTUDIES_RECORDS": str(tmp_path / "records")}
     for arguments in (["new-study", "half_full"], ["run", "half_full"], ["book"]):
         done = subprocess.run(
-            [sys.executable, "-m", "pgstudies", *arguments],
+            [sys.executable, "-m", "pgapps", *arguments],
             env=os.environ | more | {"PGSTUDIES_SERVER": "embedded"},
             capture_output=True,
             text=True,

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 
+from pgapps import cli
 from pgapps.doctor.listing import parameters
 from pgservers import paths
 from pgservers.errors import ServerError, SpaceError
 from pgservers.programs.cached import finish
 from pgservers.programs.releases import find_release
 from pgservers.tools import installing
-from pgstudies import cli
 from pgstudies.records.reading import SAMPLES_SCHEMA
 from pgstudies.records.writing import write_whole
 from tests.made_up import ROOMS, copied_rooms, info, timeline
@@ -119,7 +119,7 @@ def test_every_command_explains_itself_within_80_columns(command: str, pgstudies
 def test_help_is_shown_without_loading_what_it_does_not_need() -> None:
     code = """
 import sys
-from pgstudies import cli
+from pgapps import cli
 sys.argv = ["pgstudies", "--help"]
 try:
     cli.main()
@@ -352,7 +352,7 @@ def test_a_value_of_a_hundred_kilobytes_is_not_repeated(
 
 UNMASKED = """
 import os, pathlib, sys
-from pgstudies.cli import main
+from pgapps.cli import main
 sys.argv[1:] = ["studies"]
 try:
     main()

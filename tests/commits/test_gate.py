@@ -16,9 +16,9 @@ from pgapps.commits.gate import as_markdown, changed_functions, limit_of, touche
 from pgapps.commits.gate_command import gate
 from pgapps.compare.counted import Counted
 from pgapps.counting.units import Unit
+from pgapps.options import for_git
 from pgservers.errors import CannotRun, StudyError
 from pgservers.paths import ROOT
-from pgstudies.options import for_git
 from tests.commits.conftest import Scripted, git
 
 if TYPE_CHECKING:

@@ -124,7 +124,7 @@ def test_a_build_ends_with_us(
     told = tmp_path / "pids"
     sleeps = f"\t(sleep 1000 & echo $$! > {told}; wait)"
     change(repository, "all:", sleeps)
-    command = ["-m", "pgstudies", "servers", "build", "HEAD", "--repo", str(repository.source)]
+    command = ["-m", "pgapps", "servers", "build", "HEAD", "--repo", str(repository.source)]
     with subprocess.Popen([sys.executable, *command]) as process:
         while not told.exists() or not told.read_text().strip():
             assert process.poll() is None

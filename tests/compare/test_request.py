@@ -264,7 +264,7 @@ def test_a_value_of_two_lines_is_refused(tmp_path: Path) -> None:
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "pgstudies", *arguments],
+        [sys.executable, "-m", "pgapps", *arguments],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

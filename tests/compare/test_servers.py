@@ -166,7 +166,7 @@ def test_a_server_that_is_not_there_cannot_be_compared_with(tmp_path: Path) -> N
 def command(place: Path, *arguments: str) -> subprocess.Popen[str]:
     environment = os.environ | {"PGSTUDIES_NOTEBOOKS": str(ROOMS)}
     return subprocess.Popen(
-        [sys.executable, "-m", "pgstudies", *arguments],
+        [sys.executable, "-m", "pgapps", *arguments],
         cwd=place,
         env=environment,
         text=True,

@@ -151,7 +151,7 @@ def is_closed(path: Path) -> bool:
 
 def started(*arguments: str, certificates: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "pgstudies", *arguments, "--certificates", str(certificates)],
+        [sys.executable, "-m", "pgapps", *arguments, "--certificates", str(certificates)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,

@@ -113,7 +113,7 @@ class Place:
         After ``patience`` it gives up a worker of which it does not hear; a machine that is busy
         keeps them silent for seconds.
         """
-        arguments = ["-m", "pgstudies", "scheduler", "--host", host, "--port", "0"]
+        arguments = ["-m", "pgapps", "scheduler", "--host", host, "--port", "0"]
         more = {"DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": patience}
         process = self.start(*arguments, output=subprocess.PIPE, more=more)
         assert process.stdout is not None
@@ -125,7 +125,7 @@ class Place:
         self, address: str, host: str, *, inside: Sequence[str] = (), **more: str
     ) -> subprocess.Popen[str]:
         """The worker of a host; ``more`` are variables."""
-        arguments = ["-m", "pgstudies", "worker", address, "--name", host]
+        arguments = ["-m", "pgapps", "worker", address, "--name", host]
         return self.start(*arguments, host=host, more=more, inside=inside)
 
     @contextmanager
@@ -138,7 +138,7 @@ class Place:
     def command(self, address: str) -> subprocess.Popen[str]:
         """The command line's sweep, as a user starts it."""
         return self.start(
-            *("-m", "pgstudies", "sweep", "sweep.toml", "--scheduler", address),
+            *("-m", "pgapps", "sweep", "sweep.toml", "--scheduler", address),
             output=subprocess.PIPE,
         )
 

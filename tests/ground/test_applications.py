@@ -85,9 +85,9 @@ def remove(copy: Path, application: str) -> None:
 
 @pytest.mark.parametrize("application", COMMANDS)
 def test_an_application_leaves_nothing_behind_that_needs_it(copy: Path, application: str) -> None:
-    before = run(copy, "-m", "pgstudies", "--help")
+    before = run(copy, "-m", "pgapps", "--help")
     remove(copy, application)
-    after = run(copy, "-m", "pgstudies", "--help")
+    after = run(copy, "-m", "pgapps", "--help")
     gone = {line for line in before.splitlines() if line not in after.splitlines()}
     assert {re.split(r"\s+", line.strip())[0] for line in gone} == COMMANDS[application]
     assert run(copy, "-c", IMPORT_ALL).strip() == str(copy / "lib" / "pgapps")

@@ -38,7 +38,7 @@ def run(installed: Path, place: Path, *words: str) -> str:
         "PGSTUDIES_RECORDS": str(place / "records"),
     }
     done = subprocess.run(
-        [sys.executable, "-m", "pgstudies", *words],
+        [sys.executable, "-m", "pgapps", *words],
         cwd=place,
         env=environment,
         capture_output=True,

@@ -228,7 +228,7 @@ def test_what_cannot_be_foreseen_ends_in_a_sentence(shop: str) -> None:
 def test_the_command_says_by_its_exit_code_what_it_found(shop: str, tmp_path: Path) -> None:
     (tmp_path / "join.sql").write_text(QUERIES["join"].replace("$1", ":state"))
     (tmp_path / "no.conf").write_text("enable_hashjoin = off\n")
-    command = [sys.executable, "-m", "pgstudies", "plans", "--server", shop]
+    command = [sys.executable, "-m", "pgapps", "plans", "--server", shop]
     for more, code, said in (
         (["--queries", str(tmp_path)], 0, "0 of 1 queries get another plan."),
         (

@@ -31,7 +31,7 @@ def run(own: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     left = ("PGSTUDIES_REPLAY", "PGSTUDIES_FRESH")
     environment = {name: value for name, value in os.environ.items() if name not in left}
     return subprocess.run(
-        [sys.executable, "-m", "pgstudies", *arguments],
+        [sys.executable, "-m", "pgapps", *arguments],
         cwd=own.parent,
         env=environment | {"PGSTUDIES_SERVER": "embedded"},
         capture_output=True,

@@ -501,7 +501,7 @@ from pgservers import paths
 
 paths.NOTEBOOKS, paths.STUDIES = (Path(sys.argv[1]),), Path(sys.argv[2])
 sys.argv[1:] = ["run", *sys.argv[3:]]
-from pgstudies.cli import main
+from pgapps.cli import main
 
 main()
 """
@@ -644,7 +644,7 @@ def test_a_killed_run_takes_its_kernel_along_and_the_next_command_its_files(
     run.communicate()
     assert wait_until_dead(kernels)
     assert list(temporary.iterdir())
-    command = [sys.executable, "-m", "pgstudies", "records"]
+    command = [sys.executable, "-m", "pgapps", "records"]
     subprocess.run(
         command, env=os.environ | {"TMPDIR": str(temporary)}, capture_output=True, check=True
     )

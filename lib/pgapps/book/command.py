@@ -11,8 +11,9 @@ import typer
 from pgservers import paths
 from pgservers.errors import NotebookError, StudyError
 from pgservers.terminal import say
-from pgstudies.options import SERVER_HELP, assignments
 from pgstudies.orders import Orders
+
+from ..options import SERVER_HELP, assignments
 
 if TYPE_CHECKING:
     from pgstudies.rooms import Kind

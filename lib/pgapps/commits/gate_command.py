@@ -9,8 +9,8 @@ import typer
 
 from pgservers.errors import StudyError
 from pgservers.terminal import Progress, say
-from pgstudies.options import BisectRun, for_git
 
+from ..options import BisectRun, for_git
 from .bisect import Configure
 
 if TYPE_CHECKING:

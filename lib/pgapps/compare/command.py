@@ -14,8 +14,9 @@ import typer
 
 from pgservers.errors import SpaceError, StudyError
 from pgservers.terminal import printable, say
-from pgstudies.options import BisectRun, assignments, for_git
 from pgstudies.orders import Orders
+
+from ..options import BisectRun, assignments, for_git
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

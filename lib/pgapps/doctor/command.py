@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from pgservers.terminal import say
-from pgstudies.options import SERVER_HELP
 from pgstudies.orders import Orders
+
+from ..options import SERVER_HELP
 
 commands = typer.Typer()
 

@@ -140,7 +140,7 @@ def local_cluster(names: Sequence[str]) -> Iterator[Client]:
             scheduler_kwargs=_NO_PAGES,
             silence_logs=50,
         ) as own:
-            command = [sys.executable, "-m", "pgstudies", "worker", own.scheduler_address, "--name"]
+            command = [sys.executable, "-m", "pgapps", "worker", own.scheduler_address, "--name"]
             workers = [
                 subprocess.Popen(
                     [*command, name],

@@ -1,6 +1,0 @@
-"""``python -m pgstudies``, the same as the command ``pgstudies``."""
-
-from .cli import main
-
-if __name__ == "__main__":
-    main()
