@@ -11,6 +11,7 @@ import pgstudies as pg
 from pgapps.scorecard.judging import digest_of
 from pgservers import paths
 from pgservers.errors import StudyError
+from pgstudies.analysis.agreement import RULES_VERSION
 from pgstudies.rooms import find_room
 from tests.made_up import copied_rooms
 
@@ -41,4 +42,13 @@ def test_verdicts_depend_on_the_modules_of_their_study_alone(
     (other / "well" / "watch.py").write_text("")
     assert digest_of("sync_scans", record) == before
     (other / "sync_scans" / "watch.py").write_text("")
+    assert digest_of("sync_scans", record) != before
+
+
+def test_raising_the_version_of_the_rules_makes_verdicts_old(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    record = min((paths.REFERENCE_RECORDS / "sync_scans").glob("*/"))
+    before = digest_of("sync_scans", record)
+    monkeypatch.setattr("pgapps.scorecard.judging.RULES_VERSION", RULES_VERSION + 1)
     assert digest_of("sync_scans", record) != before

@@ -11,6 +11,7 @@ from pgservers import paths
 from pgservers.errors import StudyError
 from pgservers.files import temporary_directory
 from pgservers.terminal import say
+from pgstudies.analysis.agreement import RULES_VERSION
 from pgstudies.analysis.claims import origins, rules
 from pgstudies.records.format import INFO
 from pgstudies.records.reading import read_info
@@ -129,18 +130,12 @@ def digest_of(study: str, record: Path) -> str:
     """A digest of all that the verdicts on a record depend on.
 
     That is the code of the notebook and of modules beside it, the claims but for their words, the
-    post's numbers, how records are read and analysed, and what was measured.
+    post's numbers, what was measured, and the version of the rules by which that is analysed.
     """
     room = find_room(study)
-    library = Path(__file__).parents[1]
-    files = [
-        *room.directory.glob("*.csv"),
-        *(library / "analysis").glob("*.py"),
-        *(library / "records").glob("*.py"),
-        record / INFO,
-        *record.rglob("*.parquet"),
-    ]
-    digest = hashlib.sha256(json.dumps([room.code, rules(study)], sort_keys=True).encode())
+    files = [*room.directory.glob("*.csv"), record / INFO, *record.rglob("*.parquet")]
+    told = json.dumps([RULES_VERSION, room.code, rules(study)], sort_keys=True)
+    digest = hashlib.sha256(told.encode())
     for file in sorted(files, key=lambda f: (f.parent.name, f.name)):
         digest.update(hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()[:16]
