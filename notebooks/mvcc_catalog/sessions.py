@@ -14,14 +14,14 @@ from psycopg.conninfo import make_conninfo
 from pgservers.errors import ServerError, require
 from pgservers.programs.accounts import without_pg_variables
 from pgservers.servers.managed import ManagedServer
-from pgstudies.measuring.sessions import (
+from pgservers.sessions import (
     end_sessions,
     open_xids,
     reason_no_room,
     unpinned,
     wait_for_end,
 )
-from pgstudies.measuring.sessions import (
+from pgservers.sessions import (
     room_for_sessions as room_on_any_server,
 )
 

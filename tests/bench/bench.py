@@ -29,10 +29,10 @@ from pgapps.fleet.plan import Cell, Sweep
 from pgservers.paths import HTML
 from pgservers.programs.releases import find_release
 from pgservers.servers.serve import serve
+from pgservers.sessions import reason_no_room
 from pgservers.terminal import Progress
 from pgstudies import beside, block_values, paired_effects
 from pgstudies.measuring.design import Arm
-from pgstudies.measuring.sessions import reason_no_room
 from pgstudies.measuring.trial import Trial
 from pgstudies.rooms import find_room
 from tests.bench.report import report

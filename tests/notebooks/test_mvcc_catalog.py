@@ -13,7 +13,7 @@ import pytest
 import pgstudies as pg
 from pgservers.errors import CannotRun, ServerError, StudyError
 from pgservers.servers.serve import serve
-from pgstudies.measuring.sessions import reason_no_room, room_for_sessions
+from pgservers.sessions import reason_no_room, room_for_sessions
 from tests.servers_at_hand import BUILDER, dsn_of
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from pgservers.programs.locales import reason_no_locale
 from pgservers.servers.facts import digest_of
 from pgservers.servers.managed import ManagedServer
 from pgservers.servers.serve import serve
+from pgservers.sessions import prepare_transactions
 from pgservers.terminal import Progress
-from pgstudies.measuring.sessions import prepare_transactions
 from pgstudies.records.writing import parquet_bytes
 
 from .frames import counted, deviation, per_unit

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pgservers.errors import require
-
-from .sessions import end_sessions, reason_no_room
+from pgservers.sessions import end_sessions, reason_no_room
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -15,8 +15,7 @@ import polars as pl
 from pgservers.errors import ServerError, StudyError, require
 from pgservers.files import says_full, temporary_directory
 from pgservers.programs.installations import client_environment, run_client
-
-from .sessions import reason_no_room, wait_for_end
+from pgservers.sessions import reason_no_room, wait_for_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

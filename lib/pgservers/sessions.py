@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from pgservers.errors import ServerError
-from pgservers.servers.managed import ManagedServer
+from .errors import ServerError
+from .servers.managed import ManagedServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     import psycopg
 
-    from pgservers.servers.serve import Server
+    from .servers.serve import Server
 
 
 _BYTES_PER_SESSION = 2 * 2**20

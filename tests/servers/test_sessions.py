@@ -11,7 +11,7 @@ import pytest
 
 from pgservers.errors import ServerError
 from pgservers.servers.serve import serve
-from pgstudies.measuring.sessions import (
+from pgservers.sessions import (
     end_sessions,
     open_xids,
     prepare_transactions,
