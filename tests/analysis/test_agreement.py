@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -12,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgservers.errors import StudyError
-from pgstudies.analysis.agreement import FAMILY, HOLDS, Claim, Kind, agreement, holds_when, judge
+from pgstudies.analysis.agreement import FAMILY, HOLDS, Claim, Kind, agreement, judge
 
 MARGIN = 0.02
 SLOWER = Claim(
@@ -419,51 +418,3 @@ def test_only_tests_of_a_difference_are_the_family() -> None:
         other = replace(claims_of(2)[1], kind=kind, threshold=1.2)
         p_family = judge([one, other], family(LARGE, LARGE))["p_family"].to_list()
         assert p_family == ([2 / 2**6] * 2 if kind in FAMILY else [2 / 2**6, None])
-
-
-# ---- the rule in words
-
-
-@pytest.mark.parametrize(
-    ("told", "expected"),
-    [
-        (
-            {"kind": "direction", "direction": "slower", "published_ratio": 4.0},
-            "By CPU time: the whole interval of the ratio is 2.00 or above, half of the published "
-            "effect on a logarithmic scale; so it must be among all of the study's claims.",
-        ),
-        (
-            {"kind": "count", "direction": "fewer", "published_ratio": 0.25, "metric": "size"},
-            "By size: the whole interval of the ratio is 0.500 or below, half of the published "
-            "effect on a logarithmic scale.",
-        ),
-        (
-            {"kind": "count", "direction": "fewer", "published_ratio": 0.98, "metric": "size"},
-            "By size: the whole interval of the ratio is 0.990 or below, half of the published "
-            "effect on a logarithmic scale, and the ratio past the margin of 2 %.",
-        ),
-        (
-            {"kind": "threshold", "direction": "fewer", "published_ratio": 0.1, "threshold": 0.1},
-            "By CPU time: the whole interval of the ratio is 0.1 or below.",
-        ),
-        (
-            {"kind": "alike", "direction": "alike", "published_ratio": 1.0, "margin": 0.1},
-            "By CPU time: the whole interval of the ratio lies within 10 % of 1.",
-        ),
-    ],
-)
-def test_the_rule_in_words(told: dict[str, Any], expected: str) -> None:
-    usual: dict[str, Any] = {"metric": "cpu_s", "margin": 0.02}
-    assert holds_when(**(usual | told)) == expected
-
-
-@settings(deadline=None)
-@given(st.floats(1.001, 10), st.floats(1.0, 10), st.sampled_from([0.02, 0.1]))
-def test_the_words_say_what_the_rule_does(published: float, ratio: float, margin: float) -> None:
-    """Of an effect without noise, and where the words round nothing away."""
-    words = holds_when("count", "more", metric="rows", published_ratio=published, margin=margin)
-    at_least = max(math.sqrt(published), 1 + margin if "past the margin" in words else 1.0)
-    assert "half of the published effect" in words
-    if abs(ratio / at_least - 1) > 1e-9:
-        held = agreement(published, ratio, ratio, ratio, margin) == "holds"
-        assert held == (ratio > at_least)

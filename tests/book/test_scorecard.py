@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import pgstudies as pg
 from pgapps.book.pages import marked
@@ -20,11 +23,11 @@ from pgapps.scorecard import scorecard as scorecards
 from pgapps.scorecard.checks import KEY
 from pgapps.scorecard.judging import digest_of, judged, keep
 from pgapps.scorecard.pooling import of_reference
-from pgapps.scorecard.scorecard import SCHEMA, scorecard
+from pgapps.scorecard.scorecard import SCHEMA, holds_when, scorecard
 from pgapps.scorecard.table import PICTURE, came_to, checks_line, in_text, left, row_id, score_front
 from pgservers import paths
 from pgservers.errors import NotebookError, StudyError
-from pgstudies.analysis.agreement import judge
+from pgstudies.analysis.agreement import agreement, judge
 from pgstudies.analysis.claims import claims
 from pgstudies.charts.outcomes import OUTCOMES, agreement_with
 from pgstudies.records.reading import UNDISTURBED, machine_of, read_record
@@ -641,3 +644,48 @@ def check(name: str, *, passed: bool) -> dict[str, Any]:
     said = {"check": name, "passed": passed, "sentence": "as it was made"}
     machine = machine_of({"hostname": "db1"})
     return said | {"host": "db1", "date": "2026-11-21", "machine": machine}
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        (
+            {"kind": "direction", "direction": "slower", "published_ratio": 4.0},
+            "By CPU time: the whole interval of the ratio is 2.00 or above, half of the published "
+            "effect on a logarithmic scale; so it must be among all of the study's claims.",
+        ),
+        (
+            {"kind": "count", "direction": "fewer", "published_ratio": 0.25, "metric": "size"},
+            "By size: the whole interval of the ratio is 0.500 or below, half of the published "
+            "effect on a logarithmic scale.",
+        ),
+        (
+            {"kind": "count", "direction": "fewer", "published_ratio": 0.98, "metric": "size"},
+            "By size: the whole interval of the ratio is 0.990 or below, half of the published "
+            "effect on a logarithmic scale, and the ratio past the margin of 2 %.",
+        ),
+        (
+            {"kind": "threshold", "direction": "fewer", "published_ratio": 0.1, "threshold": 0.1},
+            "By CPU time: the whole interval of the ratio is 0.1 or below.",
+        ),
+        (
+            {"kind": "alike", "direction": "alike", "published_ratio": 1.0, "margin": 0.1},
+            "By CPU time: the whole interval of the ratio lies within 10 % of 1.",
+        ),
+    ],
+)
+def test_the_rule_in_words(told: dict[str, Any], expected: str) -> None:
+    usual: dict[str, Any] = {"metric": "cpu_s", "margin": 0.02}
+    assert holds_when(**(usual | told)) == expected
+
+
+@settings(deadline=None)
+@given(st.floats(1.001, 10), st.floats(1.0, 10), st.sampled_from([0.02, 0.1]))
+def test_the_words_say_what_the_rule_does(published: float, ratio: float, margin: float) -> None:
+    """Of an effect without noise, and where the words round nothing away."""
+    words = holds_when("count", "more", metric="rows", published_ratio=published, margin=margin)
+    at_least = max(math.sqrt(published), 1 + margin if "past the margin" in words else 1.0)
+    assert "half of the published effect" in words
+    if abs(ratio / at_least - 1) > 1e-9:
+        held = agreement(published, ratio, ratio, ratio, margin) == "holds"
+        assert held == (ratio > at_least)

@@ -63,7 +63,7 @@ def problems(study: str) -> Iterator[str]:
     cannot be read.
     """
     from pgstudies.analysis.claims import claims as claims_of  # noqa: PLC0415  (as below: they import polars)
-    from pgstudies.analysis.claims import never_matched, origins  # noqa: PLC0415
+    from pgstudies.analysis.claims import origins  # noqa: PLC0415
     from pgstudies.analysis.published import published  # noqa: PLC0415
     from pgstudies.parameters import declared  # noqa: PLC0415
 
@@ -84,7 +84,7 @@ def problems(study: str) -> Iterator[str]:
             yield f"It judges claims, and {room.directory} has no claims.toml."
         else:
             claims_of(study, places=dict(origins()[study].places))
-            for claim in never_matched(study):
+            for claim in _never_matched(study):
                 yield f"No run has a row that the claim {claim!r} compares: look at its comparison."
     for name, table in room.read("published.toml").get("tables", {}).items():
         published(study, name)
@@ -115,6 +115,27 @@ def keep_checked(study: str) -> Path:
 
 
 _CHECKED = "nbval-check-output"
+
+
+def _never_matched(study: str) -> list[str]:
+    """The claims of a study that fit no row of any record that was judged: reference, or newest.
+
+    A run may lack a comparison; one that all of them lack is misspelt.
+    """
+    import polars as pl  # noqa: PLC0415
+
+    from pgstudies.analysis.agreement import NO_SUCH, NOT_TESTED  # noqa: PLC0415
+    from pgstudies.analysis.claims import rules  # noqa: PLC0415
+    from pgstudies.records.verdicts import read_verdicts, verdict_files  # noqa: PLC0415
+
+    kept = sorted((paths.JUDGED / study).glob("*.json"), key=lambda f: f.stat().st_mtime)
+    files = [*verdict_files(study), *kept[-1:]]
+    found = [read_verdicts(file).select("claim", "verdict") for file in files]
+    if not found:
+        return []
+    is_missing = (pl.col("verdict") == f"{NOT_TESTED}: {NO_SUCH}").all()
+    missing = pl.concat(found).group_by("claim").agg(is_missing).filter("verdict")["claim"]
+    return [rule["id"] for rule in rules(study) if rule["id"] in missing]
 
 
 def _unwritten(cells: list[dict[str, Any]]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from itertools import islice
 from pathlib import Path
@@ -11,7 +12,7 @@ import polars as pl
 
 from pgservers import paths
 from pgservers.errors import StudyError
-from pgstudies.analysis.agreement import NOT_TESTED, holds_when
+from pgstudies.analysis.agreement import FAMILY, MEASURES, NOT_TESTED, UPWARD
 from pgstudies.analysis.claims import all_claims, origins
 from pgstudies.analysis.intervals import fewest_blocks
 from pgstudies.charts.claims import by_then
@@ -134,6 +135,35 @@ def _with_rule(row: dict[str, Any]) -> dict[str, Any]:
         margin=row.get("margin"),
     )
     return row | {"metric": metric, "holds_when": rule}
+
+
+def holds_when(
+    kind: str,
+    direction: str,
+    *,
+    metric: str,
+    published_ratio: float | None,
+    threshold: float | None = None,
+    margin: float | None = None,
+) -> str:
+    """What would count as holding, by ``agreement``, in a sentence; ``margin`` None: not known."""
+    percent = "the margin" if margin is None else f"{100 * margin:g} %"
+    measure = MEASURES.get(metric, metric)
+    if kind == "alike":
+        return f"By {measure}: the whole interval of the ratio lies within {percent} of 1."
+    is_up = direction in UPWARD
+    side = "above" if is_up else "below"
+    if threshold is not None:
+        return f"By {measure}: the whole interval of the ratio is {threshold:g} or {side}."
+    far_enough, half = f"{side} 1", 1.0
+    if published_ratio is not None:
+        half = math.sqrt(published_ratio)
+        far_enough = f"{half:#.3g} or {side}, half of the published effect on a logarithmic scale"
+    if margin is None or abs(math.log(half)) < math.log1p(margin):
+        past = f"past {'the margin' if margin is None else f'the margin of {percent}'}"
+        far_enough += f", and the ratio {past}"
+    family = "; so it must be among all of the study's claims" if kind in FAMILY else ""
+    return f"By {measure}: the whole interval of the ratio is {far_enough}{family}."
 
 
 def _places(study: str, in_book: Record | None) -> list[Path]:

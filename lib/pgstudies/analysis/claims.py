@@ -12,13 +12,11 @@ import msgspec
 import polars as pl
 from msgspec import Meta
 
-from pgservers import paths
 from pgservers.errors import StudyError
 
 from ..checking import checked
-from ..records.verdicts import read_verdicts, verdict_files
 from ..rooms import find_room, rooms
-from .agreement import NO_SUCH, NOT_TESTED, UPWARD, Claim, Direction, Kind
+from .agreement import UPWARD, Claim, Direction, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -282,21 +280,6 @@ def claims_changed(study: str, marks: Mapping[str, str] | None) -> list[str] | N
     if marks is None:
         return None
     return [name for name, mark in claim_marks(study).items() if marks.get(name) != mark]
-
-
-def never_matched(study: str) -> list[str]:
-    """The claims of a study that fit no row of any record that was judged: reference, or newest.
-
-    A run may lack a comparison; one that all of them lack is misspelt.
-    """
-    kept = sorted((paths.JUDGED / study).glob("*.json"), key=lambda f: f.stat().st_mtime)
-    files = [*verdict_files(study), *kept[-1:]]
-    found = [read_verdicts(file).select("claim", "verdict") for file in files]
-    if not found:
-        return []
-    is_missing = (pl.col("verdict") == f"{NOT_TESTED}: {NO_SUCH}").all()
-    missing = pl.concat(found).group_by("claim").agg(is_missing).filter("verdict")["claim"]
-    return [entry.id for entry in _entries(study) if entry.id in missing]
 
 
 def headlines(study: str) -> list[dict[str, str]]:
