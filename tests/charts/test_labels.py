@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pgapps.markup import chart_markup
 from pgstudies.charts.labels import LONGEST, MOST, end_labels, places_apart
-from pgstudies.charts.markup import chart_markup
 from pgstudies.charts.series import block_chart, series_chart
 
 SENTENCE = "Seconds by size."

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pgapps.doctor.doctor import foreseen
 from pgservers.servers.serve import serve
 from pgstudies.measuring.cold import reason_not_cold
-from pgstudies.measuring.requirements import COLD, foreseen, reason_unmet, unmet_requirements
+from pgstudies.measuring.requirements import COLD, reason_unmet, unmet_requirements
 from tests.servers_at_hand import BUILDER, dsn_of
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ import polars as pl
 import pytest
 
 import pgstudies as pg
+from pgapps.markup import chart_markup
 from pgservers.errors import CannotRun, StudyError
 from pgservers.host import disks
 from pgservers.host.disks import scheduler_of
 from pgservers.servers.serve import serve
-from pgstudies.charts.markup import chart_markup
 from tests.servers_at_hand import BUILDER, dsn_of, make_table
 
 if TYPE_CHECKING:

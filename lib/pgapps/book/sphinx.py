@@ -17,9 +17,9 @@ from sphinx.errors import ExtensionError
 
 from pgservers.errors import StudyError
 from pgservers.files import write_file
-from pgstudies.charts.markup import chart_markup
 from pgstudies.charts.style import MIME
 
+from ..markup import chart_markup
 from ..scorecard.checks import doubtful_machines, read_checks
 from .citing import cite_page
 from .pages import answer_first, close_folds

@@ -15,12 +15,12 @@ from pgservers.errors import StudyError
 from pgservers.files import write_file
 from pgservers.paths import BOOK
 from pgstudies.charts.effects import effect_chart
-from pgstudies.charts.markup import chart_markup
 from pgstudies.charts.series import block_chart
 from pgstudies.charts.tables import table_html
 from pgstudies.records.writing import parquet_bytes
 from pgstudies.templates import environment
 
+from ..markup import chart_markup
 from .design import BASELINE, CANDIDATE, SIDES
 from .measured import CPU, PLACE, TIME, blocks_of, clock_effects
 from .request import Request

@@ -26,10 +26,10 @@ from pgservers.programs.releases import is_release, reason_not_available, releas
 from pgservers.programs.versions import counts_wal, tells_compression
 from pgservers.servers.serve import serve
 from pgservers.tools import installing, missing
-from pgstudies.analysis.claims import origins
+from pgstudies.analysis.claims import claims, origins
 from pgstudies.measuring.cold import can_evict, reason_not_cold
 from pgstudies.measuring.counters import StatementCounters, device_bytes
-from pgstudies.measuring.requirements import foreseen
+from pgstudies.measuring.requirements import unmet_requirements
 
 from ..counting.valgrind import reason_no_valgrind, valgrind_version
 from .checks import Check, examine_extensions
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from pgservers.servers.base import Right
     from pgservers.servers.serve import Server
+    from pgstudies.analysis.agreement import Claim
 
 
 _FICLONE = 0x40049409  # ioctl of Linux: make one file share the blocks of another
@@ -319,3 +320,17 @@ def _can_reflink(directory: Path) -> bool:
 def _usable_cores() -> int:
     known = hasattr(os, "sched_getaffinity")
     return len(os.sched_getaffinity(0)) if known else psutil.cpu_count() or 1
+
+
+def foreseen(study: str, server: Server) -> list[tuple[Claim, str | None]]:
+    """The claims of a study, each with why a quick run does not judge it, or None if it does.
+
+    What only measuring shows, such as noise, is not foreseen.
+    """
+    unmet = unmet_requirements(study, server, {})
+    found = []
+    for claim in claims(study, places=origins()[study].places):
+        lacking = [unmet[name] for name in claim.requires if name in unmet]
+        larger = f"it takes --profile {claim.size}" if claim.size else None
+        found.append((claim, next(filter(None, [claim.not_tested, *lacking, larger]), None)))
+    return found

@@ -14,15 +14,13 @@ from pgservers.programs.releases import is_release, reason_not_available
 from pgservers.servers.base import Right
 from pgservers.servers.settings import reason_not_settable
 
-from ..analysis.claims import claims, origins, requirements
+from ..analysis.claims import requirements
 from .cold import reason_not_cold
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pgservers.servers.serve import Server
-
-    from ..analysis.agreement import Claim
 
 
 COLD = "cold cache"
@@ -64,17 +62,3 @@ def unmet_requirements(study: str, server: Server, settings: Mapping[str, str]) 
     met = settings.keys() - server.unmet_settings.keys()
     reasons = {name: reason_unmet(name, server) for name in requirements(study) if name not in met}
     return {name: reason for name, reason in reasons.items() if reason}
-
-
-def foreseen(study: str, server: Server) -> list[tuple[Claim, str | None]]:
-    """The claims of a study, each with why a quick run does not judge it, or None if it does.
-
-    What only measuring shows, such as noise, is not foreseen.
-    """
-    unmet = unmet_requirements(study, server, {})
-    found = []
-    for claim in claims(study, places=origins()[study].places):
-        lacking = [unmet[name] for name in claim.requires if name in unmet]
-        larger = f"it takes --profile {claim.size}" if claim.size else None
-        found.append((claim, next(filter(None, [claim.not_tested, *lacking, larger]), None)))
-    return found

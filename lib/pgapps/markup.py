@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import vl_convert
 
-from .style import description_of
-from .tables import TEMPLATES
+from pgstudies.charts.style import description_of
+from pgstudies.templates import environment
 
 
 def chart_markup(spec: dict[str, Any]) -> str:
@@ -29,7 +30,7 @@ def chart_markup(spec: dict[str, Any]) -> str:
     svg = re.sub(r'id="([^"]+)"', rf'id="c{mark}-\1"', svg)
     svg = re.sub(r"url\(#([^)]+)\)", rf"url(#c{mark}-\1)", svg)
     # Neither is escaped: the one is markup, and "<!--<script" would hide the end of a script.
-    return TEMPLATES.get_template("chart.html").render(
+    return _TEMPLATES.get_template("chart.html").render(
         description=description, svg=svg, spec=payload.replace("<", "\\u003c")
     )
 
@@ -46,5 +47,7 @@ def _in_few_digits(spec: Any) -> Any:
 
 
 _TIMES = 1e9
+
+_TEMPLATES = environment(Path(__file__).parent)
 
 _HUNDREDTHS = re.compile(r"(\.\d\d)\d+")
