@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pgapps.doctor.doctor import foreseen
 from pgapps.execution.plan import studies
 from pgapps.execution.run import run_study
 from pgservers.errors import SpaceError, StudyError
@@ -16,7 +17,6 @@ from pgservers.servers.instance import SUPERUSER
 from pgservers.servers.serve import serve
 from pgstudies.analysis.agreement import NOT_JUDGED, NOT_TESTED
 from pgstudies.analysis.claims import origins
-from pgstudies.measuring.requirements import foreseen
 from pgstudies.parameters import declared
 from pgstudies.rooms import find_room
 from tests.servers_at_hand import BUILDER, LESSER, dsn_of
