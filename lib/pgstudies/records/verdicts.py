@@ -48,7 +48,7 @@ class Reference:
 
 
 def reference_verdicts(study: str) -> Reference | None:
-    """What this project's records say of a study's claims, as `make verdicts` left it; or None.
+    """What this project's records say of a study's claims, as ``make verdicts`` left it; or None.
 
     Raises StudyError when the file is damaged.
     """
