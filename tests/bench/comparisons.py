@@ -11,8 +11,8 @@ import numpy as np
 import polars as pl
 
 from pgapps.compare.design import BASELINE, CANDIDATE, SIDES
-from pgapps.compare.guards import diagnosed
-from pgapps.compare.measured import as_family
+from pgapps.compare.judging.guards import diagnosed
+from pgapps.compare.judging.measured import as_family
 from pgstudies.analysis.effects import paired_effects
 from tests.machines import MACHINES, in_turns
 

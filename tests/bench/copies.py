@@ -15,7 +15,7 @@ from pathlib import Path
 import polars as pl
 
 from pgapps.compare.design import BASELINE, CANDIDATE, COMPARED
-from pgapps.compare.measured import (
+from pgapps.compare.judging.measured import (
     CPU,
     PLACE,
     TIME,

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from pgapps.compare.sequences import anytime_rows, evidence
+from pgapps.compare.judging.sequences import anytime_rows, evidence
 from pgstudies.analysis.intervals import MINIMUM_BLOCKS, estimate_rows
 from pgstudies.analysis.pairing import TRIMMED
 from tests.machines import MACHINES, Machine, in_turns

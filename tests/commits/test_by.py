@@ -120,7 +120,7 @@ def test_the_commit_that_makes_a_script_slower_is_found_with_as_many_blocks_as_i
         return pl.DataFrame([{"step": "find", "case": ""} | row])
 
     monkeypatch.setattr("pgapps.compare.run.measured_blocks", timed(ratios, asked))
-    monkeypatch.setattr("pgapps.compare.measured.compared_effects", effects)
+    monkeypatch.setattr("pgapps.compare.judging.measured.compared_effects", effects)
     repository = history([100, 101, 100, 99, 120, 121, 119, 120])
     ends: dict[str, Any] = {"repo": repository.source, "good": "v0", "bad": "v7"}
     bisect(**ends, workload=shop, step="find", by=By.TIME)
@@ -141,7 +141,7 @@ def test_ends_that_no_number_of_blocks_tells_apart_are_told(
     row = {"step": "find", "case": "", "ratio": 1.001, "low": 0.99, "high": 1.01}
     monkeypatch.setattr("pgapps.compare.run.measured_blocks", timed(ratios, []))
     monkeypatch.setattr(
-        "pgapps.compare.measured.compared_effects", lambda *_, **__: pl.DataFrame([row])
+        "pgapps.compare.judging.measured.compared_effects", lambda *_, **__: pl.DataFrame([row])
     )
     source = history([100, 100.1]).source
     with pytest.raises(StudyError, match=r"v1 has no number .*27 blocks do not tell it from 1.000"):

@@ -14,18 +14,18 @@ import polars as pl
 import pytest
 
 from pgapps.compare.design import Comparison, Side
-from pgapps.compare.guards import check
-from pgapps.compare.measured import (
+from pgapps.compare.judging.guards import check
+from pgapps.compare.judging.measured import (
     Measured,
     _was_looked_at,
     compared_effects,
     read_measured,
     reasons,
 )
+from pgapps.compare.judging.result import Result, exit_code, result_of, undecided, with_guards
 from pgapps.compare.plan import GOAL_BLOCKS, Forecast, fit, fit_lines, forecast_lines, forecast_of
 from pgapps.compare.report import request_in, write_report
 from pgapps.compare.request import Request, share_cores_alike, side
-from pgapps.compare.result import Result, exit_code, result_of, undecided, with_guards
 from pgapps.compare.text import COLUMNS, as_text, noise, seconds
 from pgservers.errors import StudyError
 from pgservers.servers.settings import read_settings

@@ -13,8 +13,13 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from statsmodels.stats.multitest import multipletests
 
-from pgapps.compare.measured import as_family
-from pgapps.compare.sequences import anytime_family, anytime_rows, blocks_in_sequence, evidence
+from pgapps.compare.judging.measured import as_family
+from pgapps.compare.judging.sequences import (
+    anytime_family,
+    anytime_rows,
+    blocks_in_sequence,
+    evidence,
+)
 from pgstudies.analysis.effects import paired_effects
 from pgstudies.analysis.intervals import estimate_rows
 from pgstudies.analysis.verdicts import DIRECTIONS

@@ -15,9 +15,9 @@ import pytest
 from playwright.sync_api import expect
 
 from pgapps.compare.design import Side
+from pgapps.compare.judging.result import Result, result_of
 from pgapps.compare.plan import Fit
 from pgapps.compare.request import Request
-from pgapps.compare.result import Result, result_of
 from pgapps.compare.run import measured_blocks
 from pgapps.execution.run import run_study
 from pgservers import paths

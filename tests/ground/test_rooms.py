@@ -12,7 +12,7 @@ from pgservers.paths import ROOT
 
 LIB = ROOT / "lib"
 ROOMS = sorted(
-    ".".join(path.parent.relative_to(LIB).parts) for path in LIB.glob("pg*/*/__init__.py")
+    ".".join(path.parent.relative_to(LIB).parts) for path in LIB.glob("pg*/*/**/__init__.py")
 )
 PAGES = [*ROOT.glob("notebooks/*/*.ipynb"), *ROOT.glob("book/*.md"), *ROOT.glob("notebooks/*/*.py")]
 MOST_LINES = 8_500

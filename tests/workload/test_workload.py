@@ -9,9 +9,9 @@ import pytest
 
 from pgapps.compare.counted import counted
 from pgapps.compare.design import Side
+from pgapps.compare.judging.result import Result, result_of
 from pgapps.compare.plan import Fit
 from pgapps.compare.request import Request
-from pgapps.compare.result import Result, result_of
 from pgapps.compare.run import measured_blocks
 from pgapps.compare.text import as_text
 from pgapps.counting.valgrind import reason_no_valgrind

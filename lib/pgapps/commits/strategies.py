@@ -18,7 +18,7 @@ from pgservers.terminal import rough_duration, say
 from pgstudies.rooms import rooms
 
 from ..compare.design import Side
-from ..compare.measured import compared_effects
+from ..compare.judging.measured import compared_effects
 from ..compare.plan import Fit
 from ..compare.request import Request, share_cores_alike
 from ..compare.run import measured_blocks

@@ -365,9 +365,9 @@ def _compare(
 ) -> int:
     from pgservers.programs.installations import require_alike_builds
 
+    from .judging.result import exit_code
     from .report import write_report
     from .request import typed
-    from .result import exit_code
     from .run import compared, result_for
     from .text import as_text
 

@@ -21,7 +21,7 @@ from pgstudies.analysis.pairing import log_ratios, round_values
 from pgstudies.records.reading import infos_below, is_of_this_host, list_records, readable_records
 
 from .design import BASELINE, COMPARED, Comparison
-from .measured import CPU, TIME, is_compared, judging
+from .judging.measured import CPU, TIME, is_compared, judging
 from .turns import copied_arms, repeats_in
 
 if TYPE_CHECKING:

@@ -22,17 +22,17 @@ from pgstudies.templates import environment
 
 from ..markup import chart_markup
 from .design import BASELINE, CANDIDATE, SIDES
-from .measured import CPU, PLACE, TIME, blocks_of, clock_effects
+from .judging.measured import CPU, PLACE, TIME, blocks_of, clock_effects
+from .judging.result import IS_DECIDED
 from .request import Request
-from .result import IS_DECIDED
 from .text import headline, reason
 
 if TYPE_CHECKING:
     import altair as alt
 
     from .counted import Counted
-    from .measured import Measured
-    from .result import Result
+    from .judging.measured import Measured
+    from .judging.result import Result
 
 
 _REQUEST = re.compile(

@@ -18,7 +18,8 @@ from pgstudies.rooms import rooms
 from ..execution.run import run_study
 from ..workload.counting import statement_units
 from .counted import counted
-from .measured import read_measured
+from .judging.measured import read_measured
+from .judging.result import IS_DECIDED, nothing_measured, result_of, undecided
 from .plan import (
     FIRST_LOOK,
     REPORT_S,
@@ -30,16 +31,15 @@ from .plan import (
     next_look,
     of_blocks,
 )
-from .result import IS_DECIDED, nothing_measured, result_of, undecided
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from .counted import Counted
-    from .measured import Measured
+    from .judging.measured import Measured
+    from .judging.result import Result
     from .plan import Fit, Forecast
     from .request import Request
-    from .result import Result
 
 
 DEFAULT_MINUTES = 10.0

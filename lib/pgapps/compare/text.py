@@ -12,16 +12,16 @@ from pgservers.terminal import printable
 from pgstudies.records.reading import built_with
 
 from .design import BASELINE, CANDIDATE
-from .guards import named, not_compared
-from .measured import CPU, PLACE
-from .result import IS_DECIDED, decisive_failures, exit_code, is_hidden
+from .judging.guards import named, not_compared
+from .judging.measured import CPU, PLACE
+from .judging.result import IS_DECIDED, decisive_failures, exit_code, is_hidden
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from .counted import Counted
-    from .measured import Measured
-    from .result import Result
+    from .judging.measured import Measured
+    from .judging.result import Result
 
 
 COLUMNS = 72

@@ -21,7 +21,7 @@ from pgstudies.analysis.pairing import FEWEST_TURNS, log_ratios, round_values
 from pgstudies.rooms import rooms
 
 from .design import COMPARED
-from .measured import TIME, is_compared
+from .judging.measured import TIME, is_compared
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

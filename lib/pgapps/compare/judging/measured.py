@@ -15,8 +15,8 @@ from pgstudies.analysis.pairing import block_values, listed, round_values
 from pgstudies.analysis.verdicts import DIRECTIONS
 from pgstudies.records.reading import read_record
 
-from .design import BASELINE, CANDIDATE
-from .observing import WAIT
+from ..design import BASELINE, CANDIDATE
+from ..observing import WAIT
 from .sequences import anytime_family, anytime_rows, blocks_in_sequence
 
 if TYPE_CHECKING:

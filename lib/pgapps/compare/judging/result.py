@@ -10,15 +10,15 @@ import polars as pl
 from pgservers.errors import StudyError
 from pgstudies.analysis.verdicts import OPEN
 
-from .design import BASELINE, CANDIDATE
+from ..design import BASELINE, CANDIDATE
 from .guards import check, differing_plans, differing_rows, named, not_compared, step_name
 from .measured import PLACE, compared_effects, reasons
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from .counted import Counted
-    from .design import Comparison
+    from ..counted import Counted
+    from ..design import Comparison
     from .measured import Measured
 
 

@@ -13,7 +13,7 @@ from pgstudies.analysis.intervals import hodges_lehmann
 from pgstudies.analysis.pairing import log_ratios
 from pgstudies.records.reading import built_with
 
-from .design import BASELINE, CANDIDATE
+from ..design import BASELINE, CANDIDATE
 from .measured import CPU, PLACE, TIME, rounds_of
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""What a comparison came to: effects from its records, guards of their validity, and the result."""
