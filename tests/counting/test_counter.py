@@ -198,7 +198,8 @@ def test_what_a_backend_cannot_do_alone_is_a_reason_in_one_sentence(
 
 ENDLESS = """
 import sys
-from pgapps.counting import Counter, Unit
+from pgapps.counting.counter import Counter
+from pgapps.counting.units import Unit
 loop = "DO $$BEGIN LOOP PERFORM md5('x'); END LOOP; END$$"
 with Counter("embedded") as counter:
     counter.count(Unit("endless", (loop,)), fresh=True)
