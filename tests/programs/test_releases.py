@@ -226,7 +226,7 @@ def test_what_a_killed_process_left_is_not_used(mirror: Mirror) -> None:
 def test_of_two_processes_at_once_one_fetches(mirror: Mirror) -> None:
     code = (
         "import sys; from pathlib import Path;"
-        "from pgservers.programs import _releases as releases, fetching;"
+        "from pgservers.programs import releases, fetching;"
         "releases.RELEASES = Path(sys.argv[1]); print(fetching.fetch('99'))"
     )
     command = [sys.executable, "-c", code, str(mirror.catalog)]

@@ -241,14 +241,14 @@ def test_a_name_like_ours_without_our_mark_is_not_ours(
 DIES_BEFORE_ITS_MARK = """
 import os, sys
 from pgservers.addresses import Address
-from pgservers.servers import _dsn, _places
+from pgservers.servers import dsn, places
 marks = int(sys.argv[2])
-def mark(place, name, mark=_places.Place._mark):
+def mark(place, name, mark=places.Place._mark):
     global marks
     marks -= 1
     mark(place, name) if marks >= 0 else os._exit(9)
-_places.Place._mark = mark
-_dsn.DsnServer(Address.parse(sys.argv[1])).restore("state", lambda: None)
+places.Place._mark = mark
+dsn.DsnServer(Address.parse(sys.argv[1])).restore("state", lambda: None)
 """
 
 
