@@ -37,7 +37,6 @@ from .measuring.design import arm_table as arm_table
 from .measuring.measure import measure as measure
 from .measuring.measure import reason_not_available as reason_not_available
 from .measuring.pgbench import pgbench as pgbench
-from .orders import tell_verdicts as tell_verdicts
 from .parameters import parameter_table as parameter_table
 from .parameters import study_parameters as study_parameters
 from .records.counts import claims_counted as claims_counted
@@ -45,3 +44,4 @@ from .records.reading import read_record as read_record
 from .records.reading import version_number as version_number
 from .records.verdicts import reference_verdicts as reference_verdicts
 from .rooms import beside as beside
+from .run_options import tell_verdicts as tell_verdicts

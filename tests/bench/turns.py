@@ -31,7 +31,7 @@ from pgstudies.measuring.counters import cpu_seconds
 from pgstudies.measuring.design import Arm
 from pgstudies.measuring.measure import measure
 from pgstudies.measuring.trial import Trial
-from pgstudies.orders import Orders
+from pgstudies.run_options import RunOptions
 from tests.bench.report import report
 
 if TYPE_CHECKING:
@@ -275,7 +275,9 @@ def measured(blocks: int, turns: int) -> Record:
     ]
     with (
         tempfile.TemporaryDirectory() as records,
-        patch.dict(os.environ, Orders(fresh=True).environment() | {"PGSTUDIES_RECORDS": records}),
+        patch.dict(
+            os.environ, RunOptions(fresh=True).environment() | {"PGSTUDIES_RECORDS": records}
+        ),
     ):
         return measure(
             "bench",

@@ -31,9 +31,9 @@ from pgservers.errors import StudyError
 from pgservers.servers.settings import read_settings
 from pgstudies.analysis.intervals import MINIMUM_BLOCKS
 from pgstudies.measuring.design import Arm, planned
-from pgstudies.orders import Orders
 from pgstudies.records.reading import SAMPLES_SCHEMA
 from pgstudies.records.writing import write_whole
+from pgstudies.run_options import RunOptions
 from tests.machines import GOOD, after_others
 from tests.made_up import info, samples, swept_info
 
@@ -832,7 +832,7 @@ def test_a_file_that_is_no_report_is_refused(tmp_path: Path) -> None:
 
 
 def compared(comparison: Comparison, arms: Sequence[Arm]) -> Design:
-    return planned("made_up", arms, 1, Orders(design=comparison.as_orders()))
+    return planned("made_up", arms, 1, RunOptions(design=comparison.as_run_options()))
 
 
 def test_every_arm_of_the_own_server_runs_on_both_sides() -> None:

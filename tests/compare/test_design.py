@@ -10,7 +10,7 @@ import pytest
 from pgapps.compare.design import COMPARED, SIDES, Comparison, Side
 from pgservers.errors import StudyError
 from pgstudies.measuring.design import Arm, planned
-from pgstudies.orders import Orders
+from pgstudies.run_options import RunOptions
 from tests.made_up import info
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ PLAIN = [Arm("one"), Arm("two", state="other")]
 
 
 def designed(comparison: Comparison) -> Design:
-    return planned("s", PLAIN, 3, Orders(design=comparison.as_orders()))
+    return planned("s", PLAIN, 3, RunOptions(design=comparison.as_run_options()))
 
 
 def test_a_comparison_without_one_of_its_servers_ends() -> None:
@@ -69,7 +69,7 @@ def test_blocks_are_added_also_to_complete_records_but_to_none_of_before() -> No
     part = cast("Info", {**whole, "status": "interrupted"})
     comparison = Comparison(Side("14"), Side("18"))
     later = designed(replace(comparison, since="2026-11-22"))
-    designs = [designed(comparison), later, planned("s", PLAIN, 3, Orders())]
+    designs = [designed(comparison), later, planned("s", PLAIN, 3, RunOptions())]
     assert [design.continues(whole) for design in designs] == [True, False, False]
     assert [design.continues(part) for design in designs] == [True, False, True]
     assert later.fresh

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import pgstudies
 from pgservers.errors import StudyError
 from pgstudies.measuring.design import Arm, planned, turn_order
-from pgstudies.orders import Orders
+from pgstudies.run_options import RunOptions
 
 ARMS = st.lists(st.text(min_size=1), min_size=1, max_size=6, unique=True)
 PLAIN = [Arm("one"), Arm("two", state="other")]
@@ -77,7 +77,7 @@ def test_over_many_turns_no_arm_comes_first_more_often_than_chance() -> None:
 
 
 def test_a_run_has_all_blocks_and_one_copy_of_the_first_arm_that_can_run() -> None:
-    design = planned("s", [Arm("known", not_run="why"), *PLAIN], 3, Orders()).served({})
+    design = planned("s", [Arm("known", not_run="why"), *PLAIN], 3, RunOptions()).served({})
     assert [arm.name for arm in design.arms] == ["known", "one", "one (again)", "two"]
     assert (design.study, design.blocks) == ("s", (1, 2, 3))
     assert design.needed == PLAIN[0]
@@ -87,7 +87,7 @@ def test_a_run_has_all_blocks_and_one_copy_of_the_first_arm_that_can_run() -> No
 
 
 def test_one_block_of_a_sweep_is_the_same_design_with_one_block() -> None:
-    alone, whole = (planned("s", PLAIN, 3, Orders(block=block)) for block in (2, 0))
+    alone, whole = (planned("s", PLAIN, 3, RunOptions(block=block)) for block in (2, 0))
     assert alone.arms == whole.arms
     assert alone.blocks == (2,)
 
@@ -95,21 +95,21 @@ def test_one_block_of_a_sweep_is_the_same_design_with_one_block() -> None:
 def test_an_arm_without_its_server_or_extension_is_left_out() -> None:
     errors: dict[str | None, StudyError] = {"18": StudyError("there is no 18")}
     arms = [*PLAIN, Arm("new", server="18")]
-    assert planned("s", arms, 3, Orders()).served(errors).arms[-1].not_run == "there is no 18"
-    design = planned("s", PLAIN, 3, Orders()).served({}, {"one": "no headers"})
+    assert planned("s", arms, 3, RunOptions()).served(errors).arms[-1].not_run == "there is no 18"
+    design = planned("s", PLAIN, 3, RunOptions()).served({}, {"one": "no headers"})
     assert [arm.not_run for arm in design.arms] == ["no headers", None, None]
     assert design.needed == PLAIN[1]
 
 
 def test_a_design_that_is_not_installed_is_one_sentence() -> None:
     with pytest.raises(StudyError, match=r"^No design 'other' is installed"):
-        planned("s", PLAIN, 3, Orders(design={"name": "other"}))
+        planned("s", PLAIN, 3, RunOptions(design={"name": "other"}))
 
 
-def test_measuring_and_orders_know_no_comparison() -> None:
+def test_measuring_and_run_options_know_no_comparison() -> None:
     """But for ``not_compared``, which is the study's own, and a key of every record."""
     package = Path(pgstudies.__file__).parent
-    files = [package / "orders.py", *(package / "measuring").glob("*.py*")]
+    files = [package / "run_options.py", *(package / "measuring").glob("*.py*")]
     words = re.compile(r"(?i)(?<!not_)compar|baseline.*candidate")
     found = [(f.name, line) for f in files for line in f.read_text().splitlines()
              if words.search(line)]  # fmt: skip

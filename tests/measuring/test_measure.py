@@ -24,8 +24,8 @@ from pgservers.programs.installations import find_binaries
 from pgstudies.analysis.pairing import round_values
 from pgstudies.measuring.design import Arm, turn_order
 from pgstudies.measuring.measure import measure
-from pgstudies.orders import Orders, Replies
 from pgstudies.records.reading import AMONG_OTHERS, UNDISTURBED, list_records, read_record
+from pgstudies.run_options import Replies, RunOptions
 from tests.servers_at_hand import BUILDER, LESSER, dsn_of, wait_until_dead
 
 if TYPE_CHECKING:
@@ -421,9 +421,9 @@ def test_a_comparison_adds_no_blocks_of_another_procedure_and_says_to_which_reco
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     side = Side("embedded")
-    comparison = Comparison(side, side, arms=("plain",), copies=False).as_orders()
-    orders = Orders(design=comparison, replies=str(tmp_path))
-    for name, text in orders.environment().items():
+    comparison = Comparison(side, side, arms=("plain",), copies=False).as_run_options()
+    options = RunOptions(design=comparison, replies=str(tmp_path))
+    for name, text in options.environment().items():
         monkeypatch.setenv(name, text)
     first = run(blocks=1)
     more = run(blocks=2)
@@ -468,7 +468,9 @@ def test_a_fresh_run_continues_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_one_block_alone_is_as_in_the_whole_run(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run(blocks=3)
-    monkeypatch.setenv("PGSTUDIES_ORDERS", Orders(block=3).environment()["PGSTUDIES_ORDERS"])
+    monkeypatch.setenv(
+        "PGSTUDIES_RUN_OPTIONS", RunOptions(block=3).environment()["PGSTUDIES_RUN_OPTIONS"]
+    )
     alone = run(blocks=3)
     assert alone.info["fingerprint"] == whole.info["fingerprint"]
     assert alone.info["status"] == "complete"
@@ -488,7 +490,7 @@ def kept(run_base: Path) -> Iterator[Path]:
 
 def in_sweep(block: int, kept: Path, code: str = "") -> None:
     states = {"directory": str(kept), "code": code}
-    os.environ.update(Orders(block=block, states=states).environment())
+    os.environ.update(RunOptions(block=block, states=states).environment())
 
 
 def test_a_later_block_of_a_sweep_starts_from_what_an_earlier_one_prepared(
@@ -504,7 +506,7 @@ def test_a_later_block_of_a_sweep_starts_from_what_an_earlier_one_prepared(
         calls.append(arm.state)
         prepare(trial, arm)
 
-    for name, value_now in Orders().environment().items():
+    for name, value_now in RunOptions().environment().items():
         monkeypatch.setenv(name, value_now)
     before = set(run_base.glob("s-*"))
     in_sweep(1, kept)
@@ -638,8 +640,8 @@ def test_a_record_is_replayed_without_a_server(
     record = run(blocks=1)
     monkeypatch.setenv("PGSTUDIES_REPLAY", str(record.path))
     monkeypatch.setenv("PGSTUDIES_SERVER", "no server at all")
-    orders = Orders(replies=str(tmp_path)).environment()["PGSTUDIES_ORDERS"]
-    monkeypatch.setenv("PGSTUDIES_ORDERS", orders)
+    options = RunOptions(replies=str(tmp_path)).environment()["PGSTUDIES_RUN_OPTIONS"]
+    monkeypatch.setenv("PGSTUDIES_RUN_OPTIONS", options)
     again = run(blocks=99)
     assert again.samples.equals(record.samples)
     assert again.parameters["blocks"] == 1

@@ -24,7 +24,7 @@ from pgservers.servers.serve import serve
 from pgservers.tools import installing
 from pgstudies.measuring.design import Arm
 from pgstudies.measuring.measure import measure
-from pgstudies.orders import Orders
+from pgstudies.run_options import RunOptions
 from tests.servers_at_hand import embedded
 
 if TYPE_CHECKING:
@@ -206,8 +206,8 @@ def test_an_arm_whose_server_lacks_the_headers_is_not_run(another: Path) -> None
 
 
 def compare(comparison: Comparison, monkeypatch: pytest.MonkeyPatch) -> None:
-    orders = Orders(design=comparison.as_orders()).environment()
-    monkeypatch.setenv("PGSTUDIES_ORDERS", orders["PGSTUDIES_ORDERS"])
+    options = RunOptions(design=comparison.as_run_options()).environment()
+    monkeypatch.setenv("PGSTUDIES_RUN_OPTIONS", options["PGSTUDIES_RUN_OPTIONS"])
 
 
 def test_what_is_set_for_other_builds_does_not_reach_ours(

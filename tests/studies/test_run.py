@@ -29,7 +29,7 @@ from pgapps.execution.plan import plan, studies
 from pgapps.execution.run import read_studies, run_study
 from pgservers import paths
 from pgservers.errors import NotebookError, ServerError, SpaceError, StudyError
-from pgstudies.orders import Orders
+from pgstudies.run_options import RunOptions
 from tests.made_up import ROOMS, copied_rooms
 from tests.servers_at_hand import wait_until_dead
 
@@ -398,7 +398,7 @@ def test_no_password_is_in_the_notebook(way: str, place: Path) -> None:
     elif way == "parameter":
         arguments["parameters"] = {"server": ADDRESS}
     elif way == "environment":
-        arguments["given"] = Orders(server=ADDRESS)
+        arguments["given"] = RunOptions(server=ADDRESS)
     else:
         profile(place, "quick", "telling", f"server = '{ADDRESS}'\n")
     with pytest.raises(NotebookError) as caught:

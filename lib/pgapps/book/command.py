@@ -11,7 +11,7 @@ import typer
 from pgservers import paths
 from pgservers.errors import NotebookError, StudyError
 from pgservers.terminal import say
-from pgstudies.orders import Orders
+from pgstudies.run_options import RunOptions
 
 from ..options import SERVER_HELP, assignments
 
@@ -84,12 +84,12 @@ def run(
     every = [*rooms(*kinds)]
     names = every if study == _ALL else [study]
     # Before the first one starts, an hour perhaps before the last.
-    orders = Orders.given()
+    options = RunOptions.given()
     plans = [
-        plan(name, profile=profile, server=server, parameters=given, usual_server=orders.server)
+        plan(name, profile=profile, server=server, parameters=given, usual_server=options.server)
         for name in names
     ]
-    if not (replay or plans[0].server.text or orders.server) and os.environ.get("PGHOST"):
+    if not (replay or plans[0].server.text or options.server) and os.environ.get("PGHOST"):
         say(
             "Ignoring PGHOST and measuring the embedded server; use --server postgresql:// for "
             "yours."
@@ -108,7 +108,7 @@ def run(
                     parameters=given,
                     fresh=fresh,
                     replay=replay,
-                    given=orders,
+                    given=options,
                 )
             except KeyboardInterrupt:
                 again = "run the command again without --fresh" if fresh else "run it again"

@@ -14,7 +14,7 @@ import typer
 
 from pgservers.errors import SpaceError, StudyError
 from pgservers.terminal import printable, say
-from pgstudies.orders import Orders
+from pgstudies.run_options import RunOptions
 
 from ..options import BisectRun, assignments, for_git
 
@@ -215,7 +215,7 @@ def compare(  # noqa: D103  (its help is above)
             parameters = {**parameters, "directory": workload}
         side = partial(read_side, allowed=allow_setting or [], leave_out=leave_out)
         before = side(
-            Orders.given().server_for(baseline),
+            RunOptions.given().server_for(baseline),
             otherwise="embedded",
         )
         after = side(candidate, otherwise=before.server)

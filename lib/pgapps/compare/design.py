@@ -75,8 +75,8 @@ class Comparison:
         about: dict[str, Any] = msgspec.to_builtins(self)
         return about
 
-    def as_orders(self) -> dict[str, Any]:
-        """The design to measure it by, for ``Orders``."""
+    def as_run_options(self) -> dict[str, Any]:
+        """The design to measure it by, for ``RunOptions``."""
         return {"name": "compare", "comparison": self.as_dict()}
 
     @classmethod
@@ -188,7 +188,7 @@ class ComparisonDesign(Design):
 
 
 def planned(own: Design, comparison: Mapping[str, Any]) -> ComparisonDesign:
-    """The design of a comparison in place of a study's own; orders have it by ``as_orders``.
+    """The design of a comparison in place of a study's own, from what ``as_run_options`` wrote.
 
     Raises StudyError for arms that there are not, or that cannot run.
     """

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from pgservers.errors import NotebookError, StudyError
 from pgservers.files import temporary_directory
 from pgservers.servers.instance import place_for_states
-from pgstudies.orders import Orders, Replies
 from pgstudies.rooms import rooms
+from pgstudies.run_options import Replies, RunOptions
 
 from ..execution.run import run_study
 from ..workload.counting import statement_units
@@ -97,7 +97,7 @@ def compared(
                 request,
                 since=since,
                 failed=failed,
-                fresh=Orders.given().fresh,
+                fresh=RunOptions.given().fresh,
                 states=states,
             )
             spent = time.monotonic() - began
@@ -283,7 +283,7 @@ def measured_blocks(
                     fresh=fresh,
                     server=request.baseline.server,
                     parameters=parameters | {"blocks": fitted.blocks},
-                    design=comparison.as_orders(),
+                    design=comparison.as_run_options(),
                     states={"directory": states, "code": ""} if states else None,
                     replies=replies,
                     output=scratch / f"{study}.ipynb",

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from pgservers.terminal import say
-from pgstudies.orders import Orders
+from pgstudies.run_options import RunOptions
 
 from ..options import SERVER_HELP
 
@@ -33,7 +33,7 @@ def doctor(
     from ..doctor.doctor import examine, exit_code
 
     checks = []
-    for check in examine(server, otherwise=Orders.given().server_for(server)):
+    for check in examine(server, otherwise=RunOptions.given().server_for(server)):
         checks.append(check)
         typer.echo(check.line)
     raise typer.Exit(exit_code(checks))

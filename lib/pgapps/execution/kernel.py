@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from typing import Self, TextIO
 
     from pgservers.terminal import LinesOnly
-    from pgstudies.orders import Orders
+    from pgstudies.run_options import RunOptions
 
 
 GRACE_S = 60
@@ -51,12 +51,12 @@ def execute(
     notebook: Path,
     executed: Path,
     parameters: Mapping[str, Any],
-    orders: Orders,
+    options: RunOptions,
     terminal: TextIO | LinesOnly,
 ) -> papermill.PapermillExecutionError | str | None:
     """Execute ``notebook`` into ``executed``; a cell that fails ends it.
 
-    The kernel is given ``orders``, and where these are to measure only, no cell is executed after
+    The kernel is given ``options``, and where these are to measure only, no cell is executed after
     the one that has measured.  What the kernel writes to stderr goes to ``terminal`` at once, and
     after it a bar over the cells that read the record.
     Returns the error of the cell that failed, or how the kernel died, in words; None if neither
@@ -68,7 +68,7 @@ def execute(
         _place_for_sockets() as place,
         _Analysing(notebook, relay) as analysing,
     ):
-        kernel = _Kernel(orders, log, place, terminal, analysing)
+        kernel = _Kernel(options, log, place, terminal, analysing)
         try:
             with quiet(), kernel.interruptible():
                 done = papermill.execute_notebook(
@@ -199,15 +199,15 @@ class _Kernel:
 
     def __init__(
         self,
-        orders: Orders,
+        options: RunOptions,
         log: IO[bytes],
         place: Path,
         terminal: TextIO | LinesOnly,
         analysing: _Analysing,
     ) -> None:
         self.interrupted = False
-        self._orders = orders
-        self._replies = orders.reply()
+        self._options = options
+        self._replies = options.reply()
         self._log = log
         self._place = place
         self._terminal = terminal
@@ -284,7 +284,7 @@ class _Kernel:
                 )
 
             async def _async_launch_kernel(self, kernel_cmd: list[str], **kw: Any) -> None:
-                given = kw.get("env", os.environ) | kernel._orders.environment()
+                given = kw.get("env", os.environ) | kernel._options.environment()
                 # Its progress goes to the terminal, also where that is a cell of JupyterLab.
                 kw["env"] = {k: given[k] for k in given if k != JUPYTER_SESSION}
                 await super()._async_launch_kernel(kernel_cmd, stderr=kernel._log, **kw)
@@ -302,7 +302,7 @@ class _Kernel:
         if self.interrupted:  # the kernel ignores a signal that comes between two cells
             raise KeyboardInterrupt
         if self._replies and self._replies.record:
-            if self._orders.measures_only:
+            if self._options.measures_only:
                 raise _Enough
             self._analysing.reached(cell_index)
 

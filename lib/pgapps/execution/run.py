@@ -19,8 +19,8 @@ from pgservers.errors import NotebookError
 from pgservers.files import cannot_write, is_full, is_locked, try_lock, write_file
 from pgservers.paths import in_checkout, shown
 from pgservers.terminal import LinesOnly
-from pgstudies.orders import Orders, Replies
 from pgstudies.parameters import acceptable
+from pgstudies.run_options import Replies, RunOptions
 
 from .executed import error_of, hiding, last_place, without_secrets
 from .plan import plan
@@ -56,7 +56,7 @@ class Executed:
     verdicts: pl.DataFrame | None
 
 
-_NO_ORDERS = Orders()
+_NO_OPTIONS = RunOptions()
 
 
 def run_study(
@@ -73,15 +73,15 @@ def run_study(
     replies: Path | None = None,
     output: Path | None = None,
     terminal: TextIO | LinesOnly | None = None,
-    given: Orders = _NO_ORDERS,
+    given: RunOptions = _NO_OPTIONS,
 ) -> Executed:
     """Execute a study's notebook into ``output``, or into its place in the book.
 
     With ``fresh`` an unfinished record is not continued; with ``replay`` a record (or the newest
     complete one below a directory) is analysed instead of measuring, with its profile and its
     parameters in place of those not given.  With ``block`` or
-    ``design`` the notebook measures that and ends; ``states`` is that of ``Orders``.
-    ``given`` are the user's orders, which say server, record and freshness where these do not.
+    ``design`` the notebook measures that and ends; ``states`` is that of ``RunOptions``.
+    ``given`` are the user's options: server, record and freshness where these do not say.
     ``replies`` is an empty directory in which the notebook's replies can be found also when this
     ends by an exception.  Progress and warnings go to ``terminal``, by default stderr.  The
     notebook's metadata ``pgstudies`` tell study, profile, parameters, record and, without its
@@ -105,7 +105,7 @@ def run_study(
     target.parent.mkdir(parents=True, exist_ok=True)
     with _scratch(study, target.parent) as scratch:
         executed = Path(scratch) / f"{study}.ipynb"
-        orders = Orders(
+        options = RunOptions(
             server=chosen.server.text or given.server,
             replay="" if measures else str(replay or given.replay),
             fresh=fresh or given.fresh,
@@ -116,7 +116,7 @@ def run_study(
             replies=str(replies or scratch),
         )
         try:
-            document, failure = _execute(chosen, executed, orders, terminal or sys.stderr)
+            document, failure = _execute(chosen, executed, options, terminal or sys.stderr)
         except OSError as error:
             if not is_full(error):
                 raise
@@ -181,14 +181,14 @@ def _scratch(study: str, directory: Path) -> Iterator[str]:
 
 
 def _execute(
-    chosen: Plan, executed: Path, orders: Orders, terminal: TextIO | LinesOnly
+    chosen: Plan, executed: Path, options: RunOptions, terminal: TextIO | LinesOnly
 ) -> tuple[dict[str, Any], BaseException | None]:
     """The executed notebook, with no password in it, and what it stopped with, if it did."""
     from .kernel import execute  # noqa: PLC0415  (papermill takes its time)
 
-    stopped = execute(chosen.notebook, executed, chosen.injected, orders, terminal)
+    stopped = execute(chosen.notebook, executed, chosen.injected, options, terminal)
     hide = hiding(
-        orders.server,
+        options.server,
         os.environ.get("PGPASSWORD", ""),
     )
     document = without_secrets(json.loads(executed.read_text(encoding="utf-8")), hide)

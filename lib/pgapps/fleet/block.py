@@ -20,8 +20,8 @@ from pgservers.files import space_error
 from pgservers.host.facts import git_revision
 from pgservers.paths import records_dir
 from pgservers.servers.leftovers import scratch
-from pgstudies.orders import Orders
 from pgstudies.records.reading import read_record
+from pgstudies.run_options import RunOptions
 
 from ..execution.plan import plan
 from ..execution.run import run_study
@@ -75,7 +75,7 @@ def _measured(unit: Unit, request: dict[str, Any], place: Path) -> bytes:
         block=unit.block,
         states=_states(unit, request["states"]),
         output=place / "executed.ipynb",
-        given=Orders.given(),  # this is where a worker's process begins
+        given=RunOptions.given(),  # this is where a worker's process begins
     )
     if done.record is None:
         raise StudyError(f"The notebook of {unit.study} measures nothing.")

@@ -9,7 +9,7 @@ import typer
 
 from pgservers.errors import StudyError
 from pgservers.terminal import say
-from pgstudies.orders import Orders
+from pgstudies.run_options import RunOptions
 
 if TYPE_CHECKING:
     from .foresee import Foresight
@@ -97,7 +97,7 @@ def plans(
 
     if report is not None and (report.suffix != ".html" or not report.absolute().parent.is_dir()):
         raise StudyError(f"The report must be a file named *.html in a directory, not {report}.")
-    address = server or Orders.given().server
+    address = server or RunOptions.given().server
     if not address:
         raise StudyError("Name the server: --server postgresql://me@db/shop.")
     settings = read_settings(setting) if setting else {}

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from pgservers.servers.serve import Server
 
-    from ..orders import Orders
     from ..records.info import ArmFacts, Info, Setup
+    from ..run_options import RunOptions
 
 
 @dataclass(frozen=True)
@@ -213,18 +213,18 @@ class Design:
         return setup
 
 
-def planned(study: str, arms: Sequence[Arm], blocks: int, orders: Orders) -> Design:
-    """The design of a study's run by its orders, which may name another one than its own.
+def planned(study: str, arms: Sequence[Arm], blocks: int, options: RunOptions) -> Design:
+    """The design of a study's run by its options, which may name another one than its own.
 
     Such a one is an entry point of the group ``pgstudies.designs``: a function that is given the
-    study's own design, and the values in the orders.  Raises StudyError where there is none, or as
+    study's own design, and the values in the options.  Raises StudyError where there is none, or as
     it does.
     """
-    numbers = (orders.block,) if orders.block else tuple(range(1, blocks + 1))
-    own = Design(study=study, arms=tuple(arms), blocks=numbers, fresh=orders.fresh)
-    if orders.design is None:
+    numbers = (options.block,) if options.block else tuple(range(1, blocks + 1))
+    own = Design(study=study, arms=tuple(arms), blocks=numbers, fresh=options.fresh)
+    if options.design is None:
         return own
-    values = dict(orders.design)
+    values = dict(options.design)
     name = values.pop("name")
     for entry in entry_points(group="pgstudies.designs", name=name):
         design: Design = entry.load()(own, **values)

@@ -1,7 +1,6 @@
 """The servers of a run: an instance for every arm, all up at once as far as there is room.
 
-Where orders name a directory for it, the states that were prepared for one run are handed on to the
-next one of that host.
+Where the run's options name a directory for them, prepared states are kept for the host's next run.
 """
 
 from __future__ import annotations

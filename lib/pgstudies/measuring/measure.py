@@ -25,7 +25,6 @@ from pgservers.servers.serve import serve
 from pgservers.terminal import notice
 
 from ..analysis.claims import claim_marks, rules
-from ..orders import Orders
 from ..records.reached import FREE, Reached
 from ..records.reading import (
     alike_before,
@@ -36,6 +35,7 @@ from ..records.reading import (
 )
 from ..records.writing import RecordWriter, fingerprint
 from ..rooms import rooms
+from ..run_options import RunOptions
 from .design import planned
 from .instances import Instances, Kept, lacking, roots_of
 from .requirements import unmet_requirements
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
     from pgservers.servers.limits import Limits
     from pgservers.servers.serve import Server
 
-    from ..orders import Replies
     from ..records.info import Info, Setup
     from ..records.reading import Record
     from ..rooms import Room
+    from ..run_options import Replies
     from .design import Arm, Design
     from .run import Procedure
     from .trial import Trial
@@ -67,7 +67,7 @@ def reason_not_available(release: str) -> str | None:
     Where a record is analysed instead, nothing is fetched, and so nothing is missing.
     """
     find_release(release)
-    return None if Orders.given().replay else reason_no_release(release)
+    return None if RunOptions.given().replay else reason_no_release(release)
 
 
 def measure(
@@ -101,17 +101,17 @@ def measure(
     others.
 
     What to do instead of a plain run (analyse a record, measure one block, measure by another
-    design) is in the environment: see ``orders``.  While another measurement runs on this host, it
-    is waited for.
+    design) is in the environment: see ``run_options``.  Waits for another measurement that runs on
+    this host.
 
     Raises ServerError, SpaceError, or StudyError when the baseline cannot run, and Interrupted; an
     arm that cannot run is left out, with its reason in the record.
     """
-    orders = Orders.given()
-    replies = orders.reply()
-    if orders.replay:
-        return _told(read_record(find_record(study, orders.replay)), replies)
-    design = planned(study, arms, parameters["blocks"], orders)
+    options = RunOptions.given()
+    replies = options.reply()
+    if options.replay:
+        return _told(read_record(find_record(study, options.replay)), replies)
+    design = planned(study, arms, parameters["blocks"], options)
     settings = design.in_force(settings, as_then)
     pin = pin and design.pin
     core = max(os.sched_getaffinity(0)) if pin and hasattr(os, "sched_getaffinity") else None
@@ -121,7 +121,7 @@ def measure(
         start = partial(
             serve, settings=settings, cpu=core, limits=limits, unprivileged=unprivileged
         )
-        own = start(orders.server_for(parameters["server"]))
+        own = start(options.server_for(parameters["server"]))
         stack.enter_context(own)
         roots, errors = roots_of(design.arms, own, start, stack)
         design = design.served(errors, lacking(design.arms, roots))
@@ -150,7 +150,7 @@ def measure(
             if not design.fresh:
                 _tell_of_other_code(design, alike, mark, code.digests)
             setup: Setup = {
-                "profile": orders.profile,
+                "profile": options.profile,
                 "fingerprint": mark,
                 "code": code.digests,
                 "parameters": dict(parameters) | {"server": own.spec},
@@ -182,9 +182,9 @@ def measure(
         if replies is not None:
             replies.tell_records([*dict.fromkeys([*earlier, writer.path])])
         kept = None
-        if orders.states is not None:
+        if options.states is not None:
             of_states = fingerprint(_alike_when_prepared(same, code, room))
-            kept = Kept(Path(orders.states["directory"]), f"{of_states} {orders.states['code']}")
+            kept = Kept(Path(options.states["directory"]), f"{of_states} {options.states['code']}")
         instances = stack.enter_context(Instances(roots, design.arms, kept))
         seed = parameters["seed"]
         run = Run(design, instances, writer, prepare, procedure, seed=seed, core=core)

@@ -12,8 +12,8 @@ it goes by environment variables and by files.  From the user, for every noteboo
 
 From the run to its notebook, ours alone:
 
-``PGSTUDIES_ORDERS``
-    The rest of ``Orders``, as JSON: the profile, the only block to measure, the design, where
+``PGSTUDIES_RUN_OPTIONS``
+    The rest of ``RunOptions``, as JSON: the profile, the only block to measure, the design, where
     prepared states are kept, and the directory for ``Replies``, by which the notebook answers.
 """
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     import polars as pl
 
 
-_ORDERS = "PGSTUDIES_ORDERS"
+_RUN_OPTIONS = "PGSTUDIES_RUN_OPTIONS"
 
 
 @dataclass(frozen=True)
-class Orders:
+class RunOptions:
     """What a notebook is to do.
 
     Attributes:
@@ -63,8 +63,8 @@ class Orders:
 
     @classmethod
     def given(cls) -> Self:
-        """The orders of this process: read where it starts, and passed on from there."""
-        more = json.loads(os.environ.get(_ORDERS) or "{}")
+        """The options of this process: read where it starts, and passed on from there."""
+        more = json.loads(os.environ.get(_RUN_OPTIONS) or "{}")
         return cls(
             server=os.environ.get("PGSTUDIES_SERVER", ""),
             replay=os.environ.get("PGSTUDIES_REPLAY", ""),
@@ -84,7 +84,7 @@ class Orders:
         return bool(self.block or self.design)
 
     def environment(self) -> dict[str, str]:
-        """The variables by which another process is given these orders."""
+        """The variables by which another process is given these options."""
         more = {
             "profile": self.profile,
             "block": self.block,
@@ -96,7 +96,7 @@ class Orders:
             "PGSTUDIES_SERVER": self.server,
             "PGSTUDIES_REPLAY": self.replay,
             "PGSTUDIES_FRESH": "1" if self.fresh else "",
-            _ORDERS: json.dumps(more),
+            _RUN_OPTIONS: json.dumps(more),
         }
 
     def reply(self) -> Replies | None:
@@ -149,7 +149,7 @@ def tell_verdicts(verdicts: pl.DataFrame) -> pl.DataFrame:
 
     ``verdicts`` is the table of ``judge``.  In JupyterLab nobody waits for it, and nothing happens.
     """
-    replies = Orders.given().reply()
+    replies = RunOptions.given().reply()
     if replies is not None:
         replies.tell_verdicts(verdicts)
     return verdicts
