@@ -12,7 +12,7 @@ from pgservers.errors import SpaceError
 from pgservers.servers.managed import ManagedServer
 from pgstudies.measuring import instances as _instances
 from pgstudies.measuring.design import Arm
-from pgstudies.measuring.instances import KEPT_SHARE, Instances, Kept
+from pgstudies.measuring.instances import KEPT_SHARE, Instances, PreparedStates
 from pgstudies.records.reading import AMONG_OTHERS, SAMPLES_SCHEMA
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Holder(ManagedServer):
 
 def test_of_two_that_want_a_state_at_once_one_has_it_whole(tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir()
-    kept = Kept(tmp_path / "kept", "mark")
+    kept = PreparedStates(tmp_path / "kept", "mark")
     arm = Arm("plain")
     kept.put(Holder(tmp_path / "first", ["plain"]), arm, ROWS)
     one, two = Holder(tmp_path / "one"), Holder(tmp_path / "two")
@@ -89,14 +89,16 @@ def test_of_two_that_want_a_state_at_once_one_has_it_whole(tmp_path: Path) -> No
 )
 def test_a_state_of_anything_else_is_not_used(tmp_path: Path, mark: str, arm: Arm) -> None:
     (tmp_path / "kept").mkdir()
-    Kept(tmp_path / "kept", "mark").put(Holder(tmp_path / "a", ["plain"]), Arm("plain"), ROWS)
-    assert Kept(tmp_path / "kept", mark).take(Holder(tmp_path / "b"), arm) is None
+    PreparedStates(tmp_path / "kept", "mark").put(
+        Holder(tmp_path / "a", ["plain"]), Arm("plain"), ROWS
+    )
+    assert PreparedStates(tmp_path / "kept", mark).take(Holder(tmp_path / "b"), arm) is None
 
 
 def test_another_arm_that_starts_from_the_state_has_its_samples(tmp_path: Path) -> None:
     """As when the arm that had prepared it is left out of what follows."""
     (tmp_path / "kept").mkdir()
-    kept = Kept(tmp_path / "kept", "mark")
+    kept = PreparedStates(tmp_path / "kept", "mark")
     kept.put(Holder(tmp_path / "a", ["plain"]), Arm("left out", state="plain"), ROWS)
     taken = kept.take(Holder(tmp_path / "b"), Arm("stays", state="plain"))
     assert taken == rows_of("stays")
@@ -111,7 +113,7 @@ def test_what_was_used_longest_ago_goes_where_there_is_no_room_for_all(
         free: float
 
     (tmp_path / "kept").mkdir()
-    kept = Kept(tmp_path / "kept", "mark")
+    kept = PreparedStates(tmp_path / "kept", "mark")
     arms = {name: Arm(name, state=name) for name in ("a", "b", "c")}
 
     def put(server: ManagedServer, name: str) -> None:
@@ -136,7 +138,7 @@ def test_what_was_used_longest_ago_goes_where_there_is_no_room_for_all(
 
 
 def test_where_the_sweep_has_ended_nothing_is_kept_and_nobody_fails(tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "gone", "mark")
+    kept = PreparedStates(tmp_path / "gone", "mark")
     kept.put(Holder(tmp_path / "a", ["plain"]), Arm("plain"), ROWS)
     assert kept.take(Holder(tmp_path / "b"), Arm("plain")) is None
     assert not (tmp_path / "gone").exists()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from pgstudies.records.info import Setup, Span
+    from pgstudies.records.info import Setup, TimelineEntry
 
 
 SHAPE = "shape"
@@ -166,14 +166,14 @@ class Kept:
         info["servers"][point] = {"version_text": version_text, "spec": None}
         info["server"]["version_text"] = version_text
         at = now.isoformat()
-        span: Span = {
+        entry: TimelineEntry = {
             "block": block,
             "position": 1,
             "arm": point,
             "started_at": at,
             "finished_at": at,
         }
-        info["timeline"].append(span)
+        info["timeline"].append(entry)
         info["left_out"] += [
             {"arm": point, "step": unit, "case": "", "reason": reason}
             for unit, reason in left_out.items()

@@ -83,7 +83,7 @@ def _joined(
         "finished_at": max(i["finished_at"] or "" for i in infos),
         "sweep": {"cell": cell.id, "host": host},
         "sessions": [session for i in infos for session in i["sessions"]],
-        "timeline": [span for i in infos for span in i["timeline"]],
+        "timeline": [entry for i in infos for entry in i["timeline"]],
         # The same of several blocks is one.
         "gate": list({str(found): found for i in infos for found in i["gate"]}.values()),
         "left_out": list({str(out): out for i in infos for out in i["left_out"]}.values()),

@@ -43,12 +43,12 @@ KEPT_SHARE = 0.2
 """The share of free disk that kept states may take; it is what ``Instances.groups`` leaves."""
 
 
-class Kept:
+class PreparedStates:
     """Prepared states that runs on one host leave each other, with their samples.
 
-    Each is a directory of ``directory``, named for everything that makes two of them equal, of
-    which ``mark`` holds what is common to the run.  States are moved out and
-    back by atomic rename: two runs cannot use the same state, and one that is killed loses it.
+    Each is a subdirectory, named by a digest of ``mark`` (what a run's states have in common), the
+    server and the state.  States are moved out and back by atomic rename: two runs cannot use the
+    same state, and a run that is killed loses the one it uses.
     """
 
     def __init__(self, directory: Path, mark: str) -> None:
@@ -56,10 +56,7 @@ class Kept:
         self._mark = mark
 
     def take(self, server: ManagedServer, arm: Arm) -> list[tuple[Any, ...]] | None:
-        """Give the server the state of the arm, and return the samples of its preparation.
-
-        They are the arm's, as if it had prepared it.  None where it is not kept.
-        """
+        """Give the server the arm's state; return its preparation's samples, None without it."""
         taken = self._aside()
         try:
             self._place(server, arm).rename(taken)
@@ -74,8 +71,8 @@ class Kept:
     def put(self, server: ManagedServer, arm: Arm, rows: Sequence[tuple[Any, ...]]) -> None:
         """Keep the state of the arm, which the server loses, and the samples of its preparation.
 
-        What was used longest ago goes where there is no room for all.  Where the directory is gone,
-        since the runs have ended, nothing is kept.
+        The least recently used states are removed where there is no room for all.  Keeps nothing
+        where the directory is gone, as after the last of the runs.
         """
         given = self._aside()
         try:
@@ -107,7 +104,7 @@ class Kept:
 _DATA, _SAMPLES = "data", "samples.parquet"
 
 _NOT_KEPT = (OSError, pl.exceptions.PolarsError)
-"""It is not there, or another run has put its own there, or the disk is full."""
+"""The state is not there, another run has put its own there, or the disk is full."""
 
 
 class Instances:
@@ -119,7 +116,10 @@ class Instances:
     """
 
     def __init__(
-        self, roots: Mapping[str | None, Server], arms: Sequence[Arm], kept: Kept | None = None
+        self,
+        roots: Mapping[str | None, Server],
+        arms: Sequence[Arm],
+        kept: PreparedStates | None = None,
     ) -> None:
         self.roots = dict(roots)
         self._kept = kept
@@ -153,9 +153,9 @@ class Instances:
                 self._kept.put(root, arm, rows)
 
     def kept_samples(self, arm: Arm) -> list[tuple[Any, ...]]:
-        """Take the arm's state from an earlier run, and return the samples of its preparation.
+        """Take over the arm's state from an earlier run; return the samples of its preparation.
 
-        None of either where it was not kept, or is there already.
+        Does nothing and returns no samples if the state was not kept or the server has it already.
         """
         root = self.roots[arm.server]
         if self._kept is None or not isinstance(root, ManagedServer) or root.has(arm.state):

@@ -37,7 +37,7 @@ from ..records.writing import RecordWriter, fingerprint
 from ..rooms import rooms
 from ..run_options import RunOptions
 from .design import planned
-from .instances import Instances, Kept, lacking, roots_of
+from .instances import Instances, PreparedStates, lacking, roots_of
 from .requirements import unmet_requirements
 from .run import Run, facts_of
 
@@ -184,7 +184,9 @@ def measure(
         kept = None
         if options.states is not None:
             of_states = fingerprint(_alike_when_prepared(same, code, room))
-            kept = Kept(Path(options.states["directory"]), f"{of_states} {options.states['code']}")
+            kept = PreparedStates(
+                Path(options.states["directory"]), f"{of_states} {options.states['code']}"
+            )
         instances = stack.enter_context(Instances(roots, design.arms, kept))
         seed = parameters["seed"]
         run = Run(design, instances, writer, prepare, procedure, seed=seed, core=core)

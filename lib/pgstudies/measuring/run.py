@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class _Span:
+class _ArmTimes:
     """When an arm's block began and ended, and how long its turns took together (s)."""
 
     started_at: str
@@ -195,7 +195,7 @@ class Run:
     def _take_turns(self, trials: dict[str, Trial], block: int, began_at: str) -> None:
         """Round by round, every arm does one turn, in random order."""
         turns = {name: self._turns(trial) for name, trial in trials.items()}
-        spans = {name: _Span(began_at) for name in trials}
+        times = {name: _ArmTimes(began_at) for name in trials}
         turn = 0
         while turns:
             turn += 1
@@ -215,18 +215,18 @@ class Run:
                 except CannotRun as reason:
                     del turns[name]
                     self._cannot_run(arm, reason)
-                spans[name].finished_at = _now()
-                spans[name].busy_s += time.monotonic() - began
+                times[name].finished_at = _now()
+                times[name].busy_s += time.monotonic() - began
         self.writer.info["timeline"] += [
             {
                 "block": block,
                 "position": position,
                 "arm": name,
-                "started_at": span.started_at,
-                "finished_at": span.finished_at,
-                "busy_s": span.busy_s,
+                "started_at": arm_times.started_at,
+                "finished_at": arm_times.finished_at,
+                "busy_s": arm_times.busy_s,
             }
-            for position, (name, span) in enumerate(spans.items(), start=1)
+            for position, (name, arm_times) in enumerate(times.items(), start=1)
             if name not in self.not_run
         ]
 

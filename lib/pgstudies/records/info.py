@@ -59,7 +59,7 @@ class ServerFacts(TypedDict, total=False):
     unmet_settings: dict[str, Pair]  # by name: wanted, actual
 
 
-class Span(TypedDict):
+class TimelineEntry(TypedDict):
     """When an arm's turns in a block began and ended (UTC), and how long they took (s)."""
 
     block: Count
@@ -147,7 +147,7 @@ class Info(Setup):
     study: PartOfPath
     status: Literal["running", "interrupted", "complete"]
     started_at: Time
-    timeline: list[Span]
+    timeline: list[TimelineEntry]
     left_out: list[LeftOut]
     sha256: dict[FileName, str] | None  # by file; None in records of format 1
     format_version: NotRequired[int]
