@@ -43,5 +43,5 @@ from .records.counts import claims_counted as claims_counted
 from .records.reading import read_record as read_record
 from .records.reading import version_number as version_number
 from .records.verdicts import reference_verdicts as reference_verdicts
-from .rooms import beside as beside
+from .rooms import study_module as study_module
 from .run_options import tell_verdicts as tell_verdicts

@@ -163,10 +163,10 @@ def in_contents(toc: dict[str, Any]) -> list[str]:
     return [file.rpartition("/")[2] for file in files if file.startswith("book/studies/")]
 
 
-def beside(study: str, module: str) -> ModuleType:
-    """The module of that name in the room of ``study``, wherever its notebook is executed.
+def study_module(study: str, module: str) -> ModuleType:
+    """A Python module in the room of ``study``, by its name.  Raises StudyError when there is none.
 
-    A change of it makes a run another run.  Raises StudyError when there is none.
+    A run that was interrupted starts over after a change of it.
     """
     file = find_room(study).directory / f"{module}.py"
     name = f"notebooks.{study}.{module}"

@@ -31,7 +31,7 @@ from pgservers.programs.releases import find_release
 from pgservers.servers.serve import serve
 from pgservers.sessions import reason_no_room
 from pgservers.terminal import Progress
-from pgstudies import beside, block_values, paired_effects
+from pgstudies import block_values, paired_effects, study_module
 from pgstudies.measuring.design import Arm
 from pgstudies.measuring.trial import Trial
 from pgstudies.rooms import find_room
@@ -283,7 +283,7 @@ def many_sessions(core: int) -> None:
         if reason is not None:
             report(f"{SESSIONS} open transactions", "not run", reason)
             return
-        hold_transactions = beside("mvcc_catalog", "sessions").hold_transactions
+        hold_transactions = study_module("mvcc_catalog", "sessions").hold_transactions
         times = []
         for _ in range(ROUNDS):
             begin = time.perf_counter()

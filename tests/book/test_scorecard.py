@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     Reference = Callable[..., Path]
 
-CORES = pg.beside("io_method", "reading")
+CORES = pg.study_module("io_method", "reading")
 CLAIMS = f"""{SWEPT_CLAIM}
 [[claim]]
 id = "alike"

@@ -9,8 +9,8 @@ import pytest
 
 import pgstudies as pg
 
-ARMS = pg.beside("cluster_order", "arms")
-READING = pg.beside("cluster_order", "reading")
+ARMS = pg.study_module("cluster_order", "arms")
+READING = pg.study_module("cluster_order", "reading")
 
 
 def arms(*variants: str, **other: Any) -> dict[str, pg.Arm]:

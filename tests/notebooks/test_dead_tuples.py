@@ -15,9 +15,9 @@ import pgstudies as pg
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ARMS = pg.beside("dead_tuples", "arms")
-READING = pg.beside("dead_tuples", "reading")
-WATCH = pg.beside("dead_tuples", "watch")
+ARMS = pg.study_module("dead_tuples", "arms")
+READING = pg.study_module("dead_tuples", "reading")
+WATCH = pg.study_module("dead_tuples", "watch")
 MB = 2**20
 
 

@@ -10,9 +10,9 @@ import pytest
 import pgstudies as pg
 from pgservers.errors import StudyError
 
-ARMS = pg.beside("hash_index", "arms")
-CHARTS = pg.beside("hash_index", "charts")
-READING = pg.beside("hash_index", "reading")
+ARMS = pg.study_module("hash_index", "arms")
+CHARTS = pg.study_module("hash_index", "charts")
+READING = pg.study_module("hash_index", "reading")
 POST = ["wide", "narrow", "collision"]
 
 

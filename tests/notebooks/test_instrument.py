@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-CACHES = pg.beside("instrument", "caches")
-READING = pg.beside("instrument", "reading")
-WATCH = pg.beside("instrument", "watch")
+CACHES = pg.study_module("instrument", "caches")
+READING = pg.study_module("instrument", "reading")
+WATCH = pg.study_module("instrument", "watch")
 BY, deviations, share_table = READING.BY, READING.deviations, READING.share_table
 effective_number, mean_bias = READING.effective_number, READING.mean_bias
 AGAIN = "baseline (again)"
@@ -65,7 +65,7 @@ ITERATIONS = 4
 
 
 def test_the_arms_do_so_much_more_work_as_their_names_say() -> None:
-    arms = pg.beside("instrument", "arms").arms()
+    arms = pg.study_module("instrument", "arms").arms()
     assert {arm.name: arm.options["times"] for arm in arms} == {
         "baseline": 100,
         "2 % more": 102,

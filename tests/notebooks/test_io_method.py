@@ -9,8 +9,8 @@ import pytest
 
 import pgstudies as pg
 
-ARMS = pg.beside("io_method", "arms")
-READING = pg.beside("io_method", "reading")
+ARMS = pg.study_module("io_method", "arms")
+READING = pg.study_module("io_method", "reading")
 
 
 def arms_of(**asked: Any) -> dict[str, pg.Arm]:

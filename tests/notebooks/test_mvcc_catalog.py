@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from pgservers.servers.managed import ManagedServer
     from pgservers.servers.serve import Server
 
-ARMS = pg.beside("mvcc_catalog", "arms")
-READING = pg.beside("mvcc_catalog", "reading")
-SESSIONS = pg.beside("mvcc_catalog", "sessions")
+ARMS = pg.study_module("mvcc_catalog", "arms")
+READING = pg.study_module("mvcc_catalog", "reading")
+SESSIONS = pg.study_module("mvcc_catalog", "sessions")
 
 RATIOS = pl.DataFrame(
     [

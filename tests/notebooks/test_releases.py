@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-ARMS = pg.beside("releases", "arms")
-READING = pg.beside("releases", "reading")
+ARMS = pg.study_module("releases", "arms")
+READING = pg.study_module("releases", "reading")
 
 
 def counts(of_arms: Mapping[str, Mapping[int, float]], again: float | None = None) -> pl.DataFrame:

@@ -14,8 +14,8 @@ from pgapps.scorecard.table import in_text, score_front
 from pgstudies.charts.outcomes import OUTCOMES
 from tests import made_up
 
-CHARTS = pg.beside("scorecard", "charts")
-TABLES = pg.beside("scorecard", "tables")
+CHARTS = pg.study_module("scorecard", "charts")
+TABLES = pg.study_module("scorecard", "tables")
 STUDY = "hash_index"
 
 

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
     from pgservers.servers.managed import ManagedServer
 
-ARMS = pg.beside("sync_scans", "arms")
-CHARTS = pg.beside("sync_scans", "charts")
-DISK = pg.beside("sync_scans", "disk")
-READING = pg.beside("sync_scans", "reading")
-WATCH = pg.beside("sync_scans", "watch")
+ARMS = pg.study_module("sync_scans", "arms")
+CHARTS = pg.study_module("sync_scans", "charts")
+DISK = pg.study_module("sync_scans", "disk")
+READING = pg.study_module("sync_scans", "reading")
+WATCH = pg.study_module("sync_scans", "watch")
 BEGIN = datetime(2026, 11, 22, tzinfo=UTC)
 IN_TABLES = pl.col("value") / 100
 

@@ -26,9 +26,9 @@ def test_a_module_is_found_from_anywhere_and_a_missing_one_named(
     room = copied_rooms(tmp_path, "well") / "well"
     monkeypatch.setattr(paths, "NOTEBOOKS", (room.parent,))
     (room / "words.py").write_text("WORD = 'found'\n")
-    assert pg.beside("well", "words").WORD == "found"
+    assert pg.study_module("well", "words").WORD == "found"
     with pytest.raises(StudyError, match=r"^There is no module .*well/numbers.py\.$"):
-        pg.beside("well", "numbers")
+        pg.study_module("well", "numbers")
 
 
 def test_verdicts_depend_on_the_modules_of_their_study_alone(
