@@ -176,10 +176,10 @@ def write_uri(parts: Mapping[str, str]) -> str:
 
 def explain(error: psycopg.Error, spec: str) -> ServerError:
     """One sentence on why there is no connection to ``spec``, which has no password in it."""
-    said = str(error)
-    answered = "FATAL:" in said  # so it is there, whatever file it misses
+    message = str(error)
+    answered = "FATAL:" in message  # so it is there, whatever file it misses
     for pattern, sentence in _COMPLAINTS[:-1] if answered else _COMPLAINTS:
-        if re.search(pattern, said):
+        if re.search(pattern, message):
             return ServerError(f"No connection to {spec}: {sentence}.")
-    last = said.strip().splitlines()[-1] if said.strip() else type(error).__name__
+    last = message.strip().splitlines()[-1] if message.strip() else type(error).__name__
     return ServerError(f"No connection to {spec}: {last}")

@@ -91,7 +91,7 @@ def run_dir() -> Path:
     return cache_dir() / "servers"
 
 
-def shown(path: Path) -> str:
+def for_display(path: Path) -> str:
     """The path as short as the user can still use it."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 

@@ -29,7 +29,7 @@ def say(sentence: str) -> None:
 def notice(sentence: str) -> None:
     """Tell whoever runs a notebook something, on stderr, above the bar that is drawn there.
 
-    In JupyterLab, where that is as pink as an error, it is told on stdout.
+    In JupyterLab, which colours stderr as an error, it goes to stdout.
     """
     if _open:
         _open[-1].note(sentence)
@@ -39,7 +39,7 @@ def notice(sentence: str) -> None:
 
 @functools.cache
 def notice_once(sentence: str) -> None:
-    """The same, but a sentence that has been told is not told again by this process."""
+    """The same, but each sentence only once in this process."""
     notice(sentence)
 
 
@@ -79,9 +79,9 @@ class Relay:
         """Take over some text, which may begin or end within a line."""
         *lines, last = (self._unfinished + text).split("\n")
         for line in lines:
-            shown = _overwritten(line).rstrip()
-            if shown or "\r" not in line:
-                self._draw(shown)
+            visible = _overwritten(line).rstrip()
+            if visible or "\r" not in line:
+                self._draw(visible)
                 self._stream.write("\n")
                 self._drawn = ""
         self._unfinished = last[max(last.rstrip("\r").rfind("\r"), 0) :]
@@ -125,7 +125,7 @@ class Progress:
     """A bar over the trials of a run, or so; the same text in a terminal, a notebook and a log.
 
     ``total`` is None where a run ends by the clock: ``expect`` tells once there is an estimate; 0
-    where nothing is counted, and only the time is shown.  Nothing is drawn for ``delay_s``.
+    where nothing is counted, and only the time is drawn.  Nothing is drawn for ``delay_s``.
 
     It is plain text and not a widget: a widget needs JavaScript from elsewhere in the book, and
     papermill would not show it.  It goes to stderr, which the book leaves out; in JupyterLab, where

@@ -21,12 +21,12 @@ def new_study(
     Examples:
       pgstudies new-study btree_deduplication
     """  # noqa: D301
-    from pgservers.paths import shown
+    from pgservers.paths import for_display
 
     from .new_study import new_study as write
 
     for file in write(name):
-        typer.echo(shown(file))
+        typer.echo(for_display(file))
     typer.echo(
         f"Run it with `pgstudies run {name}`, build its page with `pgstudies book`, and list what "
         f"is missing with `pgstudies check {name}`."

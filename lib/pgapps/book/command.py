@@ -71,7 +71,7 @@ def run(
     ] = None,
 ) -> None:
     """Run one study or all."""
-    from pgservers.paths import shown
+    from pgservers.paths import for_display
     from pgstudies.rooms import rooms
 
     from ..book.first_page import first_page
@@ -122,7 +122,7 @@ def run(
                 failures.append(error)
             else:
                 keep(done)
-                typer.echo(f"{name}: {shown(done.notebook)}")
+                typer.echo(f"{name}: {for_display(done.notebook)}")
             finished(name)
     if failures:
         say(f"{len(failures)} of {len(names)} studies failed.")

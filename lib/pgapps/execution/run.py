@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pgservers import paths
 from pgservers.errors import NotebookError
 from pgservers.files import cannot_write, is_full, is_locked, try_lock, write_file
-from pgservers.paths import in_checkout, shown
+from pgservers.paths import for_display, in_checkout
 from pgservers.terminal import LinesOnly
 from pgstudies.parameters import acceptable
 from pgstudies.run_options import Replies, RunOptions
@@ -120,7 +120,7 @@ def run_study(
         except OSError as error:
             if not is_full(error):
                 raise
-            raise cannot_write(error, shown(target.parent)) from error
+            raise cannot_write(error, for_display(target.parent)) from error
         if failure is not None and not isinstance(failure, NotebookError):
             raise failure  # its sentence says all that the notebook could
         replied = Replies(replies or Path(scratch))
@@ -135,7 +135,8 @@ def run_study(
         write_file(kept, f"{text}\n")
         if failure is not None:
             raise NotebookError(
-                f"{study} stopped in {failure}; the notebook as far as it came is {shown(kept)}."
+                f"{study} stopped in {failure}; the notebook as far as it came is "
+                f"{for_display(kept)}."
             )
         failed.unlink(missing_ok=True)
         return Executed(kept, replied.record, replied.verdicts)

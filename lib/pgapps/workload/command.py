@@ -22,12 +22,12 @@ def new_workload(
     Examples:
       pgstudies new-workload shop
     """  # noqa: D301
-    from pgservers.paths import shown
+    from pgservers.paths import for_display
 
     from .example import new_workload as write
 
     for file in write(directory):
-        typer.echo(shown(file))
+        typer.echo(for_display(file))
     typer.echo(
         f"Compare two servers by it with `pgstudies compare --baseline 17 --candidate 18 "
         f"--workload {directory}`."

@@ -41,14 +41,14 @@ def only_one_here(what: str) -> Iterator[None]:
         raise _no_lock(path, str(error.strerror)) from None
     try:
         _require_plain(path, descriptor)
-        told = False
+        is_noticed = False
         while not _taken(descriptor):
-            if not told:
-                said = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
+            if not is_noticed:
+                holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
                 # Any account may have written it.
-                holder = "".join(c for c in said if c.isprintable())
-                notice(f"Waiting: {holder or 'another run'} measures on this host.")
-                told = True
+                name = "".join(c for c in holder if c.isprintable())
+                notice(f"Waiting: {name or 'another run'} measures on this host.")
+                is_noticed = True
             time.sleep(_LOOK_S)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{what} (process {os.getpid()})\n".encode(), 0)
@@ -60,7 +60,7 @@ def only_one_here(what: str) -> Iterator[None]:
 def _open(path: Path) -> int:
     # One file for all accounts, which each may write and lock: two accounts that measure at once
     # spoil both, and whoever may wait for a lock may also hold it.  A stranger can so keep us
-    # waiting, which is told, and which PGSTUDIES_HOST_LOCK ends; a file for each account would be
+    # waiting, which a notice says and PGSTUDIES_HOST_LOCK ends; a file for each account would be
     # no lock between them, and a group that may lock would have to be made by an administrator.
     # In a directory that everybody may write to, Linux refuses O_CREAT for another's file
     # (fs.protected_regular); a link could lead anywhere, and a pipe would be waited for.

@@ -126,7 +126,7 @@ def _os_name() -> str:
 
 
 def cpu_model() -> str | None:
-    """What the processor calls itself; None where it is not told."""
+    """The processor's own name for its model; None where it is unknown."""
     return _known(_cpu_model) or platform.processor() or None
 
 

@@ -126,10 +126,10 @@ def run_as(
             raise
     if process.returncode == 0:
         return output
-    said = output.strip().splitlines()
-    trouble = next((x for x in said if "error" in x.lower() or "fatal" in x.lower()), "")
-    sentence = f"{command[0]} failed: {trouble or (said[-1] if said else 'it said nothing')}"
-    if any(map(says_full, said)):
+    lines = output.strip().splitlines()
+    trouble = next((x for x in lines if "error" in x.lower() or "fatal" in x.lower()), "")
+    sentence = f"{command[0]} failed: {trouble or (lines[-1] if lines else 'it said nothing')}"
+    if any(map(says_full, lines)):
         raise SpaceError(
             f"{sentence}; free some space, or set PGSTUDIES_RUN_DIR to a directory on another disk."
         )

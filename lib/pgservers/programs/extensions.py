@@ -130,9 +130,9 @@ def _build(source: Path, command: list[str], built: Path) -> None:
         libraries = [work / f"{source.name}{suffix}" for suffix in (".so", ".dylib")]
         libraries = [library for library in libraries if library.is_file()]
         if done.returncode != 0 or not libraries:
-            told = (done.stderr or done.stdout).decode(errors="replace")
-            said = told.strip().splitlines() or ["it said nothing"]
-            trouble = next((line for line in said if "error" in line.lower()), said[-1])
+            output = (done.stderr or done.stdout).decode(errors="replace")
+            lines = output.strip().splitlines() or ["it said nothing"]
+            trouble = next((line for line in lines if "error" in line.lower()), lines[-1])
             raise CannotRun(f"{source.name} cannot be built: {trouble.strip()}")
         result.mkdir()
         shutil.copy(libraries[0], result)

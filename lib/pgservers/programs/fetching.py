@@ -155,12 +155,12 @@ def _sole_fetcher(release: Release) -> Iterator[None]:
     """Be the only process that fetches this release, waiting for another one."""
     path = release.directory.parent / f".lock-{release.name}"
     since = time.monotonic()
-    told = False
+    is_noticed = False
     while (lock := try_lock(path)) is None:
-        if not told and time.monotonic() - since > _SILENT_S:
+        if not is_noticed and time.monotonic() - since > _SILENT_S:
             sentence = f"Another process is fetching PostgreSQL {release.version}: waiting for it."
             notice(sentence)
-            told = True
+            is_noticed = True
         time.sleep(_POLL_S)
     try:
         yield
@@ -185,12 +185,12 @@ def copy_artifact(artifact: str, release: str, directory: Path) -> tuple[Path, P
     the disk is full.  No ``mvn`` is left running, whatever ends this.
     """
     command = ["dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={directory}"]
-    failed, said = _maven(f"fetching PostgreSQL {release}", command, directory)
+    failed, output = _maven(f"fetching PostgreSQL {release}", command, directory)
     _, name, version = artifact.split(":")
     jar = directory / f"{name}-{version}.jar"
     if failed or not jar.is_file():
-        raise _failure(artifact, said)
-    return jar, _kept(artifact, said) / version
+        raise _failure(artifact, output)
+    return jar, _kept(artifact, output) / version
 
 
 def published_versions(artifact: str, directory: Path) -> list[str]:
@@ -199,19 +199,19 @@ def published_versions(artifact: str, directory: Path) -> list[str]:
     Raises ServerError with Maven's own reason where they do not answer.
     """
     group, name, _ = artifact.split(":")
-    # Maven keeps what it is told of versions, and a range that holds none makes it fetch no more.
+    # Maven keeps the lists of versions that it fetches; an empty range makes it fetch nothing else.
     (directory / "pom.xml").write_text(_POM.format(group=group, name=name), encoding="utf-8")
     command = ["--update-snapshots", "dependency:resolve"]
-    failed, said = _maven(f"looking for versions of {name}", command, directory)
-    told = [*_kept(artifact, said).glob("maven-metadata-*.xml")]
-    if not failed or not told or "No versions available" not in said or "not transfer" in said:
-        raise _failure(artifact, said)
-    texts = [file.read_text(encoding="utf-8") for file in told]
+    failed, output = _maven(f"looking for versions of {name}", command, directory)
+    lists = [*_kept(artifact, output).glob("maven-metadata-*.xml")]
+    if not failed or not lists or "No versions available" not in output or "not transfer" in output:
+        raise _failure(artifact, output)
+    texts = [file.read_text(encoding="utf-8") for file in lists]
     return sorted({v for text in texts for v in re.findall(r"<version>([^<]+)</version>", text)})
 
 
 def _maven(what: str, arguments: list[str], directory: Path) -> tuple[bool, str]:
-    """Whether ``mvn`` failed, run in ``directory``, and all that it said."""
+    """Whether ``mvn`` failed, run in ``directory``, and its output."""
     # Its debug output tells where it keeps jars, however that was configured.  A download with a
     # wrong checksum is refused (--strict-checksums), where Maven itself would only warn.
     command = ["mvn", "--batch-mode", "--debug", "--strict-checksums", *arguments]
@@ -235,8 +235,8 @@ def _maven(what: str, arguments: list[str], directory: Path) -> tuple[bool, str]
         try:
             while True:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    said, _ = maven.communicate(timeout=_POLL_S)
-                    return maven.returncode != 0, unstyle(said)
+                    output, _ = maven.communicate(timeout=_POLL_S)
+                    return maven.returncode != 0, unstyle(output)
                 progress.show("")
         except BaseException:
             with contextlib.suppress(ProcessLookupError):
@@ -245,18 +245,18 @@ def _maven(what: str, arguments: list[str], directory: Path) -> tuple[bool, str]
             raise
 
 
-def _kept(artifact: str, said: str) -> Path:
-    """Where Maven keeps the versions of an artifact, as it said; no such place where it did not."""
+def _kept(artifact: str, output: str) -> Path:
+    """Where Maven keeps an artifact's versions by its output; a path that is not there without."""
     group, name, _ = artifact.split(":")
-    found = _REPOSITORY.search(said)
+    found = _REPOSITORY.search(output)
     return Path(found[1] if found else os.devnull, *group.split("."), name)
 
 
-def _failure(artifact: str, said: str) -> ServerError | SpaceError:
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+def _failure(artifact: str, output: str) -> ServerError | SpaceError:
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line.removeprefix("[ERROR]").strip() for line in lines if line.startswith("[ERROR]")]
     reason = next(filter(None, errors), lines[-1] if lines else "it said nothing")
-    if "No space left" in said:
+    if "No space left" in output:
         return SpaceError(f"mvn found no space left while fetching {artifact}: free some.")
     # "Failed to execute goal <plugin> on project standalone-pom: <reason> -> [Help 1]"
     reason = reason.partition(" on project standalone-pom: ")[2] or reason

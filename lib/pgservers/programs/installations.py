@@ -192,8 +192,8 @@ def _output(command: list[str]) -> str:
     except OSError as error:
         raise ServerError(f"{command[0]} cannot be run here: {error.strerror}.") from error
     except subprocess.CalledProcessError as error:
-        said = error.stderr.strip().splitlines() or [f"it ended with {error.returncode}"]
-        raise ServerError(f"{' '.join(command)} failed: {said[-1]}.") from error
+        lines = error.stderr.strip().splitlines() or [f"it ended with {error.returncode}"]
+        raise ServerError(f"{' '.join(command)} failed: {lines[-1]}.") from error
     except subprocess.SubprocessError as error:
         raise ServerError(f"{' '.join(command)} failed: {error}") from error
     return done.stdout.strip()
@@ -247,7 +247,7 @@ def optimisation(server: str | Binaries) -> str | None:
             pg_config = found.program("pg_config")
             flags = _output([str(pg_config), "--cflags"]) if pg_config else ""
         except StudyError:
-            return None  # which is told when it is to be measured
+            return None  # measuring it will raise the error
     levels = re.findall(r"(?<!\S)-O\w*", flags)
     return levels[-1] if levels else None
 

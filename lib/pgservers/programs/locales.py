@@ -33,8 +33,8 @@ def reason_no_locale(name: str) -> str | None:
         command = [localedef, "-i", language, "-f", charmap or "UTF-8", str(made)]
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         if not made.is_dir():
-            said = done.stderr.strip().splitlines() or ["it said nothing"]
-            return f"localedef cannot make {name}: {said[0]}"
+            lines = done.stderr.strip().splitlines() or ["it said nothing"]
+            return f"localedef cannot make {name}: {lines[0]}"
         with contextlib.suppress(FileExistsError):  # another run was faster
             made.rename(directory / name)
     return None

@@ -111,8 +111,8 @@ class ServerBase(ABC):
         return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String()), orient="row")
 
     @abstractmethod
-    def no_space(self, said: str = "") -> SpaceError:
-        """The error of this server's full disk; ``said`` is what the server said of it."""
+    def no_space(self, message: str = "") -> SpaceError:
+        """The error of this server's full disk; ``message`` is the server's."""
 
     def space_error(self, error: BaseException) -> SpaceError | None:
         """The error to raise in place of one that a full disk of the server has caused, else None.
@@ -124,13 +124,13 @@ class ServerBase(ABC):
             if isinstance(cause, SpaceError):
                 return cause
             if isinstance(cause, psycopg.errors.DiskFull):
-                said = cause.diag.message_primary or str(cause)
-                if "shared memory" in said:
+                message = cause.diag.message_primary or str(cause)
+                if "shared memory" in message:
                     return SpaceError(
-                        f"The server finds no room in /dev/shm ({said}): make it larger, in a "
+                        f"The server finds no room in /dev/shm ({message}): make it larger, in a "
                         f"container by --shm-size."
                     )
-                return self.no_space(said)
+                return self.no_space(message)
             cause = cause.__cause__ or cause.__context__
         return None
 

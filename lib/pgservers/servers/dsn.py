@@ -209,9 +209,9 @@ class DsnServer(ServerBase):
         }
         return variables | ({"PGPASSWORD": password} if password else {})
 
-    def no_space(self, said: str = "") -> SpaceError:
-        """The error of the server's full disk; ``said`` is what the server said of it."""
-        because = f" ({said})" if said else ""
+    def no_space(self, message: str = "") -> SpaceError:
+        """The error of the server's full disk; ``message`` is the server's."""
+        because = f" ({message})" if message else ""
         return SpaceError(
             f"No space left on the disk of {self.spec}{because}: free some there, or measure less, "
             f"with smaller parameters."
@@ -362,7 +362,7 @@ def foreign_session(
 ) -> psycopg.Connection[TupleRow]:
     """A session at an address, in autocommit mode, whose search_path is empty from its start.
 
-    ``parts`` are libpq's, ``spec`` is the address as it is shown, ``settings`` may name another
+    ``parts`` are libpq's, ``spec`` is the address for messages, ``settings`` may name another
     search_path.  Raises ServerError where there is no connection, or one through a pooler that
     drops its settings.
     """

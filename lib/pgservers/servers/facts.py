@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def server_facts(server: Server) -> dict[str, Any]:
-    """What is told of a server that runs: version, build, settings, what it can do.
+    """What a record has of a server that runs: version, build, settings, what it can do.
 
     ``elsewhere`` is whether it runs on another machine than we do, as far as its address tells.
     ``source`` is where a managed server's programs are from, ``stands_in`` why they are taken in

@@ -35,8 +35,8 @@ def limited(
 ) -> Iterator[None]:
     """Let all processes of a managed server together have so much of the machine, and no more.
 
-    As ``measure`` was told, the limits are ``modelled`` or the ``kernel``'s.  Sessions that are
-    opened meanwhile are bound as well.
+    The limits are ``modelled`` or the ``kernel``'s, by ``measure``'s argument, and bind sessions
+    that are opened meanwhile as well.
 
     Modelled, the files of relations are on a disk that does one read at a time, behind a page cache
     of ``memory_bytes``, which is empty at first; the ``read_bytes`` of a trial are those of this

@@ -348,11 +348,11 @@ class ManagedServer(ServerBase):
                 try:
                     self._instance.started(process.pid)
                     # Without a time limit it would read, and polars has reads go on after Ctrl-C.
-                    said, _ = process.communicate(timeout=_LONGEST_S)
+                    output, _ = process.communicate(timeout=_LONGEST_S)
                 except BaseException:
                     _end(process)
                     raise
-        return process.returncode, said.decode("utf-8", "replace")
+        return process.returncode, output.decode("utf-8", "replace")
 
     @property
     def workplace(self) -> Path:
@@ -390,9 +390,9 @@ class ManagedServer(ServerBase):
             "PGDATABASE": DATABASE,
         }
 
-    def no_space(self, said: str = "") -> SpaceError:
-        """The error of the server's full disk; ``said`` is what the server said of it."""
-        because = f" ({said})" if said else ""
+    def no_space(self, message: str = "") -> SpaceError:
+        """The error of the server's full disk; ``message`` is the server's."""
+        because = f" ({message})" if message else ""
         return SpaceError(
             f"No space left in {self._instance.path.parent} for the server's data{because}: free "
             f"some, or set PGSTUDIES_RUN_DIR to a directory on another disk."

@@ -50,7 +50,7 @@ class StartError(ServerError):
 class Postmaster:
     """A running server process; raises StartError when it does not become ready.
 
-    ``started`` is told its process number at once, long before it stands in any file.  Started by
+    ``started`` is called with its process number at once, long before any file has it.  Started by
     itself and not through pg_ctl, which looks ten times a second whether it is done.
     Leads a session of its own, so that Ctrl-C in the terminal does not reach it.
     """
@@ -137,19 +137,21 @@ class Postmaster:
 
     def complaint(self) -> str:
         """The first fatal line that it wrote to its log, else the last line."""
-        lines = [line for line in self._said() if _ANSWER_TO_PING not in line]
+        lines = [line for line in self._log_lines() if _ANSWER_TO_PING not in line]
         for word in ("PANIC:", "FATAL:", "ERROR:"):
             for line in lines:
                 if word in line:
-                    said = line.partition(word)[2].strip()
-                    return f"{said} ({_SEMAPHORES})" if "create semaphores" in said else said
+                    message = line.partition(word)[2].strip()
+                    return (
+                        f"{message} ({_SEMAPHORES})" if "create semaphores" in message else message
+                    )
         return lines[-1].strip() if lines else "it said nothing"
 
     def found_disk_full(self) -> bool:
         """Whether it, or one of its children, died of a full disk, as its log tells."""
-        return any(says_full(x) for x in self._said() if "PANIC:" in x or "FATAL:" in x)
+        return any(says_full(x) for x in self._log_lines() if "PANIC:" in x or "FATAL:" in x)
 
-    def _said(self) -> list[str]:
+    def _log_lines(self) -> list[str]:
         with self._log.open("rb") as file:
             file.seek(self._log_start)
             return file.read().decode("utf-8", "replace").splitlines()

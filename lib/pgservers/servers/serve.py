@@ -38,7 +38,7 @@ def serve(
     ``settings`` are the study's, in every state.  ``cpu`` is the core to keep a managed server on;
     a running server stays where it is.  ``limits`` has it ready for ``limited``.  ``unprivileged``
     is for what comes from others, who get no right that could do harm beyond our own database.
-    What stands in for the embedded server is told on stderr.
+    A notice on stderr says what stands in for the embedded server.
 
     Raises StudyError for any other word, and for an address whose role has rights that an
     unprivileged one may not have; ServerError for a server that cannot be used.

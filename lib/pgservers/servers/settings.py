@@ -232,13 +232,13 @@ def sort_settings(
         if name not in known:
             out_of_reach[name] = (f"not in {version}", f"{version} has no setting {name}")
             continue
-        setting, shown, vartype, unit, context = known[name]
+        setting, displayed, vartype, unit, context = known[name]
         reason = _reason_not_settable(connection, name, context)
         if reason is None:
             _check_value(connection, name, wanted, context)
             settable[name] = wanted
         elif not same_value(wanted, setting, vartype, unit):
-            out_of_reach[name] = (shown, reason)
+            out_of_reach[name] = (displayed, reason)
     return settable, out_of_reach
 
 
