@@ -39,19 +39,19 @@ def misfit(error: Exception, value: object, kind: object) -> str:
     found = _PLACE.fullmatch(str(error))
     if not isinstance(error, msgspec.ValidationError) or found is None:
         return "it has text that is not Unicode"
-    said, is_key, path = found.groups()
+    message, is_key, path = found.groups()
     place, allowed = _place(path or "", value, kind)
     if is_key:
         place = f"a key of {place}"
     if error.__cause__ is not None:  # a rule of the type's own, in its words
-        why = said
-    elif said.startswith("Object missing"):
-        why = f"has no {said.split('`')[1]}"
-    elif said.startswith("Object contains"):
-        why = f"has {said.split('`', 1)[1][:-1][:60]!r}, which is none of {allowed}"
-    elif said.startswith("Invalid enum value"):
+        why = message
+    elif message.startswith("Object missing"):
+        why = f"has no {message.split('`')[1]}"
+    elif message.startswith("Object contains"):
+        why = f"has {message.split('`', 1)[1][:-1][:60]!r}, which is none of {allowed}"
+    elif message.startswith("Invalid enum value"):
         why = f"must be one of {allowed}"
-    elif expected := _EXPECTED.fullmatch(said):
+    elif expected := _EXPECTED.fullmatch(message):
         names = [_WORDS.get(n, n) for n in expected[1].split(" | ") if n != "null"]
         but = f", and it is {_WORDS.get(expected[3], expected[3])}" if expected[3] else ""
         why = f"must be {' or '.join(names)}{expected[2]}{but}"

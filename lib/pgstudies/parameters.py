@@ -291,8 +291,8 @@ def _within(parameter: Parameter, value: Any) -> Any:
 
 
 def _wrong_type(parameter: Parameter, given: object) -> ValueError:
-    shown = f'"{given}"' if isinstance(given, str) else repr(given)
-    return ValueError(f"{parameter.name} must be {_KINDS[parameter.type]}, and {shown} is not")
+    value_text = f'"{given}"' if isinstance(given, str) else repr(given)
+    return ValueError(f"{parameter.name} must be {_KINDS[parameter.type]}, and {value_text} is not")
 
 
 def _listed(names: Sequence[str], conjunction: str) -> str:

@@ -42,7 +42,7 @@ class RunOptions:
         server: The server that a study runs on unless its parameter says otherwise; may be empty.
         replay: What to analyse instead of measuring; empty: measure.
         fresh: Whether an unfinished record is left alone.
-        profile: The size that the parameters are of; None where nobody said.
+        profile: The size that the parameters are of; None where it is not given.
         block: The number of the only block to measure; 0: all of them.
         design: What is measured in place of the study's own arms: the ``name`` of an entry point of
             the group ``pgstudies.designs``, and what it is given; None: the study's own.
@@ -145,10 +145,7 @@ class Replies:
 
 
 def tell_verdicts(verdicts: pl.DataFrame) -> pl.DataFrame:
-    """Hand the verdicts on a study's claims to the scorecard, and return them to be shown.
-
-    ``verdicts`` is the table of ``judge``.  In JupyterLab nobody waits for it, and nothing happens.
-    """
+    """Hand ``verdicts``, the table of ``judge``, to the run if there is one, and return it."""
     replies = RunOptions.given().reply()
     if replies is not None:
         replies.tell_verdicts(verdicts)

@@ -110,7 +110,7 @@ def agreement(
       margin, and is *gone* when the whole interval lies outside of it, on either side.
     - *reversed*: the interval excludes 1 on the other side, and the estimate is past the margin.
     - *gone*: the interval lies inside the margin, and the claimed ratio does not. (A claimed
-      effect smaller than our margin cannot be told from none; it is never gone.)
+      effect smaller than our margin is never gone.)
     - *holds*: the estimate is past 1 and the margin on the claimed side, and all of the interval
       is at least half the claimed effect. Larger than claimed holds as well. Half on the log scale
       is a square root: 4 times published, at least 2 times found. Where the ratio ``is_threshold``,
@@ -145,9 +145,9 @@ def agreement(
     is_straddling = is_threshold and near < wanted <= far
     if is_straddling or not is_same_way:
         return "inconclusive"
-    is_shown = near >= (wanted if is_threshold else wanted / 2)
+    is_enough = near >= (wanted if is_threshold else wanted / 2)
     is_small = is_threshold or ours < wanted / 2
-    return "holds" if is_shown else "holds, weaker" if is_small else "holds, perhaps weaker"
+    return "holds" if is_enough else "holds, weaker" if is_small else "holds, perhaps weaker"
 
 
 def _log(ratio: float) -> float:
@@ -203,8 +203,8 @@ def judge(
     earlier = [_answerable(claim.then or claim, effects, not_run or {}) for claim in claims]
     changed = {claim.id for claim in claims if claim.then}
     if changed:
-        told = _judged(earlier, effects, not_run or {}, conditions or {})
-        by_then = {row["claim"]: row["verdict"] for row in told if row["claim"] in changed}
+        by_old_rules = _judged(earlier, effects, not_run or {}, conditions or {})
+        by_then = {row["claim"]: row["verdict"] for row in by_old_rules if row["claim"] in changed}
         rows = [row | {"then": by_then.get(row["claim"])} for row in rows]
     return pl.DataFrame(rows, schema=_SCHEMA)
 

@@ -52,10 +52,10 @@ class Today(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         sentences = [text for text in (self.holds, self.gone, self.reversed) if text is not None]
         try:
-            told = [text.format(ratio="2", times="2", percent="3 %") for text in sentences]
+            filled = [text.format(ratio="2", times="2", percent="3 %") for text in sentences]
         except (AttributeError, IndexError, KeyError, ValueError):
-            told = []
-        if not told:
+            filled = []
+        if not filled:
             raise ValueError(
                 "must have a sentence for holds, gone or reversed, with no other places than "
                 "{ratio}, {times} and {percent}"

@@ -121,7 +121,7 @@ def _carry_over(
     )
     p_values = flipped(_placed(looked["log_carried"], looked["at"]))
     changes = [math.expm1(hodges_lehmann(np.asarray(d))) for d in looked["log_carried"]]
-    told = [_CARRIED.format(abs(100 * c), "higher" if c > 0 else "lower") for c in changes]
+    words = [_CARRIED.format(abs(100 * c), "higher" if c > 0 else "lower") for c in changes]
     others = (
         pl.when(before=OTHERS)
         .then(pl.lit(_AFTER_OTHERS))
@@ -133,13 +133,13 @@ def _carry_over(
             change=pl.Series(changes, dtype=pl.Float64),
             p_family=pl.Series(p_values.p_value, dtype=pl.Float64),
             least=pl.Series(p_values.least, dtype=pl.Float64),
-            told=pl.Series(told, dtype=pl.String),
+            words=pl.Series(words, dtype=pl.String),
         )
         .sort("p_family", pl.col("change").abs(), descending=[False, True], maintain_order=True)
         .unique([*by, "candidate"], keep="first", maintain_order=True)
         .select(
             *by, pl.col("candidate").cast(pairs.schema["candidate"]), "check", "blocks", "change",
-            "p_family", "least", sentence=pl.concat_str("told", others),
+            "p_family", "least", sentence=pl.concat_str("words", others),
         )
     )  # fmt: skip
 
@@ -228,7 +228,7 @@ _AFTER_ONE = "one arm's turns suffer more from a turn of {} before them"
 _AA = "the second copy of the baseline reads {:.1f} % {}: trust no difference of that size here"
 
 OTHERS = "another arm"
-"""What a turn is said to be after where the contrast is with a turn of the same arm."""
+"""The value of ``before`` where turns after any other arm are compared with those after its own."""
 
 _CARRIED_SCHEMA: dict[str, pl.DataType] = {
     "candidate": pl.String(),
@@ -330,7 +330,7 @@ def _of_block(
 
 
 def _slopes(d: Numbers, columns: Sequence[Numbers], beside: Sequence[Numbers] = ()) -> float:
-    """The sum of the columns' slopes, fitted with others ``beside`` them; NaN if it is not told."""
+    """The sum of the columns' slopes, fitted with those of ``beside``; NaN if not determined."""
     design = [np.ones_like(d), *columns, *(column for column in beside if np.ptp(column))]
     matrix = np.column_stack(design)
     if d.size < len(design) + _SPARE or np.linalg.matrix_rank(matrix) < len(design):

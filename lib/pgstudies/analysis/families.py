@@ -53,8 +53,8 @@ def flipped(d: Sequence[Sequence[float | None]]) -> Family:
 
     ``d`` has the log-ratios of a comparison in each row, one per block, None where it has none.
     The same flip of a block is applied to all comparisons, also to those of another study: two
-    equal arms in random order are symmetric about no difference. Each comparison is told by
-    Student's t, of its own number of blocks.
+    equal arms in random order are symmetric about no difference. The statistic of each
+    comparison is Student's t, of its own number of blocks.
     """
     values = _blocks(d)
     if not values.size:
@@ -76,8 +76,8 @@ def flipped(d: Sequence[Sequence[float | None]]) -> Family:
 def permuted(d: Sequence[Sequence[float | None]], x: Sequence[Sequence[float | None]]) -> Family:
     """Whether each comparison goes with its ``x``, by permuting the blocks' ``x``.
 
-    Rows as for ``flipped``. The same permutation of the blocks is applied to all; what is told is
-    Pearson's correlation, 0 where one of the two is constant.
+    Rows as for ``flipped``. The same permutation of the blocks is applied to all; the statistic
+    is Pearson's correlation, 0 where one of the two is constant.
     """
     values, others = _blocks(d), _blocks(x)
     has = ~(np.isnan(values) | np.isnan(others))

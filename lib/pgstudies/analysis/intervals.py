@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 MINIMUM_BLOCKS = 6
-"""No interval is shown below this: five signs that agree by chance are not yet rare enough."""
+"""Fewer blocks give no interval: five signs that agree by chance are not yet rare enough."""
 
 _AT_ONCE = 4_000_000  # Walsh averages held in memory (32 MB)
 

@@ -26,7 +26,7 @@ TRIMMED = 0.2
 """The share of a block's rounds that is left out at either end, before their mean is taken."""
 
 FEWEST_TURNS = 9
-"""Rounds of a block, at least, for its beginning to be told from its end."""
+"""The fewest rounds of a block whose beginning and end are compared."""
 
 _SIDES = ("baseline", "candidate")
 
@@ -122,8 +122,8 @@ def round_values(samples: pl.DataFrame, *, by: Sequence[str] = BY) -> pl.DataFra
     # Records of before list a block's samples by position, which is drawn anew for every turn.
     in_order = undisturbed(samples, by).sort("turn", maintain_order=True)
     numbered = in_order.with_columns(leg=pl.col("value").cum_count().over(where))
-    told = pl.format("{}.{}.{}", "group", "iteration", "leg")
-    return block_values(numbered.with_columns(round=told), by=["round", *by]).select(
+    round_name = pl.format("{}.{}.{}", "group", "iteration", "leg")
+    return block_values(numbered.with_columns(round=round_name), by=["round", *by]).select(
         "block", "round", pl.exclude("block", "round")
     )
 

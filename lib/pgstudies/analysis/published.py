@@ -69,5 +69,5 @@ def _table(file: Path, columns: list[Column]) -> pl.DataFrame:
             )
         return pl.read_csv(file, schema=schema)
     except (OSError, pl.exceptions.PolarsError) as error:
-        said = str(error).splitlines()[0]
-        raise StudyError(f"{place} is not as published.toml describes it: {said}") from None
+        message = str(error).splitlines()[0]
+        raise StudyError(f"{place} is not as published.toml describes it: {message}") from None

@@ -29,7 +29,7 @@ def effect_table(effects: pl.DataFrame, *places: str | pl.Expr) -> pl.DataFrame:
     some turns were much dearer.
     """
     remarks = pl.Series("remark", map(dearer_turns, effects.iter_rows(named=True)), pl.String())
-    shown = effects.select(
+    table = effects.select(
         *places,
         "blocks",
         pl.col("ratio", "low", "high").round_sig_figs(4),
@@ -37,7 +37,7 @@ def effect_table(effects: pl.DataFrame, *places: str | pl.Expr) -> pl.DataFrame:
         (pl.col("margin", "detectable") * 100).round(1).name.suffix(", %"),
         "blocks_needed",
     )
-    return shown.with_columns(remarks) if remarks.count() else shown
+    return table.with_columns(remarks) if remarks.count() else table
 
 
 def part_table(samples: pl.DataFrame, *, baseline: str, by: Sequence[str] = BY) -> pl.DataFrame:
@@ -82,12 +82,12 @@ def verdict_table(
     counted_in, and remark, where that ratio is far from the measured one.
     """
     ratios = pl.col("published_ratio", "ratio", "low", "high", "beside").round_sig_figs(4)
-    shown = judged.select("text", "source", "metric", ratios, "blocks", "verdict")
+    table = judged.select("text", "source", "metric", ratios, "blocks", "verdict")
     found = [counted.get(claim) for claim in judged["claim"]]
     if not any(found):
-        return shown
+        return table
     remarks = [_remark(*row) for row in zip(judged["ratio"], found, judged["metric"], strict=True)]
-    return shown.with_columns(
+    return table.with_columns(
         instructions=pl.Series(found, dtype=pl.Float64()).round(3),
         counted_in=pl.Series([counted_in if one else None for one in found], dtype=pl.String()),
         remark=pl.Series(remarks, dtype=pl.String()),

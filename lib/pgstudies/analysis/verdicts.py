@@ -132,7 +132,7 @@ def describe(row: Mapping[str, Any]) -> str:  # noqa: PLR0911  (one for each ver
         interval = f"the same in all {blocks}"
     else:
         interval = f"{100 * row['level']:g} % interval {_interval(row)}, {blocks}"
-    dearer = f"; {told}" if (told := dearer_turns(row)) else ""
+    dearer = f"; {more}" if (more := dearer_turns(row)) else ""
     if verdict in DIRECTIONS:
         return f"{_change(row)} ({interval}){dearer}"
     if verdict == "not valid":

@@ -55,7 +55,7 @@ def verdict_strip(judged: pl.DataFrame, record: Record, reference: Reference | N
     place = _scale(now.values())
     asked = _thresholds(study)
     rows = [
-        _shown(row | {"asked": asked.get(claim)})
+        _template_row(row | {"asked": asked.get(claim)})
         | {"picture": _picture(row, place), "own": _beside(row, own[claim]) if there else None}
         for claim, row in now.items()
     ]
@@ -105,7 +105,7 @@ def _since(record: Record) -> list[str]:
 
 def _beside(now: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """What a run says of a claim, and whether that agrees with the reference."""
-    return _shown(own) | {"agreement": agreement_with(now["verdict"], own["verdict"])}
+    return _template_row(own) | {"agreement": agreement_with(now["verdict"], own["verdict"])}
 
 
 def _runs(kept: pl.DataFrame) -> list[str]:
@@ -152,8 +152,8 @@ def _sentence(text: str, row: Mapping[str, Any]) -> str:
     }
     times = {name: ratio_text(max(value, 1 / value)) for name, value in figures.items()}
     percent = {f"{name}_percent": ratio_text(100 * abs(v - 1)) for name, v in figures.items()}
-    told = text.format(**times, **percent).removesuffix(".")
-    return f"{told}: {outcome_of(row['verdict']).word}."
+    sentence = text.format(**times, **percent).removesuffix(".")
+    return f"{sentence}: {outcome_of(row['verdict']).word}."
 
 
 def _now(judged: pl.DataFrame, reference: Reference | None) -> pl.DataFrame:
@@ -168,7 +168,7 @@ def _now(judged: pl.DataFrame, reference: Reference | None) -> pl.DataFrame:
     )
 
 
-def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
+def _template_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """What the template needs of a row of ``judge``; the reason is apart from the verdict."""
     outcome = outcome_of(row["verdict"])
     interval = None

@@ -51,7 +51,7 @@ def effect_chart(
 ) -> alt.LayerChart:
     """Ratio of every candidate to the baseline with its interval, one group of rows per step.
 
-    Where that would be taller than ``tallest`` (pixels), one step at a time is shown, to be chosen,
+    Where that would be taller than ``tallest`` (pixels), one step at a time is drawn, to be chosen,
     first the one that moved most.
     Columns of ``effects``: candidate, step, ratio, low, high (both null where there are too few
     blocks for an interval), margin (a fraction: 0.02) and verdict; optionally blocks, and
@@ -75,7 +75,7 @@ def effect_chart(
     bands = bands.select(
         "step", margin_low=1 / (1 + pl.col("margin")), margin_high=1 + pl.col("margin")
     )
-    shown = data["candidate"].unique(maintain_order=True).to_list()
+    candidates = data["candidate"].unique(maintain_order=True).to_list()
     steps = data["step"].unique(maintain_order=True).to_list()
     verdicts = data["verdict"].drop_nulls().unique(maintain_order=True).to_list()
     width = plot_width(steps, most=WIDTH - 90)
@@ -89,8 +89,8 @@ def effect_chart(
     base = alt.Chart(data).encode(y=group)
     ours_only = base.transform_filter("isValid(datum.ratio)")
     place = {
-        "yOffset": alt.YOffset("candidate:N").sort(shown),
-        "color": arm_channels("candidate", arms, shown, width)[0],
+        "yOffset": alt.YOffset("candidate:N").sort(candidates),
+        "color": arm_channels("candidate", arms, candidates, width)[0],
         "opacity": faded(picked),
     }
     tooltip = [
@@ -126,7 +126,7 @@ def effect_chart(
             .encode(x=alt.X("published_ratio:Q").scale(scale), tooltip=tooltip, **place)
         )
     one = alt.Chart().mark_rule(color=NEUTRAL).encode(x=alt.XDatum(1, scale=scale))
-    of_a_step = max(30, 18 * len(shown))
+    of_a_step = max(30, 18 * len(candidates))
     height, step = len(steps) * of_a_step, None
     if height > tallest:
         height, step = of_a_step, "step"

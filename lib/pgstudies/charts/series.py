@@ -68,10 +68,10 @@ def series_chart(
     require(frame, [x, y, color, *band, *steps], "series_chart")
     if frame[x].n_unique() == 1:
         return frame.select(*steps, color, x, y, *band).rename({y: y_title})
-    shown = frame[color].unique(maintain_order=True).to_list()
+    drawn = frame[color].unique(maintain_order=True).to_list()
     value = _value(y, y_title, log=log)
     labels = end_labels(frame, x=x, y=y, color=color, step=step, band=band, log=log)
-    picked, channels = _names(color, arms, shown, labels)
+    picked, channels = _names(color, arms, drawn, labels)
     width = plot_width_beside(labels, color)
     is_number = frame.schema[x].is_numeric()
     if is_number:
@@ -116,10 +116,10 @@ def series_chart(
 
 
 def _names(
-    color: str, arms: Arms | None, shown: list[str], labels: pl.DataFrame | None
+    color: str, arms: Arms | None, drawn: list[str], labels: pl.DataFrame | None
 ) -> tuple[alt.Parameter, tuple[alt.Color, alt.Shape]]:
     """What picks a line, and colour and shape: by a legend where the lines have no labels."""
-    colour, shape = arm_channels(color, arms, shown)
+    colour, shape = arm_channels(color, arms, drawn)
     if labels is None:
         return alt.selection_point(fields=[color], bind="legend"), (colour, shape)
     return alt.selection_point(fields=[color]), (colour.legend(None), shape.legend(None))
@@ -163,9 +163,9 @@ def block_chart(
     steps = [step] if step else []
     columns = ["block", "arm", y, *steps, *present(values, "position")]
     require(values, columns, "block_chart")
-    shown = values["arm"].unique(maintain_order=True).to_list()
+    drawn = values["arm"].unique(maintain_order=True).to_list()
     labels = end_labels(values, x="block", y=y, color="arm", step=step, zero=False)
-    picked, channels = _names("arm", arms, shown, labels)
+    picked, channels = _names("arm", arms, drawn, labels)
     where = alt.X("block:Q").axis(format="d", tickMinStep=1).scale(nice=False, padding=10)
     value = alt.Y(y, type="quantitative").scale(zero=False).title(y_title)
     colour, shape = channels
@@ -289,10 +289,10 @@ def dot_chart(
     band = [low, high] if low and high else []
     steps = [step] if step else []
     require(frame, [x, y, color, *band, *steps], "dot_chart")
-    shown = frame[color].unique(maintain_order=True).to_list()
+    drawn = frame[color].unique(maintain_order=True).to_list()
     groups = frame[x].unique(maintain_order=True).to_list()
     value = _value(y, y_title, log=log)
-    colour, shape = arm_channels(color, arms, shown)
+    colour, shape = arm_channels(color, arms, drawn)
     picked = alt.selection_point(fields=[color], bind="legend")
     base = alt.Chart(frame.select(x, y, color, *band, *steps)).encode(
         x=alt.X(x, type="nominal").sort(groups).title(None).axis(labelAngle=0, labelLimit=110),
@@ -301,7 +301,7 @@ def dot_chart(
     )
     # A dot that is alone in its group stands above the group's name.
     if frame.select(pl.struct(x, *steps).is_duplicated().any()).item():
-        base = base.encode(xOffset=alt.XOffset(color, type="nominal").sort(shown))
+        base = base.encode(xOffset=alt.XOffset(color, type="nominal").sort(drawn))
     layers = []
     if band:
         layers.append(

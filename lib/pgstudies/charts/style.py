@@ -146,17 +146,17 @@ def arm_colours(arms: Arms) -> dict[str, str]:
     return colours
 
 
-def arm_scale(arms: Arms, shown: Sequence[str] | None = None) -> alt.Scale:
-    """The colour scale of ``arms``; with ``shown`` it lists only those, in unchanged colours."""
+def arm_scale(arms: Arms, drawn: Sequence[str] | None = None) -> alt.Scale:
+    """The colour scale of ``arms``; with ``drawn`` it lists only those, in unchanged colours."""
     colours = arm_colours(arms)
-    domain = [arm for arm in colours if shown is None or arm in shown]
+    domain = [arm for arm in colours if drawn is None or arm in drawn]
     return alt.Scale(domain=domain, range=[colours[arm] for arm in domain])
 
 
-def arm_shapes(arms: Arms, shown: Sequence[str] | None = None) -> alt.Scale:
+def arm_shapes(arms: Arms, drawn: Sequence[str] | None = None) -> alt.Scale:
     """The scale of point shapes that goes with ``arm_scale``."""
     shapes = {arm: SHAPES[i % len(SHAPES)] for i, arm in enumerate(copies_of(arms))}
-    domain = [arm for arm in shapes if shown is None or arm in shown]
+    domain = [arm for arm in shapes if drawn is None or arm in drawn]
     return alt.Scale(domain=domain, range=[shapes[arm] for arm in domain])
 
 
@@ -247,21 +247,21 @@ def described(
 
 
 def arm_channels(
-    column: str, arms: Arms | None, shown: list[str], width: int = WIDTH
+    column: str, arms: Arms | None, drawn: list[str], width: int = WIDTH
 ) -> tuple[alt.Color, alt.Shape]:
     """Colour and shape by arm, the same on every chart, in a legend of that width (px)."""
-    known = complete(arms, shown)
-    columns = legend_columns(shown, width)
+    known = complete(arms, drawn)
+    columns = legend_columns(drawn, width)
     return (
-        alt.Color(column, type="nominal").scale(arm_scale(known, shown)).legend(columns=columns),
-        alt.Shape(column, type="nominal").scale(arm_shapes(known, shown)).legend(columns=columns),
+        alt.Color(column, type="nominal").scale(arm_scale(known, drawn)).legend(columns=columns),
+        alt.Shape(column, type="nominal").scale(arm_shapes(known, drawn)).legend(columns=columns),
     )
 
 
-def complete(arms: Arms | None, shown: list[str]) -> dict[str, str | None]:
-    """The study's arms, and after them those that are shown without being listed."""
+def complete(arms: Arms | None, drawn: list[str]) -> dict[str, str | None]:
+    """The study's arms, and after them those of ``drawn`` that are not among them."""
     known = copies_of(arms) if arms is not None else {}
-    return known | {arm: None for arm in shown if arm not in known}
+    return known | {arm: None for arm in drawn if arm not in known}
 
 
 def present(frame: pl.DataFrame, *columns: str) -> list[str]:

@@ -43,16 +43,16 @@ def table_html(frame: pl.DataFrame, *, whole: bool = False) -> str:
     One of more than ``NARROW`` columns is turned into a list where the page is narrow, and so is
     one that is shown ``whole``, which never scrolls in itself as long ones do.
     """
-    shown = frame.head(MOST_ROWS)
+    first_rows = frame.head(MOST_ROWS)
     right = [dtype.is_numeric() or dtype.is_temporal() for dtype in frame.dtypes]
     return TEMPLATES.get_template("table.html").render(
         columns=[
             (name, "number" if is_right else "text")
             for name, is_right in zip(frame.columns, right, strict=True)
         ],
-        rows=[[_cell(value) for value in row] for row in shown.iter_rows()],
-        left_out=frame.height - shown.height,
-        scrolls=shown.height > SCROLLING and not whole,
+        rows=[[_cell(value) for value in row] for row in first_rows.iter_rows()],
+        left_out=frame.height - first_rows.height,
+        scrolls=first_rows.height > SCROLLING and not whole,
         whole=whole,
         labels=column_labels(frame.columns) if whole or frame.width > NARROW else "",
     )

@@ -110,7 +110,7 @@ def measure(
     options = RunOptions.given()
     replies = options.reply()
     if options.replay:
-        return _told(read_record(find_record(study, options.replay)), replies)
+        return _reported(read_record(find_record(study, options.replay)), replies)
     design = planned(study, arms, parameters["blocks"], options)
     settings = design.in_force(settings, as_then)
     pin = pin and design.pin
@@ -144,7 +144,7 @@ def measure(
         if not blocks:
             if replies is not None:
                 replies.tell_records([*earlier])
-            return _told(read_record([*earlier][-1]), replies)
+            return _reported(read_record([*earlier][-1]), replies)
         writer = None if design.fresh else RecordWriter.resume(design.study, mark)
         if writer is None:
             if not design.fresh:
@@ -190,7 +190,7 @@ def measure(
         instances = stack.enter_context(Instances(roots, design.arms, kept))
         seed = parameters["seed"]
         run = Run(design, instances, writer, prepare, procedure, seed=seed, core=core)
-        return _told(_carried_out(run, blocks, findings), replies)
+        return _reported(_carried_out(run, blocks, findings), replies)
 
 
 @contextmanager
@@ -301,7 +301,7 @@ def _carried_out(run: Run, blocks: Sequence[int], findings: Sequence[Finding]) -
         writer.close()
 
 
-def _told(record: Record, replies: Replies | None) -> Record:
+def _reported(record: Record, replies: Replies | None) -> Record:
     """Tell the program that runs the notebook, if one does, which record it rests on."""
     if replies is not None:
         replies.tell_record(record.path)

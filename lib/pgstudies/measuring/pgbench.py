@@ -133,7 +133,7 @@ def pgbench(
             with trial.measuring(step, of=of, sessions=pids, **where) as took:
                 _work(trial, pids)
                 took.counts = trial.counts(sessions=pids)
-                said = _ended(trial, process, script)
+                output = _ended(trial, process, script)
                 log = read_log(directory)
                 if log.height != of:
                     raise StudyError(f"pgbench ended after {log.height} of {of} transactions.")
@@ -143,14 +143,14 @@ def pgbench(
     for metric, share in {"median_s": 0.5, "p99_s": 0.99}.items():
         trial.record(step, metric, np.quantile(latency, share), "s", **where)
     trial.record(step, "drift", drift(latency), "ratio", **where)
-    for name, duration_s in statement_times(said, script):
+    for name, duration_s in statement_times(output, script):
         if name in statements:
             trial.record(step, "duration_s", duration_s, "s", iteration=iteration, case=name)
     trial.ran(step, case, script, variables)
     return log
 
 
-def statement_times(said: str, script: str) -> list[tuple[str, float]]:
+def statement_times(output: str, script: str) -> list[tuple[str, float]]:
     """What pgbench's report (``-r``) says of a script's statements: their names and times (s).
 
     The name is its number, from 1, and its beginning.  Times are those seen by pgbench, in whole
@@ -158,7 +158,7 @@ def statement_times(said: str, script: str) -> list[tuple[str, float]]:
     """
     found: list[tuple[str, float]] = []
     place = 0
-    for time_ms, first_line in _COMMAND.findall(said):
+    for time_ms, first_line in _COMMAND.findall(output):
         if first_line.startswith("\\") or "not_shared_blks_dirtied" in first_line:
             continue
         place = max(place, script.find(first_line.rstrip(), place))
@@ -238,11 +238,11 @@ def _work(trial: Trial, pids: list[int]) -> None:
 
 
 def _ended(trial: Trial, process: subprocess.Popen[str], script: str) -> str:
-    """Let pgbench end, and give what it says; raises the error that it tells."""
+    """Let pgbench end, and return its output; raises the error that it reports."""
     trial.observe(_RELEASE)
-    said, complaints = process.communicate()
+    output, complaints = process.communicate()
     _check(trial, process.returncode, complaints, script, head=_HEAD)
-    return said
+    return output
 
 
 def _command(trial: Trial, directory: Path, script: str, variables: Mapping[str, int]) -> list[str]:
@@ -314,8 +314,8 @@ def _check(trial: Trial, status: int, complaints: str, script: str, *, head: str
     """
     if status == 0:
         return
-    said = complaints.strip().splitlines() or ["it said nothing"]
-    trouble = next((line for line in said if "error:" in line or "ERROR:" in line), said[-1])
+    messages = complaints.strip().splitlines() or ["it said nothing"]
+    trouble = next((m for m in messages if "error:" in m or "ERROR:" in m), messages[-1])
     trouble = trouble.removeprefix("pgbench: ").removeprefix("error: ")
     if says_full(complaints):
         raise trial.server.no_space(trouble)

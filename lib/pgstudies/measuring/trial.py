@@ -331,7 +331,7 @@ class Trial:
         """
 
     def ran(self, step: str, case: str, script: str, variables: Mapping[str, int]) -> None:
-        """Be told by ``pgbench`` which script it has run."""
+        """Note the script that ``pgbench`` has run."""
 
     def checkpoint(self) -> None:
         """CHECKPOINT now, so that none falls into a measured statement; noted where forbidden."""
@@ -358,7 +358,7 @@ class Trial:
         """Take tables, with indexes and TOAST, out of shared buffers and the ``page_cache``.
 
         Returns false, and notes that ``step`` was left out in ``case``, where that cannot be done.
-        What was achieved is told afterwards by ``cold.cache_state`` from the bytes really read.
+        ``cold.cache_state`` says afterwards, by the bytes really read, what was achieved.
         Before PostgreSQL 17 the server is restarted, and ``connection`` is a new one.
         """
         reason = reason_not_cold(self.server)

@@ -80,7 +80,7 @@ def info_in(content: bytes, name: Path | str) -> Info:
         own = _digest(info)
     except (UnicodeEncodeError, RecursionError):
         raise damaged(name, "it has text that is not Unicode") from None
-    if version > 1 and own != _told(info):
+    if version > 1 and own != _recorded_digest(info):
         raise damaged(name, "it is not as it was written")
     try:
         for older in range(version, FORMAT_VERSION):
@@ -127,6 +127,6 @@ def _digest(info: Mapping[str, Any]) -> str:
     return sha256(json.dumps(info, sort_keys=True, ensure_ascii=False).encode())
 
 
-def _told(info: Mapping[str, Any]) -> object:
+def _recorded_digest(info: Mapping[str, Any]) -> object:
     files = info.get("sha256")
     return files.get(INFO) if isinstance(files, dict) else None

@@ -145,7 +145,7 @@ class _Walk:
         return [self.described(type(value)), parts]
 
     def _held(self, value: Any) -> Iterable[Any]:
-        """What the value consists of; nothing where that cannot be told."""
+        """What the value consists of; nothing where that is unknown."""
         for kind, parts in _HELD.items():
             if isinstance(value, kind):
                 return parts(value)

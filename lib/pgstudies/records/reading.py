@@ -135,10 +135,7 @@ class Record:
 
     @property
     def reasons(self) -> dict[str, str]:
-        """Why an arm was not run, or the last that it left out, and why a requirement was not met.
-
-        It is what ``judge`` is told.
-        """
+        """Why arms were not run or left a step out, and requirements were not met, for ``judge``."""
         unmet: dict[str, str] = self.info.get("unmet", {})
         return unmet | dict(self.not_run.select("arm", "reason").iter_rows())
 
@@ -189,12 +186,12 @@ class Record:
             "sessions": [len(info.get("sessions", [])) or None],
             "revision": [(info.get("git") or {}).get("revision")],
         }
-        told = [
+        rows = [
             (fact, ", ".join(str(part) for part in parts if part is not None))
             for fact, parts in facts.items()
         ]
         schema = {"fact": pl.String(), "of this run": pl.String()}
-        return pl.DataFrame([row for row in told if row[1]], schema=schema, orient="row")
+        return pl.DataFrame([row for row in rows if row[1]], schema=schema, orient="row")
 
     @property
     def timeline(self) -> pl.DataFrame:
@@ -237,8 +234,8 @@ def built_with(server: Mapping[str, Any]) -> str | None:
     """
     compiler = _COMPILER.search(server.get("build") or "")
     levels = [word for word in (server.get("cflags") or "").split() if word.startswith("-O")]
-    told = [" ".join(compiler.groups())] if compiler else []
-    return ", ".join(told + levels[-1:]) or None
+    name = [" ".join(compiler.groups())] if compiler else []
+    return ", ".join(name + levels[-1:]) or None
 
 
 # As in "compiled by gcc (Ubuntu 7.5.0-3ubuntu1) 7.5.0, 64-bit" or "Apple clang version 15.0.0".
@@ -254,8 +251,8 @@ def builds_note(info: Info) -> str | None:
         number = version_number(server.get("version_text"))
         numbers = found.setdefault(built_with(server) or "unknown", [])
         numbers += [number] * (number not in numbers)
-    told = [f"{', '.join(numbers)} with {built}" for built, numbers in found.items()]
-    return f"builds differ: {'; '.join(told)}" if len(found) > 1 else None
+    builds = [f"{', '.join(numbers)} with {built}" for built, numbers in found.items()]
+    return f"builds differ: {'; '.join(builds)}" if len(found) > 1 else None
 
 
 def _servers_of(info: Info, arms: Iterable[ArmFacts]) -> list[ServerFacts]:
@@ -368,7 +365,7 @@ def samples_in(content: bytes, checksum: str | None, name: Path | str) -> pl.Dat
 
 
 def readable_records(paths: Iterable[str | Path]) -> Iterator[Record]:
-    """The records at ``paths``, in order; one that cannot be read is said on stderr and skipped."""
+    """The records at ``paths``, in order, skipping with a notice those that cannot be read."""
     return (record for _, record in _skipping(map(Path, paths), read_record))
 
 
@@ -497,9 +494,9 @@ def record_directories(base: Path, study: str | None) -> Iterator[Path]:
 
 
 def infos_below(base: Path, study: str | None) -> Iterator[tuple[Path, Info]]:
-    """The records below ``base`` (of ``study``), oldest first: directory and record.json.
+    """Directory and record.json of the records below ``base`` (of ``study``), oldest first.
 
-    One that cannot be read is said on stderr and skipped.
+    Skips one that cannot be read, with a notice on stderr.
     """
     return _skipping(record_directories(base, study), read_info)
 

@@ -55,9 +55,9 @@ def reference_verdicts(study: str) -> Reference | None:
     file = together_file(study)
     if not file.exists():
         return None
-    told = _read(file)
-    record = file.parent / told["judged_by"]
-    return Reference(record, read_info(record), _table(told))
+    document = _read(file)
+    record = file.parent / document["judged_by"]
+    return Reference(record, read_info(record), _table(document))
 
 
 def together_file(study: str) -> Path:
@@ -68,8 +68,8 @@ def together_file(study: str) -> Path:
 def write_verdicts(file: Path, table: pl.DataFrame, mark: str) -> Path:
     """Write a table of ``judge`` with ``mark``, a digest of all that judged it, and a checksum."""
     types = {name: str(kind) for name, kind in table.schema.items()}
-    told: dict[str, Any] = {"judged_by": mark, "columns": types, "claims": table.to_dicts()}
-    *first, claims = ({"sha256": _checksum(told)} | told).items()
+    document: dict[str, Any] = {"judged_by": mark, "columns": types, "claims": table.to_dicts()}
+    *first, claims = ({"sha256": _checksum(document)} | document).items()
     lines = [f" {_text(name)}: {_text(value)},\n" for name, value in first]
     rows = ",\n".join(f"  {_text(row)}" for row in claims[1])
     write_file(file, "".join(["{\n", *lines, f' "{claims[0]}": [\n{rows}\n ]\n}}\n']))
@@ -81,9 +81,9 @@ def read_verdicts(file: Path) -> pl.DataFrame:
     return _table(_read(file))
 
 
-def _table(told: Mapping[str, Any]) -> pl.DataFrame:
-    schema = {name: getattr(pl, kind)() for name, kind in told["columns"].items()}
-    return pl.DataFrame(told["claims"], schema=schema, orient="row")
+def _table(document: Mapping[str, Any]) -> pl.DataFrame:
+    schema = {name: getattr(pl, kind)() for name, kind in document["columns"].items()}
+    return pl.DataFrame(document["claims"], schema=schema, orient="row")
 
 
 def judged_by(file: Path) -> str | None:
@@ -97,8 +97,8 @@ def judged_by(file: Path) -> str | None:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        told: dict[str, Any] = json.loads(file.read_bytes())
-        is_whole = told.pop("sha256") == _checksum(told)
+        document: dict[str, Any] = json.loads(file.read_bytes())
+        is_whole = document.pop("sha256") == _checksum(document)
     except (ValueError, KeyError, AttributeError, TypeError):
         is_whole = False
     if not is_whole:
@@ -106,11 +106,11 @@ def _read(file: Path) -> dict[str, Any]:
             f"{file} is damaged: its SHA-256 is not the one in it.  `make verdicts` judges its "
             f"record again."
         )
-    return told
+    return document
 
 
-def _checksum(told: dict[str, Any]) -> str:
-    return hashlib.sha256(_text(told).encode()).hexdigest()
+def _checksum(document: dict[str, Any]) -> str:
+    return hashlib.sha256(_text(document).encode()).hexdigest()
 
 
 def _text(value: object) -> str:

@@ -181,7 +181,7 @@ class RecordWriter:
         return sums
 
     def _save(self, info: Info) -> None:
-        files = {name: told for name, told in (info["sha256"] or {}).items() if name != INFO}
+        files = {name: sum_ for name, sum_ in (info["sha256"] or {}).items() if name != INFO}
         write_file(self.path / INFO, info_text(info, files), _ELSEWHERE)
 
 
