@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
-
 Kind = Literal["study", "check", "counts", "workload", "summary"]
 """A *study* reruns a post.  A *check* tests the measuring, *counts* are instructions, the same on
 every machine, and a *workload* is queries of the reader's own: all three run as studies do and

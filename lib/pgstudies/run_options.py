@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-
 _RUN_OPTIONS = "PGSTUDIES_RUN_OPTIONS"
 
 

@@ -16,7 +16,6 @@ from .pairing import DECIMALS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-
 RULES_VERSION = 1
 """Raise it with a change of analysis, or of the reading of records, that can change a verdict: the
 verdicts kept are then judged anew.  ``tests/analysis/test_rules.py`` says when that is needed."""

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ..records.reading import Record
     from ..rooms import Room
 
-
 _TEXTS = ("id", "name", "text", "source", "kind", "direction", "judged_by")
 
 _FILE = "claims.toml"

@@ -40,11 +40,7 @@ def diagnose(
     by: Sequence[str] = BY,
     margin: float = 0.02,
 ) -> pl.DataFrame:
-    """The warnings about a run: the rows of ``checks`` whose p-value is at most 5 %.
-
-    Those of settling and carry-over only if the change is more than ``margin``. No rows when
-    nothing is amiss.
-    """
+    """The rows of ``checks`` with p ≤ 5 %; of settling and carry-over those past ``margin``."""
     is_small = pl.col("check").is_in(["settling", CARRY_OVER]) & (
         pl.col("change").log1p().abs() <= math.log1p(margin)
     )

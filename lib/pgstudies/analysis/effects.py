@@ -203,10 +203,7 @@ def _estimates(
 
 
 def _gates(values: pl.DataFrame, key: str, by: Sequence[str], level: float) -> pl.DataFrame:
-    """What the second copies show: the ``by`` columns, log_aa, log_aa_low and log_aa_high.
-
-    Where several arms of one step have a copy, the pair that is furthest from alike.
-    """
+    """The ``by`` columns, log_aa, log_aa_low, log_aa_high, of the copies furthest from alike."""
     names = values[key].unique().to_list()
     pairs = [(name, copy) for name in names for copy in copies_of(values, name, key)]
     schema = {name: values.schema[name] for name in by}

@@ -14,7 +14,6 @@ from statsmodels.stats.power import TTestPower
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-
 MINIMUM_BLOCKS = 6
 """Fewer blocks give no interval: five signs that agree by chance are not yet rare enough."""
 

@@ -14,7 +14,6 @@ from ..records.reading import UNDISTURBED
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-
 DECIMALS = 12
 """Log-ratios are kept to this many decimals: values that tie, tie in every unit they are counted
 in, and a ratio on the margin stays on it."""
@@ -43,10 +42,7 @@ _STATISTICS: dict[Statistic, pl.Expr] = {
 
 
 def undisturbed(samples: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
-    """The samples that count: of a step whose turns are in parts, those of the undisturbed one.
-
-    All of any other case, step and metric, and all at all where ``by`` has the part.
-    """
+    """The samples that count: of turns in parts the undisturbed one, unless ``by`` has the part."""
     if "part" in by or "part" not in samples.columns:
         return samples
     is_undisturbed = pl.col("part") == UNDISTURBED

@@ -14,7 +14,6 @@ from ..rooms import find_room
 if TYPE_CHECKING:
     from pathlib import Path
 
-
 TYPES = {"text": pl.String(), "integer": pl.Int64(), "number": pl.Float64()}
 
 

@@ -15,7 +15,6 @@ from .verdicts import dearer_turns, describe
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-
 _FAR = 1.1
 
 _TIMES = ("cpu_s", "duration_s")
@@ -110,10 +109,7 @@ def _remark(ratio: float | None, counted: float | None, metric: str | None) -> s
 
 
 def sentences(effects: pl.DataFrame, place: str) -> str:
-    """A line for each effect: where it is, and what ``describe`` says of it.
-
-    ``place`` names columns in braces, such as "{step}, {candidate}".
-    """
+    """A line per effect: ``place``, such as "{step}, {candidate}", and what ``describe`` says."""
     rows = effects.iter_rows(named=True)
     return "\n".join(f"{place.format_map(row)}: {describe(row)}" for row in rows)
 
@@ -129,10 +125,7 @@ def with_interval(digits: int = 2) -> pl.Expr:
 
 
 def spread(name: str, value: pl.Expr | None = None) -> list[pl.Expr]:
-    """What a chart with whiskers needs of a group: the median as ``name``, and low and high.
-
-    ``value`` is the column value, if not given; low and high are its least and its most.
-    """
+    """The median of ``value`` as ``name``, with its minimum as low and its maximum as high."""
     value = pl.col("value") if value is None else value
     return [value.median().alias(name), value.min().alias("low"), value.max().alias("high")]
 

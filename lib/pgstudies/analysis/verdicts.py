@@ -36,7 +36,6 @@ from .pairing import DECIMALS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-
 OPEN = ("inconclusive", "too few blocks")
 
 DIRECTIONS = ("faster", "slower", "fewer", "more")
@@ -145,11 +144,7 @@ def describe(row: Mapping[str, Any]) -> str:  # noqa: PLR0911  (one for each ver
 
 
 def dearer_turns(row: Mapping[str, Any]) -> str | None:
-    """What the sums over all turns say, where it is not what the ratio says; else None.
-
-    A rare stall moves the sums and hardly the ratio, which is of typical turns; it may be the
-    effect itself.
-    """
+    """What the sums over all turns show and the ratio does not, such as rare stalls; or None."""
     if row["ratio"] is None or row["ratio_of_sums"] is None:
         return None
     apart = round(abs(math.log(row["ratio_of_sums"] / row["ratio"])), DECIMALS)

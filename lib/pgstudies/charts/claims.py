@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from ..records.reading import Record
     from ..records.verdicts import Reference
 
-
 PICTURE = 110
 """How wide the picture of an interval is, in pixels."""
 
@@ -121,10 +120,7 @@ def _runs(kept: pl.DataFrame) -> list[str]:
 
 
 def today(study: str, judged: pl.DataFrame, reference: Reference | None = None) -> HTML:
-    """What is so now, for whoever runs a server, in a few sentences; nothing for none.
-
-    By the verdicts that ``verdict_strip`` calls *now*.
-    """
+    """The study's answer in a few sentences, by the verdicts that ``verdict_strip`` calls *now*."""
     sentences = meanings(study, _now(judged, reference))["sentence"].to_list()
     text = TEMPLATES.get_template("today.html").render(sentences=sentences)
     return HTML(text)  # type: ignore[no-untyped-call]

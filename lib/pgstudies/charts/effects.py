@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from .style import Arms
 
-
 VERDICTS = {
     "faster": "triangle-left",
     "fewer": "triangle-left",

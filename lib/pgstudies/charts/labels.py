@@ -14,7 +14,6 @@ from .style import COLUMN_PX, WIDTH, faded
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-
 MOST = 6
 """So many lines are named at their ends; more have a legend."""
 

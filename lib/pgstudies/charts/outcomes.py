@@ -71,10 +71,7 @@ _SAME = {"holds", "holds, perhaps weaker"}
 
 
 def agreement_with(reference: str, verdict: str) -> str:
-    """What a run's verdict says beside that of the reference records: "agrees", "differs: gone".
-
-    Where one of the two decides nothing it is the run's own word, such as "inconclusive".
-    """
+    """How a run's verdict compares: "agrees", "differs: gone", or its own word if one is open."""
     known, own = outcome_of(reference).word, outcome_of(verdict).word
     if own in _OPEN or (known in _OPEN and known != own):
         return own

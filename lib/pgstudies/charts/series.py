@@ -30,7 +30,6 @@ from .style import (
 if TYPE_CHECKING:
     from .style import Arms
 
-
 MOST_TICKS = 12
 """An axis of so many different numbers is marked at each of them."""
 
@@ -132,10 +131,7 @@ def _ticks(values: pl.Series) -> dict[str, Any]:
 
 
 def _names_of_places(names: pl.Series, width: int) -> dict[str, Any]:
-    """Names below the axis: a word to a line where so many fit beside each other, else aslant.
-
-    Very many stand upright, and where they still would overlap, as on a phone, some are left out.
-    """
+    """Names below the axis: a word to a line where they fit, else aslant, and very many upright."""
     words = [word for name in names.unique() for word in str(name).split()]
     # 6.5 px is the mean width of a letter.
     if 6.5 * max(map(len, words)) + 6 <= width / names.n_unique():

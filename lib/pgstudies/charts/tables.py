@@ -20,7 +20,6 @@ from ..templates import environment
 if TYPE_CHECKING:
     from ..records.reading import Record
 
-
 TEMPLATES = environment(Path(__file__).parent)
 
 DIGITS = 3
@@ -107,10 +106,7 @@ LARGEST_BYTES = 8_000_000
 
 
 def downloads(record: Record) -> HTML:
-    """Links to the record's files, which are inside the links: they work wherever the page is.
-
-    A file above ``LARGEST_BYTES`` is named with its path instead.
-    """
+    """Links that hold the record's files; one above ``LARGEST_BYTES`` is named with its path."""
     files = []
     for name in ("samples.parquet", "record.json"):
         path = record.path / name

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from pgservers.servers.serve import Server
 
-
 BLOCK_BYTES = 8192
 
 _FILES = """
@@ -72,10 +71,7 @@ def evict(connection: psycopg.Connection[TupleRow], tables: list[str]) -> None:
 def drop_from_page_cache(
     connection: psycopg.Connection[TupleRow], tables: list[str], data_directory: Path
 ) -> None:
-    """Write the relations' files to disk and have the kernel forget them, and nothing else.
-
-    Call it after the buffers were evicted or the server was restarted.
-    """
+    """Have the kernel write out and forget the relations' files, once the buffers are evicted."""
     for _, path in connection.execute(_FILES, [tables]):
         main = data_directory / path
         for part in main.parent.glob(f"{main.name}*"):

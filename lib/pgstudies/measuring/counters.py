@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     import psycopg
     from psycopg.rows import TupleRow
 
-
 UNITS = {
     "duration_s": "s",
     "cpu_s": "s",
@@ -46,11 +45,7 @@ class Counts:
     disk_s: float | None = None
 
     def since(self, earlier: Counts) -> dict[str, float]:
-        """What was added since ``earlier``, by metric, without the unknown ones.
-
-        ``buffers_touched`` is what was hit and what was read: the work that does not depend on the
-        cache.
-        """
+        """What was added since ``earlier``, by metric; ``buffers_touched`` is hits plus reads."""
         pairs = {f.name: (getattr(earlier, f.name), getattr(self, f.name)) for f in fields(self)}
         found = {
             name: after - before
@@ -78,10 +73,7 @@ _STATEMENTS = sql.SQL(
 
 
 class StatementCounters:
-    """Reads the totals of our own statements over a connection kept for that purpose.
-
-    ``available`` is false where pg_stat_statements is not loaded or not installed.
-    """
+    """Reads the totals of our own statements; not ``available`` without pg_stat_statements."""
 
     def __init__(self, observer: psycopg.Connection[TupleRow]) -> None:
         self._observer = observer
@@ -132,10 +124,7 @@ def cpu_seconds(*pids: int) -> float | None:
 
 
 def device_bytes(pids: list[int]) -> float | None:
-    """Bytes that these processes had the device read so far; None where the system hides it.
-
-    Counted by the kernel (Linux's /proc/<pid>/io, read_bytes): the page cache's hits are not in it.
-    """
+    """Bytes that these processes had the device read, by /proc/<pid>/io; None where hidden."""
     total = 0
     for pid in pids:
         try:

@@ -171,10 +171,7 @@ class Design:
         return replace(self, arms=tuple(with_repeat(arms)))
 
     def units(self, arms: Sequence[Arm]) -> tuple[list[Arm], list[list[Arm]]]:
-        """The arms of every group, which are the baseline's copies; and what stays together.
-
-        ``arms`` are those that can run.
-        """
+        """The arms of every group, which are the baseline's copies; and what stays together."""
         baseline = baseline_of(arms)
         always = [arm for arm in arms if arm is baseline or arm.copy_of == baseline.name]
         return always, [[arm] for arm in arms if arm not in always]

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from .design import Arm
 
-
 _PROCESSES_BYTES = 64 * 2**20
 """Memory of an idle server's processes and of what a session touches, beside shared buffers."""
 
@@ -153,10 +152,7 @@ class Instances:
                 self._kept.put(root, arm, rows)
 
     def kept_samples(self, arm: Arm) -> list[tuple[Any, ...]]:
-        """Take over the arm's state from an earlier run; return the samples of its preparation.
-
-        Does nothing and returns no samples if the state was not kept or the server has it already.
-        """
+        """Take over the arm's state if one was kept; return the samples of its preparation."""
         root = self.roots[arm.server]
         if self._kept is None or not isinstance(root, ManagedServer) or root.has(arm.state):
             return []
@@ -177,12 +173,10 @@ class Instances:
             server.stop("immediate")
 
     def make_room(self, arms: Sequence[Arm]) -> None:
-        """Remove the data of all other servers, which do not run, if the disk needs the room.
-
-        A stopped server keeps its data, since a restore copies only what has changed.
-        """
+        """Remove the data of all other servers, which are stopped, if the disk needs the room."""
         here = self._managed(arms)
         servers = [server for _, server in here]
+        # They keep it otherwise, since a restore copies only what has changed.
         others = [s for s in self._all_managed() if s not in servers]
         if not others:
             return
@@ -250,10 +244,7 @@ def _free(directory: os.PathLike[str]) -> float:
 
 
 def lacking(arms: Sequence[Arm], roots: Mapping[str | None, Server]) -> dict[str, str]:
-    """Why arms cannot have the extension that they need, by name; to the others it is given.
-
-    Each server gets the one that was built for its own programs and headers.
-    """
+    """Why arms cannot have the extension that they need, by name; the others' servers get it."""
     reasons = {}
     for arm in arms:
         if arm.extension and not arm.not_run and arm.server in roots:

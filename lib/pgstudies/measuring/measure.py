@@ -56,16 +56,12 @@ if TYPE_CHECKING:
     from .run import Procedure
     from .trial import Trial
 
-
 _MOST_NAMED = 5
 """Of what changed in a notebook, how much is named."""
 
 
 def reason_not_available(release: str) -> str | None:
-    """Why a release cannot be had here, or None; raises StudyError when there is no such one.
-
-    Where a record is analysed instead, nothing is fetched, and so nothing is missing.
-    """
+    """Why a release cannot be had here; None if it can, and in a replay.  StudyError if unknown."""
     find_release(release)
     return None if RunOptions.given().replay else reason_no_release(release)
 
@@ -273,10 +269,7 @@ def _tell_of_other_code(design: Design, alike: str, mark: str, code: Mapping[str
 def _alike_when_prepared(
     same: Mapping[str, Any], code: Reached, room: Room | None
 ) -> dict[str, Any]:
-    """What of ``same`` must be alike for two runs to begin with the same prepared states.
-
-    That is not which other arms there are, nor how often a block repeats a turn.
-    """
+    """What of ``same`` runs that share prepared states share: neither other arms nor repeats."""
     repeats = room.about.get("repeats", {}) if room else {}
     parameters = {name: value for name, value in same["parameters"].items() if name not in repeats}
     return {**same, "arms": [], "parameters": parameters, "code": code.digests}

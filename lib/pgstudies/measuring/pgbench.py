@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from .trial import Trial
 
-
 _LOG = ["client", "transaction", "latency_us", "script", "epoch_s", "epoch_us"]
 
 _PARTS = 4
@@ -308,10 +307,7 @@ def command_lines(script: str) -> list[int]:
 
 
 def _check(trial: Trial, status: int, complaints: str, script: str, *, head: str = "") -> None:
-    """Raise what a pgbench that failed complains of, with the line as the script has it.
-
-    ``head`` is what was put before it.
-    """
+    """Raise what a failed pgbench complains of, with the line of ``script``, put after ``head``."""
     if status == 0:
         return
     messages = complaints.strip().splitlines() or ["it said nothing"]

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from pgservers.servers.serve import Server
 
-
 COLD = "cold cache"
 
 _RIGHTS: dict[str, Right] = {right: right for right in get_args(Right)}

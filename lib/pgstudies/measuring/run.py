@@ -44,10 +44,7 @@ class _ArmTimes:
 
 
 class Run:
-    """The state of one run while it lasts: its servers, its record, what cannot run.
-
-    ``core`` is the one to keep client and managed servers on, or None.
-    """
+    """The state of a run: its servers, its record, what cannot run, the ``core`` it is kept on."""
 
     def __init__(
         self,

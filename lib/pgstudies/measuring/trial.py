@@ -342,10 +342,7 @@ class Trial:
             self.leave_out("checkpoint", "", reason)
 
     def disable_checksums(self) -> None:
-        """Turn data checksums off in the state that is being prepared; ``connection`` is a new one.
-
-        Raises CannotRun where the server is not managed, or cannot do it.
-        """
+        """Turn data checksums off in the state being prepared, and reconnect.  Raises CannotRun."""
         require(self.server.capabilities.reason("restart"))
         assert isinstance(self.server, ManagedServer)
         self.close_sessions()

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from .reading import Record
 
-
 INSTRUCTIONS = "instructions"
 """The metric of a whole unit of work, once for each count; its case is ``open_case``."""
 
@@ -27,10 +26,7 @@ LEAST_SHARE = 0.002
 
 
 def open_case(transactions: int, nested: int = 0) -> str:
-    """The case of a count while so many transactions are open, with so many subtransactions each.
-
-    It reads ``250 open`` or ``250 open, 8 in each``; without any it is empty.
-    """
+    """The case with so many open transactions: ``250 open``, ``250 open, 8 in each``, or empty."""
     within = f", {nested} in each" if nested else ""
     return f"{transactions} open{within}" if transactions else ""
 
@@ -64,10 +60,7 @@ def units_counted(record: Record) -> pl.DataFrame:
 
 
 def functions_counted(record: Record) -> pl.DataFrame:
-    """What each function executes for one unit: arm, unit, open, nested, function, inclusive, own.
-
-    Those of less than ``LEAST_SHARE`` of the unit are not there.
-    """
+    """Arm, unit, open, nested, function, inclusive, own; from ``LEAST_SHARE`` of the unit on."""
     metric = pl.col("metric").str
     found = _of_units(record, metric.starts_with(OWN) | metric.starts_with(INCLUSIVE)).with_columns(
         function=pl.col("metric").str.split(": ").list.slice(1).list.join(": "),
@@ -96,10 +89,7 @@ def moved(before: pl.DataFrame, after: pl.DataFrame, top: int = 10) -> pl.DataFr
 
 
 def fullest_counts() -> Record | None:
-    """The complete record that counted most, of several the newest; None where there is none.
-
-    A quick run of two units does not hide a record of all.
-    """
+    """The complete record that counted most, of several the newest; None where there is none."""
     return fullest(_newest_first())
 
 

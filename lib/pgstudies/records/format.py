@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-
 FORMAT_VERSION = 5
 """Higher with every key, or column of the samples, that is added: ``_UPGRADES`` then says what
 older records have for a key, ``samples_in`` what they have for a column."""
@@ -60,10 +59,7 @@ _UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
 
 
 def info_in(content: bytes, name: Path | str) -> Info:
-    """The record in the contents of a record.json, as one of the newest format has it.
-
-    Raises StudyError, which calls the file ``name``, where it is damaged, changed or too new.
-    """
+    """A record.json's contents in the newest format; StudyError, naming ``name``, if unusable."""
     try:
         info = json.loads(content)
     except (ValueError, RecursionError) as error:

@@ -38,7 +38,6 @@ from psycopg import sql
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-
 FREE = {"blocks", "server"}
 """The parameters in which the sessions of one run may differ."""
 
@@ -230,10 +229,7 @@ def _home(value: object) -> ModuleType | None:
 
 
 def _globals_in(code: CodeType) -> Iterator[str]:
-    """The names that a function, or one within it, looks for outside of functions.
-
-    ``co_names`` would have those of attributes as well.
-    """
+    """Global names in a function or one within it; ``co_names`` would have attributes as well."""
     for instruction in dis.get_instructions(code):
         if instruction.opname in {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}:
             yield instruction.argval

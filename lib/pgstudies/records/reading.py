@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from .info import ArmFacts, Info, ServerFacts, Setup
 
-
 T = TypeVar("T")
 
 LOCK = ".lock"
@@ -121,10 +120,7 @@ class Record:
 
     @property
     def not_run(self) -> pl.DataFrame:
-        """What was not run and why: arm, step, case, reason.
-
-        First the arms that did not run at all, as step "all"; then what procedures left out.
-        """
+        """What was not run: arm (step "all": not at all), step, case, reason."""
         arms = [
             {"arm": arm["name"], "step": "all", "case": "", "reason": arm["not_run"]}
             for arm in self.info["arms"]
@@ -135,7 +131,7 @@ class Record:
 
     @property
     def reasons(self) -> dict[str, str]:
-        """Why arms were not run or left a step out, and requirements were not met, for ``judge``."""
+        """Why arms were not run or left out a step, or requirements were unmet, for ``judge``."""
         unmet: dict[str, str] = self.info.get("unmet", {})
         return unmet | dict(self.not_run.select("arm", "reason").iter_rows())
 
@@ -159,10 +155,7 @@ class Record:
 
     @property
     def facts(self) -> pl.DataFrame:
-        """Where and how it was measured, for the end of a page; what is not known is left out.
-
-        Columns: fact, of this run.
-        """
+        """Where and how it was measured, as far as known: the columns fact and of this run."""
         info = self.info
         host, server = info["host"], info["server"]
         facts: dict[str, list[object]] = {
@@ -228,10 +221,7 @@ class Record:
 
 
 def built_with(server: Mapping[str, Any]) -> str | None:
-    """Compiler and optimisation of a server in record.json: "gcc 7.5.0, -Os".
-
-    None where neither is known; what one of them is, where only that is known.
-    """
+    """Compiler and optimisation in record.json, "gcc 7.5.0, -Os", as far as known; else None."""
     compiler = _COMPILER.search(server.get("build") or "")
     levels = [word for word in (server.get("cflags") or "").split() if word.startswith("-O")]
     name = [" ".join(compiler.groups())] if compiler else []
@@ -323,10 +313,7 @@ _UNITS_OF_OLD = {"blocks": "pages", "block number": "page number"}
 
 
 def read_record(path: str | Path) -> Record:
-    """Read the record in directory ``path``, also one whose run has not finished.
-
-    Raises StudyError when there is no record, it is damaged, or of a newer format.
-    """
+    """The record in directory ``path``, finished or not.  Raises StudyError if it is unreadable."""
     directory = Path(path).expanduser().resolve()
     info = read_info(directory)
     sums = info["sha256"] or {}
@@ -461,10 +448,7 @@ def list_records(study: str | None = None) -> pl.DataFrame:
 
 
 def block_seconds(study: str, profile: str) -> float | None:
-    """How long a block took in the newest complete record of that size (s), None without one.
-
-    See ``Record.block_s``.
-    """
+    """``Record.block_s`` of the newest complete record of that size; None without one."""
     known = list_records(study).filter(pl.col("status") == "complete", pl.col("profile") == profile)
     record = next(readable_records(known["path"].reverse()), None)
     if record is None:
@@ -494,18 +478,12 @@ def record_directories(base: Path, study: str | None) -> Iterator[Path]:
 
 
 def infos_below(base: Path, study: str | None) -> Iterator[tuple[Path, Info]]:
-    """Directory and record.json of the records below ``base`` (of ``study``), oldest first.
-
-    Skips one that cannot be read, with a notice on stderr.
-    """
+    """The readable records below ``base`` (of ``study``), oldest first, by directory."""
     return _skipping(record_directories(base, study), read_info)
 
 
 def alike_before(study: str, info: Setup) -> list[str]:
-    """The complete records that a run about to begin is alike to, by name: it can have seen them.
-
-    ``info`` is what the record of the run will have.  They are the user's own and the project's.
-    """
+    """The complete records a run about to begin is alike to, by name: it can have seen them."""
     own = json.loads(json.dumps(conditions(info), default=str))
     bases = (records_dir(), paths.REFERENCE_RECORDS)
     return sorted(
@@ -525,10 +503,7 @@ def is_of_this_host(info: Info) -> bool:
 
 
 def read_info(directory: Path) -> Info:
-    """The contents of record.json, as one of the newest format has them.
-
-    Raises StudyError where it is missing, damaged or too new.
-    """
+    """A record.json in the newest format.  Raises StudyError if missing, damaged or too new."""
     try:
         content = _content(directory / INFO)
     except FileNotFoundError:

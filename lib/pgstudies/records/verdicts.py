@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from .info import Info
 
-
 VERDICTS = "verdicts.json"
 """Their file, in the directory of the record: a claim to a line, so that a change can be read."""
 
@@ -48,10 +47,7 @@ class Reference:
 
 
 def reference_verdicts(study: str) -> Reference | None:
-    """What this project's records say of a study's claims, as ``make verdicts`` left it; or None.
-
-    Raises StudyError when the file is damaged.
-    """
+    """What the reference records say of a study's claims, or None.  StudyError if damaged."""
     file = together_file(study)
     if not file.exists():
         return None

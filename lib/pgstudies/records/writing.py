@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from .info import Info, Setup
 
-
 _ELSEWHERE = "PGSTUDIES_RECORDS"
 
 
@@ -186,10 +185,7 @@ class RecordWriter:
 
 
 def write_whole(path: Path, info: Info, samples: pl.DataFrame) -> None:
-    """Write a complete record at once: it is there whole, or not at all.
-
-    Raises SpaceError where nothing can be written.
-    """
+    """Write a complete record, whole or not at all.  SpaceError where nothing can be written."""
     aside = path.with_name(f".{path.name}-{secrets.token_hex(3)}")
     try:
         for name, content in record_files(info, samples).items():
