@@ -17,7 +17,13 @@ from docutils.utils import new_document
 
 from pgapps.book.pages import LARGE, TERMS, answer_first, close_folds, page_of
 from pgapps.scorecard.advice import advice, advice_text, counted_between, counted_builds
-from pgapps.scorecard.judging import digest_of, keep_reference, keep_together, require_clean
+from pgapps.scorecard.judging import (
+    digest_of,
+    keep_reference,
+    keep_together,
+    require_clean,
+    write_verdicts,
+)
 from pgapps.scorecard.pooling import of_reference
 from pgservers import paths
 from pgservers.errors import StudyError
@@ -25,7 +31,7 @@ from pgstudies.analysis.agreement import judge
 from pgstudies.analysis.claims import claim_marks, claims, meanings, origins
 from pgstudies.charts.claims import answer, today, verdict_strip
 from pgstudies.records.reading import read_record
-from pgstudies.records.verdicts import VERDICTS, judged_by, reference_verdicts, write_verdicts
+from pgstudies.records.verdicts import VERDICTS, judged_by, reference_verdicts
 from tests.made_up import SWEPT, SWEPT_CLAIM, copied_rooms, swept_record
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pgservers import paths
 from pgservers.errors import StudyError
-from pgservers.files import temporary_directory
+from pgservers.files import temporary_directory, write_file
 from pgservers.terminal import say
 from pgstudies.analysis.agreement import RULES_VERSION
 from pgstudies.analysis.claims import origins, rules
@@ -17,10 +17,10 @@ from pgstudies.records.format import INFO
 from pgstudies.records.reading import read_info
 from pgstudies.records.verdicts import (
     VERDICTS,
+    checksum,
     judged_by,
     read_verdicts,
     together_file,
-    write_verdicts,
 )
 from pgstudies.rooms import find_room
 
@@ -109,6 +109,17 @@ def keep_together(study: str) -> list[Path]:
     return [write_verdicts(file, table, record.name)]
 
 
+def write_verdicts(file: Path, table: pl.DataFrame, mark: str) -> Path:
+    """Write a table of ``judge`` with ``mark``, a digest of all that judged it, and a checksum."""
+    types = {name: str(kind) for name, kind in table.schema.items()}
+    document: dict[str, Any] = {"judged_by": mark, "columns": types, "claims": table.to_dicts()}
+    *first, claims = ({"sha256": checksum(document)} | document).items()
+    lines = [f" {_text(name)}: {_text(value)},\n" for name, value in first]
+    rows = ",\n".join(f"  {_text(row)}" for row in claims[1])
+    write_file(file, "".join(["{\n", *lines, f' "{claims[0]}": [\n{rows}\n ]\n}}\n']))
+    return file
+
+
 def require_clean(record: Path) -> None:
     """Raise StudyError for a record of code that no commit has: it cannot be a reference.
 
@@ -139,3 +150,7 @@ def digest_of(study: str, record: Path) -> str:
     for file in sorted(files, key=lambda f: (f.parent.name, f.name)):
         digest.update(hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()[:16]
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -11,7 +11,6 @@ import polars as pl
 
 from pgservers import paths
 from pgservers.errors import StudyError
-from pgservers.files import write_file
 
 from .reading import read_info
 
@@ -61,19 +60,8 @@ def together_file(study: str) -> Path:
     return paths.REFERENCE_RECORDS / study / VERDICTS
 
 
-def write_verdicts(file: Path, table: pl.DataFrame, mark: str) -> Path:
-    """Write a table of ``judge`` with ``mark``, a digest of all that judged it, and a checksum."""
-    types = {name: str(kind) for name, kind in table.schema.items()}
-    document: dict[str, Any] = {"judged_by": mark, "columns": types, "claims": table.to_dicts()}
-    *first, claims = ({"sha256": _checksum(document)} | document).items()
-    lines = [f" {_text(name)}: {_text(value)},\n" for name, value in first]
-    rows = ",\n".join(f"  {_text(row)}" for row in claims[1])
-    write_file(file, "".join(["{\n", *lines, f' "{claims[0]}": [\n{rows}\n ]\n}}\n']))
-    return file
-
-
 def read_verdicts(file: Path) -> pl.DataFrame:
-    """The table that ``write_verdicts`` wrote; raises StudyError when the file is damaged."""
+    """The table of ``judge`` in a file of verdicts; raises StudyError when it is damaged."""
     return _table(_read(file))
 
 
@@ -83,7 +71,7 @@ def _table(document: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def judged_by(file: Path) -> str | None:
-    """The mark with which ``write_verdicts`` wrote the file, None where there is no whole one."""
+    """The digest of what judged a file of verdicts, None where there is no whole one."""
     try:
         mark: str = _read(file)["judged_by"]
     except (OSError, StudyError):
@@ -94,7 +82,7 @@ def judged_by(file: Path) -> str | None:
 def _read(file: Path) -> dict[str, Any]:
     try:
         document: dict[str, Any] = json.loads(file.read_bytes())
-        is_whole = document.pop("sha256") == _checksum(document)
+        is_whole = document.pop("sha256") == checksum(document)
     except (ValueError, KeyError, AttributeError, TypeError):
         is_whole = False
     if not is_whole:
@@ -105,9 +93,6 @@ def _read(file: Path) -> dict[str, Any]:
     return document
 
 
-def _checksum(document: dict[str, Any]) -> str:
-    return hashlib.sha256(_text(document).encode()).hexdigest()
-
-
-def _text(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
+def checksum(document: Mapping[str, Any]) -> str:
+    """The SHA-256 of a file of verdicts, but for this itself."""
+    return hashlib.sha256(json.dumps(document, ensure_ascii=False).encode()).hexdigest()
