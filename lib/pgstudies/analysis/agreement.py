@@ -63,9 +63,8 @@ class Claim:
         judged_by: The metric; a run without ``cpu_s`` is judged by ``duration_s`` in its place.
         comparison: The row of the effects: column names and the values they must have.
         kind: How it is judged. ``direction``: by which way, and how far, the ratio is off 1.
-            ``threshold``: by where the interval lies to a ratio that the claim names. ``alike``: by
-            the margin, whatever the post's figures are. ``count``: as a direction, or as a
-            threshold if it has one, by a count that the same work repeats to the digit.
+            ``threshold``: by where the interval lies to ``threshold``. ``alike``: by the margin.
+            ``count``: as one of the first two, by a count that the same work repeats exactly.
         threshold: The ratio that the claim names, or None.
         not_tested: Why this reproduction does not test the claim, or None.
         requires: What the server must give; see ``measuring.requirements``.
@@ -100,16 +99,14 @@ def agreement(
 ) -> Agreement:
     """Compare a claimed ratio with ours and its interval, on the log scale.
 
-    A post is one run of unknown error on a machine long gone, so its ratio is taken for its
-    direction and its order of magnitude; all the uncertainty that is known is ours. ``margin`` is
-    that of the effect: 0.02 reaches from 1 / 1.02 to 1.02. The first that matches:
+    A post is one run of unknown error, so its ratio counts for direction and order of magnitude.
+    ``margin`` is that of the effect: 0.02 reaches from 1 / 1.02 to 1.02. The first that matches:
 
     - *inconclusive* without an interval (fewer than 6 blocks).
     - A ratio of exactly 1 claims that nothing changes. It *holds* when our interval lies inside the
       margin, and is *gone* when the whole interval lies outside of it, on either side.
     - *reversed*: the interval excludes 1 on the other side, and the estimate is past the margin.
-    - *gone*: the interval lies inside the margin, and the claimed ratio does not. (A claimed
-      effect smaller than our margin is never gone.)
+    - *gone*: the interval lies inside the margin, and the claimed ratio does not.
     - *holds*: the estimate is past 1 and the margin on the claimed side, and all of the interval
       is at least half the claimed effect. Larger than claimed holds as well. Half on the log scale
       is a square root: 4 times published, at least 2 times found. Where the ratio ``is_threshold``,
@@ -175,10 +172,9 @@ def judge(
 ) -> pl.DataFrame:
     """The verdict on each claim, in the order given.
 
-    ``effects`` is a table of ``paired_effects`` with the column metric; ``not_run`` gives the
-    reason for each arm that did not run, and for each requirement that the server did not meet;
-    ``conditions`` has, by id, why this run does not meet the claim's own condition, None where it
-    does. Columns:
+    ``effects`` is a table of ``paired_effects`` with the column metric; ``not_run`` has the reason
+    for each arm that did not run and each requirement that was not met; ``conditions`` has, by id,
+    why this run does not meet the claim's own condition, or None. Columns:
 
     - claim, text, source, kind, published_ratio
     - metric: what it is judged by; ratio, low, high, blocks, margin: of the effect
@@ -191,11 +187,10 @@ def judge(
       the verdict would be another if the effect were moved by as much. Without
       p_family ≤ 1 − level no claim of the family holds or is reversed
     - blocks_needed, baseline, candidate
-    - then: the verdict by the rule that the record was begun with; null where that is the same one,
-      or not known
+    - then: the verdict by the rule that the record was begun with, null if the same or unknown
 
-    Raises StudyError for a claim that fits several rows, for effects that do not say their metric
-    and for a condition of an unknown claim.
+    Raises StudyError for a claim that fits several rows, for effects without the column metric and
+    for a condition of an unknown claim.
     """
     claims = list(claims)
     rows = _judged(claims, effects, not_run or {}, conditions or {})

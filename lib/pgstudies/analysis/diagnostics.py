@@ -59,18 +59,15 @@ def checks(
 
     - order: the log-ratio depends on whether the candidate ran after the baseline or before it;
       change is how much slower the later one is.
-    - drift: the log-ratio rises or falls from block to block (Theil–Sen for the slope); change is
-      that of the ratio over the whole run. A machine that drifts is no fault, that is
-      what blocks are for: this is one arm drifting away from the other.
+    - drift: the log-ratio rises or falls from block to block (Theil–Sen for the slope), as one arm
+      drifts away from the other; change is that of the ratio over the whole run.
     - A/A: the two copies of the baseline differ; change is that difference.
     - settling: within a block, the log-ratio of the last third of all turns differs from that of
-      the first; change is that difference. Where one arm
-      still warms up, or pays for what an earlier step left behind, more turns would give another
-      ratio. It is seen in values of ``round_values`` only, from 9 turns on.
+      the first, as while one arm still warms up; change is that difference. Only in values of
+      ``round_values``, from 9 turns on.
     - carry-over: what the turn before left behind costs the candidate more than the baseline, or
-      less; change is what it adds to the ratio. Of all that ``carried`` tells of a comparison, it
-      is the most evident. It is seen in values of ``round_values`` only, from 6 blocks on in which
-      either arm's turns followed what is asked about.
+      less; change is what it adds to the ratio, the most evident that ``carried`` finds. Only in
+      values of ``round_values``, from 6 blocks on in which either arm's turns followed that one.
 
     Comparisons of fewer than 6 complete blocks are not checked. Errors as for ``paired_effects``.
     """

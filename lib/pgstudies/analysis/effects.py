@@ -44,25 +44,22 @@ def paired_effects(
     counts. ``key`` is the column that tells baseline from candidate: the arm, or for instance the
     iteration, with the arm in ``by``. Where copy_of names the baseline, the row is of its second
     copy: the baseline is the mean of both, and what the two copies of any arm show is a gate on all
-    comparisons of the same ``by``, unless not ``gated``. Every effect is judged
-    on its own interval, as exploratory: ``judge`` corrects those that a claim rests on. Columns,
-    after the ``by`` columns:
+    comparisons of the same ``by``, unless not ``gated``. Every effect is judged by itself:
+    ``judge`` corrects those that a claim rests on. Columns, after the ``by`` columns:
 
     - baseline, candidate, unit; baseline_median, candidate_median over the complete blocks
     - blocks: pairs used; dropped: blocks left out because one of the two is missing
     - ratio: candidate / baseline, Hodges–Lehmann; low, high: its exact interval at ``level``, null
-      below 6 blocks; or what ``intervals`` gives for rows of log-ratios, a column per block, and a
-      level, as ``estimate_rows`` does: for blocks that were added after a look at those before
-    - ratio_of_sums: the same estimate of the sums over a block's rounds; where it differs from
-      ratio by more than the margin, some turns were much dearer than others
+      below 6 blocks; or by ``intervals``, called as ``estimate_rows``, for blocks that were added
+      after a look at those before
+    - ratio_of_sums: the same of the sums over a block's rounds; see ``dearer_turns``
     - p_value of "no difference", null where there is no interval
     - noise: half-width of the A/A interval of this step, as a fraction; aa, aa_low, aa_high: its
       ratio and bounds
     - margin: ``margin``, within which two arms are alike and past which they differ; 0.02 reaches
       from 1 / 1.02 to 1.02
     - verdict, detectable, blocks_needed: see ``verdicts``
-    - log_ratios: what it is estimated from, an entry for each block of ``values``, null where that
-      block lacks one of the two
+    - log_ratios: an entry for each block of ``values``, null where it lacks one of the two
 
     All of ratio, low, high and p_value are null where no ratio exists (a zero against something
     else). Raises StudyError for an unknown baseline, for two values in one block, for mixed units.

@@ -83,18 +83,16 @@ def measure(
     """Run every arm in every block and return the record; a run cut short is continued.
 
     The first arm that can run is the baseline; a second copy of it (the A/A pair) is added.
-    ``prepare`` builds the state an arm starts from, once per server and state, and not at all where
-    an earlier block of a sweep left it here: all it leaves is in the database.  ``procedure`` is
-    what is measured: in every block all arms are started anew, each on an instance of its own, and
-    then take turns in random order.  A procedure that is a generator ends a turn with each
-    ``yield``; one that is not is a single turn.  Of ``parameters``, all of which go into the
-    record, ``server``, ``blocks`` and ``seed`` are used here.  ``settings`` hold for every arm; in
-    a plain run so do those of ``as_then``, with which today's servers work as the post's did.  With
-    ``pin``, client and managed servers share one core.  ``limits`` says what ``limited`` is to
-    limit them by.  ``not_compared`` are the steps, or "step, case", that say nothing of a server
-    themselves, as those that only warm up what follows.  An ``unprivileged`` study prepares and
-    measures by a role that can do no harm beyond its own database, for what it runs may come from
-    others.
+    ``prepare`` builds the state an arm starts from in the database, once per server and state, and
+    not at all where an earlier block of a sweep left it here.  ``procedure`` is what is measured:
+    in every block all arms are started anew, each on an instance of its own, and take turns in
+    random order.  Each ``yield`` of a generator ends a turn; any other function is a single turn.
+    The record has all ``parameters``; ``server``, ``blocks`` and ``seed`` are used here.
+    ``settings`` hold for every arm; in a plain run so do those of ``as_then``, with which today's
+    servers work as the post's did.  With ``pin``, client and managed servers share one core.
+    ``limits`` is how ``limited`` limits servers.  ``not_compared`` are the steps, or "step, case",
+    that say nothing of a server, such as a warm-up.  An ``unprivileged`` study, whose work may come
+    from others, runs by a role that can do no harm beyond its own database.
 
     What to do instead of a plain run (analyse a record, measure one block, measure by another
     design) is in the environment: see ``run_options``.  Waits for another measurement that runs on

@@ -123,10 +123,9 @@ class Trial:
     def parts(self, among_others: int) -> Iterator[int]:
         """Do a turn's work so many times among others, and then once undisturbed.
 
-        A turn begins with caches that hold what other arms' turns left there.  What is recorded in
-        the first passes is marked as *among others*, what is recorded in the last as *undisturbed*,
-        which is what analysis goes by.  With 0 there is one pass, among others, as in a turn that
-        is not in parts.  Yields the number of the pass, from 0.
+        The first passes, which find other arms' data in the caches, are recorded as *among others*,
+        the last, by which effects are judged, as *undisturbed*.  With 0 there is one pass, among
+        others, as in a turn without parts.  Yields the number of the pass, from 0.
         """
         for number in range(among_others + 1):
             self.part = UNDISTURBED if 0 < number == among_others else AMONG_OTHERS
