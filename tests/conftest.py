@@ -15,7 +15,7 @@ from xdist.scheduler import LoadScopeScheduling
 from pgservers.programs.installations import find_binaries
 from pgservers.servers.serve import serve
 from pgservers.tools import TOOLS, installing
-from pgstudies.measuring.design import Arm
+from pgstudies.measuring.arms import Arm
 from pgstudies.measuring.trial import Trial
 from tests.servers_at_hand import (
     BUILDER,

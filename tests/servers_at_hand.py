@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from pgservers.servers.limits import Limits
+    from pgservers.servers.base import Limits
 
 BUILDER = "dba"
 LESSER = "lesser"

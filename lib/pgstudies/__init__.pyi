@@ -31,9 +31,9 @@ from .charts.series import block_chart as block_chart
 from .charts.series import dot_chart as dot_chart
 from .charts.series import series_chart as series_chart
 from .charts.tables import downloads as downloads
+from .measuring.arms import Arm as Arm
+from .measuring.arms import arm_table as arm_table
 from .measuring.cold import cache_state as cache_state
-from .measuring.design import Arm as Arm
-from .measuring.design import arm_table as arm_table
 from .measuring.measure import measure as measure
 from .measuring.measure import reason_not_available as reason_not_available
 from .measuring.pgbench import pgbench as pgbench

@@ -16,7 +16,7 @@ from pgstudies.records.reading import AMONG_OTHERS, UNDISTURBED
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pgstudies.measuring.design import Arm
+    from pgstudies.measuring.arms import Arm
     from pgstudies.measuring.trial import Trial
 
 

@@ -32,7 +32,7 @@ from pgservers.servers.serve import serve
 from pgservers.sessions import reason_no_room
 from pgservers.terminal import Progress
 from pgstudies import block_values, paired_effects, study_module
-from pgstudies.measuring.design import Arm
+from pgstudies.measuring.arms import Arm
 from pgstudies.measuring.trial import Trial
 from pgstudies.rooms import find_room
 from tests.bench.report import report

@@ -27,8 +27,8 @@ from pgservers.programs.releases import find_release
 from pgservers.servers.serve import serve
 from pgstudies.analysis.intervals import hodges_lehmann, signed_rank_interval
 from pgstudies.analysis.pairing import log_ratios, round_values
+from pgstudies.measuring.arms import Arm
 from pgstudies.measuring.counters import cpu_seconds
-from pgstudies.measuring.design import Arm
 from pgstudies.measuring.measure import measure
 from pgstudies.measuring.trial import Trial
 from pgstudies.run_options import RunOptions

@@ -30,7 +30,8 @@ from pgapps.compare.text import COLUMNS, as_text, noise, seconds
 from pgservers.errors import StudyError
 from pgservers.servers.settings import read_settings
 from pgstudies.analysis.intervals import MINIMUM_BLOCKS
-from pgstudies.measuring.design import Arm, planned
+from pgstudies.measuring.arms import Arm
+from pgstudies.measuring.design import planned
 from pgstudies.records.reading import SAMPLES_SCHEMA
 from pgstudies.records.writing import write_whole
 from pgstudies.run_options import RunOptions

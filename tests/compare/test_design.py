@@ -9,7 +9,8 @@ import pytest
 
 from pgapps.compare.design import COMPARED, SIDES, Comparison, Side
 from pgservers.errors import StudyError
-from pgstudies.measuring.design import Arm, planned
+from pgstudies.measuring.arms import Arm
+from pgstudies.measuring.design import planned
 from pgstudies.run_options import RunOptions
 from tests.made_up import info
 

@@ -19,7 +19,7 @@ from pgapps.compare.observing import (
     waits_of,
 )
 from pgservers.servers.facts import examined, identity
-from pgstudies.measuring.design import Arm
+from pgstudies.measuring.arms import Arm
 from pgstudies.measuring.trial import Trial
 from tests.made_up import rows_of
 

@@ -140,5 +140,6 @@ def test_postgresql_is_installed_wherever_there_is_a_wheel_of_it(package: str) -
 def test_the_version_is_the_newest_of_the_changelog() -> None:
     version = PROJECT["version"]
     newest = re.search(r"^## (\S+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert newest and newest[1] == version
+    assert newest
+    assert newest[1] == version
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()

@@ -15,7 +15,7 @@ from pgservers.errors import CannotRun
 from pgservers.host import hardware
 from pgservers.host.hardware import InstructionCounter, reason_no_counter
 from pgstudies.measuring import trial as _trial
-from pgstudies.measuring.design import Arm
+from pgstudies.measuring.arms import Arm
 from pgstudies.measuring.trial import Trial
 from tests.made_up import rows_of
 

@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from pgservers.errors import CannotRun
+from pgstudies.measuring.arms import Arm
 from pgstudies.measuring.concurrent import concurrently
-from pgstudies.measuring.design import Arm
 from pgstudies.measuring.trial import Trial
 from tests.made_up import rows_of
 from tests.servers_at_hand import make_table

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import pgstudies
 from pgservers.errors import StudyError
-from pgstudies.measuring.design import Arm, planned, turn_order
+from pgstudies.measuring.arms import Arm
+from pgstudies.measuring.design import planned, turn_order
 from pgstudies.run_options import RunOptions
 
 ARMS = st.lists(st.text(min_size=1), min_size=1, max_size=6, unique=True)

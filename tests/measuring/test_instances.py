@@ -11,7 +11,7 @@ import pytest
 from pgservers.errors import SpaceError
 from pgservers.servers.managed import ManagedServer
 from pgstudies.measuring import instances as _instances
-from pgstudies.measuring.design import Arm
+from pgstudies.measuring.arms import Arm
 from pgstudies.measuring.instances import KEPT_SHARE, Instances, PreparedStates
 from pgstudies.records.reading import AMONG_OTHERS, SAMPLES_SCHEMA
 

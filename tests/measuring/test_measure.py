@@ -22,7 +22,8 @@ from pgservers.errors import CannotRun, ServerError, SpaceError, StudyError
 from pgservers.paths import ROOT
 from pgservers.programs.installations import find_binaries
 from pgstudies.analysis.pairing import round_values
-from pgstudies.measuring.design import Arm, turn_order
+from pgstudies.measuring.arms import Arm
+from pgstudies.measuring.design import turn_order
 from pgstudies.measuring.measure import measure
 from pgstudies.records.reading import AMONG_OTHERS, UNDISTURBED, list_records, read_record
 from pgstudies.run_options import Replies, RunOptions

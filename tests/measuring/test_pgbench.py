@@ -10,7 +10,7 @@ import pytest
 
 from pgservers.errors import CannotRun, StudyError
 from pgservers.servers.base import NO_PGBENCH
-from pgstudies.measuring.design import Arm
+from pgstudies.measuring.arms import Arm
 from pgstudies.measuring.pgbench import command_lines, drift, pgbench, read_log
 from pgstudies.measuring.trial import Trial
 from tests.made_up import rows_of

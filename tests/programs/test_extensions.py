@@ -22,7 +22,7 @@ from pgservers.programs.extensions import NAMES, build, create_extension, self_t
 from pgservers.programs.installations import copy_installation, find_binaries
 from pgservers.servers.serve import serve
 from pgservers.tools import installing
-from pgstudies.measuring.design import Arm
+from pgstudies.measuring.arms import Arm
 from pgstudies.measuring.measure import measure
 from pgstudies.run_options import RunOptions
 from tests.servers_at_hand import embedded

@@ -29,8 +29,8 @@ from pgservers.servers.facts import server_facts
 from pgservers.servers.managed import ManagedServer
 from pgservers.servers.serve import serve
 from pgservers.tools import installing
+from pgstudies.measuring.arms import Arm
 from pgstudies.measuring.counters import StatementCounters
-from pgstudies.measuring.design import Arm
 from pgstudies.measuring.trial import Trial
 from pgstudies.records.reading import built_with
 from tests.made_up import rows_of

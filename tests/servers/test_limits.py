@@ -21,7 +21,7 @@ from pgservers.programs.compilers import find_compiler
 from pgservers.programs.slow_disk import Scheduler, SlowDisk
 from pgservers.servers.limits import accounted, limited
 from pgservers.servers.serve import serve
-from pgstudies.measuring.design import Arm
+from pgstudies.measuring.arms import Arm
 from pgstudies.measuring.trial import Trial
 from tests.conftest import own_base
 from tests.made_up import rows_of

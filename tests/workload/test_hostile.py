@@ -25,7 +25,7 @@ from pgservers.programs.releases import releases
 from pgservers.servers.instance import GUEST
 from pgservers.servers.managed import ManagedServer
 from pgservers.servers.serve import serve
-from pgstudies.measuring.design import Arm
+from pgstudies.measuring.arms import Arm
 from pgstudies.measuring.trial import Trial
 from tests.servers_at_hand import BUILDER, LESSER, PASSWORD, dsn_of, skip_but_not_in_ci
 

@@ -12,7 +12,7 @@ from pgservers.errors import StudyError
 from pgservers.servers.facts import examined
 from pgservers.servers.settings import merged
 from pgstudies.checking import checked
-from pgstudies.measuring.design import Arm, Design
+from pgstudies.measuring.design import Design
 
 from .observing import ObservedTrial, PlansAndResults, different_rows
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pgservers.servers.serve import Server
+    from pgstudies.measuring.arms import Arm
     from pgstudies.measuring.trial import Trial
     from pgstudies.records.info import ArmFacts, Info, Setup
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from psycopg.rows import TupleRow
 
     from pgservers.servers.serve import Server
+    from pgstudies.measuring.arms import Arm
     from pgstudies.measuring.counters import Counts
-    from pgstudies.measuring.design import Arm
     from pgstudies.measuring.trial import Took
 
     Query = str | bytes | sql.SQL | sql.Composed

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from psycopg import sql
 
 from pgservers.servers.serve import serve
-from pgstudies.measuring.design import Arm
+from pgstudies.measuring.arms import Arm
 from pgstudies.measuring.pgbench import statements_sent
 from pgstudies.measuring.trial import Trial
 from pgstudies.rooms import find_room

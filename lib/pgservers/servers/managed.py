@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from psycopg.rows import TupleRow
 
     from ..programs.installations import Binaries
-    from .limits import Limits
+    from .base import Limits
 
 
 DATABASE = "pgstudies"

@@ -16,7 +16,7 @@ from .managed import ManagedServer
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .limits import Limits
+    from .base import Limits
 
 
 Server = ManagedServer | DsnServer

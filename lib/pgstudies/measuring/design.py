@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Self
-
-import polars as pl
 
 from pgservers.errors import StudyError
 from pgservers.servers.settings import merged
 
+from .arms import Arm, baseline_of
 from .trial import Trial
 
 if TYPE_CHECKING:
@@ -21,51 +20,6 @@ if TYPE_CHECKING:
 
     from ..records.info import ArmFacts, Info, Setup
     from ..run_options import RunOptions
-
-
-@dataclass(frozen=True)
-class Arm:
-    """One way of doing it: a prepared state, server settings, options for the procedure.
-
-    Attributes:
-        name: What the pages call it.
-        description: One sentence for the page.
-        state: Which prepared state it starts from; arms naming the same state share it.
-        settings: Server settings that differ from the study's.
-        options: Values that the study's own procedure looks up.
-        server: The server it runs on, in the words of ``serve``; None is the study's own.
-        copy_of: The arm this one is a second copy of (the A/A pair).
-        not_run: Why it cannot run here, known beforehand.
-        memory_bytes: What it takes beside shared buffers, for all arms are up at once.
-        extension: One of our C extensions that it needs, built for the server that it runs on.
-        own_programs: Whether it runs from a copy of its server's programs, which no other arm warms
-            the processor's caches for.
-
-    """
-
-    name: str
-    description: str = ""
-    state: str = "plain"
-    settings: Mapping[str, str] = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
-    server: str | None = None
-    copy_of: str | None = None
-    not_run: str | None = None
-    memory_bytes: int = 0
-    extension: str | None = None
-    own_programs: bool = False
-
-
-def arm_table(arms: Sequence[Arm]) -> pl.DataFrame:
-    """The arms for readers: arm, what it is, not run (why, or null)."""
-    schema = dict.fromkeys(["arm", "what it is", "not run"], pl.String())
-    rows = [(arm.name, arm.description, arm.not_run) for arm in arms]
-    return pl.DataFrame(rows, schema=schema, orient="row")
-
-
-def baseline_of(arms: Sequence[Arm]) -> Arm:
-    """The first arm that can run, as far as is known; the first where none can."""
-    return next((arm for arm in arms if arm.not_run is None), arms[0])
 
 
 def with_repeat(arms: Sequence[Arm]) -> list[Arm]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from pgservers.servers.serve import Server
 
-    from .design import Arm
+    from .arms import Arm
 
 _PROCESSES_BYTES = 64 * 2**20
 """Memory of an idle server's processes and of what a session touches, beside shared buffers."""

@@ -45,14 +45,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pgservers.host.gate import Finding
-    from pgservers.servers.limits import Limits
+    from pgservers.servers.base import Limits
     from pgservers.servers.serve import Server
 
     from ..records.info import Info, Setup
     from ..records.reading import Record
     from ..rooms import Room
     from ..run_options import Replies
-    from .design import Arm, Design
+    from .arms import Arm
+    from .design import Design
     from .run import Procedure
     from .trial import Trial
 

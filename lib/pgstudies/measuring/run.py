@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
     from ..records.info import LeftOut, ServerFacts
     from ..records.writing import RecordWriter
-    from .design import Arm, Design
+    from .arms import Arm
+    from .design import Design
     from .instances import Instances
 
     Procedure = Callable[[Trial, Arm], Iterator[None] | None]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from pgservers.servers.serve import Server
 
-    from .design import Arm
+    from .arms import Arm
 
     Query = str | bytes | sql.SQL | sql.Composed
 
