@@ -24,7 +24,7 @@ from psycopg import sql
 
 from pgapps.fleet import sweep as sweeping
 from pgapps.fleet.cluster import local_cluster
-from pgapps.fleet.ledger import Ledger, Unit
+from pgapps.fleet.ledger import Ledger, SweepBlock
 from pgapps.fleet.plan import Cell, Sweep
 from pgservers.paths import HTML
 from pgservers.programs.releases import find_release
@@ -322,7 +322,7 @@ def sweeps() -> None:
     os.sched_setaffinity(0, range(os.cpu_count() or 1))
     with tempfile.TemporaryDirectory() as base:
         units = [
-            Unit("study", f"cell{c}", f"host{h}", block)
+            SweepBlock("study", f"cell{c}", f"host{h}", block)
             for c in range(10)
             for h in range(10)
             for block in range(1, 1001)

@@ -21,7 +21,7 @@ from pgapps.commits.history import (
     steps_shown,
 )
 from pgapps.commits.history_command import history as command
-from pgapps.commits.kept import Kept
+from pgapps.commits.record import CommitRecord
 from pgservers.errors import CannotRun, StudyError
 from pgstudies.charts.tables import table_html
 from pgstudies.records.reading import find_record, list_records, read_record
@@ -52,7 +52,7 @@ def table(cost: float) -> pl.DataFrame:
 
 def counted(*points: tuple[str, str, float]) -> pl.DataFrame:
     """The lines of a record of these points: name, build, cost."""
-    with Kept("history", {"points": [name for name, _, _ in points]}, built="") as kept:
+    with CommitRecord("history", {"points": [name for name, _, _ in points]}, built="") as kept:
         for name, built, cost in points:
             version = f"PostgreSQL {name}.1"
             kept.add(name, {"a": table(cost)}, description="", built=built, version_text=version)
@@ -124,27 +124,27 @@ def test_the_reference_record_of_releases_has_a_history() -> None:
 def test_of_an_interrupted_record_nothing_is_counted_again() -> None:
     with (  # noqa: PT012
         pytest.raises(KeyboardInterrupt),
-        Kept("bisect", {"a": 1}, built="gcc") as kept,
+        CommitRecord("bisect", {"a": 1}, built="gcc") as kept,
     ):
         kept.add("one", {"a": table(5)}, description="")
         kept.skip("two", "", "it does not build")
         raise KeyboardInterrupt
     assert list_records("bisect")["status"].to_list() == ["interrupted"]
-    with Kept("bisect", {"a": 2}, built="gcc") as other:
+    with CommitRecord("bisect", {"a": 2}, built="gcc") as other:
         assert not other.levels
-    with Kept("bisect", {"a": 1}, built="gcc") as again:
+    with CommitRecord("bisect", {"a": 1}, built="gcc") as again:
         assert again.levels == {("one", "a"): 5.0}
         assert again.has("one")
         assert not again.has("two")  # it is tried again: something may have been installed
         again.add("two", {"a": table(6)}, description="")
         path = again.finish(["two", "one"])
     assert [arm["name"] for arm in read_record(path).info["arms"]] == ["two", "one"]
-    with Kept("bisect", {"a": 1}, built="gcc") as done:
+    with CommitRecord("bisect", {"a": 1}, built="gcc") as done:
         assert done.path == path
 
 
 def test_a_record_without_a_count_is_not_kept() -> None:
-    with pytest.raises(StudyError), Kept("bisect", {"a": 1}, built="gcc"):
+    with pytest.raises(StudyError), CommitRecord("bisect", {"a": 1}, built="gcc"):
         raise StudyError("the ends cannot be built")
     assert list_records("bisect").is_empty()
 

@@ -13,7 +13,7 @@ import pytest
 import s3fs
 from moto.server import ThreadedMotoServer
 
-from pgapps.fleet.ledger import Ledger, Unit, packed
+from pgapps.fleet.ledger import Ledger, SweepBlock, packed
 from pgservers.errors import SpaceError, StudyError
 from pgstudies.records.format import INFO as INFO_FILE
 from pgstudies.records.format import SAMPLES as SAMPLES_FILE
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-UNIT = Unit("swept", "0123456789ab", "bench1", 7)
+UNIT = SweepBlock("swept", "0123456789ab", "bench1", 7)
 SAMPLES = pl.DataFrame(
     [(7, 1, 1, 1, "among others", "one", "", "count", None, "rows", 1.0, "rows", None)],
     schema=SAMPLES_SCHEMA,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from pgapps.fleet.ledger import Unit
+from pgapps.fleet.ledger import SweepBlock
 from pgapps.fleet.plan import overview, read_sweep
 from pgservers import paths
 from pgservers.errors import StudyError
@@ -83,7 +83,7 @@ def test_a_cell_keeps_its_name_when_others_come_and_blocks_are_added() -> None:
 def test_the_overview_counts_what_is_done() -> None:
     sweep = read_sweep(written(SWEEP))
     cell = sweep.cells[1]
-    done = {Unit("swept", cell.id, "bench2", 1), Unit("swept", cell.id, "bench2", 77)}
+    done = {SweepBlock("swept", cell.id, "bench2", 1), SweepBlock("swept", cell.id, "bench2", 77)}
     table = overview(sweep, done)
     assert table.height == 10
     assert table["done"].to_list() == [0, 0, 0, 1, 0, 0, 0, 0, 0, 0]

@@ -27,7 +27,7 @@ from pgapps.fleet import sweep as sweeping
 from pgapps.fleet.certificates import make_certificates
 from pgapps.fleet.cluster import connected
 from pgapps.fleet.join import join
-from pgapps.fleet.ledger import Ledger, Unit, packed
+from pgapps.fleet.ledger import Ledger, SweepBlock, packed
 from pgapps.fleet.plan import Sweep, read_sweep
 from pgapps.fleet.sweep import measure_missing, missing
 from pgapps.fleet.workers import _States
@@ -229,7 +229,7 @@ def files(place: Place) -> list[str]:
     return sorted(p.name for p in (place.base / "sweep").rglob("*") if p.is_file())
 
 
-def all_of(sweep: Sweep) -> set[Unit]:
+def all_of(sweep: Sweep) -> set[SweepBlock]:
     return set(sweep.units())
 
 

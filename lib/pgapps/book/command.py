@@ -18,7 +18,7 @@ from ..options import SERVER_HELP, assignments
 if TYPE_CHECKING:
     from pgstudies.rooms import Kind
 
-    from ..execution.plan import Plan
+    from ..execution.plan import PlannedRun
 
 
 commands = typer.Typer()
@@ -129,7 +129,7 @@ def run(
         raise typer.Exit(failures[0].exit_code)
 
 
-def _foretell(planned: Plan) -> None:
+def _foretell(planned: PlannedRun) -> None:
     """Print what will be measured, and how long it took before."""
     from pgservers.terminal import rough_duration
     from pgstudies.records.reading import block_seconds

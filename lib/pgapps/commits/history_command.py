@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..counting.units import Unit
-    from .kept import Kept
+    from .record import CommitRecord
 
 
 def history(
@@ -136,7 +136,7 @@ def _releases(names: str, wanted: Sequence[Unit]) -> Path:
     from pgservers.programs.releases import find_release, minor_releases, reason_not_available
     from pgservers.programs.releases import releases as known
 
-    from .kept import Kept
+    from .record import CommitRecord
     from .strategies import continued
 
     points = (
@@ -149,16 +149,16 @@ def _releases(names: str, wanted: Sequence[Unit]) -> Path:
     with (
         continued(),
         Progress("counting", len(points)) as progress,
-        Kept("history", parameters, built="as released", same=same) as kept,
+        CommitRecord("history", parameters, built="as released", same=same) as record,
     ):
         for point in points:
             if reason := reason_not_available(point.name):
-                kept.skip(point.name, point.built, reason)
-            elif not kept.has(point.name):
+                record.skip(point.name, point.built, reason)
+            elif not record.has(point.name):
                 about = {"description": point.version, "built": point.built}
-                _count(kept, progress, wanted, point.name, point.name, **about)
+                _count(record, progress, wanted, point.name, point.name, **about)
             progress.advance()
-        return kept.finish([point.name for point in points])
+        return record.finish([point.name for point in points])
 
 
 def _commits(
@@ -175,7 +175,7 @@ def _commits(
 
     from .builds import Builder
     from .history import lines_of, steps_of
-    from .kept import Kept
+    from .record import CommitRecord
     from .repository import Repository
     from .strategies import Bench, bisected, by_counting, continued
 
@@ -192,19 +192,19 @@ def _commits(
         with (
             continued(),
             repository.held(),
-            Kept("history", parameters, built=builder.how, same=same) as kept,
+            CommitRecord("history", parameters, built=builder.how, same=same) as record,
         ):
             for sha in points:
-                if not kept.has(sha):
+                if not record.has(sha):
                     about = {"description": repository.commit(sha).about, "built": builder.how}
                     try:
                         place = str(builder.build(sha))
                     except CannotRun as reason:
-                        kept.skip(sha, about["description"], str(reason))
+                        record.skip(sha, about["description"], str(reason))
                     else:
-                        _count(kept, progress, wanted, sha, place, **about)
+                        _count(record, progress, wanted, sha, place, **about)
                 progress.advance()
-            path = kept.finish(points)
+            path = record.finish(points)
         texts = []
         for row in steps_of(lines_of(read_record(path))).head(narrow).iter_rows(named=True):
             (unit,) = [unit for unit in wanted if unit.name == row["unit"]]
@@ -215,7 +215,7 @@ def _commits(
 
 
 def _count(
-    kept: Kept,
+    record: CommitRecord,
     progress: Progress,
     wanted: Sequence[Unit],
     name: str,
@@ -235,6 +235,6 @@ def _count(
                     left_out[unit.name] = str(reason)
             version = counter.version_text
     except CannotRun as reason:
-        kept.skip(name, about["description"], str(reason))
+        record.skip(name, about["description"], str(reason))
         return
-    kept.add(name, counts, version_text=version, left_out=left_out, **about)
+    record.add(name, counts, version_text=version, left_out=left_out, **about)

@@ -28,7 +28,7 @@ from ..workload.counting import statement_units
 from ..workload.scripts import read_workload
 from .bisection import WORTH
 from .bisection import bisect as search
-from .kept import RATIO, SHAPE, Kept
+from .record import RATIO, SHAPE, CommitRecord
 from .report import as_text, moved_functions
 
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ class Look:
     """
 
     what: str
-    measure: Callable[[str, Kept], None]
-    answer: Callable[[Found, Kept], str]
+    measure: Callable[[str, CommitRecord], None]
+    answer: Callable[[Found, CommitRecord], str]
     about: Mapping[str, str] = field(default_factory=dict)
     same: Sequence[Any] = ()
     told: Callable[[float], str] = "{:,.0f}".format
@@ -95,19 +95,19 @@ def bisected(bench: Bench, look: Look) -> tuple[str, Path]:
     repository, progress = bench.repository, bench.progress
 
     def measure(sha: str) -> float:
-        if (sha, look.what) in kept.levels:
-            return kept.levels[sha, look.what]
-        if sha in kept.reasons:
-            raise CannotRun(kept.reasons[sha])
+        if (sha, look.what) in record.levels:
+            return record.levels[sha, look.what]
+        if sha in record.reasons:
+            raise CannotRun(record.reasons[sha])
         began = time.monotonic()
         try:
-            look.measure(sha, kept)
+            look.measure(sha, record)
         except CannotRun as reason:
-            kept.skip(sha, bench.about(sha), str(reason))
+            record.skip(sha, bench.about(sha), str(reason))
             raise
         took.append(time.monotonic() - began)
         progress.advance()
-        return kept.levels[sha, look.what]
+        return record.levels[sha, look.what]
 
     def show(what: str, steps: int) -> None:
         left = f", {rough_duration(steps * sum(took) / len(took))} left" if took else ""
@@ -123,10 +123,10 @@ def bisected(bench: Bench, look: Look) -> tuple[str, Path]:
     }
     worth = WORTH if look.worth is None else look.worth
     how = bench.builder.how
-    with continued(), Kept("bisect", parameters, built=how, same=look.same) as kept:
+    with continued(), CommitRecord("bisect", parameters, built=how, same=look.same) as record:
         found = search(repository, good, bad, measure, show=show, told=look.told, worth=worth)
-        text = look.answer(found, kept)
-        path = kept.finish(steps=[step.as_dict() for step in found.steps], answer=text)
+        text = look.answer(found, record)
+        path = record.finish(steps=[step.as_dict() for step in found.steps], answer=text)
     return text, path
 
 
@@ -138,11 +138,11 @@ def by_counting(bench: Bench, unit: Unit) -> Look:
         with Counter(server, show=bench.progress.show) as counter:
             return counter.count(unit, twice=False), counter.version_text
 
-    def measure(sha: str, kept: Kept) -> None:
+    def measure(sha: str, record: CommitRecord) -> None:
         table, version = counted(sha)
-        kept.add(sha, {unit.name: table}, description=bench.about(sha), version_text=version)
+        record.add(sha, {unit.name: table}, description=bench.about(sha), version_text=version)
 
-    def answer(found: Found, _: Kept) -> str:
+    def answer(found: Found, _: CommitRecord) -> str:
         with bench.repository.held():
             functions = {
                 step.commit.sha: moved_functions(step, lambda sha: counted(sha)[0])
@@ -167,10 +167,10 @@ def by_plan(bench: Bench, unit: Unit) -> Look:
                 rows = connection.execute(f"EXPLAIN (COSTS OFF) {unit.query}".encode()).fetchall()
             return "\n".join(line for (line,) in rows), server.version_text
 
-    def measure(sha: str, kept: Kept) -> None:
+    def measure(sha: str, record: CommitRecord) -> None:
         plan, version = planned(sha)
-        shapes = list(dict.fromkeys([*(p[unit.name] for p in kept.plans.values()), plan]))
-        kept.note(
+        shapes = list(dict.fromkeys([*(p[unit.name] for p in record.plans.values()), plan]))
+        record.note(
             sha,
             unit.name,
             1 + shapes.index(plan),
@@ -180,10 +180,10 @@ def by_plan(bench: Bench, unit: Unit) -> Look:
             plan=plan,
         )
 
-    def answer(found: Found, kept: Kept) -> str:
+    def answer(found: Found, record: CommitRecord) -> str:
         def both(step: Step) -> list[str]:
-            after = kept.plans.get(step.commit.sha) or kept.plans[_first_after(found, step)]
-            plans = {"before": kept.plans[step.since], "after": after}
+            after = record.plans.get(step.commit.sha) or record.plans[_first_after(found, step)]
+            plans = {"before": record.plans[step.since], "after": after}
             return [
                 line
                 for name, plan in plans.items()
@@ -216,13 +216,13 @@ def by_time(bench: Bench, directory: str, script: str) -> Look:
     """By the time of a workload's script, in turns with the good end."""
     good, bad = (bench.repository.commit(end).sha for end in bench.ends)
 
-    def measure(sha: str, kept: Kept) -> None:
+    def measure(sha: str, record: CommitRecord) -> None:
         ratio, version = 1.0, "PostgreSQL"
         if sha != good:
-            whole = kept.levels.get((bad, script))
+            whole = record.levels.get((bad, script))
             middle = 1.0 if whole is None else math.sqrt(whole)
             ratio, version = _compared(bench, (good, sha), directory, script, middle)
-        kept.note(
+        record.note(
             sha,
             script,
             ratio,
@@ -231,7 +231,7 @@ def by_time(bench: Bench, directory: str, script: str) -> Look:
             version_text=version,
         )
 
-    def answer(found: Found, _: Kept) -> str:
+    def answer(found: Found, _: CommitRecord) -> str:
         return as_text(
             found,
             script,

@@ -46,7 +46,7 @@ DEFAULT_MINUTES = 10.0
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ComparisonRun:
     """What a comparison has measured.
 
     Attributes:
@@ -70,7 +70,7 @@ def compared(
     fresh: bool = False,
     tell: Callable[[str], None],
     warn: Callable[[str], None],
-) -> Outcome | None:
+) -> ComparisonRun | None:
     """Plan a comparison, measure it, and look at it on the way where it goes on until decided.
 
     ``tell`` gets the lines of the plan and of each look, ``warn`` why a study cannot be compared,
@@ -113,7 +113,7 @@ def compared(
                 look = _next(request, list(measured.values()), look, left_s, tell)
     except KeyboardInterrupt:
         interrupted = True
-    return Outcome(tuple(measured.values()), counts, tuple(failures), interrupted)
+    return ComparisonRun(tuple(measured.values()), counts, tuple(failures), interrupted)
 
 
 @contextmanager

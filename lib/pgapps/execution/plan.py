@@ -25,7 +25,7 @@ PROFILES = (QUICK, "standard", "published", "smallest")
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlannedRun:
     """A run with everything checked that can be checked before it starts.
 
     Attributes:
@@ -60,7 +60,7 @@ def plan(
     server: str | None = None,
     parameters: Mapping[str, object] | None = None,
     usual_server: str = "",
-) -> Plan:
+) -> PlannedRun:
     """Check a run: ``parameters`` go before the profile's, which go before the notebook's.
 
     ``usual_server`` is the one of a run that names none, as ``$PGSTUDIES_SERVER`` says.
@@ -86,7 +86,7 @@ def plan(
     injected = dict(values) if room.kind != "summary" else {n: values[n] for n in given}
     if any(p.name == "server" for p in known_parameters):
         injected["server"] = "" if asked.secrets else asked.text
-    return Plan(study, room.notebook, profile, values, asked, injected, about)
+    return PlannedRun(study, room.notebook, profile, values, asked, injected, about)
 
 
 def _profile(room: Room, profile: str) -> tuple[dict[str, object], str]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from .plan import Plan
+    from .plan import PlannedRun
 
 
 _LOCK = "owner.lock"
@@ -182,7 +182,7 @@ def _scratch(study: str, directory: Path) -> Iterator[str]:
 
 
 def _execute(
-    chosen: Plan, executed: Path, options: RunOptions, terminal: TextIO | LinesOnly
+    chosen: PlannedRun, executed: Path, options: RunOptions, terminal: TextIO | LinesOnly
 ) -> tuple[dict[str, Any], BaseException | None]:
     """The executed notebook, with no password in it, and what it stopped with, if it did."""
     from .kernel import execute  # noqa: PLC0415  (papermill takes its time)
@@ -200,7 +200,7 @@ def _execute(
     return document, error_of(document, stopped, hide)
 
 
-def _about(chosen: Plan, record: Path | None) -> dict[str, Any]:
+def _about(chosen: PlannedRun, record: Path | None) -> dict[str, Any]:
     about = {"study": chosen.study, "profile": chosen.profile, "parameters": chosen.parameters}
     if chosen.server.text:
         about["server"] = chosen.server.public

@@ -25,7 +25,7 @@ from pgstudies.run_options import RunOptions
 
 from ..execution.plan import plan
 from ..execution.run import run_study
-from .ledger import Ledger, Unit, packed
+from .ledger import Ledger, SweepBlock, packed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +47,7 @@ def carry_out(request: dict[str, Any]) -> None:
     measured and could not be put is kept below ``records_dir()`` and put the next time.
     Raises StudyError as ``run_study`` does, SpaceError when the ledger does not take the block.
     """
-    unit = Unit(**request["unit"])
+    unit = SweepBlock(**request["unit"])
     ledger = Ledger(request["ledger"])
     mark = hashlib.sha256(ledger.url.encode()).hexdigest()[:12]  # another ledger wants its own
     kept = records_dir() / ".sweep" / "unsent" / mark / unit.path
@@ -65,7 +65,7 @@ def carry_out(request: dict[str, Any]) -> None:
     kept.unlink()
 
 
-def _measured(unit: Unit, request: dict[str, Any], place: Path) -> bytes:
+def _measured(unit: SweepBlock, request: dict[str, Any], place: Path) -> bytes:
     os.environ["PGSTUDIES_RECORDS"] = str(place)
     done = run_study(
         unit.study,
@@ -83,7 +83,7 @@ def _measured(unit: Unit, request: dict[str, Any], place: Path) -> bytes:
     return packed(record.info, record.samples)
 
 
-def _states(unit: Unit, directory: str) -> dict[str, str] | None:
+def _states(unit: SweepBlock, directory: str) -> dict[str, str] | None:
     if not directory:
         return None
     # Blocks of an older notebook or library may have left theirs there.

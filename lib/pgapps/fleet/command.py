@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import polars as pl
     from distributed import Client
 
-    from .ledger import Unit
+    from .ledger import SweepBlock
     from .plan import Sweep
 
 commands = typer.Typer()
@@ -123,7 +123,7 @@ def sweep(
     _join(plan)
 
 
-def _measure(plan: Sweep, lacking: list[Unit], client: Client) -> None:
+def _measure(plan: Sweep, lacking: list[SweepBlock], client: Client) -> None:
     from pgservers.terminal import Progress
 
     from .sweep import measure_missing, missing

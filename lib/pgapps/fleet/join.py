@@ -10,7 +10,7 @@ import polars as pl
 from pgservers.errors import StudyError
 from pgstudies.records.writing import write_whole
 
-from .ledger import Ledger, Unit
+from .ledger import Ledger, SweepBlock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +32,7 @@ def join(sweep: Sweep, into: Path) -> tuple[list[Path], list[str]]:
     records, lacking = [], []
     for cell in sweep.cells:
         for host in sweep.hosts:
-            units = [Unit(cell.study, cell.id, host, n + 1) for n in range(cell.blocks)]
+            units = [SweepBlock(cell.study, cell.id, host, n + 1) for n in range(cell.blocks)]
             count = sum(unit in done for unit in units)
             if count < cell.blocks:
                 lacking.append(f"{cell.study} on {host}: {count} of {cell.blocks} blocks.")

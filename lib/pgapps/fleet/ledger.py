@@ -37,7 +37,7 @@ _LIMITS: dict[str, dict[str, Any]] = {"s3": _S3, "s3a": _S3}
 
 
 @dataclass(frozen=True, order=True)
-class Unit:
+class SweepBlock:
     """What is handed out: one block of one cell on one host."""
 
     study: str
@@ -70,19 +70,19 @@ class Ledger:
         self._is_local = isinstance(self._files, LocalFileSystem)
         self.url = url
 
-    def done(self) -> set[Unit]:
+    def done(self) -> set[SweepBlock]:
         """The blocks that are there; raises StudyError when the ledger cannot be listed."""
         try:
             found = [_FILE.fullmatch(name) for name in self._names()]
         except Exception as error:  # whatever the client of a store raises
             raise self._unreadable(error) from error
-        return {Unit(m[1], m[2], m[3], int(m[4])) for m in found if m is not None}
+        return {SweepBlock(m[1], m[2], m[3], int(m[4])) for m in found if m is not None}
 
-    def __contains__(self, unit: Unit) -> bool:
+    def __contains__(self, unit: SweepBlock) -> bool:
         self._files.invalidate_cache()
         return bool(self._files.exists(f"{self._root}/{unit.path}"))
 
-    def put(self, unit: Unit, content: bytes) -> bool:
+    def put(self, unit: SweepBlock, content: bytes) -> bool:
         """Write a block whole, unless it is there; returns whether it was written.
 
         Two that measured the same block, because one was thought dead, leave one file: the first.
@@ -97,7 +97,7 @@ class Ledger:
             return False
         return True
 
-    def read(self, unit: Unit) -> tuple[Info, pl.DataFrame]:
+    def read(self, unit: SweepBlock) -> tuple[Info, pl.DataFrame]:
         """Record.json and the samples of a block; raises StudyError for one that is damaged."""
         place = f"{self._root}/{unit.path}"
         try:

@@ -22,7 +22,7 @@ from pgstudies.parameters import declared
 from pgstudies.records.reading import block_seconds
 
 from ..execution.plan import plan
-from .ledger import Unit
+from .ledger import SweepBlock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -92,13 +92,13 @@ class Sweep:
     hosts: list[str]
     cells: list[Cell] = field(default_factory=list)
 
-    def units(self) -> Iterator[Unit]:
+    def units(self) -> Iterator[SweepBlock]:
         """All units, first blocks first: a sweep that is cut short has a little of everything."""
         most = max((cell.blocks for cell in self.cells), default=0)
         for block in range(1, most + 1):
             for cell, host in itertools.product(self.cells, self.hosts):
                 if block <= cell.blocks:
-                    yield Unit(cell.study, cell.id, host, block)
+                    yield SweepBlock(cell.study, cell.id, host, block)
 
 
 def read_sweep(path: Path) -> Sweep:
@@ -143,7 +143,7 @@ def read_sweep(path: Path) -> Sweep:
     return Sweep(_ledger(file.ledger, path), hosts, cells)
 
 
-def overview(sweep: Sweep, done: set[Unit]) -> pl.DataFrame:
+def overview(sweep: Sweep, done: set[SweepBlock]) -> pl.DataFrame:
     """How far a sweep is: one row per cell and host.
 
     Columns: study, server (empty: the one that a host has by default), differs (the parameters in

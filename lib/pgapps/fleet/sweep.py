@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pgservers.errors import ServerError, SpaceError, StudyError
 
-from .ledger import Ledger, Unit
+from .ledger import Ledger, SweepBlock
 from .workers import SLOT, TOPIC, abort_running, forget_states, measure_unit, versions_here
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ _GONE = (
 class Failure:
     """A unit that is not done, and why."""
 
-    unit: Unit
+    unit: SweepBlock
     reason: str
 
 
@@ -59,7 +59,7 @@ def measure_missing(
     client: Client,
     progress: Progress,
     *,
-    units: list[Unit] | None = None,
+    units: list[SweepBlock] | None = None,
     lost_s: float = LOST_S,
 ) -> list[Failure]:
     """Measure what the ledger has not yet; returns what failed, one entry per reason.
@@ -75,7 +75,7 @@ def measure_missing(
     return _HandingOut(sweep, lacking, client, progress, lost_s).until_done()
 
 
-def missing(sweep: Sweep) -> list[Unit]:
+def missing(sweep: Sweep) -> list[SweepBlock]:
     """The units that the ledger has not, in the order in which they are handed out."""
     done = Ledger(sweep.ledger).done()
     return [unit for unit in sweep.units() if unit not in done]
@@ -87,7 +87,7 @@ class _HandingOut:
     def __init__(
         self,
         sweep: Sweep,
-        lacking: list[Unit],
+        lacking: list[SweepBlock],
         client: Client,
         progress: Progress,
         lost_s: float,
@@ -98,12 +98,12 @@ class _HandingOut:
         self.lost_s = lost_s
         self.cells: dict[str, Cell] = {cell.id: cell for cell in sweep.cells}
         self.waiting = {host: deque(u for u in lacking if u.host == host) for host in sweep.hosts}
-        self.running: dict[Any, tuple[Unit, str, Future[Any]]] = {}
+        self.running: dict[Any, tuple[SweepBlock, str, Future[Any]]] = {}
         self.addresses: dict[str, str] = {}
         self.known: dict[str, dict[str, str]] = {}
         self.ours = versions_here()
         self.seen = dict.fromkeys(sweep.hosts, time.monotonic())
-        self.tries: Counter[Unit] = Counter()
+        self.tries: Counter[SweepBlock] = Counter()
         self.failures: list[Failure] = []
         self.ended: queue.Queue[Future[Any]] = queue.Queue()
         self.signals = 0
@@ -212,19 +212,19 @@ class _HandingOut:
             rest = (u for u in self.waiting[unit.host] if u.cell != unit.cell)
             self.waiting[unit.host] = deque(rest)
 
-    def _lost(self, unit: Unit, reason: str) -> None:
+    def _lost(self, unit: SweepBlock, reason: str) -> None:
         if self.tries[unit] < TRIES:
             self.progress.note(f"{unit}: {reason}; it will be measured again.")
             self.waiting[unit.host].appendleft(unit)
         else:
             self._fail(unit, f"{reason}, {TRIES} times")
 
-    def _stop(self, host: str, unit: Unit, reason: str) -> None:
+    def _stop(self, host: str, unit: SweepBlock, reason: str) -> None:
         """Hand out nothing more to a host."""
         self._fail(unit, reason)
         self.waiting[host].clear()
 
-    def _fail(self, unit: Unit, reason: str) -> None:
+    def _fail(self, unit: SweepBlock, reason: str) -> None:
         self.failures.append(Failure(unit, reason))
         self.progress.note(f"{unit}: not done: {reason}")
 

@@ -21,7 +21,7 @@ Node = dict[str, Any]
 """A node of EXPLAIN's JSON."""
 
 
-class Plan(NamedTuple):
+class QueryPlan(NamedTuple):
     """The plan of a query, or why there is none."""
 
     root: Node | None
@@ -69,7 +69,7 @@ _DEEPEST = 300
 """Nodes below each other in a plan; Python itself counts to a thousand."""
 
 
-def explain(connection: psycopg.Connection[TupleRow], query: Query, search_path: str) -> Plan:
+def explain(connection: psycopg.Connection[TupleRow], query: Query, search_path: str) -> QueryPlan:
     """The plan for any values of the query's parameters.
 
     What the planner computes for it can write nothing, because it is asked in a read-only
@@ -86,14 +86,14 @@ def explain(connection: psycopg.Connection[TupleRow], query: Query, search_path:
         except psycopg.Error as error:
             if connection.closed:
                 raise
-            return Plan(None, _said(error))
+            return QueryPlan(None, _said(error))
         finally:
             if not connection.closed:
                 connection.execute("ROLLBACK")
                 connection.execute("DEALLOCATE ALL")
 
 
-def _plan(connection: psycopg.Connection[TupleRow], query: Query) -> Plan:
+def _plan(connection: psycopg.Connection[TupleRow], query: Query) -> QueryPlan:
     text = query.text.encode("utf-8", "surrogateescape")
     # By the extended protocol, which takes one statement only: a second would be executed below.
     connection.execute(b"PREPARE pgstudies_query AS " + text, binary=True)
@@ -103,7 +103,9 @@ def _plan(connection: psycopg.Connection[TupleRow], query: Query) -> Plan:
     count = int(row[0] or 0) if row else 0
     version = connection.info.server_version
     if count and version < _CACHE_MODE:
-        return Plan(None, "servers before 12 plan a query with parameters for given values only")
+        return QueryPlan(
+            None, "servers before 12 plan a query with parameters for given values only"
+        )
     if version >= _GENERIC_PLAN:
         return _asked(connection, b"EXPLAIN (GENERIC_PLAN, FORMAT JSON) " + text)
     if count:
@@ -111,7 +113,7 @@ def _plan(connection: psycopg.Connection[TupleRow], query: Query) -> Plan:
     values = f"({', '.join(['NULL'] * count)})" if count else ""
     plan = _asked(connection, f"EXPLAIN (FORMAT JSON) EXECUTE pgstudies_query{values}".encode())
     if count and plan.root and _has_pruned(plan.root):
-        return Plan(None, "servers before 16 choose partitions for given values only")
+        return QueryPlan(None, "servers before 16 choose partitions for given values only")
     return plan
 
 
@@ -120,14 +122,18 @@ def _set_here(connection: psycopg.Connection[TupleRow], name: str, value: str) -
     connection.execute("SELECT pg_catalog.set_config(%s, %s, true)", [name, value])
 
 
-def _asked(connection: psycopg.Connection[TupleRow], statement: bytes) -> Plan:
+def _asked(connection: psycopg.Connection[TupleRow], statement: bytes) -> QueryPlan:
     answer = connection.execute(statement).pgresult
     value = answer.get_value(0, 0) if answer is not None else None
     try:
         root = json.loads((value or b"").decode("utf-8", "replace"))[0]["Plan"]
     except (ValueError, LookupError, TypeError, RecursionError):
         root = None
-    return Plan(root) if _is_node(root) else Plan(None, "its answer is no plan that can be read")
+    return (
+        QueryPlan(root)
+        if _is_node(root)
+        else QueryPlan(None, "its answer is no plan that can be read")
+    )
 
 
 def _is_node(value: object, depth: int = 0) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from .empty_copy import RESTORES_STATISTICS, EmptyCopy, empty_copy
-from .explain import Node, Plan, explain, is_same
+from .explain import Node, QueryPlan, explain, is_same
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -112,12 +112,14 @@ def foresee(
 
 def _plans(
     copy: EmptyCopy, queries: Sequence[Query], search_path: str, settings: Mapping[str, str] = {}
-) -> list[Plan]:
+) -> list[QueryPlan]:
     with copy.connect(settings) as connection:
         return [explain(connection, query, search_path) for query in queries]
 
 
-def _judged(query: Query, own: Plan, control: Plan, before: Plan, after: Plan) -> Foreseen:
+def _judged(
+    query: Query, own: QueryPlan, control: QueryPlan, before: QueryPlan, after: QueryPlan
+) -> Foreseen:
     if own.root is None:
         return Foreseen(query, "not judged", reason=f"the server says: {own.reason}")
     if control.root is None:

@@ -36,7 +36,7 @@ FALSE_ALARMS = 0.02
 _CHANCE = " Without a second copy of the baseline, what is drawn at random counts as different."
 
 
-class Outcome(NamedTuple):
+class GuardResult(NamedTuple):
     """What a guard found.
 
     Attributes:
@@ -129,7 +129,7 @@ def _nodes(plan: str) -> list[str]:
 _IS_COPY = pl.col("copy_of").is_not_null()
 
 
-def _results(measured: Sequence[Measured]) -> Outcome:
+def _results(measured: Sequence[Measured]) -> GuardResult:
     different, random, alike = [], [], 0
     for m in measured:
         seen = m.samples.filter((pl.col("metric") == "result") | (pl.col("unit") == "rows"))
@@ -152,30 +152,30 @@ def _results(measured: Sequence[Measured]) -> Outcome:
     if different:
         chance = "" if any(m.samples.filter(_IS_COPY).height for m in measured) else _CHANCE
         names = named(list(dict.fromkeys(different)))
-        return Outcome(
+        return GuardResult(
             passed=False, sentence=f"The two answer differently: {names}.{chance}", steps=different
         )
     if not alike:
-        return Outcome(passed=None, sentence=f"No result could be compared.{drawn}")
-    return Outcome(passed=True, sentence=f"{alike:,} results are the same on both.{drawn}")
+        return GuardResult(passed=None, sentence=f"No result could be compared.{drawn}")
+    return GuardResult(passed=True, sentence=f"{alike:,} results are the same on both.{drawn}")
 
 
-def _plans(measured: Sequence[Measured]) -> Outcome:
+def _plans(measured: Sequence[Measured]) -> GuardResult:
     known = sum(
         len(plans) for m in measured for info in m.infos for plans in info["plans"].values()
     )
     if not known:
-        return Outcome(passed=None, sentence="No plan could be had.")
+        return GuardResult(passed=None, sentence="No plan could be had.")
     differing = differing_plans(measured).height
     if differing:
         plans = "1 plan is" if differing == 1 else f"{differing} plans are"
-        return Outcome(
+        return GuardResult(
             passed=False, sentence=f"{plans} not the same on both; the report shows them."
         )
-    return Outcome(passed=True, sentence="Every statement has the same plan on both.")
+    return GuardResult(passed=True, sentence="Every statement has the same plan on both.")
 
 
-def _both_sides(measured: Sequence[Measured]) -> Outcome:
+def _both_sides(measured: Sequence[Measured]) -> GuardResult:
     not_run = not_compared(measured)
     one_sided = []
     sides = {BASELINE, CANDIDATE}
@@ -187,8 +187,8 @@ def _both_sides(measured: Sequence[Measured]) -> Outcome:
     left_out = f" Not compared: {named(not_run)}." if not_run else ""
     if one_sided:
         said = f"Measured on one side only: {named(one_sided)}.{left_out}"
-        return Outcome(passed=False, sentence=said, steps=one_sided)
-    return Outcome(passed=True, sentence=f"Every step was measured on both sides.{left_out}")
+        return GuardResult(passed=False, sentence=said, steps=one_sided)
+    return GuardResult(passed=True, sentence=f"Every step was measured on both sides.{left_out}")
 
 
 def not_compared(measured: Sequence[Measured]) -> list[str]:
@@ -213,11 +213,11 @@ def not_compared(measured: Sequence[Measured]) -> list[str]:
     return sorted(arms | steps | fitted)
 
 
-def _clock(measured: Sequence[Measured], effects: pl.DataFrame) -> Outcome:
+def _clock(measured: Sequence[Measured], effects: pl.DataFrame) -> GuardResult:
     """Whether no step that CPU time judges waits longer, or less long, on the candidate."""
     by_cpu = effects.filter(pl.col("metric") == CPU)
     if by_cpu.is_empty():
-        return Outcome(passed=True, sentence="Wall time judges every step.")
+        return GuardResult(passed=True, sentence="Wall time judges every step.")
     both = rounds_of(measured, pl.col("metric").is_in([TIME, CPU]))
     both = both.filter(pl.col("arm").is_in([BASELINE, CANDIDATE])).join(
         by_cpu, on=PLACE, how="semi"
@@ -240,25 +240,25 @@ def _clock(measured: Sequence[Measured], effects: pl.DataFrame) -> Outcome:
             said.append(f"{steps[-1]}: wall time grew {math.exp(more):.3f} times as much")
     if steps:
         sentence = f"CPU time and wall time disagree; --clock judges by wall time. {named(said)}."
-        return Outcome(passed=False, sentence=sentence, steps=steps)
+        return GuardResult(passed=False, sentence=sentence, steps=steps)
     if not (least <= LEVEL).any():
-        return Outcome(passed=None, sentence="Too few blocks to tell.")
+        return GuardResult(passed=None, sentence="Too few blocks to tell.")
     count = f"{by_cpu.height} step{'s' if by_cpu.height != 1 else ''}"
-    return Outcome(
+    return GuardResult(
         passed=True, sentence=f"CPU time judges {count}, and wall time changes as much in each."
     )
 
 
 def _diagnosed(
     measured: Sequence[Measured], effects: pl.DataFrame
-) -> list[tuple[str, bool, Outcome]]:
+) -> list[tuple[str, bool, GuardResult]]:
     times = rounds_of(measured, pl.col("metric").is_in([TIME, CPU])).join(
         effects, on=[*PLACE, "metric"], how="semi"
     )
     return diagnosed(times, margin=float(effects["margin"].max() or 0.0))  # type: ignore[arg-type]
 
 
-def diagnosed(times: pl.DataFrame, *, margin: float) -> list[tuple[str, bool, Outcome]]:
+def diagnosed(times: pl.DataFrame, *, margin: float) -> list[tuple[str, bool, GuardResult]]:
     """The guards that are ``diagnostics.checks`` of the sides' times, as of ``rounds_of``.
 
     Each with its name, whether it decides, and what it found.
@@ -266,11 +266,11 @@ def diagnosed(times: pl.DataFrame, *, margin: float) -> list[tuple[str, bool, Ou
     looked = checks(times, baseline=BASELINE, by=[*PLACE, "metric"])
     found = {name: _of_check(looked.filter(check=name), name, margin) for name in _CHECKS}
     if times.filter(_IS_COPY).is_empty():
-        found["A/A"] = Outcome(None, "No second copy of the baseline was asked for.")
+        found["A/A"] = GuardResult(None, "No second copy of the baseline was asked for.")
     return [(name, name not in _EXPLAIN, outcome) for name, outcome in found.items()]
 
 
-def _of_check(looked: pl.DataFrame, name: str, margin: float) -> Outcome:
+def _of_check(looked: pl.DataFrame, name: str, margin: float) -> GuardResult:
     # Only what could make, or hide, a difference counts.
     found = looked.filter(
         pl.col("p_family") <= LEVEL, pl.col("change").log1p().abs() > math.log1p(margin)
@@ -278,11 +278,11 @@ def _of_check(looked: pl.DataFrame, name: str, margin: float) -> Outcome:
     if found.height:
         places = [step_name([row[c] for c in PLACE]) for row in found.iter_rows(named=True)]
         said = [f"{p}: {s}" for p, s in zip(places, found["sentence"], strict=True)]
-        return Outcome(passed=False, sentence=f"{named(said)}.", steps=places)
+        return GuardResult(passed=False, sentence=f"{named(said)}.", steps=places)
     if looked.filter(pl.col("least") <= LEVEL).height:
-        return Outcome(passed=True, sentence=_CHECKS[name])
+        return GuardResult(passed=True, sentence=_CHECKS[name])
     lacking = "blocks, or turns in a block," if name in _EXPLAIN else "blocks"
-    return Outcome(passed=None, sentence=f"Too few {lacking} to tell.")
+    return GuardResult(passed=None, sentence=f"Too few {lacking} to tell.")
 
 
 _CHECKS = {
@@ -300,17 +300,17 @@ LEVEL = FALSE_ALARMS / (1 + len(_CHECKS) - len(_EXPLAIN))
 reach it."""
 
 
-def _machine(measured: Sequence[Measured]) -> Outcome:
+def _machine(measured: Sequence[Measured]) -> GuardResult:
     findings = [f for m in measured for info in m.infos for f in info["gate"]]
     said = " ".join(dict.fromkeys(finding["sentence"] for finding in findings))
     if any(finding["name"] not in _SHARED_ALIKE for finding in findings):
-        return Outcome(passed=False, sentence=said)
+        return GuardResult(passed=False, sentence=said)
     if said:
-        return Outcome(
+        return GuardResult(
             passed=True,
             sentence=f"{said} Both sides took turns, so it hit both alike: see A/A.",
         )
-    return Outcome(passed=True, sentence="Nothing disturbed the machine before measuring.")
+    return GuardResult(passed=True, sentence="Nothing disturbed the machine before measuring.")
 
 
 # What takes processor time from both sides of a round. Short memory, a full disk or a hot processor
@@ -337,7 +337,7 @@ def _facts(measured: Sequence[Measured]) -> Iterator[tuple[Any, dict[str, Any], 
                     break
 
 
-def settings(measured: Sequence[Measured]) -> Outcome:
+def settings(measured: Sequence[Measured]) -> GuardResult:
     """Whether the two differ in nothing but what was declared, and in built-in defaults."""
     undeclared: dict[str, str] = {}
     defaults: dict[str, str] = {}
@@ -356,17 +356,17 @@ def settings(measured: Sequence[Measured]) -> Outcome:
         for name in sorted(before.keys() ^ after.keys()):
             defaults[name] = f"{name} (on one only)"
     if not looked:
-        return Outcome(passed=None, sentence="No server could be asked for its settings.")
+        return GuardResult(passed=None, sentence="No server could be asked for its settings.")
     also = f" Differing defaults: {named(list(defaults.values()))}." if defaults else ""
     if undeclared:
-        return Outcome(
+        return GuardResult(
             passed=False,
             sentence=f"Set differently without being declared: {named(list(undeclared.values()))}.",
         )
-    return Outcome(passed=True, sentence=f"The same settings but for what is declared.{also}")
+    return GuardResult(passed=True, sentence=f"The same settings but for what is declared.{also}")
 
 
-def builds(measured: Sequence[Measured]) -> Outcome:
+def builds(measured: Sequence[Measured]) -> GuardResult:
     """Whether both are built without assertions, and at the same level of optimisation."""
     wrong: dict[str, None] = {}
     levels: dict[str, str] = {}
@@ -383,22 +383,22 @@ def builds(measured: Sequence[Measured]) -> Outcome:
             if levels[name] in {"no -O", "-O0", "-O", "-Og"}:
                 wrong[f"the {name} is built with {levels[name]}"] = None
     if wrong:
-        return Outcome(passed=False, sentence=f"Not a build to measure: {named(list(wrong))}.")
+        return GuardResult(passed=False, sentence=f"Not a build to measure: {named(list(wrong))}.")
     if len(set(levels.values())) > 1:
         flags = " and ".join(f"the {name} with {level}" for name, level in levels.items())
-        return Outcome(passed=False, sentence=f"The two are built differently: {flags}.")
+        return GuardResult(passed=False, sentence=f"The two are built differently: {flags}.")
     if len(levels) < len((BASELINE, CANDIDATE)):
-        return Outcome(
+        return GuardResult(
             passed=None,
             sentence="No assertions; which compilers built the servers is not known.",
         )
     by = f", by {' and '.join(compilers)}" if len(compilers) > 1 else ""
-    return Outcome(
+    return GuardResult(
         passed=True, sentence=f"Both are built without assertions, with {levels[BASELINE]}{by}."
     )
 
 
-def cores(measured: Sequence[Measured]) -> Outcome:
+def cores(measured: Sequence[Measured]) -> GuardResult:
     """Whether no side alone has I/O workers that would share one core with its session."""
     for m in measured:
         if all(info["pinned_to_core"] is None for info in m.infos):
@@ -411,8 +411,10 @@ def cores(measured: Sequence[Measured]) -> Outcome:
                     f"{m.study} keeps each server on one core, where the I/O workers of the {name} "
                     f"take turns with its session: measure with --no-pin."
                 )
-                return Outcome(passed=False, sentence=said)
-    return Outcome(passed=True, sentence="No side alone has I/O workers to share its core with.")
+                return GuardResult(passed=False, sentence=said)
+    return GuardResult(
+        passed=True, sentence="No side alone has I/O workers to share its core with."
+    )
 
 
 def named(things: Sequence[str]) -> str:

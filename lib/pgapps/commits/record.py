@@ -27,7 +27,7 @@ RATIO = "ratio"
 """Of the time of a step at a point to that at the first one."""
 
 
-class Kept:
+class CommitRecord:
     """The record of ``what`` (``bisect`` or ``history``) with these parameters, new or continued.
 
     ``levels`` has the number of what is looked at, such as the instructions of a unit, at a point,
