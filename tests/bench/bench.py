@@ -321,19 +321,19 @@ def sweeps() -> None:
     """What a sweep adds to its blocks: its ledger, a cluster of two, handing a block out."""
     os.sched_setaffinity(0, range(os.cpu_count() or 1))
     with tempfile.TemporaryDirectory() as base:
-        units = [
-            SweepBlock("study", f"cell{c}", f"host{h}", block)
+        wanted = [
+            SweepBlock("study", f"cell{c}", f"host{h}", number)
             for c in range(10)
             for h in range(10)
-            for block in range(1, 1001)
+            for number in range(1, 1001)
         ]
-        for unit in units:
-            path = Path(base, unit.path)
+        for block in wanted:
+            path = Path(base, block.path)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
         times = [seconds(lambda: Ledger(base).done()) for _ in range(ROUNDS)]
         took = statistics.median(times)
-        report(f"ledger of {len(units):,} blocks read", f"{took:.2f} s", "under 2 s")
+        report(f"ledger of {len(wanted):,} blocks read", f"{took:.2f} s", "under 2 s")
 
     names = ["bench1", "bench2"]
     start = time.perf_counter()
@@ -341,7 +341,7 @@ def sweeps() -> None:
         client.wait_for_workers(len(names))
         took = time.perf_counter() - start
         report("cluster of two workers started", f"{took:.1f} s", "")
-        with tempfile.TemporaryDirectory() as ledger, patch.object(sweeping, "measure_unit", nap):
+        with tempfile.TemporaryDirectory() as ledger, patch.object(sweeping, "measure_block", nap):
             blocks = 50
             sweep = Sweep(ledger, names, [Cell("study", "quick", "", {}, blocks)])
             with Progress("sweep", blocks * len(names)) as bar:

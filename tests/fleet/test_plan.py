@@ -60,10 +60,10 @@ def test_every_combination_is_a_cell(place: Path) -> None:
 
 
 def test_first_blocks_come_first_and_each_once() -> None:
-    units = list(read_sweep(written(SWEEP)).units())
-    assert len(units) == len(set(units)) == 2 * (4 * 2 + 1)
-    assert [unit.block for unit in units] == [1] * 10 + [2] * 8
-    assert [unit.host for unit in units[:4]] == ["bench1", "bench2"] * 2
+    blocks = list(read_sweep(written(SWEEP)).blocks())
+    assert len(blocks) == len(set(blocks)) == 2 * (4 * 2 + 1)
+    assert [block.number for block in blocks] == [1] * 10 + [2] * 8
+    assert [block.host for block in blocks[:4]] == ["bench1", "bench2"] * 2
 
 
 def test_a_list_is_a_grid_only_where_the_study_wants_one_value() -> None:

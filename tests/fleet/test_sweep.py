@@ -230,7 +230,7 @@ def files(place: Place) -> list[str]:
 
 
 def all_of(sweep: Sweep) -> set[SweepBlock]:
-    return set(sweep.units())
+    return set(sweep.blocks())
 
 
 @pytest.fixture
@@ -315,10 +315,10 @@ def test_blocks_measured_by_different_code_are_not_joined(
     copy = replace(sweep, ledger=str(tmp_path / "ledger"))
     shutil.copytree(sweep.ledger, copy.ledger)
     ledger = Ledger(copy.ledger)
-    unit = next(iter(copy.units()))
-    info, samples = ledger.read(unit)
-    (tmp_path / "ledger" / unit.path).unlink()
-    ledger.put(unit, packed(info | {"fingerprint": "another"}, samples))
+    block = next(iter(copy.blocks()))
+    info, samples = ledger.read(block)
+    (tmp_path / "ledger" / block.path).unlink()
+    ledger.put(block, packed(info | {"fingerprint": "another"}, samples))
     with pytest.raises(StudyError, match="Block 2 of swept on bench1 was not measured as block 1"):
         join(copy, tmp_path / "records")
 
@@ -331,7 +331,7 @@ def test_two_workers_of_one_host_take_turns_and_say_so(
         assert measure_missing(sweep, client, bar) == []
     assert "Waiting: the study swept (process" in terminal.getvalue()
     ledger = Ledger(sweep.ledger)
-    timelines = [ledger.read(unit)[0]["timeline"] for unit in sweep.units()]
+    timelines = [ledger.read(block)[0]["timeline"] for block in sweep.blocks()]
     times = sorted(
         (min(e["started_at"] for e in entries), max(e["finished_at"] for e in entries))
         for entries in timelines
@@ -350,7 +350,7 @@ def test_a_block_starts_from_the_states_that_the_one_before_prepared(
         assert measure_missing(sweep, client, bar) == []
     assert list(servers.glob("s-*")) == []  # the sweep is over, and its worker still there
     ledger = Ledger(sweep.ledger)
-    parts = [ledger.read(unit)[1] for unit in sweep.units()]
+    parts = [ledger.read(block)[1] for block in sweep.blocks()]
     calls = [part.filter(part["metric"] == "calls") for part in parts]
     assert [part.height for part in calls] == [1, 1]
     assert calls[0].equals(calls[1])  # by the microsecond at which it was prepared
@@ -460,10 +460,10 @@ def test_a_host_vanishes(place: Place, bar: Progress) -> None:
 
         with in_background(freeze):
             failures = measure_missing(sweep, client, bar, lost_s=3)
-        assert [(f.unit.host, f.reason) for f in failures] == [
+        assert [(f.block.host, f.reason) for f in failures] == [
             ("bench1", "no worker has its name for 3 s")
         ]
-        assert {unit.host for unit in Ledger(sweep.ledger).done()} == {"bench2"}
+        assert {block.host for block in Ledger(sweep.ledger).done()} == {"bench2"}
         for process in frozen:  # it comes back, and finds that it was given up
             process.resume()
         place.worker(address, "bench1")
@@ -536,9 +536,9 @@ def test_a_disk_is_full_on_one_host(place: Place, cluster: Cluster, bar: Progres
     try:
         with cluster.client() as client:
             failures = measure_missing(sweep, client, bar)
-        assert [f.unit.host for f in failures] == ["bench2"]
+        assert [f.block.host for f in failures] == ["bench2"]
         assert "No space left" in failures[0].reason
-        assert {unit.host for unit in Ledger(sweep.ledger).done()} == {"bench1"}
+        assert {block.host for block in Ledger(sweep.ledger).done()} == {"bench1"}
     finally:
         subprocess.run(["umount", str(small)], check=True)
     with cluster.client() as client:
@@ -552,7 +552,7 @@ def test_a_study_that_refuses_is_not_tried_again(
     sweep = place.sweep(pause_s=99.0, hosts=["bench1"])
     with cluster.client() as client:
         failures = measure_missing(sweep, client, bar)
-    assert [(f.unit.block, f.reason) for f in failures] == [
+    assert [(f.block.number, f.reason) for f in failures] == [
         (1, "This study does not like to wait 99 seconds.")
     ]
     assert files(place) == []
@@ -611,7 +611,7 @@ def test_ctrl_c_may_come_while_the_terminal_is_written_to(place: Place) -> None:
     sweep = place.sweep()
     with Progress("sweep", 1, stream=stream) as progress:
         sweeping_now = sweeping._HandingOut(sweep, [], Mock(), progress, 1.0)
-        sweeping_now.running["one"] = (next(iter(sweep.units())), "tcp://there", Mock())
+        sweeping_now.running["one"] = (next(iter(sweep.blocks())), "tcp://there", Mock())
         with sweeping_now._interruptible():
             progress.note("bench1: Waiting for the host.")
         assert b"Nothing more" not in terminal.written
@@ -623,9 +623,9 @@ def test_ctrl_c_may_come_while_the_terminal_is_written_to(place: Place) -> None:
 
 
 def request_of(sweep: Sweep) -> dict[str, Any]:
-    unit, cell = next(iter(sweep.units())), sweep.cells[0]
+    block, cell = next(iter(sweep.blocks())), sweep.cells[0]
     return {
-        "unit": vars(unit),
+        "block": vars(block),
         "profile": cell.profile,
         "server": cell.server,
         "parameters": cell.parameters,
@@ -664,7 +664,7 @@ def test_a_store_that_is_down_for_a_while_is_waited_for(
     try:
         blockrun.carry_out(request_of(sweep))
         assert waited == [f"Waiting: the ledger {sweep.ledger} does not answer."]
-        assert Ledger(sweep.ledger).done() == {next(iter(sweep.units()))}
+        assert Ledger(sweep.ledger).done() == {next(iter(sweep.blocks()))}
     finally:
         again.stop()
 
@@ -690,7 +690,7 @@ def test_what_a_ledger_never_took_is_kept_and_put_the_next_time(
         blockrun.carry_out(other)
     monkeypatch.setenv("PGSTUDIES_RECORDS", records)
     blockrun.carry_out(request_of(sweep))
-    assert Ledger(sweep.ledger).done() == {next(iter(sweep.units()))}
+    assert Ledger(sweep.ledger).done() == {next(iter(sweep.blocks()))}
     assert not [p for p in Path(records).rglob("*.zip") if p.is_file()]
 
 

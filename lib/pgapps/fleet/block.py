@@ -40,54 +40,54 @@ DEATH_S = 90.0
 
 
 def carry_out(request: dict[str, Any]) -> None:
-    """Measure a unit unless it is done, and put it into the ledger.
+    """Measure a block unless it is done, and put it into the ledger.
 
-    ``request`` has unit (study, cell, host, block), profile, server, parameters, ledger, and
+    ``request`` has block (study, cell, host, number), profile, server, parameters, ledger, and
     states: the directory where blocks leave each other prepared states, or nothing.  What was
     measured and could not be put is kept below ``records_dir()`` and put the next time.
     Raises StudyError as ``run_study`` does, SpaceError when the ledger does not take the block.
     """
-    unit = SweepBlock(**request["unit"])
+    block = SweepBlock(**request["block"])
     ledger = Ledger(request["ledger"])
     mark = hashlib.sha256(ledger.url.encode()).hexdigest()[:12]  # another ledger wants its own
-    kept = records_dir() / ".sweep" / "unsent" / mark / unit.path
+    kept = records_dir() / ".sweep" / "unsent" / mark / block.path
     if not kept.exists():
-        if _patiently(lambda: unit in ledger, ledger):
+        if _patiently(lambda: block in ledger, ledger):
             return
         with scratch(records_dir() / ".sweep") as place:
-            content = _measured(unit, request, place)
+            content = _measured(block, request, place)
             kept.parent.mkdir(parents=True, exist_ok=True)
             aside = kept.with_suffix(".tmp")
             aside.write_bytes(content)
             aside.replace(kept)
     content = kept.read_bytes()
-    _patiently(lambda: ledger.put(unit, content), ledger)
+    _patiently(lambda: ledger.put(block, content), ledger)
     kept.unlink()
 
 
-def _measured(unit: SweepBlock, request: dict[str, Any], place: Path) -> bytes:
+def _measured(block: SweepBlock, request: dict[str, Any], place: Path) -> bytes:
     os.environ["PGSTUDIES_RECORDS"] = str(place)
     done = run_study(
-        unit.study,
+        block.study,
         profile=request["profile"],
         server=request["server"] or None,
         parameters=request["parameters"],
-        block=unit.block,
-        states=_states(unit, request["states"]),
+        block=block.number,
+        states=_states(block, request["states"]),
         output=place / "executed.ipynb",
         given=RunOptions.given(),  # this is where a worker's process begins
     )
     if done.record is None:
-        raise StudyError(f"The notebook of {unit.study} measures nothing.")
+        raise StudyError(f"The notebook of {block.study} measures nothing.")
     record = read_record(done.record)
     return packed(record.info, record.samples)
 
 
-def _states(unit: SweepBlock, directory: str) -> dict[str, str] | None:
+def _states(block: SweepBlock, directory: str) -> dict[str, str] | None:
     if not directory:
         return None
     # Blocks of an older notebook or library may have left theirs there.
-    code = plan(unit.study).notebook.read_bytes() + json.dumps(git_revision()).encode()
+    code = plan(block.study).notebook.read_bytes() + json.dumps(git_revision()).encode()
     return {"directory": directory, "code": hashlib.sha256(code).hexdigest()}
 
 

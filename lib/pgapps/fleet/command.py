@@ -109,7 +109,7 @@ def sweep(
         return
     if (scheduler is None) == (local is None):
         raise StudyError("Pass --scheduler ADDRESS for the hosts, or --local 1 for this machine.")
-    missing = [unit for unit in plan.units() if unit not in done]
+    missing = [block for block in plan.blocks() if block not in done]
     if missing:
         here = plan.hosts[:local] if scheduler is None else plan.hosts
         with _extra():
@@ -128,18 +128,18 @@ def _measure(plan: Sweep, lacking: list[SweepBlock], client: Client) -> None:
 
     from .sweep import measure_missing, missing
 
-    total = sum(1 for _ in plan.units())
+    total = sum(1 for _ in plan.blocks())
     done = total - len(lacking)
     try:
         with Progress("sweep", total, done) as bar:
-            failures = measure_missing(plan, client, bar, units=lacking)
+            failures = measure_missing(plan, client, bar, blocks=lacking)
     except KeyboardInterrupt:
         say("interrupted; finished blocks are kept: run it again to continue.")
         raise typer.Exit(130) from None
     if failures:
         say(f"{len(missing(plan))} of {total} blocks are not done:")
         for failure in failures:
-            say(f"{failure.unit}: {failure.reason}")
+            say(f"{failure.block}: {failure.reason}")
         raise typer.Exit(StudyError.exit_code)
 
 

@@ -32,14 +32,14 @@ def join(sweep: Sweep, into: Path) -> tuple[list[Path], list[str]]:
     records, lacking = [], []
     for cell in sweep.cells:
         for host in sweep.hosts:
-            units = [SweepBlock(cell.study, cell.id, host, n + 1) for n in range(cell.blocks)]
-            count = sum(unit in done for unit in units)
+            blocks = [SweepBlock(cell.study, cell.id, host, n + 1) for n in range(cell.blocks)]
+            count = sum(block in done for block in blocks)
             if count < cell.blocks:
                 lacking.append(f"{cell.study} on {host}: {count} of {cell.blocks} blocks.")
                 continue
-            target = into / cell.study / _name(cell, host, ledger.read(units[0])[0])
+            target = into / cell.study / _name(cell, host, ledger.read(blocks[0])[0])
             if not (target / "record.json").exists():
-                info, samples = _joined(cell, host, [ledger.read(unit) for unit in units])
+                info, samples = _joined(cell, host, [ledger.read(block) for block in blocks])
                 write_whole(target, info, samples)
             records.append(target)
     return records, lacking

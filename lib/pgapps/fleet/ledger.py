@@ -43,15 +43,15 @@ class SweepBlock:
     study: str
     cell: str
     host: str
-    block: int
+    number: int
 
     @property
     def path(self) -> str:
         """Its file, relative to the ledger."""
-        return f"{self.study}/{self.cell}/{self.host}/{self.block:04d}.zip"
+        return f"{self.study}/{self.cell}/{self.host}/{self.number:04d}.zip"
 
     def __str__(self) -> str:
-        return f"block {self.block} of {self.study} on {self.host}"
+        return f"block {self.number} of {self.study} on {self.host}"
 
 
 class Ledger:
@@ -78,17 +78,17 @@ class Ledger:
             raise self._unreadable(error) from error
         return {SweepBlock(m[1], m[2], m[3], int(m[4])) for m in found if m is not None}
 
-    def __contains__(self, unit: SweepBlock) -> bool:
+    def __contains__(self, block: SweepBlock) -> bool:
         self._files.invalidate_cache()
-        return bool(self._files.exists(f"{self._root}/{unit.path}"))
+        return bool(self._files.exists(f"{self._root}/{block.path}"))
 
-    def put(self, unit: SweepBlock, content: bytes) -> bool:
+    def put(self, block: SweepBlock, content: bytes) -> bool:
         """Write a block whole, unless it is there; returns whether it was written.
 
         Two that measured the same block, because one was thought dead, leave one file: the first.
         Raises SpaceError for a full or forbidden directory, OSError when a store does not answer.
         """
-        target = f"{self._root}/{unit.path}"
+        target = f"{self._root}/{block.path}"
         if self._is_local:
             return write_new_file(Path(target), content)
         try:
@@ -97,13 +97,13 @@ class Ledger:
             return False
         return True
 
-    def read(self, unit: SweepBlock) -> tuple[Info, pl.DataFrame]:
+    def read(self, block: SweepBlock) -> tuple[Info, pl.DataFrame]:
         """Record.json and the samples of a block; raises StudyError for one that is damaged."""
-        place = f"{self._root}/{unit.path}"
+        place = f"{self._root}/{block.path}"
         try:
             content = self._files.cat_file(place)
         except Exception as error:  # whatever the client of a store raises
-            raise self._unreadable(error, f", {unit.path}") from error
+            raise self._unreadable(error, f", {block.path}") from error
         try:
             with zipfile.ZipFile(io.BytesIO(content)) as files:
                 texts = {name: files.read(name) for name in (INFO, SAMPLES)}

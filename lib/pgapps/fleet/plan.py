@@ -92,8 +92,8 @@ class Sweep:
     hosts: list[str]
     cells: list[Cell] = field(default_factory=list)
 
-    def units(self) -> Iterator[SweepBlock]:
-        """All units, first blocks first: a sweep that is cut short has a little of everything."""
+    def blocks(self) -> Iterator[SweepBlock]:
+        """All blocks, first blocks first: a sweep that is cut short has a little of everything."""
         most = max((cell.blocks for cell in self.cells), default=0)
         for block in range(1, most + 1):
             for cell, host in itertools.product(self.cells, self.hosts):
@@ -152,7 +152,7 @@ def overview(sweep: Sweep, done: set[SweepBlock]) -> pl.DataFrame:
     """
     took = {(c.study, c.profile): block_seconds(c.study, c.profile) for c in sweep.cells}
     differs = _differs(sweep.cells)
-    counts = Counter((u.cell, u.host) for u in set(sweep.units()) & done)
+    counts = Counter((u.cell, u.host) for u in set(sweep.blocks()) & done)
     rows = [
         {
             "study": cell.study,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pgservers.errors import ServerError, SpaceError, StudyError
 
 from .ledger import Ledger, SweepBlock
-from .workers import SLOT, TOPIC, abort_running, forget_states, measure_unit, versions_here
+from .workers import SLOT, TOPIC, abort_running, forget_states, measure_block, versions_here
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,9 +48,9 @@ _GONE = (
 
 @dataclass(frozen=True)
 class Failure:
-    """A unit that is not done, and why."""
+    """A block that is not done, and why."""
 
-    unit: SweepBlock
+    block: SweepBlock
     reason: str
 
 
@@ -59,26 +59,26 @@ def measure_missing(
     client: Client,
     progress: Progress,
     *,
-    units: list[SweepBlock] | None = None,
+    blocks: list[SweepBlock] | None = None,
     lost_s: float = LOST_S,
 ) -> list[Failure]:
     """Measure what the ledger has not yet; returns what failed, one entry per reason.
 
-    ``units`` are these, where the caller has listed the ledger already.
+    ``blocks`` are these, where the caller has listed the ledger already.
 
     A study's own error ends its cell on that host; a full disk ends the host; only what is lost is
     tried again.  Ctrl-C hands nothing out any more and lets running blocks finish; a second one
     aborts them; either ends in KeyboardInterrupt.  Raises StudyError when a worker has other
     versions of the libraries, ServerError when the scheduler is gone.
     """
-    lacking = missing(sweep) if units is None else units
+    lacking = missing(sweep) if blocks is None else blocks
     return _HandingOut(sweep, lacking, client, progress, lost_s).until_done()
 
 
 def missing(sweep: Sweep) -> list[SweepBlock]:
-    """The units that the ledger has not, in the order in which they are handed out."""
+    """The blocks that the ledger lacks, in the order in which they are handed out."""
     done = Ledger(sweep.ledger).done()
-    return [unit for unit in sweep.units() if unit not in done]
+    return [block for block in sweep.blocks() if block not in done]
 
 
 class _HandingOut:
@@ -139,9 +139,9 @@ class _HandingOut:
         if self.signals or not any(self.waiting.values()):
             return False
         now = time.monotonic()
-        for host, units in self.waiting.items():
-            if units and now - self.seen[host] > self.lost_s:
-                self._stop(host, units[0], f"no worker has its name for {self.lost_s:.0f} s")
+        for host, blocks in self.waiting.items():
+            if blocks and now - self.seen[host] > self.lost_s:
+                self._stop(host, blocks[0], f"no worker has its name for {self.lost_s:.0f} s")
         return any(self.waiting.values())
 
     def _look_at_workers(self) -> None:
@@ -157,21 +157,21 @@ class _HandingOut:
         for host, address in self.addresses.items():
             self.seen[host] = time.monotonic()
             _refuse_other_versions(host, self.known[address], self.ours)
-        for key, (unit, address, future) in list(self.running.items()):
+        for key, (block, address, future) in list(self.running.items()):
             if address not in workers:
                 del self.running[key]
                 future.cancel()
-                self._lost(unit, "its worker was lost")
+                self._lost(block, "its worker was lost")
 
     def _hand_out(self, host: str) -> None:
-        busy = any(unit.host == host for unit, _, _ in self.running.values())
+        busy = any(block.host == host for block, _, _ in self.running.values())
         if self.signals or busy or not self.waiting[host] or host not in self.addresses:
             return
-        unit = self.waiting[host].popleft()
-        cell = self.cells[unit.cell]
-        self.tries[unit] += 1
+        block = self.waiting[host].popleft()
+        cell = self.cells[block.cell]
+        self.tries[block] += 1
         request = {
-            "unit": asdict(unit),
+            "block": asdict(block),
             "profile": cell.profile,
             "server": cell.server,
             "parameters": cell.parameters,
@@ -179,59 +179,59 @@ class _HandingOut:
         }
         address = self.addresses[host]
         future = self.client.submit(
-            measure_unit,
+            measure_block,
             request,
-            key=f"{unit.path}-{time.monotonic_ns()}",
+            key=f"{block.path}-{time.monotonic_ns()}",
             workers=[address],
             resources=SLOT,
             pure=False,
         )
-        self.running[future.key] = (unit, address, future)
+        self.running[future.key] = (block, address, future)
         future.add_done_callback(self.ended.put)
 
     def _end(self, future: Future[Any]) -> None:
-        """Take note of a unit that ended, however it did."""
+        """Take note of a block that ended, however it did."""
         if future.key not in self.running:
             return  # lost, and handed out again
-        unit, _, _ = self.running.pop(future.key)
+        block, _, _ = self.running.pop(future.key)
         try:
             code, said = future.result(timeout=10)
         except Exception as error:  # whatever Dask raises for a task that it lost
-            self._lost(unit, f"{type(error).__name__}: {error}".splitlines()[0])
+            self._lost(block, f"{type(error).__name__}: {error}".splitlines()[0])
             return
         if code == 0:
             self.progress.advance()
         elif code == _INTERRUPTED and self.signals:
-            self.waiting[unit.host].appendleft(unit)
+            self.waiting[block.host].appendleft(block)
         elif code == SpaceError.exit_code:
-            self._stop(unit.host, unit, said)
+            self._stop(block.host, block, said)
         elif code < 0 or code in {ServerError.exit_code, _INTERRUPTED}:
-            self._lost(unit, said or f"it was ended by signal {-code}")
+            self._lost(block, said or f"it was ended by signal {-code}")
         else:
-            self._fail(unit, said)
-            rest = (u for u in self.waiting[unit.host] if u.cell != unit.cell)
-            self.waiting[unit.host] = deque(rest)
+            self._fail(block, said)
+            rest = (u for u in self.waiting[block.host] if u.cell != block.cell)
+            self.waiting[block.host] = deque(rest)
 
-    def _lost(self, unit: SweepBlock, reason: str) -> None:
-        if self.tries[unit] < TRIES:
-            self.progress.note(f"{unit}: {reason}; it will be measured again.")
-            self.waiting[unit.host].appendleft(unit)
+    def _lost(self, block: SweepBlock, reason: str) -> None:
+        if self.tries[block] < TRIES:
+            self.progress.note(f"{block}: {reason}; it will be measured again.")
+            self.waiting[block.host].appendleft(block)
         else:
-            self._fail(unit, f"{reason}, {TRIES} times")
+            self._fail(block, f"{reason}, {TRIES} times")
 
-    def _stop(self, host: str, unit: SweepBlock, reason: str) -> None:
+    def _stop(self, host: str, block: SweepBlock, reason: str) -> None:
         """Hand out nothing more to a host."""
-        self._fail(unit, reason)
+        self._fail(block, reason)
         self.waiting[host].clear()
 
-    def _fail(self, unit: SweepBlock, reason: str) -> None:
-        self.failures.append(Failure(unit, reason))
-        self.progress.note(f"{unit}: not done: {reason}")
+    def _fail(self, block: SweepBlock, reason: str) -> None:
+        self.failures.append(Failure(block, reason))
+        self.progress.note(f"{block}: not done: {reason}")
 
     def _what_runs(self) -> str:
-        units = [unit for unit, _, _ in self.running.values()]
+        blocks = [block for block, _, _ in self.running.values()]
         missing = [host for host in self.sweep.hosts if host not in self.addresses]
-        words = [f"{unit.host}: {unit.study} {unit.block}" for unit in units]
+        words = [f"{block.host}: {block.study} {block.number}" for block in blocks]
         return ", ".join(words + [f"{host}: no worker" for host in missing if self.waiting[host]])
 
     def _hear(self, event: tuple[float, Any]) -> None:

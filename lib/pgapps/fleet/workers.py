@@ -33,12 +33,12 @@ STATES_S = 1800.0
 _running: set[subprocess.Popen[str]] = set()
 
 
-def measure_unit(request: dict[str, Any]) -> tuple[int, str]:
-    """Have a unit measured by a process of its own: its exit code, and what it said of an error.
+def measure_block(request: dict[str, Any]) -> tuple[int, str]:
+    """Have a block measured by a process of its own: its exit code, and what it said of an error.
 
     ``request`` is that of ``block.carry_out``.  A negative code is the signal that ended it.
     """
-    host = request["unit"]["host"]
+    host = request["block"]["host"]
     request = request | {"states": _states.directory()}
     process = subprocess.Popen(
         [sys.executable, "-m", "pgapps.fleet.block"],
