@@ -10,10 +10,10 @@ from IPython.display import HTML
 
 from pgapps.scorecard.table import (
     came_to,
+    for_template,
     in_text,
     judged_where,
     now_and_here,
-    shown,
     side_by_side,
 )
 from pgstudies.analysis.claims import origins
@@ -104,7 +104,8 @@ def _side_by_side(
     claim: pl.DataFrame, records: list[str]
 ) -> dict[str, Any]:
     by_record = {
-        row["record"]: shown(row) for row in claim.iter_rows(named=True)
+        row["record"]: for_template(row)
+        for row in claim.iter_rows(named=True)
     }
     first = claim.row(0, named=True)
     cells = [by_record.get(record) for record in records]

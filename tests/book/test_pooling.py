@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgapps.scorecard.pooling import Runs, as_said, luck
+from pgapps.scorecard.pooling import Runs, has_planned_blocks, luck
 from pgservers import paths
 from pgstudies.records.reading import alike_before
 from tests.bench.runs import missed
@@ -109,7 +109,7 @@ def test_blocks_are_added_as_said_or_do_not_judge(
     needs = pl.DataFrame({"blocks": [12, 6], "blocks_needed": [17, None]})
     later: Any = {"blocks": blocks, "started_at": "2026-01-03"}
     later |= {} if seen is None else {"seen": seen}
-    assert as_said(later, {"a": (first, needs)}) is judges
+    assert has_planned_blocks(later, {"a": (first, needs)}) is judges
 
 
 def test_a_run_knows_which_complete_runs_alike_there_were(

@@ -18,7 +18,7 @@ from pgapps.commits.history import (
     release_histories,
     steps_in_words,
     steps_of,
-    steps_shown,
+    steps_table,
 )
 from pgapps.commits.history_command import history as command
 from pgapps.commits.record import CommitRecord
@@ -85,7 +85,7 @@ def test_a_line_is_broken_where_the_build_changes_and_that_is_told() -> None:
 
 
 def test_steps_are_shown_with_a_link_to_what_lies_between() -> None:
-    shown = table_html(steps_shown(steps_of(counted(("17", "gcc", 10), ("18", "gcc", 12)))))
+    shown = table_html(steps_table(steps_of(counted(("17", "gcc", 10), ("18", "gcc", 12)))))
     assert '/compare/REL_17_1...REL_18_1">17.1 to 18.1</a>' in shown
     told = steps_in_words(steps_of(counted(("17", "gcc", 10), ("18", "gcc", 12)))).data
     assert told.splitlines() == [

@@ -61,12 +61,12 @@ def build(html: Path = HTML) -> Path:
     # The summaries anew each time: they rest on what was run last, and on the verdicts above.
     summaries = dict.fromkeys(rooms("summary"))
     read_studies(dict.fromkeys(counts, paths.REFERENCE_RECORDS) | summaries)
-    shown = [name for name in measured if name not in lacking or name in replayed]
-    shown += [name for name in rooms("workload") if _page_of(name).exists()]
-    shown += summaries
+    present = [name for name in measured if name not in lacking or name in replayed]
+    present += [name for name in rooms("workload") if _page_of(name).exists()]
+    present += summaries
     toc = html.parent / "_toc.yml"
     toc.parent.mkdir(parents=True, exist_ok=True)
-    toc.write_text(yaml.safe_dump(_toc_of(shown), sort_keys=False), encoding="utf-8")
+    toc.write_text(yaml.safe_dump(_toc_of(present), sort_keys=False), encoding="utf-8")
     arguments = ["build", SITE, "--path-output", html.parents[1], "--toc", toc]
     done = subprocess.run(
         [sys.executable, "-c", COMMAND, *map(str, arguments), "-W", "-n", "--keep-going", "-q"],
@@ -107,14 +107,14 @@ def _page_of(study: str) -> Path:
     return paths.STUDIES / f"{study}.ipynb"
 
 
-def _toc_of(shown: Sequence[str]) -> dict[str, Any]:
+def _toc_of(present: Sequence[str]) -> dict[str, Any]:
     """The table of contents with exactly these studies."""
     toc = contents()
     named = in_contents(toc)
-    missing = {f"{_PREFIX}{study}" for study in named if study not in shown}
+    missing = {f"{_PREFIX}{study}" for study in named if study not in present}
     for part in toc["parts"]:
         part["chapters"] = [c for c in part["chapters"] if c.get("file") not in missing]
-    more = [{"file": f"{_PREFIX}{study}"} for study in shown if study not in named]
+    more = [{"file": f"{_PREFIX}{study}"} for study in present if study not in named]
     toc["parts"][0]["chapters"] += more
     return toc
 

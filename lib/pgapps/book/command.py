@@ -139,8 +139,8 @@ def _foretell(planned: PlannedRun) -> None:
     blocks, each_s = planned.parameters.get("blocks"), block_seconds(planned.study, planned.profile)
     if each_s and isinstance(blocks, int):
         took = rough_duration(blocks * each_s)
-        told = f"{blocks} blocks: {took} where the newest record of this size was made"
-        typer.echo(f"{planned.study}, {planned.profile}: {told}", err=True)
+        estimate = f"{blocks} blocks: {took} where the newest record of this size was made"
+        typer.echo(f"{planned.study}, {planned.profile}: {estimate}", err=True)
 
 
 @commands.command(short_help="Build the report from the executed notebooks.")

@@ -88,8 +88,8 @@ def compared(runs: Sequence[StudyPage], part: str) -> pl.DataFrame:
     facts: dict[str, dict[str, str]] = {}
     for run in runs:
         if run.record:
-            told: Any = run.record.info.get(part)
-            facts[run.study] = _flat(told or {})
+            facts_of_run: Any = run.record.info.get(part)
+            facts[run.study] = _flat(facts_of_run or {})
     names = list(dict.fromkeys(name for column in facts.values() for name in column))
     return pl.DataFrame(
         {"": names}

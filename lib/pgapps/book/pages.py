@@ -123,9 +123,9 @@ def _with_rests_folded(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
         section = [words, *more, *(cell for cell in body if not _is_top(cell))]
         are_alone = bool(more) or any("answer" in _tags(cell) for cell in body)
         open_ = 1
-        while not are_alone and open_ < len(section) and not _shown(section[open_ - 1]):
+        while not are_alone and open_ < len(section) and not _kinds_of_output(section[open_ - 1]):
             following = section[open_]
-            if _begins_part(following) or (_is_code(following) and not _shown(following)):
+            if _begins_part(following) or (_is_code(following) and not _kinds_of_output(following)):
                 break
             open_ += 1
         inside = _named(section[open_:])
@@ -164,28 +164,28 @@ def _is_code(cell: dict[str, Any]) -> bool:
     return cell["cell_type"] == "code" and not {"remove-input", "remove-cell"} & set(_tags(cell))
 
 
-def _shown(cell: dict[str, Any]) -> list[str]:
+def _kinds_of_output(cell: dict[str, Any]) -> list[str]:
     """What a cell shows: "chart" or "table" for each of its outputs that is one."""
     if {"hide-output", "remove-cell"} & set(_tags(cell)):
         return []
     data = [output.get("data", {}) for output in cell.get("outputs", [])]
     return [
-        "chart" if MIME in shown else "table"
-        for shown in data
-        if MIME in shown or "<table" in "".join(shown.get("text/html", ""))
+        "chart" if MIME in output else "table"
+        for output in data
+        if MIME in output or "<table" in "".join(output.get("text/html", ""))
     ]
 
 
 def _named(cells: list[dict[str, Any]]) -> str:
     """What is in these cells, in words; empty where that is too little to be folded away."""
-    shown = [what for cell in cells for what in _shown(cell)]
+    kinds = [what for cell in cells for what in _kinds_of_output(cell)]
     words = sum(cell["cell_type"] == "markdown" for cell in cells)
     code = sum(map(_is_code, cells))
-    if not shown and words + code < 2:
+    if not kinds and words + code < 2:
         return ""
     counts = [
-        (shown.count("chart"), "chart", "charts"),
-        (shown.count("table"), "table", "tables"),
+        (kinds.count("chart"), "chart", "charts"),
+        (kinds.count("table"), "table", "tables"),
         (code, "piece of code", "pieces of code"),
     ]
     named = [f"{count} {one if count == 1 else more}" for count, one, more in counts if count]

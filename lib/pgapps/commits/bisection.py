@@ -68,7 +68,7 @@ def bisect(
     measure: Callable[[str], float],
     *,
     show: Callable[[str, int], object] = lambda _, __: None,
-    told: Callable[[float], str] = "{:,.0f}".format,
+    describe: Callable[[float], str] = "{:,.0f}".format,
     worth: float = WORTH,
 ) -> Found:
     """Find the commits between ``good`` and ``bad`` at which a number changes.
@@ -81,8 +81,8 @@ def bisect(
     where git cannot go from one to the other.
 
     Where ``good`` is on a branch of its own, such as a release's, both ends are compared with the
-    commit where it branched off.  ``show`` is told what is next, and how many commits are left to
-    measure; ``told`` is a number in words.
+    commit where it branched off.  ``show`` gets what is measured next, and how many commits are
+    left to measure; ``describe`` puts a number into words.
     """
     found = Found()
     search = _Search(repository, measure, show, found)
@@ -100,8 +100,8 @@ def bisect(
         if whole <= ALIKE:
             first, last = (found.levels[sha] for sha in ends)
             raise StudyError(
-                f"{good} and {bad} do not differ: {told(first)} and {told(last)}.  Steps between "
-                f"them may cancel out: try other ends."
+                f"{good} and {bad} do not differ: {describe(first)} and {describe(last)}.  Steps "
+                f"between them may cancel out: try other ends."
             )
         search.worth = max(ALIKE, worth * whole)
         for end in dict.fromkeys(ends):
@@ -167,18 +167,18 @@ class _Search:
     def _first_bad(self, good: str, bad: str) -> list[str]:
         """The first commit nearer to the bad end, by git's own bisection; or all it may be."""
         git = self.repository.git
-        said = git("bisect", "start", "--no-checkout", bad, good)
+        output = git("bisect", "start", "--no-checkout", bad, good)
         try:
-            while "is the first bad commit" not in said:
+            while "is the first bad commit" not in output:
                 sha = git("rev-parse", "--verify", "BISECT_HEAD").strip()
-                self.show(f"{_remaining(said)}, now {sha[:10]}", _steps(said))
+                self.show(f"{_remaining(output)}, now {sha[:10]}", _steps(output))
                 # With commits skipped that it may be, git ends with an error.
-                said = git("bisect", self._word(sha, good, bad), sha, check=False)
-                if "'skip'ped commits left" in said:
-                    left = {line.strip() for line in said.splitlines()}
+                output = git("bisect", self._word(sha, good, bad), sha, check=False)
+                if "'skip'ped commits left" in output:
+                    left = {line.strip() for line in output.splitlines()}
                     order = git("rev-list", "--topo-order", "--reverse", f"{good}..{bad}")
                     return [commit for commit in order.split() if commit in left]
-                if not said.strip():
+                if not output.strip():
                     raise StudyError(f"git cannot bisect from {good[:10]} to {bad[:10]}.")
             return [git("rev-parse", "--verify", "refs/bisect/bad").strip()]
         finally:
@@ -192,13 +192,13 @@ class _Search:
         return "good" if self.apart(sha, good) < self.apart(sha, bad) else "bad"
 
 
-def _remaining(said: str) -> str:
+def _remaining(output: str) -> str:
     """Git's words on how much is left."""
-    told = next((line for line in said.splitlines() if line.startswith("Bisecting: ")), "")
-    return told.removeprefix("Bisecting: ") or "the last commits"
+    line = next((line for line in output.splitlines() if line.startswith("Bisecting: ")), "")
+    return line.removeprefix("Bisecting: ") or "the last commits"
 
 
-def _steps(said: str) -> int:
+def _steps(output: str) -> int:
     """How many commits git expects to ask for, this one included."""
-    told = re.search(r"roughly (\d+) step", said)
-    return 1 + int(told[1]) if told else 1
+    estimate = re.search(r"roughly (\d+) step", output)
+    return 1 + int(estimate[1]) if estimate else 1

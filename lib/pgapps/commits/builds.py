@@ -105,8 +105,8 @@ class Builder:
     def _carry_out(self, commands: Sequence[Sequence[str]], work: Path, log: Path) -> None:
         """Run the commands; raises SpaceError, StudyError or CannotRun for the first that fails."""
         for command in commands:
-            with log.open("ab") as told:
-                done = run_with_us(command, cwd=work, environment=build_environment(), log=told)
+            with log.open("ab") as output:
+                done = run_with_us(command, cwd=work, environment=build_environment(), log=output)
             # A test of configure that fails for want of room is none that says no.
             logs = [work / "config.log", work / "meson-logs" / "meson-log.txt"]
             failed = done.returncode != 0
@@ -158,9 +158,15 @@ class Builder:
                 answers,
             ]
         without = [f"--without-{name}" for name in _WITHOUT]
-        told = [f"CC={' '.join(compiler)}", f"CFLAGS={FLAGS}"]
+        given = [f"CC={' '.join(compiler)}", f"CFLAGS={FLAGS}"]
         return [
-            [str(source / "configure"), f"--prefix={target}", *without, *told, *self._configure],
+            [
+                str(source / "configure"),
+                f"--prefix={target}",
+                *without,
+                *given,
+                *self._configure,
+            ],
             ["make", "-s", "-j", jobs],
             ["make", "-s", "-j", jobs, "install"],
             answers,
@@ -190,6 +196,6 @@ def _why(log: Path) -> str:
     """The first line of a log that tells of an error, and where the rest is."""
     lines = _lines(log)
     # Not every line with "error" is one: configure asks for -Werror.
-    told = next((line.strip() for line in lines if _ERROR.search(line)), None)
+    error = next((line.strip() for line in lines if _ERROR.search(line)), None)
     last = lines[-1].strip() if lines else "nothing was said"
-    return f"it does not build: {told or last} (all of it: {log})"
+    return f"it does not build: {error or last} (all of it: {log})"

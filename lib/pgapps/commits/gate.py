@@ -148,9 +148,9 @@ def as_markdown(
     if left:
         lines.append(f"- {left} more units were not asked for (`--most`).")
     if changed:
-        told = [_code(name) for name in sorted(changed)]
-        more = f" and {len(told) - 10} more" if len(told) > 10 else ""
-        lines.append(f"- Functions in the diff: {', '.join(told[:10])}{more}.")
+        code = [_code(name) for name in sorted(changed)]
+        more = f" and {len(code) - 10} more" if len(code) > 10 else ""
+        lines.append(f"- Functions in the diff: {', '.join(code[:10])}{more}.")
     lines += [
         f"- Base is {_code(sides[0])}, head {_code(sides[1])}.",
         "- Counted in one backend alone, under callgrind, once on each side: exact to 0.1 %. "

@@ -137,7 +137,7 @@ def steps_of(lines: pl.DataFrame) -> pl.DataFrame:
     return frame.sort(size, descending=True, maintain_order=True)
 
 
-def steps_shown(steps: pl.DataFrame) -> pl.DataFrame:
+def steps_table(steps: pl.DataFrame) -> pl.DataFrame:
     """The steps for a page: change, between (a link), unit, before, after."""
     names = pl.format("{} to {}", pl.col("from").str.head(10), pl.col("to").str.head(10))
     return steps.select(

@@ -51,8 +51,8 @@ class CommitRecord:
             if info["status"] == "complete" and info.get("fingerprint") == mark:
                 self.path = path
                 self._read()
-                told = {arm["name"]: arm["not_run"] for arm in info["arms"]}
-                self.reasons = {name: reason for name, reason in told.items() if reason}
+                not_run = {arm["name"]: arm["not_run"] for arm in info["arms"]}
+                self.reasons = {name: reason for name, reason in not_run.items() if reason}
                 return
         writer = RecordWriter.resume(what, mark)
         if writer is None:

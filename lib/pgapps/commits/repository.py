@@ -124,8 +124,8 @@ class Repository:
 
     def _path(self, *which: str) -> Path:
         """A path in the repository, by the words of ``git rev-parse``."""
-        told = _git(self.source, "rev-parse", *which, errors="surrogateescape")
-        return self.source / told.removesuffix("\n")
+        output = _git(self.source, "rev-parse", *which, errors="surrogateescape")
+        return self.source / output.removesuffix("\n")
 
     def commit(self, name: str) -> Commit:
         """The commit that a name stands for; raises StudyError where there is none."""
@@ -133,8 +133,8 @@ class Repository:
         sha = _git(self.source, "rev-parse", *which, check=False).strip() if name else ""
         if not re.fullmatch(r"[0-9a-f]{40,64}", sha):  # that of ^v1 has a ^ as well
             raise StudyError(f"{self.source} has no commit {name!r}.")
-        told = _git(self.source, "show", "-s", "--format=%H%x00%as%x00%an%x00%s", sha)
-        return Commit(*told.rstrip("\n").split("\0", 3))
+        output = _git(self.source, "show", "-s", "--format=%H%x00%as%x00%an%x00%s", sha)
+        return Commit(*output.rstrip("\n").split("\0", 3))
 
     def parent(self, sha: str) -> str:
         """The first parent of a commit."""
@@ -214,26 +214,26 @@ def _git(
     command = ["git", *fixed, *arguments]
     done = run_with_us(command, cwd=directory, environment=environment)
     if check and done.returncode != 0:
-        said = (done.stderr or done.stdout).decode(errors="replace")
-        raise _failure(directory, said, ours=home is not None)
+        output = (done.stderr or done.stdout).decode(errors="replace")
+        raise _failure(directory, output, ours=home is not None)
     return done.stdout.decode(errors=errors)
 
 
-def _failure(directory: Path, said: str, *, ours: bool) -> StudyError:
-    lines = [printable(line) for line in said.strip().splitlines()] or ["it failed"]
-    told = next((line for line in lines if line.startswith(("fatal: ", "error: "))), lines[0])
+def _failure(directory: Path, output: str, *, ours: bool) -> StudyError:
+    lines = [printable(line) for line in output.strip().splitlines()] or ["it failed"]
+    message = next((line for line in lines if line.startswith(("fatal: ", "error: "))), lines[0])
     # Of its own configuration it does not say why it cannot be written.
     is_full = ours and shutil.disk_usage(directory).free < ROOM_BYTES
     if is_full or any(map(says_full, lines)):
         return SpaceError(
-            f"No space left while git writes to {directory} ({told}): free some, or set "
+            f"No space left while git writes to {directory} ({message}): free some, or set "
             f"PGSTUDIES_CACHE to a directory on another disk."
         )
     if any(map(says_no_processes, lines)):
         return StudyError(NO_PROCESSES)
-    if "dubious ownership" in told:
+    if "dubious ownership" in message:
         return StudyError(
             f"{directory} belongs to another account: if you trust it, tell git so (git config "
             f"--global --add safe.directory {directory})."
         )
-    return StudyError(f"git in {directory}: {told.rstrip('.')}.")
+    return StudyError(f"git in {directory}: {message.rstrip('.')}.")

@@ -75,7 +75,7 @@ class Look:
         same: What must be alike for a record to be continued.
         measure: Gives a commit its number, in the record; raises CannotRun.
         answer: What was found, as text.
-        told: A number in words.
+        describe: Puts a number into words.
         worth: The part of the whole below which a step is not looked for; None for the usual one.
 
     """
@@ -85,7 +85,7 @@ class Look:
     answer: Callable[[Found, CommitRecord], str]
     about: Mapping[str, str] = field(default_factory=dict)
     same: Sequence[Any] = ()
-    told: Callable[[float], str] = "{:,.0f}".format
+    describe: Callable[[float], str] = "{:,.0f}".format
     worth: float | None = None
 
 
@@ -124,7 +124,9 @@ def bisected(bench: Bench, look: Look) -> tuple[str, Path]:
     worth = WORTH if look.worth is None else look.worth
     how = bench.builder.how
     with continued(), CommitRecord("bisect", parameters, built=how, same=look.same) as record:
-        found = search(repository, good, bad, measure, show=show, told=look.told, worth=worth)
+        found = search(
+            repository, good, bad, measure, show=show, describe=look.describe, worth=worth
+        )
         text = look.answer(found, record)
         path = record.finish(steps=[step.as_dict() for step in found.steps], answer=text)
     return text, path
@@ -204,7 +206,9 @@ def by_plan(bench: Bench, unit: Unit) -> Look:
 
     about = {"by": "plan"}
     same = [unit.query, unit.loaded, SAMPLED]
-    return Look(unit.name, measure, answer, about=about, same=same, told=lambda n: f"plan {n:.0f}")
+    return Look(
+        unit.name, measure, answer, about=about, same=same, describe=lambda n: f"plan {n:.0f}"
+    )
 
 
 def _first_after(found: Found, step: Step) -> str:
@@ -245,7 +249,7 @@ def by_time(bench: Bench, directory: str, script: str) -> Look:
         measure,
         answer,
         about={"by": "time", "directory": directory},
-        told="{:.3f} times the time".format,
+        describe="{:.3f} times the time".format,
         worth=0.5,  # what is between two ends that are near may be noise
     )
 
@@ -277,8 +281,8 @@ def _compared(
             raise CannotRun(str(error)) from None
         (row,) = effects.filter(step=script, case="").iter_rows(named=True)
         if row["low"] is not None and not row["low"] <= middle <= row["high"]:
-            told = found.infos[-1]["servers"].get(candidate.server, {})
-            return row["ratio"], str(told.get("version_text", "PostgreSQL"))
+            facts = found.infos[-1]["servers"].get(candidate.server, {})
+            return row["ratio"], str(facts.get("version_text", "PostgreSQL"))
     raise CannotRun(
         f"{LOOKS[-1]} blocks do not tell it from {middle:.3f} times the time of {bench.ends[0]}: "
         f"{row['ratio']:.3f} ({row['low']:.3f} to {row['high']:.3f})"

@@ -299,14 +299,14 @@ def rerun(
 
         from .report import request_in
 
-        told = request_in(report)
-        _require_unset(told.parameters)
-        if set(told.studies) & set(rooms("workload")):
+        reported = request_in(report)
+        _require_unset(reported.parameters)
+        if set(reported.studies) & set(rooms("workload")):
             raise StudyError(
                 "The report is of a workload, and its directory is not in it: measure yours by "
                 "`pgstudies compare --workload DIR`."
             )
-        request = told.with_servers(baseline, candidate)
+        request = reported.with_servers(baseline, candidate)
         for line in _asked(request):
             typer.echo(line)
         if not yes:

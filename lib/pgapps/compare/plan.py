@@ -327,10 +327,10 @@ def fit_lines(found: Fit, plans: Sequence[Forecast], minutes: float) -> Iterator
     yield f"{minutes:g} minutes: {number} of {arms}."
     turns = {s: [f"{n} = {v}" for n, v in p.items()] for s, p in found.parameters.items()}
     if any(turns.values()):
-        told = "; ".join(
+        numbers = "; ".join(
             f"{study} {', '.join(values)}" for study, values in turns.items() if values
         )
-        yield f"Turns in a block, by their cost and variance: {told}."
+        yield f"Turns in a block, by their cost and variance: {numbers}."
     if found.left_out:
         names = "; ".join(f"{study}, {arm} ({s:.3g} s)" for study, arm, s in found.left_out)
         yield (
@@ -391,9 +391,9 @@ def forecast_lines(
 
 def _of_study(plan: Forecast, blocks: int, margin: float) -> Iterator[str]:
     for step, case, sd in plan.noise.head(_MOST_SHOWN).iter_rows():
-        shown = smallest_detectable(sd, blocks)
+        least = smallest_detectable(sd, blocks)
         place = f"{step}, {case}" if case else step
-        so_many = "too few for an interval" if shown is None else f"show {100 * shown:.1f} %"
+        so_many = "too few for an interval" if least is None else f"show {100 * least:.1f} %"
         needed = blocks_to_detect(margin, sd)
         wanted = f"{100 * margin:g} % takes "
         wanted += "more than is reasonable" if needed is None else f"{needed} blocks"

@@ -214,8 +214,8 @@ def _asked(request: Request) -> pl.DataFrame:
 
 
 def _facts(host: dict[str, Any]) -> pl.DataFrame:
-    shown = {k: str(v) for k, v in host.items() if isinstance(v, (str, int, float))}
-    return pl.DataFrame({"": list(shown), "machine": list(shown.values())})
+    facts = {k: str(v) for k, v in host.items() if isinstance(v, (str, int, float))}
+    return pl.DataFrame({"": list(facts), "machine": list(facts.values())})
 
 
 def _download(name: str, content: bytes) -> dict[str, Any]:

@@ -123,15 +123,15 @@ def typed(request: Request) -> Request:
     return replace(request, parameters=parameters)
 
 
-def _chosen(name: str, told: Side, text: str | None) -> Side:
-    may_be_told = told.server == EMBEDDED or is_release(told.server)
+def _chosen(name: str, reported: Side, text: str | None) -> Side:
+    is_allowed = reported.server == EMBEDDED or is_release(reported.server)
     if text:
-        given = side(text, otherwise=told.server if may_be_told else None)
-        return Side(given.server, given.settings or told.settings)
-    if may_be_told:
-        return told
+        given = side(text, otherwise=reported.server if is_allowed else None)
+        return Side(given.server, given.settings or reported.settings)
+    if is_allowed:
+        return reported
     raise StudyError(
-        f"The report's {name} is {told.server!r}, and a report may not choose what is run or "
+        f"The report's {name} is {reported.server!r}, and a report may not choose what is run or "
         f"connected to: name the server yourself, by --{name} SERVER."
     )
 
@@ -207,8 +207,10 @@ def side(
         return _side(text, otherwise, allowed, leave_out)
     except (OSError, RuntimeError, ValueError) as error:  # ~nobody/x, 5,000 characters, a zero byte
         why = error.strerror if isinstance(error, OSError) else error
-        shown = text if len(text) < 60 else f"{text[:60]}..."
-        raise StudyError(f"{shown!r} is neither a server nor a file of settings: {why}.") from None
+        excerpt = text if len(text) < 60 else f"{text[:60]}..."
+        raise StudyError(
+            f"{excerpt!r} is neither a server nor a file of settings: {why}."
+        ) from None
 
 
 def _side(text: str, otherwise: str | None, allowed: Collection[str], leave_out: bool) -> Side:

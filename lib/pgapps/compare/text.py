@@ -61,25 +61,25 @@ def headline(result: Result) -> str:
     slower, faster = (decided.filter(pl.col("verdict") == v).height for v in ("slower", "faster"))
     left = count - decided.height
     steps = f"{count} step{'s' if count != 1 else ''}"
-    said = f"{slower} of {steps} slower, {faster} faster"
+    summary = f"{slower} of {steps} slower, {faster} faster"
     margin = f"{100 * result.margin:g} %"
     code = exit_code(effects, strict=result.strict)
     if code == 0 and not left:
-        return f"No regression: {said}, the others equivalent within {margin}."
+        return f"No regression: {summary}, the others equivalent within {margin}."
     if code == 0:
         alike = decided.height - slower - faster
         hidden = _half_widths(effects.filter(is_hidden()))
         return (
-            f"No regression found: {said}, {alike} equivalent within {margin}; {left} known no "
+            f"No regression found: {summary}, {alike} equivalent within {margin}; {left} known no "
             f"better than within {min(hidden):.1f} to {max(hidden):.1f} %."
         )
     if left:
-        said += f", {left} not decided"
+        summary += f", {left} not decided"
     if code == 1:
-        return f"REGRESSION: {said}."
+        return f"REGRESSION: {summary}."
     failed = decisive_failures(result.guards)["guard"].to_list()
     why = f", because a guard failed ({', '.join(failed)})" if failed else ""
-    return f"Not decided{why}: {said}."
+    return f"Not decided{why}: {summary}."
 
 
 def noise(effects: pl.DataFrame) -> str | None:
@@ -124,38 +124,38 @@ def _side(result: Result, name: str) -> str:
 
 def _times(result: Result, *, full: bool) -> list[str]:
     effects = result.effects
-    is_shown = pl.lit(full) | ~IS_DECIDED | (pl.col("verdict") != "equivalent")
-    shown = effects.filter(is_shown)
+    is_listed = pl.lit(full) | ~IS_DECIDED | (pl.col("verdict") != "equivalent")
+    listed = effects.filter(is_listed)
     if not full:
         # Those that differ before those that are open, and of either the largest first.
         order = [IS_DECIDED.not_(), -pl.col("ratio").log().abs().fill_null(0)]
-        top = shown.sort(order).head(_MOST_STEPS)
-        shown = shown.join(top, on=PLACE, how="semi", maintain_order="left")
-    decided = shown.filter(IS_DECIDED) if not full else shown
+        top = listed.sort(order).head(_MOST_STEPS)
+        listed = listed.join(top, on=PLACE, how="semi", maintain_order="left")
+    decided = listed.filter(IS_DECIDED) if not full else listed
     lines = []
     if decided.height:
         lines = [
             "Time on the candidate, baseline = 1, with its 95 % interval:",
             *_steps(decided, result.measured),
         ]
-    if shown.height > decided.height:
+    if listed.height > decided.height:
         lines += [""] if lines else []
-        lines += ["Not decided:", *_steps(shown.filter(IS_DECIDED.not_()), result.measured)]
-    told = [_others(result), noise(effects)]
+        lines += ["Not decided:", *_steps(listed.filter(IS_DECIDED.not_()), result.measured)]
+    remarks = [_others(result), noise(effects)]
     by_cpu = effects.filter(pl.col("metric") == CPU).height
     if by_cpu:
-        told.append(f"CPU time judges {by_cpu} of {effects.height} steps.")
+        remarks.append(f"CPU time judges {by_cpu} of {effects.height} steps.")
     if result.anytime:
-        told.append("Intervals hold however often the blocks were looked at.")
-    left = effects.filter(is_shown).height - shown.height
+        remarks.append("Intervals hold however often the blocks were looked at.")
+    left = effects.filter(is_listed).height - listed.height
     if left:
-        told.insert(0, f"{left} more are in the report.")
-    return [*lines, *([""] if lines else []), *_wrapped(" ".join(filter(None, told)), 0)]
+        remarks.insert(0, f"{left} more are in the report.")
+    return [*lines, *([""] if lines else []), *_wrapped(" ".join(filter(None, remarks)), 0)]
 
 
 def _left_out(result: Result) -> list[str]:
-    told = not_compared(result.measured)
-    return _wrapped(f"Not compared: {named(told)}.", 0) if told else []
+    missing = not_compared(result.measured)
+    return _wrapped(f"Not compared: {named(missing)}.", 0) if missing else []
 
 
 def _steps(effects: pl.DataFrame, measured: Sequence[Measured]) -> list[str]:
@@ -217,11 +217,11 @@ def _why(result: Result) -> list[str]:
     lines = ["What changed with it, largest change first:"]
     for place, part in result.reasons.group_by(*PLACE, maintain_order=True):
         lines += ["", *_wrapped(", ".join(str(p) for p in place if p), 2)]
-        shown = part.head(_MOST_REASONS)
-        for row in shown.iter_rows(named=True):
+        first = part.head(_MOST_REASONS)
+        for row in first.iter_rows(named=True):
             lines += _wrapped(f"  {reason(row)}", 6)
-        if part.height > shown.height:
-            lines.append(f"  and {part.height - shown.height} more in the report")
+        if part.height > first.height:
+            lines.append(f"  and {part.height - first.height} more in the report")
     if result.plans.height:
         places = result.plans.select("study", "of", "step").iter_rows()
         lines += ["", *_wrapped(f"Plans that differ: {named([*map(', '.join, places)])}.", 2)]
@@ -243,11 +243,11 @@ def reason(row: Mapping[str, Any]) -> str:
         before, after = seconds(row["baseline"], row["candidate"])
         return f"{row['metric']}: {before} -> {after}, {100 * row['share']:.0f} % of the difference"
     before, after = f"{row['baseline']:.4g}", f"{row['candidate']:.4g}"
-    told = f"{row['metric']}: {before} -> {after} {row['unit']}"
+    medians = f"{row['metric']}: {before} -> {after} {row['unit']}"
     if row["low"] is None:
-        return told
+        return medians
     low, high = f"{row['low']:.3g}", f"{row['high']:.3g}"
-    return f"{told}, {low} times" if low == high else f"{told}, {low} to {high} times"
+    return f"{medians}, {low} times" if low == high else f"{medians}, {low} to {high} times"
 
 
 def seconds(before: float, after: float) -> tuple[str, str]:

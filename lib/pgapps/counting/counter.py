@@ -168,8 +168,8 @@ class Counter:
         try:
             server.prepare(_state(unit, settings), build_state, settings)
         except psycopg.Error as error:
-            said = str(error).strip().splitlines()[0]
-            raise CannotRun(f"{unit.name} cannot be prepared: {said}") from error
+            message = str(error).strip().splitlines()[0]
+            raise CannotRun(f"{unit.name} cannot be prepared: {message}") from error
         return server
 
     def _settings(self, unit: Unit) -> dict[str, str]:

@@ -100,12 +100,12 @@ def count(
     setarch = shutil.which("setarch")
     if setarch:  # else addresses, and with them what is aligned how, differ from run to run
         under = [setarch, os.uname().machine, "--addr-no-randomize", *under]
-    status, said = server.run_alone(state, script, settings=settings, under=under)
+    status, output = server.run_alone(state, script, settings=settings, under=under)
     if status:
-        raise CannotRun(_why(server, status, said, version))
+        raise CannotRun(_why(server, status, output, version))
     before_end = found.with_name("counts.1")
     if not before_end.exists():
-        raise CannotRun(f"{version} wrote no counts: {_last(said)}")
+        raise CannotRun(f"{version} wrote no counts: {_last(output)}")
     return _profile(before_end, [*EVENTS] if cache_sim else ["Ir"])
 
 
@@ -160,18 +160,18 @@ def _number(text: str) -> int:
     return 0 if text == "." else int(text.replace(",", ""))
 
 
-def _why(server: ManagedServer, status: int, said: str, version: str) -> str:
+def _why(server: ManagedServer, status: int, output: str, version: str) -> str:
     """One sentence for a backend that did not end as it should."""
     for word in ("ERROR:", "FATAL:", "PANIC:"):
-        line = next((line for line in said.splitlines() if word in line), None)
+        line = next((line for line in output.splitlines() if word in line), None)
         if line:
             return f"a statement fails in a single-user backend: {line.partition(word)[2].strip()}"
     log = server.workplace / "valgrind.log"
-    told = log.read_text(errors="replace") if log.exists() else ""
-    about = re.search(r"valgrind: .*|Process terminating with default action of signal .*", told)
+    logged = log.read_text(errors="replace") if log.exists() else ""
+    about = re.search(r"valgrind: .*|Process terminating with default action of signal .*", logged)
     how = about[0].strip(" .") if about else f"it ended with status {status}"
     return f"{server.version_text} crashed under {version} ({how}): nothing was counted"
 
 
-def _last(said: str) -> str:
-    return (said.strip().splitlines() or ["it said nothing"])[-1].strip()
+def _last(output: str) -> str:
+    return (output.strip().splitlines() or ["it said nothing"])[-1].strip()

@@ -235,13 +235,13 @@ def _claims(server: Server) -> Iterator[Check]:
         found = foreseen(study, server)
         every += found
         able = [claim for claim, reason in found if reason is None]
-        said = f"{len(able)} of {len(found)} claims can be judged on this server"
+        summary = f"{len(able)} of {len(found)} claims can be judged on this server"
         beside = [claim for claim in able if any(map(is_release, claim.requires))]
         if beside:
-            said += f" ({len(beside)} by releases that the run starts itself)"
+            summary += f" ({len(beside)} by releases that the run starts itself)"
         whys = Counter(reason for _, reason in found if reason is not None)
         others = "".join(f"; {count} cannot: {why}" for why, count in whys.items())
-        yield _able(study, not others, said, said + others)
+        yield _able(study, not others, summary, summary + others)
     can = sum(reason is None for _, reason in every)
     yield Check("claims", True, f"a quick run of all studies can judge {can} of {len(every)} here")
 

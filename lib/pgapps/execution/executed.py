@@ -60,8 +60,8 @@ def error_of(
     known = getattr(errors, name, None)
     if isinstance(known, type) and issubclass(known, errors.StudyError):
         return known(sentence)
-    said = f"{name}: {sentence or _failing_line(hide(stopped.traceback))}".rstrip(":. ")
-    return errors.NotebookError(f"{_place(document, stopped.cell_index)}: {said}")
+    message = f"{name}: {sentence or _failing_line(hide(stopped.traceback))}".rstrip(":. ")
+    return errors.NotebookError(f"{_place(document, stopped.cell_index)}: {message}")
 
 
 def _place(document: Document, index: int) -> str:

@@ -249,9 +249,9 @@ def hosts(
       pgstudies hosts records/bench1 records/bench2
       pgstudies hosts records/* --chart hosts.svg
     """  # noqa: D301
-    from .hosts import said_by_hosts
+    from .hosts import host_lines
 
-    for line in said_by_hosts(records, chart=chart):
+    for line in host_lines(records, chart=chart):
         typer.echo(printable(line))
 
 

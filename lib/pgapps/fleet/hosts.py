@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pgstudies.records.reading import Record
 
 
-def said_by_hosts(paths: Sequence[Path], *, chart: Path | None = None) -> Iterator[str]:
+def host_lines(paths: Sequence[Path], *, chart: Path | None = None) -> Iterator[str]:
     """What the records of several hosts say of a study, as lines for a terminal.
 
     ``chart`` is where the forest plot goes.  Raises as ``host_records`` does, and StudyError when

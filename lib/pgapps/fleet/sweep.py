@@ -195,7 +195,7 @@ class _HandingOut:
             return  # lost, and handed out again
         block, _, _ = self.running.pop(future.key)
         try:
-            code, said = future.result(timeout=10)
+            code, message = future.result(timeout=10)
         except Exception as error:  # whatever Dask raises for a task that it lost
             self._lost(block, f"{type(error).__name__}: {error}".splitlines()[0])
             return
@@ -204,11 +204,11 @@ class _HandingOut:
         elif code == _INTERRUPTED and self.signals:
             self.waiting[block.host].appendleft(block)
         elif code == SpaceError.exit_code:
-            self._stop(block.host, block, said)
+            self._stop(block.host, block, message)
         elif code < 0 or code in {ServerError.exit_code, _INTERRUPTED}:
-            self._lost(block, said or f"it was ended by signal {-code}")
+            self._lost(block, message or f"it was ended by signal {-code}")
         else:
-            self._fail(block, said)
+            self._fail(block, message)
             rest = (u for u in self.waiting[block.host] if u.cell != block.cell)
             self.waiting[block.host] = deque(rest)
 

@@ -25,7 +25,7 @@ SLOT = {"bench": 1}
 TOPIC = "pgstudies"
 """Where workers say what a user should hear at once."""
 
-_TOLD = re.compile(r"(Waiting|Removed what)\b.*")
+_NOTICE = re.compile(r"(Waiting|Removed what)\b.*")
 
 STATES_S = 1800.0
 """How long prepared states are kept for a next block; the client may have been killed."""
@@ -59,10 +59,10 @@ def measure_block(request: dict[str, Any]) -> tuple[int, str]:
         process.stdin.flush()
         for line in process.stderr:
             last.append(line.strip())
-            if told := _TOLD.search(line):
-                get_worker().log_event(TOPIC, {"host": host, "says": told[0]})
-        said = process.stdout.read().strip()
-        return process.wait(), said or " ".join(last)
+            if notice := _NOTICE.search(line):
+                get_worker().log_event(TOPIC, {"host": host, "says": notice[0]})
+        message = process.stdout.read().strip()
+        return process.wait(), message or " ".join(last)
     finally:
         _states.keep_for(STATES_S)
         _running.discard(process)

@@ -53,7 +53,7 @@ _MOST_SEGMENTS = 100_000
 _LONGEST_S = 600.0
 """For the dump and for each part of the restore, in which functions of others are computed."""
 
-_SAID_BYTES = 1_000_000
+_OUTPUT_BYTES = 1_000_000
 
 _DUMP = [
     "--format=custom",
@@ -179,9 +179,9 @@ def empty_copy(source: Source, spec: str, show: Callable[[str], None]) -> Iterat
 
 
 def _dump(source: Source, server: ManagedServer, archive: Path) -> None:
-    failed, said = _run(server, "pg_dump", [*_DUMP, "--file", archive], source.environment())
+    failed, output = _run(server, "pg_dump", [*_DUMP, "--file", archive], source.environment())
     if failed:
-        errors = [line for line in said if "error:" in line] or said[-1:] or ["it says nothing"]
+        errors = [line for line in output if "error:" in line] or output[-1:] or ["it says nothing"]
         why = errors[0].partition("error: ")[2].strip() or errors[0].strip()
         if says_full(why):
             raise server.no_space(why)
@@ -205,13 +205,13 @@ def _run(
                 timeout=_LONGEST_S,
             )
             file.seek(0)
-            said = file.read(_SAID_BYTES).decode("utf-8", "replace")
+            output = file.read(_OUTPUT_BYTES).decode("utf-8", "replace")
     except subprocess.TimeoutExpired:
         raise ServerError(
             f"{name} was given up after {_LONGEST_S:.0f} s: the schema is too large, or something "
             f"in it that is computed does not end."
         ) from None
-    return done.returncode != 0, said.splitlines()
+    return done.returncode != 0, output.splitlines()
 
 
 def _program(binaries: Binaries, name: str) -> Path:
@@ -279,10 +279,10 @@ def _make_extension(
 
 def _restore(server: ManagedServer, archive: Path, part: str) -> list[str]:
     options: list[str | Path] = [*_RESTORE, part, "--dbname", _DATABASE, archive]
-    failed, said = _run(server, "pg_restore", options, server.environment())
-    errors = list(dict.fromkeys(x.partition("ERROR:")[2].strip() for x in said if "ERROR:" in x))
+    failed, output = _run(server, "pg_restore", options, server.environment())
+    errors = list(dict.fromkeys(x.partition("ERROR:")[2].strip() for x in output if "ERROR:" in x))
     if failed and not errors:
-        raise ServerError(f"The copy cannot be made: {' '.join(said)[-500:]}")
+        raise ServerError(f"The copy cannot be made: {' '.join(output)[-500:]}")
     if any(map(says_full, errors)):
         raise server.no_space()
     return [f"Not copied: {error}." for error in errors if not _EXPECTED.fullmatch(error)]
@@ -309,8 +309,8 @@ def _lengthen(server: ManagedServer, sizes: Mapping[str, int]) -> list[str]:
         shorter += wanted < size
         left -= _lengthen_file(server.data_directory / path, wanted)
     server.start()
-    said = "The original gives more room to its tables than a server has, or than this copy can"
-    return [f"{said}: {shorter} of them are planned as shorter."] if shorter else []
+    reason = "The original gives more room to its tables than a server has, or than this copy can"
+    return [f"{reason}: {shorter} of them are planned as shorter."] if shorter else []
 
 
 def _lengthen_file(first: Path, size: int) -> int:

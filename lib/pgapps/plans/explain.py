@@ -86,7 +86,7 @@ def explain(connection: psycopg.Connection[TupleRow], query: Query, search_path:
         except psycopg.Error as error:
             if connection.closed:
                 raise
-            return QueryPlan(None, _said(error))
+            return QueryPlan(None, _message(error))
         finally:
             if not connection.closed:
                 connection.execute("ROLLBACK")
@@ -149,13 +149,13 @@ def _is_node(value: object, depth: int = 0) -> bool:
     )
 
 
-def _said(error: psycopg.Error) -> str:
+def _message(error: psycopg.Error) -> str:
     result = error.pgresult
     field = psycopg.pq.DiagnosticField.MESSAGE_PRIMARY
-    said = (result.error_field(field) if result else None) or str(error).encode()
-    if b"multiple commands" in said:
+    message = (result.error_field(field) if result else None) or str(error).encode()
+    if b"multiple commands" in message:
         return "it is several statements: give each a file, or a line -- name: above it"
-    return said.decode("utf-8", "replace")
+    return message.decode("utf-8", "replace")
 
 
 def _has_pruned(node: Node) -> bool:
@@ -192,8 +192,8 @@ def lines_of(node: Node, depth: int = 0) -> Iterator[Line]:
     for name in _CONDITIONS:
         if name in node:
             value = node[name]
-            said = ", ".join(map(str, value)) if isinstance(value, list) else value
-            yield Line(depth + 1, f"{name}: {said}")
+            text = ", ".join(map(str, value)) if isinstance(value, list) else value
+            yield Line(depth + 1, f"{name}: {text}")
     for child in node.get("Plans", ()):
         yield from lines_of(child, depth + 1)
 

@@ -98,13 +98,13 @@ def foresee(
         _judged(query, *plans)
         for query, *plans in zip(queries, own, controls, before, after, strict=True)
     ]
-    said = ", ".join(f"{name} = {value}" for name, value in settings.items())
+    listed = ", ".join(f"{name} = {value}" for name, value in settings.items())
     return Foresight(
         queries=found,
         before=f"{version}, as it is"
         if settings
         else f"{source.name} ({_release(source.version)})",
-        after=f"{version}, {said}" if settings else version,
+        after=f"{version}, {listed}" if settings else version,
         control=has_control,
         notes=notes,
     )
@@ -125,11 +125,11 @@ def _judged(
     if control.root is None:
         return Foreseen(query, "not judged", own.root, reason=f"the control says: {control.reason}")
     if not is_same(own.root, control.root):
-        said = "a copy of the server's own release plans it otherwise than the server"
-        return Foreseen(query, "not judged", own.root, control.root, said)
+        reason = "a copy of the server's own release plans it otherwise than the server"
+        return Foreseen(query, "not judged", own.root, control.root, reason)
     if before.root is None or after.root is None:
-        said = f"the copy says: {before.reason or after.reason}"
-        return Foreseen(query, "not judged", own.root, reason=said)
+        reason = f"the copy says: {before.reason or after.reason}"
+        return Foreseen(query, "not judged", own.root, reason=reason)
     same = is_same(before.root, after.root)
     return Foreseen(query, "same" if same else "another plan", before.root, after.root)
 

@@ -181,10 +181,10 @@ def opened(dsn: str) -> Iterator[Source]:
     except UnicodeError as error:
         raise ServerError(f"{name} cannot be read: it sends what is not UTF-8.") from error
     except psycopg.Error as error:
-        said = error.diag.message_primary
-        if said is None:  # of the client's side
+        message = error.diag.message_primary
+        if message is None:  # of the client's side
             raise explain(error, name) from error
-        raise ServerError(f"{name} cannot be read: {said}.") from error
+        raise ServerError(f"{name} cannot be read: {message}.") from error
 
 
 def _search_path(address: Address, like: psycopg.Connection[TupleRow]) -> str:

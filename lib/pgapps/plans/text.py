@@ -21,9 +21,9 @@ def headline(found: Foresight) -> str:
     changed, unjudged = of["another plan"], of["not judged"]
     judged = len(found.queries) - unjudged
     get = "gets" if changed == 1 else "get"
-    said = f"{changed} of {judged} queries {get} another plan"
-    said = said if judged else "No query could be judged"
-    return f"{said}; {unjudged} not judged." if unjudged and judged else f"{said}."
+    summary = f"{changed} of {judged} queries {get} another plan"
+    summary = summary if judged else "No query could be judged"
+    return f"{summary}; {unjudged} not judged." if unjudged and judged else f"{summary}."
 
 
 def control(found: Foresight) -> str:

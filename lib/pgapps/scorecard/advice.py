@@ -234,12 +234,12 @@ def _timed(record: Record, arms: list[str], run: str) -> pl.DataFrame:
     (own,) = (arm for arm in arms if _release(arm) == run)
     by = ["step", "case", "metric"]
     effects = paired_effects(round_values(samples, by=by), baseline=own, by=by)
-    shown = effects.select(
+    ratios = effects.select(
         pl.format("{} ({})", "step", "case").alias("work"),
         release=pl.col("candidate").str.split(",").list.first(),
         ratio=with_interval(),
     )
-    return shown.pivot("release", index="work", values="ratio", maintain_order=True)
+    return ratios.pivot("release", index="work", values="ratio", maintain_order=True)
 
 
 def _counted_releases(*wanted: str) -> tuple[Record, list[str]]:
@@ -292,7 +292,7 @@ def _lines(before: str | None, after: str | None) -> Iterator[str]:
         for sentence in counted_in_words(units):
             yield from wrapped(sentence, _INDENT)
         yield ""
-        yield from _told(crossed(cards, before, after))
+        yield from _claim_lines(crossed(cards, before, after))
         yield from _counted(units, before, after)
         yield from wrapped(counted_builds(before, after))
         yield ""
@@ -303,7 +303,7 @@ def _lines(before: str | None, after: str | None) -> Iterator[str]:
         yield ""
     yield "Settings and habits"
     yield "=" * WIDTH
-    yield from _told(cards.filter(pl.col("before").is_null()))
+    yield from _claim_lines(cards.filter(pl.col("before").is_null()))
     yield "Measure one of them on your server:"
     yield "  pgstudies run STUDY --server postgresql://me@host/database"
 
@@ -319,15 +319,15 @@ def newest_first(cards: pl.DataFrame) -> pl.DataFrame:
     return cards.sort("after", "before", descending=True, maintain_order=True)
 
 
-def _told(cards: pl.DataFrame) -> Iterator[str]:
+def _claim_lines(cards: pl.DataFrame) -> Iterator[str]:
     if cards.is_empty():
         yield "No claim of these studies is about that."
     for (about,), part in cards.group_by("about", maintain_order=True):
         yield f"{about}"
         for row in part.iter_rows(named=True):
             yield from wrapped(row["sentence"], _INDENT)
-            told = f"{row['study']}: {then_and_now(row)}, {row['verdict']}; {row['where']}"
-            yield from wrapped(f"[{told}]", _INDENT)
+            details = f"{row['study']}: {then_and_now(row)}, {row['verdict']}; {row['where']}"
+            yield from wrapped(f"[{details}]", _INDENT)
         yield ""
 
 

@@ -40,20 +40,20 @@ class ShownChecks:
     def _repr_mimebundle_(self, **_: object) -> tuple[dict[str, str], dict[str, Any]]:
         words = pl.col("passed").replace_strict(_WORDS, default="not judged")
         table = self.checks.select("check", "sentence", result=words)
-        shown = {
+        bundle = {
             "text/html": checks_markup(self.checks)
             + table_html(table.select("check", "result", "sentence"), whole=True),
             "text/plain": "\n".join(check_lines(self.checks)),
         }
-        return shown, {KEY: self.checks.to_dicts()}
+        return bundle, {KEY: self.checks.to_dicts()}
 
 
 def display_checks(checks: pl.DataFrame, record: Record) -> ShownChecks:
     """Show the checks that rest on ``record``, so that the front page can read them."""
     host, date = record.info["host"].get("hostname"), record.info["started_at"][:10]
-    told = {"host": host, "date": date, "machine": machine_of(record.info["host"])}
-    shown = checks.with_columns(pl.lit(v, pl.String()).alias(name) for name, v in told.items())
-    return ShownChecks(shown)
+    origin = {"host": host, "date": date, "machine": machine_of(record.info["host"])}
+    located = checks.with_columns(pl.lit(v, pl.String()).alias(name) for name, v in origin.items())
+    return ShownChecks(located)
 
 
 def read_checks(*notebooks: Path) -> pl.DataFrame:

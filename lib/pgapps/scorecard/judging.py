@@ -145,8 +145,8 @@ def digest_of(study: str, record: Path) -> str:
     """
     room = find_room(study)
     files = [*room.directory.glob("*.csv"), record / INFO, *record.rglob("*.parquet")]
-    told = json.dumps([RULES_VERSION, room.code, rules(study)], sort_keys=True)
-    digest = hashlib.sha256(told.encode())
+    rules_text = json.dumps([RULES_VERSION, room.code, rules(study)], sort_keys=True)
+    digest = hashlib.sha256(rules_text.encode())
     for file in sorted(files, key=lambda f: (f.parent.name, f.name)):
         digest.update(hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()[:16]

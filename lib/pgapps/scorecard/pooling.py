@@ -75,7 +75,7 @@ def of_all_runs(study: str, record: Path, judged: pl.DataFrame) -> pl.DataFrame:
     Whoever looks at a run and then adds a few blocks at a time until a verdict appears finds
     differences that are not there.  So a record that was begun when others alike were complete,
     with fewer blocks than any of them, judges with them only if it has as many as one of their
-    claims was said to need: see ``as_said``.
+    claims was said to need: see ``has_planned_blocks``.
 
     A claim is *not replicated* where another record of its size says the opposite: it holds by one
     and is gone or reversed by the other, or gone by one and reversed by the other.  Where the
@@ -101,17 +101,17 @@ def of_all_runs(study: str, record: Path, judged: pl.DataFrame) -> pl.DataFrame:
     kept = [
         table
         for name, (info, table) in alike.items()
-        if as_said(info, {other: runs[other] for other in runs if other != name})
+        if has_planned_blocks(info, {other: runs[other] for other in runs if other != name})
     ]
     together = _together(study, [judged, *kept])
-    told: dict[str, list[tuple[str, str, dict[str, Any], list[str]]]] = {}
+    elsewhere: dict[str, list[tuple[str, str, dict[str, Any], list[str]]]] = {}
     for info, table, name in others:
         if cores_of(info) != cores_of(own):
             continue
         for claim, verdict in table.select("claim", "verdict").iter_rows():
-            told.setdefault(claim, []).append((name, verdict, *_otherwise(own, info)))
+            elsewhere.setdefault(claim, []).append((name, verdict, *_otherwise(own, info)))
     verdicts = [
-        _beside(verdict, told.get(claim, ())) or by_all
+        _beside(verdict, elsewhere.get(claim, ())) or by_all
         for (claim, verdict), by_all in zip(
             judged.select("claim", "verdict").iter_rows(), together["verdict"], strict=True
         )
@@ -139,7 +139,7 @@ def _otherwise(own: Setup, other: Setup) -> tuple[dict[str, Any], list[str]]:
     return differ, [k for k in ours if k not in theirs]
 
 
-def as_said(info: Info, others: Mapping[str, tuple[Info, pl.DataFrame]]) -> bool:
+def has_planned_blocks(info: Info, others: Mapping[str, tuple[Info, pl.DataFrame]]) -> bool:
     """Whether a record's number of blocks was not chosen to get a verdict.
 
     ``others`` are the records alike, by name, each with its verdicts.  Those that the record says
@@ -266,7 +266,7 @@ def _beside(
 ) -> str | None:
     """What else is to be said where another record says the opposite; of its own size first."""
     own = side(verdict)
-    for name, other, differ, lacks in sorted(others, key=lambda told: bool(told[2])):
+    for name, other, differ, lacks in sorted(others, key=lambda other: bool(other[2])):
         if own and side(other) not in {own, None}:
             word = DEPENDS_ON_SIZE if differ else NOT_REPLICATED
             where = f"{name[:4]}-{name[4:6]}-{name[6:8]}"

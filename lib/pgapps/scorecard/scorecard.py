@@ -111,12 +111,12 @@ def scorecard(
         ]
         for claim in claims.filter(pl.col("study") == name).iter_rows(named=True):
             link = {"link": f"{name}.html#{known[name].anchor}"}
-            told = [card[claim["claim"]] for card in cards if claim["claim"] in card]
-            told = told or [{"verdict": _NOT_ON_THE_PAGE if cards else _NO_RECORD}]
+            judged = [card[claim["claim"]] for card in cards if claim["claim"] in card]
+            judged = judged or [{"verdict": _NOT_ON_THE_PAGE if cards else _NO_RECORD}]
             rows += [
                 _with_rule(claim | link | {k: v for k, v in card.items() if v is not None})
                 | {"current": not n, "reference": card.get("reference", False)}
-                for n, card in enumerate(told)
+                for n, card in enumerate(judged)
             ]
     return pl.DataFrame(
         [{column: row.get(column) for column in SCHEMA} for row in rows], schema=SCHEMA

@@ -41,17 +41,17 @@ def score_front(cards: pl.DataFrame) -> HTML:
     doubtful = doubtful_machines(read_checks())
     studies = []
     for (study,), part in cards.group_by("study", maintain_order=True):
-        told, own = now_and_here(part)
+        now, own = now_and_here(part)
         origin = origins()[str(study)]
         studies.append(
             {
                 "study": study,
                 "title": origin.title,
                 "post": origin.post,
-                "answer": answer(str(study), told),
-                "is_doubtful": bool(doubtful & set(told["machine"])),
-                "sum": in_sum(told),
-                "about": judged_where(told.row(0, named=True)),
+                "answer": answer(str(study), now),
+                "is_doubtful": bool(doubtful & set(now["machine"])),
+                "sum": in_sum(now),
+                "about": judged_where(now.row(0, named=True)),
                 "own": judged_where(own.row(0, named=True)) if own.height else "",
                 "own_is_doubtful": bool(doubtful & set(own["machine"])),
                 "own_sum": in_sum(own) if own.height else "",
@@ -65,15 +65,15 @@ def came_to(cards: pl.DataFrame) -> list[dict[str, Any]]:
     """How many claims of a ``scorecard`` came to what, the outcomes of none left out, best first.
 
     Each is a dict of outcome, words (how a sentence goes on after the number), now and here (how
-    many, here None where nothing was run), and claims: those of now, as ``shown``, with the key
-    title, the study's in words.
+    many, here None where nothing was run), and claims: those of now, as ``for_template``, with the
+    key title, the study's in words.
     """
     parts = [now_and_here(part) for part in cards.partition_by("study", maintain_order=True)]
-    told = [shown(row) for part, _ in parts for row in part.iter_rows(named=True)]
+    claims = [for_template(row) for part, _ in parts for row in part.iter_rows(named=True)]
     own = [outcome_of(verdict) for _, part in parts for verdict in part["verdict"]]
     found = []
     for outcome in OUTCOMES.values():
-        now = [row for row in told if row["outcome"] == outcome]
+        now = [row for row in claims if row["outcome"] == outcome]
         if now or outcome in own:
             found.append(
                 {
@@ -95,24 +95,24 @@ def now_and_here(part: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """
     if not part["reference"].any():
         return part.filter("current"), part.clear()
-    told = part.filter("reference").unique("claim", keep="first", maintain_order=True)
+    newest = part.filter("reference").unique("claim", keep="first", maintain_order=True)
     own = part.filter("current", ~pl.col("reference"), pl.col("record").is_not_null())
-    missing = part.filter("current").join(told, on="claim", how="anti")
-    return pl.concat([told, missing]), own
+    missing = part.filter("current").join(newest, on="claim", how="anti")
+    return pl.concat([newest, missing]), own
 
 
 def side_by_side(part: pl.DataFrame) -> list[dict[str, Any]]:
-    """The claims of a study: what is so now as ``shown``, with this machine's as ``own``.
+    """The claims of a study: what is so now as ``for_template``, with this machine's as ``own``.
 
     ``own`` has the key agreement: see ``agreement_with``; it is None where there is no run here.
     """
-    told, own = now_and_here(part)
+    now, own = now_and_here(part)
     beside = {row["claim"]: row for row in own.iter_rows(named=True)}
     rows = []
-    for row in told.iter_rows(named=True):
+    for row in now.iter_rows(named=True):
         here = beside.get(row["claim"])
         agreement = {"agreement": agreement_with(row["verdict"], here["verdict"])} if here else {}
-        rows.append(shown(row) | {"own": shown(here) | agreement if here else None})
+        rows.append(for_template(row) | {"own": for_template(here) | agreement if here else None})
     return rows
 
 
@@ -153,7 +153,7 @@ def row_id(row: Mapping[str, Any]) -> str:
     return re.sub(r"[^a-z0-9]+", "-", f"{row['study']} {row['claim']}".lower())
 
 
-def shown(row: Mapping[str, Any]) -> dict[str, Any]:
+def for_template(row: Mapping[str, Any]) -> dict[str, Any]:
     """The row, with what the templates show of it; ``figures`` is our ratio and its interval."""
     ratio, _, interval = ("", "", "") if row["ratio"] is None else interval_text(row).partition(" ")
     return {
@@ -225,8 +225,8 @@ def in_text(cards: pl.DataFrame) -> str:
 
 def in_sentence(cards: pl.DataFrame) -> str:
     """How many claims of a ``scorecard`` came to what, now and on this machine, in words."""
-    told, own = (pl.concat(tables) for tables in zip(*_by_study(cards), strict=True))
-    words = f"{told.height} {'claim' if told.height == 1 else 'claims'}: {in_sum(told)}."
+    now, own = (pl.concat(tables) for tables in zip(*_by_study(cards), strict=True))
+    words = f"{now.height} {'claim' if now.height == 1 else 'claims'}: {in_sum(now)}."
     return f"{words} This machine, {own.height}: {in_sum(own)}." if own.height else words
 
 
@@ -244,13 +244,13 @@ def _study(study: str, part: pl.DataFrame) -> Iterator[str]:
     else:
         yield from (*wrapped(origin.title), *wrapped(post))
     yield "=" * WIDTH
-    told, own = now_and_here(part)
-    for name, rows in (("Now", told), ("This machine", own)):
+    now, own = now_and_here(part)
+    for name, rows in (("Now", now), ("This machine", own)):
         if rows.height:
             yield from _about(name, rows)
     yield ""
     yield f"{'':{_COLUMN}}{'published':{_PUBLISHED}}now, with its 95 % interval"
-    usual = _usual(told)
+    usual = _usual(now)
     for row in side_by_side(part):
         yield from _claim(row, usual)
 
@@ -287,10 +287,10 @@ def _claim(row: Mapping[str, Any], usual: Mapping[str, Any]) -> Iterator[str]:
         remarks.insert(0, f"on {row['server']}")
     if row["blocks"] not in {usual["blocks"], None}:
         remarks.insert(0, f"{row['blocks']} blocks")
-    told = "; ".join(filter(None, remarks))
+    text = "; ".join(filter(None, remarks))
     if row["ratio"] is not None:
-        told = f"{row['published']:{_PUBLISHED}}{interval_text(row):{_FIGURES}}  {told}".rstrip()
-    lines = wrapped(told, _COLUMN) or [""]
+        text = f"{row['published']:{_PUBLISHED}}{interval_text(row):{_FIGURES}}  {text}".rstrip()
+    lines = wrapped(text, _COLUMN) or [""]
     yield f"{' ' * _INDENT}{word:{_COLUMN - _INDENT}}{lines[0].strip()}".rstrip()
     yield from lines[1:]
     own = row["own"]

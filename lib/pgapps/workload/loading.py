@@ -156,13 +156,13 @@ class _Loader:
         try:
             self._connection.execute(statement)
         except (psycopg.errors.UndefinedObject, psycopg.errors.InsufficientPrivilege) as error:
-            said = _said(error)
-            role = _NO_ROLE.fullmatch(said)
+            message = _message(error)
+            role = _NO_ROLE.fullmatch(message)
             if role is not None and self._make_role(role[1]):
                 self._execute(statement)
-            elif _UNNEEDED.fullmatch(statement) or (_SETS.match(statement) and _UNKNOWN in said):
+            elif _UNNEEDED.fullmatch(statement) or (_SETS.match(statement) and _UNKNOWN in message):
                 text = printable(statement.decode(errors="replace"))
-                notice_once(f"Passed over: {text} ({said}).")
+                notice_once(f"Passed over: {text} ({message}).")
             else:
                 raise
         except psycopg.errors.DuplicateSchema:
@@ -205,10 +205,12 @@ def _load_pgbench(trial: Trial, scale: int, database: str) -> None:
     command = [str(trial.server.capabilities.pgbench), "-i", "-q", "-s", str(scale), "-I", "dtgvp"]
     done = run_client(command, environment)
     if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1].rstrip(".")
+        message = (done.stderr.strip().splitlines() or ["it said nothing"])[-1].rstrip(".")
         if says_full(done.stderr):
-            raise trial.server.no_space(said)
-        raise StudyError(f"pgbench's tables cannot be made on {trial.server.version_text}: {said}.")
+            raise trial.server.no_space(message)
+        raise StudyError(
+            f"pgbench's tables cannot be made on {trial.server.version_text}: {message}."
+        )
 
 
 def vacuum(trial: Trial) -> None:
@@ -238,13 +240,13 @@ def tell_loaded(trial: Trial) -> None:
     )
 
 
-def _said(error: psycopg.Error) -> str:
+def _message(error: psycopg.Error) -> str:
     return (error.diag.message_primary or str(error).strip().partition("\n")[0]).rstrip(".")
 
 
 def _with_hint(error: psycopg.Error) -> str:
     hint = (error.diag.message_hint or "").rstrip(".")
-    return f"{_said(error)} ({hint})" if hint else _said(error)
+    return f"{_message(error)} ({hint})" if hint else _message(error)
 
 
 def _size(schema: Path) -> int:

@@ -119,11 +119,11 @@ def opened(schema: Path, *, rows: bool = True) -> Iterator[IO[bytes]]:
         raise CannotRun("there is no pg_restore beside the embedded server")
     options = ["--no-owner", "--no-privileges", "--file=-", *([] if rows else ["--schema-only"])]
     with (
-        tempfile.TemporaryFile() as told,
+        tempfile.TemporaryFile() as stderr,
         subprocess.Popen(
             [program, *options, schema],
             stdout=subprocess.PIPE,
-            stderr=told,
+            stderr=stderr,
             env=client_environment({}),
         ) as restoring,
     ):
@@ -135,9 +135,11 @@ def opened(schema: Path, *, rows: bool = True) -> Iterator[IO[bytes]]:
             raise
         restoring.stdout.close()
         if restoring.wait():
-            told.seek(0)
-            said = told.read().decode(errors="replace").strip().splitlines() or ["it said nothing"]
-            raise StudyError(f"{schema} cannot be restored: {said[-1].rstrip('.')}.")
+            stderr.seek(0)
+            lines = stderr.read().decode(errors="replace").strip().splitlines() or [
+                "it said nothing"
+            ]
+            raise StudyError(f"{schema} cannot be restored: {lines[-1].rstrip('.')}.")
 
 
 def _is_dump(schema: Path) -> bool:

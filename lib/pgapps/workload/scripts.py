@@ -48,12 +48,12 @@ class Script:
     file: Path
     line: int
 
-    def told(self, complaint: str, server: str) -> str:
+    def describe_error(self, complaint: str, server: str) -> str:
         """What pgbench complains of on a server, with the file and its line."""
         place = _PLACE.search(complaint)
         line = self.line - 1 + int(place[1]) if place else self.line
-        said = _PLACE.sub("", complaint, count=1)
-        return f"{self.file.name}, line {line}, on {server}: {said}"
+        message = _PLACE.sub("", complaint, count=1)
+        return f"{self.file.name}, line {line}, on {server}: {message}"
 
 
 @dataclass(frozen=True)
@@ -151,12 +151,12 @@ def _built_in(name: str) -> Workload:
     pgbench = find_pgbench()
     if pgbench is None:
         raise CannotRun("there is no pgbench here, which has that script")
-    shown = run_client([pgbench, f"--show-script={name}"], {})
-    if shown.returncode:
+    listing = run_client([pgbench, f"--show-script={name}"], {})
+    if listing.returncode:
         known = run_client([pgbench, "--builtin=list"], {}).stderr
         names = ", ".join(re.findall(r"^ *([\w-]+): ", known, re.MULTILINE))
         raise StudyError(f"pgbench has no script {name!r}; it has {names}.")
-    text = without_comments(shown.stderr) + "\n"
+    text = without_comments(listing.stderr) + "\n"
     script = Script(name, text, Path(f"{BUILT_IN}{name}"), 1)
     return Workload(None, [script], {}, [])
 

@@ -59,8 +59,9 @@ def tried(
 ) -> dict[str, Turn]:
     """The turn of each script that takes about so long: 1, 2, 5, 10 transactions and so on.
 
-    ``scripts`` has the scripts' texts by their names, ``options`` are those of ``_said``.  They are
-    tried in a copy of the database, which is dropped afterwards.  A script that fails is run once.
+    ``scripts`` has the scripts' texts by their names, ``options`` are those of ``_report``.  They
+    are tried in a copy of the database, which is dropped afterwards.  A script that fails is run
+    once.
     """
     server = trial.server
     if not isinstance(server, ManagedServer):
@@ -71,7 +72,7 @@ def tried(
     with server.as_superuser(_TRIED_IN) as connection:
         open_to_guest(connection)
     load(trial, schema, scale=scale, database=_TRIED_IN)
-    say = partial(_said, trial, **options)
+    say = partial(_report, trial, **options)
     found = {name: _turn(text, turn_s, partial(say, text)) for name, text in scripts.items()}
     with server.as_superuser() as connection:
         connection.execute(sql.SQL("DROP DATABASE {}").format(database))
@@ -80,12 +81,12 @@ def tried(
 
 def _turn(text: str, turn_s: float, say: Callable[[int], str | None]) -> Turn:
     number = 1
-    while said := say(number):
-        latency = _LATENCY.search(said)
+    while report := say(number):
+        latency = _LATENCY.search(report)
         latency_s = float(latency[1]) / 1000 if latency else turn_s
         wanted = max(1, round(turn_s / max(latency_s, 1e-6)))
         if wanted <= 2 * number or number == MOST:
-            times = statement_times(said, text)
+            times = statement_times(report, text)
             long = [name for name, s in times if s >= SHORTEST_S]
             return Turn(
                 min(round_125(wanted), MOST),
@@ -95,7 +96,7 @@ def _turn(text: str, turn_s: float, say: Callable[[int], str | None]) -> Turn:
     return Turn(1, [])
 
 
-def _said(
+def _report(
     trial: Trial,
     text: str,
     number: int,

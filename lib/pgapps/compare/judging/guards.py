@@ -186,8 +186,8 @@ def _both_sides(measured: Sequence[Measured]) -> GuardResult:
                 one_sided.append(step_name(place))
     left_out = f" Not compared: {named(not_run)}." if not_run else ""
     if one_sided:
-        said = f"Measured on one side only: {named(one_sided)}.{left_out}"
-        return GuardResult(passed=False, sentence=said, steps=one_sided)
+        sentence = f"Measured on one side only: {named(one_sided)}.{left_out}"
+        return GuardResult(passed=False, sentence=sentence, steps=one_sided)
     return GuardResult(passed=True, sentence=f"Every step was measured on both sides.{left_out}")
 
 
@@ -232,14 +232,16 @@ def _clock(measured: Sequence[Measured], effects: pl.DataFrame) -> GuardResult:
     )
     p_values, least = flipped(waited["d"].to_list())
     edge = math.log1p(float(by_cpu["margin"].max() or 0.0))  # type: ignore[arg-type]
-    said, steps = [], []
+    findings, steps = [], []
     for row, p_value in zip(waited.iter_rows(named=True), p_values, strict=True):
         more = hodges_lehmann([d for d in row["d"] if d is not None])
         if p_value <= LEVEL and abs(more) > edge:
             steps.append(step_name([row[column] for column in PLACE]))
-            said.append(f"{steps[-1]}: wall time grew {math.exp(more):.3f} times as much")
+            findings.append(f"{steps[-1]}: wall time grew {math.exp(more):.3f} times as much")
     if steps:
-        sentence = f"CPU time and wall time disagree; --clock judges by wall time. {named(said)}."
+        sentence = (
+            f"CPU time and wall time disagree; --clock judges by wall time. {named(findings)}."
+        )
         return GuardResult(passed=False, sentence=sentence, steps=steps)
     if not (least <= LEVEL).any():
         return GuardResult(passed=None, sentence="Too few blocks to tell.")
@@ -277,8 +279,8 @@ def _of_check(looked: pl.DataFrame, name: str, margin: float) -> GuardResult:
     )
     if found.height:
         places = [step_name([row[c] for c in PLACE]) for row in found.iter_rows(named=True)]
-        said = [f"{p}: {s}" for p, s in zip(places, found["sentence"], strict=True)]
-        return GuardResult(passed=False, sentence=f"{named(said)}.", steps=places)
+        findings = [f"{p}: {s}" for p, s in zip(places, found["sentence"], strict=True)]
+        return GuardResult(passed=False, sentence=f"{named(findings)}.", steps=places)
     if looked.filter(pl.col("least") <= LEVEL).height:
         return GuardResult(passed=True, sentence=_CHECKS[name])
     lacking = "blocks, or turns in a block," if name in _EXPLAIN else "blocks"
@@ -302,13 +304,13 @@ reach it."""
 
 def _machine(measured: Sequence[Measured]) -> GuardResult:
     findings = [f for m in measured for info in m.infos for f in info["gate"]]
-    said = " ".join(dict.fromkeys(finding["sentence"] for finding in findings))
+    sentence = " ".join(dict.fromkeys(finding["sentence"] for finding in findings))
     if any(finding["name"] not in _SHARED_ALIKE for finding in findings):
-        return GuardResult(passed=False, sentence=said)
-    if said:
+        return GuardResult(passed=False, sentence=sentence)
+    if sentence:
         return GuardResult(
             passed=True,
-            sentence=f"{said} Both sides took turns, so it hit both alike: see A/A.",
+            sentence=f"{sentence} Both sides took turns, so it hit both alike: see A/A.",
         )
     return GuardResult(passed=True, sentence="Nothing disturbed the machine before measuring.")
 
@@ -407,11 +409,11 @@ def cores(measured: Sequence[Measured]) -> GuardResult:
             methods = [side["settings"].get("io_method", ["none"])[0] for side in both]
             if methods.count("worker") == 1:
                 name = (BASELINE, CANDIDATE)[methods.index("worker")]
-                said = (
+                sentence = (
                     f"{m.study} keeps each server on one core, where the I/O workers of the {name} "
                     f"take turns with its session: measure with --no-pin."
                 )
-                return GuardResult(passed=False, sentence=said)
+                return GuardResult(passed=False, sentence=sentence)
     return GuardResult(
         passed=True, sentence="No side alone has I/O workers to share its core with."
     )

@@ -123,8 +123,8 @@ def result_of(
 
 def nothing_measured(measured: Sequence[Measured]) -> StudyError:
     """The error of a comparison that timed nothing, with what is known of why."""
-    told = not_compared(measured)
-    why = f"  Not compared: {named(told)}." if told else ""
+    missing = not_compared(measured)
+    why = f"  Not compared: {named(missing)}." if missing else ""
     return StudyError(f"No block was finished, so there is nothing to compare.{why}")
 
 
