@@ -158,15 +158,9 @@ class Builder:
                 answers,
             ]
         without = [f"--without-{name}" for name in _WITHOUT]
-        given = [f"CC={' '.join(compiler)}", f"CFLAGS={FLAGS}"]
+        cc = [f"CC={' '.join(compiler)}", f"CFLAGS={FLAGS}"]
         return [
-            [
-                str(source / "configure"),
-                f"--prefix={target}",
-                *without,
-                *given,
-                *self._configure,
-            ],
+            [str(source / "configure"), f"--prefix={target}", *without, *cc, *self._configure],
             ["make", "-s", "-j", jobs],
             ["make", "-s", "-j", jobs, "install"],
             answers,
