@@ -105,10 +105,7 @@ def _stop(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _sweep(applications: Sequence[ModuleType]) -> None:
-    """Remove what runs of this user that were killed have left where no server looks after it.
-
-    It takes a millisecond where there is nothing.
-    """
+    """Remove what killed runs of this user have left and no server looks after (about 1 ms)."""
     sweep_temporary(cache_dir() / "extensions", cache_dir() / "locales")
     with suppress(StudyError, OSError):
         for application in applications:
@@ -121,9 +118,9 @@ def _sweep(applications: Sequence[ModuleType]) -> None:
 
 
 def _ignore_signals() -> None:
-    """Let nothing disturb the end, unless threads are still at work, for which it waits.
+    """Ignore signals while the interpreter ends, unless it still waits for threads.
 
-    The interpreter takes half a second to end, without handlers: a second Ctrl-C would kill it.
+    It takes half a second to end, without handlers: a second Ctrl-C would kill it.
     """
     if all(thread.daemon for thread in threading.enumerate()[1:]):
         for number in (signal.SIGINT, signal.SIGTERM):

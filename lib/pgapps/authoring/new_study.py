@@ -23,11 +23,11 @@ LONGEST = 40
 
 
 def new_study(name: str) -> list[Path]:
-    """Write a study called ``name`` that runs, is judged and has a page; give the files.
+    """Write a study called ``name`` that runs, is judged and has a page; returns its files.
 
     It is a copy of the room ``_template``, in the user's own directory of studies if there is one.
-    Raises StudyError for a name that cannot be one, or is taken, and where nothing can be written:
-    then nothing has changed.
+    Raises StudyError for an invalid name, one that is taken, and where nothing can be written; then
+    nothing has changed.
     """
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name) or len(name) > LONGEST:
         raise StudyError(
@@ -57,11 +57,7 @@ def new_study(name: str) -> list[Path]:
 
 
 def problems(study: str) -> Iterator[str]:
-    """What a study lacks, a sentence each; nothing where it is whole.
-
-    Raises StudyError for an unknown study, and for claims, parameters or published numbers that
-    cannot be read.
-    """
+    """What a study lacks, a sentence each; raises StudyError for an unknown or unreadable study."""
     from pgstudies.analysis.claims import claims as claims_of  # noqa: PLC0415  (as below: they import polars)
     from pgstudies.analysis.claims import origins  # noqa: PLC0415
     from pgstudies.analysis.published import published  # noqa: PLC0415
@@ -96,9 +92,9 @@ def problems(study: str) -> Iterator[str]:
 
 
 def keep_checked(study: str) -> Path:
-    """Keep in the notebook what its checked cells printed in the run that the book shows.
+    """Store in the notebook what its checked cells printed in the last run; returns the notebook.
 
-    Gives the notebook.  Raises StudyError where the study has not been run.
+    Raises StudyError where the study has not been run.
     """
     notebook, page = find_room(study).notebook, paths.STUDIES / f"{study}.ipynb"
     if not page.exists():
@@ -118,10 +114,7 @@ _CHECKED = "nbval-check-output"
 
 
 def _never_matched(study: str) -> list[str]:
-    """The claims of a study that fit no row of any record that was judged: reference, or newest.
-
-    A run may lack a comparison; one that all of them lack is misspelt.
-    """
+    """The claims that match no row of any judged record, reference or newest: they are misspelt."""
     import polars as pl  # noqa: PLC0415
 
     from pgstudies.analysis.agreement import NO_SUCH, NOT_TESTED  # noqa: PLC0415

@@ -1,4 +1,1 @@
-"""The book: what its pages show of records and claims, and how it is built.
-
-Fleet, the command line and the notebook of the scorecard may import it.
-"""
+"""The book: its pages, drawn from records and claims, and its build."""

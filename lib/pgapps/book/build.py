@@ -35,12 +35,11 @@ COMMAND = "from jupyter_book.cli.main import main; main()"
 def build(html: Path = HTML) -> Path:
     """Build the book into the directory ``html`` and return its front page.
 
-    ``html`` must end in ``_build/html``, because Jupyter Book will have it so; what it prints is
-    kept in ``_build/book.log``.  A study that has not been run shows its reference record, and one
-    that has none is left out; a study that ``_toc.yml`` does not name stands at the end of the
-    studies.  The summaries, which measure nothing, are executed as well.  Raises StudyError when
-    there is nothing to show or Jupyter Book is not installed, NotebookError when a page has a
-    mistake.
+    ``html`` must end in ``_build/html``, where Jupyter Book writes; its output is kept in
+    ``_build/book.log``.  A study that has not been run shows its reference record; one without a
+    reference record is left out.  Studies that ``_toc.yml`` does not name come last.  The
+    summaries, which measure nothing, are executed as well.  Raises StudyError when there is nothing
+    to show or Jupyter Book is not installed, NotebookError when a page has a mistake.
     """
     if html.parts[-2:] != ("_build", "html"):
         raise StudyError(f"The book goes to a directory that ends in _build/html, not to {html}.")

@@ -133,10 +133,10 @@ def _file(name: str, content: bytes) -> dict[str, Any]:
 
 
 def with_more_downloads(html: str, record: Path, outdir: Path, *, depth: int) -> str:
-    """The list of a record's files with the samples as CSV, and the RO-Crate metadata.
+    """The list of a record's files, with the samples as CSV and the RO-Crate metadata added.
 
-    Both are written below ``outdir``; ``depth`` is that of the page.  What is not the list of
-    ``downloads`` comes back as it is.
+    Both are written below ``outdir``; ``depth`` is that of the page.  Markup other than the list of
+    ``downloads`` is returned unchanged.
     """
     study = read_info(record)["study"]
     if f'download="{study}-samples.parquet"' not in html:

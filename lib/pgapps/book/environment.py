@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 
 
 def summary(runs: Sequence[StudyPage]) -> pl.DataFrame:
-    """One row per run: study, profile, record, started (UTC), took, blocks, server, status.
-
-    ``server`` is the version of the study's own.
-    """
+    """One row per run: study, profile, record, started (UTC), took, blocks, server, status."""
     columns = ["study", "profile", "record", "started (UTC)", "took", "blocks", "server", "status"]
     rows = [
         {

@@ -55,9 +55,9 @@ def _lock() -> Path:
 
 @contextmanager
 def first_page(studies: Sequence[str]) -> Iterator[Callable[[str], None]]:
-    """Show the page while ``studies`` run: call what this gives with each that has ended.
+    """Show the page while ``studies`` run; yields a function to call with each that has ended.
 
-    The page reloads itself until the run ends, however it does: see ``settle_first_page``.
+    The page reloads itself until the run ends: see ``settle_first_page``.
     """
     place().parent.mkdir(parents=True, exist_ok=True)
     lock = try_lock(_lock())
@@ -82,11 +82,11 @@ def first_page(studies: Sequence[str]) -> Iterator[Callable[[str], None]]:
 def write_first_page(
     studies: Sequence[str], done: Sequence[str], took_s: float = 0, *, goes_on: bool = True
 ) -> Path:
-    """Write the page, and say on it how far the run of ``studies`` has come; returns its path.
+    """Write the page with the progress of the run of ``studies``; returns its path.
 
     ``done`` are the studies whose runs have ended, after ``took_s`` seconds in all: their verdicts
-    are this machine's column, and what they took tells the time that is left.  With ``goes_on`` the
-    page reloads itself.
+    fill this machine's column, and the time left is estimated from ``took_s``.  With ``goes_on``
+    the page reloads itself.
     """
     front = _LINK.sub("", score_front(scorecard(records="reference", own=done)).data)
     left = len(studies) - len(done)

@@ -1,7 +1,7 @@
 """Pages made of executed notebooks: the answer first, and what only a run needs left out.
 
-A notebook answers at its end, because it has to measure first; a reader wants the answer first.
-Tags on its cells say what goes where.
+A notebook answers at its end, because it measures first; a reader wants the answer first.  Tags on
+its cells say what goes where.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FOLDED = {
     "injected-parameters": "remove-cell",
     "fold": "hide-output",
 }
-"""Tags of cells that only those who audit a run will read, and what MyST-NB is told of them."""
+"""Tags of cells that only auditors of a run read, and MyST-NB's tag for each."""
 
 TERMS = ("arm", "block", "turn", "A/A", "gate", "record", "margin", "joint sign flips")
 """Words of the glossary that a page links where it first uses them."""
@@ -108,12 +108,12 @@ FOLD = '<details class="rest">'
 
 
 def _with_rests_folded(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The cells with a section's beginning open, and the rest of it a click away.
+    """The cells with the beginning of each section open, and the rest of it folded.
 
-    Cells of the page's top are left out.
-    Open are its words and its first chart or table, as far as no code comes before and no part of
-    it with a heading of its own.  Of many words the first are open alone, but for the first
-    section, which says what was claimed; and where the answer was taken from, words are alone.
+    Cells of the page's top are left out.  Open are a section's text and its first chart or table,
+    unless code or a heading comes before it.  Of several paragraphs only the first is open, except
+    in the first section, which states the claims; where the answer was taken from the section, only
+    text is open.
     """
     starts = [n for n, cell in enumerate(cells) if _is_heading(cell)]
     done = [cell for cell in cells[: starts[0] if starts else None] if not _is_top(cell)]
@@ -235,7 +235,7 @@ def _tags(cell: dict[str, Any]) -> list[str]:
 def close_folds(_: Sphinx, page: nodes.document) -> None:
     """End each fold with the section in which it begins (a handler of Sphinx's doctree-read).
 
-    A cell could not: a section of a lower level may lie between.
+    A cell cannot end it: a section of a lower level may lie between.
     """
     for opening in list(page.findall(nodes.raw)):
         if opening.astext().startswith(FOLD) and opening.parent is not None:

@@ -67,10 +67,7 @@ def write_vega_bundle(app: Sphinx, exception: Exception | None) -> None:
 
 
 def light_without_scripts(app: Sphinx, exception: Exception | None) -> None:
-    """Give every page the light theme to begin with.
-
-    The theme's script replaces it at once; without scripts "auto" has no colours at all.
-    """
+    """Start every page with the light theme: without scripts, "auto" has no colours."""
     if exception is not None or app.builder.format != "html":
         return
     for page in Path(app.outdir).rglob("*.html"):
@@ -81,9 +78,9 @@ def light_without_scripts(app: Sphinx, exception: Exception | None) -> None:
 
 
 def executed_pages(app: Sphinx, *_others: object) -> list[str]:
-    """The pages to read anew: the executed ones show what the studies left.
+    """The pages to read anew: the executed ones, as they show what the studies measured.
 
-    Those of the studies are, where other machines than at the last build failed a check.
+    The studies' own pages are among them when other machines than at the last build failed a check.
     """
     doubtful = sorted(doubtful_machines(read_checks()))
     before = getattr(app.env, "pgstudies_doubtful", doubtful)

@@ -75,10 +75,10 @@ def bisect(
 
     ``measure`` gives the number of a commit, and raises CannotRun for one that has none: it is
     skipped.  Each commit is measured once, and is good or bad by the end that its number is nearer
-    to, as a ratio.  What then remains on either side, because a third level lay between, is looked
-    for in the same way, if it is the part ``worth`` of the whole or more.  Raises StudyError where
-    an end cannot be measured, where both have the same number (then two steps may cancel out), and
-    where git cannot go from one to the other.
+    to, as a ratio.  If a third level lies between, what remains on either side is searched in the
+    same way, as long as it is at least the part ``worth`` of the whole.  Raises StudyError where an
+    end cannot be measured, where both have the same number (two steps may cancel out), and where
+    git finds no path from one to the other.
 
     Where ``good`` is on a branch of its own, such as a release's, both ends are compared with the
     commit where it branched off.  ``show`` gets what is measured next, and how many commits are

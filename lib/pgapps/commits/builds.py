@@ -37,15 +37,15 @@ _WITHOUT = ("readline", "zlib", "icu")
 """What no unit of work needs, and what not every machine has."""
 
 MOST_BYTES = 4 * 2**30
-"""Of the builds that are kept, those that were used longest ago make room for new ones."""
+"""The size of all kept builds; the least recently used make room for new ones."""
 
 
 class Builder:
-    """Builds commits of one repository: with meson and ninja where there are both, else with make.
+    """Builds commits of one repository, with meson and ninja if both are installed, else with make.
 
-    ``configure`` has more arguments for either.  Out of tree, with ccache where there is one,
-    always in the same directory, so that what has not changed is found in its cache.  ``show`` is
-    told what is being done.
+    ``configure`` has more arguments for either.  Builds are out of tree, with ccache if installed,
+    and always in the same directory, so that ccache finds unchanged files.  ``show`` gets the name
+    of each step.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class Builder:
         """How many have been built since, those that failed included."""
 
     def build(self, sha: str) -> Path:
-        """The directory of a commit's installation.
+        """The directory of a commit's installation, built if it is not there or incomplete.
 
-        It is kept once its program has answered, and built anew where it is not whole.  Raises
-        CannotRun, with the compiler's words and the name of the log, for a commit that does not
-        build; SpaceError on a full disk; ServerError where others have changed what was built, or
-        could; StudyError where no process can be started.
+        A build is kept once its server has answered.  Raises CannotRun, with the compiler's message
+        and the name of the log, for a commit that does not build; SpaceError on a full disk;
+        ServerError where others have changed what was built, or could; StudyError where no process
+        can be started.
         """
         target = self._kept / f"{sha[:16]}-{self._digest}"
         if is_finished(target):
@@ -187,7 +187,7 @@ def _lines(file: Path) -> list[str]:
 
 
 def _why(log: Path) -> str:
-    """The first line of a log that tells of an error, and where the rest is."""
+    """The first line of a log that reports an error, and the log's name."""
     lines = _lines(log)
     # Not every line with "error" is one: configure asks for -Werror.
     error = next((line.strip() for line in lines if _ERROR.search(line)), None)

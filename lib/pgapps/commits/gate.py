@@ -37,10 +37,10 @@ def limit_of(text: str) -> float:
 
 
 def changed_functions(diff: str) -> frozenset[str]:
-    """The names of the C functions in which a unified diff changes something, or which it adds.
+    """The names of the C functions that a unified diff changes or adds.
 
-    They are those of the lines that begin a hunk, where git names the function that it is in, and
-    of definitions in PostgreSQL's style: the name at the beginning of a line.
+    They are those of the hunk headers, where git names the enclosing function, and of definitions
+    in PostgreSQL's style: the name at the beginning of a line.
     """
     found = set()
     for line in diff.splitlines():
@@ -60,11 +60,11 @@ def changed_functions(diff: str) -> frozenset[str]:
 def touched_first(
     units: Sequence[Unit], changed: Collection[str], functions: pl.DataFrame
 ) -> list[tuple[Unit, float]]:
-    """The units, those first that execute most in changed functions, with that share (0 to 1).
+    """The units with the share (0 to 1) of their instructions in changed functions, largest first.
 
-    ``functions`` has unit, function and own, of one server.  Units in which no changed function
-    executes anything follow in turn by study, so that the first few are of all studies; those that
-    need an extension of ours stand last, as it cannot be built for every server.
+    ``functions`` has unit, function and own, of one server.  Units that execute no changed function
+    follow, one study after the other in turn, so that the first few are of all studies; those that
+    need an extension of ours come last, as it cannot be built for every server.
     """
     own = (
         functions.group_by("unit")
@@ -88,9 +88,9 @@ def touched_first(
 def verdict(units: pl.DataFrame, limit: float) -> int:
     """The exit code: 1 where a count grows past the limit, 2 where one cannot be judged, else 0.
 
-    ``units`` has unit, baseline, candidate, ratio and reason.  A unit that neither side can do
-    here, for want of a locale perhaps, does not count against the change; with none left there is
-    nothing to judge.
+    ``units`` has unit, baseline, candidate, ratio and reason.  A unit that neither side can run
+    here, for want of a locale perhaps, does not count against the change; with no other the code is
+    2.
     """
     if units.filter(pl.col("ratio") > 1 + limit).height:
         return 1

@@ -56,7 +56,7 @@ STEPS = {
 def release_histories() -> list[Record]:
     """The records of releases: that of ``pgstudies history`` with most counts, and that of units.
 
-    The first has minor releases and a few units, the second every unit and major releases.
+    The first has a few units in every minor release, the second every unit in the major releases.
     """
     minor = fullest(record for record in _counted() if "releases" in record.info["parameters"])
     return [record for record in (minor, fullest_counts()) if record is not None]
@@ -76,8 +76,8 @@ def lines_of(record: Record) -> pl.DataFrame:
     """The counts of each unit, without open transactions, in the order of time.
 
     Columns: unit, number (place of the point), point (a release, or a commit's name), version,
-    built (compiler and flags), line, instructions.  A line goes on for as long as compiler and
-    flags stay the same: where they change, a new one begins.
+    built (compiler and flags), line, instructions.  A new line begins where compiler or flags
+    change.
     """
     points: list[dict[str, Any]] = []
     line, last = "", ""
@@ -155,7 +155,7 @@ def steps_table(steps: pl.DataFrame) -> pl.DataFrame:
 def steps_in_words(steps: pl.DataFrame, most: int = 3) -> Markdown:
     """The largest steps of ``steps_of`` between minor and between major releases, as a page's text.
 
-    At most so many of each are told, each with a link to what lies between.
+    It names a limited number of each, with a link to the commits between.
     """
     major = pl.col("from", "to").str.extract(r"^(9\.\d+|\d+)")
     same = steps.select(major).select(pl.col("from") == pl.col("to")).to_series()

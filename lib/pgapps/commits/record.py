@@ -30,11 +30,11 @@ RATIO = "ratio"
 class CommitRecord:
     """The record of ``what`` (``bisect`` or ``history``) with these parameters, new or continued.
 
-    ``levels`` has the number of what is looked at, such as the instructions of a unit, at a point,
-    by both names; ``plans`` the plans of a point by what was planned.
-    ``reasons`` says of a complete record why a point has none.  A complete record of the
-    same parameters is read and not written again; of an unfinished one what is there is read.
-    ``same`` is what else must be alike, such as a unit's statements.
+    ``levels`` has a number by point (commit or release) and what was measured there, such as the
+    instructions of a unit; ``plans`` has plans by point and query; ``reasons`` says, for a complete
+    record, why a point has no number.  A complete record of the same parameters is read and not
+    written again; an unfinished one is continued.  ``same`` is what else must be alike, such as a
+    unit's statements.
     """
 
     def __init__(
@@ -112,10 +112,7 @@ class CommitRecord:
         built: str | None = None,
         left_out: Mapping[str, str] | None = None,
     ) -> None:
-        """Write what was counted at a point: a table of ``instructions`` for each unit.
-
-        ``left_out`` are reasons by unit.
-        """
+        """Write the ``instructions`` of each unit at a point, and the reasons of units left out."""
         for unit, table in counts.items():
             self.levels[point, unit] = float(table["inclusive"][0])
         rows = [
@@ -209,9 +206,9 @@ class CommitRecord:
         answer: str | None = None,
         steps: Sequence[dict[str, Any]] = (),
     ) -> Path:
-        """Complete the record, its points in that order; returns its directory.
+        """Complete the record, with its points in that order; returns its directory.
 
-        ``answer`` is a bisection's, as it is printed, with the steps that it found.
+        ``answer`` is the printed answer of a bisection, ``steps`` are the steps that it found.
         """
         if self._writer is not None:
             info = self._writer.info

@@ -24,7 +24,7 @@ _WORTH_NAMING = 0.005
 def moved_functions(step: Step, counts: Callable[[str], pl.DataFrame]) -> pl.DataFrame:
     """The functions that a step moved: function, before, after, change; at most ten.
 
-    ``counts`` gives a commit's table of ``instructions``.
+    ``counts`` returns a commit's table of ``instructions``.
     """
     one, other = (counts(sha).slice(1) for sha in (step.since, step.commit.sha))
     table = moved(one, other)
@@ -44,8 +44,8 @@ def as_text(
 ) -> str:
     """The steps with commit, date, author, subject, both numbers and the functions that moved.
 
-    ``what`` is what was counted, ``functions`` has the tables of ``moved_functions`` by commit.
-    Where something else was looked at, ``headline`` says what a step changes, ``more`` has lines
+    ``what`` names what was counted, ``functions`` has the tables of ``moved_functions`` by commit.
+    Where no instructions were counted, ``headline`` says what a step changes, ``more`` has lines
     below its commits, and ``limits`` ends the text.
     """
     lines = []

@@ -1,6 +1,6 @@
 """A user's git repository, read through a clone of ours, so that nothing in it changes.
 
-It may come from somebody else: none of its settings, hooks, filters or remotes has a program run.
+It may come from somebody else: none of its settings, hooks, filters or remotes can run a program.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class Commit:
 
 
 class Repository:
-    """The commits of a repository, and a checkout of ours of any of them.
+    """The commits of a repository, and our own checkout of any of them.
 
-    The checkout is that of a clone in the cache which borrows the repository's objects: its working
-    tree, its index and its branches stay as they are.  Raises StudyError where there is no git or
+    The checkout belongs to a clone in the cache which borrows the repository's objects: the user's
+    working tree, index and branches stay as they are.  Raises StudyError where there is no git or
     no repository.
     """
 
@@ -97,9 +97,9 @@ class Repository:
             os.close(lock)
 
     def _prepare_clone(self) -> None:
-        """Make the clone, or mend what was begun, or could be changed by others.
+        """Make the clone, or repair an incomplete one or one that others could have changed.
 
-        It is made without git's own clone, which would run a program to talk to the repository.
+        ``git clone`` is not used: it would run a program to talk to the repository.
         """
         if self.clone.exists():
             try:
@@ -152,7 +152,7 @@ class Repository:
         return found
 
     def every(self, since: str, until: str, number: int) -> list[str]:
-        """Both ends and each so-many-th commit between them, by first parents, oldest first.
+        """Both ends and every n-th commit between them, by first parents, oldest first.
 
         Raises StudyError where nothing is between them.
         """

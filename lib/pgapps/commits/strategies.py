@@ -67,16 +67,17 @@ class Bench:
 
 @dataclass(frozen=True)
 class Look:
-    """How a commit gets its number, and what is said of where it changes.
+    """How a commit gets its number, and how a change of it is reported.
 
     Attributes:
-        what: The name of what is looked at.
-        about: What else the record's parameters tell of it.
+        what: The name of what is measured.
+        about: More parameters of the record.
         same: What must be alike for a record to be continued.
-        measure: Gives a commit its number, in the record; raises CannotRun.
-        answer: What was found, as text.
+        measure: Writes a commit's number into the record; raises CannotRun.
+        answer: The result, as text.
         describe: Puts a number into words.
-        worth: The part of the whole below which a step is not looked for; None for the usual one.
+        worth: The part of the whole below which no further step is searched for; None for the
+            default.
 
     """
 
@@ -259,8 +260,8 @@ def _compared(
 ) -> tuple[float, str]:
     """The ratio of a script's time on the second build, and its version.
 
-    Blocks are added until the interval leaves ``middle`` outside, by confidence sequences, as they
-    are looked at on the way.  Raises CannotRun where it never does.
+    Blocks are added until the confidence sequence excludes ``middle``.  Raises CannotRun where it
+    never does.
     """
     baseline, candidate = (Side(str(bench.builder.build(sha))) for sha in pair)
     request = Request(

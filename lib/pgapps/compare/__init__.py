@@ -1,4 +1,1 @@
-"""Comparing two servers: what is asked, planned and measured, and the text and report of it.
-
-Only the command line imports it.
-"""
+"""Comparison of two servers: request, plan, measurement, and the text and report of the result."""

@@ -74,10 +74,9 @@ def counted(
 ) -> Counted:
     """Count the units of the request's studies (or those ``wanted``) on both sides.
 
-    With a case only those that have it in their names, with arms only those that name one of them
-    in brackets, or none.  Both sides are counted at the same time: a count does not depend on what
-    else runs.  What cannot be counted has its reason; no unit but the first is begun after
-    ``seconds``.
+    With a case only those that have it in their names; with arms only those that name one of them
+    in brackets, or none.  Both sides are counted at the same time: a count does not depend on other
+    load.  A unit that cannot be counted has a reason.  After ``seconds`` no further unit is begun.
     """
     if wanted is None:
         of_studies = [unit for study in request.studies for unit in units(study)]

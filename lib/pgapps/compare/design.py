@@ -123,10 +123,7 @@ class ComparisonDesign(Design):
     def served(
         self, errors: Mapping[str | None, StudyError], lacking: Mapping[str, str] = {}
     ) -> Self:
-        """The same without arms that one side lacks something for; raises StudyError with none.
-
-        Without one of its servers there is nothing to compare.
-        """
+        """The design without the arms that a side cannot run; raises StudyError with none left."""
         for error in errors.values():
             raise error
         reasons: dict[str, str] = {}
@@ -189,9 +186,9 @@ class ComparisonDesign(Design):
 
 
 def planned(own: Design, comparison: Mapping[str, Any]) -> ComparisonDesign:
-    """The design of a comparison in place of a study's own, from what ``as_run_options`` wrote.
+    """The design of a comparison, in place of a study's own, from what ``as_run_options`` wrote.
 
-    Raises StudyError for arms that there are not, or that cannot run.
+    Raises StudyError for arms that do not exist or cannot run.
     """
     what = Comparison.from_dict(comparison)
     stands_for = _on_both_sides(what, own.arms)

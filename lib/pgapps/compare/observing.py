@@ -48,14 +48,14 @@ _READS = re.compile(r"\s*(SELECT|WITH|VALUES|TABLE)\b", re.IGNORECASE)
 _MOST_ROWS = 10_000
 
 MOST_SHOWN = 10
-"""Rows of a result that are shown where two servers answer differently."""
+"""The number of rows that are printed where two results differ."""
 
 
 class PlansAndResults:
-    """The plans of an arm's statements, by step and case; the first of each is kept.
+    """The plans of an arm's statements and the results of its scripts, by step and case.
 
-    ``plans`` maps a step and case to the text of EXPLAIN (COSTS OFF), ``rows`` those of scripts to
-    the last result, in order, unless it is too long to keep.
+    ``plans`` has the text of EXPLAIN (COSTS OFF), the first of each statement; ``rows`` the last
+    result of a script's statement, in order, unless it is too long to keep.
     """
 
     def __init__(self) -> None:
@@ -95,9 +95,9 @@ class PlansAndResults:
         script: str,
         variables: Mapping[str, int],
     ) -> None:
-        """Keep the plan of a pgbench script's first statement, its random numbers taken as 1.
+        """Keep the plan of a pgbench script's first statement, with 1 for its random numbers.
 
-        Where all its statements have been kept, nothing is added.
+        Nothing is added once the plans of all its statements are kept.
         """
         if {step, case} & self._scripts:
             return
@@ -113,11 +113,11 @@ class PlansAndResults:
     def keep_statements(
         self, connection: psycopg.Connection[TupleRow], step: str, statements: Mapping[str, str]
     ) -> dict[str, int]:
-        """Keep the plans of a transaction's statements, and what those that only read find.
+        """Keep the plans of a transaction's statements, and the results of those that only read.
 
-        ``statements`` are by case; what they set is in force for those that follow.  Returns the
-        digests of the results, by case.  Nothing is changed: what cannot be had in a transaction
-        that only reads has no result.
+        ``statements`` are by case; their settings hold for those that follow.  Returns the digests
+        of the results, by case.  The transaction is read-only: a statement that cannot run in it
+        has no result.
         """
         self._scripts.add(step)
         found: dict[str, int] = {}
@@ -171,9 +171,9 @@ def different_rows(one: Sequence[str], other: Sequence[str]) -> list[tuple[int, 
 
 
 def digest(cursor: psycopg.Cursor[TupleRow]) -> int:
-    """A number for the rows of a result, whatever their order, or for how many were changed.
+    """A checksum of a result's rows in any order, or of the number of changed rows.
 
-    The cursor can be read from the beginning afterwards.
+    The cursor is rewound afterwards.
     """
     if cursor.description is None:
         return cursor.rowcount
@@ -195,10 +195,10 @@ ENOUGH = 20
 """Samples of a step from which on its own length is divided among them."""
 
 WAIT = "wait, "
-"""How the metrics begin: seconds of a step spent so, as far as the samples tell."""
+"""The prefix of the metrics of sampled waits, in seconds of a step."""
 
 FIRST_VERSION = 90600
-"""From here on a server tells wait events."""
+"""The first release that reports wait events."""
 
 # The name of the column keeps the statement out of what StatementCounters counts, and of itself.
 _SAMPLE = b"""
@@ -210,10 +210,10 @@ _SAMPLE = b"""
 
 
 class Waits:
-    """Samples the sessions of our database over a connection of its own, while it is entered.
+    """Samples the wait events of our database's sessions, over a connection of its own.
 
-    Only then, for the sampler of a server that waits for its turn would be in another's.  ``turn``
-    ends what was sampled so far; ``take`` tells it, once.
+    It samples only while entered: a server that waits for its turn must not be sampled during
+    another's.  ``turn`` ends a sample; ``take`` returns it, once.
     """
 
     def __init__(self, connection: psycopg.Connection[TupleRow]) -> None:
@@ -247,9 +247,9 @@ class Waits:
             self._turned = [self._turned[1], time.perf_counter()]
 
     def take(self, duration_s: float) -> dict[str, float]:
-        """Seconds per wait event, scaled to the step's duration.
+        """Seconds per wait event, scaled to the step's duration, of all sessions together.
 
-        All sessions together; what is shorter than a few samples is right in the mean only.
+        Waits shorter than a few samples are right only on average.
         """
         with self._lock:
             taken, self._before = self._before, Counter()
@@ -285,7 +285,7 @@ class Waits:
 
 
 def waits_of(server: Server) -> Waits | None:
-    """A sampler of this server's waits; None where it tells none, or is external."""
+    """A sampler of this server's waits; None for an external server, or one without them."""
     if not server.capabilities.has("processes") or server.version < FIRST_VERSION:
         return None
     return Waits(server.connect())
@@ -353,12 +353,11 @@ class ObservedTrial(Trial):
                 self.record(step, f"{WAIT}{event}", seconds, "s", **where)
 
     def look(self, step: str, script: str, *, seed: int, variables: Mapping[str, int] = {}) -> None:
-        """Run one transaction of a pgbench script, and keep what its statements do.
+        """Run one transaction of a pgbench script, and keep its statements' plans and results.
 
-        pgbench itself tells the statements that it sends, with the values of their variables.  Kept
-        are their plans, and the results of those that only read; where there are several, their
-        names in ``statement_times`` are the cases.  Results are read afterwards, in a session of
-        ours.
+        pgbench reports the statements that it sends, with the values of their variables.  Results
+        are kept of statements that only read, from a session of ours afterwards.  Of several
+        statements, the names in ``statement_times`` are the cases.
         """
         sent = statements_sent(self, script, seed=seed, variables=variables)
         for case, result in self._seen.keep_statements(self.connection, step, sent).items():

@@ -1,4 +1,4 @@
-"""What a comparison will take and show, as far as an earlier record of the study tells."""
+"""The time and precision of a comparison, estimated from an earlier record of the study."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MOST_SHOWN = 6
 _BY = ["case", "step", "metric"]
 
 _NOTEBOOK_S = 12.0
-"""What starting a notebook and leaving it takes, beside what a record tells (s)."""
+"""The start and end of a notebook, which no record has (s)."""
 
 REPORT_S = 20.0
 """What judging the blocks and writing the report takes (s)."""
@@ -52,16 +52,17 @@ class Before(NamedTuple):
 
 @dataclass(frozen=True)
 class Forecast:
-    """What is known beforehand of one study; ``noise`` is empty where no record tells.
+    """What is known of one study before it is compared.
 
     Attributes:
         study: The study's name.
         record: The directory of the record it is taken from, or None.
         start_s: How long it takes until the first block begins (s).
         arms_s: How long a block of each of the study's arms will take, on all sides (s); empty
-            where no record tells.
+            without a record.
         comparisons: How many steps will be judged, or None.
-        noise: step, case, sd (of the log-ratio of two equal arms), one row per step.
+        noise: step, case, sd (of the log-ratio of two equal arms), one row per step; empty without
+            a record.
         repeats: The turns that a block repeats, and whose number is to be chosen.
         before: What an earlier run of this comparison chose; None without one.
 
@@ -106,9 +107,9 @@ def forecast_of(
     case: str | None,
     given: Mapping[str, Any] = {},
 ) -> Forecast:
-    """What the newest record of the study at this profile tells of a comparison.
+    """The forecast of a comparison, from the newest record of the study at this profile.
 
-    ``given`` are parameters that are not to be chosen; a record of others tells nothing of it.
+    ``given`` are parameters with fixed values; records with other values are not used.
     """
     record = _newest(study, profile, comparison.arms, given)
     empty = pl.DataFrame(schema=_NOISE)
@@ -134,7 +135,7 @@ def forecast_of(
     sides = 3 if comparison.copies else 2
     busy = dict(record.timeline.group_by("arm").agg(pl.col("busy_s").sum()).rows())
     whole_s = sum(busy.values()) or 1.0
-    # Blocks are told by the clock of day, which may have jumped; what arms did is not.
+    # Times of blocks are by the system clock, which may have jumped; busy times are not.
     each_s = max(record.block_s or 0.0, whole_s / max(record.blocks, 1)) / whole_s
     arms_s = {of: sides * busy.get(name, 0.0) * each_s for name, of in once.items()}
     has_noise = record.blocks >= MINIMUM_BLOCKS
@@ -148,7 +149,7 @@ def as_before(
 ) -> Forecast:
     """The plan, with the arms and turns of the newest run of this comparison, if there is one.
 
-    A comparison is continued only with the blocks of its kind, and with ``given`` as they were.
+    A comparison is continued only with blocks of the same arms, turns and ``given`` parameters.
     """
     infos = (i for _, i in infos_below(records_dir(), f"{COMPARED}{plan.study}"))
     for info in sorted(infos, key=lambda i: str(i["started_at"]), reverse=True):
@@ -183,10 +184,10 @@ def _start_s(record: Record) -> float:
 def _newest(
     study: str, profile: str, arms: Collection[str], given: Mapping[str, Any]
 ) -> Record | None:
-    """The newest complete record with times, of those that tell the noise if there is one.
+    """The newest complete record with times, preferably one with an estimate of the noise.
 
-    A comparison that left out arms says nothing of theirs: it counts only where ``arms`` asks for
-    no other.  Nor does a record of other parameters than those ``given``, such as another workload.
+    A comparison that left out arms counts only if ``arms`` asks for none of those.  A record with
+    other parameters than those ``given``, such as another workload, does not count.
     """
     records = pl.concat([list_records(study), list_records(f"{COMPARED}{study}")])
     usable = records.filter(pl.col("profile") == profile, pl.col("status") == "complete").sort(
@@ -259,11 +260,11 @@ FIRST_LOOK = 8
 
 
 def fit(plans: Sequence[Forecast], seconds: float) -> Fit:
-    """As many blocks of every study as fit into ``seconds``; the same number of each.
+    """The largest number of blocks that fit into ``seconds``, the same for every study.
 
-    Blocks have the turns that suit their costs and variances, or fewer if only so 9 blocks fit.
-    Where 9 do not fit at all, arms are left out until they do: of the study that takes longest the
-    dearest, and of each study the last one only when no other has two.
+    The turns of a block suit its costs and variances, or are fewer if 9 blocks fit only so.  If 9
+    do not fit at all, arms are left out until they do: the most expensive arm of the study that
+    takes longest, and the last arm of a study only when no other study has two.
     """
     starts = {plan.study: plan.start_s for plan in plans}
 

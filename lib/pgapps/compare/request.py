@@ -39,9 +39,9 @@ Parameters = Mapping[Text, Value | list[Value]]
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What ``pgstudies compare`` was asked for; a report keeps it, to be asked again.
+    """A request to ``pgstudies compare``, which its report keeps for ``pgstudies rerun``.
 
-    ``blocks`` and ``minutes`` are what the command said, or None.
+    ``blocks`` and ``minutes`` are those of the command, or None.
     """
 
     baseline: Side
@@ -73,9 +73,9 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def from_dict(cls, values: object) -> Request:
-        """The request of which ``as_dict`` made this; raises StudyError for anything else.
+        """The request from its ``as_dict``; raises StudyError for anything else.
 
-        Whoever wrote it may be a stranger: settings that reach out of a server are refused.
+        It may come from a stranger: settings that reach out of a server are refused.
         """
         what = "The request for a comparison is invalid"
         request = checked(values, cls, what)
@@ -90,11 +90,11 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     def with_servers(self, baseline: str | None, candidate: str | None) -> Request:
-        """The same with sides that the user gives, as for ``side``.
+        """The request with sides that the user gives, as for ``side``.
 
-        The report's settings stay with a server that is given without a file.  Raises StudyError
-        where a server remains that a report may not choose: a directory of programs, which would
-        be run, and an address, which would be connected to.
+        A server without a file keeps the report's settings.  Raises StudyError where a server
+        remains that a report may not choose: a directory of programs, which would be run, or an
+        address, which would be connected to.
         """
         return replace(
             self,
@@ -104,10 +104,10 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def typed(request: Request) -> Request:
-    """The same with its parameters in the types that its studies declare, as records have them.
+    """The request with its parameters in the types that its studies declare, as in records.
 
-    Raises StudyError for a study, profile or parameter that there is not, and for a value that is
-    of another type or out of its limits.
+    Raises StudyError for an unknown study, profile or parameter, and for a value of another type or
+    out of its limits.
     """
     parameters: dict[str, Any] = {}
     for study in request.studies:
@@ -137,9 +137,9 @@ def _chosen(name: str, reported: Side, text: str | None) -> Side:
 
 
 def share_cores_alike(baseline: Side, candidate: Side) -> bool:
-    """Whether both sides, or neither, have I/O workers, which on one core a session would wait for.
+    """Whether both sides, or neither, have I/O workers, for which a session on one core would wait.
 
-    True where one cannot be told: the guard "cores" looks at the servers themselves.
+    True where a side's are not known: the guard "cores" looks at the servers themselves.
     """
     have = [_has_workers(side) for side in (baseline, candidate)]
     return None in have or have[0] == have[1]
@@ -162,13 +162,13 @@ def _version(side: Side) -> int | None:
     try:
         return find_binaries(side.server).version
     except StudyError:
-        return None  # which is told when it is to be measured
+        return None  # the error comes when it is measured
 
 
 def reason_too_old(study: str, sides: Iterable[Side]) -> str | None:
-    """Why no arm of a study could run on both sides, by ``since`` of its ``sizes.toml``, or None.
+    """Why no arm of a study can run on both sides, by ``since`` of its ``sizes.toml``, or None.
 
-    What cannot be seen beforehand, measuring tells.
+    Other reasons come up when it is measured.
     """
     room = rooms().get(study)
     since = room.about.get("since") if room is not None else None
@@ -199,9 +199,10 @@ def side(
 ) -> Side:
     """A side as the command line has it: SERVER, FILE of settings, or SERVER+FILE.
 
-    ``otherwise`` is the server of a file that stands alone, if it may.  Settings that reach out of
-    a server are taken from a file only where ``allowed``, and dropped with ``leave_out``.  Raises
-    StudyError for such a setting, an address with a password, and a file that cannot be read.
+    ``otherwise`` is the server for a file alone, if a file alone is allowed.  Settings that reach
+    out of a server are taken from a file only where ``allowed``, and dropped with ``leave_out``.
+    Raises StudyError for such a setting, an address with a password, and a file that cannot be
+    read.
     """
     try:
         return _side(text, otherwise, allowed, leave_out)

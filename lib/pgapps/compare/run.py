@@ -71,10 +71,10 @@ def compared(
     tell: Callable[[str], None],
     warn: Callable[[str], None],
 ) -> ComparisonRun | None:
-    """Plan a comparison, measure it, and look at it on the way where it goes on until decided.
+    """Plan and measure a comparison, judging it on the way if it runs until decided.
 
     ``tell`` gets the lines of the plan and of each look, ``warn`` why a study cannot be compared,
-    as soon as that is known.  With ``only_plan`` nothing else is done and None returned; with
+    as soon as that is known.  With ``only_plan`` nothing is measured and None returned; with
     ``fresh`` only what is measured now counts.
     """
     measured: dict[str, Measured] = {}
@@ -171,9 +171,9 @@ def _planned(
     since: str,
     tell: Callable[[str], None],
 ) -> Fit:
-    """Tell the plan, of what is left after ``spent_s``.
+    """Print the plan for the time left after ``spent_s``.
 
-    Where no record tells how long a block takes, ``measures`` measures one first.
+    Without a record that says how long a block takes, ``measures`` measures one first.
     """
 
     def forecasts(studies: Iterable[str]) -> list[Forecast]:
@@ -255,13 +255,13 @@ def measured_blocks(
     fresh: bool = False,
     states: str = "",
 ) -> Iterator[Measured]:
-    """Measure every study of ``fitted`` in turn and give its blocks, also those of earlier runs.
+    """Measure every study of ``fitted`` in turn; yields its blocks, those of earlier runs included.
 
     Blocks from before ``since`` (UTC) do not count; with ``fresh`` no record is continued.
-    ``states`` is the directory in which runs leave each other prepared states, or empty.
-    After Ctrl-C the blocks that are finished are given as well, and then KeyboardInterrupt raised.
-    A study that cannot be compared is told to ``failed``, and the others go on; without it, and
-    where the others would meet the same (a server, a disk), the error is raised.
+    ``states`` is the directory in which runs leave each other prepared states, or empty.  After
+    Ctrl-C the finished blocks are yielded as well, and then KeyboardInterrupt is raised.
+    ``failed`` is called for a study that cannot be compared, and the others continue; without it,
+    and for an error that concerns all studies (a server, a disk), the error is raised.
     """
     for study, arms in fitted.arms.items():
         comparison = replace(

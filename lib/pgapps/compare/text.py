@@ -34,9 +34,9 @@ _MOST_STEPS = 12
 
 
 def as_text(result: Result, command: str = "", *, full: bool = False) -> str:
-    """The summary: verdict, sides, the steps that moved, reasons, and guards that failed.
+    """The summary: verdict, sides, the steps that moved, reasons, failed guards and ``command``.
 
-    ``command`` is repeated in it.  With ``full`` every step and guard is in it, and the method.
+    With ``full`` it has every step and guard, and the method.
     """
     parts = [
         _wrapped(headline(result), 0),

@@ -1,10 +1,10 @@
-"""How many turns a block of a comparison has: by what they cost, and by what they tell.
+"""The number of turns in a block of a comparison, by their cost and variance.
 
 What differs between two equal arms differs from turn to turn and, beyond that, from block to block.
 Of n turns and a block, the variance for the time it takes is least with n = √(cost of the rest of
 the block / cost of a turn × variance between turns / variance between blocks): Kalibera and Jones,
 Rigorous benchmarking in reasonable time, ISMM 2013.  That is for one step.  A block has others,
-which these turns tell nothing and cost blocks: see ``best``.
+to which these turns add nothing, while they cost blocks: see ``best``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 LEAST = FEWEST_TURNS
-"""Turns of a block, at least: with fewer nothing tells whether they settle."""
+"""The least turns in a block; fewer do not show whether times settle."""
 
 MOST = 3
 """How many times as many turns as in the record are chosen, at most: it knows no more."""
@@ -73,7 +73,7 @@ class Repeats:
 def repeats_in(record: Record, arms: Mapping[str, str]) -> tuple[Repeats, ...]:
     """The repeated turns of a record, by ``repeats`` in its study's ``sizes.toml``.
 
-    ``arms`` has the study's arms by their names in the record.
+    ``arms`` maps the record's names of arms to the study's.
     """
     room = rooms().get(record.info["study"].removeprefix(COMPARED))
     turns = _turns(record.measured)
@@ -149,7 +149,8 @@ def _number_of_steps(record: Record, steps: Sequence[str]) -> int:
 def _wanted(record: Record, steps: Sequence[str], turns: int, share: float, part: float) -> int:
     """The median over the steps and arms that have a second copy.
 
-    Too few blocks tell no variance between them: then no more than the least of it could ask for.
+    With too few blocks for the variance between them, it is at most what the smallest possible
+    variance asks for.
     """
     times = record.measured.filter(pl.col("metric") == TIME, _is_of(steps, record))
     found: list[float] = []

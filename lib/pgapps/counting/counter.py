@@ -57,9 +57,9 @@ SETTINGS = {
 
 
 class Counter:
-    """Counts units on one server of ours, which is started when something is not known yet.
+    """Counts units on one server of ours, which is started only for counts that are not known yet.
 
-    ``show`` is told what is being done, ``advance`` called after each run of a backend.  Raises
+    ``show`` gets the name of each step, ``advance`` is called after each run of a backend.  Raises
     CannotRun without valgrind and for an external server, ServerError where there is none.
     """
 
@@ -96,10 +96,10 @@ class Counter:
     def count(
         self, unit: Unit, *, twice: bool = True, cache_sim: bool = False, fresh: bool = False
     ) -> pl.DataFrame:
-        """What one such unit executes; the table of ``counted``.
+        """The instructions of one unit; the table of ``counted``.
 
-        What has been counted before with the same programs is not counted again, unless ``fresh``,
-        which also keeps nothing.  Raises CannotRun where the unit cannot be done here.
+        Counts of the same programs are cached; with ``fresh`` the cache is neither read nor
+        written.  Raises CannotRun where the unit cannot run here.
         """
         settings = self._settings(unit)
         kept = cache_dir() / "counts" / self._key(unit, settings, cache_sim)
@@ -196,18 +196,19 @@ def _state(unit: Unit, settings: dict[str, str]) -> str:
 def instructions(
     unit: Unit, *, server: str = EMBEDDED, top: int | None = 10, cache_sim: bool = False
 ) -> pl.DataFrame:
-    """The instructions that one such unit executes, and in which functions.
+    """The instructions that one unit executes, and in which functions.
 
-    A single-user backend of ``server`` (``embedded``, a release or a directory) does the unit's two
-    numbers under valgrind's callgrind, on a copy of what was prepared, and the difference is
-    divided.  One row for the whole (its ``function`` is ``WHOLE``), then the ``top`` functions by
-    what each executes itself, None for all.  Columns: ``function``; ``inclusive`` and ``own``,
-    instructions with and without what it calls; ``again``, ``inclusive`` by a second count;
-    ``share``, ``own`` as a part of the whole; with ``cache_sim`` also ``reads``, ``writes``,
-    ``read_misses`` and ``write_misses`` of the last level of a simulated cache, inclusive.
+    A single-user backend of ``server`` (``embedded``, a release or a directory) runs both of the
+    unit's sizes under valgrind's callgrind, on a copy of the prepared data; the difference is
+    divided by that of the sizes.  One row for the whole (its ``function`` is ``WHOLE``), then the
+    ``top`` functions by what each executes itself, None for all.  Columns: ``function``;
+    ``inclusive`` and ``own``, instructions with and without what it calls; ``again``, ``inclusive``
+    by a second count; ``share``, ``own`` as a part of the whole; with ``cache_sim`` also ``reads``,
+    ``writes``, ``read_misses`` and ``write_misses`` of the last level of a simulated cache,
+    inclusive.
 
-    What has been counted before with the same programs is not counted again.  Raises CannotRun
-    where it cannot be counted, ServerError where there is no such server.
+    Counts of the same programs are cached.  Raises CannotRun where the unit cannot be counted,
+    ServerError where there is no such server.
     """
     with (
         Progress("counting", total=2 * unit.runs) as progress,

@@ -32,8 +32,8 @@ def per_unit(small: pl.DataFrame, large: pl.DataFrame, units: int) -> pl.DataFra
 def counted(first: pl.DataFrame, second: pl.DataFrame | None = None) -> pl.DataFrame:
     """The counts of one unit as one table, the whole first, then by what each function does itself.
 
-    Columns: ``function``, ``inclusive``, ``own``, ``share`` (of the whole, of what it does
-    itself), ``again`` (``inclusive`` of the second count, or null), and what else was simulated.
+    Columns: ``function``, ``inclusive``, ``own``, ``share`` (``own`` as a part of the whole),
+    ``again`` (``inclusive`` of the second count, or null), and the simulated events.
     """
     whole = first.filter(pl.col("function") == WHOLE)["inclusive"].item()
     if second is None:

@@ -22,24 +22,24 @@ class Unit:
 
     Attributes:
         name: What the pages call it, such as ``one function created``.
-        statements: SQL that does it ``current_setting('pgstudies.n')`` times.
-        sizes: Two such numbers; what a unit costs is the difference between them.
+        statements: SQL that does the work ``current_setting('pgstudies.n')`` times.
+        sizes: Two such numbers; the cost of a unit is the difference between them.
         prepare: SQL that is run before, in a session of its own, in which
             ``current_setting('pgstudies.sizes')`` is an array of both sizes.
-        inside: Instead of a difference: only what the first of these functions executes, without
-            what the others do within it.
-        without: What these functions execute is left out.
+        inside: Count only what the first of these functions executes, without what the others do
+            within it, in place of a difference.
+        without: Functions whose instructions are not counted.
         settings: Server settings.
-        extension: One of our extensions that it needs.
-        locale: A locale of the C library that it needs.
-        of: How many of what it is named for are done each time.
+        extension: The extension of ours that it needs.
+        locale: The locale of the C library that it needs.
+        of: How many of what its name says are done each time.
         study: The study whose work it is.
         varies: Whether it is counted with open transactions as well.
-        open_transactions: So many prepared transactions are open, with an XID each.
-        subtransactions: So many has each of them, with an XID each, too.
-        load: What loads tables into a server's database before ``prepare`` is run.
-        loaded: A checksum of what it loads.
-        query: Of a workload's statement, the statement itself, of which there may be a plan.
+        open_transactions: The number of open prepared transactions, each with an XID.
+        subtransactions: The number of subtransactions of each, each with an XID.
+        load: Loads tables into a server's database before ``prepare`` is run.
+        loaded: A checksum of what ``load`` loads.
+        query: For a statement of a workload, its text, for EXPLAIN.
         unprivileged: Whether a role without rights loads and prepares it.
 
     """

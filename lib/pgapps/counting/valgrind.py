@@ -74,11 +74,11 @@ def count(
 ) -> pl.DataFrame:
     """What a single-user backend executes for ``script``, from its start to the end of the script.
 
-    With ``inside`` only what the first of these functions executes, without what the others do
-    within it; what ``without`` names executes is not counted.  Columns: ``function``,
-    ``inclusive``, ``own`` (both instructions), and with ``cache_sim`` the other names of
-    ``EVENTS``, inclusive.  The whole is the row whose function is empty.  Raises CannotRun where a
-    statement fails, or the backend crashes.
+    With ``inside``, only what the first of these functions executes, without what the others do
+    within it; the functions in ``without`` are not counted.  Columns: ``function``, ``inclusive``,
+    ``own`` (both instructions), and with ``cache_sim`` the other names of ``EVENTS``, inclusive.
+    The row of the whole has an empty function.  Raises CannotRun where a statement fails, or the
+    backend crashes.
     """
     version = valgrind_version()
     found = server.workplace / "counts"
@@ -110,7 +110,7 @@ def count(
 
 
 def _profile(file: Path, events: Sequence[str]) -> pl.DataFrame:
-    """The inclusive and own counts of every function, as ``callgrind_annotate`` tells them."""
+    """The inclusive and own counts of every function, as ``callgrind_annotate`` prints them."""
     names = [EVENTS[event] for event in events]
     inclusive = _annotated(file, events, "yes", names)
     own = _annotated(file, events, "no", names)

@@ -35,7 +35,7 @@ class Check:
         name: What was examined.
         ok: True if nothing is missing, None if something will be left out, False if no study can
             run.
-        sentence: What was found, and what follows from it.
+        sentence: What was found, and its consequence.
         exit_code: For scripts, when ``ok`` is False.
 
     """
@@ -119,7 +119,7 @@ def _self_tests(server: ManagedServer) -> str:
 
 @contextmanager
 def _created(server: ManagedServer, name: str) -> Iterator[psycopg.Connection[Any]]:
-    """A session with an extension, which is dropped again.
+    """A session with an extension, which is dropped afterwards.
 
     From 18 on the planner calls every index access method that has an operator of the query, so a
     server that cannot load one is of no use.

@@ -323,9 +323,9 @@ def _usable_cores() -> int:
 
 
 def foreseen(study: str, server: Server) -> list[tuple[Claim, str | None]]:
-    """The claims of a study, each with why a quick run does not judge it, or None if it does.
+    """The claims of a study, each with why a quick run cannot judge it, or None.
 
-    What only measuring shows, such as noise, is not foreseen.
+    Reasons that only measuring shows, such as noise, are not among them.
     """
     unmet = unmet_requirements(study, server, {})
     found = []

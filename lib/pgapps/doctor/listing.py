@@ -48,8 +48,8 @@ def studies() -> str:
 def parameters(study: str) -> str:
     """Two lines for each parameter: its values in all profiles, then its help and limits.
 
-    Before them, where the study has claims, how many blocks these take. Raises StudyError for an
-    unknown study.
+    For a study with claims, the blocks that they need come first.  Raises StudyError for an unknown
+    study.
     """
     room = find_room(study)
     profiles = {name: plan(study, profile=name).parameters for name in profiles_of(room)}
@@ -92,9 +92,9 @@ def records(study: str | None = None) -> str:
 
 
 def servers() -> str:
-    """One line for the embedded server and for each release: version, build, whether it is here.
+    """A line for the embedded server and each release: version, build, whether it is in the cache.
 
-    Then what would be fetched, and where to.
+    The last lines say what would be fetched, and where to.
     """
     table = _table("", "", "", "")
     for row in [_embedded(), *((r.name, r.version, r.built, _state(r)) for r in releases())]:

@@ -67,7 +67,7 @@ def error_of(
 def _place(document: Document, index: int) -> str:
     """A cell in words: its number, as Jupyter writes it beside the cell, and its heading.
 
-    ``index`` does not count what papermill adds to a failed notebook.
+    ``index`` does not count the cells that papermill adds to a failed notebook.
     """
     number, heading, lines = 0, "", [""]
     for cell in _cells(document)[: index + 1]:
@@ -93,8 +93,8 @@ def _failing_line(traceback: Iterable[str]) -> str:
 def hiding(server: str, password: str = "") -> Callable[[Any], Any]:
     """Make the server's password and address unreadable in a text, or in lists and dicts of texts.
 
-    Nothing of ours writes them into a notebook; but what a study's own cell prints, or an error of
-    somebody's library quotes, would go into the book.
+    We write neither into a notebook, but the output of a study's cell or the error of a library
+    could bring it into the book.
     """
     hidden = _hidden(server, password)
     return lambda value: _changed(value, hidden)

@@ -54,13 +54,12 @@ def execute(
     options: RunOptions,
     terminal: TextIO | LinesOnly,
 ) -> papermill.PapermillExecutionError | str | None:
-    """Execute ``notebook`` into ``executed``; a cell that fails ends it.
+    """Execute ``notebook`` into ``executed``, up to the first cell that fails.
 
-    The kernel is given ``options``, and where these are to measure only, no cell is executed after
-    the one that has measured.  What the kernel writes to stderr goes to ``terminal`` at once, and
-    after it a bar over the cells that read the record.
-    Returns the error of the cell that failed, or how the kernel died, in words; None if neither
-    happened.  Raises KeyboardInterrupt when a signal ended the run.
+    The kernel gets ``options``; if they are to measure only, the cell that measures is the last to
+    be executed.  What the kernel writes to stderr goes to ``terminal`` at once, followed by a bar
+    over the cells that read the record.  Returns the error of the failed cell, or how the kernel
+    died, in words; None if neither happened.  Raises KeyboardInterrupt when a signal ended the run.
     """
     relay = Relay(terminal)
     with (
@@ -100,10 +99,7 @@ def execute(
 
 
 def _close_loop_of_thread() -> None:
-    """Close the event loop that Jupyter has made for this thread, unless it is the main one.
-
-    It keeps one for each thread, and nobody else closes that when a thread ends.
-    """
+    """Close the event loop that Jupyter has made for this thread, which nobody else closes."""
     if threading.current_thread() is not threading.main_thread():
         loop = ensure_event_loop()
         if not loop.is_running():
@@ -124,9 +120,9 @@ def _unformatted(path: Path) -> str:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep to themselves what papermill and Jupyter log and warn of: it is about them.
+    """Suppress what papermill and Jupyter log and warn of, which is about themselves.
 
-    It is the whole process's, so whoever executes in several threads enters it around them.
+    This acts on the whole process, so a caller with several threads enters it around all of them.
     """
     loggers = [logging.getLogger(name) for name in ("papermill", "traitlets", "asyncio")]
     before = [(logger, logger.disabled) for logger in loggers]
@@ -193,8 +189,8 @@ class _Kernel:
     """One kernel and its interruption.
 
     Ctrl-C, SIGTERM and SIGHUP reach this process and not the kernel, which has a process group of
-    its own.  The first is passed on to the cell being executed, so that the study stops its server
-    and closes its record.  The second, or the end of ``GRACE_S``, ends the kernel itself.
+    its own.  The first is passed on to the running cell, so that the study stops its server and
+    closes its record.  The second, or the end of ``GRACE_S``, ends the kernel itself.
     """
 
     def __init__(

@@ -45,7 +45,7 @@ class Executed:
     """A notebook that was executed to its end.
 
     Attributes:
-        notebook: Where it is.
+        notebook: Its path.
         record: The record it rests on; None for one that measures nothing.
         verdicts: The table of ``judge``; None where no claim was judged.
 
@@ -84,7 +84,7 @@ def run_study(
     ``given`` are the user's options: server, record and freshness where these do not say.
     ``replies`` is an empty directory in which the notebook's replies can be found also when this
     ends by an exception.  Progress and warnings go to ``terminal``, by default stderr.  The
-    notebook's metadata ``pgstudies`` tell study, profile, parameters, record and, without its
+    notebook's metadata ``pgstudies`` has study, profile, parameters, record and, without its
     password, the server.
 
     Raises StudyError as ``plan`` does, or as the notebook did; NotebookError when the notebook
@@ -145,8 +145,8 @@ def run_study(
 def read_studies(records: Mapping[str, Path | None]) -> list[Executed]:
     """Execute notebooks that measure nothing into the book, one on each core at a time.
 
-    ``records`` says what each of them reads, as ``replay`` of ``run_study``; None for a summary.
-    Raises as that does, when those that were begun have ended.
+    ``records`` has the ``replay`` of ``run_study`` for each; None for a summary.  Raises as
+    ``run_study`` does, once all that were begun have ended.
     """
     from .kernel import quiet  # noqa: PLC0415  (papermill takes its time)
 
@@ -165,9 +165,9 @@ def read_studies(records: Mapping[str, Path | None]) -> list[Executed]:
 
 @contextmanager
 def _scratch(study: str, directory: Path) -> Iterator[str]:
-    """A directory in ``directory`` that goes at the end; of a killed run, with the next one.
+    """A temporary directory in ``directory``; that of a killed run is removed by the next one.
 
-    There, because a file is moved in one step only within a file system.
+    It is there because a file can be renamed only within a file system.
     """
     for left in directory.glob(".*-*/" + _LOCK):
         if time.time() - left.parent.stat().st_mtime > _FORGOTTEN_S and not is_locked(left):

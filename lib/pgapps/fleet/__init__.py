@@ -1,4 +1,1 @@
-"""Several hosts: a sweep's plan, its ledger of blocks, the workers that measure them.
-
-Only the command line imports it.
-"""
+"""Sweeps over several hosts: the plan, the ledger of blocks, and the workers that measure them."""

@@ -40,12 +40,12 @@ DEATH_S = 90.0
 
 
 def carry_out(request: dict[str, Any]) -> None:
-    """Measure a block unless it is done, and put it into the ledger.
+    """Measure a block, unless the ledger has it, and put it into the ledger.
 
     ``request`` has block (study, cell, host, number), profile, server, parameters, ledger, and
-    states: the directory where blocks leave each other prepared states, or nothing.  What was
-    measured and could not be put is kept below ``records_dir()`` and put the next time.
-    Raises StudyError as ``run_study`` does, SpaceError when the ledger does not take the block.
+    states: the directory where blocks leave each other prepared states, or nothing.  A block that
+    cannot be put is kept below ``records_dir()`` and put the next time.  Raises StudyError as
+    ``run_study`` does, SpaceError when the ledger has no room for the block.
     """
     block = SweepBlock(**request["block"])
     ledger = Ledger(request["ledger"])

@@ -50,11 +50,11 @@ def make_certificates(directory: Path) -> None:
 def credentials(
     address: str, directory: Path | None, role: Literal["client", "worker", "scheduler"]
 ) -> Security:
-    """What a scheduler, a worker or a client proves itself with at this address.
+    """The credentials of a scheduler, a worker or a client for this address.
 
-    That is what ``make_certificates`` has put into ``directory``, or without one what Dask is
-    configured with.  Raises StudyError when there is nothing, when it is of no use, and for an
-    address that is not encrypted.
+    They are what ``make_certificates`` has put into ``directory``, or without one Dask's
+    configuration.  Raises StudyError when there are none or they are invalid, and for an address
+    that is not encrypted.
     """
     if not address.startswith("tls://"):
         raise StudyError(

@@ -45,7 +45,7 @@ _NO_PAGES: dict[str, Any] = {"dashboard": False, "dashboard_address": "127.0.0.1
 def serve_as_scheduler(
     host: str, port: int, certificates: Path | None, ready: Callable[[str], None]
 ) -> None:
-    """Be the scheduler of sweeps until interrupted; ``ready`` is given its address.
+    """Be the scheduler of sweeps until interrupted; ``ready`` gets its address.
 
     Raises StudyError without certificates, ServerError when it cannot listen there.
     """
@@ -125,8 +125,8 @@ def connected(scheduler: str, certificates: Path | None) -> Iterator[Client]:
 def local_cluster(names: Sequence[str]) -> Iterator[Client]:
     """A scheduler in this process and a worker for each name, on 127.0.0.1; yields a client.
 
-    Their certificate is made for them and lies in a directory that only this user can read.  The
-    workers are sessions of their own, so that Ctrl-C is for us alone, and end with the scheduler.
+    Their certificate is in a temporary directory that only this user can read.  The workers are
+    sessions of their own, so that Ctrl-C reaches only this process, and end with the scheduler.
     """
     with _configured() as private:
         certificates = private / "certificates"

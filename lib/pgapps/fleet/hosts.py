@@ -45,11 +45,11 @@ def host_lines(paths: Sequence[Path], *, chart: Path | None = None) -> Iterator[
 
 
 def host_records(paths: Sequence[str | Path]) -> pl.DataFrame:
-    """The records that several hosts give of one study, and whether each counts.
+    """The records that several hosts have of one study, and whether each counts.
 
     Columns: host, server, blocks, findings (of the gate, in words), left_out (why it does not
-    count, or null), path.  A record that is of another format, not complete, damaged or made with
-    other parameters than the first does not count, and neither does an older one of the same host.
+    count, or null), path.  A record does not count if it has another format, is incomplete or
+    damaged, was made with other parameters than the first, or is an older one of the same host.
     Raises StudyError when none counts, or when they are of different studies.
     """
     rows: list[dict[str, object]] = []
@@ -105,7 +105,7 @@ def judged_by_host(records: pl.DataFrame) -> pl.DataFrame:
 
 
 def pooled(judged: pl.DataFrame) -> pl.DataFrame:
-    """What the hosts say together of every claim, one row per claim.
+    """The pooled effect of every claim over the hosts, one row per claim.
 
     ``judged`` is a table of ``judged_by_host``.  Columns: claim, text, hosts (on which it was
     judged), holds (on how many), ratio, low, high, published_ratio, tau (standard deviation of the
@@ -114,8 +114,8 @@ def pooled(judged: pl.DataFrame) -> pl.DataFrame:
     Random effects on the log scale, Paule and Mandel's variance between hosts (1982), intervals
     after Hartung and Knapp (2001) with k − 1 degrees of freedom, never narrower than the usual
     random-effects ones with the same (Röver, Knapp and Friede, 2015).  The error of a host is taken
-    from its interval, as if it were normal.  With one host there is nothing to pool: the last
-    five but published_ratio are null.
+    from its interval, as if it were normal.  With one host there is nothing to pool: the last five
+    but published_ratio are null.
     """
     rows = []
     for (claim,), part in judged.group_by("claim", maintain_order=True):

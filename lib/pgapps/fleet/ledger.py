@@ -55,10 +55,10 @@ class SweepBlock:
 
 
 class Ledger:
-    """A directory, or a bucket of an object store: a path, or what fsspec reads, as s3://bucket/a.
+    """The finished blocks, in a directory or any store that fsspec reads, such as s3://bucket/a.
 
-    A block is in it or is not; it is never changed.  Raises StudyError for a store that is of an
-    unknown kind or cannot be opened.
+    A block is never changed.  Raises StudyError for a store that is of an unknown kind or cannot be
+    opened.
     """
 
     def __init__(self, url: str) -> None:
@@ -85,8 +85,9 @@ class Ledger:
     def put(self, block: SweepBlock, content: bytes) -> bool:
         """Write a block whole, unless it is there; returns whether it was written.
 
-        Two that measured the same block, because one was thought dead, leave one file: the first.
-        Raises SpaceError for a full or forbidden directory, OSError when a store does not answer.
+        If two workers measured the same block, because one was thought dead, the first file
+        remains.  Raises SpaceError for a full or forbidden directory, OSError when a store does not
+        answer.
         """
         target = f"{self._root}/{block.path}"
         if self._is_local:

@@ -102,10 +102,10 @@ class Sweep:
 
 
 def read_sweep(path: Path) -> Sweep:
-    """Read and check a sweep; raises StudyError with the first thing that is wrong in it.
+    """Read and check a sweep; raises StudyError with the first mistake in it.
 
-    A parameter given a list where its study wants one value is a grid of them, and so is a list of
-    lists where the study wants a list.
+    A list for a parameter that takes one value is a grid of its values, and so is a list of lists
+    for one that takes a list.
     """
     try:
         text = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -144,11 +144,11 @@ def read_sweep(path: Path) -> Sweep:
 
 
 def overview(sweep: Sweep, done: set[SweepBlock]) -> pl.DataFrame:
-    """How far a sweep is: one row per cell and host.
+    """The progress of a sweep: one row per cell and host.
 
-    Columns: study, server (empty: the one that a host has by default), differs (the parameters in
-    which the cells of the study differ), cell, host, blocks, done, block_s (seconds a block took in
-    the newest record of the study in that profile, or null).
+    Columns: study, server (empty for the host's default), differs (the parameters in which the
+    cells of the study differ), cell, host, blocks, done, block_s (seconds a block took in the
+    newest record of the study in that profile, or null).
     """
     took = {(c.study, c.profile): block_seconds(c.study, c.profile) for c in sweep.cells}
     differs = _differs(sweep.cells)

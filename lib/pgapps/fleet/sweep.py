@@ -62,13 +62,13 @@ def measure_missing(
     blocks: list[SweepBlock] | None = None,
     lost_s: float = LOST_S,
 ) -> list[Failure]:
-    """Measure what the ledger has not yet; returns what failed, one entry per reason.
+    """Measure the blocks that the ledger lacks; returns the failures, one entry per reason.
 
     ``blocks`` are these, where the caller has listed the ledger already.
 
-    A study's own error ends its cell on that host; a full disk ends the host; only what is lost is
-    tried again.  Ctrl-C hands nothing out any more and lets running blocks finish; a second one
-    aborts them; either ends in KeyboardInterrupt.  Raises StudyError when a worker has other
+    An error of the study ends its cell on that host; a full disk ends the host; only lost blocks
+    are tried again.  After Ctrl-C no more blocks are handed out and running ones finish; a second
+    one aborts them; either ends in KeyboardInterrupt.  Raises StudyError when a worker has other
     versions of the libraries, ServerError when the scheduler is gone.
     """
     lacking = missing(sweep) if blocks is None else blocks

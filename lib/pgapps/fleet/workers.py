@@ -34,7 +34,7 @@ _running: set[subprocess.Popen[str]] = set()
 
 
 def measure_block(request: dict[str, Any]) -> tuple[int, str]:
-    """Have a block measured by a process of its own: its exit code, and what it said of an error.
+    """Measure a block in a process of its own; returns its exit code and error message.
 
     ``request`` is that of ``block.carry_out``.  A negative code is the signal that ended it.
     """

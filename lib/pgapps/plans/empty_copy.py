@@ -1,8 +1,7 @@
 """A copy of a database without its data: schema, statistics, and files of the true size.
 
-The planner asks statistics for the values and files for their size, so the files are made as long
-as the original's, by holes that take no room.  The copy can plan and nothing else: its pages are
-empty.
+The planner takes the sizes of tables from their files, so these are as long as the original's, and
+sparse.  The copy can plan and nothing else: its pages are empty.
 
 What comes from the original is code of others: it is restored and planned by a role without rights,
 and once it is there no superuser enters the database.
@@ -97,9 +96,9 @@ class EmptyCopy:
         self._settings = settings
 
     def connect(self, settings: Mapping[str, str] = {}) -> psycopg.Connection[TupleRow]:
-        """A read-only connection with the original's settings for the planner, and with these.
+        """A read-only connection with the original's planner settings, changed by ``settings``.
 
-        Raises StudyError for one of ``settings`` that cannot be had.
+        Raises StudyError for one of ``settings`` that cannot be set.
         """
         connection = _connected(self.server)
         for name, value in self._settings.items():
@@ -139,8 +138,8 @@ def _set(connection: psycopg.Connection[TupleRow], name: str, value: str) -> Non
 def empty_copy(source: Source, spec: str, show: Callable[[str], None]) -> Iterator[EmptyCopy]:
     """A copy of the source's database on a server of ours, as ``serve`` names it.
 
-    Raises StudyError for one before 18, ServerError where the dump or the restore fails or the copy
-    does not answer, and SpaceError where it finds no room.
+    Raises StudyError for a server before 18, ServerError where the dump or the restore fails or the
+    copy does not answer, and SpaceError on a full disk.
     """
     if Address.parse(spec).is_dsn:
         raise StudyError(

@@ -70,11 +70,11 @@ _DEEPEST = 300
 
 
 def explain(connection: psycopg.Connection[TupleRow], query: Query, search_path: str) -> QueryPlan:
-    """The plan for any values of the query's parameters.
+    """The generic plan of a query, for any values of its parameters.
 
-    What the planner computes for it can write nothing, because it is asked in a read-only
-    transaction, and leaves no setting, because that is rolled back.  Raises ServerError where it
-    does not end, and psycopg.Error where the connection is lost or a disk is full.
+    It is asked for in a read-only transaction that is rolled back, so that functions which the
+    planner computes write nothing and leave no setting.  Raises ServerError where it does not end,
+    and psycopg.Error where the connection is lost or a disk is full.
     """
     with within(connection, _LONGEST_S, f"Planning the query {query.name}"):
         try:

@@ -26,8 +26,8 @@ class Foreseen:
     Attributes:
         query: The query.
         verdict: Whether its plan stays the same.
-        before: Its plan as it is, where there is one.
-        after: Its plan as foreseen.
+        before: Its present plan, if there is one.
+        after: The plan foreseen.
         reason: Why it is not judged.
 
     """
@@ -41,12 +41,12 @@ class Foreseen:
 
 @dataclass(frozen=True)
 class Foresight:
-    """All queries, and what they rest on.
+    """All queries, and the servers that were asked.
 
     Attributes:
         queries: One entry each, in the order given.
-        before: What the plans before are of.
-        after: What those after are of.
+        before: The server of the plans before, in words.
+        after: The server of the plans after, in words.
         control: Whether a copy of the server's own release reproduced its plans first.
         notes: What could not be copied.
 
@@ -69,9 +69,9 @@ def foresee(
 ) -> Foresight:
     """Plan the queries on the source and on a copy of it, on the server ``to`` with ``settings``.
 
-    With settings, what is compared is the copy without and with them.  A query whose plan the
-    control does not reproduce is not judged: the control is a copy of the source's own release,
-    where that takes statistics, which is from 18 on.
+    With settings, the copy without them is compared with the copy with them.  The control is a copy
+    of the source on its own release, possible from 18 on; a query whose plan it does not reproduce
+    is not judged.
     """
     show("asking the server for its plans")
     path = source.search_path

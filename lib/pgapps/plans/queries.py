@@ -63,8 +63,8 @@ class Query:
 def queries_in(directory: Path) -> list[Query]:
     """The queries of the files ``*.sql``, one for each file or for each line ``-- name: ...``.
 
-    A variable as pgbench has it (``:name``) becomes a parameter.  Raises StudyError where there is
-    no such file, or one that cannot be read or has a backslash command.
+    A variable of pgbench (``:name``) becomes a parameter.  Raises StudyError where there is no such
+    file, or one that cannot be read or has a backslash command.
     """
     try:
         files = sorted(p for p in directory.iterdir() if p.suffix == ".sql" and p.is_file())
@@ -103,7 +103,7 @@ def _query(text: str) -> str:
 def top_queries(connection: psycopg.Connection[TupleRow], count: int) -> list[Query]:
     """The queries of this database that took most time, by ``pg_stat_statements``.
 
-    Raises StudyError where that extension is not there, or shows nothing.
+    Raises StudyError where that extension is not installed, or has no queries.
     """
     time = "total_exec_time" if connection.info.server_version >= 130000 else "total_time"
     try:

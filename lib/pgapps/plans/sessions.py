@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def take_bytes(connection: psycopg.Connection[TupleRow]) -> None:
-    """Take the texts of a database without an encoding as they are; any other sends UTF-8.
+    """Read texts of a database without an encoding (SQL_ASCII) as LATIN1; others send UTF-8.
 
-    Such a database (SQL_ASCII) converts nothing, and every byte is a character of LATIN1.
+    SQL_ASCII converts nothing, and every byte is a character of LATIN1.
     """
     if connection.info.parameter_status("server_encoding") == "SQL_ASCII":
         connection.execute("SELECT pg_catalog.set_config('client_encoding', 'LATIN1', false)")
@@ -29,9 +29,9 @@ def take_bytes(connection: psycopg.Connection[TupleRow]) -> None:
 
 @contextmanager
 def within(connection: psycopg.Connection[TupleRow], seconds: float, what: str) -> Iterator[None]:
-    """Hang up where ``what`` takes longer: a function can catch what statement_timeout raises.
+    """Close the connection and raise ServerError where ``what`` takes longer than that.
 
-    Raises ServerError then.
+    statement_timeout does not suffice: a function can catch its error.
     """
     late = Event()
 

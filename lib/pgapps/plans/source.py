@@ -190,8 +190,8 @@ def opened(dsn: str) -> Iterator[Source]:
 def _search_path(address: Address, like: psycopg.Connection[TupleRow]) -> str:
     """Where the role's sessions look for the tables of its queries.
 
-    A session that begins with an empty search_path cannot tell.  This one begins with their own and
-    so asks one function of the server's, by its whole name and nothing else.
+    A session that begins with an empty search_path does not know.  This one begins with the role's
+    own, and so calls one function of the server's, by its qualified name, and nothing else.
     """
     what = f"Asking {address.public}"
     with (
@@ -200,7 +200,7 @@ def _search_path(address: Address, like: psycopg.Connection[TupleRow]) -> str:
             autocommit=True,
             connect_timeout=10,
             application_name="pgstudies plans",
-            # From 18 on it is told its search_path, which must be a text in this encoding.
+            # From 18 on the server reports search_path, which must be valid in this encoding.
             client_encoding=like.info.parameter_status("client_encoding"),
         ) as session,
         within(session, _LONGEST_S, what),
@@ -213,7 +213,7 @@ def _search_path(address: Address, like: psycopg.Connection[TupleRow]) -> str:
 def _require_harmless(connection: psycopg.Connection[TupleRow], name: str) -> None:
     """Raise StudyError where another role could use the rights of ours by a function.
 
-    To plan a query is to compute the immutable functions in it and in what it names.
+    The planner computes immutable functions in a query and in the objects that it names.
     """
     right, other = connection.execute(_RIGHTS).fetchone(), connection.execute(_OTHERS).fetchone()
     if right is None or other is None:

@@ -45,8 +45,8 @@ def advice() -> pl.DataFrame:
     """What the verdicts of the reference records mean for whoever runs a server.
 
     Columns: study, claim, about (a setting or a thing), sentence, before and after (the releases
-    that a change lies between, null for what is no matter of releases), published_ratio, ratio now
-    with its 95 % interval from low to high, verdict, where: release, machine, date and size of the
+    between which it changed, null where releases do not matter), published_ratio, ratio now with
+    its 95 % interval from low to high, verdict, where: release, machine, date and size of the
     record, and for a change between releases how these were built, where that differs.
     """
     found = [pl.DataFrame(schema=_CARD)]
@@ -79,10 +79,10 @@ def advice() -> pl.DataFrame:
 
 
 def counted_between(before: str, after: str) -> pl.DataFrame:
-    """The units of work that two releases execute with unlike numbers of instructions.
+    """The units of work that take different numbers of instructions on two releases.
 
     Columns: unit, open (transactions), nested (subtransactions of each), before and after
-    (instructions of one unit), ratio; what changed most first.  Raises StudyError for a release
+    (instructions of one unit), ratio; the largest change first.  Raises StudyError for a release
     that was not counted, and where ``before`` is not the older one.
     """
     record, _ = _counted_releases(before, after)
@@ -112,8 +112,8 @@ WORTH_A_SENTENCE = 0.10
 def counted_in_words(units: pl.DataFrame) -> list[str]:
     """A sentence for each unit of ``counted_between`` that changed by more than a tenth.
 
-    It says how much more or fewer instructions that is alone, and from least to most while
-    transactions are open, with subtransactions in them or without.
+    It says how many more or fewer instructions the unit takes alone, and the range while
+    transactions are open, with and without subtransactions.
     """
     far = (pl.col("ratio") - 1).abs() > WORTH_A_SENTENCE
     return [

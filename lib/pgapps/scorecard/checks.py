@@ -59,7 +59,7 @@ def display_checks(checks: pl.DataFrame, record: Record) -> ShownChecks:
 def read_checks(*notebooks: Path) -> pl.DataFrame:
     """The checks that executed notebooks show: check, passed, sentence, host, date, machine, study.
 
-    By default those in the book.  No rows where there is no such notebook, or it has not got so
+    By default those in the book.  No rows for a notebook that is missing or was not executed so
     far.
     """
     rows = []

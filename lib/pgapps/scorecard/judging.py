@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 def judged(record: str | Path) -> pl.DataFrame:
     """The claims as the notebook of the record's study judges them: the table of ``judge``.
 
-    A reference record has its verdicts beside it.  Any other that was not yet judged by this code
-    and these claims is replayed, which takes about ten seconds and is said on stderr.  Raises
-    StudyError when there is no such record, its study judges no claim or the verdicts beside it are
-    damaged, and NotebookError when the notebook fails.
+    A reference record has its verdicts beside it.  Another record that this code has not judged yet
+    is replayed, which takes about ten seconds and prints a line on stderr.  Raises StudyError when
+    there is no such record, its study judges no claim or the verdicts beside it are damaged, and
+    NotebookError when the notebook fails.
     """
     directory = Path(record).expanduser().resolve()
     study = read_info(directory)["study"]
@@ -73,10 +73,10 @@ def keep(done: Executed) -> None:
 
 
 def keep_reference() -> list[Path]:
-    """Judge every reference record anew where anything has changed, and keep that beside it.
+    """Judge again every reference record whose inputs changed; returns the files written.
 
-    Gives the files that were written.  What stands in the book of others comes from here, so it is
-    for those who change a notebook, the analysis or a reference record: ``make verdicts``.
+    The published verdicts come from these files, so it is for those who change a notebook, the
+    analysis or a reference record: ``make verdicts``.
     """
     written = []
     for study in origins():
@@ -121,9 +121,9 @@ def write_verdicts(file: Path, table: pl.DataFrame, mark: str) -> Path:
 
 
 def require_clean(record: Path) -> None:
-    """Raise StudyError for a record of code that no commit has: it cannot be a reference.
+    """Raise StudyError for a record of uncommitted code, which cannot be a reference.
 
-    Those of before 24 November 2026, which do not have their claims, were not asked.
+    Records of before 24 November 2026, which lack their claims, are exempt.
     """
     info = read_info(record)
     if "claims" in info and (info.get("git") or {}).get("dirty"):

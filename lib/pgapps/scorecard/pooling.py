@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 
 
 def of_reference(study: str) -> tuple[Path, pl.DataFrame] | None:
-    """The newest reference record of a study, and the verdicts on it by all that are alike.
+    """The newest reference record of a study, and its verdicts pooled over all like it.
 
-    Which is the newest says ``newest_on_most_cores``.  None where none has verdicts beside it.
+    The newest is that of ``newest_on_most_cores``.  None where no record has verdicts beside it.
     """
     files = verdict_files(study)
     newest = newest_on_most_cores((file.parent, read_info(file.parent)) for file in files)
@@ -123,16 +123,16 @@ def of_all_runs(study: str, record: Path, judged: pl.DataFrame) -> pl.DataFrame:
 def _in_parts(record: Path, _sums: str) -> frozenset[tuple[str, str]]:
     """The steps and cases of a record whose turns begin with passes that do not count.
 
-    The checksums of its samples tell a record from another that was at the same place.
+    The checksums of its samples distinguish it, in the cache, from an earlier record at that path.
     """
     counts = read_record(record).samples.filter(pl.col("part") == UNDISTURBED)
     return frozenset(counts.select("step", "case").unique().iter_rows())
 
 
 def _otherwise(own: Setup, other: Setup) -> tuple[dict[str, Any], list[str]]:
-    """The parameters of another record that are not those of this one, and those it lacks.
+    """The parameters of another record that differ from this one's, and those that it lacks.
 
-    It lacks what the study had not yet when it was measured.
+    It lacks parameters that the study did not have yet when it was measured.
     """
     ours, theirs = size_of(own), size_of(other)
     differ = {k: theirs[k] for k, v in ours.items() if k in theirs and theirs[k] != v}
@@ -142,10 +142,10 @@ def _otherwise(own: Setup, other: Setup) -> tuple[dict[str, Any], list[str]]:
 def has_planned_blocks(info: Info, others: Mapping[str, tuple[Info, pl.DataFrame]]) -> bool:
     """Whether a record's number of blocks was not chosen to get a verdict.
 
-    ``others`` are the records alike, by name, each with its verdicts.  Those that the record says
-    were complete when it was begun could be looked at; an older record does not say, and those
-    that were finished before count.  It needs as many blocks as the smallest of them, or exactly
-    as many more as one of their claims was said to need.
+    ``others`` are the records alike, by name, each with its verdicts.  Those that were complete
+    when this one was begun could be looked at: the record lists them, or, if it is older, they are
+    those finished before it.  It needs as many blocks as the smallest of them, or exactly the
+    additional blocks that a verdict on one of their claims asked for.
     """
     seen = info.get("seen")
     if seen is None:
@@ -264,7 +264,7 @@ def _judge_again(study: str, rows: list[dict[str, Any]]) -> None:
 def _beside(
     verdict: str, others: Iterable[tuple[str, str, dict[str, Any], list[str]]]
 ) -> str | None:
-    """What else is to be said where another record says the opposite; of its own size first."""
+    """A verdict that names another record with the opposite one, preferably of the same size."""
     own = side(verdict)
     for name, other, differ, lacks in sorted(others, key=lambda other: bool(other[2])):
         if own and side(other) not in {own, None}:

@@ -191,10 +191,10 @@ def _reference(study: str) -> str | None:
 
 
 def _cards(record: Record, is_reference: bool, in_detail: bool) -> list[dict[str, dict[str, Any]]]:
-    """What a record says, by claim; columns it says nothing of are left out.
+    """The verdicts of a record, by claim, without columns that do not apply.
 
-    Of the reference record first what it and those alike say together; then, ``in_detail``, what it
-    says alone where that is something else.
+    For the reference record, first the verdict pooled over all records alike; then, ``in_detail``,
+    its own where that differs.
     """
     about = {
         "host": host_of(record.info),

@@ -1,4 +1,4 @@
-"""The scorecard shown: the table on the front page, and lines for a terminal and for mail."""
+"""The scorecard as a table on the front page, and as lines for a terminal and for mail."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def score_front(cards: pl.DataFrame) -> HTML:
 
 
 def came_to(cards: pl.DataFrame) -> list[dict[str, Any]]:
-    """How many claims of a ``scorecard`` came to what, the outcomes of none left out, best first.
+    """The numbers of claims of a ``scorecard`` by outcome, the best outcome first.
 
     Each is a dict of outcome, words (how a sentence goes on after the number), now and here (how
     many, here None where nothing was run), and claims: those of now, as ``for_template``, with the
@@ -88,10 +88,10 @@ def came_to(cards: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def now_and_here(part: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The rows of a study in a ``scorecard`` that say what is so now, and those of this machine.
+    """The rows of a study in a ``scorecard`` for now, and those of this machine.
 
-    Now is the newest reference record, or without one the current record, which then is not a
-    second time this machine's.
+    Now is the newest reference record.  Without one it is the current record, which then is not
+    repeated for this machine.
     """
     if not part["reference"].any():
         return part.filter("current"), part.clear()
@@ -102,9 +102,9 @@ def now_and_here(part: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def side_by_side(part: pl.DataFrame) -> list[dict[str, Any]]:
-    """The claims of a study: what is so now as ``for_template``, with this machine's as ``own``.
+    """The claims of a study, as ``for_template`` of now, with this machine's as ``own``.
 
-    ``own`` has the key agreement: see ``agreement_with``; it is None where there is no run here.
+    ``own`` has the key agreement: see ``agreement_with``; it is None where nothing was run here.
     """
     now, own = now_and_here(part)
     beside = {row["claim"]: row for row in own.iter_rows(named=True)}
@@ -208,9 +208,9 @@ _FIGURES = len("0.0858 (0.0585 to 0.0126)")
 
 
 def in_text(cards: pl.DataFrame) -> str:
-    """A ``scorecard``, study by study: published, now and this machine; then how many came to what.
+    """A ``scorecard``, study by study: published, now and this machine; then the outcomes' numbers.
 
-    Now is the reference records' verdict, or without a reference that of the current record.
+    Now is the verdict of the reference records, or without one that of the current record.
     """
     lines: list[str] = []
     for (study,), part in cards.group_by("study", maintain_order=True):

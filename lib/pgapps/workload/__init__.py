@@ -1,5 +1,4 @@
-"""Workloads of somebody's own: a schema and scripts as pgbench takes them, read, loaded, counted.
+"""Users' own workloads, a schema and scripts as pgbench takes them: read, loaded and counted.
 
-Whatever is in them may come from others: it is loaded and run by a role without rights.  Its
-notebook, comparisons and the command line import it.
+They may come from others, so they are loaded and run by a role without rights.
 """

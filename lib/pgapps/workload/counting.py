@@ -52,7 +52,7 @@ SIZES = (1, 3)
 
 
 def statement_units(study: str, server: str, parameters: Mapping[str, Any]) -> Iterator[Unit]:
-    """Each statement of each script once, parsed, planned and executed, with its values.
+    """Each statement of each script, parsed, planned and executed once, with its values.
 
     The values are those of one transaction, which pgbench runs on ``server``.  Raises StudyError
     for a workload that cannot be read or loaded, or a script that fails.

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def new_workload(directory: Path) -> list[Path]:
-    """Write an example of a workload into a new directory; give the files.
+    """Write an example of a workload into a new directory; returns the files.
 
-    Raises StudyError where there is one already, and where nothing can be written.
+    Raises StudyError where the directory exists, and where nothing can be written.
     """
     example = next(iter(rooms("workload").values())).directory / "example"
     try:

@@ -74,9 +74,9 @@ _HELD = f"""
 def load(trial: Trial, schema: Path | None, *, scale: int = 1, database: str = "") -> None:
     """Load a script of psql or a dump into the trial's database, or another of its server.
 
-    Without a schema, pgbench makes its own tables, of that ``scale``.  It is done by the trial's
-    role, which has no rights elsewhere; roles that it names are made on a server of ours.  What is
-    done otherwise than it is written is told on stderr.
+    Without a schema, pgbench makes its own tables, of that ``scale``.  The trial's role loads it,
+    which has no rights elsewhere; roles that the schema names are created on a server of ours.
+    Statements that are skipped or changed are reported on stderr.
 
     Raises StudyError with the first statement that fails, by its line, SpaceError where the disk
     does not hold twice what is loaded, and CannotRun without pg_restore.

@@ -1,7 +1,7 @@
-"""What a workload's schema is made of: the statements of a script of psql, or of a dump.
+"""The statements of a workload's schema, read from a script of psql or a dump.
 
-psql does not read it, for among its commands are those that run programs, leave the database, or
-read any file of the account.  A few of its commands are done here, and all others are refused.
+psql does not read it, because some of its commands run programs, leave the database, or read any
+file of the account.  A few of its commands are done here, and all others are refused.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ class Contents:
 
 
 def contents(schema: Path) -> Contents:
-    """Read a schema through, and load nothing.
+    """Read a schema through without loading it.
 
-    Raises StudyError for what may not be in it, is cut off or cannot be read, by file and line, and
+    Raises StudyError, with file and line, for a schema that is refused, cut off or unreadable, and
     CannotRun for a dump where there is no pg_restore.
     """
     found = Contents()
@@ -152,7 +152,7 @@ def pieces(
 ) -> Iterator[Piece | Rows]:
     """Statements and rows in their order, of the schema and of the files that it includes.
 
-    ``files`` gets the names of what else is read, which lies beside the schema or below.
+    ``files`` gets the names of the included files, which lie in the schema's directory or below.
     """
     yield from _pieces(
         Lines(lines, schema), schema.parent.resolve(), [] if files is None else files

@@ -58,14 +58,14 @@ class Script:
 
 @dataclass(frozen=True)
 class Workload:
-    """A directory as it was read.
+    """A workload's directory, read.
 
     Attributes:
         schema: A script of psql, or a dump; None for the tables of pgbench's own scripts.
-        scripts: What is measured, in the order of the files' names.
+        scripts: The scripts to measure, in the order of the files' names.
         settings: Of ``settings.conf``, by name.
-        ignored: The names of what is neither.
-        included: What the schema reads besides itself.
+        ignored: The names of all other files.
+        included: The files that the schema includes.
 
     """
 
@@ -91,9 +91,9 @@ class Workload:
 def read_workload(directory: str | Path) -> Workload:
     """The workload of a directory, or ``pgbench:`` and the name of one of its own scripts.
 
-    Raises StudyError where there is no such directory, no schema or no script in it, for a file
-    that cannot be read, a command that would not be measured, runs a program or leaves the
-    database, a setting that reaches out of the server, and a name that pgbench does not know.
+    Raises StudyError for a missing directory, schema or script, an unreadable file, a command that
+    would not be measured, runs a program or leaves the database, a setting that reaches out of the
+    server, and a name that pgbench does not know.
     """
     if str(directory).startswith(BUILT_IN):
         return _built_in(str(directory).removeprefix(BUILT_IN))

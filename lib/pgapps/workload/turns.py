@@ -30,7 +30,7 @@ WITHOUT_TRYING = 10
 """Transactions of a turn where none can be tried beforehand: on an external server."""
 
 SHORTEST_S = 100e-6
-"""pgbench tells what a statement takes in whole microseconds: of less that is too coarse."""
+"""Shorter statements are not timed: pgbench reports whole microseconds, too coarse for them."""
 
 TURNS = "pgstudies_turns"
 """The table that keeps how often each script runs in a turn."""
@@ -57,7 +57,7 @@ def tried(
     options: Mapping[str, Any],
     scale: int = 1,
 ) -> dict[str, Turn]:
-    """The turn of each script that takes about so long: 1, 2, 5, 10 transactions and so on.
+    """The turn of each script that takes about ``turn_s``: 1, 2, 5, 10 transactions and so on.
 
     ``scripts`` has the scripts' texts by their names, ``options`` are those of ``_report``.  They
     are tried in a copy of the database, which is dropped afterwards.  A script that fails is run

@@ -40,9 +40,9 @@ class GuardResult(NamedTuple):
     """What a guard found.
 
     Attributes:
-        passed: None where it could not be looked at.
-        sentence: What it says.
-        steps: The steps of which it does not hold, as ``step_name`` names them; None for all.
+        passed: None where it could not be checked.
+        sentence: The finding, in words.
+        steps: The steps for which it failed, as ``step_name`` names them; None for all.
 
     """
 
@@ -54,9 +54,9 @@ class GuardResult(NamedTuple):
 def check(measured: Sequence[Measured], effects: pl.DataFrame) -> pl.DataFrame:
     """Every guard with what it found, one row each.
 
-    Columns: guard, passed (null where it could not be looked at), decisive (a step of which it does
-    not hold is not decided), steps (those of which it does not hold; null for all of them),
-    sentence.  ``effects`` are those of ``compared_effects``.
+    Columns: guard, passed (null where it could not be checked), decisive (whether a step for which
+    it failed is undecided), steps (those for which it failed; null for all of them), sentence.
+    ``effects`` are those of ``compared_effects``.
     """
     rows = [
         ("settings", True, settings(measured)),
@@ -81,10 +81,7 @@ def step_name(place: Sequence[Any]) -> str:
 
 
 def differing_plans(measured: Sequence[Measured]) -> pl.DataFrame:
-    """The plans that are not the same on both servers: study, of, step, baseline, candidate.
-
-    ``step`` has the case in it.
-    """
+    """The plans that differ: study, of, step (with its case), baseline, candidate."""
     rows = []
     for m in measured:
         found: dict[tuple[str, str], dict[str, str]] = {}
@@ -119,8 +116,8 @@ def differing_rows(measured: Sequence[Measured]) -> pl.DataFrame:
 def _nodes(plan: str) -> list[str]:
     """The lines of a plan, or of several, that name its nodes.
 
-    Conditions are left out: releases spell what a subplan returns, or the sides of an equation,
-    in their own ways.
+    Conditions are left out: releases print the result of a subplan, or the sides of an equation,
+    differently.
     """
     lines = plan.splitlines()
     return [line for line in lines if line[:1] != " " or line.lstrip().startswith("->")]
@@ -261,10 +258,7 @@ def _diagnosed(
 
 
 def diagnosed(times: pl.DataFrame, *, margin: float) -> list[tuple[str, bool, GuardResult]]:
-    """The guards that are ``diagnostics.checks`` of the sides' times, as of ``rounds_of``.
-
-    Each with its name, whether it decides, and what it found.
-    """
+    """The guards of ``diagnostics.checks`` on the times: name, whether it decides, result."""
     looked = checks(times, baseline=BASELINE, by=[*PLACE, "metric"])
     found = {name: _of_check(looked.filter(check=name), name, margin) for name in _CHECKS}
     if times.filter(_IS_COPY).is_empty():

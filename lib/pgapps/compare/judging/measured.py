@@ -79,8 +79,7 @@ class Measured:
 def read_measured(study: str, paths: Sequence[Path]) -> Measured:
     """The comparison of ``study`` in these records, oldest first; it may have no block yet.
 
-    A block that two records have counts as the newer one has it.  Steps that are not compared are
-    left out.
+    Of a block in two records the newer one counts.  Steps that are not compared are left out.
     """
     records = [read_record(path) for path in paths]
     frames = [in_sides(record) for record in records]
@@ -113,10 +112,7 @@ def is_compared(info: Info) -> pl.Expr:
 
 
 def _was_looked_at(infos: Iterable[Info]) -> bool:
-    """Whether a session began when there were enough blocks for an interval.
-
-    After fewer, nothing can have been decided.
-    """
+    """Whether a session began when there were enough blocks for an interval."""
     begins = sorted(s["started_at"] for info in infos for s in info.get("sessions", []))
     entries = [entry for info in infos for entry in info["timeline"]]
     return any(
@@ -145,9 +141,9 @@ def _after_a_side(info: Info) -> pl.Expr:
 
 
 def rounds_of(measured: Iterable[Measured], metric: pl.Expr) -> pl.DataFrame:
-    """What a verdict rests on: ``round_values`` of the sides, by ``PLACE`` and metric.
+    """``round_values`` of the sides, by ``PLACE`` and metric, on which verdicts rest.
 
-    ``metric`` chooses, as an expression over the samples.
+    ``metric`` selects samples, as an expression.
     """
     return _of_sides(measured, metric, round_values)
 
@@ -178,10 +174,10 @@ def compared_effects(
 ) -> pl.DataFrame:
     """The time of every step on the candidate relative to the baseline: one row per step.
 
-    ``case`` is that of the only steps, or cases, to judge.  Columns: ``PLACE``, metric (cpu_s where
-    the step is bound by the processor, see ``BOUND``, else, or with ``clock``, duration_s), then
-    those of ``paired_effects`` with the A/A copy left out, and p_family.  All rows are one family;
-    ``anytime``: by confidence sequences, as it was looked at on the way.
+    With ``case`` only steps, or cases, of that name.  Columns: ``PLACE``, metric (cpu_s where the
+    step is CPU-bound, see ``BOUND``, else, or with ``clock``, duration_s), then those of
+    ``paired_effects`` without the A/A copy, and p_family.  All rows are one family; with
+    ``anytime`` intervals are confidence sequences, because results were looked at on the way.
     Raises StudyError when nothing was timed, or nothing of that case.
     """
     metrics = [TIME] if clock else [TIME, CPU]
@@ -251,7 +247,8 @@ def judging(
 ) -> pl.DataFrame:
     """The metric that judges each step: the columns of ``place``, and metric.
 
-    By ``baseline`` alone (None for all arms), so that what is found does not choose what judges it.
+    It is chosen by ``baseline`` alone (None for all arms), so that the effect does not choose its
+    own metric.
     """
     reference = {} if baseline is None else {"arm": baseline}
     cpu, clock = (pl.col("value").filter(metric=m, **reference).median() for m in (CPU, TIME))
@@ -263,12 +260,12 @@ def judging(
 
 
 def reasons(measured: Sequence[Measured], effects: pl.DataFrame) -> pl.DataFrame:
-    """What moved with the time of the steps that differ, most telling first.
+    """What changed with the time of the steps that differ, the largest contribution first.
 
     Columns: ``PLACE``, metric, unit, baseline and candidate (medians of the blocks), low and high
-    (95 % interval: of the difference for seconds, of the ratio for what is counted) and share: the
-    part of the step's own difference that these seconds are, null for counters.  Only what
-    certainly moved: the interval excludes 0, or 1.
+    (95 % interval: of the difference for seconds, of the ratio for counters) and share: the part of
+    the step's own difference that these seconds are, null for counters.  Only rows whose interval
+    excludes 0 (seconds) or 1 (counters).
     """
     differing = effects.filter(pl.col("verdict").is_in(["faster", "slower"]))
     found = [
@@ -292,8 +289,8 @@ def reasons(measured: Sequence[Measured], effects: pl.DataFrame) -> pl.DataFrame
 def _seconds(m: Measured, differing: pl.DataFrame) -> pl.DataFrame:
     """Waits and CPU time, as differences: an event may not occur at all on one side.
 
-    Only what changed in the step's own direction explains it.  Where several sessions wait at once,
-    a share is one of all that they waited longer, so that shares never add up to more than 1.
+    Only changes in the step's own direction explain it.  Where several sessions wait at once, a
+    share is a part of their total wait, so that shares never add up to more than 1.
     """
     metric = pl.col("metric").str.starts_with(WAIT) | (pl.col("metric") == "cpu_s")
     wanted = differing.select(*PLACE)
@@ -354,7 +351,7 @@ def _by_block(values: pl.DataFrame) -> pl.DataFrame:
 
 
 def _counters(m: Measured, differing: pl.DataFrame) -> pl.DataFrame:
-    """Counters, as ratios; one that is 0 on one side only is told by its medians alone."""
+    """Counters, as ratios; one that is 0 on one side only has its medians and no interval."""
     metric = ~pl.col("metric").is_in(_NO_COUNTER) & (pl.col("unit") != "s")
     counted = blocks_of([m], metric & pl.col("side").is_in([BASELINE, CANDIDATE]))
     counted = (

@@ -94,10 +94,9 @@ def result_of(
     counted: Counted | None = None,
     strict: bool = False,
 ) -> Result:
-    """Work out everything; raises StudyError when no block is finished.
+    """Judge the comparison; raises StudyError when no block is finished.
 
-    A run that goes on ``until_decided``, or was continued after a look, is judged by confidence
-    sequences.
+    A run with ``until_decided``, or one continued after a look, is judged by confidence sequences.
     """
     finished = tuple(m for m in measured if not m.samples.is_empty())
     if not finished:
@@ -158,22 +157,19 @@ def undecided(result: Result) -> list[str]:
 
 
 def is_hidden(*, strict: bool = False) -> pl.Expr:
-    """Whether a step of ``with_guards`` has an interval that is wider than the margin asks for.
+    """Whether a step without a finding has an interval wider than the margin allows.
 
-    Nothing was found there, and the interval says what there may yet be; ``strict`` lets no step
-    go with that.
+    With ``strict`` no step passes so: it is undecided instead.
     """
     is_open = pl.col("failed").is_null() & pl.col("verdict").is_in(OPEN)
     return is_open & pl.col("low").is_not_null() & pl.lit(not strict)
 
 
 def exit_code(effects: pl.DataFrame, *, strict: bool = False) -> int:
-    """0: nothing was found to be slower; 1: something was; 2: it could not be decided.
+    """0: no step is slower; 1: one is, whatever else is undecided; 2: undecided.
 
-    ``effects`` are those of ``with_guards``: a step for which a guard failed, or that has no
-    interval, is not decided, and one that is slower counts whatever is not decided of the others.
-    Not decided is also a comparison in which no step is, and with ``strict`` one with any step
-    that is open.
+    ``effects`` are those of ``with_guards``.  A comparison is undecided if a guard failed for one
+    of its steps, a step has no interval, no step is decided, or with ``strict`` any step is open.
     """
     decided = effects.filter(IS_DECIDED)
     if "slower" in decided["verdict"]:

@@ -38,8 +38,7 @@ _HALVINGS = 30
 def anytime_rows(d: ArrayLike, level: float = 0.95) -> Estimates:
     """As ``intervals.estimate_rows``, for runs that may have been continued after a look.
 
-    The columns of ``d`` are blocks in the order in which they were measured. An interval at 95 %
-    takes at least 7 of them.
+    The columns of ``d`` are blocks in the order of measurement.  A 95 % interval takes at least 7.
     """
     values = np.asarray(d, dtype=np.float64)
     centre = estimate_rows(values, level).centre
@@ -79,9 +78,9 @@ def anytime_family(p_values: Sequence[float | None]) -> list[float | None]:
 def blocks_in_sequence(
     blocks: int, p_value: float, p_family: float, level: float = 0.95
 ) -> int | None:
-    """The blocks in all that would probably make evident in its family what is so on its own.
+    """The total number of blocks that would probably make an effect evident in its family.
 
-    The evidence grows with the number of blocks. None for more than ``MORE_BLOCKS`` more.
+    Evidence is taken to grow with the number of blocks.  None for more than ``MORE_BLOCKS`` more.
     """
     lacking = math.log(p_family / (1 - level))
     needed = max(blocks + 1, math.ceil(blocks * (1 - lacking / math.log(p_value))))
