@@ -17,7 +17,7 @@ SERVER_HELP = (
     "directory of PostgreSQL programs, or a postgresql:// address.  "
     "[default: $PGSTUDIES_SERVER, else embedded]"
 )
-"""Of the option ``--server``."""
+"""The help of the option ``--server``."""
 
 SKIP = 125
 """``git bisect run`` skips a commit by this code; it takes every other from 1 to 127 for bad."""

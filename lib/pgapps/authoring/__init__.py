@@ -1,1 +1,1 @@
-"""A study of one's own: made from a template, and checked for what it lacks."""
+"""A user's own study: made from a template, and checked for what it lacks."""

@@ -1,4 +1,4 @@
-"""A new study: a room of its own, runnable at once on a toy measurement, and what one lacks."""
+"""Create a study that runs at once on a toy measurement, and check what a study lacks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 LONGEST = 40
-"""Letters of a study's name: it is part of file names and database names."""
+"""The longest name of a study, as it is part of file names and database names."""
 
 
 def new_study(name: str) -> list[Path]:

@@ -1,4 +1,4 @@
-"""How a page and its record are cited, and a record's files for those who use them elsewhere."""
+"""How a page and its record are cited, and a record's files for download."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def post_of(study: str) -> dict[str, str]:
 
 
 def crate(record: Path, files: dict[str, bytes]) -> dict[str, Any]:
-    """The RO-Crate metadata of a record of which these ``files`` are to be had, by name."""
+    """The RO-Crate metadata of a record with these downloadable ``files``, by name."""
     info, work = read_info(record), citation()
     post = post_of(info["study"])
     based_on = [{"@id": post.get("url", "#post")}] if post else []

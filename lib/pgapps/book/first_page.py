@@ -33,12 +33,12 @@ _LINK = re.compile(r' href="studies/[^"]*"')
 
 
 def place() -> Path:
-    """Where the page is."""
+    """The path of the page."""
     return paths.BUILD / "first-page.html"
 
 
 def settle_first_page() -> None:
-    """Let the page of a run that was killed no longer say that it goes on."""
+    """Mark the page of a killed run as no longer running."""
     if is_locked(_lock()) or not _lock().exists():
         return
     if place().exists():
@@ -49,7 +49,7 @@ def settle_first_page() -> None:
 
 
 def _lock() -> Path:
-    """The file that a run locks for as long as the page says that it goes on."""
+    """The file that a run locks while the page says that it is running."""
     return paths.BUILD / "first-page.lock"
 
 
@@ -107,7 +107,7 @@ def write_first_page(
 
 
 def lead_on(report: Path) -> None:
-    """Let the page, where there is one, lead to the report that has been built."""
+    """Link the page, if there is one, to the report that has been built."""
     if place().exists():
         target = report.relative_to(place().parent).as_posix()
         write_file(place(), _TEMPLATES.get_template("lead_on.html").render(target=target))

@@ -143,7 +143,7 @@ def _is_heading(cell: dict[str, Any]) -> bool:
 
 
 MOST_WORDS = 3
-"""Paragraphs at the beginning of a section, of which no more are open."""
+"""The number of paragraphs that are open at the beginning of a section."""
 
 
 def _split(cell: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -160,7 +160,7 @@ def _begins_part(cell: dict[str, Any]) -> bool:
 
 
 def _is_code(cell: dict[str, Any]) -> bool:
-    """Whether a reader sees that a cell has code, if only as a bar that shows it."""
+    """Whether a cell's code is visible to a reader, if only as a bar that unfolds it."""
     return cell["cell_type"] == "code" and not {"remove-input", "remove-cell"} & set(_tags(cell))
 
 
@@ -247,7 +247,7 @@ _INSIDE = re.compile(
 )
 
 LARGE = 200_000
-"""Files of so many characters in base64 are put beside a page, which they would make slow."""
+"""Longer files (characters in base64) are put beside a page, not into it."""
 
 
 def answer_first(app: Sphinx, page: str, source: list[str]) -> None:

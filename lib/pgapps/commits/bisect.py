@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class By(StrEnum):
-    """What is bisected by."""
+    """The ways to measure a commit."""
 
     INSTRUCTIONS = "instructions"
     PLAN = "plan"

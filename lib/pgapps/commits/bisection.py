@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from .repository import Commit, Repository
 
 ALIKE = 0.001
-"""Numbers that differ by a smaller part are the same: so exact is a count."""
+"""Numbers that differ by a smaller part count as the same, as counts vary by that much."""
 
 WORTH = 0.1
-"""A step that is a smaller part of the whole is not looked for."""
+"""A step that is a smaller part of the whole is not searched for."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def bisect(
 
 @dataclass
 class _Search:
-    """What is known so far, and how more is found out."""
+    """The state of a bisection, and its measurements."""
 
     repository: Repository
     measure: Callable[[str], float]
@@ -193,7 +193,7 @@ class _Search:
 
 
 def _remaining(output: str) -> str:
-    """Git's words on how much is left."""
+    """Git's own text about how much is left."""
     line = next((line for line in output.splitlines() if line.startswith("Bisecting: ")), "")
     return line.removeprefix("Bisecting: ") or "the last commits"
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 FLAGS = "-O2"
 
 _WITHOUT = ("readline", "zlib", "icu")
-"""What no unit of work needs, and what not every machine has."""
+"""Libraries that no unit of work needs, and that not every machine has."""
 
 MOST_BYTES = 4 * 2**30
 """The size of all kept builds; the least recently used make room for new ones."""
@@ -62,7 +62,7 @@ class Builder:
         self._most_bytes = most_bytes
         self._kept = repository.place / "builds"
         self.built = 0
-        """How many have been built since, those that failed included."""
+        """The number of builds so far, failed ones included."""
 
     def build(self, sha: str) -> Path:
         """The directory of a commit's installation, built if it is not there or incomplete.
@@ -134,7 +134,7 @@ class Builder:
 
     @cached_property
     def _compiler(self) -> str:
-        """What it says of itself; raises CannotRun where there is none."""
+        """The version that it prints; raises CannotRun where it is not installed."""
         return compiler_version(["cc"])
 
     @property
@@ -143,7 +143,7 @@ class Builder:
         return hashlib.sha256(what.encode()).hexdigest()[:8]
 
     def _commands(self, source: Path, target: Path) -> list[list[str]]:
-        """What builds, installs and tries it, each to be run in the directory of the build."""
+        """The commands that build, install and try it, to be run in the directory of the build."""
         answers = [str(target / "bin" / "postgres"), "--version"]
         compiler = ["ccache", "cc"] if shutil.which("ccache") else ["cc"]
         jobs = str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)

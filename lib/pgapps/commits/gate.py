@@ -173,7 +173,7 @@ def _word(ratio: float, limit: float) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text that is no markdown, on one line."""
+    """Text escaped for markdown, on one line."""
     return " ".join(text.split()).translate(_CELLS)
 
 

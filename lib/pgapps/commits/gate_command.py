@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 _HOW = ("--unified=0", "--no-ext-diff", "--no-textconv")
-"""The diff, as text that no other program has made."""
+"""The diff, without external diff programs."""
 
 
 def gate(
@@ -175,7 +175,7 @@ def _read(diff: Path | None) -> str:
 
 
 def _functions() -> pl.DataFrame:
-    """Which functions a unit executes, by the newest server of the fullest record of counts."""
+    """The functions that each unit executes, by the newest server of the largest record."""
     import polars as pl
 
     from pgstudies.records.counts import fullest_counts, functions_counted

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 _WIDTH = 79
 
 _MOST = 20
-"""So many steps are listed in a terminal."""
+"""The number of steps that are listed in a terminal."""
 
 _CHANGES = "https://github.com/postgres/postgres/compare/"
-"""What two commits or tags have between them, for a reader's browser."""
+"""The address of the commits between two commits or tags."""
 
 _RELEASE = r"^\d{1,2}(\.\d{1,2})?$"
 

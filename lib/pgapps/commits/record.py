@@ -24,7 +24,7 @@ SHAPE = "shape"
 """The number of a plan: 1 for that of the first point, and one more for each that differs."""
 
 RATIO = "ratio"
-"""Of the time of a step at a point to that at the first one."""
+"""The ratio of a step's time at a point to that at the first point."""
 
 
 class CommitRecord:
@@ -134,7 +134,7 @@ class CommitRecord:
         version_text: str = "PostgreSQL",
         plan: str | None = None,
     ) -> None:
-        """Write a number of another kind at a point: a ``SHAPE``, with the plan, or a ``RATIO``."""
+        """Write a number other than counts at a point: ``SHAPE``, with the plan, or ``RATIO``."""
         self.levels[point, what] = number
         if plan is not None:
             self.plans[point] = {what: plan}

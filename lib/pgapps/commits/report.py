@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _WIDTH = 79
 
 _WORTH_NAMING = 0.005
-"""A function is named whose own count changed by this part of the whole."""
+"""Functions are listed whose own count changed by at least this part of the whole."""
 
 
 def moved_functions(step: Step, counts: Callable[[str], pl.DataFrame]) -> pl.DataFrame:

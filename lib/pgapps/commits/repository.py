@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 ROOM_BYTES = 1_000_000
-"""What fails with less room than this on its disk, a build or git, fails for want of it."""
+"""If a build or git fails with less free space than this, the disk is taken to be full."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Repository:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Keep others from the clone meanwhile; raises StudyError where another has it."""
+        """Lock the clone; raises StudyError where another process has it."""
         try:
             make_open_directory(self.place)
             require_own(self.place)
@@ -123,7 +123,7 @@ class Repository:
             shutil.copyfile(shallow, ours / "shallow")
 
     def _path(self, *which: str) -> Path:
-        """A path in the repository, by the words of ``git rev-parse``."""
+        """A path in the repository, from these arguments of ``git rev-parse``."""
         output = _git(self.source, "rev-parse", *which, errors="surrogateescape")
         return self.source / output.removesuffix("\n")
 
@@ -141,7 +141,7 @@ class Repository:
         return _git(self.source, "rev-parse", f"{sha}^").strip()
 
     def merge_base(self, one: str, other: str) -> str:
-        """Where two commits branched off; raises StudyError where they have nothing in common."""
+        """The merge base of two commits; raises StudyError where they have none."""
         names = [self.commit(name).sha for name in (one, other)]
         found = _git(self.source, "merge-base", *names, check=False).strip()
         if not found:
@@ -170,7 +170,7 @@ class Repository:
         return self.clone
 
     def git(self, *arguments: str, check: bool = True) -> str:
-        """What git says in the clone."""
+        """The output of git in the clone."""
         return _git(self.clone, *arguments, check=check, home=self.place)
 
 
@@ -183,7 +183,7 @@ _SETTINGS = {
     "i18n.logOutputEncoding": "UTF-8",
     "log.showSignature": "false",
 }
-"""In force whatever the user, the machine or the repository says."""
+"""Settings that override those of the user, the machine and the repository."""
 
 _ENVIRONMENT = {
     "GIT_ALLOW_PROTOCOL": "none",  # a commit that is missing would be fetched, by any program
@@ -194,7 +194,7 @@ _ENVIRONMENT = {
 }
 
 _KEPT_VARIABLES = ("SUDO_UID", "XDG_CONFIG_HOME")
-"""By these git knows whose repository may be read, and finds the user's safe.directory."""
+"""The variables by which git checks who owns a repository, and finds safe.directory."""
 
 
 def _git(
@@ -204,7 +204,7 @@ def _git(
     errors: str = "replace",
     home: Path | None = None,
 ) -> str:
-    """What git says; in our clone with a ``home`` where the user's own settings are not found."""
+    """The output of git; in our clone with a ``home`` that hides the user's own settings."""
     environment = build_environment() | _ENVIRONMENT
     if home is None:
         environment |= {n: os.environ[n] for n in _KEPT_VARIABLES if n in os.environ}

@@ -1,4 +1,4 @@
-"""How a bisection puts a number to a commit: by counting, by a plan, or by time beside an end."""
+"""How a bisection measures a commit: by counting, by a plan, or by time against an end."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Look:
 
 
 def bisected(bench: Bench, look: Look) -> tuple[str, Path]:
-    """The answer of a bisection, and the record that has it."""
+    """Run a bisection; returns its answer and its record."""
     took: list[float] = []
     repository, progress = bench.repository, bench.progress
 

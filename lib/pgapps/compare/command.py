@@ -328,7 +328,7 @@ def _require_unset(parameters: Mapping[str, object]) -> None:
 
 
 def _asked(request: Request) -> Iterator[str]:
-    """The lines that show what a report asks for, before it is run."""
+    """A report's request, as lines to print before it is run."""
     for name, side in (("Baseline", request.baseline), ("Candidate", request.candidate)):
         yield f"{name}: {side.server}"
         yield from (f"    {setting} = {value}" for setting, value in side.settings.items())
@@ -351,7 +351,7 @@ def _cannot_run(error: StudyError) -> NoReturn:
 
 
 def _code(error: StudyError) -> int:
-    """The exit code of an error: a full disk has its own, as everywhere."""
+    """The exit code of an error; that of a full disk is kept."""
     return error.exit_code if isinstance(error, SpaceError) else CANNOT_RUN
 
 
@@ -401,7 +401,7 @@ def _compare(
 
 
 def _target(report: Path | None) -> Path:
-    """Where the report goes, checked before measuring for an hour."""
+    """The path of the report, checked before anything is measured."""
     target = report or Path(f"comparison-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.html")
     target = target.expanduser().resolve()
     if target.is_dir() or target.suffix != ".html":

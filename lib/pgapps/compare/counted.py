@@ -47,10 +47,10 @@ _MOVED = {
 _SIDES = ("baseline", "candidate")
 
 _ALIKE = 0.001
-"""Counts that differ by less are the same: so exact is a count."""
+"""Counts that differ by a smaller part count as the same, as they vary by that much."""
 
 _WORTH_NAMING = 0.005
-"""A function is named whose own count changed by this part of the unit's."""
+"""Functions are listed whose own count changed by at least this part of the unit's."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Comparing two servers as measuring knows it: a design with every arm on both sides."""
+"""The design of a comparison: every arm on both sides."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ BASELINE, COPY, CANDIDATE = "baseline", "baseline (again)", "candidate"
 SIDES = (BASELINE, COPY, CANDIDATE)
 
 COMPARED = "compare_"
-"""How the records of comparisons are named: before the study's name, so that no page takes them."""
+"""The prefix of a study's name in records of comparisons, so that no page uses them."""
 
 
 class Side(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One of the two: a server in the words of ``serve``, and settings that only it has."""
+    """One of the two: a server, as ``serve`` names it, and settings that only it has."""
 
     server: str
     settings: dict[str, str] = {}
@@ -82,7 +82,7 @@ class Comparison:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Comparison:
-        """The comparison of which ``as_dict`` made this; raises StudyError for anything else."""
+        """The comparison from its ``as_dict``; raises StudyError for anything else."""
         return checked(values, cls, "A comparison is invalid")
 
 
@@ -139,7 +139,7 @@ class ComparisonDesign(Design):
         return replace(self, arms=tuple(arms))
 
     def units(self, arms: Sequence[Arm]) -> tuple[list[Arm], list[list[Arm]]]:
-        """No arm that every group has; all sides of an arm stay together, and run or do not."""
+        """No arm for every group; the sides of an arm run together or not at all."""
         names = dict.fromkeys(self.own(arm).name for arm in arms)
         return [], [[arm for arm in arms if self.own(arm).name == name] for name in names]
 

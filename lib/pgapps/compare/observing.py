@@ -1,4 +1,4 @@
-"""What a comparison sees beside the times: results, plans and waits."""
+"""What a comparison observes besides times: results, plans and waits."""
 
 from __future__ import annotations
 
@@ -301,7 +301,7 @@ class ObservedTrial(Trial):
         super().__init__(server, arm, **where)
 
     def open_sessions(self) -> None:
-        """Open a session more, which samples waits."""
+        """Open another session, which samples waits."""
         super().open_sessions()
         self._waits = waits_of(self.server)
 
@@ -340,7 +340,7 @@ class ObservedTrial(Trial):
             yield took
 
     def counts(self, **how: Any) -> Counts:
-        """Give the totals as ``Trial`` does, and begin to sample anew."""
+        """The totals of ``Trial``; also starts a new sample of waits."""
         if self._waits is not None:
             self._waits.turn()
         return super().counts(**how)

@@ -87,7 +87,7 @@ class Forecast:
         return arms_s, values | dict(self.before.parameters if self.before else {})
 
     def with_states_kept(self) -> Forecast:
-        """The same where the states are prepared: their copies remain, which take half of it."""
+        """The same with prepared states, whose copies take half of the time."""
         return replace(self, start_s=_NOTEBOOK_S + (self.start_s - _NOTEBOOK_S) / 2)
 
     @property
@@ -228,7 +228,7 @@ class Fit:
 
 
 def of_blocks(plans: Sequence[Forecast], blocks: int) -> Fit:
-    """So many blocks of every study, however long they take."""
+    """That number of blocks of every study, however long they take."""
     return Fit(
         blocks=blocks,
         arms={plan.study: plan.before.arms if plan.before else () for plan in plans},

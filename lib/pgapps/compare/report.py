@@ -149,7 +149,7 @@ def _study(result: Result, m: Measured) -> dict[str, Any]:
 
 
 def _moved(result: Result) -> pl.DataFrame:
-    """The effects in the order in which a reader wants them, with that place: what moved most."""
+    """The effects with their place in the report's order: what moved most comes first."""
     order = [IS_DECIDED.not_(), -pl.col("ratio").log().abs().fill_null(0)]
     return result.effects.sort(order).with_row_index("place")
 

@@ -1,4 +1,4 @@
-"""What is asked: two sides, studies, blocks."""
+"""The request for a comparison: two sides, studies, blocks."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def _has_workers(side: Side) -> bool | None:
 
 
 def _version(side: Side) -> int | None:
-    """The side's version as the server counts, as far as it is known without connecting."""
+    """The side's version number, as far as it is known without connecting."""
     if is_release(side.server):
         return parse_version(side.server)  # which fetches nothing
     if Address.parse(side.server).is_dsn:

@@ -118,7 +118,7 @@ def compared(
 
 @contextmanager
 def _states() -> Iterator[str]:
-    """Where the looks at a study leave each other its prepared states; empty where they cannot."""
+    """The directory in which looks at a study share prepared states; empty where they cannot."""
     try:
         place = place_for_states()
     except StudyError:  # the first block will say it, if it needs one
@@ -236,7 +236,7 @@ def _next(
     left_s: float,
     tell: Callable[[str], None],
 ) -> Fit | None:
-    """What to measure before the next look; None where this one was the last."""
+    """What to measure before the next look; None after the last one."""
     if not request.until_decided:
         return None
     result = result_for(request, measured)

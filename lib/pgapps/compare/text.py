@@ -229,7 +229,7 @@ def _why(result: Result) -> list[str]:
 
 
 def _rows(rows: pl.DataFrame) -> list[str]:
-    """The rows that only one side gives."""
+    """The rows that only one side's results have."""
     lines = []
     for place, part in rows.group_by("study", "of", "step", maintain_order=True):
         lines += _wrapped(f"Rows that only one side gives, {', '.join(map(str, place))}:", 2)

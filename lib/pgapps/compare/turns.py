@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 LEAST = FEWEST_TURNS
-"""The least turns in a block; fewer do not show whether times settle."""
+"""The fewest turns in a block; with fewer it is unknown whether times settle."""
 
 MOST = 3
-"""How many times as many turns as in the record are chosen, at most: it knows no more."""
+"""The most turns chosen, as a multiple of the record's: it does not support more."""
 
 _FLOOR = 0.05
 """Of the variance between turns, what is taken for the least between blocks: few blocks can show

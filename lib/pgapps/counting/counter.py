@@ -1,4 +1,4 @@
-"""Counting units of work on one server, each once for all time."""
+"""Counting units of work on one server; counts are cached."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 _FORMAT = 2
-"""Higher whenever counts come about in another way: what is kept from before is not used then."""
+"""Raised whenever counting changes: cached counts of a lower version are not used."""
 
 SETTINGS = {
     "autovacuum": "off",

@@ -15,7 +15,7 @@ EXACT = 0.001
 
 
 def per_unit(small: pl.DataFrame, large: pl.DataFrame, units: int) -> pl.DataFrame:
-    """What one unit costs: the difference between two counts, so many units apart."""
+    """The cost of one unit: the difference between two counts, divided by ``units``."""
     both = small.join(large, on="function", how="full", coalesce=True, suffix=" of more")
     return both.select(
         "function",

@@ -80,7 +80,7 @@ class Unit:
 
     @property
     def state(self) -> str:
-        """A name for what has to be there before, the same for units that need the same."""
+        """A name for the prepared state, the same for units that share it."""
         sizes = self.sizes if self.prepare else ()
         role = ["unprivileged"] if self.unprivileged else []
         return repr((self.prepare, sizes, self.extension, self._holders, self.loaded, *role))

@@ -27,7 +27,7 @@ EVENTS |= {"DLmw": "write_misses"}
 """Callgrind's names and ours; all but the first are simulated only if asked for."""
 
 _END = "ShutdownXLOG"
-"""What follows, writing a checkpoint, is no work of the statements: the counts are taken before."""
+"""Counts are taken before it: the checkpoint that it writes is no work of the statements."""
 
 _BY_THE_CLOCK = "pgstat_report_stat"
 """At most once a second the server hands on its statistics: left out, as no two runs agree."""
@@ -52,7 +52,7 @@ def reason_no_valgrind() -> str | None:
 
 @functools.cache
 def valgrind_version() -> str:
-    """What valgrind says of itself, such as ``valgrind-3.19.0``; raises CannotRun without it."""
+    """The version of valgrind, such as ``valgrind-3.19.0``; raises CannotRun without it."""
     reason = reason_no_valgrind()
     if reason:
         raise CannotRun(reason)

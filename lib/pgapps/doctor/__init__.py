@@ -1,1 +1,1 @@
-"""What there is and what it can do: studies, records, servers, this machine."""
+"""Lists of studies, records and servers, and what this machine and a server can do."""

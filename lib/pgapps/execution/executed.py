@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 Document = dict[str, Any]
-"""A notebook as its JSON has it."""
+"""A notebook's JSON."""
 
 HIDDEN = "********"
 

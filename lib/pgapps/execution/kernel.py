@@ -213,7 +213,7 @@ class _Kernel:
         self._loop: asyncio.AbstractEventLoop | None = None  # while a cell is executed
 
     def options(self) -> dict[str, Any]:
-        """What papermill hands on to its notebook client."""
+        """The arguments that papermill passes to its notebook client."""
         return {
             "kernel_manager_class": self._manager(),
             "on_cell_start": self._before_cell,

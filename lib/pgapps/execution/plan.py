@@ -90,7 +90,7 @@ def plan(
 
 
 def _profile(room: Room, profile: str) -> tuple[dict[str, object], str]:
-    """The values of a profile, and what it says of itself; quick is what the notebook says."""
+    """The values of a profile, and its description; quick has the notebook's own values."""
     if profile not in PROFILES:
         raise StudyError(f"There is no profile {profile}; the profiles are: {', '.join(PROFILES)}.")
     if profile not in profiles_of(room):

@@ -184,7 +184,7 @@ def _scratch(study: str, directory: Path) -> Iterator[str]:
 def _execute(
     chosen: PlannedRun, executed: Path, options: RunOptions, terminal: TextIO | LinesOnly
 ) -> tuple[dict[str, Any], BaseException | None]:
-    """The executed notebook, with no password in it, and what it stopped with, if it did."""
+    """The executed notebook, without passwords, and the error that stopped it, or None."""
     from .kernel import execute  # noqa: PLC0415  (papermill takes its time)
 
     stopped = execute(chosen.notebook, executed, chosen.injected, options, terminal)

@@ -1,4 +1,4 @@
-"""One study on several hosts: what each says of its claims, and what they say together."""
+"""One study on several hosts: its claims judged on each, and pooled."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def join(sweep: Sweep, into: Path) -> tuple[list[Path], list[str]]:
 
 
 def _name(cell: Cell, host: str, first: Info) -> str:
-    """As records are named, by their start; the same for the same blocks of the same ledger."""
+    """The name of a record, by its start; the same for the same blocks of the same ledger."""
     started_at = datetime.fromisoformat(first["started_at"])
     return f"{started_at:%Y%m%dT%H%M%SZ}-{host}-{cell.id[:6]}-{cell.blocks}"
 

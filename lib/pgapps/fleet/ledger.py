@@ -33,12 +33,12 @@ _FILE = re.compile(r"([^/]+)/([^/]+)/([^/]+)/(\d{4,})\.zip")
 _S3 = {"config_kwargs": {"connect_timeout": 5, "read_timeout": 30, "retries": {"max_attempts": 2}}}
 
 _LIMITS: dict[str, dict[str, Any]] = {"s3": _S3, "s3a": _S3}
-"""By kind of store, for its client: left alone, that of S3 asks a dead one for minutes."""
+"""Options of the client, by kind of store: by default that of S3 retries for minutes."""
 
 
 @dataclass(frozen=True, order=True)
 class SweepBlock:
-    """What is handed out: one block of one cell on one host."""
+    """One block of one cell to measure on one host."""
 
     study: str
     cell: str
@@ -47,7 +47,7 @@ class SweepBlock:
 
     @property
     def path(self) -> str:
-        """Its file, relative to the ledger."""
+        """The block's file, relative to the ledger."""
         return f"{self.study}/{self.cell}/{self.host}/{self.number:04d}.zip"
 
     def __str__(self) -> str:
@@ -140,7 +140,7 @@ def _line(error: Exception) -> str:
 
 
 def packed(info: Info, samples: pl.DataFrame) -> bytes:
-    """A block as its file has it: a record with this block only, its files in one."""
+    """The content of a block's file: a zip of a record with this block only."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as files:
         for name, content in record_files(info, samples).items():
@@ -149,7 +149,7 @@ def packed(info: Info, samples: pl.DataFrame) -> bytes:
 
 
 _NO_ZIP = (zipfile.BadZipFile, LookupError, NotImplementedError, RuntimeError, ValueError, EOFError)
-"""What reading a damaged one can raise."""
+"""The errors of reading a damaged block."""
 
 
 def _files_below(root: str, prefix: str) -> Iterator[str]:

@@ -32,7 +32,7 @@ Blocks = Annotated[int, Meta(ge=1)]
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 MOST_HOSTS, MOST_CELLS, MOST_BLOCKS = 1000, 1000, 1_000_000
-"""A sweep may have so many hosts, cells, and blocks on all hosts together."""
+"""The most hosts, cells, and blocks on all hosts together, of a sweep."""
 
 
 class Run(Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,12 +73,12 @@ class Cell:
     profile: str
     server: str
     parameters: dict[str, Any]
-    """Every one but server and blocks."""
+    """All parameters but server and blocks."""
     blocks: int
 
     @property
     def id(self) -> str:
-        """A short name, the same wherever the same is to be measured."""
+        """A short name, the same for cells that measure the same."""
         what = [self.study, self.server, sorted(self.parameters.items())]
         return hashlib.sha256(json.dumps(what, default=str).encode()).hexdigest()[:12]
 

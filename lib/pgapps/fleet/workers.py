@@ -20,10 +20,10 @@ from pgservers.host.facts import git_revision, packages
 from pgservers.servers.instance import Instance, place_for_states
 
 SLOT = {"bench": 1}
-"""Every worker has one, and a block takes it."""
+"""The Dask resource of a worker, which one block takes."""
 
 TOPIC = "pgstudies"
-"""Where workers say what a user should hear at once."""
+"""The topic on which workers send messages for the user."""
 
 _NOTICE = re.compile(r"(Waiting|Removed what)\b.*")
 
@@ -96,7 +96,7 @@ class _States:
             return str(self._place.snapshots)
 
     def keep_for(self, seconds: float) -> None:
-        """Remove it after so long, unless it is asked for before."""
+        """Remove it after so many seconds, unless it is used before."""
         with self._lock:
             self._stop_timer()
             self._timer = threading.Timer(seconds, self.remove)
@@ -121,7 +121,7 @@ _states = _States()
 
 
 def forget_states() -> None:
-    """Remove what blocks have left each other: the sweep is over."""
+    """Remove the prepared states when the sweep is over."""
     _states.remove()
 
 

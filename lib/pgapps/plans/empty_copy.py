@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .source import Source
 
 RESTORES_STATISTICS = 180000
-"""From here on a server takes optimizer statistics from a dump."""
+"""The first release that restores optimizer statistics from a dump."""
 
 _DATABASE = "plans"
 
@@ -50,7 +50,7 @@ _LONGEST_BYTES = 2**45
 _MOST_SEGMENTS = 100_000
 
 _LONGEST_S = 600.0
-"""For the dump and for each part of the restore, in which functions of others are computed."""
+"""The limit for the dump and for each part of the restore, which may run others' functions (s)."""
 
 _OUTPUT_BYTES = 1_000_000
 
@@ -190,7 +190,7 @@ def _dump(source: Source, server: ManagedServer, archive: Path) -> None:
 def _run(
     server: ManagedServer, name: str, options: Sequence[str | Path], address: Mapping[str, str]
 ) -> tuple[bool, list[str]]:
-    """Whether a client program failed, and the lines of what it complained of, the first MB."""
+    """Whether a client program failed, and the lines of the first MB of its error output."""
     complaints = server.workplace / "complaints"
     try:
         with complaints.open("w+b") as file:
@@ -288,7 +288,7 @@ def _restore(server: ManagedServer, archive: Path, part: str) -> list[str]:
 
 
 def _lengthen(server: ManagedServer, sizes: Mapping[str, int]) -> list[str]:
-    """Give every file the length of the original's, as far as that is one."""
+    """Give every file the length of the original's, up to what a server can have."""
     with _connected(server) as connection:
         # None of the server's own, whatever the original calls its tables.
         rows = connection.execute(

@@ -56,17 +56,17 @@ _CONDITIONS = (
 )
 
 _GENERIC_PLAN = 160000
-"""From here on EXPLAIN takes a query with parameters."""
+"""The first release whose EXPLAIN takes a query with parameters."""
 
 _CACHE_MODE = 120000
-"""From here on a prepared statement can be planned generically at once."""
+"""The first release that can plan a prepared statement generically at once."""
 
 _LONGEST_S = 90.0
 """For one query; what is computed meanwhile has its own limit, statement_timeout, but for a
 function that catches it."""
 
 _DEEPEST = 300
-"""Nodes below each other in a plan; Python itself counts to a thousand."""
+"""The deepest plan that is read, in nodes; Python's recursion limit is a thousand."""
 
 
 def explain(connection: psycopg.Connection[TupleRow], query: Query, search_path: str) -> QueryPlan:
@@ -226,7 +226,7 @@ def _title(node: Node) -> str:
 
 
 def parting(one: Node, other: Node) -> tuple[str, str]:
-    """The lines of two plans at which they part, from the root down."""
+    """The lines at which two plans first differ, from the root down."""
     if _kind(one) != _kind(other):
         return _title(one), _title(other)
     below, beside = one.get("Plans", ()), other.get("Plans", ())

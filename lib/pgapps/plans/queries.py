@@ -29,7 +29,7 @@ _VARIABLE = re.compile(
 _EXPLAINED = r"^\s*(SELECT|INSERT|UPDATE|DELETE|MERGE|WITH|VALUES|TABLE)\M"
 
 _LONGEST = 1_000_000
-"""Characters of a query of the server's own; what is longer nobody wrote."""
+"""The longest query taken from pg_stat_statements (characters)."""
 
 _VIEW = """
     SELECT n.nspname

@@ -1,4 +1,4 @@
-"""What is foreseen, as one HTML file with the plans side by side."""
+"""The predicted plans, as one HTML file with the plans side by side."""
 
 from __future__ import annotations
 

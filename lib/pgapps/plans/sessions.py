@@ -1,4 +1,4 @@
-"""What every session needs whose other end may do as it likes."""
+"""What every session with an untrusted server needs."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _LIMITS = {
 }
 
 _LONGEST_S = 300.0
-"""For all that is asked of the catalogs; a server may answer never."""
+"""The limit for all queries of the catalogs, as a server may never answer (s)."""
 
 # From 14 on; else a function that catches every error would go on there for good.
 _END_WITH_US = """

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 _INDENT = 2
 
 WORTH_TELLING = 1.05
-"""A count that changed by less is not on the card."""
+"""Counts that changed by less are left out."""
 
 MOST_UNITS = 12
-"""So many units of work, those that changed most."""
+"""The number of units of work that are listed, those that changed most."""
 
 _CARD: dict[str, pl.DataType] = {
     **dict.fromkeys(["study", "claim", "about", "sentence"], pl.String()),
@@ -106,7 +106,7 @@ def counted_between(before: str, after: str) -> pl.DataFrame:
 
 
 WORTH_A_SENTENCE = 0.10
-"""A count that changed by a larger part has a sentence."""
+"""Counts that changed by a larger part get a sentence."""
 
 
 def counted_in_words(units: pl.DataFrame) -> list[str]:

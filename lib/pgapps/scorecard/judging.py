@@ -99,7 +99,7 @@ def keep_reference() -> list[Path]:
 
 
 def keep_together(study: str) -> list[Path]:
-    """Keep what the reference records of a study say together; gives the file if it changed."""
+    """Store the pooled verdicts of a study's reference records; returns the file if it changed."""
     found, file = of_reference(study), together_file(study)
     if found is None:
         return []

@@ -1,4 +1,4 @@
-"""What the reference records of a study say together."""
+"""The reference records of a study, pooled."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ class Runs:
         self.error = np.maximum((high - low) / (2 * norm.ppf(0.975)), 1e-6)
 
     def weights(self, tau2: float) -> NDArray[np.float64]:
-        """What each run counts for, by its error and the variance between runs."""
+        """The weight of each run, by its error and the variance between runs."""
         return 1.0 / (self.error**2 + tau2)
 
     def deviations(self, tau2: float) -> float:

@@ -1,4 +1,4 @@
-"""The scorecard: what has become of every published claim, record by record."""
+"""The scorecard: the verdict on every published claim, record by record."""
 
 from __future__ import annotations
 

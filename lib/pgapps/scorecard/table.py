@@ -196,7 +196,7 @@ def _html(macro: str, *values: object) -> HTML:
 
 
 WIDTH = 79
-"""No line of text is longer."""
+"""The longest line of text (columns)."""
 
 _INDENT = 2
 
@@ -256,7 +256,7 @@ def _study(study: str, part: pl.DataFrame) -> Iterator[str]:
 
 
 def _about(name: str, rows: pl.DataFrame) -> Iterator[str]:
-    """What came of the rows, and by which run."""
+    """The outcomes of the rows, and the run that judged them."""
     yield from wrapped(f"{name}: {in_sum(rows)}")
     usual = _usual(rows)
     if usual["record"] is not None:
@@ -273,7 +273,7 @@ def _about(name: str, rows: pl.DataFrame) -> Iterator[str]:
 
 
 def _usual(part: pl.DataFrame) -> dict[str, Any]:
-    """What most rows have; each says itself where it differs."""
+    """The values that most rows have; a row repeats only what differs."""
     found = part.drop_nulls("blocks") if part["blocks"].count() else part
     return found.row(0, named=True) | {
         name: found[name].mode().sort()[-1] for name in ("server", "blocks")

@@ -27,7 +27,7 @@ _TRANSACTION = re.compile(
     r"(BEGIN|START|COMMIT|END|ROLLBACK|ABORT|SAVEPOINT|RELEASE|SET)\b",
     re.IGNORECASE,
 )
-"""What a function cannot execute, or what costs nothing."""
+"""Statements that a function cannot execute, or that cost nothing."""
 
 _REPEATED = """
     BEGIN

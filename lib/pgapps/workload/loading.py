@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .schema import Piece
 
 _UNKNOWN = "unrecognized configuration parameter"
-"""What an older server says of a line that a newer pg_dump writes; its absence changes nothing."""
+"""The error of an older server for a setting of a newer pg_dump, which can be skipped."""
 
 _SETS = re.compile(rb"set\b", re.IGNORECASE)
 

@@ -20,19 +20,19 @@ SCHEMA = ("schema.sql", "schema.dump", "schema")
 SETTINGS = "settings.conf"
 
 BUILT_IN = "pgbench:"
-"""What goes before the name of a script of pgbench's own, in the place of a directory."""
+"""The prefix of a built-in script of pgbench, in place of a directory."""
 
 _NAME = re.compile(r"^--[ \t]*name:[ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
 
 _COMMANDS = {"aset", "elif", "else", "endif", "gset", "if", "set"} | {
     f"{word}pipeline" for word in ("start", "sync", "end")
 }
-"""Those of pgbench that a script may use."""
+"""The commands of pgbench that a script may use."""
 
 _SLEEP = "it would be the time that is measured"
 
 _SHELL = re.compile(r"\\[\W_]*(?:set)?shell", re.IGNORECASE)
-"""pgbench's own commands that run a program, wherever they stand, for a shell reads the rest."""
+"""pgbench's commands that run a program, as a shell reads the rest of the line."""
 
 _PLACE = re.compile(r"script\.sql:(\d+): ")
 
@@ -49,7 +49,7 @@ class Script:
     line: int
 
     def describe_error(self, complaint: str, server: str) -> str:
-        """What pgbench complains of on a server, with the file and its line."""
+        """An error of pgbench on a server, with the file and its line."""
         place = _PLACE.search(complaint)
         line = self.line - 1 + int(place[1]) if place else self.line
         message = _PLACE.sub("", complaint, count=1)

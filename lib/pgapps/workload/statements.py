@@ -179,7 +179,7 @@ class Lines:
         raise self.cut_off("in the middle of its rows")
 
     def cut_off(self, where: str) -> StudyError:
-        """The error of a file that ends too early."""
+        """The error for a file that is cut off."""
         return StudyError(f"{self.file} ends {where}: it has been cut off.")
 
     def _next_lines(self) -> Iterator[bytes]:

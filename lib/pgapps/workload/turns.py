@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pgstudies.measuring.trial import Trial
 
 MOST = 100_000
-"""Transactions of a turn, at most."""
+"""The most transactions of a turn."""
 
 WITHOUT_TRYING = 10
 """Transactions of a turn where none can be tried beforehand: on an external server."""
@@ -131,7 +131,7 @@ def _report(
 
 
 def round_125(number: int) -> int:
-    """The largest of 1, 2, 5, 10, 20, 50 and so on that is not larger."""
+    """The largest of 1, 2, 5, 10, 20, 50 and so on up to ``number``."""
     power = int(10 ** (len(str(number)) - 1))
     return power * max(step for step in (1, 2, 5) if step * power <= number)
 

@@ -1,1 +1,1 @@
-"""What a comparison came to: effects from its records, guards of their validity, and the result."""
+"""The judgement of a comparison: effects from its records, guards, and the result."""

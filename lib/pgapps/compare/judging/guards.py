@@ -1,4 +1,4 @@
-"""Guards: what must be so before a comparison of two servers is believed."""
+"""Guards: the conditions under which a comparison of two servers is valid."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SCHEMA: dict[str, pl.DataType] = {
 }
 
 FALSE_ALARMS = 0.02
-"""How often any of the guards that rest on a test fails, at most, although nothing is wrong."""
+"""The rate at which any of the guards with a statistical test fails although nothing is wrong."""
 
 _CHANCE = " Without a second copy of the baseline, what is drawn at random counts as different."
 
@@ -76,7 +76,7 @@ def check(measured: Sequence[Measured], effects: pl.DataFrame) -> pl.DataFrame:
 
 
 def step_name(place: Sequence[Any]) -> str:
-    """A step as guards name it, from the values of ``PLACE``."""
+    """The name of a step in guards, from the values of ``PLACE``."""
     return ", ".join(str(part) for part in place if part)
 
 

@@ -1,4 +1,4 @@
-"""What a comparison of two servers measured, and what it says: effects, reasons, exit code."""
+"""The measurements of a comparison of two servers: effects and reasons."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ TIME = "duration_s"
 CPU = "cpu_s"
 
 BOUND = 0.9
-"""A step that spends this part of the baseline's time on its processor is judged by CPU time."""
+"""A step whose CPU time is this part of its time on the baseline is judged by CPU time."""
 
 _NO_COUNTER = (TIME, "result", "median_s", "p99_s", "drift", "longest_s", "makespan_s")
 
 LEAST = 0.1
-"""What moved less than a tenth as much as the time does not explain it."""
+"""Changes of less than a tenth of that of the time do not explain it."""
 
 REASONS_SCHEMA: dict[str, pl.DataType] = {
     **dict.fromkeys([*PLACE, "metric", "unit"], pl.String()),
@@ -233,7 +233,7 @@ def as_family(effects: pl.DataFrame, *, anytime: bool = False) -> pl.DataFrame:
 
 
 def clock_effects(measured: Sequence[Measured], effects: pl.DataFrame) -> pl.DataFrame:
-    """What wall time says of the steps that CPU time judges: ``PLACE``, and clock, the ratio."""
+    """The ratio by wall time of the steps judged by CPU time: ``PLACE``, and clock."""
     by_cpu = effects.filter(pl.col("metric") == CPU)
     if by_cpu.is_empty():
         return by_cpu.select(*PLACE, clock=pl.col("ratio"))
@@ -338,7 +338,7 @@ def _with_one_name(parts: pl.DataFrame) -> pl.DataFrame:
 
 
 def _event(name: str) -> str:
-    """What a wait event's names of all releases have in common."""
+    """The form of a wait event's name that all releases share."""
     plain = name.lower().replace("lwlocknamed:", "lwlock:").replace("lwlocktranche:", "lwlock:")
     return plain.removesuffix("lock") if "lwlock:" in plain else plain
 

@@ -1,4 +1,4 @@
-"""The result of a comparison: everything that its text and its report show, worked out once."""
+"""The result of a comparison, computed once for its text and its report."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def result_of(
 
 
 def nothing_measured(measured: Sequence[Measured]) -> StudyError:
-    """The error of a comparison that timed nothing, with what is known of why."""
+    """The error of a comparison that timed nothing, with the reasons that are known."""
     missing = not_compared(measured)
     why = f"  Not compared: {named(missing)}." if missing else ""
     return StudyError(f"No block was finished, so there is nothing to compare.{why}")

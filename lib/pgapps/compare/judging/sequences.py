@@ -30,7 +30,7 @@ _STAKES = np.array([0.25, 0.5, 1.0, 2.0, 4.0])
 """What is bet on either side, in the inverse of the root mean square so far; all are averaged."""
 
 _DISTANCES = np.geomspace(1e-7, 8.0, 400)
-"""How far from the mean a centre is looked for: no ratio is known to a factor of 3,000."""
+"""The distances from the mean at which a centre is searched, up to a ratio of 3,000."""
 
 _HALVINGS = 30
 
