@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 
-from pgapps.commits import bisect as cli
 from pgapps.commits.bisect import By, bisect
 from pgapps.commits.strategies import LOOKS
 from pgapps.counting.units import Unit
@@ -78,8 +77,8 @@ def test_the_commit_that_changes_a_plan_is_found_with_both_plans(
         assert (directory, step) == (shop, "find")
         return Unit("find", ("",), (1, 3), load=lambda _: None, query="SELECT 1")
 
-    monkeypatch.setattr("pgservers.servers.serve.serve", Planning)
-    monkeypatch.setattr(cli, "_statement", statement)
+    monkeypatch.setattr("pgapps.commits.strategies.serve", Planning)
+    monkeypatch.setattr("pgapps.commits.strategies.statement_named", statement)
     source = history([1, 1, 1, 3, 3, 2, 2, 2]).source
     bisect(repo=source, good="v0", bad="v7", workload=shop, step="find", by=By.PLAN)
     said = capsys.readouterr().out
@@ -119,8 +118,8 @@ def test_the_commit_that_makes_a_script_slower_is_found_with_as_many_blocks_as_i
         row = {"ratio": now, "low": now * math.exp(-wide), "high": now * math.exp(wide)}
         return pl.DataFrame([{"step": "find", "case": ""} | row])
 
-    monkeypatch.setattr("pgapps.compare.run.measured_blocks", timed(ratios, asked))
-    monkeypatch.setattr("pgapps.compare.judging.measured.compared_effects", effects)
+    monkeypatch.setattr("pgapps.commits.strategies.measured_blocks", timed(ratios, asked))
+    monkeypatch.setattr("pgapps.commits.strategies.compared_effects", effects)
     repository = history([100, 101, 100, 99, 120, 121, 119, 120])
     ends: dict[str, Any] = {"repo": repository.source, "good": "v0", "bad": "v7"}
     bisect(**ends, workload=shop, step="find", by=By.TIME)
@@ -139,9 +138,9 @@ def test_ends_that_no_number_of_blocks_tells_apart_are_told(
 ) -> None:
     ratios: dict[str, float] = {}
     row = {"step": "find", "case": "", "ratio": 1.001, "low": 0.99, "high": 1.01}
-    monkeypatch.setattr("pgapps.compare.run.measured_blocks", timed(ratios, []))
+    monkeypatch.setattr("pgapps.commits.strategies.measured_blocks", timed(ratios, []))
     monkeypatch.setattr(
-        "pgapps.compare.judging.measured.compared_effects", lambda *_, **__: pl.DataFrame([row])
+        "pgapps.commits.strategies.compared_effects", lambda *_, **__: pl.DataFrame([row])
     )
     source = history([100, 100.1]).source
     with pytest.raises(StudyError, match=r"v1 has no number .*27 blocks do not tell it from 1.000"):

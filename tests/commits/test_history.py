@@ -40,6 +40,7 @@ UNIT = "one session started"
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PGSTUDIES_RECORDS", str(tmp_path / "records"))
     monkeypatch.setattr("pgapps.counting.counter.Counter", Scripted)
+    monkeypatch.setattr("pgapps.commits.strategies.Counter", Scripted)
     return tmp_path / "records"
 
 
