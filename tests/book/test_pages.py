@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import expect
 
 from pgapps.book.build import _has_reference, _toc_of
+from pgservers import paths
 from pgservers.paths import HTML
 from pgstudies.analysis.claims import all_claims, origins
 from pgstudies.charts.outcomes import OUTCOMES
@@ -307,6 +308,17 @@ def test_a_study_with_neither_run_nor_record_is_left_out(
     assert "book/studies/releases" not in toc
     assert "book/studies/hash_index" in toc
     assert "book/studies/mine" in toc
+    assert "'book/compare'" in toc
+
+
+def test_a_page_that_an_application_took_along_is_no_chapter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "compare.md").write_text("# A page")
+    monkeypatch.setattr(paths, "BOOK", tmp_path)
+    toc = str(_toc_of([]))
+    assert "'book/compare'" in toc
+    assert "book/plans" not in toc
 
 
 def _brightness(colour: str) -> float:

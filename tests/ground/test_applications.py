@@ -22,6 +22,7 @@ COMMANDS = {
     "fleet": {"sweep", "worker", "scheduler", "hosts"},
     "plans": {"plans"},
 }
+PAGES = {"commits": {"commits", "history"}, "fleet": {"hosts"}, "plans": {"plans"}}
 IMPORT_ALL = """
 import importlib, pkgutil
 for package in map(importlib.import_module, ("pgservers", "pgstudies", "pgapps")):
@@ -94,3 +95,10 @@ def test_an_application_leaves_nothing_behind_that_needs_it(copy: Path, applicat
     run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--collect-only", "tests")
     notebooks = [path.read_text(encoding="utf-8") for path in copy.glob("notebooks/*/*.ipynb")]
     assert not any(f"pgapps.{application}" in text for text in notebooks)
+
+
+@pytest.mark.parametrize("application", PAGES)
+def test_no_other_page_links_to_those_of_an_application(application: str) -> None:
+    for page in [*ROOT.glob("book/*.md"), *ROOT.glob("notebooks/*/*.ipynb")]:
+        links = set(re.findall(r"\]\((?:\.\./)*(\w+)\.md", page.read_text(encoding="utf-8")))
+        assert page.stem in PAGES[application] or not links & PAGES[application], page

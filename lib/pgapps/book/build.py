@@ -107,10 +107,16 @@ def _page_of(study: str) -> Path:
 
 
 def _toc_of(present: Sequence[str]) -> dict[str, Any]:
-    """The table of contents with exactly these studies."""
+    """The table of contents with exactly these studies, and without pages that there are not.
+
+    An application that has been removed has taken its pages along.
+    """
     toc = contents()
     named = in_contents(toc)
     missing = {f"{_PREFIX}{study}" for study in named if study not in present}
+    prose = {path.stem for path in paths.BOOK.glob("*.md")}
+    chapters = [str(c.get("file")) for part in toc["parts"] for c in part["chapters"]]
+    missing |= {f for f in chapters if not f.startswith(_PREFIX) and f[len("book/") :] not in prose}
     for part in toc["parts"]:
         part["chapters"] = [c for c in part["chapters"] if c.get("file") not in missing]
     more = [{"file": f"{_PREFIX}{study}"} for study in present if study not in named]
