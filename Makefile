@@ -95,8 +95,9 @@ lab: .venv/lab  ## open JupyterLab on the notebooks
 	@echo "What you save has its outputs in it: make strip takes them out again."
 	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks
 
-strip: install  ## take the outputs out of the notebooks, as saving in JupyterLab leaves them there
-	$(BIN)/nbstripout notebooks/*/*.ipynb
+strip: install  ## take outputs out of the notebooks and collapse what pages hide, after JupyterLab has saved them
+	$(BIN)/nbstripout --keep-id notebooks/*/*.ipynb
+	$(BIN)/python -m pgapps.authoring.committed notebooks/*/*.ipynb
 
 bench: install  ## measure the harness itself
 	$(BIN)/python -m tests.bench.bench
