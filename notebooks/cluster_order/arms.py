@@ -48,9 +48,7 @@ def arms(
         "checkpoint": True,
         "iterations": max(2, iterations // 2),
     }
-    ordinal = {1: "", 2: "2nd ", 3: "3rd "}.get(
-        cluster_every, f"{cluster_every}th "
-    )
+    ordinal = {1: "", 2: "2nd ", 3: "3rd "}.get(cluster_every, f"{cluster_every}th ")
     more = {
         "checkpoint": [
             pg.Arm(
@@ -109,8 +107,6 @@ def arms(
         words = "Past the kernel's cache."
         found += [
             pg.Arm("heap, direct I/O", words, settings=direct),
-            patched(
-                f"{PATCHED}, direct I/O", "The same.", settings=direct
-            ),
+            patched(f"{PATCHED}, direct I/O", "The same.", settings=direct),
         ]
     return found

@@ -29,9 +29,7 @@ TOUCHED = pl.col("metric") == "pages_touched"
 
 def fresh_pages(samples: pl.DataFrame) -> float:
     """On how many pages a range lies right after CLUSTER, on average."""
-    of_heap = samples.filter(
-        pl.col("block") == 0, pl.col("arm") == "heap", TOUCHED
-    )
+    of_heap = samples.filter(pl.col("block") == 0, pl.col("arm") == "heap", TOUCHED)
     return float(of_heap.select(pl.col("value").mean()).item())
 
 
@@ -57,9 +55,7 @@ def relative_times(
     post's arms are named "post, head" and "post, patched".
     """
     ours = (
-        samples.filter(
-            TIMED, pl.col("case") == "", pl.col("step").is_in(STEPS)
-        )
+        samples.filter(TIMED, pl.col("case") == "", pl.col("step").is_in(STEPS))
         .group_by("arm", "step", "iteration", maintain_order=True)
         .agg(seconds=pl.col("value").median())
         .cast({"iteration": pl.Int64})
@@ -78,20 +74,12 @@ def relative_times(
             "arm",
             "iteration",
             ratio=pl.col("seconds") / pl.col("seconds_early"),
-            what=pl.format(
-                "{}, relative to iteration {}", "step", pl.lit(i)
-            ),
+            what=pl.format("{}, relative to iteration {}", "step", pl.lit(i)),
         )
         for i, early in reference.items()
     )
-    choices = [
-        f"{step}, relative to iteration {i}"
-        for step in STEPS
-        for i in (2, 1)
-    ]
-    return relative.sort(
-        pl.col("what").cast(pl.Enum(choices)), maintain_order=True
-    )
+    choices = [f"{step}, relative to iteration {i}" for step in STEPS for i in (2, 1)]
+    return relative.sort(pl.col("what").cast(pl.Enum(choices)), maintain_order=True)
 
 
 def preparation(
@@ -105,9 +93,7 @@ def preparation(
     before = (
         timings.filter(pl.col("iteration") == 0)
         .pivot("arm", index="step", values="seconds")
-        .with_columns(
-            pl.col("step").replace(same_step).str.replace(" ", "_")
-        )
+        .with_columns(pl.col("step").replace(same_step).str.replace(" ", "_"))
         .rename({"head": "post, head", "patched": "post, patched"})
     )
     ours = (
@@ -116,29 +102,19 @@ def preparation(
             TIMED,
             pl.col("arm").is_in(["heap", patched]),
         )
-        .pivot(
-            "arm", index="step", values="value", aggregate_function="first"
-        )
-        .rename(
-            {"heap": "here, heap", patched: "here, patched"}, strict=False
-        )
+        .pivot("arm", index="step", values="value", aggregate_function="first")
+        .rename({"heap": "here, heap", patched: "here, patched"}, strict=False)
     )
-    per_server = before.join(
-        ours, on="step", how="left", maintain_order="left"
-    )
+    per_server = before.join(ours, on="step", how="left", maintain_order="left")
     for where in ("post", "here"):
         pair = [c for c in per_server.columns if c.startswith(where)]
         if len(pair) == 2:
             quotient = (pl.col(pair[1]) / pl.col(pair[0])).round(2)
-            per_server = per_server.with_columns(
-                quotient.alias(f"{where}, ratio")
-            )
+            per_server = per_server.with_columns(quotient.alias(f"{where}, ratio"))
     return per_server
 
 
-def published_ratios(
-    published: pl.DataFrame, *, patched: str
-) -> pl.DataFrame:
+def published_ratios(published: pl.DataFrame, *, patched: str) -> pl.DataFrame:
     """The post's ``published_ratio`` of each ``step``, for the ``candidate`` that is its patch.
 
     Of mean times from iteration 2 on.
@@ -156,9 +132,7 @@ def published_ratios(
     )
 
 
-def beside_the_post(
-    effects: pl.DataFrame, in_post: pl.DataFrame
-) -> pl.DataFrame:
+def beside_the_post(effects: pl.DataFrame, in_post: pl.DataFrame) -> pl.DataFrame:
     """The effects in the order of the page, with the post's ratios where it has any."""
     order = [
         "insert",
@@ -186,9 +160,9 @@ def of_the_post(
     """The post's ratios that its claims are about, by the names the claims give them."""
     at = {
         (r["arm"], r["iteration"]): r["seconds"]
-        for r in published.filter(
-            pl.col("step") == "select_range"
-        ).iter_rows(named=True)
+        for r in published.filter(pl.col("step") == "select_range").iter_rows(
+            named=True
+        )
     }
     of_step = dict(in_post.select("step", "published_ratio").iter_rows())
     return {
@@ -216,16 +190,12 @@ def decays(selects: pl.DataFrame, arms: Sequence[str]) -> pl.DataFrame:
         rounds.filter(pl.col("arm").is_in(arms))
         .with_columns(first=pl.coalesce("copy_of", "arm"))
         .join(stopped, on=[*same, "first"])
-        .with_columns(
-            value=pl.col("value") / pl.col("early"), step=pl.lit("decay")
-        )
+        .with_columns(value=pl.col("value") / pl.col("early"), step=pl.lit("decay"))
         .drop("first", "early")
     )
 
 
-def cost_of_a_step(
-    samples: pl.DataFrame, names: Sequence[str]
-) -> pl.DataFrame:
+def cost_of_a_step(samples: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
     """What each counter says of a step: its median, by ``step``, ``case`` and ``arm``."""
     counted = ["buffers_read", "buffers_hit", "buffers_dirtied"]
     counted += ["wal_bytes", "wal_fpi", "read_bytes"]
@@ -239,17 +209,13 @@ def cost_of_neighbours(
 ) -> pl.DataFrame:
     """What each arm pays to keep a range together: pages at the end, and medians of its inserts."""
     counted = ["buffers_read", "wal_bytes", "wal_fpi"]
-    later_inserts = samples.filter(
-        pl.col("step") == "insert", pl.col("iteration") >= 2
-    )
+    later_inserts = samples.filter(pl.col("step") == "insert", pl.col("iteration") >= 2)
     at_end = samples.filter(pl.col("iteration") == last)
     touched = pg.wide(at_end, ["pages_touched"], ["arm"], statistic="mean")
     return (
         pg.wide(later_inserts, [*counted, "duration_s"], ["arm"])
         .join(touched, on="arm", how="left")
-        .join(
-            pg.wide(at_end, ["heap_pages"], ["arm"]), on="arm", how="left"
-        )
+        .join(pg.wide(at_end, ["heap_pages"], ["arm"]), on="arm", how="left")
         .select(
             "arm",
             pl.col("pages_touched").round(1).alias("pages per range"),
@@ -280,9 +246,7 @@ def on_old_disk(
     )
     return (
         found.join(post, on=["case", "arm"], how="left")
-        .with_columns(
-            pl.col("read_bytes") / 8192, pl.col("disk_s").round(3)
-        )
+        .with_columns(pl.col("read_bytes") / 8192, pl.col("disk_s").round(3))
         .rename(
             {
                 "case": "step",
@@ -301,13 +265,9 @@ def farthest_off(touched: pl.DataFrame, expected: pl.DataFrame) -> float:
     return float(both.select(off.abs().max()).item())
 
 
-def copies_apart(
-    samples: pl.DataFrame, repeat: str
-) -> tuple[float, float]:
+def copies_apart(samples: pl.DataFrame, repeat: str) -> tuple[float, float]:
     """By which part the two copies of the baseline differ at most, in rows and in pages."""
-    counted_rows = (pl.col("metric") == "rows") & (
-        pl.col("step") == "select_all"
-    )
+    counted_rows = (pl.col("metric") == "rows") & (pl.col("step") == "select_all")
     apart = dict(
         samples.filter(TOUCHED | counted_rows)
         .pivot("arm", index=["block", "iteration", "step"], values="value")
@@ -319,9 +279,7 @@ def copies_apart(
     return apart["select_all"], apart["select_range"]
 
 
-def pages_after_cluster(
-    touched: pl.DataFrame, *, every: int
-) -> float | None:
+def pages_after_cluster(touched: pl.DataFrame, *, every: int) -> float | None:
     """The most pages a range lies on where CLUSTER has just run; None where it never did."""
     pages = touched.filter(
         pl.col("arm").str.contains("CLUSTER"),

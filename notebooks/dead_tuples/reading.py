@@ -26,9 +26,7 @@ REBUILD = 0.03
 """How far the ratio of two structures' times moved between two builds of the same code."""
 
 
-def loaded(
-    of_structures: pl.DataFrame, names: Sequence[str]
-) -> pl.DataFrame:
+def loaded(of_structures: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
     """Columns arm, pattern, bytes_per_tid (median over blocks), its low and high, and load_ns."""
     metrics = ["size", "cpu_s", "dead"]
     loads = pg.undisturbed(of_structures.filter(pl.col("step") == "load"))
@@ -45,9 +43,7 @@ def loaded(
     )
 
 
-def lookup_cost(
-    looked_up: pl.DataFrame, names: Sequence[str]
-) -> pl.DataFrame:
+def lookup_cost(looked_up: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
     """Columns arm, case, lookup_ns (median over blocks), its low and high, pattern and order.
 
     ``looked_up`` are the samples of the lookups' CPU time.
@@ -137,9 +133,7 @@ def table_beside_post(
     )
 
 
-def effects(
-    of_structures: pl.DataFrame, published: pl.DataFrame
-) -> pl.DataFrame:
+def effects(of_structures: pl.DataFrame, published: pl.DataFrame) -> pl.DataFrame:
     """Effects against the array by BY, with published_ratio; no columns where there is no array."""
     if "array" not in of_structures["arm"]:
         return pl.DataFrame()
@@ -154,8 +148,7 @@ def effects(
     ]
     return (
         pl.concat(
-            pg.paired_effects(values, baseline="array", by=BY)
-            for values in compared
+            pg.paired_effects(values, baseline="array", by=BY) for values in compared
         )
         .join(
             published_ratios(published),
@@ -169,9 +162,7 @@ def effects(
 
 def published_ratios(published: pl.DataFrame) -> pl.DataFrame:
     """The columns of BY, candidate, and published_ratio: to the post's array."""
-    of_array = published.filter(pl.col("structure") == "array").drop(
-        "structure"
-    )
+    of_array = published.filter(pl.col("structure") == "array").drop("structure")
     quantities = {
         "lookup_ms": ("lookup", "cpu_s"),
         "load_ms": ("load", "cpu_s"),
@@ -195,11 +186,7 @@ def ratios_beside_post(effects: pl.DataFrame) -> pl.DataFrame:
     """The rows of a chart: ratios that the post has, too, with claim and text; may be empty."""
     if not effects.height:
         return effects
-    what = (
-        pl.when(pl.col("metric") == "size")
-        .then(pl.lit("memory"))
-        .otherwise("step")
-    )
+    what = pl.when(pl.col("metric") == "size").then(pl.lit("memory")).otherwise("step")
     return (
         effects.drop_nulls(["published_ratio", "ratio"])
         .select(
@@ -234,9 +221,7 @@ MEASURED = [
 def vacuums(of_vacuum: pl.DataFrame) -> pl.DataFrame:
     """A row for each VACUUM: arm, rows_dead, memory_kb, block and the columns of MEASURED."""
     place = ["arm", "rows_dead", "memory_kb", "block"]
-    return pg.wide(
-        of_vacuum.rename({"iteration": "memory_kb"}), MEASURED, place
-    )
+    return pg.wide(of_vacuum.rename({"iteration": "memory_kb"}), MEASURED, place)
 
 
 def one_pass(vacuums: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
@@ -271,16 +256,10 @@ def passes(vacuums: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
 def newest_before_17(releases: Iterable[str]) -> str:
     """The name of the arm that stands for VACUUM's array, measured or not."""
     older = [release for release in releases if float(release) < 17]
-    return (
-        f"VACUUM, {max(older, key=float)}"
-        if older
-        else "VACUUM, before 17"
-    )
+    return f"VACUUM, {max(older, key=float)}" if older else "VACUUM, before 17"
 
 
-def reason_no_vacuum(
-    both: pl.DataFrame, before: str, version: int
-) -> str | None:
+def reason_no_vacuum(both: pl.DataFrame, before: str, version: int) -> str | None:
     """Why the memory of VACUUM cannot be judged against ``before``, or None.
 
     ``both`` are the rows of these two, and ``version`` is the server's, such as 180000.
@@ -341,11 +320,7 @@ def all_found(of_structures: pl.DataFrame) -> bool | None:
     """Whether lookups hit as often as expected in every block; None where nothing was looked up."""
     metrics, place = ["hits", "expected"], ["block", "arm", "case"]
     found = pg.wide(of_structures, metrics, place, statistic="sum")
-    return (
-        found["hits"].eq_missing(found["expected"]).all()
-        if found.height
-        else None
-    )
+    return found["hits"].eq_missing(found["expected"]).all() if found.height else None
 
 
 def sizes(loaded: pl.DataFrame) -> dict[tuple[str, str], float]:
@@ -356,13 +331,9 @@ def sizes(loaded: pl.DataFrame) -> dict[tuple[str, str], float]:
     }
 
 
-def smallest(
-    size_of: Mapping[tuple[str, str], float], pattern: str
-) -> str | None:
+def smallest(size_of: Mapping[tuple[str, str], float], pattern: str) -> str | None:
     """The arm with the least bytes for each dead TID, or None."""
-    known = [
-        (size, arm) for (p, arm), size in size_of.items() if p == pattern
-    ]
+    known = [(size, arm) for (p, arm), size in size_of.items() if p == pattern]
     return min(known)[1] if known else None
 
 
@@ -375,11 +346,7 @@ def own_vacuum(
         pl.col("rows_dead") == rows_dead,
         pl.col("memory_kb") == memory_kb,
     )
-    return (
-        own.row(0, named=True)
-        if own.height and version >= 170000
-        else None
-    )
+    return own.row(0, named=True) if own.height and version >= 170000 else None
 
 
 def small_enough(own: Mapping[str, Any] | None, dead: int) -> bool | None:
@@ -391,9 +358,7 @@ def small_enough(own: Mapping[str, Any] | None, dead: int) -> bool | None:
     return bool(own["used_bytes"] < 3 * dead)
 
 
-def _in_order(
-    pattern: str, arm: str, names: Sequence[str]
-) -> list[pl.Expr]:
+def _in_order(pattern: str, arm: str, names: Sequence[str]) -> list[pl.Expr]:
     return [
         pl.col(pattern).cast(pl.Enum(PATTERNS)),
         pl.col(arm).cast(pl.Enum(names)),

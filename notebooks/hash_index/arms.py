@@ -71,9 +71,7 @@ def arms(
             index="hash",
             tables=more,
         ),
-        of_2008(
-            "value", "The hash index before the patch.", index="value"
-        ),
+        of_2008("value", "The hash index before the patch.", index="value"),
         of_2008("code", "The patched hash index.", index="code"),
         build(
             "value, few buffers",

@@ -59,16 +59,12 @@ def effect_map(
     )
     require(data, needed, "effect_map")
     text = [
-        f"({row['ratio']:.2f})"
-        if row["verdict"] in OPEN
-        else f"{row['ratio']:.2f}"
+        f"({row['ratio']:.2f})" if row["verdict"] in OPEN else f"{row['ratio']:.2f}"
         for row in data.iter_rows(named=True)
     ]
     data = data.with_columns(pl.Series("text", text))
     ratios = data["ratio"].to_numpy()
-    span = float(
-        min(max(ratios.max(), 1 / ratios.min(), _LEAST_SPAN), _MOST_SPAN)
-    )
+    span = float(min(max(ratios.max(), 1 / ratios.min(), _LEAST_SPAN), _MOST_SPAN))
     scale: Any = alt.Scale(
         type="log",
         domain=[1 / span, 1, span],

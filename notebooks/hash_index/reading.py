@@ -60,32 +60,24 @@ def pages_read(samples: pl.DataFrame) -> pl.DataFrame:
     """Pages read per transaction, cold: case, release, index, arm, reads (mean), low, high."""
     value = pl.col("value")
     return (
-        samples.filter(
-            pl.col("metric") == "buffers_read", pl.col("step") == "cold"
-        )
+        samples.filter(pl.col("metric") == "buffers_read", pl.col("step") == "cold")
         .group_by("case", "release", "index", "arm")
         .agg(reads=value.mean(), low=value.min(), high=value.max())
     )
 
 
-def on_old_disk(
-    samples: pl.DataFrame, published: pl.DataFrame
-) -> pl.DataFrame:
+def on_old_disk(samples: pl.DataFrame, published: pl.DataFrame) -> pl.DataFrame:
     """Cold transactions a second on a disk of the post's time.
 
     Columns: case, arm, pages read, tps, tps in the post.
     """
     found = pg.wide(
-        samples.filter(
-            pl.col("step") == "old disk", pl.col("copy_of").is_null()
-        ),
+        samples.filter(pl.col("step") == "old disk", pl.col("copy_of").is_null()),
         ["disk_s", "read_bytes"],
         ["case", "arm"],
     )
     of_post = {"hash_head": "value", "hash_patched": "code"}
-    post = published.filter(
-        pl.col("cache") == "cold", pl.col("unit") == "tps"
-    ).select(
+    post = published.filter(pl.col("cache") == "cold", pl.col("unit") == "tps").select(
         "case",
         pl.col("arm").replace(of_post),
         pl.col("value").alias("tps in the post"),
@@ -149,9 +141,7 @@ def warm_turns(samples: pl.DataFrame) -> pl.DataFrame:
     return (
         pg.wide(warm, pages, place, statistic="sum")
         .group_by("case", "arm")
-        .agg(
-            turns=pl.len(), least_hits=(hit / (hit + read)).min().round(5)
-        )
+        .agg(turns=pl.len(), least_hits=(hit / (hit + read)).min().round(5))
     )
 
 
@@ -182,9 +172,7 @@ def patch_ratios(published: pl.DataFrame) -> pl.DataFrame:
 def claimed_ratios(published: pl.DataFrame) -> dict[str, float]:
     """The post's ratios by the ids of its claims."""
     patch = patch_ratios(published).filter(pl.col("step") != "slow disk")
-    ratios = {
-        f"{case} {step}": ratio for case, step, ratio in patch.rows()
-    }
+    ratios = {f"{case} {step}": ratio for case, step, ratio in patch.rows()}
     wide = _throughputs(published).filter(pl.col("case") == "wide")
     names = {"cold": "hash beats btree", "warm": "hash as btree"}
     for tps in wide.iter_rows(named=True):
@@ -283,9 +271,7 @@ def _quotients(
             index=["block", "round", "case", "step", "metric", "unit"],
             values="value",
         )
-        .with_columns(
-            value=pl.col(above) / pl.col(below), unit=pl.lit("ratio")
-        )
+        .with_columns(value=pl.col(above) / pl.col(below), unit=pl.lit("ratio"))
         .drop_nulls("value")
     )
 
@@ -352,9 +338,7 @@ def building_effects(
         by=same,
     )
     return [
-        pg.gated_by(table, copies[0])
-        if copies and "few buffers" in baseline
-        else table
+        pg.gated_by(table, copies[0]) if copies and "few buffers" in baseline else table
         for baseline, candidates in pairs.items()
         for table in compared(built, baseline, candidates, by=same)
     ]
@@ -386,9 +370,7 @@ def reason_not_cold(transactions: int, rows: int) -> str | None:
 
 def answers_of_data(everything: pl.DataFrame, rows: int) -> Answers:
     """Whether the tables are what they should be, by what was looked at after loading."""
-    loaded = everything.filter(
-        pl.col("block") == 0, pl.col("step") == "load"
-    )
+    loaded = everything.filter(pl.col("block") == 0, pl.col("step") == "load")
 
     def of_cases(metric: str) -> dict[str, set[float]]:
         values = loaded.filter(pl.col("metric") == metric)
@@ -397,10 +379,7 @@ def answers_of_data(everything: pl.DataFrame, rows: int) -> Answers:
 
     sums, colliding = of_cases("checksum"), of_cases("colliding")
     return {
-        "every server has the same data": max(
-            map(len, sums.values()), default=0
-        )
-        == 1,
+        "every server has the same data": max(map(len, sums.values()), default=0) == 1,
         "nearly all colliding keys collide, and hardly any others": (
             min(colliding["collision"]) >= 0.999 * rows
             and max(colliding["narrow"]) < 0.01 * rows
@@ -412,9 +391,9 @@ def answers_of_sizes(sizes: pl.DataFrame, rows: int) -> Answers:
     """How large indexes are beside each other; None where the table is small or one is missing."""
 
     def size(index: str, case: str) -> Any:
-        found = sizes.filter(
-            pl.col("case") == case, pl.col("arm") == index
-        )["size_bytes"]
+        found = sizes.filter(pl.col("case") == case, pl.col("arm") == index)[
+            "size_bytes"
+        ]
         return found.item() if found.len() else None
 
     is_large = rows >= LARGE
@@ -439,9 +418,7 @@ def answers_of_sizes(sizes: pl.DataFrame, rows: int) -> Answers:
             else None
         ),
         "a btree on wide keys is more than three times as large": (
-            size("btree", "wide") > 3 * size("hash", "wide")
-            if is_large
-            else None
+            size("btree", "wide") > 3 * size("hash", "wide") if is_large else None
         ),
     }
 
@@ -450,9 +427,7 @@ def answers_of_reads(reads: pl.DataFrame, repeat: str) -> Answers:
     """How many pages cold queries read, on one server; ``repeat`` is the second copy's index."""
 
     def pages(index: str, case: str) -> Any:
-        found = reads.filter(
-            pl.col("case") == case, pl.col("index") == index
-        )["reads"]
+        found = reads.filter(pl.col("case") == case, pl.col("index") == index)["reads"]
         return found.item() if found.len() else None
 
     def more(index: str) -> Any:
@@ -472,8 +447,7 @@ def answers_of_reads(reads: pl.DataFrame, repeat: str) -> Answers:
             None if by_value is None else abs(by_value) < 0.1
         ),
         "both copies of the baseline read the same pages": cold
-        and abs(pages(repeat, "wide") / pages("btree", "wide") - 1)
-        < 0.001,
+        and abs(pages(repeat, "wide") / pages("btree", "wide") - 1) < 0.001,
     }
 
 
@@ -490,9 +464,7 @@ def answers_of_builds(
         )
         return set(ways.filter(is_one)["value"])
 
-    has_threshold = (
-        rows >= LARGE and "shared_buffers" not in unmet_settings
-    )
+    has_threshold = rows >= LARGE and "shared_buffers" not in unmet_settings
     few = [
         presorted(f"{arm}, few buffers{how}", "few buffers")
         for arm, how in (("value", ""), ("code", ""), ("code", ", sorted"))

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 STEP = "carry-over"
 MARGIN = 0.02
 
-_KEPT = (
-    2**18
-)  # bytes: all of it fits into the second-level cache of any server
+_KEPT = 2**18  # bytes: all of it fits into the second-level cache of any server
 _SWEPT = 2**24  # and this into none
 _WORK = range(5_000)
 
@@ -64,9 +62,9 @@ def judged(
         of_part = samples.filter(pl.col("step") == STEP, part=part)
         if baseline not in of_part["arm"]:
             return None, "no carry-over was planted"
-        looked = checks(
-            pg.round_values(of_part), baseline=baseline
-        ).filter(check=CARRY_OVER)
+        looked = checks(pg.round_values(of_part), baseline=baseline).filter(
+            check=CARRY_OVER
+        )
         if looked.filter(pl.col("least") <= ALPHA).is_empty():
             return None, "carry-over is judged from 6 blocks on"
         found[part] = looked.filter(

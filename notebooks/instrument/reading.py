@@ -64,17 +64,13 @@ def effective_number(found: pl.DataFrame) -> float:
     """
     if found.is_empty():
         return 0.0
-    comparison = pl.struct(
-        "step", "metric", "candidate", "iteration"
-    ).rank("dense")
-    wide = found.select(
-        "block", comparison.alias("comparison"), "deviation"
-    ).pivot("comparison", index="block", values="deviation")
+    comparison = pl.struct("step", "metric", "candidate", "iteration").rank("dense")
+    wide = found.select("block", comparison.alias("comparison"), "deviation").pivot(
+        "comparison", index="block", values="deviation"
+    )
     d = wide.drop("block").drop_nulls().to_numpy()
     blocks, comparisons = d.shape
-    related = (
-        _mean_squared_correlation(d) if blocks >= MINIMUM_BLOCKS else 1.0
-    )
+    related = _mean_squared_correlation(d) if blocks >= MINIMUM_BLOCKS else 1.0
     worth = comparisons / (1 + (comparisons - 1) * related)
     return float(worth * found["experiment"].n_unique())
 
@@ -107,17 +103,11 @@ def share_table(
     24, 1998).  One row without ``by``, also where there is no comparison: share is null then.
     """
     known = effects.filter(pl.col("low").is_not_null())
-    keys = (
-        known.select(by).unique(maintain_order=True).rows(named=True)
-        if by
-        else [{}]
-    )
+    keys = known.select(by).unique(maintain_order=True).rows(named=True) if by else [{}]
     rows = []
     for key in keys:
         same = [pl.col(name) == value for name, value in key.items()]
-        rows.append(
-            key | _share(known.filter(*same), found.filter(*same), hit)
-        )
+        rows.append(key | _share(known.filter(*same), found.filter(*same), hit))
     kinds = {name: effects.schema[name] for name in by}
     return pl.DataFrame(rows, schema=kinds | _SHARE)
 
@@ -130,9 +120,7 @@ def _share(
         return {"comparisons": 0, "hits": 0, "effective": 0.0}
     effective = min(effective_number(found), comparisons)
     count = hits / comparisons * effective  # neither number need be whole
-    low, high = proportion_confint(
-        count, effective, alpha=0.05, method="beta"
-    )
+    low, high = proportion_confint(count, effective, alpha=0.05, method="beta")
     return {
         "comparisons": comparisons,
         "hits": hits,
@@ -220,9 +208,7 @@ def instrument_checks(
     of_equal = found.join(equal, on=keys, how="semi")
     of_planted = found.join(planted, on=keys, how="semi")
     checks = {
-        "false alarms": _alarms(
-            equal, of_equal, EXCLUDES_ONE, "came out different"
-        ),
+        "false alarms": _alarms(equal, of_equal, EXCLUDES_ONE, "came out different"),
         "false verdicts": _alarms(
             equal, of_equal, IS_CLAIM, "were called faster or slower"
         ),
@@ -230,9 +216,7 @@ def instrument_checks(
         "recovery": _recovery(of_planted),
         "carry-over": carried,
         "cost": _cost(costs),
-        "stolen time": _loss(
-            machine, "stolen", "went to other guests of the host"
-        ),
+        "stolen time": _loss(machine, "stolen", "went to other guests of the host"),
         "neighbours": _loss(machine, "waited", "went to other processes"),
         "speed": _speed(machine, baseline),
         "drift": _drift(machine, baseline),
@@ -261,14 +245,10 @@ def mean_bias(found: pl.DataFrame) -> tuple[float, float, float] | None:
         pl.col("deviation").mean()
     )
     d = of_block["deviation"].to_numpy()
-    interval = (
-        signed_rank_interval(d) if len(d) >= MINIMUM_BLOCKS else None
-    )
+    interval = signed_rank_interval(d) if len(d) >= MINIMUM_BLOCKS else None
     if interval is None:
         return None
-    centre, low, high = (
-        math.expm1(x) for x in (hodges_lehmann(d), *interval)
-    )
+    centre, low, high = (math.expm1(x) for x in (hodges_lehmann(d), *interval))
     return centre, low, high
 
 
@@ -313,9 +293,7 @@ def _recovery(found: pl.DataFrame) -> Judged:
 
 def _cost(costs: pl.DataFrame) -> Judged:
     row = next(
-        costs.filter(pl.col("candidate") == "repeated").iter_rows(
-            named=True
-        ),
+        costs.filter(pl.col("candidate") == "repeated").iter_rows(named=True),
         None,
     )
     if row is None or row["low"] is None:
@@ -349,16 +327,10 @@ def _speed(machine: pl.DataFrame, baseline: str) -> Judged:
     if pairs["block"].n_unique() < MINIMUM_BLOCKS:
         return None, f"the speed is judged from {MINIMUM_BLOCKS} blocks on"
     blocks = pairs["block"].n_unique()
-    share = float(
-        (pairs["log_ratio"].abs() > math.log1p(MARGIN)).to_numpy().mean()
-    )
+    share = float((pairs["log_ratio"].abs() > math.log1p(MARGIN)).to_numpy().mean())
     # The arms of a block share what the machine did in it, so they count as one.
-    low, high = proportion_confint(
-        share * blocks, blocks, alpha=0.05, method="beta"
-    )
-    far = float(
-        np.mean(_between_neighbours(machine) > math.log1p(FAR_APART))
-    )
+    low, high = proportion_confint(share * blocks, blocks, alpha=0.05, method="beta")
+    far = float(np.mean(_between_neighbours(machine) > math.log1p(FAR_APART)))
     said = (
         f"of turns next to each other, {_percent(far)} differ by more than {100 * FAR_APART:g} % "
         f"in a loop that is always the same; over its rounds {_percent(share)} of the blocks' "
@@ -378,13 +350,11 @@ def _drift(machine: pl.DataFrame, baseline: str) -> Judged:
         return None, f"a drift is judged from {MINIMUM_BLOCKS} blocks on"
     arms = pairs.partition_by("candidate")
     d, block = (
-        [arm[column].to_list() for arm in arms]
-        for column in ("log_ratio", "block")
+        [arm[column].to_list() for arm in arms] for column in ("log_ratio", "block")
     )
     evident = permuted(d, block).p_value <= ALPHA / CHECKS
     changes = [
-        drift(arm["log_ratio"].to_numpy(), arm["block"].to_numpy())
-        for arm in arms
+        drift(arm["log_ratio"].to_numpy(), arm["block"].to_numpy()) for arm in arms
     ]
     largest = max(
         (abs(c) for c, e in zip(changes, evident, strict=True) if e),
@@ -406,9 +376,7 @@ def _loops(machine: pl.DataFrame, baseline: str) -> pl.DataFrame:
     """The loop's log-ratio of each arm in each block, from its rounds as for any step."""
     loops = machine.filter(pl.col("metric") == "spin_s")
     if baseline not in loops["arm"]:
-        return pl.DataFrame(
-            schema={"candidate": pl.String(), "block": pl.Int32()}
-        )
+        return pl.DataFrame(schema={"candidate": pl.String(), "block": pl.Int32()})
     pairs = log_ratios(
         round_values(loops, by=["metric"]),
         baseline=baseline,
@@ -419,26 +387,13 @@ def _loops(machine: pl.DataFrame, baseline: str) -> pl.DataFrame:
 
 def _between_neighbours(machine: pl.DataFrame) -> Any:
     """How far apart the loop is in turns that follow each other in a round, on the log scale."""
-    loops = round_values(
-        machine.filter(pl.col("metric") == "spin_s"), by=["metric"]
-    )
-    step = (
-        pl.col("value")
-        .log()
-        .diff()
-        .over("block", "round", order_by="position")
-    )
-    return (
-        loops.select(step.abs().alias("apart"))
-        .drop_nulls()["apart"]
-        .to_numpy()
-    )
+    loops = round_values(machine.filter(pl.col("metric") == "spin_s"), by=["metric"])
+    step = pl.col("value").log().diff().over("block", "round", order_by="position")
+    return loops.select(step.abs().alias("apart")).drop_nulls()["apart"].to_numpy()
 
 
 def _by_trial(values: pl.DataFrame, statistic: pl.Expr) -> Any:
-    return (
-        values.group_by("block", "arm").agg(statistic)["value"].to_numpy()
-    )
+    return values.group_by("block", "arm").agg(statistic)["value"].to_numpy()
 
 
 def _too_few(row: dict[str, Any]) -> str:
@@ -449,9 +404,7 @@ def _too_few(row: dict[str, Any]) -> str:
 
 
 def _interval(row: dict[str, Any]) -> str:
-    share, low, high = (
-        _percent(row[name]) for name in ("share", "low", "high")
-    )
+    share, low, high = (_percent(row[name]) for name in ("share", "low", "high"))
     counted = f"counted as {row['effective']:.0f} independent ones"
     return f"{share} ({low} to {high}, {counted})"
 

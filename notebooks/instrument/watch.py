@@ -23,9 +23,7 @@ _LOOP = range(200_000)  # two milliseconds: of one alone, chance has 4 %
 
 
 @contextlib.contextmanager
-def watched(
-    trial: Trial, step: str = "machine"
-) -> Iterator[Callable[[], None]]:
+def watched(trial: Trial, step: str = "machine") -> Iterator[Callable[[], None]]:
     """Record what the machine does meanwhile, as far as it tells; the rest is noted as left out.
 
     What it gives is to be called at the beginning of every turn, and records
@@ -53,9 +51,7 @@ def watched(
     else:
         trial.record(step, "stolen", stolen, "share")
     for metric, count in after.items():
-        trial.record(
-            step, metric, (count - switches[metric]) / elapsed_s, "1/s"
-        )
+        trial.record(step, metric, (count - switches[metric]) / elapsed_s, "1/s")
     if hasattr(os, "getloadavg"):
         trial.record(step, "load_average", os.getloadavg()[0], "processes")
     mhz = frequency_mhz()
@@ -89,11 +85,7 @@ def _spin(trial: Trial, step: str) -> None:
 
 
 def _ticks() -> Any:
-    allowed = (
-        os.sched_getaffinity(0)
-        if hasattr(os, "sched_getaffinity")
-        else set()
-    )
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
     cores = psutil.cpu_times(percpu=True)
     (core,) = allowed if len(allowed) == 1 else (len(cores),)
     return cores[core] if core < len(cores) else psutil.cpu_times()
@@ -108,12 +100,9 @@ def _switches(trial: Trial) -> dict[str, float]:
             else []
         ),
     ]
-    counts: dict[str, float] = {
-        "switches_per_s": psutil.cpu_stats().ctx_switches
-    }
+    counts: dict[str, float] = {"switches_per_s": psutil.cpu_stats().ctx_switches}
     with contextlib.suppress(psutil.Error, NotImplementedError):
         counts["involuntary_per_s"] = sum(
-            psutil.Process(pid).num_ctx_switches().involuntary
-            for pid in ours
+            psutil.Process(pid).num_ctx_switches().involuntary for pid in ours
         )
     return counts

@@ -58,18 +58,14 @@ def which(effects: pl.DataFrame, cores: int) -> pl.DataFrame:
 
     A step says where the data is, what reads it and by how many connections to a core.
     """
-    per_core = pl.format(
-        "{} to a core", (pl.col("iteration") / cores).round(2)
-    )
+    per_core = pl.format("{} to a core", (pl.col("iteration") / cores).round(2))
     reads = pl.col("step").replace({"vacuum": "VACUUM"})
     choice = pl.col("verdict").replace_strict(
         {"faster": "worker", "slower": "sync", "equivalent": "either"},
         default="not decided",
     )
     return (
-        effects.filter(
-            pl.col("candidate") == "worker", pl.col("step").is_in(TIMED)
-        )
+        effects.filter(pl.col("candidate") == "worker", pl.col("step").is_in(TIMED))
         .sort(pl.col("case") != "cached", "case", "step", "iteration")
         .with_columns(
             step=pl.format("{}: {}, {}", "case", reads, per_core),
@@ -98,14 +94,11 @@ def unlike_the_mail(
         pl.col("case") == "cached",
         pl.col("metric") == "read_bytes",
     )
-    part = pl.col("value") / (
-        pl.col("iteration") * used["table_mb"] * 2**20
-    )
+    part = pl.col("value") / (pl.col("iteration") * used["table_mb"] * 2**20)
     share = read.select(part.median()).item() or 0.0
     if share > IN_MEMORY:
         return (
-            f"the tables were not in memory: {share:.0%} of them was read "
-            f"from the disk"
+            f"the tables were not in memory: {share:.0%} of them was read from the disk"
         )
     return None
 
@@ -161,11 +154,7 @@ def side_by_side(beside: pl.DataFrame) -> pl.DataFrame:
     cores = (
         pl.when(number == 1)
         .then(pl.lit("1 core"))
-        .otherwise(
-            pl.format(
-                "{} cores", pl.coalesce(number.cast(str), pl.lit("?"))
-            )
-        )
+        .otherwise(pl.format("{} cores", pl.coalesce(number.cast(str), pl.lit("?"))))
     )
     return beside.select("text", cores=cores, said=said).pivot(
         "cores", index="text", values="said"
@@ -187,11 +176,7 @@ def closer(samples: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
     """What a watched scan did, by connections and arm, and the time that its sleeps foretell."""
     watched = samples.filter(pl.col("step") == "watched scan")
     medians = (
-        watched.filter(
-            pl.col("metric").is_in(
-                ["scan_s", "sleeps", "reads", "read_kb"]
-            )
-        )
+        watched.filter(pl.col("metric").is_in(["scan_s", "sleeps", "reads", "read_kb"]))
         .group_by("arm", "iteration", "metric")
         .agg(pl.col("value").median())
         .pivot("metric", index=["arm", "iteration"], values="value")
@@ -203,13 +188,9 @@ def closer(samples: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
     alone = medians.filter(pl.col("arm") == "sync").select(
         "iteration", by_itself="scan_s", quiet="sleeps"
     )
-    wake_up = samples.filter(pl.col("metric") == "other_core_s")[
-        "value"
-    ].median()
+    wake_up = samples.filter(pl.col("metric") == "other_core_s")["value"].median()
     slept = pl.col("sleeps") - pl.col("quiet")
-    foreseen = pl.col("by_itself") + 2 * slept * pl.lit(
-        wake_up, pl.Float64
-    )
+    foreseen = pl.col("by_itself") + 2 * slept * pl.lit(wake_up, pl.Float64)
     under_way = (
         samples.filter(pl.col("metric") == "in_flight_mean")
         .group_by("arm")
@@ -226,35 +207,25 @@ def closer(samples: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
             (pl.col("scan_s") * 1000).round(1).alias("ms"),
             (foreseen * 1000).round(1).alias("foreseen, ms"),
             pl.col("reads").round(0),
-            (pl.col("read_kb") / pl.col("reads"))
-            .round(0)
-            .alias("kB each"),
+            (pl.col("read_kb") / pl.col("reads")).round(0).alias("kB each"),
             pl.col("in_flight").round(1).alias("under way"),
             pl.col("sleeps").round(0),
-            (pl.col("sleeps") / pl.col("reads"))
-            .round(2)
-            .alias("sleeps per read"),
+            (pl.col("sleeps") / pl.col("reads")).round(2).alias("sleeps per read"),
         )
     )
 
 
-def by_buffers(
-    values: pl.DataFrame, usual: int, few: Sequence[int]
-) -> pl.DataFrame:
+def by_buffers(values: pl.DataFrame, usual: int, few: Sequence[int]) -> pl.DataFrame:
     """Workers against sync with so many MB of shared buffers: MB, connections, ratio, low, high.
 
     ``arm`` is the arm with workers.
     """
-    cached = values.filter(
-        pl.col("case") == "cached", pl.col("step") == "scan"
-    )
+    cached = values.filter(pl.col("case") == "cached", pl.col("step") == "scan")
     found = []
     for megabytes in sorted({usual, *few}):
         behind = "" if megabytes == usual else f", {megabytes} MB"
         pair = [f"sync{behind}", f"worker{behind}"]
-        of_pair = cached.filter(
-            pl.col("arm").is_in(pair), pl.col("copy_of").is_null()
-        )
+        of_pair = cached.filter(pl.col("arm").is_in(pair), pl.col("copy_of").is_null())
         if of_pair["arm"].n_unique() < 2:
             continue
         effects = pg.paired_effects(
@@ -282,9 +253,7 @@ def wake_ups(samples: pl.DataFrame) -> pl.DataFrame:
         samples.filter(pl.col("step") == "wake-up")
         .group_by(
             pl.col("metric")
-            .replace(
-                {"same_core_s": "same core", "other_core_s": "other core"}
-            )
+            .replace({"same_core_s": "same core", "other_core_s": "other core"})
             .alias("the other process is on the")
         )
         .agg(
@@ -298,9 +267,7 @@ def wake_ups(samples: pl.DataFrame) -> pl.DataFrame:
 
 def counted(samples: pl.DataFrame, metric: str) -> dict[str, float]:
     """The median of a count over the blocks of the watched scan by one connection, by arm."""
-    rows = samples.filter(
-        pl.col("step") == "watched scan", pl.col("metric") == metric
-    )
+    rows = samples.filter(pl.col("step") == "watched scan", pl.col("metric") == metric)
     rows = rows.filter(pl.col("iteration") == pl.col("iteration").min())
     found = rows.group_by("arm").agg(pl.col("value").median()).iter_rows()
     return dict(found)

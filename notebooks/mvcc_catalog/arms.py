@@ -39,31 +39,22 @@ def arms(
         found.append(arm(release, 0, "none"))
         found += [arm(release, number, "prepared") for number in numbers]
         if release in [*releases[:2], THIS_SERVER]:
-            found += [
-                arm(release, number, "sessions") for number in of_sessions
-            ]
+            found += [arm(release, number, "sessions") for number in of_sessions]
         if release in releases[:1]:
             found += [
-                arm(release, number, "prepared", again=True)
-                for number in numbers
+                arm(release, number, "prepared", again=True) for number in numbers
             ]
     return found
 
 
-def arm(
-    release: str, number: int, holder: str, *, again: bool = False
-) -> pg.Arm:
-    name = (
-        f"{release}, {number} {holder}" if number else f"{release}, none"
-    )
+def arm(release: str, number: int, holder: str, *, again: bool = False) -> pg.Arm:
+    name = f"{release}, {number} {holder}" if number else f"{release}, none"
     by_sessions = holder == "sessions"
     is_ours = release == THIS_SERVER
     return pg.Arm(
         f"{name} (again)" if again else name,
         f"The same as {name}." if again else NOTES.get(release, ""),
-        state=f"{number} prepared"
-        if number and holder == "prepared"
-        else "plain",
+        state=f"{number} prepared" if number and holder == "prepared" else "plain",
         options={
             "release": release,
             "open": number,

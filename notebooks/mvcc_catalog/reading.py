@@ -44,15 +44,11 @@ SESSIONS = ", sessions"
 
 BY_SESSIONS = pl.col("release").str.ends_with(SESSIONS)
 METRICS = {"cpu_s": "CPU time", "duration_s": "time"}
-NAMED = pl.format(
-    "{}: {}", "what", pl.col("metric").replace_strict(METRICS)
-)
+NAMED = pl.format("{}: {}", "what", pl.col("metric").replace_strict(METRICS))
 """A step and its metric, as charts call them."""
 
 
-def post_ratios(
-    timings: pl.DataFrame, percent: pl.DataFrame
-) -> pl.DataFrame:
+def post_ratios(timings: pl.DataFrame, percent: pl.DataFrame) -> pl.DataFrame:
     """The post's cells: both times, percentages as printed and recomputed, and the times' ratio."""
     cell = ["battery", "test", "connections"]
     mvcc, now = pl.col("mvcc"), pl.col("snapshot_now")
@@ -104,9 +100,7 @@ def lines_of(record: Record) -> pl.DataFrame:
     )
     if lines["open"].max() == 0:
         reasons = "; ".join(dict.fromkeys(record.reasons.values()))
-        raise StudyError(
-            f"Nothing was measured with transactions open: {reasons}."
-        )
+        raise StudyError(f"Nothing was measured with transactions open: {reasons}.")
     return lines
 
 
@@ -123,9 +117,7 @@ def release_of(names: Iterable[str], number: str) -> str:
 
 def metric_of(samples: pl.DataFrame) -> str:
     """What effects rest on: CPU time where it can be seen."""
-    return next(
-        metric for metric in METRICS if metric in samples["metric"]
-    )
+    return next(metric for metric in METRICS if metric in samples["metric"])
 
 
 def costs_of(samples: pl.DataFrame, at_once: int) -> pl.DataFrame:
@@ -141,9 +133,7 @@ def costs_of(samples: pl.DataFrame, at_once: int) -> pl.DataFrame:
 
 def in_order(names: Sequence[str]) -> list[pl.Expr]:
     """What sorts a chart's rows: by step and metric, then by release."""
-    choices = [
-        f"{what}: {name}" for what in STEPS for name in METRICS.values()
-    ]
+    choices = [f"{what}: {name}" for what in STEPS for name in METRICS.values()]
     return [
         pl.col("what").cast(pl.Enum(choices)),
         pl.col("release").cast(pl.Enum(names)),
@@ -180,9 +170,7 @@ def rounds_of(costs: pl.DataFrame, lines: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def after_releases(
-    rounds: pl.DataFrame, lines: pl.DataFrame, top: int
-) -> pl.DataFrame:
+def after_releases(rounds: pl.DataFrame, lines: pl.DataFrame, top: int) -> pl.DataFrame:
     """The rounds of releases at ``top`` open transactions, each after a release, or another arm."""
     at_top = lines.filter(pl.col("open") == top)
     released = dict(at_top.select("arm", "release").iter_rows())
@@ -240,9 +228,7 @@ def timeline(at_top: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
     )
 
 
-def relative_to(
-    numbers: Iterable[int], rounds: pl.DataFrame
-) -> pl.DataFrame:
+def relative_to(numbers: Iterable[int], rounds: pl.DataFrame) -> pl.DataFrame:
     """Every round's cost over that of the same release with fewer open: ``since`` says how many."""
     return pl.concat([grown_since(number, rounds) for number in numbers])
 
@@ -255,9 +241,7 @@ def grown_since(number: int, rounds: pl.DataFrame) -> pl.DataFrame:
     return (
         rounds.filter(pl.col("open") > number)
         .join(own.select(*same, own="value"), on=same)
-        .with_columns(
-            value=pl.col("value") / pl.col("own"), since=pl.lit(number)
-        )
+        .with_columns(value=pl.col("value") / pl.col("own"), since=pl.lit(number))
     )
 
 
@@ -291,9 +275,7 @@ def post_beside(ratios: pl.DataFrame, ours: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def ratio_lines(
-    ratios: pl.DataFrame, effects: pl.DataFrame
-) -> pl.DataFrame:
+def ratio_lines(ratios: pl.DataFrame, effects: pl.DataFrame) -> pl.DataFrame:
     """The post's ratios and ours by test and connections: a line for each battery and release."""
     of_post = ratios.select(
         arm=pl.format("post, battery {}", "battery"),
@@ -437,9 +419,7 @@ def against(
         )
         for base in bases
     ]
-    empty = pl.DataFrame(
-        schema=["what", "candidate", "against", "effect", "verdict"]
-    )
+    empty = pl.DataFrame(schema=["what", "candidate", "against", "effect", "verdict"])
     return pl.concat(tables or [empty])
 
 
@@ -473,9 +453,7 @@ def removal(
     """A session's start in ms, removing at the post's path and removing the real files."""
     return (
         pg.paired_effects(
-            pg.block_values(
-                starts, by=["release", "case", "metric", "open"]
-            ),
+            pg.block_values(starts, by=["release", "case", "metric", "open"]),
             baseline="the post's path",
             key="case",
             by=["release", "metric", "open"],
@@ -509,9 +487,7 @@ def counted(
 ) -> dict[str, bool | None]:
     """What must come out the same on every machine: yes, no, or None where it was not counted."""
 
-    def every(
-        metric: str, condition: pl.Expr, **where: str
-    ) -> bool | None:
+    def every(metric: str, condition: pl.Expr, **where: str) -> bool | None:
         return all_of(samples, metric, condition, **where)
 
     value, work = pl.col("value"), growth_of_work(touched, top)
@@ -519,9 +495,7 @@ def counted(
         "every snapshot held all the open transactions": every(
             "xids", value >= pl.col("open")
         ),
-        "every object was created": every(
-            "objects", value == at_once, step="create"
-        ),
+        "every object was created": every("objects", value == at_once, step="create"),
         "and dropped": every("objects", value == 0, step="drop"),
         "both cache files were there, and removed, before every start": every(
             "files_removed", value == 2, case="cache files removed"

@@ -67,9 +67,7 @@ def hold_transactions(server: Server, count: int) -> Iterator[int]:
         if count:
             # In a notebook this thread runs an event loop already.
             with ThreadPoolExecutor(1) as executor, unpinned(server):
-                executor.submit(
-                    asyncio.run, _open(server, count, holders)
-                ).result()
+                executor.submit(asyncio.run, _open(server, count, holders)).result()
         yield open_xids(server, count)
     finally:
         end_sessions(server, holders)
@@ -81,23 +79,18 @@ def conninfo(server: Server) -> str:
     """The connection string of our own database there, for libpq; it holds the password."""
     names = {"PGDATABASE": "dbname"}
     parts = {
-        names.get(n, n[2:].lower()): value
-        for n, value in server.environment().items()
+        names.get(n, n[2:].lower()): value for n, value in server.environment().items()
     }
     return make_conninfo("", **parts)
 
 
-async def _open(
-    server: Server, count: int, holders: list[Session]
-) -> None:
+async def _open(server: Server, count: int, holders: list[Session]) -> None:
     address = conninfo(server)
     gate = asyncio.Semaphore(_AT_ONCE)
 
     async def hold() -> None:
         async with gate:
-            connection = await psycopg.AsyncConnection.connect(
-                address, autocommit=True
-            )
+            connection = await psycopg.AsyncConnection.connect(address, autocommit=True)
             holders.append(connection)
             # Known in every release; pg_current_xact_id is its name since 13.
             await connection.execute("BEGIN; SELECT txid_current()")
@@ -114,9 +107,7 @@ async def _open(
                     tasks.create_task(hold())
     except* psycopg.Error as errors:
         refused += [
-            error
-            for error in errors.exceptions
-            if isinstance(error, psycopg.Error)
+            error for error in errors.exceptions if isinstance(error, psycopg.Error)
         ]
     # Python 3.11.2, which is Debian 12's, makes a group of what is raised within except*.
     if refused:

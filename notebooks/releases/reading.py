@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 PLACE = ["unit", "open", "nested"]
 
 
-def by_transactions(
-    counts: pl.DataFrame, names: Sequence[str]
-) -> pl.DataFrame:
+def by_transactions(counts: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
     """The counts in order of arms, with thousands and, as text, transactions."""
     return (
         counts.filter(pl.col("arm").is_in(names))
@@ -47,9 +45,7 @@ def _held(number: int, within: int) -> str:
     return open_case(number, within) or "0 open"
 
 
-def of_arms(
-    shown: pl.DataFrame, names: Sequence[str], value: str
-) -> pl.DataFrame:
+def of_arms(shown: pl.DataFrame, names: Sequence[str], value: str) -> pl.DataFrame:
     """A column of ``by_transactions`` by unit and transactions, a column for each arm."""
     return shown.pivot(
         "arm",
@@ -59,9 +55,7 @@ def of_arms(
     )
 
 
-def differing(
-    counts: pl.DataFrame, baseline: str, repeat: str | None
-) -> pl.DataFrame:
+def differing(counts: pl.DataFrame, baseline: str, repeat: str | None) -> pl.DataFrame:
     """By how much (off, a part of 1) the two counts of a unit differ, for both kinds of pairs."""
     second = counts.filter(pl.col("arm") == pl.lit(repeat)).select(
         *PLACE, other="instructions"
@@ -83,14 +77,10 @@ def differing(
                 pairs=pl.lit("made anew"),
             ),
         ]
-    ).with_columns(
-        off=(pl.col("other") / pl.col("instructions") - 1).abs()
-    )
+    ).with_columns(off=(pl.col("other") / pl.col("instructions") - 1).abs())
 
 
-def counted_later(
-    counts: pl.DataFrame, records: Iterable[Record]
-) -> pl.DataFrame:
+def counted_later(counts: pl.DataFrame, records: Iterable[Record]) -> pl.DataFrame:
     """What ``records`` counted and ``counts`` have not, of several counts the first one's.
 
     Columns: unit, transactions, release, thousands (of instructions), record.
@@ -100,9 +90,7 @@ def counted_later(
         by_transactions(
             units_counted(record),
             [a["name"] for a in record.info["arms"] if not a["copy_of"]],
-        ).with_columns(
-            pl.col("arm").cast(pl.String), record=pl.lit(record.path.name)
-        )
+        ).with_columns(pl.col("arm").cast(pl.String), record=pl.lit(record.path.name))
         for record in records
     ]
     if not later:
@@ -129,9 +117,7 @@ def growth_of(shown: pl.DataFrame) -> pl.DataFrame:
     return (
         shown.filter(pl.col("open") > 0)
         .join(none, on=["arm", "unit"])
-        .with_columns(
-            growth=(pl.col("instructions") / pl.col("without")).round(3)
-        )
+        .with_columns(growth=(pl.col("instructions") / pl.col("without")).round(3))
     )
 
 
@@ -161,18 +147,13 @@ def _step(
     case: tuple[Any, ...],
     built: Mapping[str, str | None],
 ) -> list[dict[str, Any]]:
-    at = [
-        pl.col(name) == one for name, one in zip(PLACE, case, strict=True)
-    ]
+    at = [pl.col(name) == one for name, one in zip(PLACE, case, strict=True)]
     one, other = (
-        counts.filter(*at, pl.col("arm") == arm)["instructions"]
-        for arm in pair
+        counts.filter(*at, pl.col("arm") == arm)["instructions"] for arm in pair
     )
     if not (one.len() and other.len()):
         return []
-    was, became = (
-        functions.filter(*at, pl.col("arm") == arm) for arm in pair
-    )
+    was, became = (functions.filter(*at, pl.col("arm") == arm) for arm in pair)
     told = [
         f"{row['function']} {row['change']:+,.0f}"
         for row in moved(was, became, top=5).iter_rows(named=True)
@@ -214,8 +195,7 @@ def largest_in_words(rows: Sequence[Mapping[str, Any]]) -> Markdown:
                 **{name: row[name] for name in ("from", "to", "unit")},
             }
             for row in rows
-            if row["the compiler's"] != "can be"
-            and row["open"] == _held(0, 0)
+            if row["the compiler's"] != "can be" and row["open"] == _held(0, 0)
         ]
     )
     sides = [("More work", "more", 1), ("Less work", "fewer", -1)]
@@ -226,9 +206,7 @@ def largest_in_words(rows: Sequence[Mapping[str, Any]]) -> Markdown:
     return Markdown(text)  # type: ignore[no-untyped-call]
 
 
-def _side_in_words(
-    steps: pl.DataFrame, title: str, word: str, sign: int
-) -> list[str]:
+def _side_in_words(steps: pl.DataFrame, title: str, word: str, sign: int) -> list[str]:
     """The largest steps of one sign as a list with a title; nothing for none."""
     of_work = (
         steps.filter(pl.col("percent").round() * sign > 0)
@@ -246,11 +224,7 @@ def _side_in_words(
     for row in of_work.iter_rows(named=True):
         ends = dict.fromkeys(f"{row[n]:.0f}" for n in ("least", "most"))
         several = row["units"] > 1
-        what = (
-            f"{row['work']}, {row['units']} kinds"
-            if several
-            else row["unit"]
-        )
+        what = f"{row['work']}, {row['units']} kinds" if several else row["unit"]
         lines.append(
             f"- **{row['from']} to {row['to']}**, {what}: "
             f"{' to '.join(ends)} % {word} instructions"
@@ -266,9 +240,7 @@ def heaviest(
     Columns: those of ``PLACE``, function, inclusive, own, and percent of the unit's instructions.
     """
     counted = set(functions["arm"])
-    newest = next(
-        (name for name in reversed(names) if name in counted), None
-    )
+    newest = next((name for name in reversed(names) if name in counted), None)
     totals = counts.select("arm", *PLACE, "instructions")
     share = pl.col("own") / pl.col("instructions")
     return (

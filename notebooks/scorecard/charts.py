@@ -47,9 +47,7 @@ _TITLE = [
 ]
 
 
-def score_chart(
-    cards: pl.DataFrame, *, description: str
-) -> alt.LayerChart:
+def score_chart(cards: pl.DataFrame, *, description: str) -> alt.LayerChart:
     """Every claim's ratio with its interval beside the published one, to be chosen among.
 
     ``cards`` is a ``scorecard``, of which the rows of now with a ratio are drawn.  The reader may
@@ -58,21 +56,15 @@ def score_chart(
     """
     parts = cards.partition_by("study", maintain_order=True)
     data = _drawn(pl.concat(now_and_here(part)[0] for part in parts))
-    menus = [
-        _menu(data, column) for column in ("study", "release", "outcome")
-    ]
+    menus = [_menu(data, column) for column in ("study", "release", "outcome")]
     rows = data["row"].unique(maintain_order=True).to_list()
     y = alt.Y("row:N").sort(rows).title(None)
     layers = _layers(data, y, menus)
-    chart = alt.LayerChart(layer=layers).properties(
-        width=_PLOT, height=alt.Step(_ROW)
-    )
+    chart = alt.LayerChart(layer=layers).properties(width=_PLOT, height=alt.Step(_ROW))
     return described(chart, description)
 
 
-def history_chart(
-    cards: pl.DataFrame, *, description: str
-) -> alt.LayerChart:
+def history_chart(cards: pl.DataFrame, *, description: str) -> alt.LayerChart:
     """The claims of which there are several records: the newest below, the page's on top.
 
     At first those of one study; another can be chosen.  ``cards`` is a ``scorecard``; claims with a
@@ -95,9 +87,7 @@ def history_chart(
         .otherwise(alt.value(0.55)),
     )
     height: Any = alt.Step(13, **{"for": "offset"})
-    chart = alt.LayerChart(layer=layers).properties(
-        width=_PLOT, height=height
-    )
+    chart = alt.LayerChart(layer=layers).properties(width=_PLOT, height=height)
     return described(chart, description)
 
 
@@ -118,11 +108,7 @@ def _layers(
     **more: Any,
 ) -> list[alt.Chart]:
     """The line at 1, intervals, published ratios and ours, with ``more`` channels."""
-    shown = [
-        o
-        for word, o in OUTCOMES.items()
-        if word in data["outcome"].to_list()
-    ]
+    shown = [o for word, o in OUTCOMES.items() if word in data["outcome"].to_list()]
     words = [o.word for o in shown]
     columns = legend_columns(words)
     colour = (
@@ -145,19 +131,12 @@ def _layers(
         .axis(format="~r", values=log_ticks(drawn))
     )
     low, published = (
-        alt.X(f"{name}:Q").scale(scale)
-        for name in ("low", "published_ratio")
+        alt.X(f"{name}:Q").scale(scale) for name in ("low", "published_ratio")
     )
     base = alt.Chart(data).encode(y=y, tooltip=_tooltip(), **more)
     for column, menu in menus:
-        base = base.transform_filter(
-            (menu == ALL) | (alt.datum[column] == menu)
-        )
-    one = (
-        alt.Chart()
-        .mark_rule(color=NEUTRAL)
-        .encode(x=alt.XDatum(1, scale=scale))
-    )
+        base = base.transform_filter((menu == ALL) | (alt.datum[column] == menu))
+    one = alt.Chart().mark_rule(color=NEUTRAL).encode(x=alt.XDatum(1, scale=scale))
     diamond: dict[str, Any] = {
         "shape": "diamond",
         "filled": False,
@@ -170,9 +149,7 @@ def _layers(
         .mark_rule(strokeWidth=2)
         .encode(x=low, x2="high:Q", color=colour),
         base.mark_point(size=90, opacity=1, **diamond).encode(x=published),
-        base.mark_point(size=65, opacity=1).encode(
-            x=x, color=colour, shape=shape
-        ),
+        base.mark_point(size=65, opacity=1).encode(x=x, color=colour, shape=shape),
     ]
 
 
@@ -184,9 +161,7 @@ def _tooltip() -> list[alt.Tooltip]:
         alt.Tooltip("ratio:Q").format(".3f").title("now"),
         alt.Tooltip("low:Q").format(".3f").title("95 % interval from"),
         alt.Tooltip("high:Q").format(".3f").title("95 % interval to"),
-        alt.Tooltip("published_ratio:Q")
-        .format(".3f")
-        .title("published (one run)"),
+        alt.Tooltip("published_ratio:Q").format(".3f").title("published (one run)"),
         alt.Tooltip("beside:Q").format(".3f").title("by the other time"),
         alt.Tooltip("server:N").title("PostgreSQL"),
         alt.Tooltip("host:N"),
@@ -203,6 +178,4 @@ def _menu(
     options = [ALL, *data[column].unique(maintain_order=True)]
     name = "verdict" if column == "outcome" else column
     bind = alt.binding_select(options=options, name=f"{name} ")
-    return column, alt.param(
-        name=f"chosen_{name}", value=chosen, bind=bind
-    )
+    return column, alt.param(name=f"chosen_{name}", value=chosen, bind=bind)

@@ -54,9 +54,7 @@ def history_table(cards: pl.DataFrame) -> HTML:
     """The claims of one or more studies that have several records, a column for each record."""
     studies = []
     for (study,), part in cards.group_by("study", maintain_order=True):
-        records = part.drop_nulls("record").unique(
-            "record", maintain_order=True
-        )
+        records = part.drop_nulls("record").unique("record", maintain_order=True)
         if records.height < 2:
             continue
         claims = [
@@ -100,12 +98,9 @@ def _about(study: str, part: pl.DataFrame) -> str:
     return "; ".join(words)
 
 
-def _side_by_side(
-    claim: pl.DataFrame, records: list[str]
-) -> dict[str, Any]:
+def _side_by_side(claim: pl.DataFrame, records: list[str]) -> dict[str, Any]:
     by_record = {
-        row["record"]: for_template(row)
-        for row in claim.iter_rows(named=True)
+        row["record"]: for_template(row) for row in claim.iter_rows(named=True)
     }
     first = claim.row(0, named=True)
     cells = [by_record.get(record) for record in records]

@@ -58,9 +58,7 @@ def crowd(scans: Sequence[int]) -> int:
     return max((n for n in scans if n <= 4), default=min(scans))
 
 
-def reason_too_small(
-    count: int, window: int, small_bytes: int
-) -> str | None:
+def reason_too_small(count: int, window: int, small_bytes: int) -> str | None:
     """Why so many scans that read by themselves cannot be had in small memory, or None."""
     if 2 * count * window <= small_bytes:
         return None
@@ -70,9 +68,7 @@ def reason_too_small(
     )
 
 
-def of_the_post(
-    scans: Sequence[int], too_small: str | None
-) -> list[pg.Arm]:
+def of_the_post(scans: Sequence[int], too_small: str | None) -> list[pg.Arm]:
     """Off, on, and on with the ring of buffers that it had from 8.3 to 17."""
     return [
         _arm("off", f"{OUT}.", "off", (*ROOMY, *LIMITED), scans),
@@ -93,9 +89,7 @@ def behind(scans: Sequence[int], table_mb: int) -> pg.Arm:
     """The removed offset: a client starts a scan some way behind another."""
     quarter = {"shared_buffers": f"{max(1, table_mb // 4)}MB"}
     words = "Some way behind, by the client, past the kernel's cache."
-    return _arm(
-        "behind", words, "on", (), scans, settings=DIRECT | quarter
-    )
+    return _arm("behind", words, "on", (), scans, settings=DIRECT | quarter)
 
 
 def without_ring(scans: Sequence[int], table_mb: int) -> pg.Arm:

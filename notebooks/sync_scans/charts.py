@@ -40,31 +40,19 @@ def scan_chart(
     require(positions, ["scan", "seconds", "page", *keys], "scan_chart")
     data = positions.sort("scan", "seconds")
     # A line must not run back through the whole table where its scan wraps.
-    lap = (
-        (pl.col("page").diff().fill_null(0) < 0)
-        .cum_sum()
-        .over(*keys, "scan")
-    )
+    lap = (pl.col("page").diff().fill_null(0) < 0).cum_sum().over(*keys, "scan")
     place = pl.int_range(pl.len()).over(*keys, "scan")
     data = data.with_columns(lap=lap).filter(
         place % (1 + data.height // MOST_PLACES) == 0
     )
     # Given, since a choice may lack a scan, and its layer would have no extent.
-    end = (
-        data.select(pl.col("seconds").max()).item()
-        if until is None
-        else until
-    )
+    end = data.select(pl.col("seconds").max()).item() if until is None else until
     seconds = alt.Scale(domain=[0, end], nice=False)
     scans = sorted(data["scan"].unique())
     palette = [BASELINE, PATCHED, *CANDIDATES]
     picked = alt.selection_point(fields=["scan"], bind="legend")
-    base = alt.Chart(
-        data.select(*keys, "scan", "seconds", "page", "lap")
-    ).encode(
-        x=alt.X("seconds:Q")
-        .title("seconds since the first scan began")
-        .scale(seconds),
+    base = alt.Chart(data.select(*keys, "scan", "seconds", "page", "lap")).encode(
+        x=alt.X("seconds:Q").title("seconds since the first scan began").scale(seconds),
         y=alt.Y("page:Q")
         .title("page of the table")
         .scale(domain=[0, pages], nice=False),
@@ -82,9 +70,7 @@ def scan_chart(
         base.transform_filter(alt.datum["scan"] == scan).mark_line(
             strokeWidth=2 + 2 * behind
         )
-        for behind, scan in zip(
-            reversed(range(len(scans))), scans, strict=True
-        )
+        for behind, scan in zip(reversed(range(len(scans))), scans, strict=True)
     ]
     points = base.mark_point(size=60).encode(
         opacity=alt.value(0),

@@ -27,10 +27,7 @@ def disk_read_bytes(path: Path) -> int | None:
     disk = find_disk(path)
     if disk is None:
         return None
-    return (
-        int((disk / "stat").read_text().split()[_SECTORS_READ])
-        * _SECTOR_BYTES
-    )
+    return int((disk / "stat").read_text().split()[_SECTORS_READ]) * _SECTOR_BYTES
 
 
 def read_ahead_bytes(path: Path) -> int | None:
@@ -67,9 +64,7 @@ def scheduled(server: Server, scheduler: str) -> Iterator[None]:
     try:
         file.write_text(scheduler)
     except PermissionError as error:
-        raise CannotRun(
-            "only root may choose a disk's I/O scheduler"
-        ) from error
+        raise CannotRun("only root may choose a disk's I/O scheduler") from error
     except OSError as error:
         listed = file.read_text().strip().replace("[", "").replace("]", "")
         raise CannotRun(
@@ -111,9 +106,7 @@ def drives(names: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 def mapped() -> dict[str, dict[str, Any]]:
     """The limits of drives under CFQ of which one figure differs, by what differs."""
-    found = {
-        f"seek {ms} ms": _drive(CFQ, seek_s=ms / 1000) for ms in _SEEKS_MS
-    }
+    found = {f"seek {ms} ms": _drive(CFQ, seek_s=ms / 1000) for ms in _SEEKS_MS}
     for ms in _SLICES_MS:
         slices = replace(CFQ, slice_s=ms / 1000)
         found[f"slice {ms} ms"] = _drive(slices)

@@ -65,8 +65,7 @@ def walking_cost(samples: pl.DataFrame) -> pl.DataFrame:
         for step in ("walk", "scan")
     )
     times, read = (
-        (pl.col(metric) / pl.col(f"{metric}_counting")).round(2)
-        for metric in metrics
+        (pl.col(metric) / pl.col(f"{metric}_counting")).round(2) for metric in metrics
     )
     return (
         walking.join(counting, on=place, suffix="_counting")
@@ -91,9 +90,7 @@ def by_count(scanned: pl.DataFrame, in_tables: pl.Expr) -> pl.DataFrame:
     )
 
 
-def ideal(
-    cases: Iterable[str], *, most: int, stagger: float
-) -> pl.DataFrame:
+def ideal(cases: Iterable[str], *, most: int, stagger: float) -> pl.DataFrame:
     """Tables that 1 scan and ``most`` scans read where none of them loses step, by case."""
     in_step = [1.0, 1 + stagger * (most - 1)]
     return pl.concat(
@@ -128,9 +125,7 @@ def with_lone_scans(slowdown: pl.DataFrame) -> pl.DataFrame:
     known = slowdown.filter(pl.col("ratio").is_not_null())
     return pl.concat(
         [
-            lone.with_columns(
-                scans=pl.lit(1, pl.Int64), ratio=one, low=one, high=one
-            ),
+            lone.with_columns(scans=pl.lit(1, pl.Int64), ratio=one, low=one, high=one),
             known.select(
                 "case",
                 "arm",
@@ -157,21 +152,15 @@ def by_stagger(
     ).with_columns(
         stagger=pl.when(step == "scan")
         .then(pl.lit(f"{usual}"))
-        .otherwise(
-            step.str.strip_prefix("stagger ").str.strip_suffix(" stagger")
-        )
+        .otherwise(step.str.strip_prefix("stagger ").str.strip_suffix(" stagger"))
     )
-    part = (
-        pl.col("stagger").cast(pl.Float64, strict=False).fill_null(usual)
-    )
+    part = pl.col("stagger").cast(pl.Float64, strict=False).fill_null(usual)
     read = begun.filter(pl.col("metric") == "read_bytes")
     timed = begun.filter(pl.col("metric") == "duration_s")
     seconds = pl.col("value").median().round(2).alias("seconds per scan")
     return (
         read.group_by("stagger")
-        .agg(
-            scans=pl.lit(count), **tables_read(in_tables), blocks=pl.len()
-        )
+        .agg(scans=pl.lit(count), **tables_read(in_tables), blocks=pl.len())
         .with_columns(ideal=1 + part * (count - 1))
         .join(timed.group_by("stagger").agg(seconds), on="stagger")
         .sort("stagger")
@@ -183,15 +172,11 @@ def drift(walks: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     return pg.wide(walks, STEPPED, by)
 
 
-def seconds_and_tables(
-    samples: pl.DataFrame, in_tables: pl.Expr
-) -> pl.DataFrame:
+def seconds_and_tables(samples: pl.DataFrame, in_tables: pl.Expr) -> pl.DataFrame:
     """The median value, by arm, scans and what it is: seconds per scan or tables read."""
     timed = pl.col("metric") == "duration_s"
     return (
-        samples.filter(
-            pl.col("metric").is_in(["duration_s", "read_bytes"])
-        )
+        samples.filter(pl.col("metric").is_in(["duration_s", "read_bytes"]))
         .with_columns(
             value=pl.when(timed).then("value").otherwise(in_tables),
             what=pl.when(timed)
@@ -212,9 +197,7 @@ def of_pairs(pairs: pl.DataFrame, in_tables: pl.Expr) -> pl.DataFrame:
         .group_by("arm")
         .agg(**tables_read(in_tables), blocks=pl.len())
         .join(
-            walking.group_by("arm").agg(
-                walking=in_tables.median().round(2)
-            ),
+            walking.group_by("arm").agg(walking=in_tables.median().round(2)),
             on="arm",
             how="left",
         )
@@ -240,9 +223,7 @@ def by_offset(behind: pl.DataFrame, in_tables: pl.Expr) -> pl.DataFrame:
     )
 
 
-def with_both_times(
-    behind: pl.DataFrame, in_tables: pl.Expr
-) -> pl.DataFrame:
+def with_both_times(behind: pl.DataFrame, in_tables: pl.Expr) -> pl.DataFrame:
     """Medians by offset: tables that both scans read, and what either of them took."""
     is_read = pl.col("metric") == "read_bytes"
     shown = {
@@ -261,10 +242,7 @@ def with_both_times(
         .sort("iteration")
         .select(
             offset=pl.col("iteration") / 100,
-            **{
-                name: pl.col(metric).round(3)
-                for metric, name in shown.items()
-            },
+            **{name: pl.col(metric).round(3) for metric, name in shown.items()},
         )
     )
 
@@ -277,9 +255,9 @@ def on_drives(timed: pl.DataFrame, count: int) -> pl.DataFrame:
     """
     by = ["case", "block"]
     lone, off, on = (
-        timed.filter(
-            pl.col("arm") == arm, pl.col("iteration") == scans
-        ).select(*by, value="value")
+        timed.filter(pl.col("arm") == arm, pl.col("iteration") == scans).select(
+            *by, value="value"
+        )
         for arm, scans in (("on", 1), ("off", count), ("on", count))
     )
     gain = pl.col("off") / pl.col("on")
@@ -299,9 +277,9 @@ def on_drives(timed: pl.DataFrame, count: int) -> pl.DataFrame:
     )
     about_two = pl.col("gain").is_between(1.5, 3)
     words = pl.when(about_two).then(pl.lit("1.5 to 3"))
-    return found.with_columns(
-        words.otherwise(pl.lit("another")).alias("gain is")
-    ).sort(pl.col("case") != "cfq", "case")
+    return found.with_columns(words.otherwise(pl.lit("another")).alias("gain is")).sort(
+        pl.col("case") != "cfq", "case"
+    )
 
 
 def copies_apart(
@@ -322,9 +300,7 @@ def copies_apart(
         )
         columns |= {"iteration": pl.Int64(), "metric": pl.String()}
         return pl.DataFrame(schema=columns)
-    return pg.paired_effects(
-        pg.round_values(pair, by=by), baseline="off", by=by
-    )
+    return pg.paired_effects(pg.round_values(pair, by=by), baseline="off", by=by)
 
 
 def reason_not_hindered(drives: pl.DataFrame) -> str | None:
@@ -337,18 +313,14 @@ def reason_not_hindered(drives: pl.DataFrame) -> str | None:
     return None
 
 
-def in_step(
-    scanned: pl.DataFrame, *, case: str, count: int
-) -> pl.DataFrame:
+def in_step(scanned: pl.DataFrame, *, case: str, count: int) -> pl.DataFrame:
     """From the first beginning to the last end (s), and bytes read, of so many scans in step."""
     of_them = scanned.filter(
         pl.col("case") == case,
         pl.col("arm") == "on",
         pl.col("iteration") == count,
     )
-    return pg.wide(
-        of_them, ["makespan_s", "read_bytes"], ["block", "turn"]
-    )
+    return pg.wide(of_them, ["makespan_s", "read_bytes"], ["block", "turn"])
 
 
 def beginnings(walks: pl.DataFrame) -> dict[str, set[float]]:
@@ -369,17 +341,13 @@ def reason_no_chance(apart: float | None, most: int) -> str | None:
 
 def reason_few(count: int, stagger: float) -> str | None:
     """Why so few scans cannot be twice as fast in step as out of it."""
-    gain = count / (
-        1 + stagger * (count - 1)
-    )  # at most, where all of it is reading
+    gain = count / (1 + stagger * (count - 1))  # at most, where all of it is reading
     if gain > 2.5:
         return None
     return f"not at this size: {count} scans gain at most {gain:.1f} times"
 
 
-def reason_small(
-    table_bytes: int, window: int, margin: float
-) -> str | None:
+def reason_small(table_bytes: int, window: int, margin: float) -> str | None:
     """Why no scan's time is known to within the margin, the table being so small.
 
     ``window`` is what the kernel reads ahead (bytes): one where a scan begins, one where it ends.
@@ -393,13 +361,9 @@ def reason_small(
     )
 
 
-def reason_no_cores(
-    in_step: pl.DataFrame, bytes_per_second: float
-) -> str | None:
+def reason_no_cores(in_step: pl.DataFrame, bytes_per_second: float) -> str | None:
     """Why the processor, and not the disk, decided how long scans took; a row for each group."""
-    at_work = (
-        pl.col("read_bytes") / bytes_per_second / pl.col("makespan_s")
-    )
+    at_work = pl.col("read_bytes") / bytes_per_second / pl.col("makespan_s")
     share = in_step.select(at_work.median()).item()
     if share is None or share >= 0.8:
         return None

@@ -97,9 +97,7 @@ def step_by_step(
     path.append((datetime.now(UTC), first))
     while moved := session.execute(move).rowcount:
         rows += moved
-        path.append(
-            (datetime.now(UTC), (first + (rows - 1) // per_page) % pages)
-        )
+        path.append((datetime.now(UTC), (first + (rows - 1) // per_page) % pages))
     session.execute("COMMIT")
 
 
@@ -117,9 +115,7 @@ def note(
         note_places(trial, step, case, paths)
 
 
-def note_places(
-    trial: Trial, step: str, case: str, paths: Iterable[Places]
-) -> None:
+def note_places(trial: Trial, step: str, case: str, paths: Iterable[Places]) -> None:
     """Record about 150 positions of every scan, enough for a picture."""
     for number, path in enumerate(paths, 1):
         for at, page in path[:: max(1, len(path) // 150)]:
@@ -145,15 +141,11 @@ def note_distances(
         trial.record(step, "began_at", two[0][1], "page number", **where)
         ahead = distances(one, two, pages=pages)
         if ahead:
-            near = sum(abs(distance) <= NEAR for distance in ahead) / len(
-                ahead
-            )
+            near = sum(abs(distance) <= NEAR for distance in ahead) / len(ahead)
             usual = statistics.median(map(abs, ahead))
             trial.record(step, "began_ahead", ahead[0], "pages", **where)
             trial.record(step, "apart", usual, "pages", **where)
-            trial.record(
-                step, "apart_most", max(map(abs, ahead)), "pages", **where
-            )
+            trial.record(step, "apart_most", max(map(abs, ahead)), "pages", **where)
             trial.record(step, "together", near, "part", **where)
 
 
