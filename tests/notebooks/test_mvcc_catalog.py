@@ -313,7 +313,7 @@ def test_semaphores_limit_the_room_for_servers_before_10(
     monkeypatch.setattr(SESSIONS, "_SEMAPHORE_LIMITS", limits)
     monkeypatch.setattr(SESSIONS, "_SEMAPHORES_USED", used)
     # The machine's own room changes with every process that starts beside this one.
-    monkeypatch.setattr(SESSIONS.measuring, "room_for_sessions", lambda: 5000)
+    monkeypatch.setattr(SESSIONS, "room_on_any_server", lambda: 5000)
     fit = (12 - 2) * 16 - 50
     assert SESSIONS.room_for_sessions() == fit < 5000
     monkeypatch.setattr(SESSIONS, "_SEMAPHORE_LIMITS", tmp_path / "none")

@@ -1,4 +1,4 @@
-"""Arms: the ways of doing it that a study compares."""
+"""Arms: each is one way of doing what a study measures."""
 
 from __future__ import annotations
 
