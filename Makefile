@@ -100,7 +100,7 @@ strip: install  ## take outputs out of the notebooks and collapse what pages hid
 	$(BIN)/python -m pgapps.authoring.committed notebooks/*/*.ipynb
 
 bench: install  ## measure the harness itself
-	$(BIN)/python -m tests.bench.bench
+	set -e; for file in tests/*/bench.py; do $(BIN)/python -m $$(dirname $$file | tr / .).bench; done
 
 # What some tests and studies need beside Python; lib/pgservers/tools.py knows what, and what for.
 # In CI the absence of any is an error, elsewhere what needs it is skipped.

@@ -16,21 +16,15 @@ import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
 
 import numpy as np
 import polars as pl
 from psycopg import sql
 
-from pgapps.fleet import sweep as sweeping
-from pgapps.fleet.cluster import local_cluster
-from pgapps.fleet.ledger import Ledger, SweepBlock
-from pgapps.fleet.plan import Cell, Sweep
 from pgservers.paths import HTML
 from pgservers.programs.releases import find_release
 from pgservers.servers.serve import serve
 from pgservers.sessions import reason_no_room
-from pgservers.terminal import Progress
 from pgstudies import block_values, paired_effects, study_module
 from pgstudies.measuring.arms import Arm
 from pgstudies.measuring.trial import Trial
@@ -46,7 +40,6 @@ if TYPE_CHECKING:
 ROUNDS = 7
 STANDARD_ROWS = 1_000_000
 SESSIONS = 2000
-NAP_S = 0.2
 WIDE_ROWS = 2_000_000
 
 
@@ -71,7 +64,6 @@ def main() -> None:
     idle_servers(core, chosen.blocks)
     two_designs(chosen.blocks, chosen.turns)
     analysis()
-    sweeps()
     page()
     print(f"load after: {os.getloadavg()[0]:.2f}")
 
@@ -315,45 +307,6 @@ def analysis() -> None:
     ]
     took = statistics.median(times)
     report(f"{samples.height:,} samples to effects", f"{took:.2f} s", "under 2 s")
-
-
-def sweeps() -> None:
-    """What a sweep adds to its blocks: its ledger, a cluster of two, handing a block out."""
-    os.sched_setaffinity(0, range(os.cpu_count() or 1))
-    with tempfile.TemporaryDirectory() as base:
-        wanted = [
-            SweepBlock("study", f"cell{c}", f"host{h}", number)
-            for c in range(10)
-            for h in range(10)
-            for number in range(1, 1001)
-        ]
-        for block in wanted:
-            path = Path(base, block.path)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch()
-        times = [seconds(lambda: Ledger(base).done()) for _ in range(ROUNDS)]
-        took = statistics.median(times)
-        report(f"ledger of {len(wanted):,} blocks read", f"{took:.2f} s", "under 2 s")
-
-    names = ["bench1", "bench2"]
-    start = time.perf_counter()
-    with local_cluster(names) as client:
-        client.wait_for_workers(len(names))
-        took = time.perf_counter() - start
-        report("cluster of two workers started", f"{took:.1f} s", "")
-        with tempfile.TemporaryDirectory() as ledger, patch.object(sweeping, "measure_block", nap):
-            blocks = 50
-            sweep = Sweep(ledger, names, [Cell("study", "quick", "", {}, blocks)])
-            with Progress("sweep", blocks * len(names)) as bar:
-                took = seconds(lambda: sweeping.measure_missing(sweep, client, bar))
-        added = took / blocks - NAP_S
-        report("engine for each block", f"{1e3 * added:.0f} ms", "under 1 % of 60 s: 600 ms")
-
-
-def nap(_request: dict[str, Any]) -> tuple[int, str]:
-    """In place of a block."""
-    time.sleep(NAP_S)
-    return 0, ""
 
 
 def page() -> None:

@@ -93,6 +93,7 @@ def test_an_application_leaves_nothing_behind_that_needs_it(copy: Path, applicat
     assert {re.split(r"\s+", line.strip())[0] for line in gone} == COMMANDS[application]
     assert run(copy, "-c", IMPORT_ALL).strip() == str(copy / "lib" / "pgapps")
     run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--collect-only", "tests")
+    run(copy, "-c", "from importlinter.cli import lint_imports_command as main; main()")
     notebooks = [path.read_text(encoding="utf-8") for path in copy.glob("notebooks/*/*.ipynb")]
     assert not any(f"pgapps.{application}" in text for text in notebooks)
 
