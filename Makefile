@@ -19,7 +19,7 @@ LAB_MARK := \# Only for JupyterLab
 
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help install book verdicts test test-all test-lab test-root lab strip bench lint tools constraints clean
+.PHONY: help install book verdicts test test-all test-lab test-root lab strip bench check lint tools constraints clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/\1:/p' Makefile | awk -F: '{ printf "make %-12s %s\n", $$1, $$2 }'
@@ -84,6 +84,11 @@ test-lab: .venv/lab tools  ## drive a study in JupyterLab, as a reader would
 
 test-root: install tools  ## what takes root, beside what any account can run
 	$(TESTS) -m "root and not slow"
+
+# The rooms whose tests start no server.
+CHECKED := tests/analysis tests/charts tests/records tests/ground
+check: lint  ## a minute: style, types, and the tests that start no server
+	$(BIN)/python -m pytest --quiet --numprocesses 2 $(CHECKED) --ignore tests/ground/test_wheel.py --ignore tests/ground/test_applications.py
 
 lint: install  ## check style and types
 	$(BIN)/ruff check

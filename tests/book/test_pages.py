@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 
 from pgapps.book.build import _has_reference, _toc_of
 from pgservers import paths
-from pgservers.paths import HTML
+from pgservers.paths import BOOK, HTML
 from pgstudies.analysis.claims import all_claims, origins
 from pgstudies.charts.outcomes import OUTCOMES
 from pgstudies.rooms import rooms
@@ -31,7 +31,7 @@ HOW_TO = [
 PAGES = [
     "index.html",
     "search.html",
-    *(f"book/{name}.html" for name in (*PROSE, *HOW_TO)),
+    *(f"book/{name}.html" for name in (*PROSE, *HOW_TO) if (BOOK / f"{name}.md").exists()),
     *(f"book/studies/{study}.html" for study in rooms("study", "check", "counts", "summary")),
 ]
 PHONE = {"width": 390, "height": 844}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
+import typer
 
 from pgapps import cli
 from pgapps.doctor.listing import parameters
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 
     from pgapps.compare.request import Request
 
-COMMANDS = ["run", "studies", "book", "records", "scorecard", "advise", "doctor", "servers"]
-COMMANDS += ["new-study", "check", "bisect", "gate", "history"]
+cli._applications()
+COMMANDS = sorted(typer.main.get_group(cli.app).commands)
 
 
 @pytest.fixture(autouse=True)
@@ -485,14 +486,6 @@ def test_records_of_an_unknown_study_are_one_sentence(pgstudies: Command) -> Non
     assert shown.err == (
         "pgstudies: There is no study NOSUCH; the studies are: no_parameters, well.\n"
     )
-
-
-def test_a_file_is_no_record_of_a_host(place: Path, pgstudies: Command) -> None:
-    (place / "file").write_text("")
-    shown = pgstudies("hosts", "file")
-    assert (shown.code, shown.out) == (2, "")
-    assert len(shown.err.splitlines()) == 1
-    assert "There is no record at" in shown.err
 
 
 def test_a_strangers_host_cannot_write_to_the_terminal(place: Path, pgstudies: Command) -> None:

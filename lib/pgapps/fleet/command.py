@@ -92,8 +92,8 @@ def sweep(
     Examples:
       pgstudies sweep sweep.toml --status
       pgstudies sweep sweep.toml --local 1                (this machine only)
-      pgstudies sweep --make-certificates certificates    (once; copy it to all hosts)
-      export PGSTUDIES_CERTIFICATES=certificates          (instead of --certificates)
+      pgstudies sweep --make-certificates certificates    (once, for all hosts)
+      export PGSTUDIES_CERTIFICATES=certificates          (for --certificates)
       pgstudies scheduler                                 (on one host)
       pgstudies worker tls://head:8786 --name bench1      (on each host)
       pgstudies sweep sweep.toml --scheduler tls://head:8786
@@ -211,7 +211,7 @@ def scheduler(
 
     \b
     Examples:
-      pgstudies sweep --make-certificates certificates    (once; copy it to all hosts)
+      pgstudies sweep --make-certificates certificates    (once, for all hosts)
       pgstudies scheduler --certificates certificates
     """  # noqa: D301
     _quiet_dask()

@@ -83,7 +83,7 @@ def plans(
     Exit codes:
       0    every query keeps its plan
       1    a query gets another plan
-      2    no other plan, and some query could not be judged; or the request is wrong
+      2    some query could not be judged, or the request is wrong
       3    the server cannot be reached or read, or the copy cannot be made
       5    no space left on a disk
     """  # noqa: D301
