@@ -211,8 +211,8 @@ def scheduler(
 
     \b
     Examples:
-      pgstudies sweep --make-certificates certificates    (once, for all hosts)
       pgstudies scheduler --certificates certificates
+      pgstudies sweep --make-certificates certificates    (before, once for all hosts)
     """  # noqa: D301
     _quiet_dask()
     with _extra():
