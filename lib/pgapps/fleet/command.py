@@ -212,7 +212,7 @@ def scheduler(
     \b
     Examples:
       pgstudies scheduler --certificates certificates
-      pgstudies sweep --make-certificates certificates    (before, once for all hosts)
+      pgstudies sweep --make-certificates certificates    (once, for all hosts)
     """  # noqa: D301
     _quiet_dask()
     with _extra():
