@@ -12,12 +12,24 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-SERVER_HELP = (
-    "Where to measure: embedded, a release such as 16 (`pgstudies servers` lists them), a "
-    "directory of PostgreSQL programs, or a postgresql:// address.  "
-    "[default: $PGSTUDIES_SERVER, else embedded]"
-)
-"""The help of the option ``--server``."""
+Server = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SERVER",
+        help="Where to measure: embedded, a release such as 16 (`pgstudies servers` lists them), a "
+        "directory of PostgreSQL programs, or a postgresql:// address.  "
+        "[default: $PGSTUDIES_SERVER, else embedded]",
+    ),
+]
+
+Profile = Annotated[
+    str, typer.Option(metavar="NAME", help="Size of the run: quick, standard, published.")
+]
+
+Parameters = Annotated[
+    list[str] | None,
+    typer.Option("-p", metavar="NAME=VALUE", help="Set a parameter; may be repeated."),
+]
 
 SKIP = 125
 """``git bisect run`` skips a commit by this code; it takes every other from 1 to 127 for bad."""

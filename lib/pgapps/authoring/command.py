@@ -52,7 +52,7 @@ def check(
       pgstudies check btree_deduplication
       pgstudies check btree_deduplication --keep
     """  # noqa: D301
-    from ..authoring.new_study import keep_checked, problems
+    from .new_study import keep_checked, problems
 
     if keep:
         keep_checked(study)

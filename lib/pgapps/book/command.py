@@ -13,7 +13,7 @@ from pgservers.errors import NotebookError, StudyError
 from pgservers.terminal import say
 from pgstudies.run_options import RunOptions
 
-from ..options import SERVER_HELP, assignments
+from ..options import Parameters, Profile, Server, assignments
 
 if TYPE_CHECKING:
     from pgstudies.rooms import Kind
@@ -50,14 +50,9 @@ them: set PGSTUDIES_SERVER, or write them into ~/.pgpass.
 def run(
     study: Annotated[str, typer.Argument(metavar="STUDY|all", show_default=False)],
     *,
-    profile: Annotated[
-        str, typer.Option(metavar="NAME", help="Size of the run: quick, standard, published.")
-    ] = "quick",
-    server: Annotated[str | None, typer.Option(metavar="SERVER", help=SERVER_HELP)] = None,
-    parameter: Annotated[
-        list[str] | None,
-        typer.Option("-p", metavar="NAME=VALUE", help="Set a parameter; may be repeated."),
-    ] = None,
+    profile: Profile = "quick",
+    server: Server = None,
+    parameter: Parameters = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over instead of continuing a run.")
     ] = False,

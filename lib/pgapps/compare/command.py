@@ -16,7 +16,7 @@ from pgservers.errors import SpaceError, StudyError
 from pgservers.terminal import printable, say
 from pgstudies.run_options import RunOptions
 
-from ..options import BisectRun, assignments, for_git
+from ..options import BisectRun, Parameters, Profile, assignments, for_git
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -100,13 +100,8 @@ def compare(  # noqa: D103  (its help is above)
     case: Annotated[
         str | None, typer.Option(metavar="CASE", help="Judge only this step or case.")
     ] = None,
-    profile: Annotated[
-        str, typer.Option(metavar="NAME", help="Size of the run: quick, standard, published.")
-    ] = "quick",
-    parameter: Annotated[
-        list[str] | None,
-        typer.Option("-p", metavar="NAME=VALUE", help="Set a parameter; may be repeated."),
-    ] = None,
+    profile: Profile = "quick",
+    parameter: Parameters = None,
     blocks: Annotated[
         int | None,
         typer.Option(

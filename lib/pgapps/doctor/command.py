@@ -9,14 +9,14 @@ import typer
 from pgservers.terminal import say
 from pgstudies.run_options import RunOptions
 
-from ..options import SERVER_HELP
+from ..options import Server
 
 commands = typer.Typer()
 
 
 @commands.command(short_help="Check what this machine and a server can do.")
 def doctor(
-    server: Annotated[str | None, typer.Option(metavar="SERVER", help=SERVER_HELP)] = None,
+    server: Server = None,
 ) -> None:
     """Check this machine and a server: what will run, what will not, and why.
 

@@ -31,7 +31,7 @@ def verdict_files(study: str) -> list[Path]:
 
 @dataclass(frozen=True)
 class Reference:
-    """What the reference records of a study say together: see ``book.pooling``.
+    """What the reference records of a study say together, as ``make verdicts`` stored it.
 
     Attributes:
         record: The directory of the newest of them.
