@@ -16,6 +16,7 @@ import tomllib
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import yaml
@@ -27,7 +28,6 @@ from .checking import checked
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import ModuleType
 
 Kind = Literal["study", "check", "counts", "workload", "summary"]
 """A *study* reruns a post.  A *check* tests the measuring, *counts* are instructions, the same on
@@ -165,14 +165,18 @@ def in_contents(toc: dict[str, Any]) -> list[str]:
 def study_module(study: str, module: str) -> ModuleType:
     """A Python module in the room of ``study``, by its name.  Raises StudyError when there is none.
 
-    A run that was interrupted starts over after a change of it.
+    It is read anew each time, and may import others of its room, ``from . import reading``.  A run
+    that was interrupted starts over after a change of any.
     """
-    file = find_room(study).directory / f"{module}.py"
-    name = f"notebooks.{study}.{module}"
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None or not file.is_file():
-        raise StudyError(f"There is no module {file}.")
+    directory = find_room(study).directory
+    package = f"notebooks.{study}"
+    spec = importlib.util.spec_from_file_location(f"{package}.{module}", directory / f"{module}.py")
+    if spec is None or spec.loader is None or not (directory / f"{module}.py").is_file():
+        raise StudyError(f"There is no module {directory / module}.py.")
+    room = ModuleType(package)
+    room.__path__ = [str(directory)]
+    sys.modules[package] = room
     loaded = importlib.util.module_from_spec(spec)
-    sys.modules[name] = loaded
+    sys.modules[spec.name] = loaded
     spec.loader.exec_module(loaded)
     return loaded

@@ -141,11 +141,3 @@ class Replies:
     def tell_verdicts(self, verdicts: pl.DataFrame) -> None:
         """Hand over the verdicts on the study's claims."""
         verdicts.write_parquet(self.directory / "verdicts.parquet")
-
-
-def tell_verdicts(verdicts: pl.DataFrame) -> pl.DataFrame:
-    """Hand ``verdicts``, the table of ``judge``, to the run if there is one, and return it."""
-    replies = RunOptions.given().reply()
-    if replies is not None:
-        replies.tell_verdicts(verdicts)
-    return verdicts

@@ -27,6 +27,27 @@ TIMED = pl.col("metric") == "duration_s"
 TOUCHED = pl.col("metric") == "pages_touched"
 
 
+def published_steps(study: pg.Study) -> pl.DataFrame:
+    """The post's timings of its iterations, with our names of the steps."""
+    names = {"select range": "select_range", "select count": "select_all"}
+    timings = study.published().filter(pl.col("iteration") > 0)
+    return timings.with_columns(pl.col("step").replace(names))
+
+
+def published_chart(study: pg.Study) -> object:
+    """The post's timings, by iteration."""
+    in_order = pl.col("step").cast(pl.Enum(STEPS))
+    return pg.series_chart(
+        published_steps(study).sort(in_order, "arm", "iteration"),
+        y="seconds",
+        y_title="seconds, one run",
+        step="step",
+        log=True,
+        description="The post's timings of five steps over ten iterations, without and with the "
+        "patch.",
+    )
+
+
 def fresh_pages(samples: pl.DataFrame) -> float:
     """On how many pages a range lies right after CLUSTER, on average."""
     of_heap = samples.filter(pl.col("block") == 0, pl.col("arm") == "heap", TOUCHED)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ast
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
 
 import polars as pl
 import pytest
 
-import pgstudies as pg
 from pgapps.execution.plan import plan, profiles_of, studies
 from pgservers import paths
 from pgservers.errors import StudyError
@@ -198,7 +196,7 @@ def test_two_claims_of_one_name_are_refused(file: Path) -> None:
 
 
 def test_every_study_that_judges_has_claims_and_no_other_has() -> None:
-    judging = {study for study in studies() if "pg.judge(" in find_room(study).notebook.read_text()}
+    judging = {name for name in studies() if "study.judge(" in find_room(name).notebook.read_text()}
     assert set(origins()) == judging == set(all_claims()["study"])
 
 
@@ -304,19 +302,15 @@ def of_mvcc_catalog() -> dict[tuple[str, str], float]:
 
 @pytest.mark.parametrize("study", origins())
 def test_a_notebook_takes_its_claims_from_the_file_and_fills_every_place(study: str) -> None:
-    cells = json.loads(find_room(study).notebook.read_text(encoding="utf-8"))["cells"]
-    sources = ["".join(c["source"]) for c in cells if c["cell_type"] == "code"]
+    sources = find_room(study).code
     assert not any("pg.Claim(" in source for source in sources)
-    (call,) = [
-        node
+    (given,) = [
+        node.value
         for source in sources
-        if "pg.claims(" in source
         for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "pg.claims"
+        if isinstance(node, ast.keyword) and node.arg == "places"
     ]
-    assert ast.literal_eval(call.args[0]) == study
-    (given,) = [keyword.value for keyword in call.keywords if keyword.arg == "places"]
     assert isinstance(given, ast.Dict)
     names = {ast.literal_eval(key) for key in given.keys if key is not None}
     assert names == set(origins()[study].places)
-    assert pg.claims(study, places=dict.fromkeys(names, 1))
+    assert claims(study, places=dict.fromkeys(names, 1))

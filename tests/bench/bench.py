@@ -25,10 +25,10 @@ from pgservers.paths import HTML
 from pgservers.programs.releases import find_release
 from pgservers.servers.serve import serve
 from pgservers.sessions import reason_no_room
-from pgstudies import block_values, paired_effects, study_module
+from pgstudies import block_values, paired_effects
 from pgstudies.measuring.arms import Arm
 from pgstudies.measuring.trial import Trial
-from pgstudies.rooms import find_room
+from pgstudies.rooms import find_room, study_module
 from tests.bench.report import report
 from tests.bench.turns import add_options, idle_servers, two_designs
 

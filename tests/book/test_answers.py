@@ -159,7 +159,7 @@ def test_a_large_file_goes_beside_its_page(tmp_path: Path) -> None:
     link = '<a download="{}" href="data:application/octet-stream;base64,{}">x</a>'
     large, small = base64.b64encode(bytes(LARGE)).decode(), base64.b64encode(b"abc").decode()
     html = link.format("swept-samples.parquet", large) + link.format("swept-record.json", small)
-    shown = cell("pg.downloads(record)") | {"outputs": [{"data": {"text/html": [html]}}]}
+    shown = cell("study.about()") | {"outputs": [{"data": {"text/html": [html]}}]}
     source = [json.dumps({"cells": [shown], "metadata": {}})]
     answer_first(SimpleNamespace(outdir=tmp_path), "book/studies/swept", source)  # type: ignore[arg-type]
     (output,) = json.loads(source[0])["cells"][0]["outputs"]

@@ -15,7 +15,7 @@ import pytest
 
 from pgapps.book.citing import citation, cite_page, post_of, with_more_downloads
 from pgstudies.analysis.claims import origins
-from pgstudies.charts.tables import downloads
+from pgstudies.charts.tables import about
 from pgstudies.records.reading import read_record
 from tests.made_up import swept_record
 
@@ -65,7 +65,7 @@ def test_the_citation_file_refers_to_every_post(study: str) -> None:
 def test_a_records_page_has_its_samples_as_csv_and_their_metadata(tmp_path: Path) -> None:
     record = swept_record(tmp_path / "swept", "db1")
     out = tmp_path / "out"
-    html = with_more_downloads(downloads(read_record(record)).data, record, out, depth=2)
+    html = with_more_downloads(about(read_record(record)), record, out, depth=2)
     links = re.findall(r'<a download="([^"]+)" href="\.\./\.\./([^"]+)"', html)
     files = {name: (out / path).read_bytes() for name, path in links}
     assert [*files] == ["swept-samples.csv.gz", "swept-ro-crate-metadata.json"]

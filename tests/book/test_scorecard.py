@@ -32,7 +32,7 @@ from pgstudies.analysis.claims import claims
 from pgstudies.charts.outcomes import OUTCOMES, agreement_with
 from pgstudies.records.reading import UNDISTURBED, machine_of, read_record
 from pgstudies.records.verdicts import VERDICTS, judged_by
-from pgstudies.rooms import find_room
+from pgstudies.rooms import find_room, study_module
 from tests import made_up
 from tests.made_up import SWEPT, SWEPT_CLAIM, copied_rooms, swept_record, timeline
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     Reference = Callable[..., Path]
 
-CORES = pg.study_module("io_method", "reading")
+CORES = study_module("io_method", "reading")
 CLAIMS = f"""{SWEPT_CLAIM}
 [[claim]]
 id = "alike"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
 
-import pgstudies as pg
+from pgstudies.rooms import study_module
 
-ARMS = pg.study_module("cluster_order", "arms")
-READING = pg.study_module("cluster_order", "reading")
+if TYPE_CHECKING:
+    import pgstudies as pg
+
+ARMS = study_module("cluster_order", "arms")
+READING = study_module("cluster_order", "reading")
 
 
 def arms(*variants: str, **other: Any) -> dict[str, pg.Arm]:

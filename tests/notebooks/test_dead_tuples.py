@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 
-import pgstudies as pg
+from pgstudies.rooms import study_module
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ARMS = pg.study_module("dead_tuples", "arms")
-READING = pg.study_module("dead_tuples", "reading")
-WATCH = pg.study_module("dead_tuples", "watch")
+    import pgstudies as pg
+
+ARMS = study_module("dead_tuples", "arms")
+READING = study_module("dead_tuples", "reading")
+WATCH = study_module("dead_tuples", "watch")
 MB = 2**20
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
 
-import pgstudies as pg
 from pgservers.errors import StudyError
+from pgstudies.analysis.published import published
+from pgstudies.rooms import study_module
 
-ARMS = pg.study_module("hash_index", "arms")
-CHARTS = pg.study_module("hash_index", "charts")
-READING = pg.study_module("hash_index", "reading")
+if TYPE_CHECKING:
+    import pgstudies as pg
+
+ARMS = study_module("hash_index", "arms")
+CHARTS = study_module("hash_index", "charts")
+READING = study_module("hash_index", "reading")
 POST = ["wide", "narrow", "collision"]
 
 
@@ -72,12 +76,12 @@ def test_texts_stand_by_their_width_and_only_measured_ones() -> None:
 
 
 def test_the_posts_ratios_are_of_cost_so_fewer_transactions_are_above_one() -> None:
-    published = pg.published("hash_index")
-    ratios = READING.claimed_ratios(published)
+    numbers = published("hash_index")
+    ratios = READING.claimed_ratios(numbers)
     assert ratios["wide cold"] == 26.9 / 41.9
     assert ratios["hash beats btree"] == 31.5 / 41.9
     assert len(ratios) == 8
-    slow = READING.patch_ratios(published).filter(step="slow disk", case="collision")
+    slow = READING.patch_ratios(numbers).filter(step="slow disk", case="collision")
     assert slow["published_ratio"].to_list() == [49.9 / 37.2]
 
 

@@ -21,11 +21,11 @@ import polars as pl
 import pytest
 from IPython.core.formatters import DisplayFormatter
 
-import pgstudies as pg
 from pgapps.execution.executed import hiding, without_secrets
 from pgapps.scorecard.checks import ShownChecks, checks_markup, display_checks, read_checks
 from pgstudies.analysis.effects import paired_effects
 from pgstudies.records.reading import SAMPLES_SCHEMA, Record
+from pgstudies.rooms import study_module
 from tests import made_up
 from tests.machines import (
     ALL_AT_ONCE,
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-CACHES = pg.study_module("instrument", "caches")
-READING = pg.study_module("instrument", "reading")
-WATCH = pg.study_module("instrument", "watch")
+CACHES = study_module("instrument", "caches")
+READING = study_module("instrument", "reading")
+WATCH = study_module("instrument", "watch")
 BY, deviations, share_table = READING.BY, READING.deviations, READING.share_table
 effective_number, mean_bias = READING.effective_number, READING.mean_bias
 AGAIN = "baseline (again)"
@@ -65,7 +65,7 @@ ITERATIONS = 4
 
 
 def test_the_arms_do_so_much_more_work_as_their_names_say() -> None:
-    arms = pg.study_module("instrument", "arms").arms()
+    arms = study_module("instrument", "arms").arms()
     assert {arm.name: arm.options["times"] for arm in arms} == {
         "baseline": 100,
         "2 % more": 102,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
 
-import pgstudies as pg
+from pgstudies.rooms import study_module
 
-ARMS = pg.study_module("io_method", "arms")
-READING = pg.study_module("io_method", "reading")
+if TYPE_CHECKING:
+    import pgstudies as pg
+
+ARMS = study_module("io_method", "arms")
+READING = study_module("io_method", "reading")
 
 
 def arms_of(**asked: Any) -> dict[str, pg.Arm]:

@@ -10,10 +10,10 @@ import polars as pl
 import psycopg
 import pytest
 
-import pgstudies as pg
 from pgservers.errors import CannotRun, ServerError, StudyError
 from pgservers.servers.serve import serve
 from pgservers.sessions import reason_no_room, room_for_sessions
+from pgstudies.rooms import study_module
 from tests.servers_at_hand import BUILDER, dsn_of
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from pgservers.servers.managed import ManagedServer
     from pgservers.servers.serve import Server
 
-ARMS = pg.study_module("mvcc_catalog", "arms")
-READING = pg.study_module("mvcc_catalog", "reading")
-SESSIONS = pg.study_module("mvcc_catalog", "sessions")
+ARMS = study_module("mvcc_catalog", "arms")
+READING = study_module("mvcc_catalog", "reading")
+SESSIONS = study_module("mvcc_catalog", "sessions")
 
 RATIOS = pl.DataFrame(
     [

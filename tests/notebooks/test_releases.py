@@ -9,14 +9,15 @@ import pytest
 
 import pgstudies as pg
 from pgstudies.records.reading import Record
+from pgstudies.rooms import study_module
 from tests import made_up
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-ARMS = pg.study_module("releases", "arms")
-READING = pg.study_module("releases", "reading")
+ARMS = study_module("releases", "arms")
+READING = study_module("releases", "reading")
 
 
 def counts(of_arms: Mapping[str, Mapping[int, float]], again: float | None = None) -> pl.DataFrame:

@@ -9,13 +9,13 @@ import re
 import polars as pl
 import pytest
 
-import pgstudies as pg
 from pgapps.scorecard.table import in_text, score_front
 from pgstudies.charts.outcomes import OUTCOMES
+from pgstudies.rooms import study_module
 from tests import made_up
 
-CHARTS = pg.study_module("scorecard", "charts")
-TABLES = pg.study_module("scorecard", "tables")
+CHARTS = study_module("scorecard", "charts")
+TABLES = study_module("scorecard", "tables")
 STUDY = "hash_index"
 
 

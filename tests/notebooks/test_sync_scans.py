@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 
-import pgstudies as pg
 from pgapps.markup import chart_markup
 from pgservers.errors import CannotRun, StudyError
 from pgservers.host import disks
 from pgservers.host.disks import scheduler_of
 from pgservers.servers.serve import serve
+from pgstudies.rooms import study_module
 from tests.servers_at_hand import BUILDER, dsn_of, make_table
 
 if TYPE_CHECKING:
@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 
     import psycopg
 
+    import pgstudies as pg
     from pgservers.servers.managed import ManagedServer
 
-ARMS = pg.study_module("sync_scans", "arms")
-CHARTS = pg.study_module("sync_scans", "charts")
-DISK = pg.study_module("sync_scans", "disk")
-READING = pg.study_module("sync_scans", "reading")
-WATCH = pg.study_module("sync_scans", "watch")
+ARMS = study_module("sync_scans", "arms")
+CHARTS = study_module("sync_scans", "charts")
+DISK = study_module("sync_scans", "disk")
+READING = study_module("sync_scans", "reading")
+WATCH = study_module("sync_scans", "watch")
 BEGIN = datetime(2026, 11, 22, tzinfo=UTC)
 IN_TABLES = pl.col("value") / 100
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
-import pgstudies as pg
+from pgstudies.rooms import study_module
 
-CARDS = pg.study_module("today", "cards")
+CARDS = study_module("today", "cards")
 ROW = {
     **{"study": "hash_index", "claim": "wide", "about": "keys", "sentence": "Use <hash>."},
     **{"before": 16.0, "after": 17.0, "ratio": 2.0, "low": 1.5, "high": 2.5},

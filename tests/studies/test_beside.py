@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import pgstudies as pg
 from pgapps.scorecard.judging import digest_of
 from pgservers import paths
 from pgservers.errors import StudyError
 from pgstudies.analysis.agreement import RULES_VERSION
-from pgstudies.rooms import find_room
+from pgstudies.rooms import find_room, study_module
 from tests.made_up import copied_rooms
 
 if TYPE_CHECKING:
@@ -26,9 +25,9 @@ def test_a_module_is_found_from_anywhere_and_a_missing_one_named(
     room = copied_rooms(tmp_path, "well") / "well"
     monkeypatch.setattr(paths, "NOTEBOOKS", (room.parent,))
     (room / "words.py").write_text("WORD = 'found'\n")
-    assert pg.study_module("well", "words").WORD == "found"
+    assert study_module("well", "words").WORD == "found"
     with pytest.raises(StudyError, match=r"^There is no module .*well/numbers.py\.$"):
-        pg.study_module("well", "numbers")
+        study_module("well", "numbers")
 
 
 def test_verdicts_depend_on_the_modules_of_their_study_alone(

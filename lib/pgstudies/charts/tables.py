@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 from IPython.core.getipython import get_ipython
-from IPython.display import HTML
 from markupsafe import Markup
 
 from pgservers.files import size_text
@@ -18,6 +17,8 @@ from pgservers.files import size_text
 from ..templates import environment
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ..records.reading import Record
 
 TEMPLATES = environment(Path(__file__).parent)
@@ -103,19 +104,34 @@ def enable() -> None:
 
 
 LARGEST_BYTES = 8_000_000
+"""A larger file of a record is not in its page, which names it with its path."""
 
 
-def downloads(record: Record) -> HTML:
-    """Links that hold the record's files; one above ``LARGEST_BYTES`` is named with its path."""
+def began(record: Record, more: Mapping[str, object]) -> str:
+    """The record in a line, with what a study has to say in ``more``, and what was not run."""
+    left_out = record.not_run.group_by("step", "case", "reason", maintain_order=True)
+    table = left_out.agg(pl.col("arm").str.join(", ")).select("arm", "step", "case", "reason")
+    return TEMPLATES.get_template("began.html").render(
+        summary=table_html(record.summary(**more)),
+        not_run=table_html(table) if table.height else "",
+    )
+
+
+def about(record: Record) -> str:
+    """Where and how it was measured, what the gate found, and links that hold the files."""
     files = []
     for name in ("samples.parquet", "record.json"):
         path = record.path / name
         size = path.stat().st_size
-        file = {"label": f"{record.info['study']}-{name}", "path": path, "size": size_text(size)}
         href = None
         if size <= LARGEST_BYTES:
             content = base64.b64encode(path.read_bytes()).decode("ascii")
             href = f"data:application/octet-stream;base64,{content}"
-        files.append({**file, "href": href})
-    text = TEMPLATES.get_template("downloads.html").render(files=files)
-    return HTML(text)  # type: ignore[no-untyped-call]
+        label = f"{record.info['study']}-{name}"
+        files.append({"label": label, "path": path, "size": size_text(size), "href": href})
+    return TEMPLATES.get_template("about.html").render(
+        facts=table_html(record.facts),
+        gate=table_html(record.gate) if record.gate.height else "",
+        unmet=table_html(record.unmet_settings) if record.unmet_settings.height else "",
+        files=files,
+    )

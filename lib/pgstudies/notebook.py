@@ -1,0 +1,262 @@
+"""What a notebook holds: its study as one object, from the parameters to the verdicts."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+from IPython.display import HTML
+
+from pgservers.errors import StudyError
+
+from .analysis.agreement import judge
+from .analysis.claims import claims
+from .analysis.effects import paired_effects
+from .analysis.pairing import BY, block_values, round_values
+from .analysis.published import published
+from .analysis.runs import runs_apart
+from .analysis.tables import verdict_table
+from .charts.claims import today, verdict_strip
+from .charts.tables import about, began
+from .measuring.arms import arm_table
+from .measuring.measure import measure
+from .parameters import parameter_table, study_parameters
+from .records.counts import claims_counted
+from .records.reading import Record, find_record, list_records, read_record
+from .records.verdicts import reference_verdicts
+from .rooms import study_module
+from .run_options import RunOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, MutableMapping, Sequence
+    from types import ModuleType
+
+    from .analysis.agreement import Claim
+    from .measuring.arms import Arm
+    from .measuring.run import Procedure
+    from .measuring.trial import Trial
+
+_TIMES = ("duration_s", "cpu_s")
+
+
+class Study:
+    """A study: its parameters, arms, published numbers, record and verdicts.
+
+    In the order of a page::
+
+        study = pg.study("cluster_order", globals())  # below the cell of parameters
+        study.parameters                # what this run is given, and what it means
+        study.published()               # the post's numbers
+        study.arms()                    # what is compared, by the study's arms.py
+        record = study.measure(prepare, procedure, settings=settings)
+        study.summary()                 # the record, and what was not run
+        study.judge(effects)            # the verdict on each claim of claims.toml
+        study.answer()                  # the same in a few lines, and what it means today
+        study.about()                   # where and how it was measured, and the files
+
+    ``measure`` says before it begins what it will do; interrupted, it leaves a record with which
+    the next run goes on.  With PGSTUDIES_REPLAY it reads a record instead.  To explore what was
+    measured, all as polars frames (``study.samples?`` tells the columns)::
+
+        study.samples                   # every measured value
+        study.blocks()                  # one value for each block
+        study.effects()                 # every arm against the first, with intervals
+        study.records()                 # the runs of this machine and of the project
+        study.compare_with(record)      # this run and another, and what differs between them
+    """
+
+    def __init__(self, name: str, values: Mapping[str, Any]) -> None:
+        self.name = name
+        self.verdicts: pl.DataFrame | None = None
+        self._values = values
+        self._arms: list[Arm] = []
+        self._record: Record | None = None
+
+    @property
+    def parameters(self) -> pl.DataFrame:
+        """The parameters of the notebook: parameter, value, what it is."""
+        return parameter_table(self.name, self._values)
+
+    def module(self, name: str) -> ModuleType:
+        """A Python module that lies beside the notebook.  Raises StudyError when there is none."""
+        return study_module(self.name, name)
+
+    def published(self, table: str | None = None) -> pl.DataFrame:
+        """A table of ``published.toml``, which describes its columns; the first one by default."""
+        return published(self.name, table)
+
+    def arms(self, **more: Any) -> pl.DataFrame:
+        """The arms to be measured: arm, what it is, not run (why, or null).
+
+        They are made by ``arms`` in the study's arms.py, of the parameters that it names and of
+        what is given as ``more``.
+        """
+        make = self.module("arms").arms
+        known = {**self._values, **more}
+        wanted = inspect.signature(make).parameters
+        self._arms = make(**{name: known[name] for name in wanted if name in known})
+        return arm_table(self._arms)
+
+    def measure(
+        self,
+        prepare: Callable[[Trial, Arm], None],
+        procedure: Procedure,
+        *,
+        settings: Mapping[str, str],
+        also: Mapping[str, Any] = {},
+        **how: Any,
+    ) -> Record:
+        """Measure the arms and return the record, which is ``record`` from then on.
+
+        ``prepare(trial, arm)`` builds what an arm starts from; ``procedure(trial, arm)`` is what is
+        measured, each ``yield`` the end of a turn.  ``settings`` hold for all servers; ``also`` is
+        noted beside the parameters.  What else ``how`` may say, such as as_then and not_compared,
+        and what is raised, says ``pgstudies.measuring.measure.measure``.
+        """
+        if not self._arms:
+            self.arms()
+        self._record = measure(
+            self.name,
+            arms=self._arms,
+            prepare=prepare,
+            procedure=procedure,
+            parameters={**self._values, **also},
+            settings=settings,
+            **how,
+        )
+        return self._record
+
+    @property
+    def record(self) -> Record:
+        """The record that was measured or read.  Raises StudyError before."""
+        if self._record is None:
+            raise StudyError("Nothing is measured yet: run the cell with study.measure first.")
+        return self._record
+
+    @property
+    def samples(self) -> pl.DataFrame:
+        """Every measured value, without those of the preparation.
+
+        Columns: block, group, turn, position (of the arm's turn), part, arm, case, step, iteration,
+        metric, value, unit, started_at, copy_of, after (the arm before); ``Record`` says more.
+        """
+        return self.record.measured
+
+    def summary(self, **more: object) -> HTML:
+        """The record in a line, with what the study says in ``more``, and what was not run."""
+        return HTML(began(self.record, more))  # type: ignore[no-untyped-call]
+
+    def blocks(
+        self, samples: pl.DataFrame | None = None, *, by: Sequence[str] = BY
+    ) -> pl.DataFrame:
+        """A value for each block, arm and kind of ``samples`` (all): see ``pg.block_values``."""
+        return block_values(self.samples if samples is None else samples, by=by)
+
+    def effects(
+        self,
+        samples: pl.DataFrame | None = None,
+        *,
+        baseline: str | None = None,
+        by: Sequence[str] = BY,
+    ) -> pl.DataFrame:
+        """Every arm of ``samples`` (all) against ``baseline`` (the first): ``pg.paired_effects``.
+
+        Times are paired by rounds, counts by blocks.
+        """
+        return _effects(self.record, samples, baseline, by)
+
+    def judge(
+        self,
+        *effects: pl.DataFrame,
+        places: Mapping[str, object] | None = None,
+        published: Mapping[str, float | None] | None = None,
+        not_tested: str | None = None,
+        not_run: Mapping[str, str] = {},
+        conditions: Mapping[str, str | None] | Callable[[Claim], str | None] | None = None,
+    ) -> pl.DataFrame:
+        """The verdict on each claim by the table that fits: the columns of ``pg.verdict_table``.
+
+        ``places``, ``published`` and ``not_tested`` are those of ``pg.claims``; ``not_run`` and
+        ``conditions``, which may be a function of the claim, those of ``pg.judge``, whose table is
+        ``verdicts`` from then on.
+        """
+        asked = claims(
+            self.name,
+            places=places,
+            published=published,
+            not_tested=not_tested,
+            record=self.record,
+        )
+        unmet = {c.id: conditions(c) for c in asked} if callable(conditions) else conditions
+        self.verdicts = judge(
+            asked,
+            pl.concat(effects, how="diagonal_relaxed"),
+            not_run={**not_run, **self.record.reasons},
+            conditions=unmet,
+        )
+        replies = RunOptions.given().reply()
+        if replies is not None:
+            replies.tell_verdicts(self.verdicts)
+        return verdict_table(self.verdicts, *claims_counted())
+
+    def answer(self) -> HTML:
+        """What became of the claims: published, now, this run; and what it means today."""
+        if self.verdicts is None:
+            raise StudyError("Nothing is judged yet: run the cell with study.judge first.")
+        reference = reference_verdicts(self.name)
+        strip = verdict_strip(self.verdicts, self.record, reference)
+        return HTML(strip.data + today(self.name, self.verdicts, reference).data)  # type: ignore[no-untyped-call]
+
+    def about(self) -> HTML:
+        """Where and how it was measured, what the gate found, unmet settings, and the files."""
+        return HTML(about(self.record))  # type: ignore[no-untyped-call]
+
+    def records(self) -> pl.DataFrame:
+        """The runs of this study, of this user and of the project: see ``pg.list_records``."""
+        return list_records(self.name)
+
+    def compare_with(
+        self, other: Record | str | Path, *, baseline: str | None = None, by: Sequence[str] = BY
+    ) -> pl.DataFrame:
+        """The effects of this run and another, and what differs: see ``pg.runs_apart``.
+
+        ``other`` is a record, its directory, or its name in ``records()``.  The luck of a run is
+        the one that the reference records show, where several are alike; else blocks alone decide.
+        """
+        if not isinstance(other, Record):
+            named = [p for p in self.records()["path"] if Path(p).name == str(other)]
+            other = read_record(find_record(self.name, named[0] if named else other))
+        reference = reference_verdicts(self.name)
+        luck = reference.verdicts["luck"].max() if reference is not None else None
+        here, there = (_effects(run, None, baseline, by) for run in (self.record, other))
+        return runs_apart(here, there, by=by, luck=float(luck or 0))  # type: ignore[arg-type]
+
+
+def study(name: str, namespace: MutableMapping[str, Any]) -> Study:
+    """The study that a notebook is about; ``namespace`` is its ``globals()``.
+
+    What stands there under the parameters' names is checked, and takes its place there, as
+    papermill reads ``-p server 17`` as a number.  Raises StudyError.
+    """
+    return Study(name, study_parameters(name, namespace))
+
+
+def _effects(
+    record: Record, samples: pl.DataFrame | None, baseline: str | None, by: Sequence[str]
+) -> pl.DataFrame:
+    samples = record.measured if samples is None else samples
+    first = baseline or record.arms.filter("baseline")["name"][0]
+    is_time = pl.col("metric").is_in(_TIMES)
+    tables = [
+        paired_effects(of(part, by=by), baseline=first, by=by)
+        for of, part in (
+            (round_values, samples.filter(is_time)),
+            (block_values, samples.filter(~is_time)),
+        )
+        if first in part["arm"]
+    ]
+    if not tables:
+        raise StudyError(f"Of {first!r} nothing was measured: name another baseline.")
+    return pl.concat(tables, how="diagonal_relaxed")
