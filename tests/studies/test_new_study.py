@@ -85,8 +85,9 @@ def rewritten(notebook: Path) -> Any:
     document = json.loads(notebook.read_text(encoding="utf-8"))
     for number, cell in enumerate(document["cells"]):
         if cell["cell_type"] == "markdown":
-            title = "".join(cell["source"]).splitlines()[0]
-            cell["source"] = f"{title}\n\nWhat is to be said here, {number}."
+            heads = [x for x in "".join(cell["source"]).splitlines() if x.startswith("#")]
+            text = f"What is to be said here, {number}."
+            cell["source"] = "\n\n".join(x for head in heads or [""] for x in (head, text))
     return document
 
 

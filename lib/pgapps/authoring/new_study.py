@@ -75,7 +75,7 @@ def problems(study: str) -> Iterator[str]:
             yield f"The parameter {parameter.name} has no comment that says what it is."
         if parameter.type.removeprefix("list[")[:3] in ("int", "flo") and not parameter.limits:
             yield f"The parameter {parameter.name} has no limits: write them in brackets, as [1..]."
-    if "pg.judge(" in text:
+    if "study.judge(" in text:
         if study not in origins():
             yield f"It judges claims, and {room.directory} has no claims.toml."
         else:
