@@ -24,6 +24,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     directory = tmp_path / "mine"
     monkeypatch.setattr(paths, "NOTEBOOKS", (directory, paths.ROOT / "notebooks"))
     monkeypatch.setenv("PGSTUDIES_NOTEBOOKS", str(directory))
+    monkeypatch.setenv("PGSTUDIES_RECORDS", str(tmp_path / "records"))
     return directory
 
 
@@ -70,6 +71,7 @@ def test_a_new_study_lives_in_a_directory_of_its_own(own: Path) -> None:
     assert checked.returncode == 1
     assert "about twice as many: yes" in notebook.read_text()
     assert "still has a sentence of the template" in checked.stdout
+    assert "It was never run" not in checked.stdout
     claims = notebook.with_name("claims.toml")
     claims.write_text(claims.read_text().replace('candidate = "fillfactor', 'candidate = "fill'))
     run(own, "run", "half_full", "-p", "seed=2")
@@ -86,9 +88,29 @@ def rewritten(notebook: Path) -> Any:
     for number, cell in enumerate(document["cells"]):
         if cell["cell_type"] == "markdown":
             heads = [x for x in "".join(cell["source"]).splitlines() if x.startswith("#")]
-            text = f"What is to be said here, {number}."
+            text = (
+                f"See https://example.org for what is to be said here, {number}. " + "Words. " * 25
+            )
             cell["source"] = "\n\n".join(x for head in heads or [""] for x in (head, text))
     return document
+
+
+NOT_RUN = "It was never run to its end: `pgstudies run half_full` does."
+
+
+def with_words_of_its_own(room: Path) -> None:
+    """Replace what is the template's in the files beside the notebook."""
+    for name, words in {
+        "published.toml": {"The post's title": "Pages", "Its author": "N. N.", "Made up": "Drawn"},
+        "sizes.toml": {"Its author, 2026": "N. N., 2020"},
+        "claims.toml": {"A scan at": "Any scan at"},
+    }.items():
+        text = (room / name).read_text()
+        for before, after in words.items():
+            assert before in text
+            text = text.replace(before, after)
+        text = text.replace("https://example.org/post", "https://example.org/pages")
+        (room / name).write_text(text)
 
 
 def test_what_a_study_lacks_is_said_in_a_sentence_each(own: Path) -> None:
@@ -96,7 +118,12 @@ def test_what_a_study_lacks_is_said_in_a_sentence_each(own: Path) -> None:
     notebook = own / "half_full" / "half_full.ipynb"
     document = rewritten(notebook)
     notebook.write_text(json.dumps(document), encoding="utf-8")
-    assert list(problems("half_full")) == []
+    theirs = "\n".join(problems("half_full"))
+    assert "published.toml still has the title, author, url, note of the template" in theirs
+    assert "sizes.toml still has the template's post" in theirs
+    assert "The claim 'size' is the template's." in theirs
+    with_words_of_its_own(notebook.parent)
+    assert list(problems("half_full")) == [NOT_RUN]
     for cell in document["cells"]:
         cell["source"] = "".join(cell["source"]).replace("seed: int = 1  # for the order", "#")
         if cell["id"] == "verdict":
@@ -117,6 +144,46 @@ def test_what_a_study_lacks_is_said_in_a_sentence_each(own: Path) -> None:
     assert "The section 'Nothing' is empty." in found
     assert "It has no section on its limits" in found
     assert "published.csv is not the file whose sha256" in found
+
+
+def test_what_a_referee_would_miss_is_said_in_a_sentence_each(own: Path) -> None:
+    new_study("half_full")
+    room = own / "half_full"
+    notebook = room / "half_full.ipynb"
+    with_words_of_its_own(room)
+    document = rewritten(notebook)
+    title, claimed, *_ = document["cells"]
+    title["source"] = "# A title alone"
+    claimed["source"] = claimed["source"].replace("https://example.org", "the post")
+    for cell in document["cells"]:
+        cell["source"] = "".join(cell["source"]).replace("blocks: int = 6", "blocks: int = 4")
+        if "## Limits" in cell["source"]:
+            cell["source"] = "## Limits of this reproduction\n\nNone.\n\n## This run\n\nIt ran."
+        if cell["id"] == "procedure":
+            cell["source"] += "\n    # more" * 10
+        if cell["id"] == "effects":
+            cell["source"] += "\nsettings" * 90
+    document["cells"] += [{"cell_type": "markdown", "metadata": {}, "source": "More."}] * 60
+    notebook.write_text(json.dumps(document), encoding="utf-8")
+    sizes = (room / "sizes.toml").read_text()
+    (room / "sizes.toml").write_text(sizes[: sizes.index("[standard]")])
+    (room / "published.toml").unlink()
+    assert list(problems("half_full")) == [
+        "The section 'A title alone' is empty.",
+        "It has 85 cells, and 60 are many: move what only draws into page.py.",
+        "The cell that begins with 'SCAN = \"SELECT count(*) FROM t\"' has 18 lines: divide what "
+        "has over 15.",
+        "The cell that begins with 'effects = study.effects()' has 95 lines: divide what has over "
+        "15.",
+        "Beside the procedure it has 118 lines of code, and 80 are many: move what only draws into "
+        "page.py.",
+        "By default it has 4 blocks, and fewer than 6 give no interval.",
+        "There is no published.toml: without published numbers nothing is set beside yours.",
+        "'What was claimed' has no link to the post: readers want to check the quotation.",
+        "The limits are hardly named: machine, sizes, releases and what was left out differ.",
+        "sizes.toml has no larger size: [published] is the one with the post's own numbers.",
+        NOT_RUN,
+    ]
 
 
 @pytest.mark.parametrize("name", ["Half", "half-full", "../half", "", "half__full", "x" * 300])

@@ -14,6 +14,8 @@ from pgservers.errors import StudyError
 from pgservers.files import cannot_write, copy_tree, write_file
 from pgstudies.rooms import TEMPLATE, find_room, rooms
 
+from .referee import hard_to_read, too_small, unmeasured, unsaid
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -89,6 +91,11 @@ def problems(study: str) -> Iterator[str]:
             yield f"{table['file']} is not the file whose sha256 published.toml has."
     yield from _unwritten(cells)
     yield from _of_cells(cells)
+    yield from hard_to_read(cells)
+    yield from too_small(parameters)
+    if room.kind == "study":
+        yield from unsaid(room, cells)
+        yield from unmeasured(study)
 
 
 def keep_checked(study: str) -> Path:

@@ -1,0 +1,123 @@
+"""What a referee would miss in a study: a sentence for each."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from pgstudies.rooms import TEMPLATE, find_room
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pgstudies.parameters import Parameter
+    from pgstudies.rooms import Room
+
+FEWEST_BLOCKS = 6
+"""Fewer give no interval, so nothing is judged."""
+
+MOST_CELLS, MOST_CODE, LONGEST_CELL = 60, 80, 15
+"""Cells of a notebook, its lines of code outside the procedure, and those of a cell."""
+
+FEWEST_WORDS = 25
+"""A section on limits of fewer words names none."""
+
+QUIET = {
+    "autovacuum": "it works on the tables while arms are timed",
+    "jit": "some arms may be compiled and others not",
+    "max_parallel_workers_per_gather": "other processes take part, and are not pinned",
+}
+"""Settings of a study that is about none of them, and what happens where they are not set."""
+
+
+def unsaid(room: Room, cells: list[dict[str, Any]]) -> Iterator[str]:
+    """What the page and its files do not tell: source, question, limits, and claims."""
+    published, theirs = room.read("published.toml"), find_room(TEMPLATE).read("published.toml")
+    same = [
+        name for name in ("title", "author", "url", "note") if published.get(name) == theirs[name]
+    ]
+    if published and same:
+        yield (
+            f"published.toml still has the {', '.join(same)} of the template: say whose numbers "
+            "these are."
+        )
+    if not published:
+        yield "There is no published.toml: without published numbers nothing is set beside yours."
+    claimed = _section(cells, "What was claimed")
+    if "http" not in claimed:
+        yield "'What was claimed' has no link to the post: readers want to check the quotation."
+    if len(_section(cells, "Limits").split()) < FEWEST_WORDS:
+        yield "The limits are hardly named: machine, sizes, releases and what was left out differ."
+    known = {entry["text"] for entry in find_room(TEMPLATE).read("claims.toml")["claim"]}
+    for entry in room.read("claims.toml").get("claim", []):
+        if entry.get("text") in known:
+            yield f"The claim {entry['id']!r} is the template's."
+    sizes = room.about
+    if sizes.get("post") == find_room(TEMPLATE).about["post"]:
+        yield "sizes.toml still has the template's post: name the author and the year."
+    if "standard" not in sizes and "published" not in sizes:
+        yield "sizes.toml has no larger size: [published] is the one with the post's own numbers."
+
+
+def too_small(parameters: dict[str, Parameter]) -> Iterator[str]:
+    """What the default size cannot decide."""
+    blocks = parameters.get("blocks")
+    if blocks is not None and blocks.default < FEWEST_BLOCKS:
+        yield (
+            f"By default it has {blocks.default} blocks, and fewer than {FEWEST_BLOCKS} give no "
+            "interval."
+        )
+
+
+def hard_to_read(cells: list[dict[str, Any]]) -> Iterator[str]:
+    """Where the notebook hides its question behind code."""
+    if len(cells) > MOST_CELLS:
+        yield (
+            f"It has {len(cells)} cells, and {MOST_CELLS} are many: move what only draws into "
+            "page.py."
+        )
+    section, outside = "", 0
+    for cell in cells:
+        lines = "".join(cell["source"]).splitlines()
+        if cell["cell_type"] != "code":
+            section = next((x for x in reversed(lines) if x.startswith("## ")), section)
+            continue
+        if len(lines) > LONGEST_CELL and "parameters" not in cell["metadata"].get("tags", []):
+            yield (
+                f"The cell that begins with {lines[0]!r} has {len(lines)} lines: divide what has "
+                f"over {LONGEST_CELL}."
+            )
+        if section != "## The procedure":
+            outside += sum(bool(line.strip()) for line in lines)
+    if outside > MOST_CODE:
+        yield (
+            f"Beside the procedure it has {outside} lines of code, and {MOST_CODE} are many: move "
+            "what only draws into page.py."
+        )
+
+
+def unmeasured(study: str) -> Iterator[str]:
+    """What the newest complete record of the study leaves open."""
+    import polars as pl  # noqa: PLC0415  (takes a quarter of a second)
+
+    from pgstudies.records.reading import list_records, readable_records  # noqa: PLC0415
+
+    known = list_records(study).filter(pl.col("status") == "complete")
+    record = next(readable_records(known["path"].reverse()), None)
+    if record is None:
+        yield f"It was never run to its end: `pgstudies run {study}` does."
+        return
+    settings, arms = record.info.get("settings") or {}, record.arms
+    for name, why in QUIET.items():
+        varied = any(name in (arm.get("settings") or {}) for arm in record.info["arms"])
+        if name not in settings and not varied:
+            yield f"{name} is as the server has it: {why}. Set it, or say on the page why not."
+    if arms.filter(pl.col("copy_of").is_null() & pl.col("not_run").is_null()).height < 2:
+        yield "Only one arm ran, so there is nothing to compare."
+
+
+def _section(cells: list[dict[str, Any]], heading: str) -> str:
+    """The words below a heading that begins so, to the next one."""
+    text = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+    found = re.search(rf"^## {heading}[^\n]*\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+    return found[1] if found else ""
