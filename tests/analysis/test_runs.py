@@ -1,0 +1,75 @@
+"""Two runs side by side: what differs between them is what was planted."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+
+from pgstudies.analysis.runs import runs_apart
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def effects(
+    draw: random.Random, ratios: Sequence[float], sd: float = 0.01, blocks: int = 8
+) -> pl.DataFrame:
+    """What ``paired_effects`` says of candidates that take so many times as long."""
+    d = [[math.log(ratio) + draw.gauss(0, sd) for _ in range(blocks)] for ratio in ratios]
+    same = {"case": "", "step": "work", "metric": "cpu_s", "low": None, "high": None}
+    return pl.DataFrame(
+        {
+            "candidate": [f"arm {number}" for number in range(len(ratios))],
+            "ratio": [math.exp(sum(values) / blocks) for values in d],
+            "log_ratios": d,
+        }
+    ).with_columns(
+        *(pl.lit(value).alias(name) for name, value in same.items()),
+        blocks=pl.lit(blocks),
+        margin=pl.lit(0.02),
+    )
+
+
+def test_a_planted_difference_is_found_and_nothing_else() -> None:
+    draw = random.Random(1)
+    found = runs_apart(effects(draw, [2.0, 1.5, 1.0]), effects(draw, [2.0, 1.65, 1.0]))
+    assert found["outcome"].to_list() == ["alike", "differs", "alike"]
+    row = found.row(1, named=True)
+    assert row["apart"] == pytest.approx(1.1, rel=0.02)
+    assert row["apart_low"] < 1.1 < row["apart_high"]
+    assert (row["ratio"], row["other_ratio"]) == pytest.approx((1.5, 1.65), rel=0.02)
+
+
+def test_the_luck_of_a_run_is_no_difference() -> None:
+    draw = random.Random(2)
+    before, after = effects(draw, [2.0]), effects(draw, [2.1])
+    assert runs_apart(before, after)["outcome"].to_list() == ["differs"]
+    assert runs_apart(before, after, luck=0.04)["outcome"].to_list() == ["open"]
+
+
+def test_equal_runs_seldom_differ_in_any_of_their_comparisons() -> None:
+    draw = random.Random(3)
+    wrong = sum(
+        "differs"
+        in runs_apart(effects(draw, [1.0] * 5, 0.03), effects(draw, [1.0] * 5, 0.03))["outcome"]
+        for _ in range(200)
+    )
+    assert wrong <= 18  # 10 are expected at most; more than 18 come once in a hundred
+
+
+def test_a_run_of_one_block_is_set_beside_without_an_outcome() -> None:
+    draw = random.Random(4)
+    found = runs_apart(effects(draw, [2.0], blocks=1), effects(draw, [2.1]))
+    assert found["outcome"].to_list() == [None]
+    assert found["apart"].to_list() == [None]
+    assert found["other_ratio"][0] == pytest.approx(2.1, rel=0.02)
+
+
+def test_runs_without_a_comparison_in_common_have_no_rows() -> None:
+    draw = random.Random(5)
+    other = effects(draw, [2.0]).with_columns(candidate=pl.lit("another"))
+    assert runs_apart(effects(draw, [2.0]), other).is_empty()
