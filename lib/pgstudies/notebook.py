@@ -19,7 +19,7 @@ from .analysis.published import published
 from .analysis.runs import runs_apart
 from .analysis.tables import verdict_table
 from .charts.claims import today, verdict_strip
-from .charts.tables import about, began
+from .charts.tables import about, began, style_jupyterlab
 from .measuring.arms import arm_table
 from .measuring.measure import measure
 from .parameters import parameter_table, study_parameters
@@ -240,7 +240,9 @@ def study(name: str, namespace: MutableMapping[str, Any]) -> Study:
     What stands there under the parameters' names is checked, and takes its place there, as
     papermill reads ``-p server 17`` as a number.  Raises StudyError.
     """
-    return Study(name, study_parameters(name, namespace))
+    found = Study(name, study_parameters(name, namespace))
+    style_jupyterlab()
+    return found
 
 
 def _effects(

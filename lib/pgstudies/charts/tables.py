@@ -5,14 +5,17 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import math
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
 from IPython.core.getipython import get_ipython
+from IPython.display import HTML, display
 from markupsafe import Markup
 
 from pgservers.files import size_text
+from pgservers.terminal import JUPYTER_SESSION
 
 from ..templates import environment
 
@@ -101,6 +104,20 @@ def enable() -> None:
     shell = get_ipython()
     if shell is not None and shell.display_formatter is not None:
         shell.display_formatter.formatters["text/html"].for_type(pl.DataFrame, table_html)
+
+
+_IN_JUPYTERLAB = """<style>
+.jp-RenderedHTMLCommon .table-box { overflow-x: auto; }
+.jp-RenderedHTMLCommon .table-box :is(th, td) { text-align: left; vertical-align: top; }
+.jp-RenderedHTMLCommon .table-box :is(th, td).number { text-align: right; white-space: nowrap; }
+.jp-RenderedHTMLCommon .table-box td.text { min-width: 9em; }
+</style>"""
+
+
+def style_jupyterlab() -> None:
+    """Give the tables of this notebook the book's look, where a person has it in JupyterLab."""
+    if os.environ.get(JUPYTER_SESSION):
+        display(HTML(_IN_JUPYTERLAB))  # type: ignore[no-untyped-call]
 
 
 LARGEST_BYTES = 8_000_000
