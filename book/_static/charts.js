@@ -16,17 +16,27 @@
     return vega;
   }
 
-  function menu(view) {
+  /* What a chart draws, as CSV: the largest of its tables. */
+  function asCsv(spec) {
+    const rows = Object.values(spec.datasets ?? {}).reduce((a, b) => (b.length > a.length ? b : a), []);
+    const names = Object.keys(rows[0] ?? {});
+    const cell = (value) => (/[",\n]/.test(value) ? `"${String(value).replaceAll('"', '""')}"` : value ?? "");
+    return [names, ...rows.map((row) => names.map((name) => row[name]))].map((row) => row.map(cell).join(",")).join("\n");
+  }
+
+  function menu(view, spec) {
     const details = document.createElement("details");
     details.className = "vega-menu";
     details.innerHTML = "<summary>Save chart</summary>";
-    for (const format of ["svg", "png"]) {
+    for (const format of ["svg", "png", "csv"]) {
       const button = document.createElement("button");
       button.type = "button";
       button.textContent = format.toUpperCase();
       button.addEventListener("click", async () => {
         const link = document.createElement("a");
-        link.href = await view.toImageURL(format, 2);
+        link.href = format === "csv"
+          ? URL.createObjectURL(new Blob([asCsv(spec)], { type: "text/csv" }))
+          : await view.toImageURL(format, 2);
         link.download = `chart.${format}`;
         link.click();
         details.open = false;
@@ -119,7 +129,7 @@
     // Out of the figure, which is one image to a screen reader.
     const choices = live.querySelector(".vega-bindings");
     if (choices) chart.append(choices);
-    chart.append(menu(view));
+    chart.append(menu(view, spec));
     chart.dataset.live = "";
   }
 

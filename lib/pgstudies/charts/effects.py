@@ -21,6 +21,7 @@ from .style import (
     plot_width,
     present,
     require,
+    zoom,
 )
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def effect_chart(
         moved = data.sort(pl.col("ratio").log().abs(), descending=True, nulls_last=True)
         layers = choosable(layers, moved, step)
     chart = alt.LayerChart(layer=[layers[0], one, *layers[1:]])
-    chart = chart.properties(width=width, height=height).add_params(picked)
+    chart = chart.properties(width=width, height=height).add_params(picked, zoom("x"))
     return described(chart, description, step=step)
 
 

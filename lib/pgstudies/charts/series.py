@@ -25,6 +25,7 @@ from .style import (
     number,
     present,
     require,
+    zoom,
 )
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def series_chart(
         )
     layers = choosable(layers, frame, step)
     chart = alt.LayerChart(layer=layers).properties(width=width, height=260)
-    chart = chart.add_params(picked, _zoom())
+    chart = chart.add_params(picked, zoom("y"))
     return described(chart, description, step=step)
 
 
@@ -188,7 +189,7 @@ def block_chart(
     layers = choosable(layers, values, step)
     width = plot_width_beside(labels, "arm")
     chart = alt.LayerChart(layer=layers).properties(width=width, height=240)
-    chart = chart.add_params(picked, _zoom())
+    chart = chart.add_params(picked, zoom("y"))
     return described(chart, description, step=step)
 
 
@@ -254,14 +255,6 @@ def _tooltip(
     ]
 
 
-def _zoom() -> alt.Parameter:
-    # A finger's drag must scroll the page, and so must the wheel alone.
-    drag = "[pointerdown[event.pointerType === 'mouse'], window:pointerup] > window:pointermove!"
-    return alt.selection_interval(
-        bind="scales", encodings=["y"], translate=drag, zoom="wheel![event.shiftKey]"
-    )
-
-
 def dot_chart(
     frame: pl.DataFrame,
     *,
@@ -313,5 +306,5 @@ def dot_chart(
         )
     )
     layers = choosable(layers, frame, step)
-    chart = alt.LayerChart(layer=layers).properties(width=WIDTH, height=240).add_params(picked)
-    return described(chart, description, step=step)
+    chart = alt.LayerChart(layer=layers).properties(width=WIDTH, height=240)
+    return described(chart.add_params(picked, zoom("y")), description, step=step)

@@ -8,7 +8,7 @@ import json
 import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import altair as alt
 import polars as pl
@@ -222,6 +222,15 @@ def faded(picked: alt.Parameter) -> Any:
 def number(column: str, title: str) -> alt.Tooltip:
     """A tooltip's line for a quantity; ``title`` names its unit."""
     return alt.Tooltip(column, type="quantitative").format(ROUNDED).title(title)
+
+
+def zoom(axis: Literal["x", "y"]) -> alt.Parameter:
+    """Drag with the mouse, or turn its wheel with shift, to move and stretch this axis."""
+    # A finger's drag must scroll the page, and so must the wheel alone.
+    drag = "[pointerdown[event.pointerType === 'mouse'], window:pointerup] > window:pointermove!"
+    return alt.selection_interval(
+        bind="scales", encodings=[axis], translate=drag, zoom="wheel![event.shiftKey]"
+    )
 
 
 def described(
