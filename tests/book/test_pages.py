@@ -190,6 +190,13 @@ def test_a_chart_can_be_saved(page: Page) -> None:
     with page.expect_download() as download:
         chart.get_by_role("button", name="SVG").click()
     assert download.value.suggested_filename == "chart.svg"
+    chart.get_by_text("Save chart").click()
+    with page.expect_download() as download:
+        chart.get_by_role("button", name="CSV").click()
+    assert download.value.suggested_filename == "chart.csv"
+    values = pl.read_csv(download.value.path())
+    assert values.height > 1
+    assert {"step", "seconds"} & set(values.columns) or values.width > 2
 
 
 def test_every_chart_has_a_description(page: Page) -> None:
