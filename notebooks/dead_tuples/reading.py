@@ -25,6 +25,71 @@ HERE, POST = "here", "in the post"
 REBUILD = 0.03
 """How far the ratio of two structures' times moved between two builds of the same code."""
 
+OF_POST = {
+    "dense": (1_000_000, 100, 1, 1000, 1100),
+    "sparse": (10_000_000, 2, 50, 1, 1000),
+}
+"""The post's cases: pages, dead rows to a page that has any, every which row of it is dead, and how
+many consecutive pages of how many have any."""
+
+WRAP = 2**32 >> 9
+"""The page whose TIDs have the numbers of page 0 where 32 bits hold them."""
+
+
+def index_entries(pages: int, dead_per_page: int, interval: int, *_: int) -> int:
+    """How many rows the table of a case has, and its index entries."""
+    return pages * dead_per_page * interval
+
+
+def dead_rows(
+    pages: int, dead_per_page: int, _: int, consecutive: int, page_interval: int
+) -> int:
+    """How many of them are dead."""
+    whole, rest = divmod(pages, page_interval)
+    return (whole * consecutive + min(rest, consecutive)) * dead_per_page
+
+
+def published(study: pg.Study) -> pl.DataFrame:
+    """The post's numbers, with bytes_per_tid and load_ns by dead TID, lookup_ns by index entry."""
+    of_case = pl.col("case").replace_strict
+    entries = of_case({case: index_entries(*shape) for case, shape in OF_POST.items()})
+    dead_tids = of_case({case: dead_rows(*shape) for case, shape in OF_POST.items()})
+    return study.published().with_columns(
+        bytes_per_tid=pl.col("size_bytes") / dead_tids,
+        load_ns=1e6 * pl.col("load_ms") / dead_tids,
+        lookup_ns=1e6 * pl.col("lookup_ms") / entries,
+    )
+
+
+def published_table(study: pg.Study) -> pl.DataFrame:
+    """The same for readers."""
+    return published(study).select(
+        "case",
+        "structure",
+        "size_published",
+        "load_ms",
+        "lookup_ms",
+        pl.col("bytes_per_tid", "load_ns", "lookup_ns").round(1),
+        "note",
+    )
+
+
+def wrapped() -> str:
+    """How many rows of the post's sparse case *bdbench* took for dead where numbers wrap."""
+    size, dead_per_page, _, consecutive, page_interval = OF_POST["sparse"]
+    dirty = range(0, size, page_interval)
+    taken = [
+        other
+        for block in dirty
+        for other in (block - WRAP, block + WRAP)
+        if 0 <= other < size and other % page_interval >= consecutive
+    ]
+    return (
+        f"clean blocks taken for blocks with dead rows: {len(taken):,}\n"
+        f"live rows taken for dead: {len(taken) * dead_per_page:,}\n"
+        f"dead rows: {len(dirty) * dead_per_page:,}"
+    )
+
 
 def loaded(of_structures: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
     """Columns arm, pattern, bytes_per_tid (median over blocks), its low and high, and load_ns."""
@@ -43,13 +108,16 @@ def loaded(of_structures: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
     )
 
 
-def lookup_cost(looked_up: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
-    """Columns arm, case, lookup_ns (median over blocks), its low and high, pattern and order.
+def each_lookup(of_structures: pl.DataFrame) -> pl.DataFrame:
+    """The samples of the lookups' CPU time."""
+    return of_structures.filter(pl.col("step") == "lookup", pl.col("metric") == "cpu_s")
 
-    ``looked_up`` are the samples of the lookups' CPU time.
-    """
+
+def lookup_cost(of_structures: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
+    """Columns arm, case, lookup_ns (median over blocks), its low and high, pattern and order."""
     return (
-        looked_up.group_by("arm", "case", "block")
+        pg.undisturbed(each_lookup(of_structures))
+        .group_by("arm", "case", "block")
         .agg(pl.col("value").median())
         .group_by("arm", "case")
         .agg(pg.spread("lookup_ns", 1e9 * pl.col("value")))
@@ -72,10 +140,7 @@ def of_post(published: pl.DataFrame) -> pl.DataFrame:
 
 
 def beside_post(
-    ours: pl.DataFrame,
-    theirs: pl.DataFrame,
-    quantity: str,
-    names: Sequence[str],
+    ours: pl.DataFrame, theirs: pl.DataFrame, quantity: str, names: Sequence[str]
 ) -> pl.DataFrame:
     """The dots of a chart, HERE and POST as its arms: the quantity, low and high by structure.
 
@@ -85,11 +150,7 @@ def beside_post(
     points = [
         ours.select(quantity, "low", "high", **columns, arm=pl.lit(HERE)),
         theirs.select(
-            quantity,
-            low=quantity,
-            high=quantity,
-            **columns,
-            arm=pl.lit(POST),
+            quantity, low=quantity, high=quantity, **columns, arm=pl.lit(POST)
         ),
     ]
     return pl.concat(points).sort(
@@ -103,20 +164,11 @@ def table_beside_post(
     """Memory, loading and lookups, ours and the post's, by pattern and arm, to three digits."""
     place = ["pattern", "arm"]
     by_order = cost.pivot(
-        "order",
-        on_columns=["shuffled", "in order"],
-        index=place,
-        values="lookup_ns",
+        "order", on_columns=["shuffled", "in order"], index=place, values="lookup_ns"
     )
     return (
         loaded.join(by_order, on=place, maintain_order="left")
-        .join(
-            theirs,
-            on=place,
-            how="left",
-            suffix=", post",
-            maintain_order="left",
-        )
+        .join(theirs, on=place, how="left", suffix=", post", maintain_order="left")
         .select(
             *place,
             **{
@@ -133,23 +185,18 @@ def table_beside_post(
     )
 
 
-def effects(of_structures: pl.DataFrame, published: pl.DataFrame) -> pl.DataFrame:
+def effects(
+    study: pg.Study, of_structures: pl.DataFrame, published: pl.DataFrame
+) -> pl.DataFrame:
     """Effects against the array by BY, with published_ratio; no columns where there is no array."""
     if "array" not in of_structures["arm"]:
         return pl.DataFrame()
     costs = of_structures.filter(
         pl.col("step").is_in(["load", "lookup"]),
-        pl.col("metric").is_in(["cpu_s", "duration_s"]),
+        pl.col("metric").is_in(["cpu_s", "duration_s", "size"]),
     )
-    held = of_structures.filter(pl.col("metric") == "size")
-    compared = [
-        pg.round_values(costs, by=BY),
-        pg.block_values(held, by=BY),
-    ]
     return (
-        pl.concat(
-            pg.paired_effects(values, baseline="array", by=BY) for values in compared
-        )
+        study.effects(costs, baseline="array", by=BY)
         .join(
             published_ratios(published),
             on=[*BY, "candidate"],
@@ -218,38 +265,50 @@ MEASURED = [
 ]
 
 
-def vacuums(of_vacuum: pl.DataFrame) -> pl.DataFrame:
+def each_vacuum(of_vacuum: pl.DataFrame) -> pl.DataFrame:
     """A row for each VACUUM: arm, rows_dead, memory_kb, block and the columns of MEASURED."""
     place = ["arm", "rows_dead", "memory_kb", "block"]
     return pg.wide(of_vacuum.rename({"iteration": "memory_kb"}), MEASURED, place)
 
 
-def one_pass(vacuums: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
+def one_pass(each_vacuum: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
     """Columns arm, rows_dead, mib, low (used) and high (allocated), all MiB, and what."""
     allocated = pl.col("allocated_bytes").max() / 2**20
     return (
-        vacuums.filter(
-            pl.col("index_scans") == 1,
-            pl.col("allocated_bytes").is_not_null(),
+        each_vacuum.filter(
+            pl.col("index_scans") == 1, pl.col("allocated_bytes").is_not_null()
         )
         .group_by("arm", "rows_dead")
-        .agg(
-            mib=allocated,
-            low=pl.col("used_bytes").max() / 2**20,
-            high=allocated,
-        )
+        .agg(mib=allocated, low=pl.col("used_bytes").max() / 2**20, high=allocated)
         .with_columns(what=pl.format("1 row in {}", "rows_dead"))
         .sort("rows_dead", pl.col("arm").cast(pl.Enum(names)))
     )
 
 
-def passes(vacuums: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
+def passes(each_vacuum: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
     """Medians of MEASURED over the blocks by arm, rows_dead and memory_kb, and what."""
     return (
-        vacuums.group_by("arm", "rows_dead", "memory_kb")
+        each_vacuum.group_by("arm", "rows_dead", "memory_kb")
         .agg(pl.col(MEASURED).median())
         .with_columns(what=pl.format("1 row in {}", "rows_dead"))
         .sort("rows_dead", pl.col("arm").cast(pl.Enum(names)), "memory_kb")
+    )
+
+
+def passes_table(passes: pl.DataFrame) -> pl.DataFrame:
+    """The table of ``passes`` for readers, sizes in kB."""
+    kilobytes = {
+        f"{name}, kB": (pl.col(f"{name}_bytes") / 1024).round(0)
+        for name in ("used", "allocated")
+    }
+    return passes.select(
+        "rows_dead",
+        "arm",
+        "memory_kb",
+        pl.col("index_scans").cast(pl.Int64),
+        "index_blocks",
+        pl.col("duration_s").round(3),
+        **kilobytes,
     )
 
 
@@ -275,6 +334,7 @@ def reason_no_vacuum(both: pl.DataFrame, before: str, version: int) -> str | Non
 
 
 def released(
+    study: pg.Study,
     of_vacuum: pl.DataFrame,
     both: pl.DataFrame,
     before: str,
@@ -288,8 +348,7 @@ def released(
     )
     if both["arm"].n_unique() < 2 or sizes["arm"].n_unique() < 2:
         return pl.DataFrame()
-    values = pg.block_values(sizes, by=BY)
-    return pg.paired_effects(values, baseline=before, by=BY)
+    return study.effects(sizes, baseline=before, by=BY)
 
 
 def no_narrower(effects: pl.DataFrame) -> pl.DataFrame:
@@ -311,8 +370,7 @@ def together(*effects: pl.DataFrame) -> pl.DataFrame:
     columns = ["baseline", "candidate", *BY]
     nothing = pl.DataFrame(schema=dict.fromkeys(columns, pl.String()))
     return pl.concat(
-        [nothing, *(frame for frame in effects if frame.height)],
-        how="diagonal_relaxed",
+        [nothing, *(frame for frame in effects if frame.height)], how="diagonal_relaxed"
     )
 
 
@@ -359,7 +417,4 @@ def small_enough(own: Mapping[str, Any] | None, dead: int) -> bool | None:
 
 
 def _in_order(pattern: str, arm: str, names: Sequence[str]) -> list[pl.Expr]:
-    return [
-        pl.col(pattern).cast(pl.Enum(PATTERNS)),
-        pl.col(arm).cast(pl.Enum(names)),
-    ]
+    return [pl.col(pattern).cast(pl.Enum(PATTERNS)), pl.col(arm).cast(pl.Enum(names))]
