@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pgstudies as pg
+from pgservers.errors import StudyError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,33 +27,28 @@ def arms(
     concurrencies: Sequence[int],
     combine_kb: Sequence[int],
     releases: Sequence[str],
-    cache_bytes: int,
+    connections: Sequence[int],
+    table_mb: int,
+    buffers_mb: int,
 ) -> list[pg.Arm]:
-    """Every arm, in the order of the page.
+    """Every arm, in the order of the page, by the study's parameters.
 
-    ``cache_bytes`` is the size of one arm's tables, which the kernel's cache has to
-    hold for all arms that are up at once; the rest are the study's parameters.
+    The kernel's cache has to hold the tables of all arms that are up at once.  Raises StudyError
+    where a table stays in shared buffers.
     """
+    if 4 * table_mb <= buffers_mb:
+        raise StudyError(
+            f"With {buffers_mb} MB of shared buffers a table of {table_mb} MB stays in them: "
+            f"give table_mb more than {buffers_mb // 4}."
+        )
     found = [
-        _arm(
-            "sync",
-            "Each session reads for itself, as up to 17.",
-            BY_ITSELF,
-        ),
-        _arm(
-            "worker",
-            "Three worker processes read: the default.",
-            BY_WORKERS,
-        ),
+        _arm("sync", "Each session reads for itself, as up to 17.", BY_ITSELF),
+        _arm("worker", "Three worker processes read: the default.", BY_WORKERS),
     ]
     for number in workers:
         words = f"{number} worker{'s' if number > 1 else ''} in place of three."
         found.append(
-            _arm(
-                f"worker, {number}",
-                words,
-                BY_WORKERS | {"io_workers": str(number)},
-            )
+            _arm(f"worker, {number}", words, BY_WORKERS | {"io_workers": str(number)})
         )
     found.append(
         _arm(
@@ -65,10 +61,7 @@ def arms(
     for megabytes in few_buffers_mb:
         few = {"shared_buffers": f"{megabytes}MB"}
         said = f"with {megabytes} MB of shared buffers."
-        for method, settings in (
-            ("sync", BY_ITSELF),
-            ("worker", BY_WORKERS),
-        ):
+        for method, settings in (("sync", BY_ITSELF), ("worker", BY_WORKERS)):
             found.append(
                 _arm(
                     f"{method}, {megabytes} MB",
@@ -86,10 +79,7 @@ def arms(
                 cases=("cached",),
                 state=NO_CHECKSUMS,
             )
-            for method, settings in (
-                ("sync", BY_ITSELF),
-                ("worker", BY_WORKERS),
-            )
+            for method, settings in (("sync", BY_ITSELF), ("worker", BY_WORKERS))
         ]
     for name, values, unit in (
         ("effective_io_concurrency", concurrencies, ""),
@@ -108,7 +98,8 @@ def arms(
             )
     for release in releases:
         found += of_release(release)
-    return [replace(arm, memory_bytes=cache_bytes) for arm in found]
+    tables_bytes = max(connections) * table_mb * 2**20
+    return [replace(arm, memory_bytes=tables_bytes) for arm in found]
 
 
 def of_release(release: str) -> list[pg.Arm]:
@@ -116,10 +107,7 @@ def of_release(release: str) -> list[pg.Arm]:
     number = int(release.partition(".")[0])
     ways: dict[str, Mapping[str, str]] = {release: {}}
     if number >= NEWER:
-        ways = {
-            f"{release}, sync": BY_ITSELF,
-            f"{release}, worker": BY_WORKERS,
-        }
+        ways = {f"{release}, sync": BY_ITSELF, f"{release}, worker": BY_WORKERS}
     return [
         _arm(name, f"Release {name}.", settings, release=release)
         for name, settings in ways.items()

@@ -1,4 +1,4 @@
-"""What ``io_method.ipynb`` shows of its record."""
+"""What ``io_method.ipynb`` reads from a record, shaped for its charts and tables."""
 
 from __future__ import annotations
 
@@ -68,17 +68,13 @@ def which(effects: pl.DataFrame, cores: int) -> pl.DataFrame:
         effects.filter(pl.col("candidate") == "worker", pl.col("step").is_in(TIMED))
         .sort(pl.col("case") != "cached", "case", "step", "iteration")
         .with_columns(
-            step=pl.format("{}: {}, {}", "case", reads, per_core),
-            candidate=choice,
+            step=pl.format("{}: {}, {}", "case", reads, per_core), candidate=choice
         )
     )
 
 
 def unlike_the_mail(
-    samples: pl.DataFrame,
-    used: Mapping[str, Any],
-    crowd: int,
-    cores: int,
+    samples: pl.DataFrame, used: Mapping[str, Any], crowd: int, cores: int
 ) -> str | None:
     """Why a run is not like the mail's: too few connections, or tables not in memory.
 
@@ -103,16 +99,6 @@ def unlike_the_mail(
     return None
 
 
-def in_flight(seen: Sequence[int]) -> dict[str, float]:
-    """How many reads were under way: the mean and the most of what was seen."""
-    if not seen:
-        return {}
-    return {
-        "in_flight_mean": sum(seen) / len(seen),
-        "in_flight_most": float(max(seen)),
-    }
-
-
 def by_cores(record: Record, judged: pl.DataFrame) -> pl.DataFrame:
     """The verdicts on ``record`` beside those of records on other numbers of cores.
 
@@ -132,8 +118,7 @@ def by_cores(record: Record, judged: pl.DataFrame) -> pl.DataFrame:
     columns += ["ratio", "low", "high", "verdict", "date"]
     frames = [
         table.with_columns(
-            cores=pl.lit(cores, pl.Int64()),
-            date=pl.lit(str(info["started_at"])[:10]),
+            cores=pl.lit(cores, pl.Int64()), date=pl.lit(str(info["started_at"])[:10])
         ).select(columns)
         for cores, (info, table) in tables.items()
     ]
@@ -146,8 +131,7 @@ def by_cores(record: Record, judged: pl.DataFrame) -> pl.DataFrame:
 def side_by_side(beside: pl.DataFrame) -> pl.DataFrame:
     """Claims by number of cores: the table of ``by_cores``, a column for each number."""
     figures = pl.format(
-        "{} ({} to {}), ",
-        *(pl.col(n).round(3) for n in ("ratio", "low", "high")),
+        "{} ({} to {}), ", *(pl.col(n).round(3) for n in ("ratio", "low", "high"))
     )
     said = pl.concat_str(pl.coalesce(figures, pl.lit("")), "verdict")
     number = pl.col("cores")
@@ -229,9 +213,7 @@ def by_buffers(values: pl.DataFrame, usual: int, few: Sequence[int]) -> pl.DataF
         if of_pair["arm"].n_unique() < 2:
             continue
         effects = pg.paired_effects(
-            of_pair,
-            baseline=pair[0],
-            by=["case", "iteration", "step", "metric"],
+            of_pair, baseline=pair[0], by=["case", "iteration", "step", "metric"]
         )
         found.append(
             effects.select(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 
+from pgservers.errors import StudyError
 from pgstudies.rooms import study_module
 
 if TYPE_CHECKING:
@@ -14,12 +15,13 @@ if TYPE_CHECKING:
 
 ARMS = study_module("io_method", "arms")
 READING = study_module("io_method", "reading")
+WATCH = study_module("io_method", "watch")
 
 
 def arms_of(**asked: Any) -> dict[str, pg.Arm]:
     none: dict[str, Any] = {"workers": [], "few_buffers_mb": [], "concurrencies": []}
-    more: dict[str, Any] = {"combine_kb": [], "releases": [], "cache_bytes": 2**20}
-    more["without_checksums"] = False
+    more: dict[str, Any] = {"combine_kb": [], "releases": [], "without_checksums": False}
+    more |= {"connections": [1, 4], "table_mb": 36, "buffers_mb": 128}
     return {arm.name: arm for arm in ARMS.arms(**none | more | asked)}
 
 
@@ -48,7 +50,12 @@ def test_clusters_without_checksums_are_another_state_read_both_ways() -> None:
 
 
 def test_the_kernels_cache_holds_the_tables_of_every_arm_that_is_up() -> None:
-    assert {arm.memory_bytes for arm in arms_of(workers=[1]).values()} == {2**20}
+    assert {arm.memory_bytes for arm in arms_of(workers=[1]).values()} == {4 * 36 * 2**20}
+
+
+def test_a_table_that_stays_in_shared_buffers_is_refused() -> None:
+    with pytest.raises(StudyError, match=r"stays in them: give table_mb more than 36\.$"):
+        arms_of(buffers_mb=144)
 
 
 def test_a_larger_read_needs_the_servers_leave() -> None:
@@ -161,8 +168,8 @@ def test_what_is_not_counted_leaves_the_mails_condition_to_the_connections() -> 
 
 
 def test_reads_under_way_are_told_by_mean_and_most() -> None:
-    assert READING.in_flight([1, 2, 9]) == {"in_flight_mean": 4.0, "in_flight_most": 9.0}
-    assert READING.in_flight([]) == {}
+    assert WATCH.in_flight([1, 2, 9]) == {"in_flight_mean": 4.0, "in_flight_most": 9.0}
+    assert WATCH.in_flight([]) == {}
 
 
 def test_numbers_of_cores_stand_side_by_side() -> None:
