@@ -584,7 +584,7 @@ def test_a_record_is_replayed_once(
 
     monkeypatch.setattr("pgapps.scorecard.judging.run_study", counted)
     first = judged(path)
-    assert first.select("claim", "verdict").rows() == [("twice", "holds")]
+    assert first.select("claim", "verdict").rows() == [("twice", "holds"), ("alike", "gone")]
     assert judged(path).equals(first)
     assert replayed == ["swept"]
     # Better words for readers change nothing, other claims may.
@@ -615,7 +615,7 @@ def test_a_run_leaves_its_verdicts_for_the_scorecard(
         raise AssertionError("replayed again")
 
     monkeypatch.setattr("pgapps.scorecard.judging.run_study", never)
-    assert judged(path)["verdict"].to_list() == ["holds"]
+    assert judged(path)["verdict"].to_list() == ["holds", "gone"]
     assert not [p for p in paths.JUDGED.rglob("*") if p.is_file() and p.suffix != ".json"]
 
 
