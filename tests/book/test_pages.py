@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+import polars as pl
 import pytest
 from playwright.sync_api import expect
 
