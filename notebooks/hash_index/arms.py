@@ -1,4 +1,4 @@
-"""The arms of ``hash_index.ipynb``, and the space that their tables need."""
+"""The arms of ``hash_index.ipynb``."""
 
 from __future__ import annotations
 
@@ -6,15 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pgstudies as pg
 
+from .tables import COLLATED, LOCALE, POST, wanted
+
 if TYPE_CHECKING:
-    from collections.abc import (
-        Collection,
-        Container,
-        Iterable,
-        Mapping,
-        Sequence,
-        Set,
-    )
+    from collections.abc import Mapping, Sequence
 
 OF_TEXT = 139
 """Entries of a bucket where values are stored: text was taken to be 32 bytes wide."""
@@ -22,31 +17,23 @@ OF_TEXT = 139
 
 def arms(
     *,
-    post: Sequence[str],
-    more: Sequence[str],
-    in_two_locales: Sequence[str],
     rows: int,
     few_buffers: int,
+    widths: Sequence[int],
+    collations: bool,
     releases: Sequence[str],
 ) -> list[pg.Arm]:
     """The arms, those of other releases last.
 
-    ``post`` are the post's tables, ``more`` all that the parameters ask for, ``in_two_locales``
-    those of the indexes of 2008.  ``few_buffers`` counts shared buffers of 8 kB.
+    The indexes of 2008 are on the post's tables and on texts in at most one locale besides C.
+    ``few_buffers`` counts shared buffers of 8 kB.
     """
-
-    def arm(
-        name: str,
-        description: str,
-        *,
-        tables: Sequence[str] = post,
-        **how: Any,
-    ) -> pg.Arm:
-        return _arm(name, description, tables, set(post), **how)
+    more = wanted(widths, collations=collations)
+    in_two_locales = [t for t in more if t in POST or COLLATED.get(t) == LOCALE]
 
     def of_2008(name: str, description: str, **how: Any) -> pg.Arm:
         how = {"tables": in_two_locales} | how
-        return arm(name, description, extension="hash_2008", **how)
+        return _arm(name, description, extension="hash_2008", **how)
 
     def build(name: str, description: str, cache: int) -> pg.Arm:
         settings = {
@@ -64,8 +51,8 @@ def arms(
 
     cache = cache_of_2008(rows)
     listed = [
-        arm("btree", "A btree on the value.", index="btree", tables=more),
-        arm(
+        _arm("btree", "A btree on the value.", index="btree", tables=more),
+        _arm(
             "hash",
             "Today's hash index: what became of the patched one.",
             index="hash",
@@ -90,7 +77,7 @@ def arms(
         ),
     ]
     listed += [
-        arm(
+        _arm(
             f"{index}, {release}",
             f"The same on release {release}.",
             index=index,
@@ -113,9 +100,8 @@ def cache_of_2008(rows: int) -> int:
 def _arm(
     name: str,
     description: str,
-    tables: Sequence[str],
-    post: Set[str],
     *,
+    tables: Sequence[str] = POST,
     release: str | None = None,
     settings: Mapping[str, str] | None = None,
     extension: str | None = None,
@@ -124,26 +110,10 @@ def _arm(
     return pg.Arm(
         name,
         description,
-        state="more tables" if set(tables) > post else "tables",
+        state="more tables" if set(tables) > set(POST) else "tables",
         settings=settings or {},
         options={"tables": tables} | options,
         server=release,
         extension=extension,
         not_run=pg.reason_not_available(release) if release else None,
     )
-
-
-def bytes_needed(
-    tables: Collection[str],
-    *,
-    rows: int,
-    narrow: Container[str],
-    widths: Iterable[int],
-) -> float:
-    """What tables and the largest index on them take, as the kept copy and as the one in use.
-
-    ``narrow`` are the tables of bigints, ``widths`` the characters of texts of other widths.
-    """
-    of_values = sum(8 if table in narrow else 100 for table in tables)
-    a_row = 150 * len(tables) + 2.5 * (of_values + sum(widths))
-    return 2 * rows * a_row

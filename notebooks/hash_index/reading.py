@@ -23,6 +23,18 @@ MOST_COLD = 3000 / 2_000_000
 """Transactions of a cold run to rows of the table: the post's own in a minute."""
 
 
+def published_chart(published: pl.DataFrame) -> object:
+    """The post's throughputs."""
+    return pg.dot_chart(
+        published.filter(pl.col("unit") == "tps").rename({"value": "tps"}),
+        x="case",
+        y="tps",
+        y_title="transactions per second, one run",
+        step="cache",
+        description="The post's throughput by kind of key, for two hash indexes and a btree.",
+    )
+
+
 def index_of(arm: Mapping[str, Any]) -> str:
     return str(arm["options"]["index"] or arm["copy_of"] or arm["name"])
 
@@ -91,10 +103,8 @@ def on_old_disk(samples: pl.DataFrame, published: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def from_cold_to_warm(
-    samples: pl.DataFrame, own: str, cases: Sequence[str]
-) -> pl.DataFrame:
-    """One transaction, leg by leg, on the release ``own``.
+def from_cold_to_warm(samples: pl.DataFrame, cases: Sequence[str]) -> pl.DataFrame:
+    """One transaction, leg by leg.
 
     Columns: arm, case, leg, value, low, high, what (the case and the unit: µs or pages).
     """
@@ -105,7 +115,6 @@ def from_cold_to_warm(
     }
     return pl.concat(
         samples.filter(
-            pl.col("release") == own,
             pl.col("metric") == metric,
             pl.col("step").is_in(["cold", "warming"]),
             pl.col("case").is_in(cases),

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 ARMS = study_module("hash_index", "arms")
 CHARTS = study_module("hash_index", "charts")
 READING = study_module("hash_index", "reading")
-POST = ["wide", "narrow", "collision"]
+TABLES = study_module("hash_index", "tables")
+POST = TABLES.POST
 
 
 def samples(*rows: tuple[Any, ...]) -> pl.DataFrame:
@@ -27,16 +28,31 @@ def samples(*rows: tuple[Any, ...]) -> pl.DataFrame:
 
 
 def arms(**how: Any) -> dict[str, pg.Arm]:
-    how = {"more": POST, "rows": 2_000_000, "releases": []} | how
-    found = ARMS.arms(post=POST, in_two_locales=POST, few_buffers=64, **how)
+    how = {"rows": 2_000_000, "widths": [], "collations": False, "releases": []} | how
+    found = ARMS.arms(few_buffers=64, **how)
     return {arm.name: arm for arm in found}
 
 
 def test_arms_share_a_state_unless_they_have_more_than_the_posts_tables() -> None:
-    found = arms(more=[*POST, "text20"], releases=["9.6"])
+    found = arms(widths=[20], releases=["9.6"])
     more = [name for name, arm in found.items() if arm.state == "more tables"]
     assert more == ["btree", "hash"]
     assert list(found)[-2:] == ["btree, 9.6", "hash, 9.6"]
+
+
+def test_the_indexes_of_2008_are_measured_in_two_locales_and_todays_in_all() -> None:
+    found = arms(widths=[20], collations=True)
+    assert found["code"].options["tables"] == [*POST, "wide0"]
+    assert found["hash"].options["tables"] == [*POST, "text20", "wide0", "wide1", "wide2"]
+    assert TABLES.case_of("wide0") == "wide, en_US.UTF-8"
+    assert TABLES.case_of("text20") == "text20"
+
+
+def test_a_statement_names_one_table_and_its_index() -> None:
+    text = "CREATE INDEX {index} ON {table} WITH (of = {of}) -- {name}, {index_name}"
+    assert TABLES.on("Wide", text, of=1) == (
+        """CREATE INDEX "Wide_f2" ON "Wide" WITH (of = 1) -- 'Wide', 'Wide_f2'"""
+    )
 
 
 def test_only_the_indexes_of_2008_need_the_extension() -> None:
@@ -65,8 +81,8 @@ def test_by_the_rule_values_are_sorted_first_and_codes_are_not(rows: int) -> Non
 
 
 def test_space_is_for_rows_and_index_in_two_copies() -> None:
-    assert ARMS.bytes_needed(["wide"], rows=10, narrow=["narrow"], widths=[]) == 20 * 400
-    assert ARMS.bytes_needed(["narrow"], rows=10, narrow=["narrow"], widths=[20]) == 20 * 220
+    assert TABLES.bytes_needed(["wide"], rows=10, widths=[]) == 20 * 400
+    assert TABLES.bytes_needed(["narrow"], rows=10, widths=[20]) == 20 * 220
 
 
 def test_texts_stand_by_their_width_and_only_measured_ones() -> None:
