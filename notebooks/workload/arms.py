@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pgstudies as pg
@@ -10,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 OWN = "this server"
+EXAMPLE = Path(__file__).parent / "example"
+"""The workload that is measured where the reader names none."""
 
 
 def arms(*, releases: Sequence[str]) -> list[pg.Arm]:
