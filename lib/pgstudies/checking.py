@@ -69,7 +69,7 @@ def _place(path: str, value: Any, kind: object) -> tuple[str, str]:
             of = next((t for t in of.types if not isinstance(t, msgspec.inspect.NoneType)), None)
         if name:
             words.append(name)
-            of = next((f.type for f in getattr(of, "fields", ()) if f.name == name), None)
+            of = next((f.type for f in getattr(of, "fields", ()) if f.encode_name == name), None)
             value = value.get(name) if isinstance(value, dict) else None
             continue
         of = getattr(of, "item_type", getattr(of, "value_type", None))
@@ -81,7 +81,7 @@ def _place(path: str, value: Any, kind: object) -> tuple[str, str]:
             label = entry.get("id", entry.get("name"))
             label = f"{label[:60]!r}" if isinstance(label, str) else int(number) + 1
             words[-1:] = [f"{words[-1]} {label}"]
-    names = [f.name for f in getattr(of, "fields", ())] or list(getattr(of, "values", ()))
+    names = [f.encode_name for f in getattr(of, "fields", ())] or list(getattr(of, "values", ()))
     return ", ".join(words) or "it", ", ".join(map(str, names))
 
 

@@ -7,13 +7,19 @@ import itertools
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from pgservers.errors import StudyError
+from pgstudies.checking import checked
 from pgstudies.rooms import rooms
+
+from .statements import statements, taken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from pgservers.servers.serve import Server
+    from pgstudies.rooms import Room
 
 
 @dataclass(frozen=True)
@@ -100,34 +106,73 @@ class Unit:
         return [*work, dict(self.settings), self.extension, *self._holders, *more]
 
 
+class _Table(msgspec.Struct, forbid_unknown_fields=True, rename={"others": "with"}):
+    name: str
+    statements: list[str]
+    sizes: tuple[int, int] | None = None
+    prepare: list[str] = []
+    inside: list[str] = []
+    without: list[str] = []
+    settings: dict[str, str] = {}
+    extension: str = ""
+    of: int = 1
+    varies: bool = False
+    each: dict[str, list[Any]] = {}
+    others: dict[str, list[Any]] = {}
+
+    def __post_init__(self) -> None:
+        if len(set(map(len, self.each.values()))) > 1:
+            raise ValueError("has lists of different lengths in each")
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    unit: list[_Table] = []
+    ratio: list[dict[str, Any]] = []
+
+
 @functools.cache
 def units(study: str | None = None) -> tuple[Unit, ...]:
-    """The units of every ``units.toml``, in the order of the book; of one study, or of all."""
+    """The units of every ``units.toml``, in the order of the book; of one study, or of all.
+
+    Raises StudyError for a file that says what it may not, or names a statement that is not there.
+    """
     return tuple(
         Unit(study=name, **words)
         for name, room in rooms().items()
         if study in {None, name}
-        for table in room.read("units.toml").get("unit", [])
-        for words in _spelled_out(table)
+        for words in _read(room)
     )
+
+
+def _read(room: Room) -> Iterator[dict[str, Any]]:
+    found = room.read("units.toml")
+    checked(found, _File, str(room.directory / "units.toml"))
+    named = statements(room) if found else {}
+    for table in found.get("unit", []):
+        for words in _spelled_out(table):
+            yield _changed(words, functools.partial(taken, named=named, study=room.name))
 
 
 def _spelled_out(table: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The tables that one stands for; what is replaced may be fields of a unit, too."""
-    each, others = table.pop("each", {"": [""]}), table.pop("with", {"": [""]})
-    for values in zip(*each.values(), strict=True):
+    each, others = table.pop("each", {}), table.pop("with", {})
+    for values in zip(*each.values(), strict=True) if each else [()]:
         for more in itertools.product(*others.values()):
             words = dict(zip([*each, *others], [*values, *more], strict=True))
             own = {n: words[n] for n in ("of", "extension", "locale") if words.get(n)}
-            yield _replaced(table, words) | own
+            yield _changed(table, functools.partial(_replaced, words=words)) | own
 
 
-def _replaced(value: Any, words: Mapping[str, object]) -> Any:
+def _replaced(text: str, words: Mapping[str, object]) -> str:
+    for name, word in words.items():
+        text = text.replace(f"<{name}>", str(word))
+    return text
+
+
+def _changed(value: Any, change: Callable[[str], str]) -> Any:
+    """Every text in it changed, and lists as tuples."""
     if isinstance(value, dict):
-        return {name: _replaced(inner, words) for name, inner in value.items()}
-    if isinstance(value, list):
-        return tuple(_replaced(inner, words) for inner in value)
-    if isinstance(value, str):
-        for name, word in words.items():
-            value = value.replace(f"<{name}>", str(word))
-    return value
+        return {name: _changed(inner, change) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return tuple(_changed(inner, change) for inner in value)
+    return change(value) if isinstance(value, str) else value
