@@ -155,3 +155,10 @@ def test_each_size_of_a_scanned_table_is_made_as_the_procedure_makes_its_one() -
     assert len(made) == 3
     for text in of_procedure:
         assert text.replace("''", "'") in code
+
+
+def test_keys_collide_in_the_unit_as_they_do_in_the_procedure() -> None:
+    fills = {text for u in units("hash_index") if "colliding" in u.name for text in u.prepare}
+    (made,) = (text for text in fills if "CASE" in text)
+    value = re.sub(r".*SELECT i, (.*) FROM.*", r"\1", made).replace("10000", "{half}")
+    assert value in "\n".join(find_room("hash_index").code)
