@@ -171,7 +171,7 @@ def test_what_a_referee_would_miss_is_said_in_a_sentence_each(own: Path) -> None
     assert list(problems("half_full")) == [
         "The section 'A title alone' is empty.",
         "It has 85 cells, and 60 are many: move what only draws into page.py.",
-        "The cell that begins with 'SCAN = \"SELECT count(*) FROM t\"' has 18 lines: divide what "
+        "The cell that begins with 'COUNT = \"SELECT count(*) FROM t\"' has 18 lines: divide what "
         "has over 15.",
         "The cell that begins with 'effects = study.effects()' has 95 lines: divide what has over "
         "15.",
