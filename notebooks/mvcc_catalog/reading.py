@@ -48,17 +48,52 @@ NAMED = pl.format("{}: {}", "what", pl.col("metric").replace_strict(METRICS))
 """A step and its metric, as charts call them."""
 
 
-def post_ratios(timings: pl.DataFrame, percent: pl.DataFrame) -> pl.DataFrame:
+def post_ratios(study: pg.Study) -> pl.DataFrame:
     """The post's cells: both times, percentages as printed and recomputed, and the times' ratio."""
     cell = ["battery", "test", "connections"]
     mvcc, now = pl.col("mvcc"), pl.col("snapshot_now")
     return (
-        timings.pivot("arm", index=cell, values="value")
-        .join(percent, on=cell)
+        study.published()
+        .pivot("arm", index=cell, values="value")
+        .join(study.published("percent"), on=cell)
         .with_columns(
             recomputed=100 * (mvcc - now).abs() / ((mvcc + now) / 2),
             ratio=mvcc / now,
         )
+    )
+
+
+def published_table(study: pg.Study) -> pl.DataFrame:
+    return post_ratios(study).select(
+        "battery",
+        "test",
+        "connections",
+        "mvcc",
+        "snapshot_now",
+        **{
+            "%, printed": pl.col("percent_published").round(2),
+            "%, recomputed": pl.col("recomputed").round(2),
+            "ratio": pl.col("ratio").round(3),
+        },
+    )
+
+
+def published_chart(study: pg.Study) -> object:
+    # Of 100,000 objects in ms, and of 1,000 starts in s.
+    of_one = pl.when(test="startup").then(1000.0).otherwise(0.01) * pl.col("value")
+    return pg.series_chart(
+        study.published().select(
+            "arm",
+            "connections",
+            us=of_one,
+            what=pl.format("battery {}: {}", "battery", "test"),
+        ),
+        x="connections",
+        y="us",
+        y_title="µs for one object or session, one run",
+        step="what",
+        description="The post's times with MVCC catalogs and SnapshotNow, by "
+        "number of connections.",
     )
 
 
@@ -225,6 +260,15 @@ def timeline(at_top: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
             measure=pl.col("metric").replace_strict(METRICS),
         )
         .sort("measure", "what", pl.col("release").cast(pl.Enum(names)))
+    )
+
+
+def by_release(growth: pl.DataFrame, distinct: Sequence[str]) -> pl.DataFrame:
+    """Growth with its interval: a row for each step, a column for each release."""
+    return (
+        growth.select("what", "release", text=pg.with_interval())
+        .pivot("release", on_columns=distinct, index="what", values="text")
+        .sort(pl.col("what").cast(pl.Enum(STEPS)))
     )
 
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from psycopg.rows import TupleRow
 
     from pgservers.servers.serve import Server
+    from pgstudies.measuring.arms import Arm
+    from pgstudies.measuring.trial import Trial
 
     Session = psycopg.AsyncConnection[TupleRow]
 
@@ -49,6 +51,16 @@ def room_for_sessions() -> int:
     System V semaphores, which servers before 10 need, are counted, too.
     """
     return min([room_on_any_server(), *_room_for_semaphores()])
+
+
+def holders(trial: Trial, arm: Arm) -> contextlib.AbstractContextManager[int]:
+    """Whatever holds the arm's transactions, giving how many of them a snapshot lists."""
+    server, number = trial.server, arm.options["open"]
+    if arm.options["holder"] != "sessions":
+        return contextlib.nullcontext(open_xids(server))
+    require(reason_no_room(server, number))
+    trial.show(f"opening {number} sessions")
+    return hold_transactions(server, number)
 
 
 @contextlib.contextmanager
