@@ -14,7 +14,7 @@ from pgstudies.analysis.diagnostics import ALPHA, CARRY_OVER, checks
 from pgstudies.records.reading import AMONG_OTHERS, UNDISTURBED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pgstudies.measuring.arms import Arm
     from pgstudies.measuring.trial import Trial
@@ -26,6 +26,15 @@ MARGIN = 0.02
 _KEPT = 2**18  # bytes: all of it fits into the second-level cache of any server
 _SWEPT = 2**24  # and this into none
 _WORK = range(5_000)
+_TURNS = 100  # in a block
+
+
+def carry(trial: Trial, arm: Arm) -> Iterator[None]:
+    """The turns of the planted carry-over."""
+    work = work_of(arm)
+    for _ in range(_TURNS):
+        take_turn(trial, work)
+        yield
 
 
 def work_of(arm: Arm) -> Callable[[], object]:
