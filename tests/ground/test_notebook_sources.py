@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pgapps.authoring.committed import as_committed, main
+from pgapps.authoring.referee import hard_to_read
 from pgservers.paths import ROOT
 
 NOTEBOOKS = sorted(ROOT.glob("notebooks/*/*.ipynb"))
@@ -31,6 +32,15 @@ def test_outputs_are_stripped(notebook: Path) -> None:
 def test_jupyterlab_collapses_what_the_page_hides(notebook: Path) -> None:
     document = json.loads(notebook.read_text(encoding="utf-8"))
     assert as_committed(document) == document, "run `make strip`"
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.name)
+def test_a_notebook_is_its_questions_and_its_procedure(notebook: Path) -> None:
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    assert list(hard_to_read(cells)) == []
+    assert len(cells) <= (60 if notebook.stem in {"hash_index", "sync_scans"} else 50)
+    code = [line for cell in cells if cell["cell_type"] == "code" for line in cell["source"]]
+    assert sum("globals()" in line for line in code) <= 1
 
 
 def test_collapsing_follows_the_tags_and_keeps_the_rest(tmp_path: Path) -> None:

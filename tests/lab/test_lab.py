@@ -151,7 +151,7 @@ def pink(page: Page) -> list[str]:
 
 
 def measured(page: Page) -> Locator:
-    return code_cell(page, "record = pg.measure(").locator(".jp-OutputArea-output")
+    return code_cell(page, "record = study.measure(").locator(".jp-OutputArea-output")
 
 
 def test_run_all_ends_with_verdicts_charts_and_nothing_in_the_pink_of_errors(lab: Page) -> None:
