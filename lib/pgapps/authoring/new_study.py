@@ -95,7 +95,7 @@ def problems(study: str) -> Iterator[str]:
     yield from too_small(parameters)
     if room.kind == "study":
         yield from unsaid(room, cells)
-        yield from unmeasured(study)
+        yield from unmeasured(study, text)
 
 
 def keep_checked(study: str) -> Path:

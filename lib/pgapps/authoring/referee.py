@@ -44,7 +44,7 @@ def unsaid(room: Room, cells: list[dict[str, Any]]) -> Iterator[str]:
     if not published:
         yield "There is no published.toml: without published numbers nothing is set beside yours."
     claimed = _section(cells, "What was claimed")
-    if "http" not in claimed:
+    if "http" not in claimed and not (published.get("note") and "url" not in published):
         yield "'What was claimed' has no link to the post: readers want to check the quotation."
     if len(_section(cells, "Limits").split()) < FEWEST_WORDS:
         yield "The limits are hardly named: machine, sizes, releases and what was left out differ."
@@ -96,8 +96,8 @@ def hard_to_read(cells: list[dict[str, Any]]) -> Iterator[str]:
         )
 
 
-def unmeasured(study: str) -> Iterator[str]:
-    """What the newest complete record of the study leaves open."""
+def unmeasured(study: str, text: str) -> Iterator[str]:
+    """What the newest complete record of the study leaves open, and its page's ``text``."""
     import polars as pl  # noqa: PLC0415  (takes a quarter of a second)
 
     from pgstudies.records.reading import list_records, readable_records  # noqa: PLC0415
@@ -110,7 +110,7 @@ def unmeasured(study: str) -> Iterator[str]:
     settings, arms = record.info.get("settings") or {}, record.arms
     for name, why in QUIET.items():
         varied = any(name in (arm.get("settings") or {}) for arm in record.info["arms"])
-        if name not in settings and not varied:
+        if name not in settings and not varied and name not in text:
             yield f"{name} is as the server has it: {why}. Set it, or say on the page why not."
     if arms.filter(pl.col("copy_of").is_null() & pl.col("not_run").is_null()).height < 2:
         yield "Only one arm ran, so there is nothing to compare."
