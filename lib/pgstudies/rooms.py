@@ -175,6 +175,7 @@ def study_module(study: str, module: str) -> ModuleType:
         raise StudyError(f"There is no module {directory / module}.py.")
     room = ModuleType(package)
     room.__path__ = [str(directory)]
+    sys.modules.setdefault("notebooks", ModuleType("notebooks"))  # else only found from ROOT
     sys.modules[package] = room
     loaded = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = loaded

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +15,6 @@ from pgstudies.analysis.agreement import RULES_VERSION
 from pgstudies.rooms import find_room, study_module
 from tests.made_up import copied_rooms
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 def test_a_module_is_found_from_anywhere_and_a_missing_one_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -26,6 +24,10 @@ def test_a_module_is_found_from_anywhere_and_a_missing_one_named(
     monkeypatch.setattr(paths, "NOTEBOOKS", (room.parent,))
     (room / "words.py").write_text("WORD = 'found'\n")
     assert study_module("well", "words").WORD == "found"
+    (room / "more.py").write_text("from . import words\n")
+    monkeypatch.delitem(sys.modules, "notebooks", raising=False)
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if Path(place) != paths.ROOT])
+    assert study_module("well", "more").words.WORD == "found"
     with pytest.raises(StudyError, match=r"^There is no module .*well/numbers.py\.$"):
         study_module("well", "numbers")
 
