@@ -8,11 +8,14 @@ counted, and Python modules the arms and the reading of its records.
 
 from __future__ import annotations
 
+import dis
 import hashlib
 import importlib.util
 import json
+import re
 import sys
 import tomllib
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -27,6 +30,7 @@ from pgservers.errors import StudyError
 from .checking import checked
 
 if TYPE_CHECKING:
+    import ast
     from pathlib import Path
 
 Kind = Literal["study", "check", "counts", "workload", "summary"]
@@ -79,6 +83,20 @@ class Room:
         cells = json.loads(self.notebook.read_text(encoding="utf-8"))["cells"]
         own = ["".join(c["source"]) for c in cells if c["cell_type"] == "code"]
         return own + [module.read_text(encoding="utf-8") for module in self.modules]
+
+    @property
+    def headings(self) -> dict[str, str]:
+        """By the name of every global, the heading above the cell that sets it, the last one."""
+        found: dict[str, str] = {}
+        heading = ""
+        for cell in json.loads(self.notebook.read_text(encoding="utf-8"))["cells"]:
+            source = "".join(cell["source"])
+            if cell["cell_type"] == "markdown":
+                heading = (re.findall(r"^#+ +(.+)", source, re.MULTILINE) or [heading])[-1]
+            elif cell["cell_type"] == "code":
+                with suppress(SyntaxError):  # of a magic command
+                    found |= dict.fromkeys(names_set(source), heading)
+        return found
 
     @property
     def mark(self) -> str:
@@ -181,3 +199,9 @@ def study_module(study: str, module: str) -> ModuleType:
     sys.modules[spec.name] = loaded
     spec.loader.exec_module(loaded)
     return loaded
+
+
+def names_set(code: str | ast.Module) -> set[str]:
+    """The globals that a cell sets, defines or imports; raises SyntaxError."""
+    instructions = dis.get_instructions(compile(code, "<cell>", "exec"))
+    return {step.argval for step in instructions if step.opname == "STORE_NAME"}

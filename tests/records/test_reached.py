@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import linecache
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
 import pytest
 
 from pgstudies.records.reached import Reached
@@ -23,7 +25,10 @@ import random
 import re
 from dataclasses import dataclass
 from enum import Enum
+from random import Random
+from string import Template
 
+import numpy as np
 import polars as pl
 from psycopg import sql
 
@@ -36,6 +41,10 @@ NAMES = {"one", "two", "three"}
 FRAME = pl.DataFrame({"start": [1, 2]})
 QUERY = sql.SQL("SELECT {}").format(1)
 PATTERN = re.compile("a+")
+KEYS = np.array([[21, 22], [23, 24]])
+TEXT = Template("$one")
+draw_of = Random(31)
+TIMES = 41
 elsewhere = 1
 
 class Kind(Enum):
@@ -56,6 +65,36 @@ def unused():
 def deeper(n):
     return INSERT, QUERY, PATTERN, deeper
 
+class Worker:
+    __slots__ = ("size",)
+    def __init__(self, size):
+        self.size = size
+    @functools.cached_property
+    def work(self):
+        return 51
+
+worker = Worker(52)
+
+@functools.singledispatch
+def told(value):
+    return value
+
+@told.register
+def _(value: int):
+    return value + 61
+
+def times(count):
+    def around(function):
+        @functools.wraps(function)
+        def inside():
+            return [function() for _ in range(count)]
+        return inside
+    return around
+
+@times(TIMES)
+def decorated():
+    return 1
+
 @functools.cache
 def helper(n):
     return [deeper(x) for x in STEPS]
@@ -73,6 +112,7 @@ loop.append(loop)
 
 def prepare(trial, arm):
     trial.elsewhere, trial.server = rows, HOW
+    trial.all = KEYS, TEXT, draw_of, worker, told, decorated
     return loop, wide, later
 
 def procedure(trial, arm, repeat=3):
@@ -99,6 +139,13 @@ EDITS = {
     "a default of an argument": ("repeat=3", "repeat=4"),
     "the procedure itself": ("yield work", "yield 1, work"),
     "what prepares": ("return loop, wide", "return wide, loop"),
+    "an array": ("[23, 24]", "[23, 25]"),
+    "an object that cannot be looked into": ('"$one"', '"$two"'),
+    "where random numbers begin": ("Random(31)", "Random(32)"),
+    "a value in a slot": ("Worker(52)", "Worker(53)"),
+    "a property that is kept": ("return 51", "return 50"),
+    "a case of a function of several": ("value + 61", "value + 62"),
+    "what a decorator is given": ("TIMES = 41", "TIMES = 42"),
     "a library in place of another": ("import random\n", "import secrets as random\n"),
 }
 
@@ -116,7 +163,7 @@ def executed(text: str, name: str = "") -> dict[str, Any]:
     """The names of a notebook whose cells have this text, with their source at hand."""
     file = f"<cell {name or hash(text)}>"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-    space: dict[str, Any] = {"__name__": "__main__"}
+    space: dict[str, Any] = {"__name__": "__main__", "In": ["", text, "%magic"]}
     exec(compile(text, file, "exec"), space)
     return space
 
@@ -134,8 +181,7 @@ def digests(text: str) -> dict[str, str]:
 def test_an_edit_of_what_is_reached_is_told_by_name(edit: tuple[str, str]) -> None:
     assert NOTEBOOK.count(edit[0]) == 1
     before, after = digests(NOTEBOOK), digests(NOTEBOOK.replace(*edit))
-    changed = {name for name in {*before, *after} if before.get(name) != after.get(name)}
-    assert 1 <= len(changed) <= 2
+    assert 1 <= len(changed(before, after)) <= 2
 
 
 @pytest.mark.parametrize("edit", OTHERS.values(), ids=OTHERS)
@@ -199,13 +245,76 @@ def test_a_module_counts_by_its_text_with_those_it_imports(
     space = executed(notebook)
     before = reached(space).digests
     inner.write_text("def work(): return 1\n")
-    assert reached(space).digests["reached_here"] != before["reached_here"]
+    assert changed(reached(space).digests, before) == {"reached_there.py"}
     # One of the study's room counts as such.
     room = partial(reached, space, outer, inner)
     in_room = room().digests
     inner.write_text("def work(): return 2\n")
-    changed = {name for name, digest in room().digests.items() if digest != in_room[name]}
-    assert changed == {"reached_there.py"}
+    assert changed(room().digests, in_room) == {"reached_there.py"}
+
+
+def changed(one: Mapping[str, str], other: Mapping[str, str]) -> set[str]:
+    return {name for name in {*one, *other} if one.get(name) != other.get(name)}
+
+
+@pytest.mark.parametrize("how", ["import reached_here", "def f(): import reached_here\nf"])
+def test_a_module_counts_also_by_what_it_takes_from_others_before_it_is_loaded_or_after(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("reached_here", "reached_there"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    inner, outer = tmp_path / "reached_there.py", tmp_path / "reached_here.py"
+    inner.write_text("SIZE = 1\n")
+    outer.write_text("from reached_there import SIZE\ndef work(): return SIZE\n")
+    used = "f()" if "def" in how else "reached_here.work()"
+    space = executed(
+        f"{how}\ndef prepare(t, a): pass\ndef procedure(t, a): {used}\n", name=f"{how}"
+    )
+    before = reached(space).digests
+    inner.write_text("SIZE = 2\n")
+    assert changed(reached(space).digests, before) == {"reached_there.py"}
+    outer.write_text("from reached_there import SIZE\ndef work(): return -SIZE\n")
+    assert "reached_here.py" in changed(reached(space).digests, before)
+
+
+def test_a_module_that_is_edited_during_a_run_is_another_once_it_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "reached_here", raising=False)
+    file = tmp_path / "reached_here.py"
+    file.write_text("def work(): return 1\n")
+    notebook = (
+        "import reached_here\nfrom reached_here import work\n"
+        "def prepare(t, a): work()\ndef procedure(t, a): reached_here.work()\n"
+    )
+    first = reached(executed(notebook))
+    file.write_text("def work(): return 100\n")
+    first.settle()
+    # What is loaded has not changed, but what another process loads has.
+    assert changed(reached(executed(notebook)).digests, first.digests) >= {"reached_here.py"}
+    del sys.modules["reached_here"]
+    importlib.invalidate_caches()
+    again = reached(executed(notebook)).digests
+    assert changed(again, first.digests) == {"reached_here.py", "work", "work'"}
+
+
+def test_of_the_study_itself_nothing_counts_that_a_run_adds_to_it() -> None:
+    notebook = (
+        "from pgstudies.notebook import Study\n"
+        'study = Study("swept", {"rows": 1})\n'
+        "def prepare(t, a): study.parameters\n"
+        "def procedure(t, a): [study.record, study.name]\n"
+    )
+    space = executed(notebook)
+    before = reached(space).digests
+    space["study"].verdicts = pl.DataFrame({"a": [1]})
+    space["study"]._record = space
+    assert reached(space).digests == before
+    assert before.keys() == {"prepare", "procedure", "study"}
+    other = reached(executed(notebook.replace('"swept"', '"other"'))).digests
+    assert changed(other, before) == {"study"}
 
 
 def test_functions_without_source_count_by_their_code() -> None:

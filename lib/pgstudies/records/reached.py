@@ -1,21 +1,27 @@
 """What a study's functions reach, as digests by name: an edited notebook measures something else.
 
-A function counts by its source, plain data by value, and what an installed package has by its name,
-as the versions of packages are alike.  Of an object that is none of these, the type alone counts.
+A function counts by its source and its code, for a file may be edited after it was loaded; plain
+data by value; a module by its text; and what an installed package has by its name, as the versions
+of packages are alike.  Of an object that is none of these, such as one of a package's classes that
+is no frozen dataclass, the type counts, and where a global names it, the statement that made it.
 """
 
 from __future__ import annotations
 
+import ast
 import dis
 import functools
 import hashlib
+import importlib.util
 import inspect
+import itertools
 import json
 import re
 import sys
 import sysconfig
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from contextlib import suppress
+from dataclasses import fields
 from datetime import date, time, timedelta, tzinfo
 from decimal import Decimal
 from enum import Enum
@@ -32,8 +38,11 @@ from types import (
 )
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
 from psycopg import sql
+
+from ..rooms import names_set
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -51,10 +60,13 @@ _PLAIN = (
 _HELD: dict[Any, Callable[[Any], Iterable[Any]]] = {
     (tuple, list): iter,
     re.Pattern: lambda value: (value.pattern, value.flags),
-    BuiltinFunctionType: lambda value: (value.__module__, value.__qualname__),
+    BuiltinFunctionType: lambda value: (value.__module__, value.__qualname__, value.__self__),
+    CodeType: lambda value: (value.co_code, value.co_names, value.co_consts),
     MethodType: lambda value: (value.__func__, value.__self__),
     functools.partial: lambda value: (value.func, value.args, value.keywords),
+    functools.cached_property: lambda value: (value.func,),
     type(functools.cache(repr)): lambda value: (value.__wrapped__,),
+    np.ndarray: lambda value: (value.dtype.str, value.tolist()),
     pl.DataFrame: lambda value: (repr(value.schema), value.rows()),
     pl.Series: lambda value: (value.name, repr(value.dtype), value.to_list()),
 }
@@ -64,7 +76,9 @@ _OF_CLASSES = {"__dict__", "__weakref__", "__firstlineno__", "__static_attribute
 
 
 class Reached:
-    """Digests, by name, of what ``functions`` reach; ``files`` are modules that count whole.
+    """Digests, by name, of what ``functions`` reach; ``files`` are modules that all count.
+
+    A module goes by the name of its file, and everything else by that of the global.
 
     A global of the notebook's that is one of ``parameters``, which are compared by themselves, is
     left out.  What a run itself changed, such as a dictionary that it fills, counts as it was
@@ -87,7 +101,7 @@ class Reached:
         """Note what the run has changed, so that the next one of this process is its like."""
         for name, digest in _digests(*self._asked).items():
             before = self.digests.get(name, digest)
-            if before != digest:
+            if before != digest and not is_module(name):  # which its user has changed, not the run
                 self._before[name, digest] = before
 
 
@@ -101,11 +115,29 @@ def _digests(
     for name, function in functions.items():
         found[name] = _digest(walk.described(function))
     while walk.waiting:
-        name, value = walk.waiting.pop(0)
+        name, value, space = walk.waiting.pop(0)
+        walk.is_opaque = False
+        described = walk.described(value)
+        made = _statements(name, space.get("In", ())) if walk.is_opaque else []
         while name in found:  # in another module
             name += "'"
-        found[name] = _digest(walk.described(value))
+        found[name] = _digest([described, *made])
     return found
+
+
+def is_module(name: str) -> bool:
+    """Whether what goes by this name is a module."""
+    return name.rstrip("'").endswith(".py")
+
+
+def _statements(name: str, cells: Iterable[str]) -> list[str]:
+    """Those that set a global, in the last cell that does, of those that a kernel has executed."""
+    for cell in reversed([*cells]):
+        with suppress(SyntaxError):
+            found = [s for s in ast.parse(cell).body if name in names_set(ast.Module([s], []))]
+            if found:
+                return list(map(ast.unparse, found))
+    return []
 
 
 def _digest(described: object) -> str:
@@ -113,13 +145,19 @@ def _digest(described: object) -> str:
 
 
 class _Walk:
-    """Descriptions, as JSON has them, of values; the globals that they name are ``waiting``."""
+    """Descriptions, as JSON has them, of values.
+
+    The globals and modules that they name are ``waiting``: a name, a value, and where it is global.
+    ``is_opaque`` is set where a value was met of which the type is all that can be described.
+    """
 
     def __init__(self, files: set[Path], parameters: Mapping[str, Any]) -> None:
-        self.waiting: list[tuple[str, Any]] = []
+        self.waiting: list[tuple[str, Any, Mapping[str, Any]]] = []
+        self.is_opaque = False
         self._files = files
         self._parameters = parameters
         self._named: set[tuple[int, str]] = set()
+        self._read: set[Path] = set()
         self._inside: list[object] = []  # those that hold what is described, against cycles
 
     def described(self, value: Any) -> Any:
@@ -136,7 +174,9 @@ class _Walk:
         if isinstance(value, FunctionType):
             return self._function(value)
         if isinstance(value, ModuleType):
-            return self._module(value)
+            if file := _file(value):
+                self._file(file, value, value.__package__)
+            return value.__name__
         if isinstance(value, type):
             return self._class(value)
         plain = isinstance(value, _PLAIN)
@@ -152,11 +192,14 @@ class _Walk:
             return self._items(value)
         if isinstance(value, (set, frozenset)):
             return sorted(json.dumps(self.described(item)) for item in value)
-        if is_dataclass(value):
+        is_ours = not _is_installed(sys.modules.get(type(value).__module__))
+        params = getattr(value, "__dataclass_params__", None)
+        if params is not None and (is_ours or params.frozen):
             return ((field.name, getattr(value, field.name, None)) for field in fields(value))
-        home = sys.modules.get(type(value).__module__)
-        is_known = isinstance(value, SimpleNamespace) or not _is_installed(home)
-        return getattr(value, "__dict__", {}).items() if is_known else ()
+        if is_ours or isinstance(value, SimpleNamespace):
+            return (object.__getstate__(value),)  # with what it has in slots
+        self.is_opaque = True
+        return ()
 
     def _items(self, value: Mapping[Any, Any]) -> Iterable[tuple[Any, Any]]:
         """Without what may differ of the parameters, which a notebook has as a dictionary, too."""
@@ -166,18 +209,24 @@ class _Walk:
     def _function(self, function: FunctionType) -> Any:
         name = _name(function)
         parts: list[Any] = [self.described(getattr(function, "__wrapped__", None))]
+        parts += [self.described(_content(cell)) for cell in function.__closure__ or ()]
         if _is_installed(sys.modules.get(function.__module__)):
             return [name, *parts]
-        space = function.__globals__
-        for other in dict.fromkeys(_globals_in(function.__code__)):
-            if (id(space), other) in self._named or other not in space:
-                continue
-            self._named.add((id(space), other))
-            if not self._is_parameter(other, space[other]):
-                self.waiting.append((other, space[other]))
+        for other, attribute in dict.fromkeys(_globals_in(function.__code__)):
+            self._global(function.__globals__, other, attribute)
         parts += map(self.described, (function.__defaults__, function.__kwdefaults__))
-        parts += [self.described(_content(cell)) for cell in function.__closure__ or ()]
-        return [_source(function), *parts]
+        self._imported(function.__code__)
+        return [_source(function), self.described(function.__code__), *parts]
+
+    def _global(self, space: Mapping[str, Any], name: str, attribute: str | None) -> None:
+        if name not in space:
+            return
+        value = space[name]
+        if isinstance(value, ModuleType) and attribute and not _is_installed(value):
+            self._global(vars(value), attribute, None)
+        if (id(space), name) not in self._named and not self._is_parameter(name, value):
+            self._named.add((id(space), name))
+            self.waiting.append((name, value, space))
 
     def _class(self, kind: type) -> Any:
         if _is_installed(sys.modules.get(kind.__module__)):
@@ -192,19 +241,27 @@ class _Walk:
         }
         return [_name(kind), *map(self.described, (kind.__bases__, parts))]
 
-    def _module(self, module: ModuleType) -> Any:
-        """Its text, and those of the modules that it has in turn."""
-        file = _file(module)
-        if file is None or _is_installed(module) or file in self._files:
-            return module.__name__
-        others = {
-            other.__name__: other
-            for value in vars(module).values()
-            if (other := value if isinstance(value, ModuleType) else _home(value)) is not None
-            and other is not module
-        }
-        parts = [self.described(others[name]) for name in sorted(others)]
-        return [file.name, file.read_text(encoding="utf-8"), *parts]
+    def _file(self, file: Path, module: ModuleType | None, package: str | None) -> None:
+        """Let a module's text wait, and those of the modules that it imports, loaded or not."""
+        if file in self._read or _is_installed_file(file):
+            return
+        self._read.add(file)
+        text = file.read_text(encoding="utf-8")
+        if file not in self._files:
+            self.waiting.append((file.name, text, {}))
+        for other in map(_home, vars(module).values() if module else ()):
+            self.described(other)
+        self._imported(compile(text, file, "exec"), package)
+
+    def _imported(self, code: CodeType, package: str | None = None) -> None:
+        steps = _instructions(code)
+        for name in dict.fromkeys(s.argval for s in steps if s.opname == "IMPORT_NAME"):
+            for full in (name, f"{package}.{name}") if package else (name,):
+                with suppress(ImportError, ValueError):
+                    spec = importlib.util.find_spec(full)
+                    if spec is not None and spec.has_location and spec.origin:
+                        file = Path(spec.origin).resolve()
+                        self._file(file, sys.modules.get(full), spec.parent)
 
     def _is_parameter(self, name: str, value: Any) -> bool:
         known = self._parameters.get(name)
@@ -223,31 +280,33 @@ def _content(cell: CellType) -> Any:
 
 
 def _home(value: object) -> ModuleType | None:
-    """The module that a function or class comes from."""
-    is_one = isinstance(value, (FunctionType, type))
-    return sys.modules.get(value.__module__) if is_one else None
+    """The module that something is or comes from."""
+    if isinstance(value, (FunctionType, type)):
+        return sys.modules.get(value.__module__)
+    return value if isinstance(value, ModuleType) else None
 
 
-def _globals_in(code: CodeType) -> Iterator[str]:
-    """Global names in a function or one within it; ``co_names`` would have attributes as well."""
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}:
-            yield instruction.argval
+def _instructions(code: CodeType) -> Iterator[dis.Instruction]:
+    """Those of code and of the functions within it."""
+    yield from dis.get_instructions(code)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _globals_in(constant)
+            yield from _instructions(constant)
 
 
-def _source(function: FunctionType) -> Any:
+def _globals_in(code: CodeType) -> Iterator[tuple[str, str | None]]:
+    """Global names, each with the attribute that is asked for; ``co_names`` would mix the two."""
+    for one, after in itertools.pairwise(_instructions(code)):  # the last one returns
+        if one.opname in {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}:
+            is_followed = after.opname in {"LOAD_ATTR", "LOAD_METHOD"}
+            yield one.argval, after.argval if is_followed else None
+
+
+def _source(function: FunctionType) -> str | None:
     try:
         return inspect.getsource(function.__code__)  # which is not unwrapped
     except (OSError, TypeError):  # defined where no source is kept, such as a prompt
-        return _compiled(function.__code__)
-
-
-def _compiled(code: CodeType) -> list[Any]:
-    constants = [_compiled(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
-    return [code.co_code.hex(), list(code.co_names), constants]
+        return None
 
 
 @functools.cache
@@ -262,8 +321,10 @@ def _is_installed(module: ModuleType | None) -> bool:
     if module is None or module.__name__ == "__main__":
         return False
     file = _file(module)
-    if file is None:
-        return True
+    return file is None or _is_installed_file(file)
+
+
+def _is_installed_file(file: Path) -> bool:
     packaged = {"site-packages", "dist-packages"} & set(file.parts)
     return bool(packaged) or any(file.is_relative_to(place) for place in _installed())
 
