@@ -66,11 +66,12 @@ def test_a_comparison_of_unknown_arms_says_which_there_are() -> None:
 
 def test_blocks_are_added_also_to_complete_records_but_to_none_of_before() -> None:
     begun = {"started_at": "2026-11-21T00:00:00+00:00", "status": "complete"}
-    whole = cast("Info", {**info("s"), **begun})
-    part = cast("Info", {**whole, "status": "interrupted"})
     comparison = Comparison(Side("14"), Side("18"))
+    whole = cast("Info", {**info("s", comparison=comparison.as_dict()), **begun})
+    part = cast("Info", {**whole, "status": "interrupted"})
     later = designed(replace(comparison, since="2026-11-22"))
-    designs = [designed(comparison), later, planned("s", PLAIN, 3, RunOptions())]
-    assert [design.continues(whole) for design in designs] == [True, False, False]
-    assert [design.continues(part) for design in designs] == [True, False, True]
+    other = designed(replace(comparison, candidate=Side("17")))
+    designs = [designed(comparison), later, other, planned("s", PLAIN, 3, RunOptions())]
+    assert [design.continues(whole) for design in designs] == [True, False, False, False]
+    assert [design.continues(part) for design in designs] == [True, False, False, True]
     assert later.fresh

@@ -414,7 +414,7 @@ def test_a_record_is_not_continued_with_another_constant_which_is_told(
     assert str(record.path) != left
     assert value(record, "rows") == [10] * 6
     said = capsys.readouterr().err
-    assert f"Not continuing {left}, whose code differs: `ROWS`, `Stopped`, `work`.\n" in said
+    assert f"Not continuing {left}: since then `ROWS` and `work` changed.\n" in said
     assert "ROWS" in record.info["code"]
 
 

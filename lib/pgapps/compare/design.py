@@ -148,8 +148,11 @@ class ComparisonDesign(Design):
         return f"the {self.stands_for[arm.name][1]}"
 
     def continues(self, info: Info) -> bool:
-        """Also complete records: further blocks are added to theirs."""
-        return str(info["started_at"]) >= self.comparison.since
+        """Also complete records of the same two: further blocks are added to theirs."""
+        own, found = self.comparison, Comparison.from_dict(info["comparison"])
+        if (found.baseline, found.candidate) != (own.baseline, own.candidate):
+            return False
+        return str(info["started_at"]) >= own.since
 
     def trial(self, server: Server, arm: Arm, **where: Any) -> Trial:
         """One whose statements and waits are observed."""

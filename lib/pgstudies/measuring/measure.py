@@ -25,6 +25,7 @@ from pgservers.servers.serve import serve
 from pgservers.terminal import notice
 
 from ..analysis.claims import claim_marks, rules
+from ..records.changes import what_changed
 from ..records.reached import FREE, Reached
 from ..records.reading import (
     alike_before,
@@ -56,9 +57,6 @@ if TYPE_CHECKING:
     from .design import Design
     from .run import Procedure
     from .trial import Trial
-
-_MOST_NAMED = 5
-"""Of what changed in a notebook, how much is named."""
 
 
 def reason_not_available(release: str) -> str | None:
@@ -132,8 +130,7 @@ def measure(
         functions = {"prepare": prepare, "procedure": procedure}
         code = Reached(functions, room.modules if room else (), parameters)
         stack.callback(code.settle)
-        alike = fingerprint(same)
-        mark = f"{alike}-{fingerprint(code.digests)}"
+        mark = f"{fingerprint(same)}-{fingerprint(code.digests)}"
         earlier = _earlier(design, mark)
         blocks = design.blocks[_last_block(earlier.values()) :]
         if not blocks:
@@ -142,8 +139,6 @@ def measure(
             return _reported(read_record([*earlier][-1]), replies)
         writer = None if design.fresh else RecordWriter.resume(design.study, mark)
         if writer is None:
-            if not design.fresh:
-                _tell_of_other_code(design, alike, mark, code.digests)
             setup: Setup = {
                 "profile": options.profile,
                 "fingerprint": mark,
@@ -168,6 +163,8 @@ def measure(
                 "packages": packages(),
                 "git": git_revision(),
             }
+            if not design.fresh:
+                _tell_of_changes(design, setup, room)
             setup["seen"] = alike_before(design.study, setup)
             writer = RecordWriter.create(design.study, design.completed(setup))
         else:
@@ -235,16 +232,11 @@ def _same(
 
 
 def _earlier(design: Design, mark: str) -> dict[Path, Info]:
-    """The records of this host, oldest first, that a run goes on from.
-
-    ``mark`` is their fingerprint, or the part of it that tells the conditions without the code.
-    """
+    """The records of this host with this fingerprint, oldest first, that a run goes on from."""
     return {
         path: info
         for path, info in infos_below(records_dir(), design.study)
-        if info.get("fingerprint", "").startswith(mark)
-        and is_of_this_host(info)
-        and design.continues(info)
+        if info.get("fingerprint") == mark and is_of_this_host(info) and design.continues(info)
     }
 
 
@@ -254,15 +246,22 @@ def _last_block(infos: Iterable[Info]) -> int:
     return max(done, default=0)
 
 
-def _tell_of_other_code(design: Design, alike: str, mark: str, code: Mapping[str, str]) -> None:
-    """Say what changed since the record that this run would else have gone on with."""
-    for path, info in [*_earlier(design, alike).items()][-1:]:
-        before = info.get("code", {})
-        differ = sorted(name for name in {*before, *code} if before.get(name) != code.get(name))
-        if info.get("fingerprint") != mark and differ:
-            names = ", ".join(f"`{name}`" for name in differ[:_MOST_NAMED])
-            more = f" and {len(differ) - _MOST_NAMED} more" if len(differ) > _MOST_NAMED else ""
-            notice(f"Not continuing {path}, whose code differs: {names}{more}.")
+def _tell_of_changes(design: Design, setup: Setup, room: Room | None) -> None:
+    """Say what changed in the notebook since the record that this run would else have gone on with.
+
+    It has these parameters.  Nothing is said again once a record was made of what is there now.
+    """
+    size = {name: v for name, v in setup["parameters"].items() if name != "blocks"}
+    found = [
+        (path, info)
+        for path, info in infos_below(records_dir(), design.study)
+        if is_of_this_host(info) and size.items() <= info["parameters"].items()
+    ]
+    if any(info.get("fingerprint") == setup["fingerprint"] for _, info in found):
+        return
+    for path, info in [each for each in found if design.continues(each[1])][-1:]:
+        if changed := what_changed(info, setup, room.headings if room else {}):
+            notice(f"Not continuing {path}: since then {changed} changed.")
 
 
 def _alike_when_prepared(

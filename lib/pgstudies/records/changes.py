@@ -1,0 +1,56 @@
+"""What changed in a notebook since a record was made, as a reader finds it there."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from .reached import is_module
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .info import Setup
+
+_MOST_NAMED = 5
+
+
+def what_changed(before: Setup, now: Setup, headings: Mapping[str, str]) -> str:
+    """The globals, settings, arms and modules that differ, each by its name and its heading.
+
+    ``headings`` are those that a notebook's globals stand under.  Empty where nothing differs, or
+    where one of the two does not know the digests of its code.
+    """
+    old, new = before.get("code"), now.get("code")
+    if not old or not new:
+        return ""
+    # What is only reached now, or no longer, is so because of something else that changed.
+    names = {name for name in old.keys() & new.keys() if old[name] != new[name]}
+    names = names or set(old.keys() ^ new.keys())
+    if before.get("settings") != now.get("settings"):
+        names.add("settings")
+    if "arms.py" not in names and _arms(before) != _arms(now):
+        names.add("arms")
+    found = sorted({name.rstrip("'") for name in names}, key=lambda name: (is_module(name), name))
+    places: dict[str, list[str]] = {}
+    for name in found[:_MOST_NAMED]:
+        spelled = name if is_module(name) else f"`{name}`"
+        places.setdefault(headings.get(name, ""), []).append(spelled)
+    words = [
+        f'{_listed(names)} under "{heading}"' if heading else _listed(names)
+        for heading, names in sorted(places.items(), reverse=True)
+    ]
+    more = len(found) - _MOST_NAMED
+    return _listed([*words, f"{more} more"] if more > 0 else words)
+
+
+def _arms(setup: Setup) -> object:
+    """What a notebook says of its arms that the procedure may depend on."""
+    told = ("name", "state", "settings", "options", "server")
+    arms = [[arm.get(key) for key in told] for arm in setup["arms"] if not arm["copy_of"]]
+    return json.loads(json.dumps(arms, default=str))
+
+
+def _listed(words: list[str]) -> str:
+    *others, last = words
+    return f"{', '.join(others)} and {last}" if others else last

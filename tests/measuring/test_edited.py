@@ -1,0 +1,115 @@
+"""A notebook that is edited measures something else: what was measured before is left alone."""
+
+from __future__ import annotations
+
+import json
+import linecache
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pgapps.compare.design import Comparison, Side
+from pgservers import paths
+from pgservers.errors import Interrupted
+from pgstudies.measuring.trial import Trial
+from pgstudies.records.reading import list_records
+from pgstudies.run_options import Replies, RunOptions
+from tests.made_up import copied_rooms
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any
+
+EDITS = {
+    "a helper": ("edited.ipynb", "count(*)", "sum(i)", '`count` under "The procedure"'),
+    "a constant": ("edited.ipynb", "ROWS = 20", "ROWS = 30", '`ROWS` under "What is prepared"'),
+    "a setting": ("edited.ipynb", "off", "on", '`settings` under "What is prepared"'),
+    "a module": ("steps.py", "SELECT i", "SELECT -i", "`find` and steps.py"),
+    "an arm": ("arms.py", "7", "8", "arms.py"),
+}
+
+
+@pytest.fixture
+def room(private: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:  # noqa: ARG001
+    monkeypatch.setattr(paths, "NOTEBOOKS", (copied_rooms(tmp_path, "edited"),))
+    return tmp_path / "notebooks" / "edited"
+
+
+def execute(room: Path) -> None:
+    """The cells of the notebook, each with its source at hand, as a kernel executes them."""
+    space: dict[str, Any] = {"__name__": "__main__", "In": [""]}
+    for cell in json.loads((room / "edited.ipynb").read_text())["cells"]:
+        if cell["cell_type"] == "code":
+            text = "".join(cell["source"])
+            file = f"<cell {hash(text)}>"
+            linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+            space["In"].append(text)
+            exec(compile(text, file, "exec"), space)
+
+
+def edit(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert text.count(old) == 1
+    file.write_text(text.replace(old, new))
+
+
+def interrupt_after_a_block(room: Path) -> None:
+    def timed(trial: Trial, *_: object) -> None:
+        if trial.block == 2:
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trial, "timed", timed)
+        with pytest.raises(Interrupted):
+            execute(room)
+
+
+def test_an_interrupted_run_is_not_continued_after_an_edit_and_says_of_what(
+    room: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    interrupt_after_a_block(room)
+    for file, old, new, told in EDITS.values():
+        left = list_records("edited")["path"][-1]
+        edit(room / file, old, new)
+        interrupt_after_a_block(room)
+        assert f"Not continuing {left}: since then {told} changed.\n" in capsys.readouterr().err
+    assert list_records("edited")["blocks_done"].to_list() == [1] * (1 + len(EDITS))
+
+
+def test_an_interrupted_run_is_continued_after_an_edit_of_something_else(
+    room: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    interrupt_after_a_block(room)
+    edit(room / "edited.ipynb", "A table.", "Another table.")
+    edit(room / "edited.ipynb", "blocks: int = 2", "blocks: int = 3")
+    execute(room)
+    assert list_records("edited")["blocks_done"].to_list() == [3]
+    edit(room / "edited.ipynb", "seed: int = 1 ", "seed: int = 2 ")
+    interrupt_after_a_block(room)
+    assert "Not continuing" not in capsys.readouterr().err  # another run, asked for as such
+
+
+def test_a_comparison_is_not_added_to_after_an_edit_and_says_of_what(
+    room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def compare(work_mem: str, blocks: int) -> list[Path]:
+        sides = Side("embedded"), Side("embedded", {"work_mem": work_mem})
+        design = Comparison(*sides, copies=False).as_run_options()
+        options = RunOptions(design=design, replies=str(tmp_path))
+        for name, text in options.environment().items():
+            monkeypatch.setenv(name, text)
+        edit(room / "edited.ipynb", f"blocks: int = {blocks - 1}", f"blocks: int = {blocks}")
+        execute(room)
+        return Replies(tmp_path).records
+
+    edit(room / "edited.ipynb", "blocks: int = 2", "blocks: int = 1")
+    first = compare("1MB", 2)
+    assert compare("1MB", 3)[:1] == first
+    edit(room / "steps.py", "SELECT i", "SELECT -i")
+    (other,) = compare("2MB", 4)
+    assert "Not continuing" not in capsys.readouterr().err  # of another candidate
+    last = compare("1MB", 5)
+    assert len(last) == 1
+    assert not {*last} & {*first, other}
+    said = capsys.readouterr().err
+    assert "since then `find` and steps.py changed." in said
