@@ -318,8 +318,10 @@ def test_blocks_measured_by_different_code_are_not_joined(
     block = next(iter(copy.blocks()))
     info, samples = ledger.read(block)
     (tmp_path / "ledger" / block.path).unlink()
-    ledger.put(block, packed(info | {"fingerprint": "another"}, samples))
-    with pytest.raises(StudyError, match="Block 2 of swept on bench1 was not measured as block 1"):
+    another: Any = {"fingerprint": "another", "code": info["code"] | {"procedure": "another"}}
+    ledger.put(block, packed(info | another, samples))
+    said = "Block 2 of swept on bench1 was not measured as block 1 was: `procedure` changed."
+    with pytest.raises(StudyError, match=said):
         join(copy, tmp_path / "records")
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from pgservers.errors import StudyError
+from pgstudies.records.changes import what_changed
 from pgstudies.records.writing import write_whole
 
 from .ledger import Ledger, SweepBlock
@@ -58,11 +59,12 @@ def _joined(
     marks = [info["fingerprint"] for info in infos]
     if len(set(marks)) > 1:
         other = next(n for n, mark in enumerate(marks, start=1) if mark != marks[0])
+        changed = what_changed(infos[0], infos[other - 1], {})
+        changed = changed or "the packages, the kernel, the server or the number of cores"
         raise StudyError(
-            f"Block {other} of {cell.study} on {host} was not measured as block 1 was: the code, "
-            f"the packages, the kernel, the server or the number of cores changed.  Remove the "
-            f"older ones from the ledger, below {cell.study}/{cell.id}/{host}, and continue the "
-            f"sweep."
+            f"Block {other} of {cell.study} on {host} was not measured as block 1 was: {changed} "
+            f"changed.  Remove the older ones from the ledger, below "
+            f"{cell.study}/{cell.id}/{host}, and continue the sweep."
         )
     first = infos[0]
     arms: list[ArmFacts] = [
