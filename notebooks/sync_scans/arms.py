@@ -5,7 +5,10 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
+import psutil
+
 import pgstudies as pg
+from pgservers.errors import StudyError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,6 +54,21 @@ def arms(
     for scheduler in schedulers:
         found += under_scheduler(scheduler, limits)
     return found
+
+
+def table_size(table_mb: int, buffers_mb: int) -> int:
+    """The size of the table (MB): for 0, a quarter more than the machine's memory.
+
+    Raises StudyError when it would not be scanned in step.
+    """
+    size_mb = table_mb or int(1.25 * psutil.virtual_memory().total / 2**20)
+    if 4 * size_mb <= buffers_mb:
+        raise StudyError(
+            f"A table of {size_mb} MB is not scanned in step with {buffers_mb} MB of shared "
+            f"buffers: that begins above a quarter of them, so give table_mb more than "
+            f"{buffers_mb // 4}."
+        )
+    return size_mb
 
 
 def crowd(scans: Sequence[int]) -> int:
@@ -109,9 +127,7 @@ def past_the_kernel() -> list[pg.Arm]:
 
 
 def looking_ahead(
-    io_methods: Sequence[str],
-    concurrencies: Sequence[int],
-    combine_kb: Sequence[int],
+    io_methods: Sequence[str], concurrencies: Sequence[int], combine_kb: Sequence[int]
 ) -> list[pg.Arm]:
     """Two scans in step with direct I/O, for every way in which 18 can read ahead."""
     found = []
@@ -173,12 +189,7 @@ def _arm(
     release: str | None = None,
     not_run: str | None = None,
 ) -> pg.Arm:
-    options = {
-        "sync": sync,
-        "cases": cases,
-        "counts": counts,
-        "scheduler": scheduler,
-    }
+    options = {"sync": sync, "cases": cases, "counts": counts, "scheduler": scheduler}
     return pg.Arm(
         f"{name}, {release}" if release else name,
         description,

@@ -58,8 +58,7 @@ def scan_chart(
         .scale(domain=[0, pages], nice=False),
         color=alt.Color("scan:O")
         .scale(
-            domain=scans,
-            range=[palette[i % len(palette)] for i in range(len(scans))],
+            domain=scans, range=[palette[i % len(palette)] for i in range(len(scans))]
         )
         .legend(title="scan", columns=12),
         detail="lap:N",

@@ -1,4 +1,4 @@
-"""The disk of ``sync_scans.ipynb``: what is read from it, its I/O scheduler, and disks of 2007."""
+"""The machines of ``sync_scans.ipynb``: what their disks read, schedulers, and disks of 2007."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import pgstudies as pg
 from pgservers.errors import CannotRun
 from pgservers.host.disks import find_disk, scheduler_of
-from pgservers.programs.slow_disk import Scheduler
+from pgservers.host.facts import nearest_existing
+from pgservers.paths import run_dir
+from pgservers.programs.slow_disk import READ_AHEAD_BYTES, Scheduler
 from pgservers.servers.managed import ManagedServer
 
 if TYPE_CHECKING:
@@ -17,6 +20,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pgservers.servers.serve import Server
+    from pgstudies.measuring.trial import Trial
+
+LIMITED = ("small memory", "small and slow")
+
+STAT_IO = "SELECT sum({}) FROM pg_stat_io WHERE context = 'bulkread'"
 
 _SECTOR_BYTES = 512
 _SECTORS_READ = 2
@@ -118,10 +126,7 @@ def mapped() -> dict[str, dict[str, Any]]:
 
 
 def _drive(
-    scheduler: Scheduler | None,
-    *,
-    seek_s: float = SEEK_S,
-    drive_bytes: int = 0,
+    scheduler: Scheduler | None, *, seek_s: float = SEEK_S, drive_bytes: int = 0
 ) -> dict[str, Any]:
     if scheduler is not None:
         scheduler = replace(
@@ -135,3 +140,78 @@ def _drive(
         "scheduler": scheduler,
         "drive_bytes": drive_bytes,
     }
+
+
+class Machines:
+    """The machines that are played, of those that the notebook describes.
+
+    Attributes:
+        window: What the kernel, or the model of it, reads ahead of a sequential reader (bytes).
+        small_bytes: What small memory has beside what each session needs.
+        drives: The limits of drives of 2007, by what they are called.
+        mapped: Those of drives that differ from one under CFQ in one figure.
+
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        *,
+        table_mb: int,
+        read_mb: int,
+        limits: str,
+        drives_of: Sequence[str],
+        maps: int,
+    ) -> None:
+        self._names = names
+        self._are_modelled = limits == "modelled"
+        here = nearest_existing(run_dir())
+        window = READ_AHEAD_BYTES if self._are_modelled else read_ahead_bytes(here)
+        self.window = window or 0
+        self.small_bytes = table_mb * 2**20 // 8 + 4 * self.window
+        self._pace = read_mb * 10**6
+        self.drives = drives(drives_of)
+        self.mapped = mapped() if maps else {}
+
+    def here(self, trial: Trial) -> list[str]:
+        """Those that can be had here, or the one that always can."""
+        reason = trial.server.capabilities.reason("limits")
+        if reason is None:
+            return list(self._names) or ["warm"]
+        for case in LIMITED:
+            if case in self._names:
+                trial.leave_out("scan", case, reason)
+        return [name for name in self._names if name not in LIMITED] or ["warm"]
+
+    def is_drive(self, case: str) -> bool:
+        return case in self.drives | self.mapped
+
+    def is_modelled(self, case: str) -> bool:
+        return self.is_drive(case) or (case in LIMITED and self._are_modelled)
+
+    @contextlib.contextmanager
+    def limited(self, trial: Trial, case: str, count: int) -> Iterator[None]:
+        """Let the trial's server be on this machine, for ``count`` scans at once."""
+        small, limits = self.small_bytes, (self.drives | self.mapped).get(case, {})
+        if case in LIMITED:
+            # The kernel's limit binds the memory of the server's processes, too.
+            small += 0 if self._are_modelled else 3 * 2**20 * (count + 1)
+            limits = {"bytes_per_second": self._pace if case == LIMITED[1] else None}
+        with contextlib.ExitStack() as stack:
+            if limits:
+                how = {"memory_bytes": small, **limits}
+                stack.enter_context(pg.limited(trial.server, **how))
+            if scheduler := trial.arm.options["scheduler"]:
+                stack.enter_context(scheduled(trial.server, scheduler))
+            yield
+
+    def read(self, trial: Trial, case: str) -> dict[str, float]:
+        """Bytes read so far, as the kernel counts them for the disk, and as the server does."""
+        server, found = trial.server, {}
+        if isinstance(server, ManagedServer) and not self.is_modelled(case):
+            found["disk_bytes"] = disk_read_bytes(server.data_directory)
+        if server.version >= 160000:
+            is_old = server.version < 180000
+            what = "reads * op_bytes" if is_old else "read_bytes"
+            found["stat_io_bytes"] = trial.value(STAT_IO.format(what))
+        return {name: float(n) for name, n in found.items() if n is not None}

@@ -24,6 +24,14 @@ STEPPED = ["began_ahead", "together", "apart", "apart_most"]
 ROOMY_IDEAL = {"warm": [0.0, 0.0], "cold": [1.0, 1.0]}
 
 
+def runs_of_the_post(published: pl.DataFrame) -> pl.DataFrame:
+    """How many runs there are of each machine, scheduler and patches, and their offsets."""
+    offsets = pl.col("sync_seqscan_offset").drop_nulls().unique().sort().cast(pl.String)
+    return published.group_by(
+        "machine", "scheduler", "patches", maintain_order=True
+    ).agg(runs=pl.len(), offsets=offsets.str.join(", "))
+
+
 def tables_read(in_tables: pl.Expr) -> dict[str, pl.Expr]:
     """The median, least and most of bytes read, to two digits, for a group or a frame."""
     return {
@@ -40,14 +48,7 @@ def places(walks: pl.DataFrame) -> pl.DataFrame:
     return (
         walks.filter(pl.col("metric") == "block")
         .with_columns(seconds=since.dt.total_microseconds() / 1e6)
-        .select(
-            "arm",
-            "case",
-            "step",
-            "seconds",
-            scan="iteration",
-            page="value",
-        )
+        .select("arm", "case", "step", "seconds", scan="iteration", page="value")
     )
 
 
@@ -56,10 +57,7 @@ def walking_cost(samples: pl.DataFrame) -> pl.DataFrame:
 
     Empty where not both are known.
     """
-    metrics, place = (
-        ["duration_s", "read_bytes"],
-        ["case", "arm", "iteration"],
-    )
+    metrics, place = (["duration_s", "read_bytes"], ["case", "arm", "iteration"])
     walking, counting = (
         pg.wide(samples.filter(pl.col("step") == step), metrics, place)
         for step in ("walk", "scan")
@@ -95,11 +93,7 @@ def ideal(cases: Iterable[str], *, most: int, stagger: float) -> pl.DataFrame:
     in_step = [1.0, 1 + stagger * (most - 1)]
     return pl.concat(
         pl.DataFrame(
-            {
-                "case": case,
-                "scans": [1, most],
-                "tables": ROOMY_IDEAL.get(case, in_step),
-            }
+            {"case": case, "scans": [1, most], "tables": ROOMY_IDEAL.get(case, in_step)}
         )
         for case in cases
     )
@@ -147,8 +141,7 @@ def by_stagger(
     """
     step = pl.col("step")
     begun = samples.filter(
-        pl.col("iteration") == count,
-        step.str.contains("stagger") | (step == "scan"),
+        pl.col("iteration") == count, step.str.contains("stagger") | (step == "scan")
     ).with_columns(
         stagger=pl.when(step == "scan")
         .then(pl.lit(f"{usual}"))
@@ -202,9 +195,7 @@ def of_pairs(pairs: pl.DataFrame, in_tables: pl.Expr) -> pl.DataFrame:
             how="left",
         )
         .join(
-            drift(pairs.filter(pl.col("step") == "walk"), ["arm"]),
-            on="arm",
-            how="left",
+            drift(pairs.filter(pl.col("step") == "walk"), ["arm"]), on="arm", how="left"
         )
     )
 
@@ -217,8 +208,7 @@ def by_offset(behind: pl.DataFrame, in_tables: pl.Expr) -> pl.DataFrame:
         .agg(pg.spread("tables", in_tables))
         .sort("iteration")
         .with_columns(
-            offset=(pl.col("iteration") / 100).cast(pl.String),
-            arm=pl.lit("behind"),
+            offset=(pl.col("iteration") / 100).cast(pl.String), arm=pl.lit("behind")
         )
     )
 
@@ -316,9 +306,7 @@ def reason_not_hindered(drives: pl.DataFrame) -> str | None:
 def in_step(scanned: pl.DataFrame, *, case: str, count: int) -> pl.DataFrame:
     """From the first beginning to the last end (s), and bytes read, of so many scans in step."""
     of_them = scanned.filter(
-        pl.col("case") == case,
-        pl.col("arm") == "on",
-        pl.col("iteration") == count,
+        pl.col("case") == case, pl.col("arm") == "on", pl.col("iteration") == count
     )
     return pg.wide(of_them, ["makespan_s", "read_bytes"], ["block", "turn"])
 

@@ -77,18 +77,20 @@ def page_of(ctid: str) -> int:
 
 
 def step_by_step(
-    session: Session,
-    path: Places,
+    paths: Sequence[Places],
     what: LiteralString,
+    session: Session,
+    number: int,
     *,
     pages: int,
     per_page: int,
 ) -> None:
-    """Scan the table by a cursor, and note in ``path`` when it was at which page.
+    """Scan the table by a cursor, and note in this session's path when it was at which page.
 
     It moves by 16 pages of rows at a time, as a scan notes its place for others every 16 pages.
     ``pages`` is the table's size, ``per_page`` the number of rows of each.
     """
+    path = paths[number]
     query = "BEGIN; DECLARE scan NO SCROLL CURSOR FOR SELECT ctid::text, {} FROM big"
     session.execute(sql.SQL(query).format(sql.SQL(what)))
     move = sql.SQL("MOVE {} FROM scan").format(16 * per_page).as_string()
@@ -101,13 +103,16 @@ def step_by_step(
     session.execute("COMMIT")
 
 
+def is_wanted(trial: Trial, walks: int) -> bool:
+    """Whether scans tell where they are: in so many blocks in step, and out of step in one."""
+    if trial.arm.copy_of or not trial.for_claims:
+        return False  # only the study's page has pictures, of one copy
+    is_in_step = trial.arm.options["sync"] == "on"
+    return trial.block <= (walks if is_in_step else min(walks, 1))
+
+
 def note(
-    trial: Trial,
-    step: str,
-    case: str,
-    paths: Sequence[Places],
-    *,
-    pages: int,
+    trial: Trial, step: str, case: str, paths: Sequence[Places], *, pages: int
 ) -> None:
     """Record the distances between scans and, in the first block of a run, where each was."""
     note_distances(trial, step, case, paths, pages=pages)
@@ -119,21 +124,12 @@ def note_places(trial: Trial, step: str, case: str, paths: Iterable[Places]) -> 
     """Record about 150 positions of every scan, enough for a picture."""
     for number, path in enumerate(paths, 1):
         for at, page in path[:: max(1, len(path) // 150)]:
-            where: dict[str, Any] = {
-                "iteration": number,
-                "case": case,
-                "at": at,
-            }
+            where: dict[str, Any] = {"iteration": number, "case": case, "at": at}
             trial.record(step, "block", page, "page number", **where)
 
 
 def note_distances(
-    trial: Trial,
-    step: str,
-    case: str,
-    paths: Iterable[Places],
-    *,
-    pages: int,
+    trial: Trial, step: str, case: str, paths: Iterable[Places], *, pages: int
 ) -> None:
     """Record where scans began, and how far each was from the one that began before it."""
     for number, (one, two) in enumerate(itertools.pairwise(paths), 2):
@@ -175,10 +171,7 @@ def leader_and_follower(
         if number:
             halfway.wait(600)
         start = (leader[0] - lag) % pages if number else 0
-        for page in [
-            *range(start, pages, stride),
-            *range(0, start, stride),
-        ]:
+        for page in [*range(start, pages, stride), *range(0, start, stride)]:
             end = min(page + stride, start if page < start else pages)
             count(session, page, end)
             if not number:

@@ -254,6 +254,28 @@ def test_a_drive_in_a_map_differs_in_one_figure() -> None:
         assert sum(flat[0][key] != flat[1][key] for key in flat[1]) == 1
 
 
+def test_where_nothing_can_be_limited_the_other_machines_are_played_or_a_warm_one() -> None:
+    left_out: list[tuple[str, ...]] = []
+    without = SimpleNamespace(capabilities=SimpleNamespace(reason=lambda _: "not here"))
+    trial = SimpleNamespace(server=without, leave_out=lambda *what: left_out.append(what))
+    how: dict[str, Any] = {"table_mb": 32, "read_mb": 250, "limits": "modelled"}
+    for names, played in ((["cold", "small and slow"], ["cold"]), (["small memory"], ["warm"])):
+        machines = DISK.Machines(names, drives_of=["cfq"], maps=0, **how)
+        assert machines.here(trial) == played
+    cases = ["small and slow", "small memory"]
+    assert left_out == [("scan", case, "not here") for case in cases]
+    assert machines.small_bytes == 4 * 2**20 + 4 * 128 * 1024
+    assert [machines.is_modelled(case) for case in ("cfq", "small memory", "cold")] == [1, 1, 0]
+
+
+@pytest.mark.parametrize(("sync", "blocks"), [("on", 3), ("off", 1)])
+def test_scans_out_of_step_tell_where_they_are_in_one_block(sync: str, blocks: int) -> None:
+    arm = SimpleNamespace(copy_of=None, options={"sync": sync})
+    trials = [SimpleNamespace(arm=arm, for_claims=True, block=n) for n in range(1, 6)]
+    assert sum(WATCH.is_wanted(trial, 3) for trial in trials) == blocks
+    assert not any(WATCH.is_wanted(trial, 0) for trial in trials)
+
+
 # Scans in step
 
 BUFFERS = 512  # shared buffers, so that 129 pages are the fewest
