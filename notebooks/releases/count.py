@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from pgapps.counting.counter import Counter
-from pgservers.errors import CannotRun
+from pgapps.counting.units import units
+from pgservers.errors import CannotRun, StudyError
 from pgstudies.records.counts import INSTRUCTIONS, count_samples, open_case
 
 if TYPE_CHECKING:
@@ -13,6 +16,32 @@ if TYPE_CHECKING:
 
     from pgapps.counting.units import Unit
     from pgstudies.measuring.trial import Trial
+
+
+def chosen(what: str) -> list[Unit]:
+    """The units that ``what`` names, or whose study it names; raises StudyError for an unknown."""
+    wanted = set(what.split(", "))
+    found = [unit for unit in units() if wanted & {unit.name, unit.study, "all"}]
+    known = {"all"} | {name for unit in found for name in (unit.name, unit.study)}
+    if unknown := wanted - known:
+        raise StudyError(
+            f"There is no unit {min(unknown)!r}; the units.toml of the studies list them."
+        )
+    return found
+
+
+def in_a_table(units: Sequence[Unit]) -> pl.DataFrame:
+    """The units: unit, study, sizes and SQL."""
+    rows = [
+        {
+            "unit": unit.name,
+            "study": unit.study,
+            "sizes": f"{unit.sizes[0]:,}, {unit.sizes[1]:,}",
+            "SQL": " ; ".join(unit.script.splitlines()),
+        }
+        for unit in units
+    ]
+    return pl.DataFrame(rows)
 
 
 def count_arm(

@@ -26,12 +26,7 @@ def by_transactions(counts: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
     """The counts in order of arms, with thousands and, as text, transactions."""
     return (
         counts.filter(pl.col("arm").is_in(names))
-        .sort(
-            pl.col("arm").cast(pl.Enum(names)),
-            "open",
-            "nested",
-            maintain_order=True,
-        )
+        .sort(pl.col("arm").cast(pl.Enum(names)), "open", "nested", maintain_order=True)
         .with_columns(
             transactions=pl.struct("open", "nested").map_elements(
                 lambda held: _held(*held.values()), return_dtype=pl.String
@@ -48,10 +43,7 @@ def _held(number: int, within: int) -> str:
 def of_arms(shown: pl.DataFrame, names: Sequence[str], value: str) -> pl.DataFrame:
     """A column of ``by_transactions`` by unit and transactions, a column for each arm."""
     return shown.pivot(
-        "arm",
-        on_columns=names,
-        index=["unit", "transactions"],
-        values=value,
+        "arm", on_columns=names, index=["unit", "transactions"], values=value
     )
 
 
@@ -65,17 +57,9 @@ def differing(counts: pl.DataFrame, baseline: str, repeat: str | None) -> pl.Dat
     return pl.concat(
         [
             twice.select(
-                *PLACE,
-                "instructions",
-                other="again",
-                pairs=pl.lit("same state"),
+                *PLACE, "instructions", other="again", pairs=pl.lit("same state")
             ),
-            anew.select(
-                *PLACE,
-                "instructions",
-                "other",
-                pairs=pl.lit("made anew"),
-            ),
+            anew.select(*PLACE, "instructions", "other", pairs=pl.lit("made anew")),
         ]
     ).with_columns(off=(pl.col("other") / pl.col("instructions") - 1).abs())
 

@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 import pgstudies as pg
+from pgservers.errors import StudyError
 from pgstudies.records.reading import Record
 from pgstudies.rooms import study_module
 from tests import made_up
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ARMS = study_module("releases", "arms")
+COUNT = study_module("releases", "count")
 READING = study_module("releases", "reading")
 
 
@@ -60,6 +62,16 @@ def test_a_server_of_the_readers_comes_last_or_stands_in_for_releases(
     assert (first.server, first.not_run) == ("9.6", "no network")
     assert first.options["built"] == first.description
     assert (own.server, own.not_run, own.options) == (None, None, {"built": None})
+
+
+def test_units_are_chosen_by_their_names_or_their_studies_and_an_unknown_one_is_told() -> None:
+    (one,) = COUNT.chosen("one session started")
+    assert COUNT.in_a_table([one])["study"].to_list() == [one.study]
+    both = COUNT.chosen("one session started, sync_scans")
+    assert {unit.study for unit in both} == {one.study, "sync_scans"}
+    assert len(COUNT.chosen("all")) > len(both)
+    with pytest.raises(StudyError, match=r"^There is no unit 'two sessions started'; the units"):
+        COUNT.chosen("one session started, two sessions started")
 
 
 def test_counts_stand_by_arm_and_number_open_without_the_second_copy() -> None:
