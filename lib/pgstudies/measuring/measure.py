@@ -22,7 +22,7 @@ from pgservers.programs.releases import reason_not_available as reason_no_releas
 from pgservers.servers.facts import identity
 from pgservers.servers.leftovers import sweep
 from pgservers.servers.serve import serve
-from pgservers.terminal import notice
+from pgservers.terminal import notice, rough_duration
 
 from ..analysis.claims import claim_marks, rules
 from ..records.changes import what_changed
@@ -167,6 +167,8 @@ def measure(
                 _tell_of_changes(design, setup, room)
             setup["seen"] = alike_before(design.study, setup)
             writer = RecordWriter.create(design.study, design.completed(setup))
+            if not options.measures_only:
+                notice(_intention(setup, writer.path))
         else:
             notice(
                 f"Continuing {writer.path}: {len(writer.finished_blocks)} of its blocks are done."
@@ -244,6 +246,18 @@ def _last_block(infos: Iterable[Info]) -> int:
     """The last block of complete records; the next run begins after it."""
     done = (e["block"] for i in infos if i["status"] == "complete" for e in i["timeline"])
     return max(done, default=0)
+
+
+def _intention(setup: Setup, path: Path) -> str:
+    """What a run is going to do, and for how long, by the last one like it on this machine."""
+    blocks, arms = setup["blocks"], sum(arm["not_run"] is None for arm in setup["arms"])
+    seen = [path.parent / name for name in setup["seen"] if (path.parent / name).is_dir()]
+    block_s = read_record(seen[-1]).block_s if seen else None
+    about = f", {rough_duration(blocks * block_s)} as in {seen[-1].name}" if block_s else ""
+    return (
+        f"Measuring {blocks} blocks; in each, {arms} arms start anew and take turns{about}. "
+        f"Every block is kept at {path}; interrupted, the next run goes on from there."
+    )
 
 
 def _tell_of_changes(design: Design, setup: Setup, room: Room | None) -> None:
