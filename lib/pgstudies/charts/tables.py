@@ -110,7 +110,8 @@ _IN_JUPYTERLAB = """<style>
 .jp-RenderedHTMLCommon .table-box { overflow-x: auto; }
 .jp-RenderedHTMLCommon .table-box :is(th, td) { text-align: left; vertical-align: top; }
 .jp-RenderedHTMLCommon .table-box :is(th, td).number { text-align: right; white-space: nowrap; }
-.jp-RenderedHTMLCommon .table-box td.text { min-width: 9em; }
+.jp-RenderedHTMLCommon .table-box td.text { min-width: 6em; }
+.jp-RenderedHTMLCommon .table-box td.text:first-child { min-width: 12em; }
 </style>"""
 
 
