@@ -92,8 +92,8 @@ def problems(study: str) -> Iterator[str]:
     yield from _unwritten(cells)
     yield from _of_cells(cells)
     yield from hard_to_read(cells)
-    yield from too_small(parameters)
     if room.kind == "study":
+        yield from too_small(parameters)
         yield from unsaid(room, cells)
         yield from unmeasured(study, text)
 
