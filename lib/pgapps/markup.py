@@ -1,17 +1,44 @@
-"""A chart as HTML that needs no network."""
+"""A chart as a file, and as HTML that needs no network."""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import vl_convert
 
+from pgservers.errors import StudyError
+from pgservers.files import write_file
 from pgstudies.charts.style import description_of
 from pgstudies.templates import environment
+
+if TYPE_CHECKING:
+    import altair as alt
+
+_KINDS: dict[str, Literal["svg", "png", "json"]] = {".svg": "svg", ".png": "png", ".json": "json"}
+
+
+def save(chart: alt.TopLevelMixin, path: str | Path) -> Path:
+    """Write the chart to ``path`` as .svg, .png or .json and return the absolute path.
+
+    Raises StudyError for another suffix, a missing directory or a chart without a description, and
+    SpaceError where it cannot be written.
+    """
+    target = Path(path).expanduser().resolve()
+    if target.suffix not in _KINDS:
+        raise StudyError(f"A chart is saved as .svg, .png or .json, not as {target.name!r}.")
+    if not target.parent.is_dir():
+        raise StudyError(f"There is no directory {target.parent}: make it, or save elsewhere.")
+    description_of(chart.to_dict())
+    kind = _KINDS[target.suffix]
+    drawn = io.BytesIO() if kind == "png" else io.StringIO()
+    chart.save(drawn, format=kind, scale_factor=2 if kind == "png" else 1)
+    write_file(target, drawn.getvalue())
+    return target
 
 
 def chart_markup(spec: dict[str, Any]) -> str:

@@ -8,7 +8,6 @@ import io
 import json
 import re
 import tokenize
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -213,16 +212,6 @@ def parameter_table(study: str, values: Mapping[str, object]) -> pl.DataFrame:
     rows = [(p.name, spelled(values[p.name]), p.help) for p in _of(study) if p.name in values]
     columns = dict.fromkeys(["parameter", "value", "what it is"], pl.String())
     return pl.DataFrame(rows, schema=columns, orient="row")
-
-
-def acceptable(study: str, values: Mapping[str, object]) -> dict[str, Any]:
-    """Those of ``values`` that the study's notebook still takes: a record may be older than it."""
-    known = {parameter.name: parameter for parameter in _of(study)}
-    kept = {}
-    for name in known.keys() & values.keys() - {"server"}:
-        with suppress(ValueError):
-            kept[name] = _value(known[name], values[name])
-    return kept
 
 
 def _of(study: str) -> tuple[Parameter, ...]:

@@ -20,7 +20,7 @@ from pgapps.execution.executed import book_runs
 from pgapps.execution.plan import plan, studies
 from pgapps.execution.run import Executed, run_study
 from pgapps.scorecard import scorecard as scorecards
-from pgapps.scorecard.checks import KEY
+from pgapps.scorecard.checks import KEY, machine_of
 from pgapps.scorecard.judging import digest_of, judged, keep, write_verdicts
 from pgapps.scorecard.pooling import of_reference
 from pgapps.scorecard.scorecard import SCHEMA, holds_when, scorecard
@@ -30,7 +30,7 @@ from pgservers.errors import NotebookError, StudyError
 from pgstudies.analysis.agreement import agreement, judge
 from pgstudies.analysis.claims import claims
 from pgstudies.charts.outcomes import OUTCOMES, agreement_with
-from pgstudies.records.reading import UNDISTURBED, machine_of, read_record
+from pgstudies.records.reading import UNDISTURBED, read_record
 from pgstudies.records.verdicts import VERDICTS, judged_by
 from pgstudies.rooms import find_room, study_module
 from tests import made_up

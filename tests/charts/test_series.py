@@ -13,10 +13,10 @@ import altair as alt
 import polars as pl
 import pytest
 
-from pgapps.markup import chart_markup
+from pgapps.markup import chart_markup, save
 from pgservers.errors import StudyError
 from pgstudies.charts.effects import effect_chart
-from pgstudies.charts.series import block_chart, dot_chart, save, series_chart
+from pgstudies.charts.series import block_chart, dot_chart, series_chart
 from pgstudies.charts.style import MIME, REPEAT, arm_colours, arm_scale, book_renderer
 from pgstudies.charts.tables import table_html
 

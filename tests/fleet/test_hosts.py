@@ -13,10 +13,10 @@ import polars as pl
 import pytest
 
 from pgapps.fleet.hosts import by_host, host_records, judged_by_host, lines_of_hosts, pooled
+from pgapps.markup import save
 from pgservers import paths
 from pgservers.errors import SpaceError, StudyError
 from pgstudies import effect_chart
-from pgstudies.charts.series import save
 from pgstudies.records.reading import read_record
 from pgstudies.records.writing import write_whole
 from tests.made_up import ROOMS, SWEPT, swept_record

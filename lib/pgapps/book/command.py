@@ -127,7 +127,8 @@ def run(
 def _foretell(planned: PlannedRun) -> None:
     """Print what will be measured, and how long it took before."""
     from pgservers.terminal import rough_duration
-    from pgstudies.records.reading import block_seconds
+
+    from ..execution.durations import block_seconds
 
     if planned.about:
         typer.echo(f"{planned.study}, {planned.profile}: {planned.about}", err=True)

@@ -19,9 +19,9 @@ from docutils import nodes
 
 from pgstudies.charts.style import MIME
 from pgstudies.records.format import INFO
-from pgstudies.records.reading import machine_of, read_info
+from pgstudies.records.reading import read_info
 
-from ..scorecard.checks import doubtful_machines, read_checks
+from ..scorecard.checks import doubtful_machines, machine_of, read_checks
 from .citing import with_more_downloads
 
 if TYPE_CHECKING:

@@ -86,9 +86,9 @@ def history(
     """  # noqa: D301
     import polars as pl
 
-    from pgstudies.charts.series import save
     from pgstudies.records.reading import read_record
 
+    from ..markup import save
     from .history import history_chart, history_text, lines_of, steps_of
     from .strategies import find_unit
 

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
-from pgstudies.measuring.pgbench import statements_sent
 from pgstudies.measuring.trial import Trial
+
+from ..workload.sent import statements_sent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

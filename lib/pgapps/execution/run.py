@@ -9,17 +9,18 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pgservers import paths
-from pgservers.errors import NotebookError
+from pgservers.errors import NotebookError, StudyError
 from pgservers.files import cannot_write, is_full, is_locked, try_lock, write_file
 from pgservers.paths import for_display, in_checkout
 from pgservers.terminal import LinesOnly
-from pgstudies.parameters import acceptable
+from pgstudies.parameters import checked, declared
+from pgstudies.rooms import find_room
 from pgstudies.run_options import Replies, RunOptions
 
 from .executed import error_of, hiding, last_place, without_secrets
@@ -96,7 +97,7 @@ def run_study(
         replay = find_record(study, replay)
         info = read_info(replay)
         profile = info.get("profile") or profile
-        parameters = acceptable(study, info["parameters"]) | dict(parameters or {})
+        parameters = _still_taken(study, info["parameters"]) | dict(parameters or {})
     chosen = plan(
         study, profile=profile, server=server, parameters=parameters, usual_server=given.server
     )
@@ -140,6 +141,16 @@ def run_study(
             )
         failed.unlink(missing_ok=True)
         return Executed(kept, replied.record, replied.verdicts)
+
+
+def _still_taken(study: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a record's parameters that the notebook still takes: it may be newer."""
+    kept: dict[str, Any] = {}
+    for parameter in declared(find_room(study).notebook):
+        if parameter.name in values and parameter.name != "server":
+            with suppress(StudyError):
+                kept |= checked(study, [parameter], {parameter.name: values[parameter.name]})
+    return kept
 
 
 def read_studies(records: Mapping[str, Path | None]) -> list[Executed]:

@@ -13,9 +13,9 @@ from statsmodels.stats.meta_analysis import combine_effects
 from pgservers.errors import StudyError
 from pgstudies.analysis.agreement import HOLDS, NOT_JUDGED, NOT_TESTED
 from pgstudies.charts.effects import effect_chart
-from pgstudies.charts.series import save
 from pgstudies.records.reading import read_record
 
+from ..markup import save
 from ..scorecard.judging import judged
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from pgservers.addresses import Address
 from pgservers.errors import StudyError
 from pgstudies.checking import checked, showable
 from pgstudies.parameters import declared
-from pgstudies.records.reading import block_seconds
 
+from ..execution.durations import block_seconds
 from ..execution.plan import plan
 from .ledger import SweepBlock
 

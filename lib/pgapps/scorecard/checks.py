@@ -10,11 +10,12 @@ import polars as pl
 
 from pgservers import paths
 from pgstudies.charts.tables import table_html
-from pgstudies.records.reading import machine_of
 from pgstudies.rooms import rooms
 from pgstudies.templates import environment
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pgstudies.records.reading import Record
 
 
@@ -46,6 +47,11 @@ class ShownChecks:
             "text/plain": "\n".join(check_lines(self.checks)),
         }
         return bundle, {KEY: self.checks.to_dicts()}
+
+
+def machine_of(host: Mapping[str, Any]) -> str:
+    """What tells machines apart that have one name: this boot of its kernel, and its processor."""
+    return f"{host.get('boot_id') or host.get('hostname')}, {host.get('cpu_model')}"
 
 
 def display_checks(checks: pl.DataFrame, record: Record) -> ShownChecks:

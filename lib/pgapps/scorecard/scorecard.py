@@ -22,7 +22,6 @@ from pgstudies.records.reading import (
     host_of,
     infos_below,
     list_records,
-    machine_of,
     newest_on_most_cores,
     read_info,
     readable_records,
@@ -30,6 +29,7 @@ from pgstudies.records.reading import (
 )
 
 from ..execution.executed import book_runs
+from .checks import machine_of
 from .judging import judged
 from .pooling import of_all_runs
 

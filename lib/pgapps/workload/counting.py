@@ -10,13 +10,13 @@ from psycopg import sql
 
 from pgservers.servers.serve import serve
 from pgstudies.measuring.arms import Arm
-from pgstudies.measuring.pgbench import statements_sent
 from pgstudies.measuring.trial import Trial
 from pgstudies.rooms import find_room
 
 from ..counting.units import Unit
 from .loading import load, vacuum
 from .scripts import read_workload, without_comments
+from .sent import statements_sent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

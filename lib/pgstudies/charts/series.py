@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import io
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import altair as alt
 import polars as pl
-
-from pgservers.errors import StudyError
-from pgservers.files import write_file
 
 from .labels import end_labels, label_layers, plot_width_beside
 from .style import (
@@ -20,7 +15,6 @@ from .style import (
     arm_channels,
     choosable,
     described,
-    description_of,
     faded,
     number,
     present,
@@ -191,28 +185,6 @@ def block_chart(
     chart = alt.LayerChart(layer=layers).properties(width=width, height=240)
     chart = chart.add_params(picked, zoom("y"))
     return described(chart, description, step=step)
-
-
-_KINDS: dict[str, Literal["svg", "png", "json"]] = {".svg": "svg", ".png": "png", ".json": "json"}
-
-
-def save(chart: alt.TopLevelMixin, path: str | Path) -> Path:
-    """Write the chart to ``path`` as .svg, .png or .json and return the absolute path.
-
-    Raises StudyError for another suffix, a missing directory or a chart without a description, and
-    SpaceError where it cannot be written.
-    """
-    target = Path(path).expanduser().resolve()
-    if target.suffix not in _KINDS:
-        raise StudyError(f"A chart is saved as .svg, .png or .json, not as {target.name!r}.")
-    if not target.parent.is_dir():
-        raise StudyError(f"There is no directory {target.parent}: make it, or save elsewhere.")
-    description_of(chart.to_dict())
-    kind = _KINDS[target.suffix]
-    drawn = io.BytesIO() if kind == "png" else io.StringIO()
-    chart.save(drawn, format=kind, scale_factor=2 if kind == "png" else 1)
-    write_file(target, drawn.getvalue())
-    return target
 
 
 def _dashed(

@@ -14,7 +14,7 @@ import polars as pl
 
 from pgservers.errors import ServerError, StudyError, require
 from pgservers.files import says_full, temporary_directory
-from pgservers.programs.installations import client_environment, run_client
+from pgservers.programs.installations import client_environment
 from pgservers.sessions import reason_no_room, wait_for_end
 
 if TYPE_CHECKING:
@@ -79,8 +79,6 @@ _STATEMENT = re.compile(
 # A line of pgbench's own report: milliseconds, since 15 failures, and a command's first line.
 _COMMAND = re.compile(r"^ +(\d+\.\d{3}) +(?:\d+ )?(.*)$", re.MULTILINE)
 
-_SENT = re.compile(r"^pgbench: client 0 sending (.*?)\n(?=pgbench: )", re.MULTILINE | re.DOTALL)
-
 _LONGEST_NAME = 48
 
 
@@ -125,7 +123,7 @@ def pgbench(
     ]
     given = {**variables, "pgstudies_turn": 0, "pgstudies_last": transactions + 2}
     with temporary_directory() as directory:
-        command = _command(trial, directory, _HEAD + script.rstrip() + _TAIL, given)
+        command = command_of(trial, directory, _HEAD + script.rstrip() + _TAIL, given)
         command += [*options, "-l", f"--log-prefix={directory}/log"]
         with _held(trial, command, script, clients) as (process, pids):
             of = clients * transactions
@@ -152,8 +150,7 @@ def pgbench(
 def statement_times(output: str, script: str) -> list[tuple[str, float]]:
     """What pgbench's report (``-r``) says of a script's statements: their names and times (s).
 
-    The name is its number, from 1, and its beginning.  Times are those seen by pgbench, in whole
-    microseconds; commands of pgbench's own are left out.
+    Times are those seen by pgbench, in whole microseconds; its own commands are left out.
     """
     found: list[tuple[str, float]] = []
     place = 0
@@ -162,36 +159,16 @@ def statement_times(output: str, script: str) -> list[tuple[str, float]]:
             continue
         place = max(place, script.find(first_line.rstrip(), place))
         text = first_line if place < 0 else script[place:]
-        found.append((_name(len(found) + 1, text), float(time_ms) / 1000))
+        found.append((statement_name(len(found) + 1, text), float(time_ms) / 1000))
         place += len(first_line.rstrip())
     return found
 
 
-def _name(number: int, text: str) -> str:
+def statement_name(number: int, text: str) -> str:
+    """What a script's statement is called: its number, and its beginning in one line."""
     words = " ".join(text.partition(";")[0].split())
     short = words if len(words) <= _LONGEST_NAME else f"{words[:_LONGEST_NAME].rstrip()}…"
     return f"{number}: {short}"
-
-
-def statements_sent(
-    trial: Trial, script: str, *, seed: int, variables: Mapping[str, int] = {}
-) -> dict[str, str]:
-    """The statements of one transaction of ``script``, which is run, by their names.
-
-    The name of an only one is empty.  Raises StudyError when pgbench does not take the script.
-    """
-    with temporary_directory() as directory:
-        command = _command(trial, directory, script, variables)
-        command += ["-t", "1", "-M", "simple", "-r", "--debug", f"--random-seed={seed}"]
-        done = run_client(command, trial.server.environment())
-    _check(trial, done.returncode, done.stderr, script)
-    sent = _SENT.findall(done.stderr)
-    names = [name for name, _ in statement_times(done.stdout, script)]
-    if len(sent) == 1 == len(names):
-        return {"": sent[0]}
-    if len(names) != len(sent):  # not all were executed, as the script has branches
-        names = [_name(number, text) for number, text in enumerate(sent, start=1)]
-    return dict(zip(names, sent, strict=True))
 
 
 @contextmanager
@@ -240,11 +217,13 @@ def _ended(trial: Trial, process: subprocess.Popen[str], script: str) -> str:
     """Let pgbench end, and return its output; raises the error that it reports."""
     trial.observe(_RELEASE)
     output, complaints = process.communicate()
-    _check(trial, process.returncode, complaints, script, head=_HEAD)
+    check(trial, process.returncode, complaints, script, head=_HEAD)
     return output
 
 
-def _command(trial: Trial, directory: Path, script: str, variables: Mapping[str, int]) -> list[str]:
+def command_of(
+    trial: Trial, directory: Path, script: str, variables: Mapping[str, int]
+) -> list[str]:
     """The beginning of every command: the script is written into ``directory``."""
     file = directory / "script.sql"
     file.write_text(script, encoding="utf-8")
@@ -306,7 +285,7 @@ def command_lines(script: str) -> list[int]:
         place = command.end() if command else len(script)
 
 
-def _check(trial: Trial, status: int, complaints: str, script: str, *, head: str = "") -> None:
+def check(trial: Trial, status: int, complaints: str, script: str, *, head: str = "") -> None:
     """Raise what a failed pgbench complains of, with the line of ``script``, put after ``head``."""
     if status == 0:
         return

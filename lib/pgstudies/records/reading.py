@@ -206,19 +206,6 @@ class Record:
         """Release, machine, date and size, in words."""
         return where_of(self.info)
 
-    @property
-    def block_s(self) -> float | None:
-        """From the beginning of a block to that of the next (s), median; None without a block."""
-        blocks = (
-            self.timeline.group_by("block")
-            .agg(began=pl.col("started_at").min(), ended=pl.col("finished_at").max())
-            .sort("block")
-        )
-        apart = blocks["began"].diff().drop_nulls()
-        took = apart if apart.len() else blocks["ended"] - blocks["began"]
-        seconds = took.dt.total_seconds(fractional=True).median()
-        return float(seconds) if isinstance(seconds, (int, float)) else None
-
 
 def built_with(server: Mapping[str, Any]) -> str | None:
     """Compiler and optimisation in record.json, "gcc 7.5.0, -Os", as far as known; else None."""
@@ -255,11 +242,6 @@ def host_of(info: Info) -> str:
     """The name of the server's host; where that is not known, as it was elsewhere, the client's."""
     name = info["host"].get("hostname") or "unknown"
     return f"another machine (client on {name})" if info["server"].get("elsewhere") else name
-
-
-def machine_of(host: Mapping[str, Any]) -> str:
-    """What tells machines apart that have one name: this boot of its kernel, and its processor."""
-    return f"{host.get('boot_id') or host.get('hostname')}, {host.get('cpu_model')}"
 
 
 def cores_of(info: Setup) -> int | None:
@@ -445,15 +427,6 @@ def list_records(study: str | None = None) -> pl.DataFrame:
         for directory, info in _skipping(record_directories(base, study), _whole_info)
     ]
     return pl.DataFrame(rows, schema=schema).sort("started_at")
-
-
-def block_seconds(study: str, profile: str) -> float | None:
-    """``Record.block_s`` of the newest complete record of that size; None without one."""
-    known = list_records(study).filter(pl.col("status") == "complete", pl.col("profile") == profile)
-    record = next(readable_records(known["path"].reverse()), None)
-    if record is None:
-        return None
-    return record.block_s
 
 
 def _summary(directory: Path, info: Info) -> dict[str, Any]:
