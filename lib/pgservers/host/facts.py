@@ -31,6 +31,11 @@ def allowed_cores() -> list[int] | None:
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
 
 
+def boot_id() -> str | None:
+    """The kernel's name for this boot; None where it has none."""
+    return _read(Path("/proc/sys/kernel/random/boot_id"))
+
+
 def host_facts(path: Path) -> dict[str, Any]:
     """The machine, and the file system and disk under ``path``, which need not exist yet.
 
@@ -60,7 +65,7 @@ def host_facts(path: Path) -> dict[str, Any]:
         "os": _known(_os_name),
         "kernel": f"{platform.system()} {platform.release()}",
         "booted_at": _known(_booted_at),
-        "boot_id": _read(Path("/proc/sys/kernel/random/boot_id")),
+        "boot_id": boot_id(),
         "virtualization": _known(_virtualization),
         "cpu_model": cpu_model(),
         "architecture": platform.machine() or None,

@@ -14,6 +14,7 @@ import polars as pl
 
 from pgservers.errors import ServerError, StudyError, require
 from pgservers.files import says_full, temporary_directory
+from pgservers.host.facts import allowed_cores
 from pgservers.programs.installations import client_environment
 from pgservers.sessions import reason_no_room, wait_for_end
 
@@ -114,13 +115,9 @@ def pgbench(
     require(reason_no_room(trial.server, clients) if clients > 1 else None)
     living = len(trial.server.session_pids())
     where: dict[str, Any] = {"iteration": iteration, "case": case}
-    options = ["-c", str(clients), "-j", str(min(clients, _cores())), "-M", protocol]
-    options += [
-        "-t",
-        str(transactions + 2),
-        f"--random-seed={seed}",
-        *(["-r"] if statements else []),
-    ]
+    threads = min(clients, len(allowed_cores() or ()) or os.cpu_count() or 1)
+    options = ["-c", str(clients), "-j", str(threads), "-M", protocol, "-t", str(transactions + 2)]
+    options += [f"--random-seed={seed}", *(["-r"] if statements else [])]
     given = {**variables, "pgstudies_turn": 0, "pgstudies_last": transactions + 2}
     with temporary_directory() as directory:
         command = command_of(trial, directory, _HEAD + script.rstrip() + _TAIL, given)
@@ -229,12 +226,6 @@ def command_of(
     file.write_text(script, encoding="utf-8")
     given = [f"-D{name}={value}" for name, value in variables.items()]
     return [str(trial.server.capabilities.pgbench), "-n", "-f", str(file), *given]
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def read_log(directory: Path) -> pl.DataFrame:

@@ -6,7 +6,7 @@ of this project's C extensions, or the name of a setting that the study gives a 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, cast, get_args
 
 from pgservers.errors import CannotRun
 from pgservers.programs.extensions import NAMES, build
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 COLD = "cold cache"
 
-_RIGHTS: dict[str, Right] = {right: right for right in get_args(Right)}
-
 
 def reason_unmet(requirement: str, server: Server) -> str | None:
     """Why the server does not meet it, or None if it does."""
@@ -35,8 +33,8 @@ def reason_unmet(requirement: str, server: Server) -> str | None:
         return reason_not_available(requirement)
     if requirement in NAMES:
         return _reason_no_extension(requirement, server)
-    if requirement in _RIGHTS:
-        return server.capabilities.reason(_RIGHTS[requirement])
+    if requirement in get_args(Right):
+        return server.capabilities.reason(cast("Right", requirement))
     if server.capabilities.has("restart"):
         return None
     with server.connect() as connection:

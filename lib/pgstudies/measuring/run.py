@@ -6,13 +6,13 @@ import time
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import psycopg
 
 from pgservers.errors import CannotRun, ServerError, StudyError
 from pgservers.host.exclusive import on_core
+from pgservers.host.facts import boot_id
 from pgservers.servers.facts import server_facts
 from pgservers.terminal import Progress
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pgservers.host.gate import Finding
     from pgservers.servers.serve import Server
 
-    from ..records.info import LeftOut, ServerFacts
+    from ..records.info import LeftOut, ServerFacts, TimelineEntry
     from ..records.writing import RecordWriter
     from .arms import Arm
     from .design import Design
@@ -36,37 +36,20 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class _ArmTimes:
-    """When an arm's block began and ended, and how long its turns took together (s)."""
-
-    started_at: str
-    finished_at: str = ""
-    busy_s: float = 0.0
-
-
 class Run:
     """The state of a run: its servers, its record, what cannot run, the ``core`` it is kept on."""
 
-    def __init__(
-        self,
-        design: Design,
-        instances: Instances,
-        writer: RecordWriter,
-        prepare: Callable[[Trial, Arm], None],
-        procedure: Procedure,
-        *,
-        seed: int,
-        core: int | None,
-    ) -> None:
-        self.design = design
-        self.instances = instances
-        self.writer = writer
-        self.arms = {arm.name: arm for arm in design.arms}
-        self.not_run = {arm.name: arm.not_run for arm in design.arms if arm.not_run}
-        self.prepare = prepare
-        self.procedure = procedure
-        self.seed = seed
-        self.core = core
+    design: Design
+    instances: Instances
+    writer: RecordWriter
+    prepare: Callable[[Trial, Arm], None]
+    procedure: Procedure
+    seed: int
+    core: int | None
+
+    def __post_init__(self) -> None:
+        self.arms = {arm.name: arm for arm in self.design.arms}
+        self.not_run = {arm.name: arm.not_run for arm in self.design.arms if arm.not_run}
 
     def carry_out(self, blocks: Sequence[int], findings: Sequence[Finding]) -> None:
         """Prepare the states, then run those of ``blocks`` that are missing.
@@ -76,7 +59,7 @@ class Run:
         """
         info, seconds = self.writer.info, self.design.seconds
         session = len(info["sessions"]) + 1
-        info["sessions"].append({"started_at": _now(), "boot_id": _boot_id()})
+        info["sessions"].append({"started_at": _now(), "boot_id": boot_id()})
         info["gate"] += [
             {"name": f.name, "level": "warn", "sentence": f.sentence} for f in findings
         ]
@@ -175,7 +158,9 @@ class Run:
                     try:
                         with self._pinned(arm), self._explained(arm, f"in block {block}"):
                             self._restore(arm, [], session=0)
-                            trial = self._trial(arm, block, group)
+                            server, show = self.instances[name], self.progress.show
+                            where = {"block": block, "group": group, "show": show}
+                            trial = self.design.trial(server, arm, **where)
                             trials[name] = sessions.enter_context(trial)
                     except CannotRun as reason:
                         self._cannot_run(arm, reason)
@@ -186,14 +171,14 @@ class Run:
         return [row for name, trial in trials.items() if name not in self.not_run
                 for row in trial.rows]  # fmt: skip
 
-    def _trial(self, arm: Arm, block: int, group: int) -> Trial:
-        server = self.instances[arm.name]
-        return self.design.trial(server, arm, block=block, group=group, show=self.progress.show)
-
     def _take_turns(self, trials: dict[str, Trial], block: int, began_at: str) -> None:
         """Round by round, every arm does one turn, in random order."""
         turns = {name: self._turns(trial) for name, trial in trials.items()}
-        times = {name: _ArmTimes(began_at) for name in trials}
+        times: dict[str, TimelineEntry] = {
+            name: {"block": block, "position": position, "arm": name, "started_at": began_at,
+                   "finished_at": began_at, "busy_s": 0.0}
+            for position, name in enumerate(trials, start=1)
+        }  # fmt: skip
         turn = 0
         while turns:
             turn += 1
@@ -213,20 +198,10 @@ class Run:
                 except CannotRun as reason:
                     del turns[name]
                     self._cannot_run(arm, reason)
-                times[name].finished_at = _now()
-                times[name].busy_s += time.monotonic() - began
-        self.writer.info["timeline"] += [
-            {
-                "block": block,
-                "position": position,
-                "arm": name,
-                "started_at": arm_times.started_at,
-                "finished_at": arm_times.finished_at,
-                "busy_s": arm_times.busy_s,
-            }
-            for position, (name, arm_times) in enumerate(times.items(), start=1)
-            if name not in self.not_run
-        ]
+                times[name]["finished_at"] = _now()
+                times[name]["busy_s"] += time.monotonic() - began
+        able = (entry for name, entry in times.items() if name not in self.not_run)
+        self.writer.info["timeline"] += able
 
     def _turns(self, trial: Trial) -> Iterator[None]:
         """The turns of one arm; a procedure that does not yield is one turn."""
@@ -280,13 +255,6 @@ def _first_line(error: Exception) -> str:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat()
-
-
-def _boot_id() -> str | None:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return None
 
 
 def facts_of(server: Server) -> ServerFacts:
