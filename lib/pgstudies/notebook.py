@@ -170,8 +170,8 @@ class Study:
     def judge(
         self,
         *effects: pl.DataFrame,
-        places: Mapping[str, object] | None = None,
-        published: Mapping[str, float | None] | None = None,
+        places: Mapping[str, object] = {},
+        published: Mapping[str, float | None] = {},
         not_tested: str | None = None,
         not_run: Mapping[str, str] = {},
         conditions: Mapping[str, str | None] | Callable[[Claim], str | None] | None = None,
@@ -182,13 +182,8 @@ class Study:
         ``conditions``, which may be a function of the claim, those of ``pg.judge``, whose table is
         ``verdicts`` from then on.
         """
-        asked = claims(
-            self.name,
-            places=places,
-            published=published,
-            not_tested=not_tested,
-            record=self.record,
-        )
+        how: Any = {"places": places, "published": published, "not_tested": not_tested}
+        asked = claims(self.name, record=self.record, **how)
         unmet = {c.id: conditions(c) for c in asked} if callable(conditions) else conditions
         self.verdicts = judge(
             asked,

@@ -84,13 +84,8 @@ class RunOptions:
 
     def environment(self) -> dict[str, str]:
         """The variables by which another process is given these options."""
-        more = {
-            "profile": self.profile,
-            "block": self.block,
-            "design": self.design,
-            "states": self.states,
-            "replies": self.replies,
-        }
+        names = ("profile", "block", "design", "states", "replies")
+        more = {name: getattr(self, name) for name in names}
         return {
             "PGSTUDIES_SERVER": self.server,
             "PGSTUDIES_REPLAY": self.replay,

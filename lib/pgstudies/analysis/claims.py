@@ -39,6 +39,18 @@ _FIGURES = {
 }
 
 
+_MEANT = {"ratio": "2", "times": "2", "percent": "3 %"}
+
+
+def _takes(text: str, figures: Mapping[str, str]) -> bool:
+    """Whether the text has no other places than those of ``figures``."""
+    try:
+        text.format(**figures)
+    except (AttributeError, IndexError, KeyError, ValueError):
+        return False
+    return True
+
+
 class Today(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a claim means for whoever runs a server."""
 
@@ -50,11 +62,7 @@ class Today(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         sentences = [text for text in (self.holds, self.gone, self.reversed) if text is not None]
-        try:
-            filled = [text.format(ratio="2", times="2", percent="3 %") for text in sentences]
-        except (AttributeError, IndexError, KeyError, ValueError):
-            filled = []
-        if not filled:
+        if not sentences or not all(_takes(text, _MEANT) for text in sentences):
             raise ValueError(
                 "must have a sentence for holds, gone or reversed, with no other places than "
                 "{ratio}, {times} and {percent}"
@@ -112,10 +120,8 @@ class Headline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     text: str
 
     def __post_init__(self) -> None:
-        try:
-            self.text.format(**_FIGURES)
-        except (AttributeError, IndexError, KeyError, ValueError):
-            raise ValueError(f"has a text with other places than {', '.join(_FIGURES)}") from None
+        if not _takes(self.text, _FIGURES):
+            raise ValueError(f"has a text with other places than {', '.join(_FIGURES)}")
 
 
 class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -157,8 +163,8 @@ class Origin:
 def claims(
     study: str,
     *,
-    places: Mapping[str, object] | None = None,
-    published: Mapping[str, float | None] | None = None,
+    places: Mapping[str, object] = {},
+    published: Mapping[str, float | None] = {},
     not_tested: str | None = None,
     record: Record | None = None,
 ) -> list[Claim]:
@@ -176,8 +182,7 @@ def claims(
     own = _entries(study)
     if not own:
         raise StudyError(f"{study} has no claims; the studies with claims: {', '.join(origins())}.")
-    ratios = dict(published or {})
-    unknown = ratios.keys() - {entry.id for entry in own}
+    unknown = published.keys() - {entry.id for entry in own}
     if unknown:
         raise StudyError(
             f"{study} has no claim {min(unknown)!r}; its claims are: "
@@ -185,53 +190,36 @@ def claims(
         )
     then = {rule["id"]: rule for rule in (record.info.get("rules", []) if record else [])}
     current = {rule["id"]: rule for rule in rules(study)}
+
+    def made(entry: Entry, why: str | None) -> Claim:
+        return Claim(
+            entry.id,
+            entry.text,
+            _filled(entry.source, entry, places),
+            entry.direction,
+            published.get(entry.id, entry.published_ratio),
+            entry.judged_by,
+            _comparison(entry, places),
+            kind=entry.kind,
+            threshold=entry.threshold,
+            not_tested=why or entry.not_tested,
+            requires=tuple(entry.requires),
+            size=entry.size,
+        )
+
     found = []
     for entry in own:
-        ratio = ratios.get(entry.id, entry.published_ratio)
-        claim = _claim(entry, places or {}, ratio, not_tested)
+        claim = made(entry, not_tested)
         rule = then.get(entry.id)
         if rule is not None and rule != current[entry.id]:
-            claim = replace(claim, then=_as_begun(entry, rule, places or {}, ratios, not_tested))
+            try:  # the words of a rule are not kept
+                words = {"name": entry.name, "text": entry.text}
+                old = made(checked({**words, **rule}, Entry, "its rule then"), not_tested)
+            except StudyError as error:
+                old = made(entry, f"today's page cannot judge it ({str(error).rstrip('.')})")
+            claim = replace(claim, then=old)
         found.append(claim)
     return found
-
-
-def _claim(
-    entry: Entry,
-    places: Mapping[str, object],
-    ratio: float | None,
-    not_tested: str | None,
-) -> Claim:
-    return Claim(
-        entry.id,
-        entry.text,
-        _filled(entry.source, entry, places),
-        entry.direction,
-        ratio,
-        entry.judged_by,
-        _comparison(entry, places),
-        kind=entry.kind,
-        threshold=entry.threshold,
-        not_tested=not_tested or entry.not_tested,
-        requires=tuple(entry.requires),
-        size=entry.size,
-    )
-
-
-def _as_begun(
-    entry: Entry,
-    rule: Mapping[str, Any],
-    places: Mapping[str, object],
-    ratios: Mapping[str, float | None],
-    not_tested: str | None,
-) -> Claim:
-    """The claim by the rule that a record was begun with; the words of a rule are not kept."""
-    try:
-        old = checked({"name": entry.name, "text": entry.text, **rule}, Entry, "its rule then")
-        return _claim(old, places, ratios.get(old.id, old.published_ratio), not_tested)
-    except StudyError as error:
-        reason = f"today's page cannot judge it ({str(error).rstrip('.')})"
-        return _claim(entry, places, ratios.get(entry.id, entry.published_ratio), reason)
 
 
 def all_claims() -> pl.DataFrame:
@@ -281,14 +269,14 @@ def claims_changed(study: str, marks: Mapping[str, str] | None) -> list[str] | N
     return [name for name, mark in claim_marks(study).items() if marks.get(name) != mark]
 
 
-def headlines(study: str) -> list[dict[str, str]]:
-    """The study's answer, in sentences: of each the id of its claim, and its text.
+def headlines(study: str) -> list[Headline]:
+    """The study's answer, in sentences.  Raises StudyError for a file that is not as it should be.
 
     The text has places for {published}, {now}, {low} and {high}, as "2.2" times, or as "25" per
-    cent with {now_percent} and so on.  Raises StudyError for a file that is not as it should be.
+    cent with {now_percent} and so on.
     """
     file = _file(find_room(study))
-    return [{"claim": one.claim, "text": one.text} for one in (file.headlines if file else [])]
+    return file.headlines if file else []
 
 
 def origins() -> dict[str, Origin]:
@@ -337,10 +325,8 @@ def meanings(study: str, judged: pl.DataFrame) -> pl.DataFrame:
             )
             between = today.releases or (None, None)
             rows.append((study, entry.id, today.about, sentence, *between))
-    schema: dict[str, pl.DataType] = dict.fromkeys(
-        ["study", "claim", "about", "sentence"], pl.String()
-    )
-    schema |= dict.fromkeys(["before", "after"], pl.Float64())
+    texts = dict.fromkeys(["study", "claim", "about", "sentence"], pl.String())
+    schema = {**texts, **dict.fromkeys(["before", "after"], pl.Float64())}
     return pl.DataFrame(rows, schema=schema, orient="row", strict=False)
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 from scipy.stats import t
-from statsmodels.stats.multitest import multipletests
 
 from .pairing import BY
 
@@ -49,12 +48,11 @@ def runs_apart(
     ]
     schema = dict.fromkeys(["apart", "apart_low", "apart_high", "p_value"], pl.Float64())
     apart = pl.DataFrame(found, schema=schema, orient="row")
-    known = apart["p_value"].drop_nulls().to_numpy()
-    corrected = iter(multipletests(known, method="holm")[1].tolist() if known.size else [])
-    p_values = [None if p is None else next(corrected) for p in apart["p_value"]]
-    edge = pl.col("margin").log1p()
+    p, edge = pl.col("p_value"), pl.col("margin").log1p()
+    holm = (p * (p.count() + 1 - p.rank("ordinal"))).clip(upper_bound=1)
     return (
-        both.hstack(apart.with_columns(pl.Series("p_value", p_values, dtype=pl.Float64())))
+        both.hstack(apart)
+        .with_columns(holm.cum_max().over(pl.lit(1), order_by="p_value"))
         .with_columns(
             outcome=pl.when(pl.col("p_value").is_null())
             .then(None)

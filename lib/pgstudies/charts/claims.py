@@ -129,9 +129,7 @@ def today(study: str, judged: pl.DataFrame, reference: Reference | None = None) 
 def answer(study: str, judged: pl.DataFrame) -> str:
     """The study's answer with figures and verdicts, in sentences on those claims that hold."""
     rows = {row["claim"]: row for row in judged.iter_rows(named=True)}
-    found = [
-        _sentence(wanted["text"], rows.get(wanted["claim"], {})) for wanted in headlines(study)
-    ]
+    found = [_sentence(wanted.text, rows.get(wanted.claim, {})) for wanted in headlines(study)]
     return " ".join(filter(None, found))
 
 
