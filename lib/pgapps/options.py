@@ -1,4 +1,4 @@
-"""What several commands have: parameters ``-p name=value``, and the codes of git bisect run."""
+"""What several commands have: parameters ``-p name=value``, codes of git bisect run, checks."""
 
 from __future__ import annotations
 
@@ -65,3 +65,14 @@ def assignments(texts: list[str]) -> Mapping[str, str]:
             )
         values[name.strip()] = value
     return values
+
+
+def showable(value: object) -> bool:
+    """Whether every number and text in it can be quoted in a sentence."""
+    if isinstance(value, dict):
+        return all(map(showable, [*value, *value.values()]))
+    if isinstance(value, list):
+        return all(map(showable, value))
+    if isinstance(value, str):
+        return value.isprintable()
+    return not isinstance(value, int) or -(2**63) <= value < 2**63

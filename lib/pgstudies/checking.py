@@ -83,14 +83,3 @@ def _place(path: str, value: Any, kind: object) -> tuple[str, str]:
             words[-1:] = [f"{words[-1]} {label}"]
     names = [f.encode_name for f in getattr(of, "fields", ())] or list(getattr(of, "values", ()))
     return ", ".join(words) or "it", ", ".join(map(str, names))
-
-
-def showable(value: object) -> bool:
-    """Whether every number and text in it can be quoted in a sentence."""
-    if isinstance(value, dict):
-        return all(map(showable, [*value, *value.values()]))
-    if isinstance(value, list):
-        return all(map(showable, value))
-    if isinstance(value, str):
-        return value.isprintable()
-    return not isinstance(value, int) or -(2**63) <= value < 2**63

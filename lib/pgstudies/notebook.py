@@ -184,7 +184,7 @@ class Study:
         """
         how: Any = {"places": places, "published": published, "not_tested": not_tested}
         asked = claims(self.name, record=self.record, **how)
-        unmet = {c.id: conditions(c) for c in asked} if callable(conditions) else conditions
+        unmet = {c.id: conditions(c) for c in asked} if callable(conditions) else conditions or {}
         self.verdicts = judge(
             asked,
             pl.concat(effects, how="diagonal_relaxed"),

@@ -10,7 +10,6 @@ import pytest
 
 from pgservers.errors import SpaceError
 from pgservers.servers.managed import ManagedServer
-from pgstudies.measuring import instances as _instances
 from pgstudies.measuring.arms import Arm
 from pgstudies.measuring.instances import KEPT_SHARE, Instances, PreparedStates
 from pgstudies.records.reading import AMONG_OTHERS, SAMPLES_SCHEMA
@@ -37,6 +36,16 @@ ROWS = [
     )
 ]
 SIZE = 2**20
+
+
+class Usage(NamedTuple):
+    total: float
+    used: float
+    free: float
+
+
+def leave_free(monkeypatch: pytest.MonkeyPatch, left: float) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(0, 0, left))
 
 
 def rows_of(arm: str) -> list[tuple[Any, ...]]:
@@ -107,11 +116,6 @@ def test_another_arm_that_starts_from_the_state_has_its_samples(tmp_path: Path) 
 def test_what_was_used_longest_ago_goes_where_there_is_no_room_for_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Usage(NamedTuple):
-        total: float
-        used: float
-        free: float
-
     (tmp_path / "kept").mkdir()
     kept = PreparedStates(tmp_path / "kept", "mark")
     arms = {name: Arm(name, state=name) for name in ("a", "b", "c")}
@@ -221,7 +225,7 @@ def test_data_that_servers_hold_already_count_as_room_for_the_same_servers(
     for arm in ARMS[: 3 * held]:
         of(these, arm.name).copy("t")
     left = (5.2 - 3 * held) * SIZE
-    monkeypatch.setattr(_instances, "_free", lambda _: left)
+    leave_free(monkeypatch, left)
     assert [[arm.name for arm in group] for group in these.groups(UNITS)] == [
         ["plain", "plain (again)", "one", "two"],
         ["plain", "plain (again)", "three", "four"],
@@ -231,7 +235,7 @@ def test_data_that_servers_hold_already_count_as_room_for_the_same_servers(
 def test_a_disk_that_does_not_hold_three_copies_is_told_before_anything_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_instances, "_free", lambda _: 2.5 * SIZE)
+    leave_free(monkeypatch, 2.5 * SIZE)
     with pytest.raises(SpaceError, match=r"needs 3\.1 MB .* of the 3 servers .* has 2\.6 MB free"):
         instances(tmp_path).groups(UNITS)
 
@@ -244,7 +248,7 @@ def test_the_data_of_other_servers_go_where_the_disk_needs_the_room(
     these = instances(tmp_path)
     for arm in ARMS[:5]:
         of(these, arm.name).copy("t")
-    monkeypatch.setattr(_instances, "_free", lambda _: room * SIZE)
+    leave_free(monkeypatch, room * SIZE)
     these.make_room([*ARMS[:2], ARMS[5]])
     of(these, ARMS[5].name).copy("t")
     assert sum(of(these, arm.name).held_bytes > 0 for arm in ARMS) == left
@@ -257,9 +261,9 @@ def test_before_a_state_of_unknown_size_more_data_go_than_are_left_free(
     these = instances(tmp_path, [*ARMS, other])
     for arm in ARMS:
         of(these, arm.name).copy("t")
-    monkeypatch.setattr(_instances, "_free", lambda _: 8 * SIZE)
+    leave_free(monkeypatch, 8 * SIZE)
     these.make_room([other])
     assert of(these, "one").held_bytes == SIZE
-    monkeypatch.setattr(_instances, "_free", lambda _: 7 * SIZE)
+    leave_free(monkeypatch, 7 * SIZE)
     these.make_room([other])
     assert of(these, "one").held_bytes == 0

@@ -22,10 +22,11 @@ from pgservers.servers.settings import (
     require_wellformed,
     without_refused,
 )
-from pgstudies.checking import checked, showable
+from pgstudies.checking import checked
 from pgstudies.rooms import rooms
 
 from ..execution.plan import plan, studies
+from ..options import showable
 from .design import Comparison, Side
 
 if TYPE_CHECKING:

@@ -17,11 +17,12 @@ from msgspec import Meta, Struct
 
 from pgservers.addresses import Address
 from pgservers.errors import StudyError
-from pgstudies.checking import checked, showable
+from pgstudies.checking import checked
 from pgstudies.parameters import declared
 
 from ..execution.durations import block_seconds
 from ..execution.plan import plan
+from ..options import showable
 from .ledger import SweepBlock
 
 if TYPE_CHECKING:

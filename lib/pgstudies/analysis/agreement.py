@@ -167,8 +167,8 @@ def judge(
     claims: Iterable[Claim],
     effects: pl.DataFrame,
     *,
-    not_run: Mapping[str, str] | None = None,
-    conditions: Mapping[str, str | None] | None = None,
+    not_run: Mapping[str, str] = {},
+    conditions: Mapping[str, str | None] = {},
 ) -> pl.DataFrame:
     """The verdict on each claim, in the order given.
 
@@ -193,13 +193,13 @@ def judge(
     for a condition of an unknown claim.
     """
     claims = list(claims)
-    rows = _judged(claims, effects, not_run or {}, conditions or {})
-    earlier = [_answerable(claim.then or claim, effects, not_run or {}) for claim in claims]
+    rows = _judged(claims, effects, not_run, conditions)
     changed = {claim.id for claim in claims if claim.then}
     if changed:
-        by_old_rules = _judged(earlier, effects, not_run or {}, conditions or {})
-        by_then = {row["claim"]: row["verdict"] for row in by_old_rules if row["claim"] in changed}
-        rows = [row | {"then": by_then.get(row["claim"])} for row in rows]
+        earlier = [_answerable(claim.then or claim, effects, not_run) for claim in claims]
+        by_old_rules = _judged(earlier, effects, not_run, conditions)
+        then = {row["claim"]: row["verdict"] for row in by_old_rules if row["claim"] in changed}
+        rows = [row | {"then": then.get(row["claim"])} for row in rows]
     return pl.DataFrame(rows, schema=_SCHEMA)
 
 

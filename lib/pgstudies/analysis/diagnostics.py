@@ -13,7 +13,7 @@ from statsmodels.robust.norms import HuberT
 from statsmodels.robust.robust_linear_model import RLM
 from statsmodels.tools.sm_exceptions import ConvergenceWarning
 
-from .families import flipped, permuted
+from .families import Family, flipped, permuted
 from .intervals import MINIMUM_BLOCKS, hodges_lehmann
 from .pairing import BY, copies_of, log_ratios
 
@@ -112,29 +112,37 @@ def _carry_over(
         .agg("log_carried", "at", blocks=pl.len().cast(pl.Int64))
         .filter(pl.col("blocks") >= MINIMUM_BLOCKS)
     )
-    p_values = flipped(_placed(looked["log_carried"], looked["at"]))
     changes = [math.expm1(hodges_lehmann(np.asarray(d))) for d in looked["log_carried"]]
-    words = [_CARRIED.format(abs(100 * c), "higher" if c > 0 else "lower") for c in changes]
-    others = (
-        pl.when(before=OTHERS)
-        .then(pl.lit(_AFTER_OTHERS))
-        .otherwise(pl.format(_AFTER_ONE, "before"))
-    )
+    afters = [_AFTER_OTHERS if b == OTHERS else _AFTER_ONE.format(b) for b in looked["before"]]
+    sentences = [_in_words(_CARRIED, c) + after for c, after in zip(changes, afters, strict=True)]
+    family = flipped(_placed(looked["log_carried"], looked["at"]))
     return (
-        looked.with_columns(
-            check=pl.lit(CARRY_OVER),
-            change=pl.Series(changes, dtype=pl.Float64),
-            p_family=pl.Series(p_values.p_value, dtype=pl.Float64),
-            least=pl.Series(p_values.least, dtype=pl.Float64),
-            words=pl.Series(words, dtype=pl.String),
-        )
+        _table(looked, CARRY_OVER, changes, family, sentences)
         .sort("p_family", pl.col("change").abs(), descending=[False, True], maintain_order=True)
         .unique([*by, "candidate"], keep="first", maintain_order=True)
-        .select(
-            *by, pl.col("candidate").cast(pairs.schema["candidate"]), "check", "blocks", "change",
-            "p_family", "least", sentence=pl.concat_str("words", others),
-        )
-    )  # fmt: skip
+        .cast({"candidate": pairs.schema["candidate"]})
+        .select(*by, "candidate", *_FOUND)
+    )
+
+
+_FOUND = ("check", "blocks", "change", "p_family", "least", "sentence")
+
+
+def _in_words(sentence: str, change: float) -> str:
+    return sentence.format(abs(100 * change), "higher" if change > 0 else "lower")
+
+
+def _table(
+    rows: pl.DataFrame, check: str, changes: list[float], family: Family, sentences: list[str]
+) -> pl.DataFrame:
+    """The comparisons of ``rows`` with what a check found in them."""
+    return rows.with_columns(
+        pl.lit(check).alias("check"),
+        pl.Series("change", changes, dtype=pl.Float64),
+        pl.Series("p_family", family.p_value, dtype=pl.Float64),
+        pl.Series("least", family.least, dtype=pl.Float64),
+        pl.Series("sentence", sentences, dtype=pl.String),
+    )
 
 
 def order_effect(d: Numbers, after: Numbers) -> float:
@@ -175,16 +183,10 @@ def _checked(
         for d, x in found.iter_rows()
     ]
     d, x = (_placed(found[column], comparisons["at"]) for column in (of, "other"))
-    p_values = permuted(d, x) if against else flipped(d)
-    sentences = [sentence.format(abs(100 * c), "higher" if c > 0 else "lower") for c in changes]
-    return comparisons.drop("log_ratio", "at", "block", "after", "log_settling").select(
-        pl.exclude("blocks"),
-        pl.lit(name).alias("check"),
-        "blocks",
-        pl.Series("change", changes, dtype=pl.Float64),
-        pl.Series("p_family", p_values.p_value, dtype=pl.Float64),
-        pl.Series("least", p_values.least, dtype=pl.Float64),
-        pl.Series("sentence", sentences, dtype=pl.String),
+    family = permuted(d, x) if against else flipped(d)
+    table = _table(comparisons, name, changes, family, [_in_words(sentence, c) for c in changes])
+    return table.drop("log_ratio", "at", "block", "after", "log_settling").select(
+        pl.exclude(_FOUND), *_FOUND
     )
 
 

@@ -64,31 +64,28 @@ def paired_effects(
     All of ratio, low, high and p_value are null where no ratio exists (a zero against something
     else). Raises StudyError for an unknown baseline, for two values in one block, for mixed units.
     """
-    by = list(by)
+    by, keys = list(by), [*by, "candidate"]
     pairs = log_ratios(values, baseline=baseline, key=key, by=by)
-    d = pl.col("log_ratio")
+    blocks = pairs.select(pl.col("block").unique().sort())
+    every = pairs.select(keys).unique().join(blocks, how="cross", maintain_order="left_right")
+    d, is_measured = pl.col("log_ratio"), pl.col("unit").is_not_null()
     complete = d.is_not_null()
     table = (
-        pairs.group_by(*by, "candidate")
+        every.join(pairs, on=[*keys, "block"], how="left", nulls_equal=True, maintain_order="left")
+        .group_by(keys)
         .agg(
-            pl.col("unit").first(),
+            pl.col("unit").drop_nulls().first(),
             pl.col("baseline_value").filter(complete).median().alias("baseline_median"),
             pl.col("candidate_value").filter(complete).median().alias("candidate_median"),
             complete.sum().cast(pl.Int64).alias("blocks"),
-            (~complete).sum().cast(pl.Int64).alias("dropped"),
+            (is_measured & ~complete).sum().cast(pl.Int64).alias("dropped"),
             d.drop_nulls(),
             pl.col("log_sums").drop_nulls().sort(),
+            d.alias("log_ratios"),
         )
-        .sort(*by, "candidate", maintain_order=True)
+        .sort(keys, maintain_order=True)
     )
     table = _with_estimates(table, level, margin, intervals)
-    table = table.join(
-        _by_block(pairs, [*by, "candidate"]),
-        on=[*by, "candidate"],
-        how="left",
-        nulls_equal=True,
-        maintain_order="left",
-    )
     table = table.with_columns(
         pl.lit(baseline).cast(table.schema["candidate"]).alias("baseline"),
         pl.lit(level).alias("level"),
@@ -132,17 +129,6 @@ def gated_by(effects: pl.DataFrame, copies: pl.DataFrame) -> pl.DataFrame:
             .otherwise("verdict")
         )
         .select(effects.columns)
-    )
-
-
-def _by_block(pairs: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-    """The columns ``keys`` and log_ratios, in which every comparison has the same blocks."""
-    blocks = pairs.select(pl.col("block").unique().sort())
-    every = pairs.select(keys).unique().join(blocks, how="cross", maintain_order="left_right")
-    return (
-        every.join(pairs, on=[*keys, "block"], how="left", nulls_equal=True, maintain_order="left")
-        .group_by(keys, maintain_order=True)
-        .agg(log_ratios="log_ratio")
     )
 
 

@@ -252,16 +252,10 @@ def _pairs(
         *by,
         pl.col(key).alias("candidate"),
         "block",
-        pl.col("unit").alias("candidate_unit"),
-        pl.col("value").alias("candidate_value"),
-        pl.col("position").alias("candidate_position"),
+        pl.col("unit", "value", "position").name.prefix("candidate_"),
     )
     baselines = measured.filter(pl.col(key) == baseline).select(
-        *by,
-        "block",
-        "unit",
-        pl.col("value").alias("baseline_value"),
-        pl.col("position").alias("baseline_position"),
+        *by, "block", "unit", pl.col("value", "position").name.prefix("baseline_")
     )
     copies = copies_of(measured, baseline, key)
     expected = candidates.select(*by, "candidate").unique()

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 OPEN = ("inconclusive", "too few blocks")
 
+_RATIOS = ("ratio", "low", "high", "aa", "aa_low", "aa_high")
+
 DIRECTIONS = ("faster", "slower", "fewer", "more")
 
 _LESS = pl.when(pl.col("unit") == "s").then(pl.lit("faster")).otherwise(pl.lit("fewer"))
@@ -72,14 +74,9 @@ def with_verdicts(table: pl.DataFrame, *, gated: bool = True) -> pl.DataFrame:
         .otherwise(pl.lit("inconclusive"))
     )
     table = table.with_columns(
-        estimate.exp().alias("ratio"),
-        low.exp().alias("low"),
-        high.exp().alias("high"),
+        *(pl.col(f"log_{name}").exp().alias(name) for name in _RATIOS),
         pl.col("log_sums").exp().alias("ratio_of_sums"),
         (((pl.col("log_aa_high") - pl.col("log_aa_low")) / 2).exp() - 1).alias("noise"),
-        pl.col("log_aa").exp().alias("aa"),
-        pl.col("log_aa_low").exp().alias("aa_low"),
-        pl.col("log_aa_high").exp().alias("aa_high"),
         (margin.exp() - 1).alias("margin"),
         verdict.alias("verdict"),
     )

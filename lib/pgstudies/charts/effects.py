@@ -94,21 +94,14 @@ def effect_chart(
         "opacity": faded(picked),
     }
     tooltip = [
-        alt.Tooltip("candidate:N"),
-        alt.Tooltip("step:N"),
-        alt.Tooltip("verdict:N"),
-        *(
-            alt.Tooltip(f"{column}:Q").format(".3f").title(title)
-            for column, title in _RATIO_TITLES.items()
-            if column in data.columns
-        ),
+        *_tooltip(data, "candidate", "step", "verdict"),
         alt.Tooltip("margin:Q").format(".1%").title("margin (±)"),
         *(alt.Tooltip(f"{c}:Q") for c in present(data, "blocks")),
     ]
     shape = alt.Shape("verdict:N").scale(
         domain=verdicts, range=[VERDICTS.get(v, "stroke") for v in verdicts]
     ).legend(orient="bottom", symbolFillColor=NEUTRAL, symbolStrokeColor=NEUTRAL)  # fmt: skip
-    drawn = (value for name in _RATIO_TITLES if name in data.columns for value in data[name])
+    drawn = (value for name in present(data, *_RATIO_TITLES) for value in data[name])
     x = alt.X("ratio:Q").scale(scale).title(legend).axis(format="~r", values=log_ticks(drawn))
     layers = [
         alt.Chart(bands)
@@ -144,6 +137,16 @@ _RATIO_TITLES = {
     "published_ratio": "published ratio (one run)",
 }
 
+
+def _tooltip(data: pl.DataFrame, *places: str) -> list[alt.Tooltip]:
+    """A line for each place, then for each ratio that is there."""
+    ratios = present(data, *_RATIO_TITLES)
+    return [
+        *(alt.Tooltip(f"{place}:N") for place in present(data, *places)),
+        *(alt.Tooltip(f"{r}:Q").format(".3f").title(_RATIO_TITLES[r]) for r in ratios),
+    ]
+
+
 _MARGIN = 1.15
 """How far an axis reaches past the outermost number, as a factor."""
 
@@ -177,15 +180,6 @@ def beside_chart(judged: pl.DataFrame, *, description: str) -> alt.LayerChart:
     color = alt.Color("claim:N").scale(arm_scale(names)).legend(legend)
     shape = alt.Shape("claim:N").scale(arm_shapes(names)).legend(legend)
     picked = alt.selection_point(fields=["claim"], bind="legend")
-    tooltip = [
-        alt.Tooltip("claim:N"),
-        *(alt.Tooltip(f"{c}:N") for c in present(data, "text")),
-        alt.Tooltip("verdict:N"),
-        *(
-            alt.Tooltip(f"{column}:Q").format(".3f").title(title)
-            for column, title in _RATIO_TITLES.items()
-        ),
-    ]
     layers = [
         ends.mark_line(color=NEUTRAL, strokeDash=[5, 4]).encode(x=x, y=y),
         alt.Chart().mark_rule(color=NEUTRAL, opacity=0.5).encode(x=alt.XDatum(1, scale=scale)),
@@ -198,7 +192,7 @@ def beside_chart(judged: pl.DataFrame, *, description: str) -> alt.LayerChart:
             color=color,
             shape=shape,
             opacity=faded(picked),
-            tooltip=tooltip,
+            tooltip=_tooltip(data, "claim", "text", "verdict"),
         ),
     ]
     # A browser's letters can be wider than those that the picture was laid out with.

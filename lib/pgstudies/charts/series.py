@@ -67,12 +67,9 @@ def series_chart(
     labels = end_labels(frame, x=x, y=y, color=color, step=step, band=band, log=log)
     picked, channels = _names(color, arms, drawn, labels)
     width = plot_width_beside(labels, color)
-    is_number = frame.schema[x].is_numeric()
-    if is_number:
-        where = alt.X(x, type="quantitative").axis(
-            format="d", labelOverlap="greedy", **_ticks(frame[x])
-        )
-        where = where.scale(nice=False, padding=10)
+    if frame.schema[x].is_numeric():
+        axis = {"format": "d", "labelOverlap": "greedy", **_ticks(frame[x])}
+        where = alt.X(x, type="quantitative").axis(**axis).scale(nice=False, padding=10)
     else:
         where = alt.X(x, type="ordinal").sort(None).axis(**_names_of_places(frame[x], width))
     if expectation is not None:
@@ -82,20 +79,11 @@ def series_chart(
     layers: list[alt.Chart] = []
     if band:
         shade = alt.when(picked).then(alt.value(0.18)).otherwise(alt.value(0.03))
-        layers.append(
-            base.mark_area().encode(
-                y=_value(band[0], y_title, log=log), y2=alt.Y2(band[1]), opacity=shade
-            )
-        )
-    layers.append(base.mark_line().encode(y=value, opacity=faded(picked)))
-    layers.append(
-        base.mark_point().encode(
-            y=value,
-            shape=shape,
-            opacity=faded(picked),
-            tooltip=_tooltip([color, *steps, x], frame, [y, *band], y_title),
-        )
-    )
+        ends = {"y": _value(band[0], y_title, log=log), "y2": alt.Y2(band[1])}
+        layers.append(base.mark_area().encode(**ends, opacity=shade))
+    tooltip = _tooltip([color, *steps, x], frame, [y, *band], y_title)
+    lines = base.encode(y=value, opacity=faded(picked))
+    layers += [lines.mark_line(), lines.mark_point().encode(shape=shape, tooltip=tooltip)]
     if expectation is not None:
         require(expectation, [x, y], "the expectation")
         layers.append(_dashed(expectation, where, value, y_title, step))
@@ -103,9 +91,21 @@ def series_chart(
         layers += label_layers(
             labels, x=where, y=value, color=color, channels=channels, picked=picked
         )
-    layers = choosable(layers, frame, step)
-    chart = alt.LayerChart(layer=layers).properties(width=width, height=260)
-    chart = chart.add_params(picked, zoom("y"))
+    return _drawn(layers, frame, description, picked, step, width=width, height=260)
+
+
+def _drawn(
+    layers: list[alt.Chart],
+    frame: pl.DataFrame,
+    description: str,
+    picked: alt.Parameter,
+    step: str | None,
+    *,
+    width: int = WIDTH,
+    height: int = 240,
+) -> alt.LayerChart:
+    chart = alt.LayerChart(layer=choosable(layers, frame, step))
+    chart = chart.properties(width=width, height=height).add_params(picked, zoom("y"))
     return described(chart, description, step=step)
 
 
@@ -161,30 +161,21 @@ def block_chart(
     value = alt.Y(y, type="quantitative").scale(zero=False).title(y_title)
     colour, shape = channels
     base = alt.Chart(values.select(columns)).encode(x=where, y=value, color=colour)
-    lines = base.mark_line(strokeWidth=1).encode(
-        opacity=alt.when(picked).then(alt.value(0.4)).otherwise(alt.value(0.05))
-    )
-    points = base.mark_point().encode(
-        shape=shape,
-        opacity=faded(picked),
-        tooltip=[
-            alt.Tooltip("arm:N"),
-            *(alt.Tooltip(s, type="nominal") for s in steps),
-            alt.Tooltip("block:Q"),
-            *(alt.Tooltip(f"{c}:Q").title("place in block") for c in present(values, "position")),
-            number(y, y_title),
-        ],
-    )
-    layers = [lines, points]
+    faint = alt.when(picked).then(alt.value(0.4)).otherwise(alt.value(0.05))
+    places = [alt.Tooltip(f"{c}:Q").title("place in block") for c in present(values, "position")]
+    *before, last = _tooltip(["arm", *steps, "block"], values, [y], y_title)
+    layers = [
+        base.mark_line(strokeWidth=1).encode(opacity=faint),
+        base.mark_point().encode(
+            shape=shape, opacity=faded(picked), tooltip=[*before, *places, last]
+        ),
+    ]
     if labels is not None:
         layers += label_layers(
             labels, x=where, y=value, color="arm", channels=channels, picked=picked
         )
-    layers = choosable(layers, values, step)
     width = plot_width_beside(labels, "arm")
-    chart = alt.LayerChart(layer=layers).properties(width=width, height=240)
-    chart = chart.add_params(picked, zoom("y"))
-    return described(chart, description, step=step)
+    return _drawn(layers, values, description, picked, step, width=width)
 
 
 def _dashed(
@@ -265,18 +256,8 @@ def dot_chart(
         base = base.encode(xOffset=alt.XOffset(color, type="nominal").sort(drawn))
     layers = []
     if band:
-        layers.append(
-            base.mark_rule(strokeWidth=2).encode(
-                y=_value(band[0], y_title, log=log), y2=alt.Y2(band[1])
-            )
-        )
-    layers.append(
-        base.mark_point().encode(
-            y=value,
-            shape=shape,
-            tooltip=_tooltip([color, *steps, x], frame, [y, *band], y_title),
-        )
-    )
-    layers = choosable(layers, frame, step)
-    chart = alt.LayerChart(layer=layers).properties(width=WIDTH, height=240)
-    return described(chart.add_params(picked, zoom("y")), description, step=step)
+        ends = {"y": _value(band[0], y_title, log=log), "y2": alt.Y2(band[1])}
+        layers.append(base.mark_rule(strokeWidth=2).encode(**ends))
+    tooltip = _tooltip([color, *steps, x], frame, [y, *band], y_title)
+    layers.append(base.mark_point().encode(y=value, shape=shape, tooltip=tooltip))
+    return _drawn(layers, frame, description, picked, step)

@@ -148,16 +148,17 @@ def arm_colours(arms: Arms) -> dict[str, str]:
 
 def arm_scale(arms: Arms, drawn: Sequence[str] | None = None) -> alt.Scale:
     """The colour scale of ``arms``; with ``drawn`` it lists only those, in unchanged colours."""
-    colours = arm_colours(arms)
-    domain = [arm for arm in colours if drawn is None or arm in drawn]
-    return alt.Scale(domain=domain, range=[colours[arm] for arm in domain])
+    return _scale(arm_colours(arms), drawn)
 
 
 def arm_shapes(arms: Arms, drawn: Sequence[str] | None = None) -> alt.Scale:
     """The scale of point shapes that goes with ``arm_scale``."""
-    shapes = {arm: SHAPES[i % len(SHAPES)] for i, arm in enumerate(copies_of(arms))}
-    domain = [arm for arm in shapes if drawn is None or arm in drawn]
-    return alt.Scale(domain=domain, range=[shapes[arm] for arm in domain])
+    return _scale(dict(zip(copies_of(arms), itertools.cycle(SHAPES), strict=False)), drawn)
+
+
+def _scale(of_arms: Mapping[str, str], drawn: Sequence[str] | None) -> alt.Scale:
+    domain = [arm for arm in of_arms if drawn is None or arm in drawn]
+    return alt.Scale(domain=domain, range=[of_arms[arm] for arm in domain])
 
 
 def plot_width(labels: Sequence[str], *, most: int) -> int:

@@ -9,7 +9,6 @@ import hashlib
 import json
 import secrets
 import shutil
-from shutil import disk_usage
 from typing import TYPE_CHECKING, Any, Self
 
 import polars as pl
@@ -93,7 +92,7 @@ class PreparedStates:
     def _make_room(self) -> None:
         states = sorted(self._directory.iterdir(), key=lambda state: state.stat().st_mtime_ns)
         sizes = {state: size_bytes(state) for state in states}
-        room = KEPT_SHARE * (disk_usage(self._directory).free + sum(sizes.values()))
+        room = KEPT_SHARE * (shutil.disk_usage(self._directory).free + sum(sizes.values()))
         for state in states:
             if sum(sizes.values()) > room:
                 shutil.rmtree(state, ignore_errors=True)
@@ -180,7 +179,7 @@ class Instances:
         others = [s for s in self._all_managed() if s not in servers]
         if not others:
             return
-        free = _OF_WHAT_IS_FREE * disk_usage(others[0].data_directory.parent).free
+        free = _OF_WHAT_IS_FREE * shutil.disk_usage(others[0].data_directory.parent).free
         more = sum(max(0, s.state_bytes(arm.state) - s.held_bytes) for arm, s in here)
         is_unknown = not all(s.has(arm.state) for arm, s in here)
         if more > free or (is_unknown and sum(s.held_bytes for s in others) > free):
@@ -235,7 +234,7 @@ class Instances:
     def _room(self, server: ManagedServer) -> float:
         """What is free on disk, and what the servers' data take there, which can be removed."""
         held = sum(server.held_bytes for server in self._all_managed())
-        return disk_usage(server.data_directory.parent).free + held
+        return shutil.disk_usage(server.data_directory.parent).free + held
 
 
 def lacking(arms: Sequence[Arm], roots: Mapping[str | None, Server]) -> dict[str, str]:

@@ -80,12 +80,8 @@ class Record:
         """
         columns = ["name", "description", "baseline", "copy_of", "not_run"]
         schema = dict.fromkeys(columns, pl.String()) | {"baseline": pl.Boolean()}
-        rows = [
-            (arm["name"], arm["description"], arm["baseline"], arm["copy_of"], arm["not_run"])
-            for arm in self.info["arms"]
-        ]
         versions = [s.get("version_text") for s in _servers_of(self.info, self.info["arms"])]
-        arms = pl.DataFrame(rows, schema=schema, orient="row")
+        arms = pl.DataFrame(self.info["arms"], schema=schema)
         return arms.insert_column(4, pl.Series("server", versions, dtype=pl.String()))
 
     @property
@@ -327,7 +323,7 @@ def samples_in(content: bytes, checksum: str | None, name: Path | str) -> pl.Dat
         samples = pl.read_parquet(io.BytesIO(content))
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise damaged(name, (str(error).splitlines() or ["it is not Parquet"])[0]) from None
-    samples = _with_parts(_with_turns(samples))
+    samples = _with_places(samples)
     if samples.schema != SAMPLES_SCHEMA:
         raise damaged(name, "its columns are not those of samples")
     return samples
@@ -338,20 +334,14 @@ def readable_records(paths: Iterable[str | Path]) -> Iterator[Record]:
     return (record for _, record in _skipping(map(Path, paths), read_record))
 
 
-def _with_turns(samples: pl.DataFrame) -> pl.DataFrame:
-    """The samples of a record in which arms ran one after the other: each took a single turn."""
-    names = [name for name in SAMPLES_SCHEMA if name != "part"]
-    if samples.columns != [name for name in names if name not in {"group", "turn"}]:
-        return samples
-    one = pl.lit(1, pl.Int32())
-    return samples.with_columns(group=one, turn=one).select(names)
-
-
-def _with_parts(samples: pl.DataFrame) -> pl.DataFrame:
-    """The samples of a record of before format 4, whose turns are not in parts."""
-    if samples.columns != [name for name in SAMPLES_SCHEMA if name != "part"]:
-        return samples
-    return samples.with_columns(part=pl.lit(AMONG_OTHERS)).select(list(SAMPLES_SCHEMA))
+def _with_places(samples: pl.DataFrame) -> pl.DataFrame:
+    """The samples, also of a record from before arms took turns, or before turns had parts."""
+    place: dict[str, Any] = dict.fromkeys(["group", "turn"], pl.lit(1, pl.Int32()))
+    place["part"] = pl.lit(AMONG_OTHERS)
+    for lacking in (place, {"part": place["part"]}):
+        if samples.columns == [name for name in SAMPLES_SCHEMA if name not in lacking]:
+            return samples.with_columns(**lacking).select(list(SAMPLES_SCHEMA))
+    return samples
 
 
 def _with_after(samples: pl.DataFrame) -> pl.DataFrame:
@@ -410,17 +400,10 @@ def list_records(study: str | None = None) -> pl.DataFrame:
     Columns: study, started_at (UTC), host, server, profile, blocks_done, blocks, status
     (complete, interrupted, running or unfinished), path.
     """
-    schema = {
-        "study": pl.String(),
-        "started_at": pl.Datetime("us", "UTC"),
-        "host": pl.String(),
-        "server": pl.String(),
-        "profile": pl.String(),
-        "blocks_done": pl.Int64(),
-        "blocks": pl.Int64(),
-        "status": pl.String(),
-        "path": pl.String(),
-    }
+    names = ["study", "started_at", "host", "server", "profile", "blocks_done", "blocks", "status"]
+    schema: dict[str, pl.DataType] = dict.fromkeys([*names, "path"], pl.String())
+    schema |= dict.fromkeys(["blocks_done", "blocks"], pl.Int64())
+    schema["started_at"] = pl.Datetime("us", "UTC")
     rows = [
         _summary(directory, info)
         for base in (paths.REFERENCE_RECORDS, records_dir())

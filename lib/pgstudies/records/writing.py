@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
@@ -34,8 +33,7 @@ _ELSEWHERE = "PGSTUDIES_RECORDS"
 
 def fingerprint(what: dict[str, Any]) -> str:
     """A digest of everything that must be alike for two runs to be one."""
-    text = json.dumps(what, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return sha256(json.dumps(what, sort_keys=True, default=str).encode())[:16]
 
 
 class RecordWriter:
@@ -84,18 +82,14 @@ class RecordWriter:
         from another host.
         """
         for path, info in reversed(list(infos_below(records_dir(), study))):
-            if info["status"] == "complete" or info.get("fingerprint") != mark:
+            is_ours = info["status"] != "complete" and info.get("fingerprint") == mark
+            if not (is_ours and info["sha256"] is not None and is_of_this_host(info)):
                 continue
-            if info["sha256"] is None or not os.access(path, os.W_OK):
-                continue
-            if not is_of_this_host(info):
-                continue
-            lock = try_lock(path / LOCK)
-            if lock is None:
-                continue
-            writer = cls(path, info, lock)
-            writer.forget_half_written()
-            return writer
+            lock = try_lock(path / LOCK) if os.access(path, os.W_OK) else None
+            if lock is not None:
+                writer = cls(path, info, lock)
+                writer.forget_half_written()
+                return writer
         return None
 
     @property
