@@ -263,23 +263,16 @@ _TESTED = get_args(Agreement)
 
 _OTHER = {"cpu_s": "duration_s", "duration_s": "cpu_s"}
 
-_GATE = ("aa_low", "aa_high")
-
 _OF_EFFECT = (
     *("metric", "ratio", "low", "high", "blocks", "margin"),
-    *("p_value", "level", "blocks_needed", "log_ratios"),
+    *("p_value", "level", "blocks_needed", "log_ratios", "aa_low", "aa_high"),
 )
 
 
 def _found(claim: Claim, effects: pl.DataFrame, not_run: Mapping[str, str]) -> dict[str, Any]:
     """The claim with what the effect that judges it says; effect is that one's own verdict."""
-    row: dict[str, Any] = {
-        "claim": claim.id,
-        "text": claim.text,
-        "source": claim.source,
-        "kind": claim.kind,
-        "published_ratio": claim.published_ratio,
-    }
+    names = ("text", "source", "kind", "published_ratio")
+    row = {"claim": claim.id} | {name: getattr(claim, name) for name in names}
     if claim.not_tested:
         return row | {"verdict": f"{NOT_TESTED}: {claim.not_tested}"}
     unknown = claim.comparison.keys() - set(effects.columns)
@@ -307,8 +300,7 @@ def _found(claim: Claim, effects: pl.DataFrame, not_run: Mapping[str, str]) -> d
     beside = by_metric.get(_OTHER.get(metric))
     return (
         row
-        | {name: effect[name] for name in _OF_EFFECT}
-        | {name: effect.get(name) for name in _GATE}
+        | {name: effect.get(name) for name in _OF_EFFECT}
         | {side: str(effect[side]) for side in ("baseline", "candidate")}
         | {"beside": beside["ratio"].item() if beside is not None and beside.height == 1 else None}
         | {"effect": effect["verdict"]}

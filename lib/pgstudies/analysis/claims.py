@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 _TEXTS = ("id", "name", "text", "source", "kind", "direction", "judged_by")
 
-_FILE = "claims.toml"
-
 _COMPARED = ("step", "case", "baseline", "candidate")
 
 _WHOLE = re.compile(r"\{(\w+)\}")
@@ -294,8 +292,9 @@ def _origin(room: Room, file: File) -> Origin:
 
 def _file(room: Room) -> File | None:
     """The claims of a room, checked; None where there are none."""
-    found = room.read(_FILE)
-    return checked(found, File, f"{room.directory / _FILE} is invalid") if found else None
+    file = "claims.toml"
+    found = room.read(file)
+    return checked(found, File, f"{room.directory / file} is invalid") if found else None
 
 
 def _entries(study: str) -> list[Entry]:

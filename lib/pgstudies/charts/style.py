@@ -24,11 +24,7 @@ MIME = "application/vnd.vegalite.v5+json"
 # Every colour stands out 3:1 from white and from the book's dark background (WCAG 1.4.11).
 # Okabe and Ito's palette, its two lightest colours darkened for that; the shapes carry the
 # distinction for readers to whom two of them look alike.
-BASELINE = "#0072b2"
-
-REPEAT = "#3d9bd4"
-
-PATCHED = "#d55e00"
+BASELINE, REPEAT, PATCHED, NEUTRAL = "#0072b2", "#3d9bd4", "#d55e00", "#7a7a7a"
 
 FURTHER_PATCHED = ("#e0568a", "#c8322a", "#bb6d14")
 
@@ -38,8 +34,6 @@ CANDIDATES = (
     *("#009e73", "#cc79a7", "#a67c00", "#7f6cd0", "#7a7a7a"),
     *("#2f93a8", "#a3643b", "#7d8f2e", "#a45bb8", "#b8574f"),
 )
-
-NEUTRAL = "#7a7a7a"
 
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right")
 
@@ -243,16 +237,14 @@ def described(
     sentence is empty.
     """
     sentence = description_of({"description": description})
-    lines = textwrap.wrap(sentence, TITLE_COLUMNS)
-    text: Any = lines
+    text: Any = textwrap.wrap(sentence, TITLE_COLUMNS)
     if step is not None:
-        known = "".join(f"{json.dumps(line)}, " for line in lines)
+        known = "".join(f"{json.dumps(line)}, " for line in text)
         text = alt.ExprRef(f"[{known}{json.dumps(f'{step}: ')} + chosen_step]")
-    # charts.js, which breaks titles anew on a phone, needs to know what the menu chooses.
-    chosen = {} if step is None else {"usermeta": {"step": step}}
-    described: alt.LayerChart = chart.properties(
-        description=sentence, title=alt.TitleParams(text, fontWeight="normal"), **chosen
-    )
+        # charts.js, which breaks titles anew on a phone, needs to know what the menu chooses.
+        chart = chart.properties(usermeta={"step": step})
+    title = alt.TitleParams(text, fontWeight="normal")
+    described: alt.LayerChart = chart.properties(description=sentence, title=title)
     return described
 
 

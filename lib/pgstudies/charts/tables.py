@@ -26,11 +26,7 @@ if TYPE_CHECKING:
 
 TEMPLATES = environment(Path(__file__).parent)
 
-DIGITS = 3
-
-MOST_ROWS = 200
-
-NOTHING = "–"
+DIGITS, MOST_ROWS, NOTHING = 3, 200, "–"
 
 SCROLLING = 20
 """A table of more rows scrolls in a box of its own, which says so."""

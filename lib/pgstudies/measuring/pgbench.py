@@ -233,24 +233,18 @@ def read_log(directory: Path) -> pl.DataFrame:
 
     Columns: client, transaction (from 1), latency_s; in the order in which they ended.
     """
-    schema = {"client": pl.Int64, "transaction": pl.Int64, "latency_s": pl.Float64}
-    logs = [file for file in sorted(directory.glob("log.*")) if file.stat().st_size]
-    if not logs:
-        return pl.DataFrame(schema=schema)
-    log = pl.concat(
-        pl.read_csv(
-            file, separator=" ", has_header=False, new_columns=_LOG, infer_schema=False
-        ).select(pl.col(_LOG).cast(pl.Int64))
-        for file in logs
-    )
-    number = pl.col("transaction") - pl.col("transaction").min().over("client")
+    how: dict[str, Any] = {"separator": " ", "has_header": False, "infer_schema": False}
+    logs = [
+        pl.read_csv(file, new_columns=_LOG, **how).select(_LOG)
+        for file in sorted(directory.glob("log.*"))
+        if file.stat().st_size
+    ]
+    log = pl.concat([pl.DataFrame(schema=dict.fromkeys(_LOG, pl.String)), *logs]).cast(pl.Int64)
+    number = pl.col("transaction")
     return (
         log.sort("epoch_s", "epoch_us", maintain_order=True)
-        .with_columns(transaction=number)
-        .filter(
-            pl.col("transaction") > 0,
-            pl.col("transaction") < pl.col("transaction").max().over("client"),
-        )
+        .with_columns(number - number.min().over("client"))
+        .filter(number > 0, number < number.max().over("client"))
         .select("client", "transaction", latency_s=pl.col("latency_us") / 1e6)
     )
 

@@ -307,21 +307,14 @@ class Trial:
         if not self._sees_processes:
             return shared
         cpu = cpu_seconds(*(sessions or [self._backend]))
-        bytes_read = self._bytes_read(sessions) if everything else None
         own = None if sessions else self._instructions
-        executed = own.read() if own is not None else None
+        found = replace(shared, cpu_s=cpu, instructions=own.read() if own is not None else None)
         disk = self.server.slow_disk
-        disk_s = disk.busy_s if everything and disk is not None and disk.limited else None
-        return replace(
-            shared, cpu_s=cpu, read_bytes=bytes_read, instructions=executed, disk_s=disk_s
-        )
-
-    def _bytes_read(self, sessions: Sequence[int]) -> float | None:
-        """What the device has read so far; while limits are modelled, what their disk has."""
-        disk = self.server.slow_disk
-        if disk is not None and disk.limited:
-            return float(disk.bytes_read)
-        return device_bytes([*self._processes, *sessions])
+        if not everything:
+            return found
+        if disk is not None and disk.limited:  # the device is the one that is modelled
+            return replace(found, read_bytes=float(disk.bytes_read), disk_s=disk.busy_s)
+        return replace(found, read_bytes=device_bytes([*self._processes, *sessions]))
 
     def look(self, step: str, script: str, *, seed: int, variables: Mapping[str, int] = {}) -> None:
         """Run one transaction of a pgbench script where its statements are of interest: not here.

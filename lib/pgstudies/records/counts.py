@@ -63,8 +63,8 @@ def functions_counted(record: Record) -> pl.DataFrame:
     """Arm, unit, open, nested, function, inclusive, own; from ``LEAST_SHARE`` of the unit on."""
     metric = pl.col("metric").str
     found = _of_units(record, metric.starts_with(OWN) | metric.starts_with(INCLUSIVE)).with_columns(
-        function=pl.col("metric").str.split(": ").list.slice(1).list.join(": "),
-        kind=pl.col("metric").str.split(": ").list.first(),
+        function=pl.col("metric").str.replace("^[a-z]+: ", ""),
+        kind=pl.col("metric").str.extract("^([a-z]+): "),
     )
     return found.group_by("arm", "unit", "open", "nested", "function", maintain_order=True).agg(
         pl.col("value").filter(pl.col("kind") == kind).first().alias(kind)

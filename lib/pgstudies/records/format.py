@@ -22,9 +22,7 @@ FORMAT_VERSION = 5
 """Higher with every key, or column of the samples, that is added: ``_UPGRADES`` then says what
 older records have for a key, ``samples_in`` what they have for a column."""
 
-INFO = "record.json"
-
-SAMPLES = "samples.parquet"
+INFO, SAMPLES = "record.json", "samples.parquet"
 
 
 def _without_checksums(info: dict[str, Any]) -> dict[str, Any]:

@@ -88,9 +88,7 @@ class Record:
     def built_with(self) -> dict[str, str | None]:
         """Compiler and optimisation of each arm's server, by the arm's name, as far as known."""
         servers = _servers_of(self.info, self.info["arms"])
-        return {
-            arm["name"]: built_with(s) for arm, s in zip(self.info["arms"], servers, strict=True)
-        }
+        return dict(zip(self.arms["name"], map(built_with, servers), strict=True))
 
     @property
     def repeat(self) -> str | None:
@@ -110,9 +108,8 @@ class Record:
     @property
     def gate(self) -> pl.DataFrame:
         """What the gate found before measuring: name, level, sentence."""
-        return pl.DataFrame(
-            self.info["gate"], schema=dict.fromkeys(["name", "level", "sentence"], pl.String())
-        )
+        schema = dict.fromkeys(["name", "level", "sentence"], pl.String())
+        return pl.DataFrame(self.info["gate"], schema=schema)
 
     @property
     def not_run(self) -> pl.DataFrame:
@@ -154,16 +151,12 @@ class Record:
         """Where and how it was measured, as far as known: the columns fact and of this run."""
         info = self.info
         host, server = info["host"], info["server"]
+        source = server.get("source") if server.get("stands_in") else None
         facts: dict[str, list[object]] = {
             "record": [self.path.name],
-            "server": [
-                server.get("version_text"),
-                server.get("spec"),
-                server.get("source") if server.get("stands_in") else None,
-            ],
+            "server": [server.get("version_text"), server.get("spec"), source],
             "client" if server.get("elsewhere") else "host": [
-                host.get("hostname"),
-                host.get("cpu_model"),
+                host.get(name) for name in ("hostname", "cpu_model")
             ],
             "built with": [built_with(server)],
             "builds": [builds_note(info)],
