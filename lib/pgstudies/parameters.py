@@ -103,14 +103,11 @@ def declared(notebook: Path) -> tuple[Parameter, ...]:
             f"{notebook} is not a notebook that can be read; "
             f"`git checkout` brings back the committed one."
         ) from None
-    for cell in cells:
-        if "parameters" in cell.get("metadata", {}).get("tags", []):
-            source = "".join(cell["source"])
-            try:
-                return _parsed(source)
-            except (SyntaxError, ValueError) as error:
-                raise StudyError(f"{notebook}, the cell of parameters: {error}.") from None
-    return ()
+    tagged = (c for c in cells if "parameters" in c.get("metadata", {}).get("tags", []))
+    try:
+        return _parsed("".join(next(tagged, {"source": ""})["source"]))
+    except (SyntaxError, ValueError) as error:
+        raise StudyError(f"{notebook}, the cell of parameters: {error}.") from None
 
 
 def _parsed(source: str) -> tuple[Parameter, ...]:
@@ -273,9 +270,8 @@ def _within(parameter: Parameter, value: Any) -> Any:
         and (parameter.maximum is None or value <= parameter.maximum)
     )
     if not allowed:
-        raise ValueError(
-            f"{parameter.name} must be {parameter.limits}, and {spelled(value)} is not"
-        )
+        told = spelled(value)
+        raise ValueError(f"{parameter.name} must be {parameter.limits}, and {told} is not")
     return value
 
 

@@ -19,6 +19,7 @@ from pgapps.book.pages import LARGE, TERMS, answer_first, close_folds, page_of
 from pgapps.scorecard.advice import advice, advice_text, counted_between, counted_builds
 from pgapps.scorecard.judging import (
     digest_of,
+    judged_by,
     keep_reference,
     keep_together,
     require_clean,
@@ -31,7 +32,7 @@ from pgstudies.analysis.agreement import judge
 from pgstudies.analysis.claims import claim_marks, claims, meanings, origins
 from pgstudies.charts.claims import answer, today, verdict_strip
 from pgstudies.records.reading import read_record
-from pgstudies.records.verdicts import VERDICTS, judged_by, reference_verdicts
+from pgstudies.records.verdicts import VERDICTS, reference_verdicts
 from tests.made_up import SWEPT, SWEPT_CLAIM, copied_rooms, swept_record
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ import pytest
 
 from pgapps.book.build import COMMAND, build
 from pgapps.execution.plan import studies
-from pgapps.scorecard.judging import digest_of, judged
+from pgapps.scorecard.judging import digest_of, judged, judged_by
 from pgservers import paths
 from pgstudies.analysis.claims import all_claims, origins
 from pgstudies.records.reading import find_record
-from pgstudies.records.verdicts import judged_by, read_verdicts
+from pgstudies.records.verdicts import read_verdicts
 from pgstudies.rooms import find_room
 from tests.studies.test_measured import checked
 

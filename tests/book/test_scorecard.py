@@ -21,7 +21,7 @@ from pgapps.execution.plan import plan, studies
 from pgapps.execution.run import Executed, run_study
 from pgapps.scorecard import scorecard as scorecards
 from pgapps.scorecard.checks import KEY, machine_of
-from pgapps.scorecard.judging import digest_of, judged, keep, write_verdicts
+from pgapps.scorecard.judging import digest_of, judged, judged_by, keep, write_verdicts
 from pgapps.scorecard.pooling import of_reference
 from pgapps.scorecard.scorecard import SCHEMA, holds_when, scorecard
 from pgapps.scorecard.table import PICTURE, came_to, checks_line, in_text, left, row_id, score_front
@@ -31,7 +31,7 @@ from pgstudies.analysis.agreement import agreement, judge
 from pgstudies.analysis.claims import claims
 from pgstudies.charts.outcomes import OUTCOMES, agreement_with
 from pgstudies.records.reading import UNDISTURBED, read_record
-from pgstudies.records.verdicts import VERDICTS, judged_by
+from pgstudies.records.verdicts import VERDICTS
 from pgstudies.rooms import find_room, study_module
 from tests import made_up
 from tests.made_up import SWEPT, SWEPT_CLAIM, copied_rooms, swept_record, timeline

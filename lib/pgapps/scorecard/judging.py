@@ -18,7 +18,7 @@ from pgstudies.records.reading import read_info
 from pgstudies.records.verdicts import (
     VERDICTS,
     checksum,
-    judged_by,
+    read_document,
     read_verdicts,
     together_file,
 )
@@ -135,6 +135,15 @@ def require_clean(record: Path) -> None:
 
 def _place(study: str, record: Path) -> Path:
     return paths.JUDGED / study / f"{record.name}.json"
+
+
+def judged_by(file: Path) -> str | None:
+    """The digest of what judged a file of verdicts, None where there is no whole one."""
+    try:
+        mark: str = read_document(file)["judged_by"]
+    except (OSError, StudyError):
+        return None
+    return mark
 
 
 def digest_of(study: str, record: Path) -> str:

@@ -84,11 +84,14 @@ def checks(
             *("log_ratio", "at", "block", "after", "log_settling"),
             pl.len().cast(pl.Int64).alias("blocks"),
         )
-        .filter(pl.col("blocks") >= MINIMUM_BLOCKS, ~pl.col("log_ratio").list.eval(_NAN).list.any())
+        .filter(
+            pl.col("blocks") >= MINIMUM_BLOCKS,
+            ~pl.col("log_ratio").list.contains(math.nan),
+        )
         .sort(*by, "candidate")
     )
     copies = comparisons.filter(pl.col("candidate").is_in(copies_of(values, baseline, key)))
-    in_turns = comparisons.filter(pl.col("log_settling").list.eval(_NONE).list.any().not_())
+    in_turns = comparisons.filter(~pl.col("log_settling").list.contains(None))
     checked = [
         _checked(comparisons, "order", order_effect, _ORDER, against="after"),
         _checked(comparisons, "drift", drift, _DRIFT, against="block"),
@@ -113,8 +116,10 @@ def _carry_over(
         .filter(pl.col("blocks") >= MINIMUM_BLOCKS)
     )
     changes = [math.expm1(hodges_lehmann(np.asarray(d))) for d in looked["log_carried"]]
-    afters = [_AFTER_OTHERS if b == OTHERS else _AFTER_ONE.format(b) for b in looked["before"]]
-    sentences = [_in_words(_CARRIED, c) + after for c, after in zip(changes, afters, strict=True)]
+    turns = ["another arm's turn" if b == OTHERS else f"a turn of {b}" for b in looked["before"]]
+    sentences = [
+        _in_words(_CARRIED, c) + _AFTER.format(turn) for c, turn in zip(changes, turns, strict=True)
+    ]
     family = flipped(_placed(looked["log_carried"], looked["at"]))
     return (
         _table(looked, CARRY_OVER, changes, family, sentences)
@@ -201,10 +206,6 @@ def _placed(lists: pl.Series, places: pl.Series) -> list[list[float | None]]:
     return rows
 
 
-_NAN = pl.element().is_nan()
-
-_NONE = pl.element().is_null()
-
 _ORDER = "the arm that runs later in a block reads {:.1f} % {}: one arm leaves something behind"
 
 _DRIFT = "the ratio ends the run {:.1f} % {} than it began: the arms do not drift alike"
@@ -216,21 +217,12 @@ _SETTLING = (
 
 _CARRIED = "carry-over makes the ratio {:.1f} % {}: "
 
-_AFTER_OTHERS = "one arm's turns suffer more from another arm's turn before them"
-
-_AFTER_ONE = "one arm's turns suffer more from a turn of {} before them"
+_AFTER = "one arm's turns suffer more from {} before them"
 
 _AA = "the second copy of the baseline reads {:.1f} % {}: trust no difference of that size here"
 
 OTHERS = "another arm"
 """The value of ``before`` where turns after any other arm are compared with those after its own."""
-
-_CARRIED_SCHEMA: dict[str, pl.DataType] = {
-    "candidate": pl.String(),
-    "before": pl.String(),
-    "block": pl.Int32(),
-    "log_carried": pl.Float64(),
-}
 
 _FAR = 2.0
 """A round farther from what is fitted than this many standard deviations, which the median gives,
@@ -256,7 +248,9 @@ def carried(
     turn), or one that is neither of the two (beside the rest).  Blocks in which one of them has not
     followed what is asked, or always has, have no row.
     """
-    schema = {name: values.schema[name] for name in by} | _CARRIED_SCHEMA
+    schema = {name: values.schema[name] for name in by}
+    schema |= dict.fromkeys(["candidate", "before"], pl.String())
+    schema |= {"block": pl.Int32(), "log_carried": pl.Float64()}
     if "after" not in values.columns:
         return pl.DataFrame(schema=schema)
     own = [baseline, *map(str, copies_of(values, baseline, key))]
@@ -316,8 +310,7 @@ def _of_block(
         return np.array(of_mine), np.mean(of_others, axis=0)
 
     own = followed(None)
-    found = {OTHERS: _slopes(d, own)}
-    found[OTHERS] = found[OTHERS] * (float(own[0].mean()) - 1)
+    found = {OTHERS: _slopes(d, own) * (float(own[0].mean()) - 1)}
     for before in sorted({after for after, _ in mine.values()} - {candidate, *baselines}):
         columns = followed(before)
         found[before] = _slopes(d, columns, own) * float(columns[0].mean())

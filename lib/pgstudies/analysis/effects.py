@@ -138,9 +138,7 @@ def _with_estimates(
     """Replace the lists of log-ratios by what they come to; null where no ratio exists."""
     d = pl.col("log_ratio")
     table = table.with_row_index("row").with_columns(d.list.std().round(DECIMALS).alias("sd"))
-    is_comparable = (
-        pl.col("blocks") > 0
-    ) & d.list.sort().list.last().is_not_nan()  # NaN sorts last
+    is_comparable = (pl.col("blocks") > 0) & d.list.sort().list.last().is_not_nan()  # it sorts last
     parts = [
         _estimates(part, level, margin, intervals)
         for part in table.filter(is_comparable).partition_by("blocks", maintain_order=True)

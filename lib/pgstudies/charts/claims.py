@@ -138,12 +138,8 @@ def _sentence(text: str, row: Mapping[str, Any]) -> str:
     if not bounds or not row["published_ratio"] or not row["verdict"].startswith("holds"):
         return ""
     bounds.sort(key=lambda bound: abs(math.log(bound)))
-    figures = {
-        "published": row["published_ratio"],
-        "now": row["ratio"],
-        "low": bounds[0],
-        "high": bounds[-1],
-    }
+    figures = {"published": row["published_ratio"], "now": row["ratio"]}
+    figures |= {"low": bounds[0], "high": bounds[-1]}
     times = {name: ratio_text(max(value, 1 / value)) for name, value in figures.items()}
     percent = {f"{name}_percent": ratio_text(100 * abs(v - 1)) for name, v in figures.items()}
     sentence = text.format(**times, **percent).removesuffix(".")

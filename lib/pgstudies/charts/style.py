@@ -166,10 +166,10 @@ def legend_columns(names: Sequence[str], width: int = WIDTH) -> int:
     """The number of columns in which a legend of these names is no wider than that (px)."""
     # 7 px is the mean width of a letter, 38 px a symbol and the gap; columns are aligned.
     widths = [38 + 7 * len(name) for name in names]
-    for columns in range(len(names), 1, -1):
-        if sum(max(widths[i::columns]) for i in range(columns)) <= width:
-            return columns
-    return 1
+    fitting = (
+        n for n in range(len(names), 1, -1) if sum(max(widths[i::n]) for i in range(n)) <= width
+    )
+    return next(fitting, 1)
 
 
 def enable() -> None:

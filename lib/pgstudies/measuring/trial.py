@@ -219,9 +219,8 @@ class Trial:
 
         Records ``duration_s`` (wall time from sending to answer), and ``cpu_s`` and
         ``instructions`` of the backend where they can be seen.  ``between`` is called after every
-        statement; its time does not count.
-        Through psycopg's libpq layer, rows thrown away.  Raises psycopg.Error, and StudyError when
-        there is no statement.
+        statement; its time does not count.  Through psycopg's libpq layer, rows thrown away.
+        Raises psycopg.Error, and StudyError when there is no statement.
         """
         if not statements:
             raise StudyError(f"There is no statement to run for {step}.")

@@ -50,7 +50,7 @@ def reference_verdicts(study: str) -> Reference | None:
     file = together_file(study)
     if not file.exists():
         return None
-    document = _read(file)
+    document = read_document(file)
     record = file.parent / document["judged_by"]
     return Reference(record, read_info(record), _table(document))
 
@@ -62,7 +62,7 @@ def together_file(study: str) -> Path:
 
 def read_verdicts(file: Path) -> pl.DataFrame:
     """The table of ``judge`` in a file of verdicts; raises StudyError when it is damaged."""
-    return _table(_read(file))
+    return _table(read_document(file))
 
 
 def _table(document: Mapping[str, Any]) -> pl.DataFrame:
@@ -70,16 +70,8 @@ def _table(document: Mapping[str, Any]) -> pl.DataFrame:
     return pl.DataFrame(document["claims"], schema=schema, orient="row")
 
 
-def judged_by(file: Path) -> str | None:
-    """The digest of what judged a file of verdicts, None where there is no whole one."""
-    try:
-        mark: str = _read(file)["judged_by"]
-    except (OSError, StudyError):
-        return None
-    return mark
-
-
-def _read(file: Path) -> dict[str, Any]:
+def read_document(file: Path) -> dict[str, Any]:
+    """What a file of verdicts holds but for its checksum; raises StudyError when it is damaged."""
     try:
         document: dict[str, Any] = json.loads(file.read_bytes())
         is_whole = document.pop("sha256") == checksum(document)
