@@ -14,7 +14,7 @@ from pgservers.errors import StudyError
 from .analysis.agreement import judge
 from .analysis.claims import claims
 from .analysis.effects import paired_effects
-from .analysis.pairing import BY, block_values, round_values
+from .analysis.pairing import BY, TIMES, block_values, round_values
 from .analysis.published import published
 from .analysis.runs import runs_apart
 from .analysis.tables import verdict_table
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from .measuring.arms import Arm
     from .measuring.run import Procedure
     from .measuring.trial import Trial
-
-_TIMES = ("duration_s", "cpu_s")
 
 
 class Study:
@@ -245,7 +243,7 @@ def _effects(
 ) -> pl.DataFrame:
     samples = record.measured if samples is None else samples
     first = baseline or record.arms.filter("baseline")["name"][0]
-    is_time = pl.col("metric").is_in(_TIMES)
+    is_time = pl.col("metric").is_in(TIMES)
     tables = [
         paired_effects(of(part, by=by), baseline=first, by=by)
         for of, part in (

@@ -35,12 +35,9 @@ _KINDS = {
 }
 """The types a parameter may be annotated with, and what to call their values."""
 
-_ELEMENTS: Mapping[str, Any] = {
-    "int": Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)],
-    "float": float,
-    "str": str,
-    "bool": bool,
-}
+_INTEGER = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+_ELEMENTS: Mapping[str, Any] = {"int": _INTEGER, "float": float, "str": str, "bool": bool}
 
 _LIMITS = re.compile(
     r"^(?P<help>.*?)\s*"

@@ -13,8 +13,7 @@ it goes by environment variables and by files.  From the user, for every noteboo
 From the run to its notebook, ours alone:
 
 ``PGSTUDIES_RUN_OPTIONS``
-    The rest of ``RunOptions``, as JSON: the profile, the only block to measure, the design, where
-    prepared states are kept, and the directory for ``Replies``, by which the notebook answers.
+    The rest of ``RunOptions``, as JSON.
 """
 
 from __future__ import annotations
@@ -76,11 +75,6 @@ class RunOptions:
         from pgservers.addresses import EMBEDDED  # noqa: PLC0415  (imports psycopg)
 
         return named or self.server or EMBEDDED
-
-    @property
-    def measures_only(self) -> bool:
-        """Whether the notebook ends when it has measured: one block tells nothing by itself."""
-        return bool(self.block or self.design)
 
     def environment(self) -> dict[str, str]:
         """The variables by which another process is given these options."""

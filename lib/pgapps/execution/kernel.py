@@ -298,7 +298,7 @@ class _Kernel:
         if self.interrupted:  # the kernel ignores a signal that comes between two cells
             raise KeyboardInterrupt
         if self._replies and self._replies.record:
-            if self._options.measures_only:
+            if self._options.block or self._options.design:  # one block tells nothing by itself
                 raise _Enough
             self._analysing.reached(cell_index)
 

@@ -227,14 +227,13 @@ def all_claims() -> pl.DataFrame:
     where the post gives no figure), threshold (null where the claim names none); then as text, and
     null where the claim does not name it: step, case, baseline, candidate.
     """
-    rows = []
-    for study, origin in origins().items():
-        for entry in _entries(study):
-            row = {name: getattr(entry, name) for name in (*_TEXTS, "published_ratio", "threshold")}
-            source = _filled(entry.source, entry, origin.places)
-            row |= {"study": study, "claim": entry.id, "source": source}
-            named = _comparison(entry, origin.places)
-            rows.append(row | {name: str(named[name]) for name in _COMPARED if name in named})
+    rows = [
+        {name: getattr(entry, name) for name in (*_TEXTS, "published_ratio", "threshold")}
+        | {"study": study, "claim": entry.id, "source": _filled(entry.source, entry, origin.places)}
+        | {k: str(v) for k, v in _comparison(entry, origin.places).items() if k in _COMPARED}
+        for study, origin in origins().items()
+        for entry in _entries(study)
+    ]
     texts = ["study", "claim", *_TEXTS[1:]]
     schema: dict[str, pl.DataType] = dict.fromkeys(texts, pl.String())
     schema |= dict.fromkeys(["published_ratio", "threshold"], pl.Float64())

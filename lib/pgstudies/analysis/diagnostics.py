@@ -84,10 +84,7 @@ def checks(
             *("log_ratio", "at", "block", "after", "log_settling"),
             pl.len().cast(pl.Int64).alias("blocks"),
         )
-        .filter(
-            pl.col("blocks") >= MINIMUM_BLOCKS,
-            ~pl.col("log_ratio").list.contains(math.nan),
-        )
+        .filter(pl.col("blocks") >= MINIMUM_BLOCKS, ~pl.col("log_ratio").list.contains(math.nan))
         .sort(*by, "candidate")
     )
     copies = comparisons.filter(pl.col("candidate").is_in(copies_of(values, baseline, key)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
@@ -20,6 +20,9 @@ in, and a ratio on the margin stays on it."""
 
 BY = ("case", "step", "metric")
 """What is compared separately, unless a study says otherwise."""
+
+TIMES = ("cpu_s", "duration_s")
+"""The metrics that are paired by rounds: what is counted is the same in each."""
 
 TRIMMED = 0.2
 """The share of a block's rounds that is left out at either end, before their mean is taken."""
@@ -125,11 +128,7 @@ def round_values(samples: pl.DataFrame, *, by: Sequence[str] = BY) -> pl.DataFra
 
 
 def log_ratios(
-    values: pl.DataFrame,
-    *,
-    baseline: str | int,
-    key: str = "arm",
-    by: Sequence[str] = BY,
+    values: pl.DataFrame, *, baseline: str | int, key: str = "arm", by: Sequence[str] = BY
 ) -> pl.DataFrame:
     """Each block's ln(candidate / baseline), the quantity that every effect is made of.
 
@@ -172,8 +171,7 @@ def log_ratios(
     )
     pairs = pairs.with_columns(pl.coalesce("unit", "candidate_unit").alias("unit"))
     pairs = pairs.drop("candidate_unit").with_columns(
-        _log_ratio("baseline").alias("log_ratio"),
-        pl.lit(None, pl.Float64).alias("log_settling"),
+        _log_ratio("baseline").alias("log_ratio"), pl.lit(None, pl.Float64).alias("log_settling")
     )
     if rounds:
         pairs = _over_rounds(pairs, [*by, "candidate", "block"])
@@ -259,10 +257,8 @@ def _pairs(
     )
     copies = copies_of(measured, baseline, key)
     expected = candidates.select(*by, "candidate").unique()
-    if by:
-        baselines = expected.join(baselines, on=by, nulls_equal=True)
-    else:
-        baselines = expected.join(baselines, how="cross")
+    how: Any = {"on": by, "nulls_equal": True} if by else {"how": "cross"}
+    baselines = expected.join(baselines, **how)
     on = [*by, "candidate", "block"]
     pairs = baselines.join(candidates, on=on, how="full", coalesce=True, nulls_equal=True)
     again = measured.filter(pl.col(key).is_in(copies))

@@ -9,15 +9,13 @@ import polars as pl
 
 from ..records.reading import AMONG_OTHERS, UNDISTURBED
 from .effects import paired_effects
-from .pairing import BY, block_values, round_values
+from .pairing import BY, TIMES, block_values, round_values
 from .verdicts import dearer_turns, describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 _FAR = 1.1
-
-_TIMES = ("cpu_s", "duration_s")
 
 
 def effect_table(effects: pl.DataFrame, *places: str | pl.Expr) -> pl.DataFrame:
@@ -95,7 +93,7 @@ def verdict_table(
 
 def _remark(ratio: float | None, counted: float | None, metric: str | None) -> str | None:
     """Why a ratio of times is not that of instructions, where they are a tenth apart or more."""
-    if not ratio or not counted or metric not in _TIMES:
+    if not ratio or not counted or metric not in TIMES:
         return None
     each = ratio / counted
     if abs(math.log(each)) < math.log(_FAR):

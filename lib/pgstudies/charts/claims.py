@@ -109,10 +109,9 @@ def _beside(now: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
 
 def _runs(kept: pl.DataFrame) -> list[str]:
     """How many runs the reference judges by, and what lies between them, in words."""
-    several = kept.filter(pl.col("luck").is_not_null())
-    if several.is_empty():
+    luck, runs = kept.drop_nulls("luck").select(pl.max("luck", "runs")).row(0)
+    if luck is None:
         return []
-    luck, runs = (max(several[name].to_list()) for name in ("luck", "runs"))
     return [
         f"{runs} runs, whose ratios of one claim differ by up to {100 * luck:.2g} % (standard "
         f"deviation) more than their blocks say"

@@ -45,8 +45,6 @@ WIDTH = 600
 LABEL_PX = 240
 """Longer labels of an axis are cut."""
 
-FONT = "Helvetica, Arial, sans-serif"
-
 
 def book_renderer(spec: dict[str, Any], **_options: object) -> dict[str, Any]:
     """The specification for JupyterLab and the book, a PNG and a sentence for every other reader.
@@ -82,7 +80,7 @@ def _theme() -> Any:
     return {
         "config": {
             "background": "white",
-            "font": FONT,
+            "font": "Helvetica, Arial, sans-serif",
             "padding": {"left": 12, "top": 4, "right": 8, "bottom": 4},
             "view": {"continuousWidth": WIDTH, "continuousHeight": 260, "stroke": None},
             "axis": {**text, "gridOpacity": 0.6, "titlePadding": 8, "labelLimit": LABEL_PX},

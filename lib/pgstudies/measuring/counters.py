@@ -15,17 +15,11 @@ if TYPE_CHECKING:
     from psycopg.rows import TupleRow
 
 UNITS = {
-    "duration_s": "s",
-    "cpu_s": "s",
-    "instructions": "instructions",
-    "buffers_hit": "pages",
-    "buffers_read": "pages",
-    "buffers_touched": "pages",
-    "buffers_dirtied": "pages",
-    "wal_bytes": "bytes",
+    **dict.fromkeys(["duration_s", "cpu_s", "disk_s"], "s"),
+    **dict.fromkeys(["buffers_hit", "buffers_read", "buffers_touched", "buffers_dirtied"], "pages"),
+    **dict.fromkeys(["wal_bytes", "read_bytes"], "bytes"),
     "wal_fpi": "images",
-    "read_bytes": "bytes",
-    "disk_s": "s",
+    "instructions": "instructions",
 }
 """The unit of every quantity that a timed statement yields by itself."""
 

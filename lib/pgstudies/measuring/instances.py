@@ -250,10 +250,7 @@ def lacking(arms: Sequence[Arm], roots: Mapping[str | None, Server]) -> dict[str
 
 
 def roots_of(
-    arms: Sequence[Arm],
-    own: Server,
-    start: Callable[[str | None], Server],
-    stack: ExitStack,
+    arms: Sequence[Arm], own: Server, start: Callable[[str | None], Server], stack: ExitStack
 ) -> tuple[dict[str | None, Server], dict[str | None, StudyError]]:
     """The servers by the words that arms use for them, and why others could not be started."""
     roots: dict[str | None, Server] = {None: own}

@@ -182,12 +182,9 @@ class Record:
         All arms of a block are up at once; busy_s is what an arm's own turns took together.
         """
         times = pl.col("started_at", "finished_at").str.to_datetime(time_unit="us", time_zone="UTC")
-        schema = {
-            "block": pl.Int32(),
-            "position": pl.Int32(),
-            **dict.fromkeys(["arm", "started_at", "finished_at"], pl.String()),
-            "busy_s": pl.Float64(),
-        }
+        schema: dict[str, pl.DataType] = dict.fromkeys(["block", "position"], pl.Int32())
+        schema |= dict.fromkeys(["arm", "started_at", "finished_at"], pl.String())
+        schema |= {"busy_s": pl.Float64()}
         return pl.DataFrame(self.info["timeline"], schema=schema).with_columns(times)
 
     @property
