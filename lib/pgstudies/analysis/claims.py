@@ -142,20 +142,12 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Origin:
-    """Where the claims of a study come from.
+    """Where the claims of a study come from."""
 
-    Attributes:
-        title: The study's name in words.
-        post: Who published, and when.
-        anchor: The place on the study's page that judges the claims.
-        places: What goes into the placeholders at the post's own size.
-
-    """
-
-    title: str
-    post: str
-    anchor: str
-    places: Mapping[str, object]
+    title: str  # the study's name in words
+    post: str  # who published, and when
+    anchor: str  # the place on the study's page that judges the claims
+    places: Mapping[str, object]  # what goes into the placeholders at the post's own size
 
 
 def claims(

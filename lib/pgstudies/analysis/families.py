@@ -36,16 +36,10 @@ _ROUNDING = 1e-9
 
 
 class Family(NamedTuple):
-    """One entry per comparison; NaN below 6 blocks.
+    """One entry per comparison; NaN below 6 blocks."""
 
-    Attributes:
-        p_value: Corrected over the family.
-        least: The smallest p-value that so many blocks could have given.
-
-    """
-
-    p_value: Numbers
-    least: Numbers
+    p_value: Numbers  # corrected over the family
+    least: Numbers  # the smallest p-value that so many blocks could have given
 
 
 def flipped(d: Sequence[Sequence[float | None]]) -> Family:

@@ -42,10 +42,6 @@ _RATIOS = ("ratio", "low", "high", "aa", "aa_low", "aa_high")
 
 DIRECTIONS = ("faster", "slower", "fewer", "more")
 
-_LESS = pl.when(pl.col("unit") == "s").then(pl.lit("faster")).otherwise(pl.lit("fewer"))
-
-_MORE = pl.when(pl.col("unit") == "s").then(pl.lit("slower")).otherwise(pl.lit("more"))
-
 
 def with_verdicts(table: pl.DataFrame, *, gated: bool = True) -> pl.DataFrame:
     """Add ratio, low, high, ratio_of_sums, aa with its bounds, margin, verdict and blocks_needed.
@@ -58,6 +54,7 @@ def with_verdicts(table: pl.DataFrame, *, gated: bool = True) -> pl.DataFrame:
     margin = pl.col("log_margin").round(DECIMALS)
     is_gated = (pl.col("log_aa_low") > margin) | (pl.col("log_aa_high") < -margin)
     is_gated = is_gated & pl.lit(gated)
+    is_time = pl.when(pl.col("unit") == "s")
     verdict = (
         pl.when(estimate.is_null())
         .then(pl.lit("not comparable"))
@@ -68,9 +65,9 @@ def with_verdicts(table: pl.DataFrame, *, gated: bool = True) -> pl.DataFrame:
         .when((low >= -margin) & (high <= margin))
         .then(pl.lit("equivalent"))
         .when((high < 0) & (estimate < -margin))
-        .then(_LESS)
+        .then(is_time.then(pl.lit("faster")).otherwise(pl.lit("fewer")))
         .when((low > 0) & (estimate > margin))
-        .then(_MORE)
+        .then(is_time.then(pl.lit("slower")).otherwise(pl.lit("more")))
         .otherwise(pl.lit("inconclusive"))
     )
     table = table.with_columns(

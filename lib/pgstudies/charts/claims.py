@@ -91,15 +91,12 @@ def _since(record: Record) -> list[str]:
     info, own = record.info, claim_marks(record.info["study"])
     gone = [name for name in info.get("claims") or {} if name not in own]
     seen, mark = info.get("seen"), info.get("study_mark")
-    return [
-        *([f"Dropped since: {'; '.join(gone)}."] if gone else []),
-        *(
-            ["The study's code, which has its conditions and margins, was changed since."]
-            if mark and mark != find_room(info["study"]).mark
-            else []
-        ),
-        *([f"The run was begun after {len(seen)} alike: {', '.join(seen)}."] if seen else []),
-    ]
+    told = [f"Dropped since: {'; '.join(gone)}."] if gone else []
+    if mark and mark != find_room(info["study"]).mark:
+        told.append("The study's code, which has its conditions and margins, was changed since.")
+    if seen:
+        told.append(f"The run was begun after {len(seen)} alike: {', '.join(seen)}.")
+    return told
 
 
 def _beside(now: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:

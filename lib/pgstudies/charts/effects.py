@@ -71,10 +71,9 @@ def effect_chart(
             on=keys, how="full", coalesce=True, maintain_order="left_right",
         )  # fmt: skip
     # Of a step, all candidates have the same margin.
+    high = 1 + pl.col("margin")
     bands = data.drop_nulls("margin").unique("step", maintain_order=True)
-    bands = bands.select(
-        "step", margin_low=1 / (1 + pl.col("margin")), margin_high=1 + pl.col("margin")
-    )
+    bands = bands.select("step", margin_low=1 / high, margin_high=high)
     candidates = data["candidate"].unique(maintain_order=True).to_list()
     steps = data["step"].unique(maintain_order=True).to_list()
     verdicts = data["verdict"].drop_nulls().unique(maintain_order=True).to_list()

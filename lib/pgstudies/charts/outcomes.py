@@ -10,26 +10,15 @@ from .style import BASELINE, CANDIDATES, NEUTRAL, PATCHED
 
 @dataclass(frozen=True)
 class Outcome:
-    """One outcome, and how it is shown; never by its colour alone.
+    """One outcome, and how it is shown; never by its colour alone."""
 
-    Attributes:
-        word: As verdicts begin.
-        several: How a sentence goes on after a number of claims.
-        sign: One character, for tiles and tables.
-        css: The class that book.css colours.
-        colour: In charts, as in book.css.
-        shape: In charts, as Vega calls it.
-        meaning: One line for legends.
-
-    """
-
-    word: str
-    several: str
-    sign: str
-    css: str
-    colour: str
-    shape: str
-    meaning: str
+    word: str  # as verdicts begin
+    several: str  # how a sentence goes on after a number of claims
+    sign: str  # one character, for tiles and tables
+    css: str  # the class that book.css colours
+    colour: str  # in charts, as in book.css
+    shape: str  # in charts, as Vega calls it
+    meaning: str  # one line for legends
 
 
 OUTCOMES = {

@@ -56,9 +56,8 @@ def concurrently(
     with trial.measuring(step, other_sessions=True, **where) as took:
         spans = _spans(trial, work, delays, settings)
         took.duration_s = sum(span.duration_s for span in spans) / len(spans)
-    longest = max(span.duration_s for span in spans)
     makespan = max(span.ended_s for span in spans) - min(span.began_s for span in spans)
-    trial.record(step, "longest_s", longest, "s", **where)
+    trial.record(step, "longest_s", max(span.duration_s for span in spans), "s", **where)
     trial.record(step, "makespan_s", makespan, "s", **where)
     return spans
 

@@ -31,18 +31,11 @@ def verdict_files(study: str) -> list[Path]:
 
 @dataclass(frozen=True)
 class Reference:
-    """What the reference records of a study say together, as ``make verdicts`` stored it.
+    """What the reference records of a study say together, as ``make verdicts`` stored it."""
 
-    Attributes:
-        record: The directory of the newest of them.
-        info: Its record.json.
-        verdicts: The table of ``judge``, with the columns runs and luck.
-
-    """
-
-    record: Path
-    info: Info
-    verdicts: pl.DataFrame
+    record: Path  # the directory of the newest of them
+    info: Info  # its record.json
+    verdicts: pl.DataFrame  # the table of ``judge``, with the columns runs and luck
 
 
 def reference_verdicts(study: str) -> Reference | None:
