@@ -74,7 +74,7 @@ class Study:
 
     @property
     def parameters(self) -> pl.DataFrame:
-        """The parameters of the notebook: parameter, value, what it is."""
+        """A table of parameter, value and what it is, as the notebook has them now."""
         return parameter_table(self.name, self._values)
 
     def module(self, name: str) -> ModuleType:

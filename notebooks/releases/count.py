@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from pgapps.counting.by_function import count_samples
 from pgapps.counting.counter import Counter
 from pgapps.counting.units import units
 from pgservers.errors import CannotRun, StudyError
-from pgstudies.records.counts import INSTRUCTIONS, count_samples, open_case
+from pgstudies.records.counts import INSTRUCTIONS, open_case
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

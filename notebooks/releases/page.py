@@ -8,7 +8,8 @@ from typing import Any
 import polars as pl
 
 import pgstudies as pg
-from pgstudies.records.counts import counted_since, functions_counted, units_counted
+from pgapps.counting.by_function import functions_counted
+from pgstudies.records.counts import counted_since, units_counted
 
 from . import reading
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 from IPython.display import Markdown
 
-from pgstudies.records.counts import moved, open_case, units_counted
+from pgapps.counting.by_function import moved
+from pgstudies.records.counts import open_case, units_counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 
+from pgapps.counting.by_function import count_samples, functions_counted, moved
 from pgapps.counting.units import units
 from pgservers import paths
 from pgstudies.analysis.agreement import Claim, judge
@@ -16,10 +17,7 @@ from pgstudies.analysis.pairing import block_values
 from pgstudies.analysis.tables import verdict_table
 from pgstudies.records.counts import (
     claims_counted,
-    count_samples,
     counted_since,
-    functions_counted,
-    moved,
     open_case,
     units_counted,
 )

@@ -178,7 +178,9 @@ def _functions() -> pl.DataFrame:
     """The functions that each unit executes, by the newest server of the largest record."""
     import polars as pl
 
-    from pgstudies.records.counts import fullest_counts, functions_counted
+    from pgstudies.records.counts import fullest_counts
+
+    from ..counting.by_function import functions_counted
 
     record = fullest_counts()
     if record is None:

@@ -9,9 +9,11 @@ import polars as pl
 
 from pgservers.host.facts import git_revision, host_facts, packages
 from pgservers.paths import records_dir, run_dir
-from pgstudies.records.counts import INSTRUCTIONS, count_samples, units_counted
+from pgstudies.records.counts import INSTRUCTIONS, units_counted
 from pgstudies.records.reading import AMONG_OTHERS, infos_below, read_record
 from pgstudies.records.writing import RecordWriter, fingerprint
+
+from ..counting.by_function import count_samples
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -6,7 +6,8 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from pgservers.terminal import printable
-from pgstudies.records.counts import moved
+
+from ..counting.by_function import moved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

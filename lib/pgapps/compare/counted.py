@@ -15,8 +15,8 @@ import polars as pl
 from pgservers.errors import CannotRun
 from pgservers.servers.settings import merged
 from pgservers.terminal import Progress
-from pgstudies.records.counts import moved
 
+from ..counting.by_function import moved
 from ..counting.counter import Counter
 from ..counting.units import units
 

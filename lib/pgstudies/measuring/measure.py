@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack, contextmanager
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ from ..records.reading import (
     find_record,
     infos_below,
     is_of_this_host,
+    read_info,
     read_record,
 )
 from ..records.writing import RecordWriter, fingerprint
@@ -167,7 +169,7 @@ def measure(
                 _tell_of_changes(design, setup, room)
             setup["seen"] = alike_before(design.study, setup)
             writer = RecordWriter.create(design.study, design.completed(setup))
-            if not options.measures_only:
+            if not (options.block or options.design):
                 notice(_intention(setup, writer.path))
         else:
             notice(
@@ -250,10 +252,13 @@ def _last_block(infos: Iterable[Info]) -> int:
 
 def _intention(setup: Setup, path: Path) -> str:
     """What a run is going to do, and for how long, by the last one like it on this machine."""
-    blocks, arms = setup["blocks"], sum(arm["not_run"] is None for arm in setup["arms"])
+    blocks, arms, about = setup["blocks"], sum(arm["not_run"] is None for arm in setup["arms"]), ""
     seen = [path.parent / name for name in setup["seen"] if (path.parent / name).is_dir()]
-    block_s = read_record(seen[-1]).block_s if seen else None
-    about = f", {rough_duration(blocks * block_s)} as in {seen[-1].name}" if block_s else ""
+    if seen:
+        line = read_info(seen[-1])["timeline"]
+        times = [datetime.fromisoformat(e[k]) for e in line for k in ("started_at", "finished_at")]
+        block_s = (max(times) - min(times)).total_seconds() / len({e["block"] for e in line})
+        about = f", {rough_duration(blocks * block_s)} as in {seen[-1].name}"
     return (
         f"Measuring {blocks} blocks; in each, {arms} arms start anew and take turns{about}. "
         f"Every block is kept at {path}; interrupted, the next run goes on from there."

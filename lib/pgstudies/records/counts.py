@@ -11,18 +11,10 @@ from ..rooms import rooms
 from .reading import fullest, list_records, readable_records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from .reading import Record
 
 INSTRUCTIONS = "instructions"
 """The metric of a whole unit of work, once for each count; its case is ``open_case``."""
-
-OWN, INCLUSIVE = "own: ", "inclusive: "
-"""A function's metrics begin so, and go on with its name: without and with what it calls."""
-
-LEAST_SHARE = 0.002
-"""What executes less than this part of a unit is not kept function by function."""
 
 
 def open_case(transactions: int, nested: int = 0) -> str:
@@ -31,60 +23,16 @@ def open_case(transactions: int, nested: int = 0) -> str:
     return f"{transactions} open{within}" if transactions else ""
 
 
-def count_samples(counts: pl.DataFrame) -> Iterator[tuple[str, int, float]]:
-    """The values of one unit for a record: metric, iteration (from 1), instructions.
-
-    ``counts`` is the table of ``instructions``, its first row the whole.
-    """
-    whole, *functions = counts.iter_rows(named=True)
-    yield INSTRUCTIONS, 1, whole["inclusive"]
-    if whole["again"] is not None:
-        yield INSTRUCTIONS, 2, whole["again"]
-    for row in functions:
-        if abs(row["share"]) >= LEAST_SHARE:
-            yield f"{OWN}{row['function']}", 1, row["own"]
-            yield f"{INCLUSIVE}{row['function']}", 1, row["inclusive"]
-
-
 def units_counted(record: Record) -> pl.DataFrame:
     """What each arm executes for one unit: arm, unit, open, nested, instructions, again.
 
     ``open`` is the number of open transactions, ``nested`` that of the subtransactions of each,
     ``again`` the second count, null without one.
     """
-    found = _of_units(record, pl.col("metric") == INSTRUCTIONS)
+    found = of_units(record, pl.col("metric") == INSTRUCTIONS)
     return found.group_by("arm", "unit", "open", "nested", maintain_order=True).agg(
         instructions=pl.col("value").filter(pl.col("iteration") == 1).first(),
         again=pl.col("value").filter(pl.col("iteration") == 2).first(),
-    )
-
-
-def functions_counted(record: Record) -> pl.DataFrame:
-    """Arm, unit, open, nested, function, inclusive, own; from ``LEAST_SHARE`` of the unit on."""
-    metric = pl.col("metric").str
-    found = _of_units(record, metric.starts_with(OWN) | metric.starts_with(INCLUSIVE)).with_columns(
-        function=pl.col("metric").str.replace("^[a-z]+: ", ""),
-        kind=pl.col("metric").str.extract("^([a-z]+): "),
-    )
-    return found.group_by("arm", "unit", "open", "nested", "function", maintain_order=True).agg(
-        pl.col("value").filter(pl.col("kind") == kind).first().alias(kind)
-        for kind in ("inclusive", "own")
-    )
-
-
-def moved(before: pl.DataFrame, after: pl.DataFrame, top: int = 10) -> pl.DataFrame:
-    """The functions whose own counts differ most between two tables of functions.
-
-    Columns: function, before, after, change (instructions of one unit, by what each executes
-    itself).  A function that one side lacks counts 0 there.
-    """
-    return (
-        before.select("function", before="own")
-        .join(after.select("function", after="own"), on="function", how="full", coalesce=True)
-        .with_columns(pl.col("before", "after").fill_null(0))
-        .with_columns(change=pl.col("after") - pl.col("before"))
-        .sort(pl.col("change").abs(), descending=True)
-        .head(top)
     )
 
 
@@ -134,7 +82,8 @@ def _ratio(wanted: dict[str, Any], counts: dict[Any, float]) -> float | None:
     return math.prod(over) / math.prod(under)  # type: ignore[arg-type]
 
 
-def _of_units(record: Record, which: pl.Expr) -> pl.DataFrame:
+def of_units(record: Record, which: pl.Expr) -> pl.DataFrame:
+    """The samples of counts that are ``which``, with the columns unit, open and nested."""
     holders = {"open": r"^(\d+) open", "nested": r", (\d+) in each$"}
     return record.measured.filter(which).with_columns(
         pl.col("step").alias("unit"),
