@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,8 +94,16 @@ class Study:
         """
         make = self.module("arms").arms
         known = {**self._values, **more}
-        wanted = inspect.signature(make).parameters
-        self._arms = make(**{name: known[name] for name in wanted if name in known})
+        for name, wanted in inspect.signature(make).parameters.items():
+            if wanted.default is wanted.empty and name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                meant = f": did you mean {near[0]}?" if near else "."
+                raise StudyError(
+                    f"arms in arms.py of {self.name} asks for {name}, and the notebook has no such "
+                    f"parameter{meant}"
+                )
+        names = inspect.signature(make).parameters.keys() & known.keys()
+        self._arms = make(**{name: known[name] for name in names})
         return arm_table(self._arms)
 
     def measure(

@@ -6,7 +6,7 @@ import pgstudies as pg
 
 
 def arms() -> list[pg.Arm]:
-    """The arms, the baseline first."""
+    """The arms; first the baseline, which the others' ratios divide by."""
     return [
         pg.Arm("fillfactor 100", "The default."),
         pg.Arm(

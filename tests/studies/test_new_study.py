@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import pgstudies as pg
 from pgapps.authoring.new_study import new_study, problems
 from pgservers import paths
 from pgservers.errors import StudyError
@@ -70,7 +72,7 @@ def test_a_new_study_lives_in_a_directory_of_its_own(own: Path) -> None:
     checked = run(own, "check", "half_full", "--keep")
     assert checked.returncode == 1
     assert "about twice as many: yes" in notebook.read_text()
-    assert "still has a sentence of the template" in checked.stdout
+    assert "A sentence is still the template's" in checked.stdout
     assert "It was never run" not in checked.stdout
     claims = notebook.with_name("claims.toml")
     claims.write_text(claims.read_text().replace('candidate = "fillfactor', 'candidate = "fill'))
@@ -104,6 +106,7 @@ def with_words_of_its_own(room: Path) -> None:
         "published.toml": {"The post's title": "Pages", "Its author": "N. N.", "Made up": "Drawn"},
         "sizes.toml": {"Its author, 2026": "N. N., 2020"},
         "claims.toml": {"A scan at": "Any scan at"},
+        "units.toml": {"one row scanned": "a row scanned"},
     }.items():
         text = (room / name).read_text()
         for before, after in words.items():
@@ -121,6 +124,7 @@ def test_what_a_study_lacks_is_said_in_a_sentence_each(own: Path) -> None:
     theirs = "\n".join(problems("half_full"))
     assert "published.toml still has the title, author, url, note of the template" in theirs
     assert "sizes.toml still has the template's post" in theirs
+    assert "units.toml still has the template's unit" in theirs
     assert "The claim 'size' is the template's." in theirs
     with_words_of_its_own(notebook.parent)
     assert list(problems("half_full")) == [NOT_RUN]
@@ -140,7 +144,7 @@ def test_what_a_study_lacks_is_said_in_a_sentence_each(own: Path) -> None:
     assert "The parameter seed, which every study has, is missing." in found
     assert "no output to compare a rerun with" in found
     assert "`make strip` takes them out" in found
-    assert "A line of cell 1 begins with %" in found
+    assert "A line begins with %, which makes it a comment" in found
     assert "The section 'Nothing' is empty." in found
     assert "It has no section on its limits" in found
     assert "published.csv is not the file whose sha256" in found
@@ -170,12 +174,12 @@ def test_what_a_referee_would_miss_is_said_in_a_sentence_each(own: Path) -> None
     (room / "published.toml").unlink()
     assert list(problems("half_full")) == [
         "The section 'A title alone' is empty.",
-        "It has 85 cells, and 60 are many: move what only draws into page.py.",
+        "It has 87 cells, and 60 are many: move what only draws into page.py.",
         "The cell that begins with 'COUNT = \"SELECT count(*) FROM t\"' has 18 lines: divide what "
         "has over 15.",
         "The cell that begins with 'effects = study.effects()' has 95 lines: divide what has over "
         "15.",
-        "Beside the procedure it has 118 lines of code, and 80 are many: move what only draws into "
+        "Beside the procedure it has 121 lines of code, and 80 are many: move what only draws into "
         "page.py.",
         "By default it has 4 blocks, and fewer than 6 give no interval.",
         "There is no published.toml: without published numbers nothing is set beside yours.",
@@ -184,6 +188,23 @@ def test_what_a_referee_would_miss_is_said_in_a_sentence_each(own: Path) -> None
         "sizes.toml has no larger size: [published] is the one with the post's own numbers.",
         NOT_RUN,
     ]
+
+
+def test_what_files_name_and_the_study_lacks_is_said(own: Path) -> None:
+    new_study("half_full")
+    room = own / "half_full"
+    claims, units, arms = (room / name for name in ("claims.toml", "units.toml", "arms.py"))
+    claims.write_text(claims.read_text().replace("the-post-s-claims", "what-they-claim"))
+    ratio = '[[ratio]]\nid = "size"\nover = [["this server", "one scan", 0]]\nunder = []\n'
+    units.write_text(f"{units.read_text()}\n{ratio}")
+    found = "\n".join(problems("half_full"))
+    assert "has the anchor 'what-they-claim', which is no heading of the notebook" in found
+    assert "The ratio 'size' of units.toml is not over and under units that there are" in found
+    arms.write_text(arms.read_text().replace("def arms()", "def arms(*, row: int)"))
+    parameters = {"server": "", "rows": 1000, "blocks": 6, "seed": 1}
+    wanted = "asks for row, and the notebook has no such parameter: did you mean rows?"
+    with pytest.raises(StudyError, match=re.escape(wanted)):
+        pg.study("half_full", parameters).arms()
 
 
 @pytest.mark.parametrize("name", ["Half", "half-full", "../half", "", "half__full", "x" * 300])

@@ -14,7 +14,8 @@ from pgservers.errors import StudyError
 from pgservers.files import cannot_write, copy_tree, write_file
 from pgstudies.rooms import TEMPLATE, find_room, rooms
 
-from .referee import hard_to_read, too_small, unmeasured, unsaid
+from ..counting.units import units
+from .referee import hard_to_read, of_units, too_small, unjudged, unmeasured, unsaid
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,11 +85,17 @@ def problems(study: str) -> Iterator[str]:
             claims_of(study, places=dict(origins()[study].places))
             for claim in _never_matched(study):
                 yield f"No run has a row that the claim {claim!r} compares: look at its comparison."
+            yield from unjudged(study)
     for name, table in room.read("published.toml").get("tables", {}).items():
         published(study, name)
         content = (room.directory / table["file"]).read_bytes()
         if hashlib.sha256(content).hexdigest() != table["sha256"]:
-            yield f"{table['file']} is not the file whose sha256 published.toml has."
+            yield (
+                f"{table['file']} is not the file whose sha256 published.toml has. If its numbers "
+                f'are right, write sha256 = "{hashlib.sha256(content).hexdigest()}" there.'
+            )
+    units(study)  # raises for a file that says what it may not
+    yield from of_units(room)
     yield from _unwritten(cells)
     yield from _of_cells(cells)
     yield from hard_to_read(cells)
@@ -142,10 +149,10 @@ def _unwritten(cells: list[dict[str, Any]]) -> Iterator[str]:
     """Sentences that are still the template's, and sections without a text."""
     template = json.loads(find_room(TEMPLATE).notebook.read_text(encoding="utf-8"))["cells"]
     theirs = {line for cell in template for line in _prose(cell) if not line.startswith("#")}
-    for number, cell in enumerate(cells, start=1):
+    for cell in cells:
         same = [line for line in _prose(cell) if line in theirs]
         if same:
-            yield f"Cell {number} still has a sentence of the template: {same[0]!r}."
+            yield f"A sentence is still the template's: {same[0]!r}."
     followed = zip(cells, [*cells[1:], {"cell_type": "markdown"}], strict=True)
     for cell, after in followed:
         lines = _prose(cell)
@@ -173,16 +180,20 @@ def _of_cells(cells: list[dict[str, Any]]) -> Iterator[str]:
             "The cell tagged nbval-check-output has no output to compare a rerun with: run it, and "
             "keep what it prints."
         )
-    for number, cell in enumerate(cells, start=1):
-        lines = "".join(cell["source"]).splitlines() if cell["cell_type"] == "markdown" else []
+    for cell in cells:
+        source = "".join(cell["source"])
+        lines = source.splitlines() if cell["cell_type"] == "markdown" else []
         if any(line.lstrip().startswith("%") for line in lines):
             yield (
-                f"A line of cell {number} begins with %, which makes it a comment that the book "
-                "leaves out: break the line elsewhere."
+                f"A line begins with %, which makes it a comment that the book leaves out, in the "
+                f"cell that begins with {lines[0]!r}: break the line elsewhere."
             )
         is_left = cell["cell_type"] == "code" and "keep_output" not in _tags(cell)
         if is_left and (cell["outputs"] or cell["execution_count"] is not None):
-            yield f"Cell {number} has outputs that belong to a run: `make strip` takes them out."
+            yield (
+                f"The cell that begins with {source.partition(chr(10))[0]!r} has outputs that "
+                "belong to a run: `make strip` takes them out."
+            )
 
 
 def _tags(cell: dict[str, Any]) -> list[str]:

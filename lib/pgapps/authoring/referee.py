@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
+from pgservers.paths import records_dir
 from pgstudies.rooms import TEMPLATE, find_room
+
+from ..counting.units import units
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,6 +61,45 @@ def unsaid(room: Room, cells: list[dict[str, Any]]) -> Iterator[str]:
         yield "sizes.toml still has the template's post: name the author and the year."
     if "standard" not in sizes and "published" not in sizes:
         yield "sizes.toml has no larger size: [published] is the one with the post's own numbers."
+
+
+def unjudged(study: str) -> Iterator[str]:
+    """What of claims.toml the newest record of this machine was not begun with, or cannot have."""
+    from pgstudies.analysis.claims import claims_changed, origins  # noqa: PLC0415
+    from pgstudies.records.reading import infos_below  # noqa: PLC0415
+
+    anchor = origins()[study].anchor
+    cells = json.loads(find_room(study).notebook.read_text(encoding="utf-8"))["cells"]
+    lines = [
+        x for c in cells if c["cell_type"] == "markdown" for x in "".join(c["source"]).split("\n")
+    ]
+    heads = [x.lstrip("# ") for x in lines if x.startswith("#")]
+    if anchor not in {re.sub(r"[^a-z0-9]+", "-", head.lower()).strip("-") for head in heads}:
+        yield f"claims.toml has the anchor {anchor!r}, which is no heading of the notebook."
+    info = next((i for _, i in reversed([*infos_below(records_dir(), study)])), None)
+    changed = claims_changed(study, info.get("claims")) if info else None
+    if info and changed:
+        names = ", ".join(arm["name"] for arm in info["arms"] if not arm["copy_of"])
+        yield (
+            f"Changed since the newest run, so not judged by it: {', '.join(changed)}. Run the "
+            f"study again; that run had the arms {names}."
+        )
+
+
+def of_units(room: Room) -> Iterator[str]:
+    """Units that are the template's, and ratios of units that there are not."""
+    found = room.read("units.toml")
+    names = {unit.name for unit in units(room.name)}
+    theirs = {table["name"] for table in find_room(TEMPLATE).read("units.toml")["unit"]}
+    if room.name != TEMPLATE and theirs & {table["name"] for table in found.get("unit", [])}:
+        yield "units.toml still has the template's unit: count your own, or delete the file."
+    for ratio in found.get("ratio", []):
+        places = [*ratio.get("over", []), *ratio.get("under", [])]
+        if not places or any(len(place) != 3 or place[1] not in names for place in places):
+            yield (
+                f"The ratio {ratio.get('id')!r} of units.toml is not over and under units that "
+                "there are: each place is an arm, a unit and a number of open transactions."
+            )
 
 
 def too_small(parameters: dict[str, Parameter]) -> Iterator[str]:

@@ -185,7 +185,7 @@ def _estimates(
 
 def _gates(values: pl.DataFrame, key: str, by: Sequence[str], level: float) -> pl.DataFrame:
     """The ``by`` columns, log_aa, log_aa_low, log_aa_high, of the copies furthest from alike."""
-    names = values[key].unique().to_list()
+    names = values[key].unique().sort().to_list()
     pairs = [(name, copy) for name in names for copy in copies_of(values, name, key)]
     schema = {name: values.schema[name] for name in by}
     schema |= dict.fromkeys(["log_aa", "log_aa_low", "log_aa_high"], pl.Float64())
@@ -202,7 +202,7 @@ def _gates(values: pl.DataFrame, key: str, by: Sequence[str], level: float) -> p
                 row = [*place, hodges_lehmann(d), *interval]
                 found.append(pl.DataFrame([row], schema=schema, orient="row"))
     excess = pl.max_horizontal(pl.col("log_aa_low"), -pl.col("log_aa_high"))
-    gates = pl.concat(found).sort(excess, descending=True)
+    gates = pl.concat(found).sort(excess, descending=True, maintain_order=True)
     return gates.unique(by, keep="first", maintain_order=True) if by else gates.head(1)
 
 
