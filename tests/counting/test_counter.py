@@ -104,6 +104,19 @@ def test_what_is_done_once_is_not_counted(counter: Counter) -> None:
     assert whole(counter.count(burdened)) == pytest.approx(whole(counter.count(HASHED)), rel=EXACT)
 
 
+def test_what_the_server_does_once_a_second_is_not_counted(counter: Counter) -> None:
+    first = "DO $$BEGIN PERFORM md5(repeat('x', 1000)); END$$"
+    slow, slower = (
+        f"SELECT pg_sleep(CASE current_setting('pgstudies.n')::int WHEN {size} THEN 1.3 ELSE 0.3 END)"
+        for size in HASHED.sizes
+    )
+    after = [
+        whole(counter.count(replace(HASHED, statements=(first, one, LOOP)), twice=False))
+        for one in (slow, slower)
+    ]
+    assert after[1] == pytest.approx(after[0], rel=EXACT)
+
+
 def test_the_whole_comes_first_and_own_counts_add_up_to_it(counter: Counter) -> None:
     counts = counter.count(HASHED)
     assert counts.columns == ["function", "inclusive", "own", "again", "share"]

@@ -61,6 +61,14 @@ def test_a_state_is_built_once_and_comes_back_exactly(managed: ManagedServer) ->
         assert c.execute("SELECT to_regclass('intruder')").fetchone() == (None,)
 
 
+def test_extensions_are_made_in_one_order(managed: ManagedServer) -> None:
+    # A set's order is another in every process, and so would be the places of rows in the catalogs.
+    query = "SELECT extname FROM pg_extension WHERE extname LIKE 'pg\\_%' ORDER BY oid"
+    with managed.connect() as connection:
+        made = [name for (name,) in connection.execute(query).fetchall()]
+    assert made == ["pg_stat_statements", "pg_buffercache"]
+
+
 def test_states_do_not_see_each_other(managed: ManagedServer) -> None:
     built: list[str] = []
     managed.restore("first", builder(managed, built, "one"))

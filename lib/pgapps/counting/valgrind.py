@@ -29,8 +29,9 @@ EVENTS |= {"DLmw": "write_misses"}
 _END = "ShutdownXLOG"
 """Counts are taken before it: the checkpoint that it writes is no work of the statements."""
 
-_BY_THE_CLOCK = "pgstat_report_stat"
-"""At most once a second the server hands on its statistics: left out, as no two runs agree."""
+_BY_THE_CLOCK = ("pgstat_report_stat", "pgstat_assoc_relation")
+"""At most once a second, between two statements, the server hands on its statistics, and counts each
+relation anew when it is next used: left out, as no two runs agree."""
 
 _LINE = re.compile(r"\s*((?:(?:[\d,]+|\.)\s+)+)(\S*?):(.+?)(?: \[([^\]]*)\])?")
 
@@ -93,7 +94,7 @@ def count(
         f"--dump-before={_END}",
         f"--cache-sim={'yes' if cache_sim else 'no'}",
     ]
-    apart = inside or (_BY_THE_CLOCK, *without)
+    apart = inside or (*_BY_THE_CLOCK, *without)
     under += [f"--toggle-collect={name}" for name in apart]
     # The last word, as a function to toggle at implies that nothing is collected before.
     under.append(f"--collect-atstart={'no' if inside else 'yes'}")

@@ -458,7 +458,8 @@ class ManagedServer(ServerBase):
                 make_guest(connection)
         contrib = frozenset(name for (name,) in found)
         with self.connect(user=SUPERUSER) as connection:
-            for extension in contrib.intersection(_EXTENSIONS):
+            # In one order: where rows of the catalogs lie costs a later statement half a per cent.
+            for extension in filter(contrib.__contains__, _EXTENSIONS):
                 name = sql.Identifier(extension)
                 connection.execute(sql.SQL("CREATE EXTENSION IF NOT EXISTS {}").format(name))
             if self.role == GUEST:
