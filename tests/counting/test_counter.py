@@ -107,7 +107,7 @@ def test_what_is_done_once_is_not_counted(counter: Counter) -> None:
 def test_what_the_server_does_once_a_second_is_not_counted(counter: Counter) -> None:
     first = "DO $$BEGIN PERFORM md5(repeat('x', 1000)); END$$"
     slow, slower = (
-        f"SELECT pg_sleep(CASE current_setting('pgstudies.n')::int WHEN {size} THEN 1.3 ELSE 0.3 END)"
+        f"SELECT pg_sleep(CASE current_setting('pgstudies.n') WHEN '{size}' THEN 1.3 ELSE 0.3 END)"
         for size in HASHED.sizes
     )
     after = [

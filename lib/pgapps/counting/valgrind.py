@@ -30,8 +30,8 @@ _END = "ShutdownXLOG"
 """Counts are taken before it: the checkpoint that it writes is no work of the statements."""
 
 _BY_THE_CLOCK = ("pgstat_report_stat", "pgstat_assoc_relation")
-"""At most once a second, between two statements, the server hands on its statistics, and counts each
-relation anew when it is next used: left out, as no two runs agree."""
+"""At most once a second, between statements, the server hands on its statistics and begins them
+anew for each relation that is used next: left out, as no two runs agree."""
 
 _LINE = re.compile(r"\s*((?:(?:[\d,]+|\.)\s+)+)(\S*?):(.+?)(?: \[([^\]]*)\])?")
 
