@@ -144,9 +144,9 @@ class Page:
         The second copy of an arm that stopped is not measured; that of one that went on is, and is
         the gate.
         """
-        selects = self.samples.filter(TIMES, pl.col("case") == "any range")
-        arms = set(selects["arm"])
         any_range = [pl.col("step") == "select_range", pl.col("case") == "any range"]
+        selects = self.samples.filter(TIMES, *any_range)
+        arms = set(selects["arm"])
         copies = self.effects.filter(
             pl.col("candidate") == self.record.repeat, *any_range
         )

@@ -48,6 +48,11 @@ def published_chart(study: pg.Study) -> object:
     )
 
 
+def placed(column: str, order: Sequence[str]) -> pl.Expr:
+    """What sorts by ``order``; a step that is not in it comes last."""
+    return pl.col(column).replace_strict(order, range(len(order)), default=len(order))
+
+
 def fresh_pages(samples: pl.DataFrame) -> float:
     """On how many pages a range lies right after CLUSTER, on average."""
     of_heap = samples.filter(pl.col("block") == 0, pl.col("arm") == "heap", TOUCHED)
@@ -100,7 +105,7 @@ def relative_times(
         for i, early in reference.items()
     )
     choices = [f"{step}, relative to iteration {i}" for step in STEPS for i in (2, 1)]
-    return relative.sort(pl.col("what").cast(pl.Enum(choices)), maintain_order=True)
+    return relative.sort(placed("what", choices), maintain_order=True)
 
 
 def preparation(
@@ -171,7 +176,7 @@ def beside_the_post(effects: pl.DataFrame, in_post: pl.DataFrame) -> pl.DataFram
             how="left",
         )
         .with_columns(step=STEP_AND_CASE)
-        .sort(pl.col("step").cast(pl.Enum(order)), maintain_order=True)
+        .sort(placed("step", order), maintain_order=True)
     )
 
 

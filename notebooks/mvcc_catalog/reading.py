@@ -166,11 +166,16 @@ def costs_of(samples: pl.DataFrame, at_once: int) -> pl.DataFrame:
     )
 
 
+def placed(column: str, order: Sequence[str]) -> pl.Expr:
+    """What sorts by ``order``; a step that is not in it comes last."""
+    return pl.col(column).replace_strict(order, range(len(order)), default=len(order))
+
+
 def in_order(names: Sequence[str]) -> list[pl.Expr]:
     """What sorts a chart's rows: by step and metric, then by release."""
     choices = [f"{what}: {name}" for what in STEPS for name in METRICS.values()]
     return [
-        pl.col("what").cast(pl.Enum(choices)),
+        placed("what", choices),
         pl.col("release").cast(pl.Enum(names)),
     ]
 
@@ -268,7 +273,7 @@ def by_release(growth: pl.DataFrame, distinct: Sequence[str]) -> pl.DataFrame:
     return (
         growth.select("what", "release", text=pg.with_interval())
         .pivot("release", on_columns=distinct, index="what", values="text")
-        .sort(pl.col("what").cast(pl.Enum(STEPS)))
+        .sort(placed("what", STEPS))
     )
 
 
