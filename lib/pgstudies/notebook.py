@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +30,7 @@ from .rooms import study_module
 from .run_options import RunOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, MutableMapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
     from types import ModuleType
 
     from .analysis.agreement import Claim
@@ -66,11 +65,15 @@ class Study:
         study.compare_with(record)      # this run and another, and what differs between them
     """
 
-    def __init__(self, name: str, values: Mapping[str, Any]) -> None:
+    def __init__(
+        self, name: str, values: Mapping[str, Any], namespace: Mapping[str, Any] = {}
+    ) -> None:
         self.name = name
         self.verdicts: pl.DataFrame | None = None
         self._values = values
+        self._namespace = namespace
         self._arms: list[Arm] = []
+        self._computed: Collection[str] = ()  # parameters that the page gives its arms anew
         self._record: Record | None = None
 
     @property
@@ -89,21 +92,16 @@ class Study:
     def arms(self, **more: Any) -> pl.DataFrame:
         """The arms to be measured: arm, what it is, not run (why, or null).
 
-        They are made by ``arms`` in the study's arms.py, of the parameters that it names and of
-        what is given as ``more``.
+        ``arms`` of arms.py makes them, of the parameters that it names and of what is ``more``.
         """
         make = self.module("arms").arms
         known = {**self._values, **more}
-        for name, wanted in inspect.signature(make).parameters.items():
+        asked = inspect.signature(make).parameters
+        for name, wanted in asked.items():
             if wanted.default is wanted.empty and name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                meant = f": did you mean {near[0]}?" if near else "."
-                raise StudyError(
-                    f"arms in arms.py of {self.name} asks for {name}, and the notebook has no such "
-                    f"parameter{meant}"
-                )
-        names = inspect.signature(make).parameters.keys() & known.keys()
-        self._arms = make(**{name: known[name] for name in names})
+                raise StudyError(f"arms.py asks for {name}, which is not among {', '.join(known)}.")
+        self._arms = make(**{name: known[name] for name in asked if name in known})
+        self._computed = more.keys()
         return arm_table(self._arms)
 
     def measure(
@@ -119,9 +117,11 @@ class Study:
 
         ``prepare(trial, arm)`` builds what an arm starts from; ``procedure(trial, arm)`` is what is
         measured, each ``yield`` the end of a turn.  ``settings`` hold for all servers; ``also`` is
-        noted beside the parameters.  What else ``how`` may say, such as as_then and not_compared,
-        and what is raised, says ``pgstudies.measuring.measure.measure``.
+        noted beside the parameters; ``how`` and what is raised are those of ``measuring.measure``.
         """
+        for name, value in self._values.items():
+            if name not in self._computed and self._namespace.get(name, value) != value:
+                raise StudyError(f"{name} was changed: run the cells from pg.study on again.")
         if not self._arms:
             self.arms()
         self._record = measure(
@@ -183,11 +183,11 @@ class Study:
         not_run: Mapping[str, str] = {},
         conditions: Mapping[str, str | None] | Callable[[Claim], str | None] | None = None,
     ) -> pl.DataFrame:
-        """The verdict on each claim by the table that fits: the columns of ``pg.verdict_table``.
+        """The verdict on each claim by the row that fits: see ``analysis.tables.verdict_table``.
 
-        ``places``, ``published`` and ``not_tested`` are those of ``pg.claims``; ``not_run`` and
-        ``conditions``, which may be a function of the claim, those of ``pg.judge``, whose table is
-        ``verdicts`` from then on.
+        ``places``, ``published`` and ``not_tested`` are those of ``claims``; ``not_run`` and
+        ``conditions``, which may be a function of the claim, those of ``analysis.agreement.judge``,
+        whose table is ``verdicts`` from then on.
         """
         how: Any = {"places": places, "published": published, "not_tested": not_tested}
         asked = claims(self.name, record=self.record, **how)
@@ -242,7 +242,7 @@ def study(name: str, namespace: MutableMapping[str, Any]) -> Study:
     What stands there under the parameters' names is checked, and takes its place there, as
     papermill reads ``-p server 17`` as a number.  Raises StudyError.
     """
-    found = Study(name, study_parameters(name, namespace))
+    found = Study(name, study_parameters(name, namespace), namespace)
     style_jupyterlab()
     return found
 

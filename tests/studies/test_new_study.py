@@ -202,7 +202,7 @@ def test_what_files_name_and_the_study_lacks_is_said(own: Path) -> None:
     assert "The ratio 'size' of units.toml is not over and under units that there are" in found
     arms.write_text(arms.read_text().replace("def arms()", "def arms(*, row: int)"))
     parameters = {"server": "", "rows": 1000, "blocks": 6, "seed": 1}
-    wanted = "asks for row, and the notebook has no such parameter: did you mean rows?"
+    wanted = "arms.py asks for row, which is not among server, rows, blocks, seed."
     with pytest.raises(StudyError, match=re.escape(wanted)):
         pg.study("half_full", parameters).arms()
 

@@ -46,6 +46,15 @@ def test_parameters_are_checked_and_take_their_place() -> None:
 
 
 @pytest.mark.usefixtures("place")
+def test_a_parameter_that_was_changed_since_is_not_measured_with() -> None:
+    namespace = dict(GIVEN)
+    study = pg.study("swept", namespace)
+    namespace["pause_s"] = 1.0
+    with pytest.raises(StudyError, match=r"pause_s was changed: run the cells from pg\.study on"):
+        study.measure(lambda *_: None, lambda *_: None, settings={})
+
+
+@pytest.mark.usefixtures("place")
 def test_arms_are_made_of_the_parameters_that_they_name() -> None:
     study = pg.study("swept", dict(GIVEN))
     assert study.arms()["arm"].to_list() == ["one", "two"]
