@@ -372,9 +372,6 @@ class Page:
             *(pg.gated_by(table, in_company) for table in found if table.height),
         ]
 
-    def places(self) -> dict[str, object]:
-        return {"slow": self.slow, "most": self.most, "ring": self.crowd}
-
     def tables_of(self, arm: str) -> float | None:
         """The tables that the most scans of ``arm`` read on the machine that is small and slow."""
         at = {"case": SLOW, "arm": arm, "scans": self.most}

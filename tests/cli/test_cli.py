@@ -141,7 +141,7 @@ finally:
 
 
 def test_version(pgstudies: Command) -> None:
-    assert pgstudies("--version").out == "pgstudies 1.0.0\n"
+    assert pgstudies("--version").out == "pgstudies 1.1.0\n"
 
 
 def test_an_unknown_option_is_a_wrong_request(pgstudies: Command) -> None:

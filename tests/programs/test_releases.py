@@ -313,7 +313,7 @@ def test_a_full_disk_says_where_to_go(mirror: Mirror) -> None:
 
 def test_an_interrupted_fetch_leaves_nothing_running(mirror: Mirror) -> None:
     pid = mirror.directory / "pid"
-    mirror.does(f"sleep 60 &\necho $! > {pid}; kill -INT $PPID; wait")
+    mirror.does(f"sleep 60 &\necho $! > {pid}; sleep 1; kill -INT $PPID; wait")
     with pytest.raises(KeyboardInterrupt):
         fetch("99")
     number = int(pid.read_text())

@@ -103,8 +103,6 @@ def _code_of(sources: list[str]) -> list[dict[str, Any]]:
     return [cell | {"outputs": [], "execution_count": None}]
 
 
-PROCEDURE = "## The procedure"
-
 FOLD = '<details class="rest">'
 """Where the rest of a section begins, as HTML; ``close_folds`` ends it with the section."""
 
@@ -115,14 +113,11 @@ def _with_rests_folded(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
     Cells of the page's top are left out.  Open are a section's text and its first chart or table,
     unless code or a heading comes before it.  Of several paragraphs only the first is open, except
     in the first section, which states the claims; where the answer was taken from the section, only
-    text is open.  The procedure, which readers come to check, is open as a whole.
+    text is open.
     """
     starts = [n for n, cell in enumerate(cells) if _is_heading(cell)]
     done = [cell for cell in cells[: starts[0] if starts else None] if not _is_top(cell)]
     for start, end in pairwise([*starts, len(cells)]):
-        if "".join(cells[start]["source"]).startswith(PROCEDURE):
-            done += cells[start:end]
-            continue
         words, more = _split(cells[start]) if start != starts[0] else (cells[start], [])
         body = cells[start + 1 : end]
         section = [words, *more, *(cell for cell in body if not _is_top(cell))]
