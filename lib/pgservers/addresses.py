@@ -31,7 +31,7 @@ _URI = re.compile(r"postgres(?:ql)?://", re.IGNORECASE)
 
 _KEYWORDS = re.compile(r"[a-z_]+\s*=")
 
-_CUT_IN_TWO = re.compile(r"(?:[^/]*@[^/]*@|[^/@]*/[^?]*@)")  # an @ of a password, unescaped
+_CUT_IN_TWO = re.compile(r"(?:[^?]*@[^?]*@|[^/@]*/[^?]*@)")  # an @ of a password, unescaped
 
 _SECRET_IN_PATH = re.compile(r"//.*@|.*pass\w*\s*[=:]", re.IGNORECASE | re.DOTALL)
 

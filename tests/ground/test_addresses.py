@@ -74,6 +74,7 @@ ADDRESSES = st.tuples(
 
 @given(ADDRESSES)
 @example(("hunter2hunter2", (in_uri, "postgresql+psycopg"), False, 0))
+@example(("@0000000/", (in_uri, "postgresql"), False, 0))
 def test_no_message_and_no_repr_repeats_a_password(
     drawn: tuple[str, tuple[object, str], bool, int],
 ) -> None:
