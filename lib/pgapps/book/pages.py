@@ -48,7 +48,8 @@ _NO_PROSE = re.compile(r"(`[^`]*`|\[[^\]]*\]\([^)]*\)|<[^>]*>|\{[^}]*\}`[^`]*`)"
 
 def page_of(document: Document) -> Document:
     """An executed notebook as its page shows it."""
-    cells = _linked(_with_code_together([_folded(cell) for cell in document["cells"]]))
+    together = _with_code_together([_folded(cell) for cell in document["cells"]])
+    cells = _linked([part for cell in together for part in _one_output_each(cell)])
     top = [cell for tag in TOP for cell in cells if tag in _tags(cell)]
     return document | {"cells": [*cells[:1], *top, *_with_rests_folded(cells[1:])]}
 
@@ -101,6 +102,21 @@ def _code_of(sources: list[str]) -> list[dict[str, Any]]:
     mark = f"code-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
     cell = {"cell_type": "code", "id": mark, "source": text, "metadata": about}
     return [cell | {"outputs": [], "execution_count": None}]
+
+
+def _one_output_each(cell: dict[str, Any]) -> list[dict[str, Any]]:
+    """A cell for each chart or table of one whose code stands elsewhere, so that some can fold."""
+    if len(_kinds_of_output(cell)) < 2 or "remove-input" not in _tags(cell) or _is_top(cell):
+        return [cell]
+    parts: list[list[Any]] = [[]]
+    for output in cell["outputs"]:
+        if parts[-1] and _kinds_of_output(cell | {"outputs": parts[-1]}):
+            parts.append([])
+        parts[-1].append(output)
+    return [
+        cell | {"id": f"{cell['id'][:50]}-{number}", "outputs": outputs}
+        for number, outputs in enumerate(parts)
+    ]
 
 
 FOLD = '<details class="rest">'
