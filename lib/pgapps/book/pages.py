@@ -105,8 +105,8 @@ def _code_of(sources: list[str]) -> list[dict[str, Any]]:
 
 
 def _one_output_each(cell: dict[str, Any]) -> list[dict[str, Any]]:
-    """A cell for each chart or table of one whose code stands elsewhere, so that some can fold."""
-    if len(_kinds_of_output(cell)) < 2 or "remove-input" not in _tags(cell) or _is_top(cell):
+    """What follows the first chart or table of a cell whose code stands elsewhere is apart."""
+    if not _kinds_of_output(cell) or "remove-input" not in _tags(cell) or _is_top(cell):
         return [cell]
     parts: list[list[Any]] = [[]]
     for output in cell["outputs"]:
