@@ -114,7 +114,7 @@ def _one_output_each(cell: dict[str, Any]) -> list[dict[str, Any]]:
             parts.append([])
         parts[-1].append(output)
     return [
-        cell | {"id": f"{cell['id'][:50]}-{number}", "outputs": outputs}
+        cell | {"id": f"{cell.get('id', '')[:50]}-{number}", "outputs": outputs}
         for number, outputs in enumerate(parts)
     ]
 
@@ -165,10 +165,13 @@ MOST_WORDS = 3
 def _split(cell: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The beginning of a section's words, and the rest of them as a cell, if it is long."""
     heading, *blocks = "".join(cell["source"]).split("\n\n")
-    if len(blocks) <= MOST_WORDS or any(re.match(r"[\s|:`-]|\d+\.", block) for block in blocks):
+    part = next((n for n, block in enumerate(blocks) if block.startswith("### ")), len(blocks))
+    is_listed = any(re.match(r"[\s|:`-]|\d+\.", block) for block in blocks)
+    most = part if is_listed else min(MOST_WORDS, part)
+    if len(blocks) <= most:
         return cell, []
-    first = "\n\n".join([heading, *blocks[:MOST_WORDS]])
-    return cell | {"source": first}, [_text("\n\n".join(blocks[MOST_WORDS:]))]
+    first = "\n\n".join([heading, *blocks[:most]])
+    return cell | {"source": first}, [_text("\n\n".join(blocks[most:]))]
 
 
 def _begins_part(cell: dict[str, Any]) -> bool:
