@@ -158,13 +158,15 @@ def _is_heading(cell: dict[str, Any]) -> bool:
     return cell["cell_type"] == "markdown" and bool(HEADING.search("".join(cell["source"])))
 
 
-MOST_WORDS = 3
+MOST_WORDS = 2
 """The number of paragraphs that are open at the beginning of a section."""
 
 
 def _split(cell: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The beginning of a section's words, and the rest of them as a cell, if it is long."""
     heading, *blocks = "".join(cell["source"]).split("\n\n")
+    blocks = [block for block in blocks if not block.startswith("In JupyterLab, ")]
+    cell = cell | {"source": "\n\n".join([heading, *blocks])}
     part = next((n for n, block in enumerate(blocks) if block.startswith("### ")), len(blocks))
     is_listed = any(re.match(r"[\s|:`-]|\d+\.", block) for block in blocks)
     most = part if is_listed else min(MOST_WORDS, part)
