@@ -54,9 +54,8 @@ class Study:
         study.answer()                  # the same in a few lines, and what it means today
         study.about()                   # where and how it was measured, and the files
 
-    ``measure`` says before it begins what it will do; interrupted, it leaves a record with which
-    the next run goes on.  With PGSTUDIES_REPLAY it reads a record instead.  To explore what was
-    measured, all as polars frames (``study.samples?`` tells the columns)::
+    An interrupted ``measure`` leaves a record with which the next run goes on; PGSTUDIES_REPLAY has
+    one read instead.  To explore, all polars frames (``study.samples?`` tells the columns)::
 
         study.samples                   # every measured value
         study.blocks()                  # one value for each block
@@ -239,8 +238,7 @@ class Study:
 def study(name: str, namespace: MutableMapping[str, Any]) -> Study:
     """The study that a notebook is about; ``namespace`` is its ``globals()``.
 
-    What stands there under the parameters' names is checked, and takes its place there, as
-    papermill reads ``-p server 17`` as a number.  Raises StudyError.
+    The parameters there are checked, and put back in their types.  Raises StudyError.
     """
     found = Study(name, study_parameters(name, namespace), namespace)
     style_jupyterlab()

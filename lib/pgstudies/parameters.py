@@ -74,7 +74,7 @@ class Parameter:
         """What is allowed, in words: ``at least 50_000``, ``between 1 and 10``, ``a or b``."""
         unit = f" {self.unit}" if self.unit else ""
         if self.choices:
-            return _listed([spelled(choice) for choice in self.choices], "or")
+            return listed([spelled(choice) for choice in self.choices], "or")
         if self.minimum is not None and self.maximum is not None:
             return f"between {spelled(self.minimum)} and {spelled(self.maximum)}{unit}"
         if self.minimum is not None:
@@ -226,7 +226,7 @@ def _unknown(study: str, name: str, names: list[str]) -> str:
         return f"{study} has no parameters, so {name} cannot be set."
     near = difflib.get_close_matches(name, names, n=1)
     meant = f"did you mean {near[0]}? It" if near else "it"
-    return f"{study} has no parameter {name}; {meant} has {_listed(names, 'and')}."
+    return f"{study} has no parameter {name}; {meant} has {listed(names)}."
 
 
 def _value(parameter: Parameter, given: object) -> object:
@@ -277,6 +277,7 @@ def _wrong_type(parameter: Parameter, given: object) -> ValueError:
     return ValueError(f"{parameter.name} must be {_KINDS[parameter.type]}, and {value_text} is not")
 
 
-def _listed(names: Sequence[str], conjunction: str) -> str:
+def listed(names: Sequence[str], conjunction: str = "and") -> str:
+    """One or more names in words: ``a, b and c``."""
     *others, last = names
     return f"{', '.join(others)} {conjunction} {last}" if others else last

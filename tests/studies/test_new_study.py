@@ -195,11 +195,12 @@ def test_what_files_name_and_the_study_lacks_is_said(own: Path) -> None:
     room = own / "half_full"
     claims, units, arms = (room / name for name in ("claims.toml", "units.toml", "arms.py"))
     claims.write_text(claims.read_text().replace("the-post-s-claims", "what-they-claim"))
-    ratio = '[[ratio]]\nid = "size"\nover = [["this server", "one scan", 0]]\nunder = []\n'
+    place = '[["this server", "one scan", 0]]'
+    ratio = f'[[ratio]]\nid = "size"\nover = {place}\nunder = {place}\n'
     units.write_text(f"{units.read_text()}\n{ratio}")
     found = "\n".join(problems("half_full"))
     assert "has the anchor 'what-they-claim', which is no heading of the notebook" in found
-    assert "The ratio 'size' of units.toml is not over and under units that there are" in found
+    assert "The ratio 'size' of units.toml has no unit 'one scan' to count." in found
     arms.write_text(arms.read_text().replace("def arms()", "def arms(*, row: int)"))
     parameters = {"server": "", "rows": 1000, "blocks": 6, "seed": 1}
     wanted = "arms.py asks for row, which is not among server, rows, blocks, seed."

@@ -52,13 +52,15 @@ def check(
       pgstudies check btree_deduplication
       pgstudies check btree_deduplication --keep
     """  # noqa: D301
+    from pgservers.terminal import printable
+
     from .new_study import keep_checked, problems
 
     if keep:
         keep_checked(study)
     found = list(problems(study))
     for problem in found:
-        typer.echo(problem)
+        typer.echo(printable(problem))
     if not found:
         typer.echo(f"{study} is complete.")
     raise typer.Exit(1 if found else 0)

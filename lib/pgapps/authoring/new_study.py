@@ -14,7 +14,6 @@ from pgservers.errors import StudyError
 from pgservers.files import cannot_write, copy_tree, write_file
 from pgstudies.rooms import TEMPLATE, find_room, rooms
 
-from ..counting.units import units
 from .referee import hard_to_read, of_units, too_small, unjudged, unmeasured, unsaid
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ def problems(study: str) -> Iterator[str]:
             claims_of(study, places=dict(origins()[study].places))
             for claim in _never_matched(study):
                 yield f"No run has a row that the claim {claim!r} compares: look at its comparison."
-            yield from unjudged(study)
+            yield from unjudged(study, cells)
     for name, table in room.read("published.toml").get("tables", {}).items():
         published(study, name)
         content = (room.directory / table["file"]).read_bytes()
@@ -94,7 +93,6 @@ def problems(study: str) -> Iterator[str]:
                 f"{table['file']} is not the file whose sha256 published.toml has. If its numbers "
                 f'are right, write sha256 = "{hashlib.sha256(content).hexdigest()}" there.'
             )
-    units(study)  # raises for a file that says what it may not
     yield from of_units(room)
     yield from _unwritten(cells)
     yield from _of_cells(cells)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -63,17 +62,13 @@ def unsaid(room: Room, cells: list[dict[str, Any]]) -> Iterator[str]:
         yield "sizes.toml has no larger size: [published] is the one with the post's own numbers."
 
 
-def unjudged(study: str) -> Iterator[str]:
+def unjudged(study: str, cells: list[dict[str, Any]]) -> Iterator[str]:
     """What of claims.toml the newest record of this machine was not begun with, or cannot have."""
     from pgstudies.analysis.claims import claims_changed, origins  # noqa: PLC0415
     from pgstudies.records.reading import infos_below  # noqa: PLC0415
 
     anchor = origins()[study].anchor
-    cells = json.loads(find_room(study).notebook.read_text(encoding="utf-8"))["cells"]
-    lines = [
-        x for c in cells if c["cell_type"] == "markdown" for x in "".join(c["source"]).split("\n")
-    ]
-    heads = [x.lstrip("# ") for x in lines if x.startswith("#")]
+    heads = re.findall(r"^#+ (.*)$", _prose_of(cells), re.MULTILINE)
     if anchor not in {re.sub(r"[^a-z0-9]+", "-", head.lower()).strip("-") for head in heads}:
         yield f"claims.toml has the anchor {anchor!r}, which is no heading of the notebook."
     info = next((i for _, i in reversed([*infos_below(records_dir(), study)])), None)
@@ -94,12 +89,9 @@ def of_units(room: Room) -> Iterator[str]:
     if room.name != TEMPLATE and theirs & {table["name"] for table in found.get("unit", [])}:
         yield "units.toml still has the template's unit: count your own, or delete the file."
     for ratio in found.get("ratio", []):
-        places = [*ratio.get("over", []), *ratio.get("under", [])]
-        if not places or any(len(place) != 3 or place[1] not in names for place in places):
-            yield (
-                f"The ratio {ratio.get('id')!r} of units.toml is not over and under units that "
-                "there are: each place is an arm, a unit and a number of open transactions."
-            )
+        for _, unit, _ in [*ratio["over"], *ratio["under"]]:
+            if unit not in names:
+                yield f"The ratio {ratio['id']!r} of units.toml has no unit {unit!r} to count."
 
 
 def too_small(parameters: dict[str, Parameter]) -> Iterator[str]:
@@ -161,6 +153,10 @@ def unmeasured(study: str, text: str) -> Iterator[str]:
 
 def _section(cells: list[dict[str, Any]], heading: str) -> str:
     """The words below a heading that begins so, to the next one."""
-    text = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
-    found = re.search(rf"^## {heading}[^\n]*\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+    pattern = rf"^## {heading}[^\n]*\n(.*?)(?=^## |\Z)"
+    found = re.search(pattern, _prose_of(cells), re.DOTALL | re.MULTILINE)
     return found[1] if found else ""
+
+
+def _prose_of(cells: list[dict[str, Any]]) -> str:
+    return "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")

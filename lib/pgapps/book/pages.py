@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..execution.executed import Document
 
 
-TOP = ("answer", "today", "finding")
+TOP = ("answer", "finding")
 """Tags of cells that stand below the title, in this order."""
 
 FOLDED = {
@@ -165,8 +165,6 @@ MOST_WORDS = 2
 def _split(cell: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The beginning of a section's words, and the rest of them as a cell, if it is long."""
     heading, *blocks = "".join(cell["source"]).split("\n\n")
-    blocks = [block for block in blocks if not block.startswith("In JupyterLab, ")]
-    cell = cell | {"source": "\n\n".join([heading, *blocks])}
     part = next((n for n, block in enumerate(blocks) if block.startswith("### ")), len(blocks))
     is_listed = any(re.match(r"[\s|:`-]|\d+\.", block) for block in blocks)
     most = part if is_listed else min(MOST_WORDS, part)

@@ -149,6 +149,8 @@ class ComparisonDesign(Design):
 
     def continues(self, info: Info) -> bool:
         """Also complete records of the same two: further blocks are added to theirs."""
+        if "comparison" not in info:
+            return False
         own, found = self.comparison, Comparison.from_dict(info["comparison"])
         if (found.baseline, found.candidate) != (own.baseline, own.candidate):
             return False

@@ -20,7 +20,6 @@ from pgstudies.analysis.intervals import (
 from pgstudies.analysis.pairing import log_ratios, round_values
 from pgstudies.records.reading import infos_below, is_of_this_host, list_records, readable_records
 
-from ..execution.durations import seconds_apart
 from .design import BASELINE, COMPARED, Comparison
 from .judging.measured import CPU, TIME, is_compared, judging
 from .turns import copied_arms, repeats_in
@@ -137,7 +136,7 @@ def forecast_of(
     busy = dict(record.timeline.group_by("arm").agg(pl.col("busy_s").sum()).rows())
     whole_s = sum(busy.values()) or 1.0
     # Times of blocks are by the system clock, which may have jumped; busy times are not.
-    each_s = max(seconds_apart(record) or 0.0, whole_s / max(record.blocks, 1)) / whole_s
+    each_s = max(record.block_s or 0.0, whole_s / max(record.blocks, 1)) / whole_s
     arms_s = {of: sides * busy.get(name, 0.0) * each_s for name, of in once.items()}
     has_noise = record.blocks >= MINIMUM_BLOCKS
     noise = _noise(record, case) if has_noise else empty

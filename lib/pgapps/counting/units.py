@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
@@ -125,9 +125,18 @@ class _Table(msgspec.Struct, forbid_unknown_fields=True, rename={"others": "with
             raise ValueError("has lists of different lengths in each")
 
 
+_Places = Annotated[list[tuple[str, str, int]], msgspec.Meta(min_length=1)]
+
+
+class _Ratio(msgspec.Struct, forbid_unknown_fields=True):
+    id: str
+    over: _Places
+    under: _Places
+
+
 class _File(msgspec.Struct, forbid_unknown_fields=True):
     unit: list[_Table] = []
-    ratio: list[dict[str, Any]] = []
+    ratio: list[_Ratio] = []
 
 
 @functools.cache

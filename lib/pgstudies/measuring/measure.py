@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack, contextmanager
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,7 @@ from pgservers.programs.releases import reason_not_available as reason_no_releas
 from pgservers.servers.facts import identity
 from pgservers.servers.leftovers import sweep
 from pgservers.servers.serve import serve
-from pgservers.terminal import notice, rough_duration
+from pgservers.terminal import notice, printable, rough_duration
 
 from ..analysis.claims import claim_marks, rules
 from ..records.changes import what_changed
@@ -33,7 +32,6 @@ from ..records.reading import (
     find_record,
     infos_below,
     is_of_this_host,
-    read_info,
     read_record,
 )
 from ..records.writing import RecordWriter, fingerprint
@@ -252,16 +250,13 @@ def _last_block(infos: Iterable[Info]) -> int:
 
 def _intention(setup: Setup, path: Path) -> str:
     """What a run is going to do, and for how long, by the last one like it on this machine."""
-    blocks, arms, about = setup["blocks"], sum(arm["not_run"] is None for arm in setup["arms"]), ""
     seen = [path.parent / name for name in setup["seen"] if (path.parent / name).is_dir()]
-    if seen:
-        line = read_info(seen[-1])["timeline"]
-        times = [datetime.fromisoformat(e[k]) for e in line for k in ("started_at", "finished_at")]
-        block_s = (max(times) - min(times)).total_seconds() / len({e["block"] for e in line})
-        about = f", {rough_duration(blocks * block_s)} as in {seen[-1].name}"
+    block_s = read_record(seen[-1]).block_s if seen else None
+    took = f", {rough_duration(setup['blocks'] * block_s)} as in {seen[-1].name}" if block_s else ""
+    able = sum(arm["not_run"] is None for arm in setup["arms"])
     return (
-        f"Measuring {blocks} blocks; in each, {arms} arms start anew and take turns{about}. "
-        f"Every block is kept at {path}; interrupted, the next run goes on from there."
+        f"Blocks to measure: {setup['blocks']}; arms that start anew and take turns in each: {able}"
+        f"{took}. Each block is kept at {path}; interrupted, the next run goes on from there."
     )
 
 
@@ -280,7 +275,7 @@ def _tell_of_changes(design: Design, setup: Setup, room: Room | None) -> None:
         return
     for path, info in [each for each in found if design.continues(each[1])][-1:]:
         if changed := what_changed(info, setup, room.headings if room else {}):
-            notice(f"Not continuing {path}: since then {changed} changed.")
+            notice(printable(f"Not continuing {path}: since then {changed} changed."))
 
 
 def _alike_when_prepared(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from ..parameters import listed
 from .reached import is_module
 
 if TYPE_CHECKING:
@@ -37,11 +38,11 @@ def what_changed(before: Setup, now: Setup, headings: Mapping[str, str]) -> str:
         spelled = name if is_module(name) else f"`{name}`"
         places.setdefault(headings.get(name, ""), []).append(spelled)
     words = [
-        f'{_listed(names)} under "{heading}"' if heading else _listed(names)
+        f'{listed(names)} under "{heading}"' if heading else listed(names)
         for heading, names in sorted(places.items(), reverse=True)
     ]
     more = len(found) - _MOST_NAMED
-    return _listed([*words, f"{more} more"] if more > 0 else words)
+    return listed([*words, f"{more} more"] if more > 0 else words)
 
 
 def _arms(setup: Setup) -> object:
@@ -49,8 +50,3 @@ def _arms(setup: Setup) -> object:
     told = ("name", "state", "settings", "options", "server")
     arms = [[arm.get(key) for key in told] for arm in setup["arms"] if not arm["copy_of"]]
     return json.loads(json.dumps(arms, default=str))
-
-
-def _listed(words: list[str]) -> str:
-    *others, last = words
-    return f"{', '.join(others)} and {last}" if others else last

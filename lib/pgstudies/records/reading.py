@@ -188,6 +188,17 @@ class Record:
         return pl.DataFrame(self.info["timeline"], schema=schema).with_columns(times)
 
     @property
+    def block_s(self) -> float | None:
+        """From the beginning of a block to that of the next (s), median; None without a block."""
+        times = self.timeline.group_by("block").agg(
+            began=pl.col("started_at").min(), ended=pl.col("finished_at").max()
+        )
+        apart = times["began"].sort().diff().drop_nulls()
+        took = apart if apart.len() else times["ended"] - times["began"]
+        seconds = took.dt.total_seconds(fractional=True).median()
+        return float(seconds) if isinstance(seconds, (int, float)) else None
+
+    @property
     def where(self) -> str:
         """Release, machine, date and size, in words."""
         return where_of(self.info)
