@@ -219,7 +219,12 @@ class Study:
         return list_records(self.name)
 
     def compare_with(
-        self, other: Record | str | Path, *, baseline: str | None = None, by: Sequence[str] = BY
+        self,
+        other: Record | str | Path,
+        *,
+        baseline: str | None = None,
+        by: Sequence[str] = BY,
+        metrics: Sequence[str] = TIMES,
     ) -> pl.DataFrame:
         """The effects of this run and another, and what differs: see ``pg.runs_apart``.
 
@@ -230,8 +235,12 @@ class Study:
             named = [p for p in self.records()["path"] if Path(p).name == str(other)]
             other = read_record(find_record(self.name, named[0] if named else other))
         reference = reference_verdicts(self.name)
-        luck = reference.verdicts["luck"].max() if reference is not None else None
-        here, there = (_effects(run, None, baseline, by) for run in (self.record, other))
+        known = reference.verdicts.filter(pl.col("metric").is_in(TIMES)) if reference else None
+        luck = known["luck"].max() if known is not None else None
+        here, there = (
+            _effects(run, run.measured.filter(pl.col("metric").is_in(metrics)), baseline, by)
+            for run in (self.record, other)
+        )
         return runs_apart(here, there, by=by, luck=float(luck or 0))  # type: ignore[arg-type]
 
 
