@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import tempfile
+from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,6 +72,48 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="replay the reference records and build the book, of which the pages are tested",
     )
+
+
+NEEDS_ROOT = "takes root, which `make test-root` is"
+
+ALLOWED_IN_CI = re.compile(
+    rf"{re.escape(NEEDS_ROOT)}|the processor's counters|there is one core|this study's page has no"
+)
+"""What a test may be skipped for where everything is installed that README asks for."""
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("root") and os.geteuid() != 0:
+        pytest.skip(NEEDS_ROOT)
+
+
+def skipped(reporter: pytest.TerminalReporter) -> Counter[str]:
+    """How many tests were skipped, by cause; those that differ in a number alone are one."""
+    causes: Counter[str] = Counter()
+    for report in reporter.stats.get("skipped", []):
+        reason = str(report.longrepr[2]).removeprefix("Skipped: ")
+        causes[re.sub(r"\b\d[\w.]*", "N", reason)] += 1
+    return causes
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for cause, tests in sorted(skipped(terminalreporter).items()):
+        more = "" if is_allowed(cause) else ", which is an error in CI"
+        terminalreporter.write_line(f"skipped {tests}: {cause}{more}")
+
+
+def is_allowed(cause: str) -> bool:
+    return os.environ.get("CI") != "true" or ALLOWED_IN_CI.match(cause) is not None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """In CI nothing is skipped that README promises."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or session.exitstatus != 0:
+        return
+    if not all(map(is_allowed, skipped(reporter))):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_report_header() -> str:

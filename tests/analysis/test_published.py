@@ -78,11 +78,6 @@ def test_range_starts_follow_from_the_generator_of_the_c_library() -> None:
     assert published("cluster_order", "range_starts")["range_start"].to_list() == _range_starts(10)
 
 
-def test_unknown_study_is_answered_with_those_known() -> None:
-    with pytest.raises(StudyError, match="no study cluster; the studies are: cluster_order"):
-        published("cluster")
-
-
 @pytest.mark.parametrize(
     ("text", "kind", "said"),
     [

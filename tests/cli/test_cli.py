@@ -480,14 +480,6 @@ def test_no_records_says_how_to_make_one(pgstudies: Command) -> None:
     )
 
 
-def test_records_of_an_unknown_study_are_one_sentence(pgstudies: Command) -> None:
-    shown = pgstudies("records", "NOSUCH")
-    assert (shown.code, shown.out) == (2, "")
-    assert shown.err == (
-        "pgstudies: There is no study NOSUCH; the studies are: no_parameters, well.\n"
-    )
-
-
 def test_a_strangers_host_cannot_write_to_the_terminal(place: Path, pgstudies: Command) -> None:
     record(place / "records", "well", 1, host={"hostname": "\x1b[2J\r[red]x\n"})
     shown = pgstudies("records").out

@@ -333,7 +333,6 @@ def test_a_shallow_clone_builds_what_it_has(
 
 
 @pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_a_repository_of_another_account_needs_the_users_word(
     history: Callable[..., Repository], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -273,7 +273,6 @@ def test_a_study_that_cannot_be_compared_leaves_the_others(place: Path) -> None:
 
 def test_what_cannot_be_run_ends_with_3_and_a_sentence(place: Path) -> None:
     for arguments, sentence in (
-        (["--candidate", "embedded", "--study", "nothing"], "There is no study nothing"),
         (["--candidate", "./nowhere", "--study", STUDY], "There is no directory"),
         (["--candidate", "embedded", "--report", "x.txt"], "must be a file named *.html"),
     ):

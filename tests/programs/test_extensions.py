@@ -355,7 +355,6 @@ def test_a_cache_that_others_can_change_is_not_used(cache: Path, small: Path) ->
 
 
 @pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root's servers run as another account")
 def test_a_cache_that_the_servers_account_cannot_read_is_a_reason(cache: Path, small: Path) -> None:
     cache.mkdir(mode=0o700)
     reason = reason_for(small.name) or ""
@@ -364,7 +363,6 @@ def test_a_cache_that_the_servers_account_cannot_read_is_a_reason(cache: Path, s
 
 
 @pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root's servers run as another account")
 def test_what_is_built_is_open_to_the_servers_account(cache: Path, small: Path) -> None:
     before = os.umask(0o077)
     try:

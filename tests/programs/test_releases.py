@@ -481,7 +481,7 @@ def test_nothing_that_others_can_change_is_run(below: str) -> None:
 
 
 @pytest.mark.usefixtures("mirror")
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.root
 @pytest.mark.parametrize("below", ["..", ".", "bin", "bin/postgres"])
 def test_nothing_of_another_account_is_run(below: str) -> None:
     os.chown(fetch("99") / below, 4321, -1)
@@ -490,7 +490,7 @@ def test_nothing_of_another_account_is_run(below: str) -> None:
 
 
 @pytest.mark.usefixtures("mirror")
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+@pytest.mark.root
 def test_what_lies_in_a_strangers_directory_is_not_run_however_sticky() -> None:
     above = fetch("99").parent.parent
     above.chmod(0o1777)

@@ -242,7 +242,6 @@ ls /dev/shm
 
 
 @pytest.mark.root
-@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="takes root on Linux")
 @pytest.mark.parametrize("how", ["kill", "interrupt"])
 @pytest.mark.parametrize("when", ["PG_VERSION", "postmaster.pid", "base/1/1259", "base/5"])
 def test_a_run_that_ends_in_initdb_leaves_no_shared_memory(

@@ -227,8 +227,3 @@ def test_a_study_that_cannot_be_written_leaves_nothing(own: Path) -> None:
     with pytest.raises(StudyError, match=r"Cannot write to .*mine .*PGSTUDIES_NOTEBOOKS"):
         new_study("half_full")
     assert own.is_file()
-
-
-def test_an_unknown_study_is_named() -> None:
-    with pytest.raises(StudyError, match="There is no study absent"):
-        list(problems("absent"))

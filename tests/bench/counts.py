@@ -1,0 +1,94 @@
+"""How far counts of equal work differ, on an idle machine and beside busy processes.
+
+The table in book/commits.md: ``python -m tests.bench.counts embedded 14``, half an hour.  Each
+server counts one unit fifty times in each condition, in turns, each time of a state made anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from contextlib import ExitStack, contextmanager
+from itertools import permutations
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from pgapps.commits.gate import EXACT
+from pgapps.counting.counter import Counter
+from pgapps.counting.frames import WHOLE
+from pgapps.counting.units import Unit, units
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CONDITIONS = {"idle": 0, "beside two": 2}
+UNITS_OF_A_GATE = 8
+SPIN = "while True: hash(bytes(65536))"
+
+
+@contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """So many processes that do nothing but work."""
+    with ExitStack() as stack:
+        for _ in range(processes):
+            one = stack.enter_context(subprocess.Popen([sys.executable, "-c", SPIN]))
+            stack.callback(one.kill)
+        yield
+
+
+def instructions(server: str, unit: Unit) -> float:
+    with Counter(server) as counter:
+        counts = counter.count(unit, twice=False, fresh=True)
+    return float(counts.filter(function=WHOLE)["inclusive"].item())
+
+
+def summary(counts: pl.DataFrame) -> pl.DataFrame:
+    """Columns: server, condition, counts, median, spread and worst in parts, alarms of a pair."""
+    rows = []
+    for (server, condition), part in counts.group_by("server", "condition", maintain_order=True):
+        values = part["instructions"].to_numpy()
+        median = float(np.median(values))
+        pairs = np.array([second / first for first, second in permutations(values, 2)])
+        alarms = float(np.mean(pairs > 1 + EXACT))
+        rows.append(
+            {
+                "server": server,
+                "condition": condition,
+                "counts": len(values),
+                "median": median,
+                "sd, %": 100 * float(np.std(values, ddof=1)) / median,
+                "worst, %": 100 * float(np.max(np.abs(values / median - 1))),
+                "worst pair, %": 100 * float(pairs.max() - 1),
+                "alarms of 1,000 gates": 1000 * (1 - (1 - alarms) ** UNITS_OF_A_GATE),
+            }
+        )
+    return pl.DataFrame(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("server", nargs="+", help="a server of ours, such as embedded or 14")
+    parser.add_argument("--times", type=int, default=50)
+    parser.add_argument("--unit", default="one function created")
+    parser.add_argument("--output", default="counts.csv", help="every count, as it comes")
+    chosen = parser.parse_args()
+    (unit,) = (unit for unit in units() if unit.name == chosen.unit)
+    found = pl.DataFrame()
+    for _ in range(chosen.times):
+        for condition, processes in CONDITIONS.items():
+            for server in chosen.server:
+                with busy(processes):
+                    count = instructions(server, unit)
+                row = {"server": server, "condition": condition, "instructions": count}
+                found = pl.concat([found, pl.DataFrame(row | {"load": os.getloadavg()[0]})])
+                found.write_csv(chosen.output)
+    with pl.Config(tbl_cols=20, tbl_rows=20, tbl_hide_dataframe_shape=True):
+        print(summary(found))
+
+
+if __name__ == "__main__":
+    main()
