@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 from scipy.optimize import brentq
-from scipy.stats import norm, t
-from statsmodels.stats.multitest import multipletests
+from scipy.special import ndtri, stdtr, stdtrit
 
 from pgstudies.analysis.agreement import (
     DEPENDS_ON_SIZE,
@@ -23,6 +22,7 @@ from pgstudies.analysis.agreement import (
     side,
 )
 from pgstudies.analysis.claims import rules
+from pgstudies.analysis.families import holm
 from pgstudies.records.reading import (
     UNDISTURBED,
     conditions,
@@ -169,7 +169,7 @@ class Runs:
         self.error: NDArray[np.float64]
         self.y, low, high = np.log(bounds).T
         # An interval without width, as of counts, would weigh infinitely much.
-        self.error = np.maximum((high - low) / (2 * norm.ppf(0.975)), 1e-6)
+        self.error = np.maximum((high - low) / (2 * ndtri(0.975)), 1e-6)
 
     def weights(self, tau2: float) -> NDArray[np.float64]:
         """The weight of each run, by its error and the variance between runs."""
@@ -185,7 +185,7 @@ class Runs:
         weights = self.weights(tau2)
         centre = float(np.average(self.y, weights=weights))
         error = 1 / math.sqrt(weights.sum())
-        half = float(t.ppf(0.975, freedom)) * error
+        half = float(stdtrit(freedom, 0.975)) * error
         if np.ptp(self.y) == 0 and self.error.max() <= 1e-6 and tau2 == 0:
             half = 0.0  # the same count in every block of every run
         return {
@@ -193,7 +193,7 @@ class Runs:
             "low": math.exp(centre - half),
             "high": math.exp(centre + half),
             "luck": math.sqrt(tau2),
-            "p_run": float(2 * t.sf(abs(centre) / error, freedom)),
+            "p_run": float(2 * stdtr(freedom, -abs(centre) / error)),
         }
 
 
@@ -254,8 +254,8 @@ def _judge_again(study: str, rows: list[dict[str, Any]]) -> None:
     family = [row for row in rows if row["kind"] in FAMILY]
     if not family:
         return
-    _, adjusted, _, _ = multipletests([row["p_run"] for row in family], method="holm")
-    for row, p_family in zip(family, adjusted.tolist(), strict=True):
+    adjusted = holm([row["p_run"] for row in family]).tolist()
+    for row, p_family in zip(family, adjusted, strict=True):
         row["p_family"] = p_family
         if row["verdict"] in (*HOLDS, "reversed") and p_family > 0.05:
             row["verdict"] = "inconclusive: evident on its own, not among all claims"

@@ -14,8 +14,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from scipy.special import stdtr
-from scipy.stats import norm
+from scipy.special import ndtri, stdtr
 
 from .intervals import MINIMUM_BLOCKS, MORE_BLOCKS
 
@@ -89,13 +88,21 @@ def permuted(d: Sequence[Sequence[float | None]], x: Sequence[Sequence[float | N
     return Family(_stepped_down(-found, enough), least)
 
 
+def holm(p_values: Sequence[float] | Numbers) -> Numbers:
+    """Holm's correction, where nothing is known of how the p-values depend on each other."""
+    p = np.asarray(p_values, float)
+    order = np.argsort(p)  # NaN comes last, and stays
+    factors = np.count_nonzero(~np.isnan(p)) - np.arange(len(p))
+    return np.minimum(np.maximum.accumulate(p[order] * factors), 1)[np.argsort(order)]
+
+
 def blocks_in_family(blocks: int, p_family: float, *, level: float = 0.95) -> int | None:
     """The blocks in all that would probably make evident in its family what is so on its own.
 
     If estimate and spread stay as they are, the normal quantile of a p-value grows as √blocks.
     None for more than ``MORE_BLOCKS`` more.
     """
-    growth = (float(norm.isf((1 - level) / 2)) / max(float(norm.isf(p_family / 2)), 1e-9)) ** 2
+    growth = (float(ndtri((1 - level) / 2)) / min(float(ndtri(p_family / 2)), -1e-9)) ** 2
     needed = max(blocks + 1, math.ceil(blocks * growth))
     return needed if needed <= blocks + MORE_BLOCKS else None
 

@@ -9,7 +9,6 @@ from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from statsmodels.stats.power import TTestPower
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -157,6 +156,8 @@ MORE_BLOCKS = 50
 
 @lru_cache(maxsize=4096)
 def _smallest_detectable_in_sd(blocks: int, level: float) -> float | None:
+    from statsmodels.stats.power import TTestPower  # noqa: PLC0415, its import takes a second
+
     attained = attained_level(blocks, level) if blocks <= _SO_MANY_ATTAIN_IT else level
     if attained is None:
         return None

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import polars as pl
-from scipy.stats import norm
+from scipy.special import ndtr, ndtri
 
+from .families import holm
 from .pairing import BY, TIMES
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def runs_apart(
         nulls_equal=True,
         maintain_order="left",
     )
-    z = float(norm.ppf((1 + level) / 2))
+    z = float(ndtri((1 + level) / 2))
     log = {n: pl.col(n).log() for n in both.columns if n.removeprefix("other_") in _OF_ONE[:3]}
     centre = log["other_ratio"] - log["ratio"]
     is_time = pl.col("metric").is_in(TIMES) if "metric" in by else pl.lit(value=True)
@@ -52,18 +53,15 @@ def runs_apart(
         apart=centre.exp(),
         apart_low=(centre - (down + of_luck).sqrt()).exp(),
         apart_high=(centre + (up + of_luck).sqrt()).exp(),
-        off=z
-        * centre.abs()
-        / pl.when(centre > 0).then(down + of_luck).otherwise(up + of_luck).sqrt(),
+        off=z * centre.abs() / pl.when(centre > 0).then(down).otherwise(up).add(of_luck).sqrt(),
     )
-    p_value = pl.Series("p_value", 2 * norm.sf(found["off"].fill_nan(0).to_numpy())).fill_nan(None)
+    p_value = holm(2 * ndtr(-found["off"].fill_nan(0).to_numpy()))
     p, edge = pl.col("p_value"), pl.col("margin").log1p()
-    holm = (p * (p.count() + 1 - p.rank("ordinal"))).clip(upper_bound=1)
-    found = found.with_columns(p_value)
-    found = found.with_columns(holm.cum_max().over(pl.lit(1), order_by="p_value"))
     is_alike = (pl.col("apart_low").log() >= -edge) & (pl.col("apart_high").log() <= edge)
     differs = (p <= 1 - level) & (centre.abs() > edge)
     outcome = pl.when(differs).then(pl.lit("differs")).when(is_alike).then(pl.lit("alike"))
-    return found.with_columns(
+    found = found.with_columns(pl.Series("p_value", p_value).fill_nan(None)).with_columns(
         outcome=pl.when(p.is_not_null()).then(outcome.otherwise(pl.lit("open")))
-    ).select(*keys, *_OF_ONE, *(f"other_{n}" for n in _OF_ONE), "^apart.*$", "p_value", "outcome")
+    )
+    others = [f"other_{name}" for name in _OF_ONE]
+    return found.select(*keys, *_OF_ONE, *others, "^apart.*$", "p_value", "outcome")
