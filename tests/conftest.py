@@ -15,6 +15,7 @@ import pytest
 from playwright.sync_api import sync_playwright
 from xdist.scheduler import LoadScopeScheduling
 
+from pgservers.files import spread
 from pgservers.programs.installations import find_binaries
 from pgservers.servers.serve import serve
 from pgservers.tools import TOOLS, installing
@@ -141,6 +142,7 @@ def run_base() -> Iterator[Path]:
 def own_base(place: Path | None) -> Iterator[Path]:
     base = Path(tempfile.mkdtemp(prefix="pgstudies-tests-", dir=place))
     base.chmod(0o711)
+    spread(base)
     yield base
     shutil.rmtree(base, ignore_errors=True)
 

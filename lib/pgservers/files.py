@@ -11,6 +11,8 @@ import re
 import secrets
 import shutil
 import stat
+import struct
+import sys
 import tempfile
 import time
 from contextlib import contextmanager, suppress
@@ -24,6 +26,25 @@ from .errors import SpaceError, StudyError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+_GET_FLAGS, _SET_FLAGS, _TOP = 0x80086601, 0x40086602, 0x00020000  # linux/fs.h
+
+
+def spread(directory: Path) -> None:
+    """Have what is made in a directory lie far apart, as ``chattr +T`` does, on ext4.
+
+    Without a journal ext4 takes no inode again in the five seconds after its file was removed, and
+    looks through all of those beside the directory for each new file: copies of servers that come
+    and go in one directory take ever longer, up to a quarter of a millisecond a file.
+    """
+    if sys.platform != "linux":
+        return
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    with suppress(OSError):  # other file systems have no such flag
+        (flags,) = struct.unpack("l", fcntl.ioctl(descriptor, _GET_FLAGS, bytes(8)))
+        fcntl.ioctl(descriptor, _SET_FLAGS, struct.pack("l", flags | _TOP))
+    os.close(descriptor)
 
 
 def try_lock(path: Path) -> int | None:

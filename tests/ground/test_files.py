@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+import psutil
 import pytest
 
 from pgservers.errors import SpaceError
@@ -16,14 +18,12 @@ from pgservers.files import (
     cannot_write,
     size_text,
     space_error,
+    spread,
     sweep_temporary,
     temporary_directory,
     write_file,
     write_new_file,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_a_file_is_written_whole_and_its_directory_made(tmp_path: Path) -> None:
@@ -143,3 +143,19 @@ def test_a_sweep_of_temporary_files_takes_only_what_is_ours(here: Path) -> None:
         before = sorted([*before, foreign, foreign / "owner.lock"])
     sweep_temporary()
     assert sorted(here.rglob("*")) == before
+
+
+@pytest.mark.skipif(shutil.which("lsattr") is None, reason="there is no lsattr")
+def test_servers_are_spread_over_ext4_and_elsewhere_nothing_happens(tmp_path: Path) -> None:
+    for directory in (tmp_path, Path("/dev/shm"), Path("/proc")):
+        if directory.is_dir():
+            spread(directory)
+    told = subprocess.run(
+        ["lsattr", "-d", str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    kind = next(
+        p.fstype
+        for p in sorted(psutil.disk_partitions(all=True), key=lambda p: -len(p.mountpoint))
+        if tmp_path.is_relative_to(p.mountpoint)
+    )
+    assert ("T" in told.stdout.partition(" ")[0]) is (kind == "ext4")

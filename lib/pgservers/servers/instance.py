@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from ..errors import ServerError
-from ..files import cannot_write, try_lock
+from ..files import cannot_write, spread, try_lock
 from ..paths import run_dir
 from ..programs.accounts import can_execute, client_name, server_account
 from .leftovers import SHORT, directory_lock, remove, require_safe, sweep
@@ -248,4 +248,5 @@ def prepare_run_dir(account: Account) -> Path:
             f"{directory} is out of reach of the account {account.name}, which the server runs as: "
             f"set PGSTUDIES_RUN_DIR to a directory outside private homes."
         )
+    spread(directory)
     return directory
