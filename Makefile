@@ -19,7 +19,7 @@ LAB_MARK := \# Only for JupyterLab
 
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help install book verdicts test test-all test-lab test-root lab strip bench check lint tools constraints clean
+.PHONY: help install book verdicts test test-thorough test-all test-lab test-root lab strip bench check lint tools constraints clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/\1:/p' Makefile | awk -F: '{ printf "make %-12s %s\n", $$1, $$2 }'
@@ -67,15 +67,18 @@ verdicts: install  ## judge the reference records anew, after a change of a note
 
 # The tests measure on servers of their own, and keep their records apart from the user's.
 TESTS := $(BIN)/python -m pytest --numprocesses 2 --dist loadscope --book --durations 30 --durations-min 5
-test test-all test-lab test-root: export PGSTUDIES_SERVER = embedded
-test test-all test-lab test-root: export PGSTUDIES_RECORDS = $(CURDIR)/_build/records-of-tests
-test test-all test-lab test-root: export PGSTUDIES_REPLAY =
+test test-thorough test-all test-lab test-root: export PGSTUDIES_SERVER = embedded
+test test-thorough test-all test-lab test-root: export PGSTUDIES_RECORDS = $(CURDIR)/_build/records-of-tests
+test test-thorough test-all test-lab test-root: export PGSTUDIES_REPLAY =
 test: install tools lint  ## check style and types, run the tests on two cores, build the book
-	$(TESTS) -m "not slow and not lab"
+	$(TESTS) -m "not thorough and not slow and not lab"
 	$(BIN)/python -m pytest --nbval-lax --nbval-current-env notebooks/_template/_template.ipynb
 	@$(LIST_TOOLS)
 
-test-all: install tools lint  ## the same, and what takes minutes: every release, every study at quick size
+test-thorough: install tools  ## after make test: what takes longer, and guards little more
+	$(TESTS) -m "thorough and not slow and not lab"
+
+test-all: install tools lint  ## all of it, and what takes minutes: every release, every study at quick size
 	$(TESTS) -m "not lab"
 	@$(LIST_TOOLS)
 

@@ -112,6 +112,7 @@ def test_blocks_are_added_to_those_that_there_are(planted: Result) -> None:
     assert compared(TWENTYFOLD, blocks=9).measured[0].paths == more.measured[0].paths
 
 
+@pytest.mark.thorough
 def test_a_second_look_starts_from_what_the_first_one_prepared() -> None:
     request = Request(Side("embedded"), Side("embedded", {"work_mem": "6MB"}), (STUDY,), blocks=1)
     place = place_for_states()
@@ -211,6 +212,7 @@ def test_the_report_opens_without_a_network(page: Page, reported: tuple[Path, in
     assert samples["block"].n_unique() == 8
 
 
+@pytest.mark.thorough
 def test_a_report_is_measured_again(place: Path, reported: tuple[Path, int, str]) -> None:
     before = list_records(f"compare_{STUDY}").height
     process = command(place, "rerun", str(reported[0]), "--yes", "--report", "again.html")
@@ -236,6 +238,7 @@ def test_after_ctrl_c_what_is_finished_is_in_the_report(place: Path) -> None:
     assert (place / "cut.html").exists()
 
 
+@pytest.mark.thorough
 def test_it_ends_with_the_look_that_decides(place: Path) -> None:
     (place / "most.conf").write_text("planted.work = 400001\n")
     arguments = ["--candidate", "most.conf", "--study", STUDY, "--arm", "plain", "--case", "work"]
@@ -260,6 +263,7 @@ def test_blocks_and_looking_again_exclude_each_other(place: Path) -> None:
     assert "--until-decided chooses the number of blocks: leave out --blocks." in complained
 
 
+@pytest.mark.thorough
 def test_a_study_that_cannot_be_compared_leaves_the_others(place: Path) -> None:
     arguments = ["--candidate", "embedded", "--study", "swept", "--study", STUDY]
     arguments += ["--arm", "other", "--blocks", "1", "--report", "some.html"]

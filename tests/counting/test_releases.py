@@ -32,6 +32,7 @@ def without_valgrind(directory: Path) -> str:
     return str(directory)
 
 
+@pytest.mark.thorough
 def test_a_record_of_counts_is_replayed_where_nothing_can_be_counted(
     tmp_path: Path, run_base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

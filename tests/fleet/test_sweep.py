@@ -325,6 +325,7 @@ def test_blocks_measured_by_different_code_are_not_joined(
         join(copy, tmp_path / "records")
 
 
+@pytest.mark.thorough
 def test_two_workers_of_one_host_take_turns_and_say_so(
     place: Place, cluster: Cluster, bar: Progress, terminal: io.StringIO
 ) -> None:
@@ -341,6 +342,7 @@ def test_two_workers_of_one_host_take_turns_and_say_so(
     assert all(end <= start for (_, end), (start, _) in pairwise(times))
 
 
+@pytest.mark.thorough
 def test_a_block_starts_from_the_states_that_the_one_before_prepared(
     place: Place, run_base: Path, bar: Progress
 ) -> None:
@@ -379,6 +381,7 @@ def test_states_that_no_block_asks_for_any_more_are_removed() -> None:
 # Whatever dies
 
 
+@pytest.mark.thorough
 def test_a_worker_is_killed_in_the_middle_of_a_block(place: Place) -> None:
     sweep = place.sweep(pause_s=2.0, blocks=1)
     _, address = place.scheduler()
@@ -412,6 +415,7 @@ def test_a_worker_is_killed_and_no_server_is_left(place: Place, run_base: Path) 
     assert len(missing(sweep)) == 1
 
 
+@pytest.mark.thorough
 def test_the_client_is_killed_and_started_again(place: Place, cluster: Cluster) -> None:
     sweep = place.sweep(pause_s=1.0, blocks=1)
     place.certificates = cluster.place.certificates
@@ -425,6 +429,7 @@ def test_the_client_is_killed_and_started_again(place: Place, cluster: Cluster) 
     assert len(files(place)) == 2
 
 
+@pytest.mark.thorough
 def test_the_scheduler_is_killed_and_started_again(place: Place) -> None:
     sweep = place.sweep(pause_s=1.0)
     scheduler, address = place.scheduler()
@@ -446,6 +451,7 @@ def test_the_scheduler_is_killed_and_started_again(place: Place) -> None:
     assert len(files(place)) == 4
 
 
+@pytest.mark.thorough
 def test_a_host_vanishes(place: Place, bar: Progress) -> None:
     sweep = place.sweep(pause_s=1.0, blocks=1)
     _, address = place.scheduler(patience="5s")
@@ -563,7 +569,7 @@ def test_a_study_that_refuses_is_not_tried_again(
 # Ctrl-C
 
 
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("times", [pytest.param(1, marks=pytest.mark.thorough), 2])
 def test_ctrl_c_lets_blocks_finish_and_a_second_one_aborts_them(
     place: Place, cluster: Cluster, times: int
 ) -> None:

@@ -59,6 +59,7 @@ def test_a_wheel_has_what_the_commands_need_and_no_output(installed: Path) -> No
     assert {"notebooks/workload/example/schema.sql", "lib/extensions/tidbench/Makefile"} <= names
 
 
+@pytest.mark.thorough
 def test_it_measures_and_writes_only_where_it_is_started(installed: Path, tmp_path: Path) -> None:
     assert "hash_index" in run(installed, tmp_path, "studies")
     assert "75 claims" in run(installed, tmp_path, "scorecard")

@@ -89,6 +89,7 @@ def test_an_interrupted_run_is_continued_after_an_edit_of_something_else(
     assert "Not continuing" not in capsys.readouterr().err  # another run, asked for as such
 
 
+@pytest.mark.thorough
 def test_a_comparison_is_not_added_to_after_an_edit_and_says_of_what(
     room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

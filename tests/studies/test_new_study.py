@@ -55,6 +55,7 @@ def in_checkout() -> set[Path]:
     return {paths.ROOT / line for line in listed.stdout.splitlines()}
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("private", "on_disk")
 def test_a_new_study_lives_in_a_directory_of_its_own(own: Path) -> None:
     before = {file: file.stat().st_mtime_ns for file in in_checkout() if file.exists()}

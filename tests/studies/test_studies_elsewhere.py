@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -22,7 +22,7 @@ from pgstudies.rooms import find_room
 from tests.servers_at_hand import BUILDER, LESSER, dsn_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pgapps.execution.run import Executed
     from pgservers.servers.managed import ManagedServer
@@ -80,6 +80,12 @@ NOT_ASKED_FOR = {"no release before 17 was measured", "release 9.3 was not run"}
 """Why claims are not judged by a run as small as these, whatever the server."""
 
 
+def one_of(names: Sequence[str]) -> list[Any]:
+    """The studies, of which one is enough for ``make test``: what a role may, each step asks."""
+    thorough = pytest.mark.thorough
+    return [n if n == "cluster_order" else pytest.param(n, marks=thorough) for n in names]
+
+
 def small_run(study: str, dsn: str, directory: Path) -> Executed:
     has = {parameter.name for parameter in declared(find_room(study).notebook)}
     small = {name: value for name, value in SMALL.items() if name in has}
@@ -94,7 +100,7 @@ def log(stranger: ManagedServer) -> Callable[[], str]:
     return lambda: file.read_bytes()[before:].decode(errors="replace")
 
 
-@pytest.mark.parametrize("study", studies())
+@pytest.mark.parametrize("study", one_of(studies()))
 def test_a_role_without_special_rights_gets_a_page(
     study: str, dsn: str, log: Callable[[], str], tmp_path: Path
 ) -> None:
@@ -160,7 +166,7 @@ FORBIDDEN = re.compile(
 
 
 @pytest.mark.parametrize(
-    "study", [s for s in studies() if s not in {*NEEDS_A_RESTART, *RUNS_WHAT_OTHERS_WROTE}]
+    "study", one_of([s for s in studies() if s not in {*NEEDS_A_RESTART, *RUNS_WHAT_OTHERS_WROTE}])
 )
 def test_a_superusers_run_stays_in_its_own_database(
     study: str, stranger: ManagedServer, log: Callable[[], str], tmp_path: Path
@@ -235,6 +241,7 @@ def test_scans_that_cannot_be_had_are_refused(parameters: dict[str, object], sai
         run_study("sync_scans", server="embedded", parameters={"blocks": 1, **parameters})
 
 
+@pytest.mark.thorough
 def test_scans_that_a_server_of_others_cannot_have_are_refused_with_what_it_takes(
     stranger: ManagedServer,
 ) -> None:

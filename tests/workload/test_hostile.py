@@ -277,7 +277,9 @@ def test_neither_loading_nor_trying_runs_anything(
         assert not marked.exists()
 
 
-@pytest.mark.parametrize("release", EVERYWHERE)
+@pytest.mark.parametrize(
+    "release", ["embedded", *(pytest.param(r, marks=pytest.mark.thorough) for r in EVERYWHERE[1:])]
+)
 def test_counting_runs_nothing_with_the_rights_of_a_lone_backend(
     release: str, shop: Path, marked: Path, run_base: Path
 ) -> None:

@@ -205,6 +205,7 @@ def test_of_a_script_with_several_statements_each_is_told(
     assert "candidate ('off', True)" in text
 
 
+@pytest.mark.thorough
 def test_a_script_of_pgbenchs_own_is_compared_with_several_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
