@@ -66,7 +66,8 @@ verdicts: install  ## judge the reference records anew, after a change of a note
 	  pg.beside_chart(read_verdicts(reference_verdicts("hash_index").record / VERDICTS), description="Hash indexes: the ratios published in 2008 against ours, by claim.").save("book/_static/example.svg")'
 
 # The tests measure on servers of their own, and keep their records apart from the user's.
-TESTS := $(BIN)/python -m pytest --numprocesses 2 --dist loadscope --book --durations 30 --durations-min 5
+# Three workers for two cores, as tests wait for servers as well.
+TESTS := $(BIN)/python -m pytest --numprocesses 3 --dist loadscope --book --durations 30 --durations-min 5
 test test-thorough test-all test-lab test-root: export PGSTUDIES_SERVER = embedded
 test test-thorough test-all test-lab test-root: export PGSTUDIES_RECORDS = $(CURDIR)/_build/records-of-tests
 test test-thorough test-all test-lab test-root: export PGSTUDIES_REPLAY =

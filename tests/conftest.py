@@ -44,6 +44,7 @@ TOGETHER = {
     "tests/book/test_pages.py": "book",
     "tests/compare/test_servers.py": "compare",
     "tests/counting/test_counter.py": "counter",
+    "tests/fleet/test_sweep.py": "sweep",
     "tests/programs/test_cluster_heap.py": "cluster_heap",
     "tests/programs/test_hash_2008.py": "hash_2008",
     "tests/programs/test_tidbench.py": "tidbench",

@@ -68,14 +68,6 @@ def live_chart(page: Page, number: int = 0) -> Locator:
     return chart
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_page_opens_from_disk_without_network(page: Page, name: str) -> None:
-    open_page(page, HTML / name)
-    for chart in page.locator(".vega-chart").all():
-        chart.scroll_into_view_if_needed()
-        expect(chart).to_have_attribute("data-live", "")
-
-
 @pytest.mark.parametrize("options", [{"viewport": {"width": 1300, "height": 900}}], ids=["wide"])
 @pytest.mark.parametrize("name", [page for page in PAGES if "/studies/" in page])
 def test_a_page_with_its_folds_closed_is_not_too_tall(page: Page, name: str) -> None:
@@ -86,7 +78,9 @@ def test_a_page_with_its_folds_closed_is_not_too_tall(page: Page, name: str) -> 
 
 @pytest.mark.parametrize("options", [{"viewport": PHONE}], ids=["phone"])
 @pytest.mark.parametrize("name", PAGES)
-def test_no_page_scrolls_sideways_on_a_phone(page: Page, name: str) -> None:
+def test_a_page_opens_from_disk_and_does_not_scroll_sideways_on_a_phone(
+    page: Page, name: str
+) -> None:
     open_page(page, HTML / name)
     for chart in page.locator(".vega-chart").all():
         chart.scroll_into_view_if_needed()

@@ -101,7 +101,8 @@ def test_two_counts_agree_and_a_third_of_a_state_made_anew(counter: Counter) -> 
 def test_what_is_done_once_is_not_counted(counter: Counter) -> None:
     once = "DO $$BEGIN PERFORM md5(repeat('x', 1000000)); END$$"
     burdened = replace(HASHED, statements=(once, LOOP))
-    assert whole(counter.count(burdened)) == pytest.approx(whole(counter.count(HASHED)), rel=EXACT)
+    count = whole(counter.count(burdened, twice=False))
+    assert count == pytest.approx(whole(counter.count(HASHED)), rel=EXACT)
 
 
 def test_what_the_server_does_once_a_second_is_not_counted(counter: Counter) -> None:
@@ -133,7 +134,7 @@ def test_one_call_of_a_function_is_counted_without_what_another_does_in_it(
 ) -> None:
     start = Unit("start", ("SELECT 1",), inside=("InitPostgres", "StartupXLOG"))
     with_recovery = replace(start, inside=("InitPostgres",))
-    alone, both = counter.count(start), counter.count(with_recovery)
+    alone, both = (counter.count(unit, twice=False) for unit in (start, with_recovery))
     assert "StartupXLOG" not in set(alone.head(2000)["function"])
     recovery = both.filter(function="StartupXLOG")["inclusive"].item()
     assert whole(both) - recovery == pytest.approx(whole(alone), rel=EXACT)
@@ -143,7 +144,8 @@ def test_open_transactions_and_their_subtransactions_cost(counter: Counter) -> N
     (created,) = (unit for unit in units() if unit.name == "one function created")
     small = replace(created, sizes=(20, 40))
     none, some, more = (
-        counter.count(small.with_open(*open_)) for open_ in ((0, 0), (250, 0), (250, 20))
+        counter.count(small.with_open(*open_), twice=False)
+        for open_ in ((0, 0), (250, 0), (250, 20))
     )
     assert whole(none) < whole(some) < whole(more)
     copied = [frame.filter(function="CopySnapshot")["own"].sum() for frame in (none, some, more)]
@@ -151,7 +153,7 @@ def test_open_transactions_and_their_subtransactions_cost(counter: Counter) -> N
 
 
 def test_a_simulated_cache_counts_reads_writes_and_misses(counter: Counter) -> None:
-    counts = counter.count(HASHED, cache_sim=True)
+    counts = counter.count(HASHED, twice=False, cache_sim=True)
     row = counts.row(0, named=True)
     assert 0 < row["writes"] < row["reads"] < row["inclusive"]
     assert row["read_misses"] < row["reads"] / 100
@@ -172,10 +174,10 @@ def test_a_damaged_count_is_counted_again(run_base: Path) -> None:
     unit = replace(HASHED, sizes=(200, 300))
     with Counter("embedded") as counter:
         before = set((run_base / "counted" / "counts").iterdir())
-        first = counter.count(unit)
+        first = counter.count(unit, twice=False)
         (kept,) = set((run_base / "counted" / "counts").iterdir()) - before
         kept.write_bytes(kept.read_bytes()[:-1] + b"?")
-        again = counter.count(unit)
+        again = counter.count(unit, twice=False)
     assert whole(again) == pytest.approx(whole(first), rel=EXACT)
     assert len(set((run_base / "counted" / "counts").iterdir()) - before) == 1
 

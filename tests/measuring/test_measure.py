@@ -494,6 +494,7 @@ def in_sweep(block: int, kept: Path, code: str = "") -> None:
     os.environ.update(RunOptions(block=block, states=states).environment())
 
 
+@pytest.mark.thorough
 def test_a_later_block_of_a_sweep_starts_from_what_an_earlier_one_prepared(
     kept: Path, run_base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,9 +112,9 @@ def test_an_answer_of_the_modelled_disk_is_on_its_way_for_the_latency(wide: Mana
     disk = wide.slow_disk
     assert disk
     before, begin = disk.busy_s, time.monotonic()
-    with limited(wide, bytes_per_second=10**9, latency_s=0.1):
+    with limited(wide, bytes_per_second=10**9, latency_s=0.02):
         read_of(wide, "SELECT d FROM wide WHERE ctid = '(3000,1)'")
-    assert time.monotonic() - begin >= 1  # a new session reads some sixty pages of the catalogs
+    assert time.monotonic() - begin >= 0.2  # a new session reads some sixty pages of the catalogs
     assert disk.busy_s - before < 0.1  # it is at work only while it reads
 
 
