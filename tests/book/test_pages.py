@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
 STUDY = HTML / "book" / "studies" / "cluster_order.html"
-PROSE = ["intro", "method", "glossary", "history", "environment", "references"]
+PROSE = ["intro", "method", "rules", "glossary", "history", "environment", "references"]
 HOW_TO = [
     *("your-server", "on-your-server", "compare", "workload", "plans", "commits", "hosts"),
     *("security", "add-a-study", "reference"),
@@ -54,6 +54,8 @@ TALLEST = 12_000
 def open_page(page: Page, path: Path) -> None:
     """Open a page, and all that is folded away in its sections."""
     page.goto(path.as_uri())
+    if path.name == "index.html":
+        page.wait_for_url("**/book/intro.html")
     folds = "document.querySelectorAll('details.rest, details:has(.vega-chart)')"
     page.evaluate(f"{folds}.forEach(each => each.open = true)")
 
@@ -78,9 +80,7 @@ def test_a_page_with_its_folds_closed_is_not_too_tall(page: Page, name: str) -> 
 
 @pytest.mark.parametrize("options", [{"viewport": PHONE}], ids=["phone"])
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_opens_from_disk_and_does_not_scroll_sideways_on_a_phone(
-    page: Page, name: str
-) -> None:
+def test_a_page_opens_from_disk_and_fits_a_phone(page: Page, name: str) -> None:
     open_page(page, HTML / name)
     for chart in page.locator(".vega-chart").all():
         chart.scroll_into_view_if_needed()
