@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from typing import TYPE_CHECKING
 
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
 
 STEP = "carry-over"
 MARGIN = 0.02
+LEVEL = 0.01
+"""How often a check accuses by chance, one of the ten that the page has."""
 
-_KEPT = 2**18  # bytes: all of it fits into the second-level cache of any server
-_SWEPT = 2**24  # and this into none
+_ENTRY = 24  # bytes of memory touched for one number: itself, its place, and the copy
 _WORK = range(5_000)
 _TURNS = 100  # in a block
 
@@ -40,14 +42,22 @@ def carry(trial: Trial, arm: Arm) -> Iterator[None]:
 def work_of(arm: Arm) -> Callable[[], object]:
     """What an arm does in a pass: it sweeps memory, or reads some, or counts."""
     does = arm.options.get("does")
+    cache = second_level()
     if does == "empties":
-        memory = np.zeros(_SWEPT, dtype=np.uint8)
+        memory = np.zeros(max(2**24, 4 * cache), dtype=np.uint8)
         return lambda: memory.fill(1)
     if does == "lives":
-        numbers = np.arange(_KEPT // 8)
+        numbers = np.arange(cache // 2 // _ENTRY)
         places = np.random.default_rng(1).permutation(numbers.size)
         return lambda: int(numbers[places].sum())
     return lambda: sum(_WORK)
+
+
+def second_level() -> int:
+    """Bytes of the second-level cache of a core; 256 kB, which any has, where it is not told."""
+    told = "SC_LEVEL2_CACHE_SIZE"
+    size = os.sysconf(told) if told in os.sysconf_names else 0
+    return size if size > 0 else 2**18
 
 
 def take_turn(trial: Trial, work: Callable[[], object]) -> None:
@@ -74,18 +84,22 @@ def judged(
         looked = checks(pg.round_values(of_part), baseline=baseline).filter(
             check=CARRY_OVER
         )
-        if looked.filter(pl.col("least") <= ALPHA).is_empty():
-            return None, "carry-over is judged from 6 blocks on"
+        if looked.filter(pl.col("least") <= LEVEL).is_empty():
+            return None, "carry-over is judged from 8 blocks on"
         found[part] = looked.filter(
-            pl.col("p_family") <= ALPHA,
+            pl.col("p_family") <= (LEVEL if part == UNDISTURBED else ALPHA),
             pl.col("change").log1p().abs() > math.log1p(MARGIN),
         )
     among = found[AMONG_OTHERS].filter(candidate=planted)["change"]
     said = (
-        f"among others, it adds {100 * among.item():.0f} % to the ratio of an arm that {planted}"
+        f"adds {100 * among.item():.0f} % to its ratio among others"
         if among.len()
-        else f"among others, it is not found in an arm that {planted}"
+        else "is not found among others"
     )
     left = found[UNDISTURBED]["candidate"].to_list()
-    told = f"undisturbed, it is found in {', '.join(left) or 'none'}"
-    return bool(among.len() and not left), f"{said}; {told}"
+    arms = " and ".join(f'"{name}"' for name in left)
+    told = f"is left in {arms}" if left else "is left in no arm"
+    return (
+        bool(among.len() and not left),
+        f'what is planted in "{planted}" {said}; undisturbed, carry-over {told}',
+    )

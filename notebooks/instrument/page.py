@@ -265,7 +265,7 @@ class Page:
         ).pivot("blocks", index="step", values="shows")
 
     def reach_in_words(self) -> object:
-        return reading.reach_in_words(self.reach)
+        return reading.reach_in_words(self.reach, self.machine, "baseline")
 
     def reach_chart(self) -> object:
         kinds = self.reach["step"].unique(maintain_order=True).to_list()

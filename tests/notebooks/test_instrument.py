@@ -108,12 +108,13 @@ def carry_over_of(samples: pl.DataFrame) -> tuple[bool | None, str]:
 def test_a_planted_carry_over_has_to_be_found_among_others_and_not_undisturbed() -> None:
     passed, said = carry_over_of(carried(0.4))
     assert passed is True
-    assert said.endswith("of an arm that lives in the cache; undisturbed, it is found in none")
+    assert said.startswith('what is planted in "lives in the cache" adds ')
+    assert said.endswith("; undisturbed, carry-over is left in no arm")
     assert carry_over_of(carried(0.0))[0] is False
     passed, said = carry_over_of(carried(0.4, undisturbed=0.4))
     assert passed is False
-    assert said.endswith("undisturbed, it is found in lives in the cache")
-    assert carry_over_of(carried(0.4, blocks=5))[0] is None
+    assert said.endswith('undisturbed, carry-over is left in "lives in the cache"')
+    assert carry_over_of(carried(0.4, blocks=7))[0] is None
     assert carry_over_of(carried(0.4).filter(step="none"))[0] is None
 
 
@@ -173,9 +174,10 @@ class Instrument:
     turns: int = 20
     slow_phase: float = 0.0
     drift: float = 0.0
+    seed: int = 9
 
     def checks(self) -> pl.DataFrame:
-        rng = np.random.default_rng(9)
+        rng = np.random.default_rng(self.seed)
         effects = paired_effects(self.measured, baseline="baseline", by=BY).join(
             TRUTHS, on=["step", "metric", "candidate"]
         )
@@ -265,11 +267,71 @@ def test_an_honest_instrument_passes_every_check() -> None:
     assert checks["passed"].to_list() == [True] * 10
 
 
-@pytest.mark.parametrize("luck", [0.0, 0.01])
-def test_an_honest_instrument_is_seldom_accused(luck: float) -> None:
-    # Also where all measurements of a trial share its luck, and so fail together.
-    accused = [failed(honest(seed, luck=luck).checks()) for seed in range(25)]
-    assert sum(map(bool, accused)) <= 2
+NOISY = (
+    {"machine": TWO_SPEEDS},
+    {"machine": DRIFTING},
+    {"machine": SPIKY},
+    {"machine": ALL_AT_ONCE},
+    {"machine": Machine(flips_per_s=5)},
+    {"machine": Machine(flips_per_s=5), "turn_s": 2.0},
+    {"machine": Machine(flips_per_s=5), "turns": 1},
+    {"machine": TWO_SPEEDS, "turn_s": 0.5, "turns": 8},
+)
+"""How speed changes on machines of which nothing is wrong; a block spreads by up to 9 %."""
+
+
+def accused(runs: int, blocks: int) -> int:
+    """How many of so many honest instruments are accused: of three noises, and two lucks."""
+    found = 0
+    for seed in range(runs):
+        noise, luck = (0.005, 0.02, 0.03)[seed % 3], (0.0, 0.01)[seed % 2]
+        measured = values(np.random.default_rng(seed), blocks=blocks, luck=luck, noise=noise)
+        instrument = Instrument(measured, seed=seed, **NOISY[seed % len(NOISY)])
+        found += bool(failed(instrument.checks()))
+    return found
+
+
+def test_an_honest_instrument_is_seldom_accused() -> None:
+    assert accused(48, 8) <= 4
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("blocks", [8, BLOCKS])
+def test_of_200_honest_instruments_ten_at_most_are_accused(blocks: int) -> None:
+    assert accused(200, blocks) <= 10
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("fault", [
+    {"offset": 0.009}, {"recovered": 0.7}, {"narrowed": 0.5}, {"repeated": 1.5}, {"stolen": 0.03},
+    {"waited": 0.03}, {"slow_phase": 0.3}, {"drift": 0.04},
+], ids=str)  # fmt: skip
+def test_nine_of_ten_faulty_instruments_are_accused(fault: dict[str, Any]) -> None:
+    found = 0
+    for seed in range(20):
+        of_values = {k: v for k, v in fault.items() if k in {"offset", "recovered"}}
+        measured = values(np.random.default_rng(seed), **of_values)
+        others = {k: v for k, v in fault.items() if k not in of_values}
+        found += bool(failed(Instrument(measured, seed=seed, machine=GOOD, **others).checks()))
+    assert found >= 18
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("noise", "least"), [(0.02, 19), (0.03, 12)])
+def test_an_arm_that_is_four_percent_slower_in_eight_blocks_is_noticed(
+    noise: float, least: int
+) -> None:
+    """With ``noise`` between a block's ratios."""
+    found = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        loops = rng.normal(0, noise * math.sqrt(20 / 2), (8, 20, len(ARMS)))
+        loops[..., list(ARMS).index("5 % more")] += 0.04
+        found += (
+            READING._speed(machine_samples("spin_s", np.exp(loops), range(1, 9)), "baseline")[0]
+            is False
+        )
+    assert found >= least
 
 
 def test_false_alarms_are_noticed() -> None:
@@ -324,10 +386,23 @@ def test_nor_is_anything_else_that_happens_to_all_arms_of_a_round(machine: Machi
 
 
 @pytest.mark.parametrize(("turn_s", "turns"), [(2.0, 20), (0.02, 1)])
-def test_a_machine_that_flips_within_rounds_is_noticed(turn_s: float, turns: int) -> None:
+def test_what_turns_even_out_is_told_as_noise_and_no_fault(turn_s: float, turns: int) -> None:
     # Long turns, or too few of them, see one speed in one arm and the other in another.
     flipping = replace(honest(), turn_s=turn_s, turns=turns, machine=Machine(flips_per_s=5))
-    assert failed(flipping.checks()) == {"speed"}
+    assert failed(flipping.checks()) == set()
+    machine = flipping._samples(np.random.default_rng(1), range(1, BLOCKS + 1))
+    said = READING.reach_in_words(pl.DataFrame(schema=REACH), machine, "baseline").data
+    found = re.search(r"spreads by ([\d.]+) % from block to block", said)
+    assert found is not None
+    assert float(found.group(1)) > 2
+
+
+REACH = {
+    "step": pl.String(),
+    "blocks": pl.Int64(),
+    "detectable": pl.Float64(),
+    "seconds": pl.Float64(),
+}
 
 
 def test_one_bad_block_of_six_is_not_yet_a_verdict() -> None:
@@ -370,7 +445,7 @@ def test_too_little_is_not_judged_which_is_not_passed(blocks: int) -> None:
 
 
 def test_what_noise_hides_is_not_judged() -> None:
-    checks = honest(blocks=EACH, noise=0.3).checks()
+    checks = honest(blocks=8, noise=0.3).checks()
     recovery = checks.row(by_predicate=pl.col("check") == "recovery", named=True)
     assert recovery["passed"] is None
     assert recovery["sentence"].endswith("too uncertain to judge")
@@ -630,7 +705,8 @@ def test_the_smallest_effect_is_told_in_a_sentence() -> None:
     rows: list[Any] = [("timed", 10, 1.234, 4.4), ("cold", 10, None, 2.0), ("timed", 6, 2.0, 2.0)]
     rows += [("each", 10, 2.0, None)]  # of one block nobody knows how long it takes
     reach = pl.DataFrame(rows, schema=["step", "blocks", "detectable", "seconds"], orient="row")
-    assert READING.reach_in_words(reach).data == (
+    none = pl.DataFrame(schema=SAMPLES_SCHEMA)
+    assert READING.reach_in_words(reach, none, "baseline").data == (
         "The smallest effect that ten blocks show four times in five: 1.2 % in 4.4 s (*timed*)."
     )
-    assert READING.reach_in_words(reach.head(0)).data == ""
+    assert READING.reach_in_words(reach.head(0), none, "baseline").data == ""
