@@ -260,12 +260,10 @@ def _effects(
     samples = record.measured if samples is None else samples
     first = baseline or record.arms.filter("baseline")["name"][0]
     is_time = pl.col("metric").is_in(TIMES)
+    parts = ((round_values, samples.filter(is_time)), (block_values, samples.filter(~is_time)))
     tables = [
         paired_effects(of(part, by=by), baseline=first, by=by)
-        for of, part in (
-            (round_values, samples.filter(is_time)),
-            (block_values, samples.filter(~is_time)),
-        )
+        for of, part in parts
         if first in part["arm"]
     ]
     if not tables:

@@ -326,17 +326,22 @@ def test_two_copies_that_differ_shut_the_gate() -> None:
         (1 / 1.20, False),
     ],
 )
-def test_copies_that_may_differ_by_what_a_verdict_hangs_on_shut_the_gate(
+def test_copies_that_differ_by_what_a_verdict_hangs_on_shut_the_gate(
     apart: float, *, is_judged: bool
 ) -> None:
-    low, high = sorted([1.0, apart])
-    found = verdict(SLOWER, effects(low=1.15, aa_low=low, aa_high=high))
-    words = "not judged: two copies of one arm may differ by 20 % in this step, and the verdict"
+    low, high = apart / 1.02, apart * 1.02
+    found = verdict(SLOWER, effects(low=1.15, aa=apart, aa_low=low, aa_high=high))
+    words = "not judged: two copies of one arm differ by 20 % in this step, and the verdict"
     assert found == "holds, perhaps weaker" if is_judged else found.startswith(words)
 
 
+def test_the_noise_of_copies_is_not_counted_twice() -> None:
+    noisy = effects(low=1.15, aa=1.05, aa_low=0.8, aa_high=1.38)
+    assert verdict(SLOWER, noisy) == "holds, perhaps weaker"
+
+
 def test_an_open_verdict_hangs_on_no_gate() -> None:
-    assert verdict(SLOWER, effects(low=0.9, aa_low=0.5, aa_high=2.0)) == "inconclusive"
+    assert verdict(SLOWER, effects(low=0.9, aa=1.5, aa_low=1.4, aa_high=1.6)) == "inconclusive"
 
 
 def test_a_claim_that_was_changed_is_judged_by_both_rules() -> None:

@@ -456,7 +456,27 @@ def test_the_text_without_any_record_says_so(cards: pl.DataFrame) -> None:
     ],
 )
 def test_a_run_agrees_or_differs_where_both_decide(reference: str, own: str, words: str) -> None:
-    assert agreement_with(reference, own) == words
+    same = {"ratio": 2.0, "low": 1.9, "high": 2.1, "margin": 0.02}
+    assert agreement_with({**same, "verdict": reference}, {**same, "verdict": own}) == words
+
+
+@pytest.mark.parametrize(
+    ("reference", "own", "words"),
+    [
+        ((2.24, 2.1, 2.4), (1.25, 1.2, 1.3), "same direction, weaker"),
+        ((0.5, 0.45, 0.55), (0.3, 0.25, 0.35), "same direction, stronger"),
+        ((2.0, 1.9, 2.1), (2.2, 2.05, 2.35), "agrees"),
+        ((2.0, 2.0, 2.0), (2.04, 2.04, 2.04), "agrees"),  # within the margin
+    ],
+)
+def test_a_run_agrees_where_both_intervals_allow_one_ratio(
+    reference: tuple[float, ...], own: tuple[float, ...], words: str
+) -> None:
+    rows = [
+        {"verdict": "holds", "margin": 0.02, **dict(zip(("ratio", "low", "high"), x, strict=True))}
+        for x in (reference, own)
+    ]
+    assert agreement_with(*rows) == words
 
 
 def test_tiles_escape_what_they_show(cards: pl.DataFrame) -> None:

@@ -111,7 +111,7 @@ def side_by_side(part: pl.DataFrame) -> list[dict[str, Any]]:
     rows = []
     for row in now.iter_rows(named=True):
         here = beside.get(row["claim"])
-        agreement = {"agreement": agreement_with(row["verdict"], here["verdict"])} if here else {}
+        agreement = {"agreement": agreement_with(row, here)} if here else {}
         rows.append(for_template(row) | {"own": for_template(here) | agreement if here else None})
     return rows
 

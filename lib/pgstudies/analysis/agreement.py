@@ -16,7 +16,7 @@ from .pairing import DECIMALS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-RULES_VERSION = 1
+RULES_VERSION = 2
 """Raise it with a change of analysis, or of the reading of records, that can change a verdict: the
 verdicts kept are then judged anew.  ``tests/analysis/test_rules.py`` says when that is needed."""
 
@@ -183,9 +183,8 @@ def judge(
     - p_family: the p-value of "no difference" among the claims of ``FAMILY`` that this run tests,
       by ``families.flipped``; null for all others, and with too few blocks
     - verdict: one of ``agreement``, which after "inconclusive" may say why, "not tested: reason" or
-      "not judged: reason", as where two copies of one arm may differ by more than the margin and
-      the verdict would be another if the effect were moved by as much. Without
-      p_family ≤ 1 − level no claim of the family holds or is reversed
+      "not judged: reason", as where the copies of an arm differ by so much that another verdict
+      may be due. Without p_family ≤ 1 − level no claim of the family holds or is reversed
     - blocks_needed, baseline, candidate
     - then: the verdict by the rule that the record was begun with, null if the same or unknown
 
@@ -265,7 +264,7 @@ _OTHER = {"cpu_s": "duration_s", "duration_s": "cpu_s"}
 
 _OF_EFFECT = (
     *("metric", "ratio", "low", "high", "blocks", "margin"),
-    *("p_value", "level", "blocks_needed", "log_ratios", "aa_low", "aa_high"),
+    *("p_value", "level", "blocks_needed", "log_ratios", "aa", "aa_low", "aa_high"),
 )
 
 
@@ -325,32 +324,32 @@ def _verdict(claim: Claim, row: Mapping[str, Any], unmet: str | None) -> dict[st
         reason = f"{NOT_JUDGED}: {unmet}"
     if reason is None and row["effect"] == "not valid":
         reason = f"{NOT_JUDGED}: two copies of one arm differ in this step"
-    if reason is not None:
-        return {"verdict": reason}
     claimed = 1.0 if claim.kind == "alike" else claim.threshold or published or 1.0
-    ratio, low, high, margin = (row[name] for name in ("ratio", "low", "high", "margin"))
-    is_threshold = claim.threshold is not None
-    verdict = agreement(claimed, ratio, low, high, margin, is_threshold=is_threshold)
+    return {"verdict": reason or gated(claimed, row, is_threshold=claim.threshold is not None)}
+
+
+def gated(claimed: float, row: Mapping[str, Any], *, is_threshold: bool = False) -> str:
+    """``agreement`` on the row of effects, not judged where it hangs on how far copies differ."""
     apart = _copies_apart(row)
-    if apart is None or side(verdict) is None:
-        return {"verdict": verdict}
-    for factor in (apart, 1 / apart):
-        moved = agreement(
-            claimed, factor * ratio, factor * low, factor * high, margin, is_threshold=is_threshold
-        )
-        if side(moved) != side(verdict):
-            reason = f"two copies of one arm may differ by {100 * (apart - 1):.2g} % in this step"
-            return {"verdict": f"{NOT_JUDGED}: {reason}, and the verdict hangs on it"}
-    return {"verdict": verdict}
+
+    def moved(factor: float) -> str:
+        ratio, low, high = (row[n] and factor * row[n] for n in ("ratio", "low", "high"))
+        return agreement(claimed, ratio, low, high, row["margin"], is_threshold=is_threshold)
+
+    verdict = moved(1)
+    if side(verdict) in {None, side(moved(apart))} & {None, side(moved(1 / apart))}:
+        return verdict
+    reason = f"two copies of one arm differ by {100 * (apart - 1):.2g} % in this step"
+    return f"{NOT_JUDGED}: {reason}, and the verdict hangs on it"
 
 
-def _copies_apart(row: Mapping[str, Any]) -> float | None:
-    """By which factor two copies of one arm may differ, if by more than the margin."""
-    bounds = [row[name] for name in ("aa_low", "aa_high")]
-    if None in bounds:
-        return None
-    apart = math.exp(max(abs(_log(bound)) for bound in bounds))
-    return apart if _log(apart) > _log(1 + row["margin"]) else None
+def _copies_apart(row: Mapping[str, Any]) -> float:
+    """By which factor two copies of one arm differ, less their noise; 1 within the margin."""
+    if not row["aa_low"] or row["aa"] == 1:
+        return 1
+    apart, noise = abs(_log(row["aa"])), (_log(row["aa_high"]) - _log(row["aa_low"])) / (2 * 1.96)
+    apart -= noise**2 / apart  # James and Stein's estimate
+    return math.exp(apart) if apart > _log(1 + row["margin"]) else 1
 
 
 def side(verdict: str) -> str | None:

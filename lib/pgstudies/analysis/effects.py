@@ -115,20 +115,11 @@ def gated_by(effects: pl.DataFrame, copies: pl.DataFrame) -> pl.DataFrame:
         .sort(pl.max_horizontal(low, -high), descending=True)
         .unique("metric", keep="first")
     )
-    columns = gates.drop("metric").columns
     edge = pl.col("margin").log1p().round(DECIMALS)
-    is_shut = ~pl.col("verdict").is_in(["not comparable", "too few blocks"]) & (
-        (low > edge) | (high < -edge)
-    )
-    return (
-        effects.join(gates, on="metric", how="left", suffix="_of", maintain_order="left")
-        .with_columns(pl.coalesce(f"{name}_of", name).alias(name) for name in columns)
-        .with_columns(
-            verdict=pl.when(is_shut.fill_null(value=False))
-            .then(pl.lit("not valid"))
-            .otherwise("verdict")
-        )
-        .select(effects.columns)
+    is_judged = ~pl.col("verdict").is_in(["not comparable", "too few blocks"])
+    is_shut = (is_judged & ((low > edge) | (high < -edge))).fill_null(value=False)
+    return effects.update(gates, on="metric").with_columns(
+        verdict=pl.when(is_shut).then(pl.lit("not valid")).otherwise("verdict")
     )
 
 
@@ -184,10 +175,10 @@ def _estimates(
 
 
 def _gates(values: pl.DataFrame, key: str, by: Sequence[str], level: float) -> pl.DataFrame:
-    """The ``by`` columns, log_aa, log_aa_low, log_aa_high, of the copies furthest from alike."""
+    """The ``by`` columns, copied, log_aa, log_aa_low, log_aa_high: how far its copies are apart."""
     names = values[key].unique().sort().to_list()
     pairs = [(name, copy) for name in names for copy in copies_of(values, name, key)]
-    schema = {name: values.schema[name] for name in by}
+    schema = {name: values.schema[name] for name in by} | {"copied": values.schema[key]}
     schema |= dict.fromkeys(["log_aa", "log_aa_low", "log_aa_high"], pl.Float64())
     found = [pl.DataFrame(schema=schema)]
     for arm, copy in pairs:
@@ -199,20 +190,24 @@ def _gates(values: pl.DataFrame, key: str, by: Sequence[str], level: float) -> p
             d = part["log_ratio"].to_numpy()
             interval = signed_rank_interval(d, level) if d.size else None
             if interval is not None:
-                row = [*place, hodges_lehmann(d), *interval]
+                row = [*place, arm, hodges_lehmann(d), *interval]
                 found.append(pl.DataFrame([row], schema=schema, orient="row"))
-    excess = pl.max_horizontal(pl.col("log_aa_low"), -pl.col("log_aa_high"))
-    gates = pl.concat(found).sort(excess, descending=True, maintain_order=True)
-    return gates.unique(by, keep="first", maintain_order=True) if by else gates.head(1)
+    return pl.concat(found)
 
 
 def _with_gate(
     table: pl.DataFrame, gates: pl.DataFrame, by: Sequence[str], margin: float
 ) -> pl.DataFrame:
-    if by:
-        table = table.join(gates, on=list(by), how="left", nulls_equal=True, maintain_order="left")
-    else:
-        found = gates.row(0, named=True) if gates.height else {}
-        names = ["log_aa", "log_aa_low", "log_aa_high"]
-        table = table.with_columns(pl.lit(found.get(n), pl.Float64).alias(n) for n in names)
-    return table.with_columns(pl.lit(math.log1p(margin)).alias("log_margin"))
+    """Each comparison with the copies of either of its arms, of two those furthest from alike."""
+    table = table.with_row_index("row_of")
+    sides = [table.select("row_of", *by, copied=side) for side in ("baseline", "candidate")]
+    excess = pl.max_horizontal(pl.col("log_aa_low"), -pl.col("log_aa_high"))
+    found = (
+        pl.concat(sides)
+        .join(gates, on=[*by, "copied"], nulls_equal=True, maintain_order="left")
+        .sort(excess, descending=True, maintain_order=True)
+        .unique("row_of", keep="first", maintain_order=True)
+        .drop(*by, "copied")
+    )
+    found = table.join(found, on="row_of", how="left", maintain_order="left").drop("row_of")
+    return found.with_columns(pl.lit(math.log1p(margin)).alias("log_margin"))

@@ -12,6 +12,7 @@ from pgservers import paths
 
 from ..analysis.agreement import MEASURES, NOT_REPLICATED, UPWARD
 from ..analysis.claims import all_claims, claim_marks, claims_changed, headlines, meanings
+from ..analysis.pairing import TIMES
 from ..records.reading import where_of
 from ..rooms import find_room
 from .outcomes import agreement_with, outcome_of, ratio_text
@@ -101,7 +102,7 @@ def _since(record: Record) -> list[str]:
 
 def _beside(now: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """What a run says of a claim, and whether that agrees with the reference."""
-    return _template_row(own) | {"agreement": agreement_with(now["verdict"], own["verdict"])}
+    return _template_row(own) | {"agreement": agreement_with(now, own)}
 
 
 def _runs(kept: pl.DataFrame) -> list[str]:
@@ -163,6 +164,8 @@ def _template_row(row: Mapping[str, Any]) -> dict[str, Any]:
     reason = row["verdict"].removeprefix(outcome.word).removeprefix(": ")
     far = None if outcome.word == NOT_REPLICATED else distance(row)
     asked = row.get("asked") if outcome.word == "inconclusive" else None
+    if asked and (row["p_family"] or 1) <= 0.05 and (row["low"] > 1 or row["high"] < 1):
+        asked = f"{_way(row)} for certain; {asked}"
     return {
         "text": row["text"],
         "measure": MEASURES.get(row["metric"], row["metric"]),
@@ -181,28 +184,29 @@ def by_then(row: Mapping[str, Any]) -> str | None:
 
 
 def distance(row: Mapping[str, Any]) -> str | None:
-    """How far a verdict's ratio is beyond the published one or short of it; None where it is near.
+    """How far the ratio of a row of ``judge`` is off the published; None where near, or reversed.
 
-    ``row`` is one of ``judge``.  Far is where the whole interval is, on the side the post claims,
-    ``FAR`` times off, or else ``LARGER`` times as large an effect on a logarithmic scale; a ratio
-    of the other side, or a post that claims no change, has its verdict.
+    All of the interval is ``FAR`` times off, or ``LARGER`` times the effect on a logarithmic scale.
     """
     published, ratio, low, high = (row[n] for n in ("published_ratio", "ratio", "low", "high"))
-    if None in (published, ratio, low, high) or 1 in (published, ratio):
+    if None in (ratio, low, high):
         return None
-    if (published > 1) != (ratio > 1) or min(published, low) <= 0:
+    if row["kind"] == "alike":
+        now = f"{100 * abs(ratio - 1):.2g} % {_way(row)} now"
+        return f"no longer alike: {now}" if row["verdict"].startswith("gone") else None
+    if published in {None, 1} or min(published, low) <= 0 or (published > 1) != (ratio > 1):
         return None
-    times = [bound / published for bound in (ratio, low, high)]
-    if published < 1:
-        times = [1 / time for time in times]
-    if min(times) >= FAR:
-        return f"{times[0]:.1f} times beyond"
-    if max(times) <= 1 / FAR:
-        return f"{1 / times[0]:.1f} times short"
-    larger = [math.log(bound) / math.log(published) for bound in (ratio, low, high)]
-    if min(larger) >= LARGER:
-        return f"{larger[0]:.1f} times the effect"
-    return None
+    wanted, sign = abs(math.log(published)), math.copysign(1, math.log(published))
+    near, far = sorted(sign * math.log(bound) for bound in (low, high))
+    now = f"({ratio_text(published)} → {ratio_text(ratio)})"
+    if near >= min(wanted + math.log(FAR), LARGER * wanted):
+        return f"much stronger {now}"
+    return f"weaker {now}" if far <= wanted - math.log(FAR) else None
+
+
+def _way(row: Mapping[str, Any]) -> str:
+    words = ("slower", "faster") if row["metric"] in {*TIMES, "disk_s"} else ("more", "fewer")
+    return words[row["ratio"] < 1]
 
 
 def _scale(rows: Iterable[Mapping[str, Any]]) -> Callable[[float], float]:

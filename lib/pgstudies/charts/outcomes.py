@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from ..analysis.agreement import DEPENDS_ON_SIZE, NOT_JUDGED, NOT_REPLICATED, NOT_TESTED
+from ..analysis.agreement import DEPENDS_ON_SIZE, HOLDS, NOT_JUDGED, NOT_REPLICATED, NOT_TESTED
 from .style import BASELINE, CANDIDATES, NEUTRAL, PATCHED
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True)
@@ -59,14 +64,22 @@ _OPEN = {"inconclusive", NOT_REPLICATED, NOT_JUDGED, NOT_TESTED}
 _SAME = {"holds", "holds, perhaps weaker"}
 
 
-def agreement_with(reference: str, verdict: str) -> str:
-    """How a run's verdict compares: "agrees", "differs: gone", or its own word if one is open."""
-    known, own = outcome_of(reference).word, outcome_of(verdict).word
-    if own in _OPEN or (known in _OPEN and known != own):
-        return own
-    if known == own or {known, own} <= _SAME:
+def agreement_with(reference: Mapping[str, Any], own: Mapping[str, Any]) -> str:
+    """How a run's row of ``judge`` compares with the reference's, or its own word if one is open.
+
+    It agrees where both intervals allow the same ratio, within the margin.
+    """
+    known, said = (outcome_of(row["verdict"]).word for row in (reference, own))
+    if said in _OPEN or (known in _OPEN and known != said):
+        return said
+    if known != said and not {known, said} <= _SAME:
+        return f"differs: {said}"
+    (low, high), bounds = ((row["low"], row["high"]) for row in (reference, own))
+    room = 1 + 2 * (own.get("margin") or 0)
+    if said not in HOLDS or low is None or max(low, bounds[0]) <= room * min(high, bounds[1]):
         return "agrees"
-    return f"differs: {own}"
+    is_weaker = abs(math.log(own["ratio"])) < abs(math.log(reference["ratio"]))
+    return f"same direction, {'weaker' if is_weaker else 'stronger'}"
 
 
 def ratio_text(value: float | None) -> str:

@@ -102,19 +102,10 @@ def enable() -> None:
         shell.display_formatter.formatters["text/html"].for_type(pl.DataFrame, table_html)
 
 
-_IN_JUPYTERLAB = """<style>
-.jp-RenderedHTMLCommon .table-box { overflow-x: auto; }
-.jp-RenderedHTMLCommon .table-box :is(th, td) { text-align: left; vertical-align: top; }
-.jp-RenderedHTMLCommon .table-box :is(th, td).number { text-align: right; white-space: nowrap; }
-.jp-RenderedHTMLCommon .table-box td.text { min-width: 6em; }
-.jp-RenderedHTMLCommon .table-box td.text:first-child { min-width: 12em; }
-</style>"""
-
-
 def style_jupyterlab() -> None:
     """Give the tables of this notebook the book's look, where a person has it in JupyterLab."""
     if os.environ.get(JUPYTER_SESSION):
-        display(HTML(_IN_JUPYTERLAB))  # type: ignore[no-untyped-call]
+        display(HTML(TEMPLATES.get_template("jupyterlab.html").render()))  # type: ignore[no-untyped-call]
 
 
 LARGEST_BYTES = 8_000_000
