@@ -99,6 +99,7 @@ def test_an_arm_that_fails_on_one_side_is_left_out_with_its_reason(planted: Resu
     assert "two_sides, refusing: it fails on the candidate: division by zero" in sentence
 
 
+@pytest.mark.thorough
 def test_blocks_are_added_to_those_that_there_are(planted: Result) -> None:
     (path,) = planted.measured[0].paths
     more = compared(TWENTYFOLD, blocks=9)
@@ -223,6 +224,7 @@ def test_a_report_is_measured_again(place: Path, reported: tuple[Path, int, str]
     assert "two_sides 8 blocks" in said
 
 
+@pytest.mark.thorough
 def test_after_ctrl_c_what_is_finished_is_in_the_report(place: Path) -> None:
     arguments = ["--candidate", "embedded", "--study", STUDY, "--blocks", "200"]
     process = command(place, "compare", *arguments, "--report", "cut.html")

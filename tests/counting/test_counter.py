@@ -140,6 +140,7 @@ def test_one_call_of_a_function_is_counted_without_what_another_does_in_it(
     assert whole(both) - recovery == pytest.approx(whole(alone), rel=EXACT)
 
 
+@pytest.mark.thorough
 def test_open_transactions_and_their_subtransactions_cost(counter: Counter) -> None:
     (created,) = (unit for unit in units() if unit.name == "one function created")
     small = replace(created, sizes=(20, 40))

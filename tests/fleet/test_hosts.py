@@ -61,6 +61,7 @@ def test_records_of_two_studies_and_none_at_all(records: Callable[..., Path]) ->
         host_records([])
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("private")
 def test_each_host_is_judged_by_the_notebook(
     records: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

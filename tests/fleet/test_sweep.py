@@ -650,6 +650,7 @@ def at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", io.StringIO())
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("at_once")
 def test_a_store_that_is_down_for_a_while_is_waited_for(
     place: Place, monkeypatch: pytest.MonkeyPatch

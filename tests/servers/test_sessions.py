@@ -34,7 +34,9 @@ def test_prepared_transactions_are_in_every_snapshot_after_a_restart_too() -> No
 
 
 def test_open_files_limit_the_room(managed: ManagedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (150, 150))
+    real, files = resource.getrlimit, resource.RLIMIT_NOFILE
+    few = (150, 150)
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: few if kind == files else real(kind))
     assert room_for_sessions() < 50
     assert "ulimit -n" in str(reason_no_room(managed, 10_000))
 

@@ -55,8 +55,18 @@ def skip_what_is_not_counted_here(study: str) -> None:
             )
 
 
+QUICKEST = ("cluster_order", "releases", "workload")
+"""Studies of which one block takes no longer than ten seconds."""
+
+
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("study", studies())
+@pytest.mark.parametrize(
+    "study",
+    [
+        study if study in QUICKEST else pytest.param(study, marks=pytest.mark.thorough)
+        for study in studies()
+    ],
+)
 def test_what_is_counted_is_what_the_notebook_says(study: str, tmp_path: Path) -> None:
     wanted = checked(find_room(study).notebook)
     assert wanted

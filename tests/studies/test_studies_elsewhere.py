@@ -201,6 +201,7 @@ def kind_of(sent: tuple[str, str]) -> str:
     return f"{first} {more[0]}" if first in {"CREATE", "ALTER", "DROP", "COMMENT"} else first
 
 
+@pytest.mark.thorough
 def test_more_connections_than_fit_are_refused_with_the_number_that_fits(
     stranger: ManagedServer,
 ) -> None:

@@ -164,6 +164,7 @@ def test_a_workload_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert 'relation "missing" does not exist' in text
 
 
+@pytest.mark.thorough
 def test_a_workload_of_which_no_script_runs_is_told_why(
     shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,6 +184,7 @@ def test_a_statement_of_the_schema_that_fails_is_told_by_its_line(
         compared(shop, tmp_path / "records", monkeypatch)
 
 
+@pytest.mark.thorough
 def test_of_a_script_with_several_statements_each_is_told(
     shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
