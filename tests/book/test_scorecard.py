@@ -20,7 +20,7 @@ from pgapps.execution.executed import book_runs
 from pgapps.execution.plan import plan, studies
 from pgapps.execution.run import Executed, run_study
 from pgapps.scorecard import scorecard as scorecards
-from pgapps.scorecard.checks import KEY, machine_of
+from pgapps.scorecard.checks import KEY, doubt, machine_of
 from pgapps.scorecard.judging import digest_of, judged, judged_by, keep, write_verdicts
 from pgapps.scorecard.pooling import of_reference
 from pgapps.scorecard.scorecard import SCHEMA, holds_when, scorecard
@@ -529,8 +529,25 @@ def test_what_a_failed_instrument_measured_is_marked(
     records("db1")
     page(place, "instrument", None, checks=[check("speed", passed=False)])
     assert "failed: speed" in checks_line().data
-    assert "measured where measuring FAILED a check" in score_front(scorecard()).data
-    assert "MARKED: measuring failed a check on this host" in in_text(scorecard())
+    assert "doubtful" not in score_front(scorecard()).data  # of counts
+    cards = scorecard().with_columns(metric=pl.lit("cpu_s"))
+    shown = score_front(cards).data
+    (mark,) = re.findall(r'<small class="doubtful">(.*?)</small>', shown)
+    assert mark == (
+        '<a href="studies/instrument.html#the-checks">⚠ 2 of these 2 claims rest on times that may '
+        "be off (speed: as it was made).</a>"
+    )
+    assert "MARKED: 2 of these 2 claims rest on times that may be off" in in_text(cards)
+
+
+def test_counts_of_a_failed_instrument_are_not_marked() -> None:
+    failed = pl.DataFrame(
+        {"check": ["speed"], "passed": [False], "sentence": ["slow"], "machine": ["a"]}
+    )
+    rows = pl.DataFrame({"machine": ["a", "a", "b"], "metric": ["buffers_read", "cpu_s", "cpu_s"]})
+    assert doubt(rows, failed) == "1 of these 3 claims rests on times that may be off (speed: slow)"
+    assert doubt(rows.filter(metric="buffers_read"), failed) is None
+    assert doubt(rows.filter(machine="b"), failed) is None
 
 
 def test_a_page_says_that_its_machine_failed_a_check(
@@ -544,14 +561,15 @@ def test_a_page_says_that_its_machine_failed_a_check(
         return str(marked({"cells": [title], "metadata": about})["cells"][0]["source"])
 
     page(place, "instrument", None, checks=[check("speed", passed=True)])
-    assert "FAILED" not in shown(here)
+    assert "may be off" not in shown(here)
     page(place, "instrument", None, checks=[check("speed", passed=False)])
     assert shown(here) == (
-        "# Title\n\nWords.\n\n⚠ This machine's run was measured where measuring FAILED a check "
-        "(speed): [](instrument.ipynb). What is said by reference records is not touched.\n"
+        "# Title\n\nWords.\n\n⚠ The times of this machine's run [may be off]"
+        "(instrument.ipynb#the-checks) (speed: as it was made). Its counts, and what is said by "
+        "reference records, are not touched.\n"
     )
-    assert "FAILED" not in shown(elsewhere)
-    assert "FAILED" not in shown(place / "no record")
+    assert "may be off" not in shown(elsewhere)
+    assert "may be off" not in shown(place / "no record")
 
 
 def test_what_the_claims_came_to_is_counted_with_the_claims_themselves(

@@ -287,10 +287,10 @@ def marked(document: Document) -> Document:
         return document
     if machine_of(read_info(record)["host"]) not in doubtful_machines(checks):
         return document
-    names = ", ".join(failed["check"])
+    found = "; ".join(f"{name}: {said}" for name, said in failed.select("check", "sentence").rows())
     warning = (
-        f"⚠ This machine's run was measured where measuring FAILED a check ({names}): "
-        f"[]({failed['study'][0]}.ipynb). What is said by reference records is not touched."
+        f"⚠ The times of this machine's run [may be off]({failed['study'][0]}.ipynb#the-checks) "
+        f"({found}). Its counts, and what is said by reference records, are not touched."
     )
     first, *rest = document["cells"]
     text = f"{''.join(first['source']).rstrip()}\n\n{warning}\n"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from pgservers import paths
+from pgstudies.analysis.pairing import TIMES
 from pgstudies.charts.tables import table_html
 from pgstudies.rooms import rooms
 from pgstudies.templates import environment
@@ -82,6 +83,21 @@ def doubtful_machines(checks: pl.DataFrame) -> set[str]:
     """The machines on which the measuring failed a check: what was measured there is marked."""
     failed = checks.filter(pl.col("passed").not_())
     return set(failed["machine"].drop_nulls())
+
+
+def doubt(rows: pl.DataFrame, checks: pl.DataFrame) -> str | None:
+    """What a failed check makes doubtful in rows of a scorecard, in a sentence; None if nothing.
+
+    All ten checks are of times: counts of pages, bytes and instructions are what they are.
+    """
+    failed = checks.filter(pl.col("passed").not_())
+    there = rows.filter(pl.col("machine").is_in(failed["machine"].to_list()))
+    of_times = there.filter(pl.col("metric").is_in(TIMES)).height
+    if not of_times:
+        return None
+    found = "; ".join(f"{name}: {said}" for name, said in failed.select("check", "sentence").rows())
+    which = f"{of_times} of these {rows.height} claims" if rows.height > 1 else "This claim"
+    return f"{which} rest{'' if of_times > 1 else 's'} on times that may be off ({found})"
 
 
 def checks_markup(checks: pl.DataFrame) -> str:

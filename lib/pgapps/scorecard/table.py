@@ -18,7 +18,7 @@ from pgstudies.charts.outcomes import OUTCOMES, agreement_with, outcome_of, rati
 from pgstudies.records.reading import made_where
 from pgstudies.templates import environment
 
-from .checks import doubtful_machines, in_short, read_checks
+from .checks import doubt, in_short, read_checks
 from .scorecard import in_sum, in_words
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def score_front(cards: pl.DataFrame) -> HTML:
     the claim's words and both verdicts.  A study without a reference record shows its own run
     alone.
     """
-    doubtful = doubtful_machines(read_checks())
+    checks = read_checks()
     studies = []
     for (study,), part in cards.group_by("study", maintain_order=True):
         now, own = now_and_here(part)
@@ -49,11 +49,12 @@ def score_front(cards: pl.DataFrame) -> HTML:
                 "title": origin.title,
                 "post": origin.post,
                 "answer": answer(str(study), now),
-                "is_doubtful": bool(doubtful & set(now["machine"])),
+                "doubt": doubt(now, checks),
                 "sum": in_sum(now),
                 "about": judged_where(now.row(0, named=True)),
                 "own": judged_where(own.row(0, named=True)) if own.height else "",
-                "own_is_doubtful": bool(doubtful & set(own["machine"])),
+                "own_doubt": doubt(own, checks),
+                "checks": next(iter(checks["study"]), ""),
                 "own_sum": in_sum(own) if own.height else "",
                 "claims": [row | {"left": left(row)} for row in side_by_side(part)],
             }
@@ -268,8 +269,8 @@ def _about(name: str, rows: pl.DataFrame) -> Iterator[str]:
             f"{'; ' if usual['builds'] else ''}{usual['builds'] or ''}",
             _INDENT,
         )
-    if doubtful_machines(read_checks()) & set(rows["machine"]):
-        yield "MARKED: measuring failed a check on this host (its page says which)."
+    if told := doubt(rows, read_checks()):
+        yield from wrapped(f"MARKED: {told}.")
 
 
 def _usual(part: pl.DataFrame) -> dict[str, Any]:
