@@ -25,7 +25,6 @@ from pgapps.counting.units import Unit, units
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-CONDITIONS = {"idle": 0, "beside two": 2}
 UNITS_OF_A_GATE = 8
 SPIN = "while True: hash(bytes(65536))"
 
@@ -47,9 +46,9 @@ def instructions(server: str, unit: Unit) -> float:
 
 
 def summary(counts: pl.DataFrame) -> pl.DataFrame:
-    """Columns: server, condition, counts, median, spread and worst in parts, alarms of a pair."""
+    """Columns: server, beside, counts, median, and in % sd, worst and worst pair; alarms."""
     rows = []
-    for (server, condition), part in counts.group_by("server", "condition", maintain_order=True):
+    for (server, beside), part in counts.group_by("server", "beside", maintain_order=True):
         values = part["instructions"].to_numpy()
         median = float(np.median(values))
         pairs = np.array([second / first for first, second in permutations(values, 2)])
@@ -57,7 +56,7 @@ def summary(counts: pl.DataFrame) -> pl.DataFrame:
         rows.append(
             {
                 "server": server,
-                "condition": condition,
+                "beside": beside,
                 "counts": len(values),
                 "median": median,
                 "sd, %": 100 * float(np.std(values, ddof=1)) / median,
@@ -72,22 +71,23 @@ def summary(counts: pl.DataFrame) -> pl.DataFrame:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("server", nargs="+", help="a server of ours, such as embedded or 14")
+    parser.add_argument("--beside", type=int, nargs="+", default=[0, 2], help="busy processes")
     parser.add_argument("--times", type=int, default=50)
     parser.add_argument("--unit", default="one function created")
     parser.add_argument("--output", default="counts.csv", help="every count, as it comes")
     chosen = parser.parse_args()
     (unit,) = (unit for unit in units() if unit.name == chosen.unit)
-    found = pl.DataFrame()
+    rows = []
     for _ in range(chosen.times):
-        for condition, processes in CONDITIONS.items():
+        for beside in chosen.beside:
             for server in chosen.server:
-                with busy(processes):
+                with busy(beside):
                     count = instructions(server, unit)
-                row = {"server": server, "condition": condition, "instructions": count}
-                found = pl.concat([found, pl.DataFrame(row | {"load": os.getloadavg()[0]})])
-                found.write_csv(chosen.output)
+                row = {"server": server, "beside": beside, "instructions": count}
+                rows.append(row | {"load": os.getloadavg()[0]})
+                pl.DataFrame(rows).write_csv(chosen.output)
     with pl.Config(tbl_cols=20, tbl_rows=20, tbl_hide_dataframe_shape=True):
-        print(summary(found))
+        print(summary(pl.DataFrame(rows)))
 
 
 if __name__ == "__main__":
