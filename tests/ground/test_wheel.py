@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -32,13 +33,17 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(installed: Path, place: Path, *words: str) -> str:
+    return python(installed, place, "-m", "pgapps", *words)
+
+
+def python(installed: Path, place: Path, *words: str) -> str:
     # Before what is installed editable, which python -P finds as well.
     environment = os.environ | {
         "PYTHONPATH": str(installed),
         "PGSTUDIES_RECORDS": str(place / "records"),
     }
     done = subprocess.run(
-        [sys.executable, "-m", "pgapps", *words],
+        [sys.executable, *words],
         cwd=place,
         env=environment,
         capture_output=True,
@@ -57,6 +62,25 @@ def test_a_wheel_has_what_the_commands_need_and_no_output(installed: Path) -> No
     names = {str(path.relative_to(ours)) for path in ours.rglob("*")}
     assert not any(name.startswith("book/studies") or "__pycache__" in name for name in names)
     assert {"notebooks/workload/example/schema.sql", "lib/extensions/tidbench/Makefile"} <= names
+
+
+def test_a_wheel_has_all_that_git_has(installed: Path) -> None:
+    ours = ["lib", "notebooks", "book", "data"]
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", *ours], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    kept = [name for name in listed.stdout.split("\0")[:-1] if (ROOT / name).is_file()]
+    assert len(kept) > 400
+    has = {str(path.relative_to(installed)) for path in installed.rglob("*")}
+    wanted = (re.sub("^lib/(?=pg)", "", name) for name in kept)
+    inside = "pgservers/checkout"
+    assert [name for name in wanted if not {name, f"{inside}/{name}"} & has] == []
+
+
+def test_what_is_written_lies_where_it_is_started(installed: Path, tmp_path: Path) -> None:
+    asks = "from pgservers.paths import BUILD, STUDIES; print(BUILD, STUDIES)"
+    build = tmp_path / "_build"
+    assert python(installed, tmp_path, "-c", asks) == f"{build} {build}/site/book/studies\n"
 
 
 @pytest.mark.thorough
