@@ -30,7 +30,7 @@ from pgapps.fleet.join import join
 from pgapps.fleet.ledger import Ledger, SweepBlock, packed
 from pgapps.fleet.plan import Sweep, read_sweep
 from pgapps.fleet.sweep import measure_missing, missing
-from pgapps.fleet.workers import _States
+from pgapps.fleet.workers import _States, versions_here
 from pgservers import paths
 from pgservers.errors import ServerError, SpaceError, StudyError
 from pgservers.files import is_locked
@@ -625,6 +625,46 @@ def test_ctrl_c_may_come_while_the_terminal_is_written_to(place: Place) -> None:
         assert b"Nothing more" not in terminal.written
         sweeping_now._heed_signals()
     assert b"Nothing more is handed out" in terminal.written
+
+
+# What is handed out, to whom and when, without a worker
+
+
+@pytest.fixture
+def handing(place: Place, bar: Progress) -> Any:
+    """The state of a sweep of two blocks over one host, which has a worker with our versions."""
+    sweep = place.sweep(hosts=["bench1"])
+    client = Mock(status="running")
+    client.scheduler_info.return_value = {"workers": {"tls://one": {"name": "bench1"}}}
+    client.run.return_value = {"tls://one": versions_here()}
+    client.submit.side_effect = lambda *_, key, **__: Mock(key=key)
+    return sweeping._HandingOut(sweep, missing(sweep), client, bar, 1.0)
+
+
+def test_what_was_lost_with_a_worker_is_the_next_to_be_handed_out(handing: Any) -> None:
+    first, second = handing.waiting["bench1"]
+    handing._look_at_workers()
+    for _ in range(2):  # a host measures one block at a time
+        handing._hand_out("bench1")
+    assert [block for block, _, _ in handing.running.values()] == [first]
+    handing.client.scheduler_info.return_value = {"workers": {}}
+    handing._look_at_workers()
+    assert not handing.running
+    assert list(handing.waiting["bench1"]) == [first, second]
+
+
+def test_after_ctrl_c_nothing_more_is_handed_out(handing: Any) -> None:
+    handing._look_at_workers()
+    handing.signals = 1
+    handing._hand_out("bench1")
+    assert not handing.client.submit.called
+    assert not handing._goes_on()
+
+
+def test_a_worker_is_asked_for_its_versions(handing: Any) -> None:
+    handing.client.run.return_value["tls://one"]["polars"] = "1.9.0"
+    with pytest.raises(StudyError, match=r"bench1 has polars 1\.9\.0, and here it is"):
+        handing._look_at_workers()
 
 
 # The ledger that does not answer, in this process
