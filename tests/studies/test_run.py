@@ -410,6 +410,21 @@ def test_no_password_is_in_the_notebook(way: str, place: Path) -> None:
     assert PASSWORD not in str(caught.value)
 
 
+def test_a_password_of_the_environment_is_not_in_the_notebook_either(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def execute(_: Path, executed: Path, *_more: object) -> None:
+        output = {"output_type": "stream", "name": "stdout", "text": [f"{PASSWORD}\n"]}
+        cell = {"cell_type": "code", "metadata": {}, "source": [], "outputs": [output]}
+        executed.write_text(json.dumps({"cells": [cell], "metadata": {"papermill": {}}}))
+
+    monkeypatch.setattr("pgapps.execution.kernel.execute", execute)
+    monkeypatch.setenv("PGPASSWORD", PASSWORD)
+    text = run_study("no_parameters").notebook.read_text()
+    assert HIDDEN in text
+    assert PASSWORD not in text
+
+
 def test_the_server_is_named_without_its_password() -> None:
     path = run_study("well", server=ADDRESS, terminal=io.StringIO()).notebook
     assert (
