@@ -11,6 +11,7 @@ import tempfile
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import polars as pl
 import psutil
@@ -25,6 +26,7 @@ from pgstudies.analysis.pairing import round_values
 from pgstudies.measuring.arms import Arm
 from pgstudies.measuring.design import turn_order
 from pgstudies.measuring.measure import measure
+from pgstudies.measuring.run import Run
 from pgstudies.records.reading import AMONG_OTHERS, UNDISTURBED, list_records, read_record
 from pgstudies.run_options import Replies, RunOptions
 from tests.servers_at_hand import BUILDER, LESSER, dsn_of, wait_until_dead
@@ -389,6 +391,24 @@ def test_a_run_cut_short_is_continued_with_the_blocks_that_are_missing() -> None
     rows = record.samples.filter(pl.col("metric") == "rows")
     assert rows.group_by("block", "arm").len().height == 9
     assert list_records("made_up").height == 1
+
+
+def test_a_run_that_has_a_time_measures_the_blocks_that_fit_into_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+
+    def block(*_: object) -> None:
+        now[0] += 10
+
+    info: dict[str, Any] = {"study": "timed", "sessions": [], "gate": []}
+    writer = Mock(info=info, finished_blocks=set())
+    design = Mock(arms=ARMS, seconds=60.0)
+    monkeypatch.setattr("pgstudies.measuring.run.time", Mock(monotonic=lambda: now[0]))
+    monkeypatch.setattr(Run, "_prepare_states", lambda *_: None)
+    monkeypatch.setattr(Run, "_block", block)
+    Run(design, Mock(), writer, prepare, procedure, seed=1, core=None).carry_out(range(1, 99), [])
+    assert (info["blocks"], now[0]) == (6, 60.0)
 
 
 def test_another_procedure_is_not_a_continuation() -> None:
