@@ -195,6 +195,25 @@ def test_a_superusers_run_stays_in_its_own_database(
     assert {kind for kind in map(kind_of, ours) if f"`{kind}" not in page} == set()
 
 
+@pytest.mark.parametrize("study", studies())
+def test_no_study_has_a_statement_that_may_be_sent_nowhere(study: str) -> None:
+    """Nor one for a step or an arm to which no run of a test comes."""
+    code = find_room(study).code
+    assert [found[0] for text in code for found in FORBIDDEN.finditer(text)] == []
+
+
+EVERYTHING = re.compile(
+    r'(execute|timed)\(("\w+", )?"(VACUUM|ANALYZE|CLUSTER|REINDEX)'
+    r'( \([^)]*\)| FULL| FREEZE| VERBOSE| ANALYZE)*"'
+)
+"""What works on all tables of a database, also on those of its users where ours is a schema."""
+
+
+@pytest.mark.parametrize("study", [s for s in studies() if s not in NEEDS_A_RESTART])
+def test_a_study_cleans_no_tables_but_its_own(study: str) -> None:
+    assert [found[0] for text in find_room(study).code for found in EVERYTHING.finditer(text)] == []
+
+
 def kind_of(sent: tuple[str, str]) -> str:
     """The words that a statement begins with, as the page on what is sent has them."""
     first, *more = sent[1].upper().replace(";", " ").split()
