@@ -80,7 +80,7 @@ def test_an_external_server_has_its_limits_named(role: str, stranger: ManagedSer
     checks = by_name(dsn_of(stranger, role))
     assert exit_code(list(checks.values())) == 0
     assert checks["server"].ok
-    assert "p@ss" not in checks["server"].sentence
+    assert "w0rd" not in checks["server"].sentence
     assert checks["settings"].sentence == (
         "arms that change a setting of the whole server: not run: an external server is not "
         "restarted"

@@ -653,7 +653,7 @@ def test_on_somebody_elses_server_what_cannot_be_had_is_named(
         ("checkpoint", ""),
         ("count", "cold"),
     ]
-    assert "p@ss" not in json.dumps(record.info)
+    assert "w0rd" not in json.dumps(record.info)  # which no spelling of the password lacks
 
 
 def test_a_record_is_replayed_without_a_server(

@@ -126,7 +126,7 @@ def gets_a_page(study: str, dsn: str, tmp_path: Path) -> None:
     done = small_run(study, dsn, tmp_path)
     text = done.notebook.read_text(encoding="utf-8")
     assert LEFT_OUT.get(study, "") in text
-    assert "p@ss" not in text
+    assert "w0rd" not in text
     assert ": NO\\n" not in text
     if study in origins():
         assert done.verdicts is not None
