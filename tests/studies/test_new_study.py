@@ -9,12 +9,14 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
 import pytest
 
 import pgstudies as pg
-from pgapps.authoring.new_study import new_study, problems
+from pgapps.authoring.new_study import keep_checked, new_study, problems
 from pgservers import paths
 from pgservers.errors import StudyError
+from pgstudies.analysis.agreement import NO_SUCH, NOT_TESTED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -119,6 +121,7 @@ def with_words_of_its_own(room: Path) -> None:
 
 def test_what_a_study_lacks_is_said_in_a_sentence_each(own: Path) -> None:
     new_study("half_full")
+    assert "A sentence is still the template's: " in "\n".join(problems("half_full"))
     notebook = own / "half_full" / "half_full.ipynb"
     document = rewritten(notebook)
     notebook.write_text(json.dumps(document), encoding="utf-8")
@@ -149,6 +152,37 @@ def test_what_a_study_lacks_is_said_in_a_sentence_each(own: Path) -> None:
     assert "The section 'Nothing' is empty." in found
     assert "It has no section on its limits" in found
     assert "published.csv is not the file whose sha256" in found
+
+
+def test_a_claim_that_no_run_has_a_row_for_is_named(
+    own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new_study("half_full")
+    told = "No run has a row that the claim 'size' compares"
+    for verdict, is_missing in ((f"{NOT_TESTED}: {NO_SUCH}", True), ("holds", False)):
+        found = pl.DataFrame({"claim": ["size"], "verdict": [verdict]})
+        monkeypatch.setattr("pgstudies.records.verdicts.verdict_files", lambda _: [own])
+        monkeypatch.setattr("pgstudies.records.verdicts.read_verdicts", lambda _, f=found: f)
+        assert (told in "\n".join(problems("half_full"))) is is_missing
+
+
+def test_what_checked_cells_printed_is_kept_and_nothing_else(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (notebook,) = (file for file in new_study("half_full") if file.suffix == ".ipynb")
+    before = json.loads(notebook.read_text(encoding="utf-8"))
+    executed = json.loads(notebook.read_text(encoding="utf-8"))
+    printed = [{"output_type": "stream", "name": "stdout", "text": ["about as many: no\n"]}]
+    for cell in executed["cells"]:
+        cell["outputs"] = printed
+    monkeypatch.setattr(paths, "STUDIES", tmp_path)
+    (tmp_path / "half_full.ipynb").write_text(json.dumps(executed), encoding="utf-8")
+    assert keep_checked("half_full") == notebook
+    for cell in before["cells"]:
+        if "nbval-check-output" in cell["metadata"].get("tags", []):
+            cell["outputs"] = printed
+    assert json.loads(notebook.read_text(encoding="utf-8")) == before
+    assert own in notebook.parents
 
 
 def test_what_a_referee_would_miss_is_said_in_a_sentence_each(own: Path) -> None:
