@@ -119,6 +119,14 @@ def with_words_of_its_own(room: Path) -> None:
         (room / name).write_text(text)
 
 
+def test_a_new_study_has_its_own_name_in_all_its_files(own: Path) -> None:
+    files = new_study("half_full")
+    assert {file.parent for file in files} == {own / "half_full"}
+    texts = {file.name: file.read_text(encoding="utf-8") for file in files}
+    assert "# Half full" in texts["half_full.ipynb"]
+    assert [name for name, text in texts.items() if "_template" in text] == []
+
+
 def test_what_a_study_lacks_is_said_in_a_sentence_each(own: Path) -> None:
     new_study("half_full")
     assert "A sentence is still the template's: " in "\n".join(problems("half_full"))
