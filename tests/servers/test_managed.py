@@ -23,7 +23,7 @@ from pgservers.programs.installations import Binaries, find_binaries, require_ve
 from pgservers.programs.releases import reason_not_available
 from pgservers.programs.versions import parse_version
 from pgservers.servers.leftovers import sweep
-from pgservers.servers.managed import ManagedServer
+from pgservers.servers.managed import ManagedServer, harmless_extensions
 from pgservers.servers.postmaster import Postmaster, StartError
 from pgservers.servers.serve import serve
 from pgservers.servers.snapshots import mirror
@@ -66,6 +66,12 @@ def test_extensions_are_made_in_one_order(managed: ManagedServer) -> None:
     with managed.connect() as connection:
         made = [name for (name,) in connection.execute(query).fetchall()]
     assert made == ["pg_stat_statements", "pg_buffercache"]
+
+
+def test_extensions_that_others_may_have_are_made_in_one_order(managed: ManagedServer) -> None:
+    wanted = {"btree_gin", "btree_gist", "citext", "hstore", "intarray", "ltree", "pg_trgm"}
+    with managed.connect() as connection:
+        assert harmless_extensions(connection, wanted) == sorted(wanted)
 
 
 def test_states_do_not_see_each_other(managed: ManagedServer) -> None:
