@@ -27,6 +27,7 @@ from pgservers.servers.managed import ManagedServer
 from pgservers.servers.serve import serve
 from pgstudies.measuring.arms import Arm
 from pgstudies.measuring.trial import Trial
+from pgstudies.rooms import find_room
 from tests.servers_at_hand import BUILDER, LESSER, PASSWORD, dsn_of, skip_but_not_in_ci
 
 if TYPE_CHECKING:
@@ -256,6 +257,10 @@ SELECT reach();
 INSERT INTO t VALUES (1);
 SELECT * FROM t WHERE calm(i) = calm(1);
 """
+
+
+def test_the_study_measures_without_rights() -> None:
+    assert "unprivileged=True" in "".join(find_room("workload").code)
 
 
 def test_the_same_would_do_harm_with_a_superusers_rights(marked: Path) -> None:
