@@ -58,6 +58,7 @@ def test_a_record_of_counts_is_replayed_where_nothing_can_be_counted(
     assert "every unit that was counted executes something: yes" in said
 
 
+@pytest.mark.thorough
 def test_without_valgrind_the_page_says_so(
     tmp_path: Path, run_base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

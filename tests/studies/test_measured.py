@@ -55,7 +55,7 @@ def skip_what_is_not_counted_here(study: str) -> None:
             )
 
 
-QUICKEST = ("cluster_order", "releases", "workload")
+QUICKEST = ("cluster_order", "releases")
 """Studies of which one block takes no longer than ten seconds."""
 
 
