@@ -76,7 +76,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-NEEDS_ROOT = "takes root, which `make test-root` is"
+NEEDS_ROOT = "needs root: `make test-root`"
 
 ALLOWED_IN_CI = re.compile(rf"{re.escape(NEEDS_ROOT)}|the processor's counters|there is one core")
 """What a test may be skipped for where everything is installed that README asks for."""

@@ -40,11 +40,13 @@ def spread(directory: Path) -> None:
     """
     if sys.platform != "linux":
         return
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    with suppress(OSError):  # other file systems have no such flag
-        (flags,) = struct.unpack("l", fcntl.ioctl(descriptor, _GET_FLAGS, bytes(8)))
-        fcntl.ioctl(descriptor, _SET_FLAGS, struct.pack("l", flags | _TOP))
-    os.close(descriptor)
+    with suppress(OSError):  # other file systems have no such flag, and it may not be ours
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            (flags,) = struct.unpack("l", fcntl.ioctl(descriptor, _GET_FLAGS, bytes(8)))
+            fcntl.ioctl(descriptor, _SET_FLAGS, struct.pack("l", flags | _TOP))
+        finally:
+            os.close(descriptor)
 
 
 def try_lock(path: Path) -> int | None:

@@ -147,9 +147,10 @@ def test_a_sweep_of_temporary_files_takes_only_what_is_ours(here: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("lsattr") is None, reason="there is no lsattr")
 def test_servers_are_spread_over_ext4_and_elsewhere_nothing_happens(tmp_path: Path) -> None:
-    for directory in (tmp_path, Path("/dev/shm"), Path("/proc")):
-        if directory.is_dir():
-            spread(directory)
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o300)
+    for directory in (tmp_path, closed, tmp_path / "nowhere", Path("/dev/shm"), Path("/proc")):
+        spread(directory)
     told = subprocess.run(
         ["lsattr", "-d", str(tmp_path)], capture_output=True, text=True, check=False
     )
