@@ -81,7 +81,7 @@ NOT_ASKED_FOR = {"no release before 17 was measured", "release 9.3 was not run"}
 
 
 def one_of(names: Sequence[str]) -> list[Any]:
-    """The studies, of which one is enough for ``make test``: what a role may, each step asks."""
+    """The studies: one is enough for ``make test``, as what a role may do is seen in each step."""
     thorough = pytest.mark.thorough
     return [n if n == "cluster_order" else pytest.param(n, marks=thorough) for n in names]
 
