@@ -247,6 +247,26 @@ def test_whatever_ends_it_leaves_nothing(
     assert not has_shared_memory(backend.pid)
 
 
+def test_a_backend_that_does_not_answer_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_base: Path
+) -> None:
+    base = run_base / "stopped-backend"
+    base.mkdir(mode=0o711)
+    monkeypatch.setenv("PGSTUDIES_RUN_DIR", str(base))
+    program = tmp_path / "endless.py"
+    program.write_text(ENDLESS, encoding="utf-8")
+    with subprocess.Popen([sys.executable, str(program)]) as run:
+        backend = counted_backend(base)
+        backend.suspend()  # SIGQUIT does nothing to it, SIGKILL does
+        run.kill()
+    assert wait_until_dead([backend], timeout_s=60)
+    deadline = time.monotonic() + 60
+    while any(base.glob("s-*")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert list(base.glob("s-*")) == []
+    assert not has_shared_memory(backend.pid)
+
+
 def test_a_backend_that_is_killed_leaves_no_pipe_and_no_shared_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_base: Path
 ) -> None:

@@ -45,7 +45,8 @@ GUEST = "pgstudies_guest"
 # $1 is the instance's directory, $2 that of its socket; the last line read is the process number of
 # the last server.  It is stopped only as long as it is the one of that directory: numbers of
 # processes are given anew.  A server that was killed has left its shared memory, which the next run
-# finds by the file that is left.
+# finds by the file that is left: it has twenty seconds, as it takes five to kill those of its
+# processes that do not answer.
 _WATCHDOG = """
 while read -r line; do pid=$line; done
 is_ours() {
@@ -56,9 +57,10 @@ is_ours() {
 }
 if [ -n "$pid" ] && is_ours "$1" "$pid"; then
     kill -QUIT "$pid"
-    for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
-        is_ours "$1" "$pid" || break
+    i=0
+    while [ $i -lt 80 ] && is_ours "$1" "$pid"; do
         sleep 0.25
+        i=$((i + 1))
     done
     is_ours "$1" "$pid" && kill -KILL "$pid" 2>/dev/null
 fi
