@@ -18,10 +18,17 @@ static const TableAmRoutine *heap = NULL;
 /* The table that is heap for now; see start_as_heap(). */
 static Relation as_heap = NULL;
 
+/* What heap's routines have as options. */
+#if PG_VERSION_NUM >= 190000
+typedef uint32 InsertOptions;
+#else
+typedef int InsertOptions;
+#endif
+
 typedef struct Insertion
 {
 	CommandId	command;
-	int			options;
+	InsertOptions options;
 	bool		speculative;
 	uint32		token;
 } Insertion;
@@ -103,7 +110,7 @@ insert_beside(Relation table, TupleTableSlot *slot, const Insertion *how, BulkIn
 }
 
 static void
-cluster_heap_insert(Relation table, TupleTableSlot *slot, CommandId command, int options,
+cluster_heap_insert(Relation table, TupleTableSlot *slot, CommandId command, InsertOptions options,
 					BulkInsertState bulk)
 {
 	Insertion	how = {.command = command, .options = options};
@@ -113,7 +120,7 @@ cluster_heap_insert(Relation table, TupleTableSlot *slot, CommandId command, int
 
 static void
 cluster_heap_insert_speculative(Relation table, TupleTableSlot *slot, CommandId command,
-								int options, BulkInsertState bulk, uint32 token)
+								InsertOptions options, BulkInsertState bulk, uint32 token)
 {
 	Insertion	how = {
 		.command = command,
@@ -127,7 +134,7 @@ cluster_heap_insert_speculative(Relation table, TupleTableSlot *slot, CommandId 
 
 static void
 cluster_heap_multi_insert(Relation table, TupleTableSlot **slots, int count, CommandId command,
-						  int options, BulkInsertState bulk)
+						  InsertOptions options, BulkInsertState bulk)
 {
 	Insertion	how = {.command = command, .options = options};
 

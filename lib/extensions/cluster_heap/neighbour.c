@@ -167,7 +167,9 @@ neighbour_block(Relation table, Relation index, IndexTuple entry)
 
 	key->scantid = NULL;		/* there is no row yet */
 	key->nextkey = true;		/* behind its equals */
-#if PG_VERSION_NUM >= 170000
+#if PG_VERSION_NUM >= 190000
+	_bt_search(index, table, key, &buffer, BT_READ, false);
+#elif PG_VERSION_NUM >= 170000
 	_bt_freestack(_bt_search(index, table, key, &buffer, BT_READ));
 #elif PG_VERSION_NUM >= 160000
 	_bt_freestack(_bt_search(index, table, key, &buffer, BT_READ, NULL));

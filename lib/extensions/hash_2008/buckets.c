@@ -38,7 +38,7 @@ add_to_bucket(Relation index, MetaPage *meta, uint32 bucket, IndexTuple entry, u
 		offset = first_with_code(page, code);
 	else
 		offset = OffsetNumberNext(PageGetMaxOffsetNumber(page));
-	if (PageAddItem(page, (Item) entry, size, offset, false, false) != offset)
+	if (PageAddItem(page, (Pointer) entry, size, offset, false, false) != offset)
 		elog(ERROR, "cannot add an entry to page %u of index \"%s\"",
 			 BufferGetBlockNumber(buffer), RelationGetRelationName(index));
 	MarkBufferDirty(buffer);

@@ -66,28 +66,38 @@ hash_2008_validate(Oid opclass)
 	return true;
 }
 
+static const IndexAmRoutine routine = {
+	.type = T_IndexAmRoutine,
+	.amstrategies = 1,
+	.amsupport = 1,
+	.amparallelvacuumoptions = VACUUM_OPTION_NO_PARALLEL,
+	.ambuild = hash_2008_build,
+	.ambuildempty = hash_2008_build_empty,
+	.aminsert = hash_2008_insert,
+	.ambulkdelete = hash_2008_bulk_delete,
+	.amvacuumcleanup = hash_2008_vacuum_cleanup,
+	.amcostestimate = hashcostestimate,
+	.amoptions = hash_2008_options,
+	.amvalidate = hash_2008_validate,
+	.ambeginscan = hash_2008_begin_scan,
+	.amrescan = hash_2008_rescan,
+	.amgettuple = hash_2008_get_tuple,
+	.amgetbitmap = hash_2008_get_bitmap,
+	.amendscan = hash_2008_end_scan,
+};
+
 PG_FUNCTION_INFO_V1(hash_2008_handler);
 
 Datum
 hash_2008_handler(PG_FUNCTION_ARGS)
 {
-	IndexAmRoutine *routine = makeNode(IndexAmRoutine);
+#if PG_VERSION_NUM >= 190000
+	PG_RETURN_POINTER(&routine);
+#else
+	/* The caller frees it. */
+	IndexAmRoutine *copy = palloc(sizeof(routine));
 
-	routine->amstrategies = 1;
-	routine->amsupport = 1;
-	routine->amparallelvacuumoptions = VACUUM_OPTION_NO_PARALLEL;
-	routine->ambuild = hash_2008_build;
-	routine->ambuildempty = hash_2008_build_empty;
-	routine->aminsert = hash_2008_insert;
-	routine->ambulkdelete = hash_2008_bulk_delete;
-	routine->amvacuumcleanup = hash_2008_vacuum_cleanup;
-	routine->amcostestimate = hashcostestimate;
-	routine->amoptions = hash_2008_options;
-	routine->amvalidate = hash_2008_validate;
-	routine->ambeginscan = hash_2008_begin_scan;
-	routine->amrescan = hash_2008_rescan;
-	routine->amgettuple = hash_2008_get_tuple;
-	routine->amgetbitmap = hash_2008_get_bitmap;
-	routine->amendscan = hash_2008_end_scan;
-	PG_RETURN_POINTER(routine);
+	memcpy(copy, &routine, sizeof(routine));
+	PG_RETURN_POINTER(copy);
+#endif
 }
