@@ -26,6 +26,10 @@ class ServerError(StudyError):
     exit_code = 3
 
 
+class ServerDied(ServerError):  # noqa: N818
+    """A server that had answered is gone, or has ended a session."""
+
+
 class NotebookError(StudyError):
     """A notebook stopped with an error of its own."""
 

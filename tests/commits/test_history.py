@@ -9,6 +9,7 @@ import pytest
 import typer
 
 from pgapps.commits.bisect import bisect
+from pgapps.commits.builds import Builder
 from pgapps.commits.history import (
     breaks_of,
     commit_histories,
@@ -59,6 +60,21 @@ def counted(*points: tuple[str, str, float]) -> pl.DataFrame:
             kept.add(name, {"a": table(cost)}, description="", built=built, version_text=version)
         path = kept.finish()
     return lines_of(read_record(path))
+
+
+def test_builds_are_kept_by_what_the_compiler_says_of_itself(
+    history: Callable[..., Repository], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository, kept = history([1]), []
+    for version in ("14.2.0", "16.2.0", "14.2.0"):
+        said = f"cc (GCC) {version}"
+        monkeypatch.setattr("pgapps.commits.builds.compiler_version", lambda _, said=said: said)
+        builder = Builder(repository)
+        kept.append((builder.build(repository.commit("HEAD").sha), builder.how, builder.built))
+    first, other, again = kept
+    assert first[0] != other[0]
+    assert again == (first[0], "gcc 14.2.0, -O2", 0)
+    assert other[1:] == ("gcc 16.2.0, -O2", 1)
 
 
 def test_a_step_is_a_level_that_changes_by_more_than_a_thousandth() -> None:

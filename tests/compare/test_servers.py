@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import polars as pl
 import pytest
@@ -21,7 +22,7 @@ from pgapps.compare.request import Request
 from pgapps.compare.run import measured_blocks
 from pgapps.execution.run import run_study
 from pgservers import paths
-from pgservers.errors import StudyError
+from pgservers.errors import ServerDied, ServerError, StudyError
 from pgservers.servers.instance import place_for_states
 from pgstudies.records.reading import list_records, read_record
 from tests.made_up import ROOMS
@@ -91,6 +92,32 @@ def test_random_results_are_not_taken_for_a_difference(planted: Result) -> None:
     assert sentence.endswith(
         "Drawn at random, so not compared: two_sides, other, draw; two_sides, plain, draw."
     )
+
+
+def test_a_server_that_dies_in_one_study_does_not_end_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, failures = [], []
+
+    def run(study: str, **_: object) -> Mock:
+        asked.append(study)
+        if study == "absent":
+            raise ServerError("There is no server.")
+        if study == "dying":
+            raise ServerDied("The server went away.")
+        return Mock()
+
+    def failed(study: str, error: StudyError) -> None:
+        failures.append((study, str(error)))
+
+    monkeypatch.setattr("pgapps.compare.run.run_study", run)
+    request = Request(Side("embedded"), Side("embedded"), ("dying", "another"), blocks=1)
+    fitted = Fit(1, {"dying": (), "another": ()})
+    assert list(measured_blocks(request, fitted, failed=failed)) == []
+    assert asked == ["dying", "another"]
+    assert failures == [("dying", "The server went away.")]
+    with pytest.raises(ServerError, match="There is no server"):
+        list(measured_blocks(request, Fit(1, {"absent": ()}), failed=failed))
 
 
 def test_an_arm_that_fails_on_one_side_is_left_out_with_its_reason(planted: Result) -> None:

@@ -22,6 +22,7 @@ from pgapps.compare.design import Comparison, Side
 from pgservers.errors import CannotRun, ServerError, SpaceError, StudyError
 from pgservers.paths import ROOT
 from pgservers.programs.installations import find_binaries
+from pgservers.servers.managed import ManagedServer
 from pgstudies.analysis.pairing import round_values
 from pgstudies.measuring.arms import Arm
 from pgstudies.measuring.design import turn_order
@@ -34,7 +35,6 @@ from tests.servers_at_hand import BUILDER, LESSER, dsn_of, wait_until_dead
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pgservers.servers.managed import ManagedServer
     from pgstudies.measuring.trial import Trial
     from pgstudies.records.reading import Record
 
@@ -575,6 +575,33 @@ def test_a_server_killed_in_mid_block_leaves_a_record_that_continues() -> None:
     record = run(procedure=kill)
     assert str(record.path) == path
     assert record.blocks == 2
+
+
+def test_a_statement_that_is_cancelled_is_no_server_that_went_away() -> None:
+    def cancelled(trial: Trial, _: Arm) -> None:
+        trial.execute("SET statement_timeout = 1")
+        trial.execute("SELECT pg_sleep(10)")
+
+    with pytest.raises(psycopg.errors.QueryCanceled):
+        run(procedure=cancelled)
+
+
+def test_an_arm_whose_extension_does_not_load_is_left_out_with_its_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ManagedServer, "provide", lambda *_: None)
+
+    def loads(trial: Trial, arm: Arm) -> None:
+        if arm.extension:
+            trial.execute(f"LOAD '{arm.extension}'")
+        procedure(trial, arm)
+
+    arms = [*ARMS, Arm("extended", "needs a library", extension="no_such_library")]
+    record = run(arms=arms, procedure=loads)
+    assert dict(record.not_run.select("arm", "reason").iter_rows()) == {
+        "extended": 'it fails on this server: could not access file "no_such_library": '
+        "No such file or directory"
+    }
 
 
 FULL = """DO $$ BEGIN

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pgservers.errors import NotebookError, StudyError
+from pgservers.errors import NotebookError, ServerDied, StudyError
 from pgservers.files import temporary_directory
 from pgservers.servers.instance import place_for_states
 from pgstudies.rooms import rooms
@@ -260,8 +260,9 @@ def measured_blocks(
     Blocks from before ``since`` (UTC) do not count; with ``fresh`` no record is continued.
     ``states`` is the directory in which runs leave each other prepared states, or empty.  After
     Ctrl-C the finished blocks are yielded as well, and then KeyboardInterrupt is raised.
-    ``failed`` is called for a study that cannot be compared, and the others continue; without it,
-    and for an error that concerns all studies (a server, a disk), the error is raised.
+    ``failed`` is called for a study that cannot be compared, or whose server died, and the others
+    continue; without it, and for an error that concerns all studies (a server that cannot be
+    started, a disk), the error is raised.
     """
     for study, arms in fitted.arms.items():
         comparison = replace(
@@ -293,7 +294,7 @@ def measured_blocks(
             except KeyboardInterrupt:
                 interrupted = True
             except StudyError as error:
-                if failed is None or type(error) not in {StudyError, NotebookError}:
+                if failed is None or type(error) not in {StudyError, NotebookError, ServerDied}:
                     raise
                 failed(study, error)
                 continue

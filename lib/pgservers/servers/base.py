@@ -195,3 +195,17 @@ class Capabilities:
     def require(self, right: Right) -> None:
         """Raise CannotRun, with the reason, unless the server gives that."""
         require(self.reason(right))
+
+
+def ends_session(error: psycopg.Error) -> bool:
+    """Whether the error is the end of its session: the server closed it, or went away."""
+    if not isinstance(error, psycopg.OperationalError):
+        return False
+    # libpq's own errors have no code; class 57P is of shutdowns and crashes, 08 of connections.
+    return (error.sqlstate or "08").startswith(("08", "57P"))
+
+
+def where_not_loaded(extension: str | None, error: psycopg.Error) -> str | None:
+    """Says "this server" where the error is that it does not load the extension; else None."""
+    is_of_loading = isinstance(error, psycopg.errors.UndefinedFile | psycopg.errors.InternalError_)
+    return "this server" if extension and is_of_loading and extension in str(error) else None

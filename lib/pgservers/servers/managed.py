@@ -13,7 +13,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from ..errors import CannotRun, ServerError, SpaceError
+from ..errors import CannotRun, ServerDied, ServerError, SpaceError
 from ..files import says_full
 from ..host.cgroups import reason_no_limits
 from ..programs.accounts import can_execute, run_as, server_account, without_pg_variables
@@ -565,7 +565,7 @@ class ManagedServer(ServerBase):
         if self._postmaster is None:
             raise ServerError("The server is not running.")
         if not self._postmaster.alive:
-            raise ServerError(
+            raise ServerDied(
                 f"The server has stopped by itself; its log says: {self._postmaster.complaint()}"
             )
         return self._postmaster

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import psycopg
 
-from pgservers.errors import CannotRun, ServerError, StudyError
+from pgservers.errors import CannotRun, ServerDied, StudyError
 from pgservers.host.exclusive import on_core
 from pgservers.host.facts import boot_id
+from pgservers.servers.base import ends_session, where_not_loaded
 from pgservers.servers.facts import server_facts
 from pgservers.terminal import Progress
 
@@ -52,10 +53,9 @@ class Run:
         self.not_run = {arm.name: arm.not_run for arm in self.design.arms if arm.not_run}
 
     def carry_out(self, blocks: Sequence[int], findings: Sequence[Finding]) -> None:
-        """Prepare the states, then run those of ``blocks`` that are missing.
+        """Prepare the states, then run those of ``blocks`` (numbers from 1) that are missing.
 
-        ``blocks`` are numbers, from 1; ``findings`` are the gate's.  Raises ServerError when a
-        server goes away, StudyError when the baseline cannot run.
+        ``findings`` are the gate's.  Raises ServerDied; StudyError if the baseline cannot run.
         """
         info, seconds = self.writer.info, self.design.seconds
         session = len(info["sessions"]) + 1
@@ -218,12 +218,12 @@ class Run:
             full = self.instances[arm.name].space_error(error)
             if full is not None:
                 raise full from error
-            if isinstance(error, psycopg.OperationalError):
-                raise ServerError(
+            if ends_session(error):
+                raise ServerDied(
                     f"The server went away {when}, {arm.name} ({_first_line(error)}): the blocks "
                     f"before are kept; run the same command again to continue."
                 ) from error
-            where = self.design.fails_on(arm)
+            where = self.design.fails_on(arm) or where_not_loaded(arm.extension, error)
             if where is None or not isinstance(error, psycopg.DatabaseError):
                 raise
             raise CannotRun(f"it fails on {where}: {_first_line(error)}") from error

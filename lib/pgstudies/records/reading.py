@@ -212,9 +212,10 @@ def built_with(server: Mapping[str, Any]) -> str | None:
     return ", ".join(name + levels[-1:]) or None
 
 
-# As in "compiled by gcc (Ubuntu 7.5.0-3ubuntu1) 7.5.0, 64-bit" or "Apple clang version 15.0.0".
+# Meson writes gcc-12.2.0; configure what the compiler says: x86_64-linux-gnu-gcc-16 (GCC) 16.2.0.
 _COMPILER = re.compile(
-    r"compiled by (?:\w+ )?(gcc|clang|icc)\S*(?: \([^)]*\))?(?: version)? (\d[\d.]*\d)"
+    r"compiled by (?:[^,(]*[ -])?(gcc|clang|icc|msvc)"
+    r"(?:-(?=[\d.]+,)|[^ ,]*(?: \([^)]*\))?(?: version)? )(\d[\d.]*\d)"
 )
 
 
@@ -250,8 +251,7 @@ def conditions(info: Setup) -> tuple[object, ...]:
     """What records must have in common to be judged together."""
     settings = {k: v for k, v in (info.get("settings") or {}).items() if not k.endswith("_path")}
     release = (info["server"].get("version") or 0) // 10_000
-    server = info["parameters"].get("server")
-    return release, server, size_of(info), settings, cores_of(info)
+    return release, info["parameters"].get("server"), size_of(info), settings, cores_of(info)
 
 
 def size_of(info: Setup) -> dict[str, Any]:
