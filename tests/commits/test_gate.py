@@ -15,6 +15,7 @@ import yaml
 from pgapps.commits.gate import as_markdown, changed_functions, limit_of, touched_first, verdict
 from pgapps.commits.gate_command import gate
 from pgapps.compare.counted import Counted
+from pgapps.counting.by_function import moved
 from pgapps.counting.units import Unit
 from pgapps.options import for_git
 from pgservers.errors import CannotRun, StudyError
@@ -264,3 +265,25 @@ def test_the_actions_inputs_are_all_used() -> None:
     for script in ("install.sh", "gate.sh"):
         assert os.access(ACTION / script, os.X_OK)
         subprocess.run(["bash", "-n", str(ACTION / script)], check=True)
+
+
+def test_without_a_diff_there_is_no_column_about_it_and_a_missing_name_gets_a_hint() -> None:
+    units = pl.DataFrame(
+        [("a", 100.0, 101.0, 1.01, None)],
+        schema=["unit", "baseline", "candidate", "ratio", "reason"],
+        orient="row",
+    )
+    before, after = (
+        pl.DataFrame({"function": ["f", "(no name) in postgres"], "own": own})
+        for own in ([-3.0, 10.0], [2.0, 40.0])
+    )
+    functions = moved(before, after)
+    assert functions.rows() == [("(no name) in postgres", 10, 40, 30), ("f", 0, 2, 2)]
+    given: dict[str, Any] = {"sides": ("x", "y"), "limit": 0.005, "shares": {}}
+    plain = as_markdown(units, functions.with_columns(unit=pl.lit("a")), **given)
+    assert "in changed functions" not in plain
+    assert "| a | 100 | 101 | 1.0100 | **past the limit** |" in plain
+    assert "postgresql-N-dbgsym" in plain
+    with_diff = as_markdown(units, functions.clear(), changed={"f"}, **given)
+    assert "| a | 100 | 101 | 1.0100 | 0.0 % | **past the limit** |" in with_diff
+    assert "dbgsym" not in with_diff

@@ -10,6 +10,8 @@ import polars as pl
 
 from pgservers.errors import StudyError
 
+from ..counting.by_function import hint_of_names
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
@@ -124,15 +126,13 @@ def as_markdown(
         lines.append(f"**None of {done.height} units is {about}.**")
     lines += [
         "",
-        "| unit | base | head | ratio | in changed functions | |",
-        f"|---{'|--:' * 4}|---|",
+        f"| unit | base | head | ratio |{' in changed functions |' if changed else ''} |",
+        f"|---{'|--:' * (4 if changed else 3)}|---|",
     ]
     for row in done.sort("ratio", descending=True, maintain_order=True).iter_rows(named=True):
         counts = f"{row['baseline']:,.0f} | {row['candidate']:,.0f} | {row['ratio']:.4f}"
-        within = f"{100 * shares.get(row['unit'], 0.0):.1f} %"
-        lines.append(
-            f"| {_cell(row['unit'])} | {counts} | {within} | {_word(row['ratio'], limit)} |"
-        )
+        within = f" {100 * shares.get(row['unit'], 0.0):.1f} % |" if changed else ""
+        lines.append(f"| {_cell(row['unit'])} | {counts} |{within} {_word(row['ratio'], limit)} |")
     if moved.height:
         lines += ["", "Functions that moved, by the instructions each executes itself:", ""]
         lines += ["| unit | function | base | head | change |", f"|---|---{'|--:' * 3}|"]
@@ -142,6 +142,8 @@ def as_markdown(
             names = f"{_cell(unit)} | {_code(function)}"
             lines.append(f"| {names} | {before:,.0f} | {after:,.0f} | {change:+,.0f} |")
     lines.append("")
+    if hint := hint_of_names(moved):
+        lines.append(f"- {hint}")
     for row in units.filter(pl.col("reason").is_not_null()).iter_rows(named=True):
         who = "head cannot do it" if row["baseline"] is not None else "not counted"
         lines.append(f"- {_cell(row['unit'])}, {who}: {_cell(row['reason'])}")

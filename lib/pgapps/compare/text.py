@@ -32,6 +32,9 @@ _MOST_REASONS = 4
 
 _MOST_STEPS = 12
 
+_MOST_DEFAULTS = 5
+"""Lines on defaults that differ."""
+
 
 def as_text(result: Result, command: str = "", *, full: bool = False) -> str:
     """The summary: verdict, sides, the steps that moved, reasons, failed guards and ``command``.
@@ -289,6 +292,9 @@ def _guards(guards: pl.DataFrame, *, full: bool) -> list[str]:
     unlooked = guards["passed"].null_count()
     others = f", {unlooked} not checked" if unlooked else ""
     lines = _wrapped(f"Guards: {passed.height} of {guards.height} passed{names}{others}.", 2)
+    for sentence in guards.filter(pl.col("passed"), guard="settings")["sentence"]:
+        _, differ, names = sentence.partition("Differing defaults: ")
+        lines += _wrapped(f"  {differ}{names}", 4)[:_MOST_DEFAULTS] if differ else []
     for row in guards.filter(~pl.col("passed")).iter_rows(named=True):
         lines += _wrapped(f"  FAILED {row['guard']}: {row['sentence']}", 4)
     for row in guards.filter(pl.col("passed").is_null()).iter_rows(named=True) if full else ():

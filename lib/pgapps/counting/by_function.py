@@ -57,8 +57,22 @@ def moved(before: pl.DataFrame, after: pl.DataFrame, top: int = 10) -> pl.DataFr
     return (
         before.select("function", before="own")
         .join(after.select("function", after="own"), on="function", how="full", coalesce=True)
-        .with_columns(pl.col("before", "after").fill_null(0))
+        .with_columns(pl.col("before", "after").fill_null(0).clip(0))  # a difference of two runs
         .with_columns(change=pl.col("after") - pl.col("before"))
         .sort(pl.col("change").abs(), descending=True)
         .head(top)
     )
+
+
+NO_NAME = "(no name)"
+"""Code for which no symbol is known."""
+
+
+def hint_of_names(functions: pl.DataFrame) -> str | None:
+    """What to install where code without a name moved most, in a table as of ``moved``."""
+    if functions.is_empty():
+        return None
+    first = functions.sort(pl.col("change").abs(), descending=True)["function"][0]
+    if not first.startswith(NO_NAME):
+        return None
+    return "What moved most has no name: install the server's symbols, such as postgresql-N-dbgsym."

@@ -15,6 +15,8 @@ from pgservers.errors import CannotRun
 from pgservers.programs.accounts import run_as, server_account
 from pgservers.tools import installing
 
+from .by_function import NO_NAME
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -38,7 +40,6 @@ _LINE = re.compile(r"\s*((?:(?:[\d,]+|\.)\s+)+)(\S*?):(.+?)(?: \[([^\]]*)\])?")
 # The same function in other shapes: of a recursion, or cut up by the compiler.
 _SHAPES = re.compile(r"('\d+|\.(isra|part|constprop|cold|lto_priv)(\.\d+)*|@@?[\w.]+)+$")
 
-_NO_NAME = "(no name)"
 
 _NAMELESS = re.compile(r"0x[0-9a-f]+|\?\?\?")
 
@@ -118,7 +119,7 @@ def _profile(file: Path, events: Sequence[str]) -> pl.DataFrame:
     both = inclusive.rename({"instructions": "inclusive"}).join(
         own.select("function", own="instructions"), on="function", how="full", coalesce=True
     )
-    nameless = pl.col("function").str.starts_with(_NO_NAME)  # they include each other
+    nameless = pl.col("function").str.starts_with(NO_NAME)  # they include each other
     return (
         both.fill_null(0)
         .with_columns(inclusive=pl.when(nameless).then("own").otherwise("inclusive"))
@@ -154,7 +155,7 @@ def _row(line: str, events: int) -> tuple[str | int, ...] | None:
 def _name(function: str, library: str) -> str:
     """The function's name as its source has it; of one without a name the file it is in."""
     name = _SHAPES.sub("", function)
-    return f"{_NO_NAME} in {library.rpartition('/')[2]}" if _NAMELESS.fullmatch(name) else name
+    return f"{NO_NAME} in {library.rpartition('/')[2]}" if _NAMELESS.fullmatch(name) else name
 
 
 def _number(text: str) -> int:
