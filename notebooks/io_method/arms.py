@@ -43,10 +43,10 @@ def arms(
         )
     found = [
         _arm("sync", "Each session reads for itself, as up to 17.", BY_ITSELF),
-        _arm("worker", "Three worker processes read: the default.", BY_WORKERS),
+        _arm("worker", "Worker processes read, as many as by default.", BY_WORKERS),
     ]
     for number in workers:
-        words = f"{number} worker{'s' if number > 1 else ''} in place of three."
+        words = f"{number} worker{'s' if number > 1 else ''} in place of the default."
         found.append(
             _arm(f"worker, {number}", words, BY_WORKERS | {"io_workers": str(number)})
         )

@@ -12,6 +12,7 @@ import pytest
 
 from pgapps.doctor.doctor import examine
 from pgservers.errors import ServerError
+from pgservers.order import major_number, version_key
 from pgservers.programs import installations as binaries
 from pgservers.programs.installations import (
     Binaries,
@@ -22,7 +23,7 @@ from pgservers.programs.installations import (
     require_version,
     wheel_bindir,
 )
-from pgservers.programs.releases import Release, releases
+from pgservers.programs.releases import Release, packaged, releases
 from pgservers.programs.versions import parse_version
 from pgservers.servers.facts import server_facts
 from pgservers.servers.serve import serve
@@ -209,3 +210,28 @@ def test_pgbench_is_the_installations_own_or_the_wheels(tmp_path: Path) -> None:
 def test_an_installation_is_a_value() -> None:
     a = Binaries(Path("/x"), 180000, "PostgreSQL 18.0", "somewhere")
     assert a == replace(a)
+
+
+def test_versions_before_a_release_are_in_order() -> None:
+    ordered = ["9.3.5", "9.6", "9.6.24", "10", "18", "18.6", "19devel", "19beta2", "19rc1", "19"]
+    assert sorted(ordered[::-1], key=version_key) == ordered
+    assert list(map(major_number, ("9.6.24", "18.6", "19rc1", "20devel"))) == [9.6, 18, 19, 20]
+    for word in ("master", "19rc", "rc1", ""):
+        with pytest.raises(ServerError, match="names no version"):
+            version_key(word)
+
+
+def test_a_number_means_an_installed_package_where_no_release_is_listed_or_fetched(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    own = find_embedded().bindir
+    for name in ("18", "79"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "bin").symlink_to(own)
+    monkeypatch.setattr("pgservers.programs.releases._PACKAGES", (f"{tmp_path}/{{}}/bin",))
+    monkeypatch.setattr("pgservers.programs.releases.reason_not_fetched", lambda _: None)
+    assert packaged("79") == tmp_path / "79" / "bin"
+    assert packaged("78") is packaged("18") is packaged("../18") is None
+    assert find_binaries("79").source == f"installed in {tmp_path}/79/bin"
+    monkeypatch.setattr("pgservers.programs.releases.reason_not_fetched", lambda _: "no mvn")
+    assert packaged("18") == tmp_path / "18" / "bin"

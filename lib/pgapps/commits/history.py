@@ -12,6 +12,7 @@ import polars as pl
 from IPython.display import Markdown
 
 from pgservers.errors import StudyError
+from pgservers.order import VERSION, major_number
 from pgservers.terminal import printable
 from pgstudies.charts.series import series_chart
 from pgstudies.records.counts import fullest_counts, units_counted
@@ -38,7 +39,7 @@ _MOST = 20
 _CHANGES = "https://github.com/postgres/postgres/compare/"
 """The address of the commits between two commits or tags."""
 
-_RELEASE = r"^\d{1,2}(\.\d{1,2})?$"
+_RELEASE = f"^({VERSION})$"
 
 _NOT_KNOWN = "build not known"
 
@@ -244,10 +245,10 @@ def _tag(row: dict[str, str]) -> str:
     """A commit's name, or the tag of a release: REL_18_1, REL9_3_5."""
     if not math.isfinite(_number(row["arm"])):
         return row["arm"]
-    parts = row["version"].split(".")
+    parts = re.findall(r"\d+|[a-z]+\d*", row["version"])
     begin = "REL" if int(parts[0]) < 10 else "REL_"
-    return begin + "_".join(parts)
+    return begin + "_".join(parts).upper()
 
 
 def _number(text: str) -> float:
-    return float(text) if re.fullmatch(_RELEASE, text) else math.inf
+    return major_number(text) if re.fullmatch(_RELEASE, text) else math.inf

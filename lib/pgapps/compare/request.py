@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from pgservers.addresses import EMBEDDED, Address
 from pgservers.errors import StudyError
 from pgservers.programs.installations import find_binaries
-from pgservers.programs.releases import is_release
+from pgservers.programs.releases import is_release, packaged
 from pgservers.programs.versions import has_io_workers, parse_version
 from pgservers.servers.settings import (
     ENDANGERS_DATA,
@@ -125,7 +125,9 @@ def typed(request: Request) -> Request:
 
 
 def _chosen(name: str, reported: Side, text: str | None) -> Side:
-    is_allowed = reported.server == EMBEDDED or is_release(reported.server)
+    is_allowed = (
+        reported.server == EMBEDDED or is_release(reported.server) or packaged(reported.server)
+    )
     if text:
         given = side(text, otherwise=reported.server if is_allowed else None)
         return Side(given.server, given.settings or reported.settings)

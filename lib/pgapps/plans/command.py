@@ -30,11 +30,14 @@ def plans(
         ),
     ] = None,
     to: Annotated[
-        str,
+        str | None,
         typer.Option(
-            metavar="SERVER", help="The release to foresee: 18 or later, embedded, or a directory."
+            metavar="SERVER",
+            help="The release to foresee: 18 or later, embedded, or a directory.  [default: "
+            "embedded]",
+            show_default=False,
         ),
-    ] = "embedded",
+    ] = None,
     setting: Annotated[
         Path | None,
         typer.Option(
@@ -87,9 +90,11 @@ def plans(
       3    the server cannot be reached or read, or the copy cannot be made
       5    no space left on a disk
     """  # noqa: D301
+    from pgservers.addresses import EMBEDDED
+    from pgservers.programs.installations import find_binaries
     from pgservers.servers.settings import read_settings
 
-    from .foresee import foresee
+    from .foresee import foresee, own_release
     from .queries import queries_in, top_queries
     from .report import write_report
     from .source import opened
@@ -103,10 +108,15 @@ def plans(
     settings = read_settings(setting) if setting else {}
     wanted = queries_in(queries) if queries else []
     with opened(address) as source:
+        if setting and to is None and find_binaries().version // 10000 != source.major:
+            raise StudyError(
+                f"Settings are tried on a copy of one release: give --to {own_release(source)}, "
+                f"the server's own, or another."
+            )
         found = foresee(
             source,
             wanted or top_queries(source.connection, top),
-            to=to,
+            to=to or EMBEDDED,
             settings=settings,
             show=lambda what: say(f"{what} ..."),
         )

@@ -6,6 +6,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from pgservers.errors import StudyError
+from pgservers.programs.releases import is_release, packaged
+
 from .empty_copy import RESTORES_STATISTICS, EmptyCopy, empty_copy
 from .explain import Node, QueryPlan, explain, is_same
 
@@ -90,10 +93,11 @@ def foresee(
         else:
             show(f"a control on {source.major}")
             controls = _plans(
-                stack.enter_context(empty_copy(source, str(source.major), show)), queries, path
+                stack.enter_context(empty_copy(source, own_release(source), show)), queries, path
             )
         version = copy.server.version_text
     before = plain if settings else own
+    told = source.connection.info.parameter_status("server_version") or str(source.major)
     found = [
         _judged(query, *plans)
         for query, *plans in zip(queries, own, controls, before, after, strict=True)
@@ -103,7 +107,7 @@ def foresee(
         queries=found,
         before=f"{version}, as it is"
         if settings
-        else f"{source.name} ({_release(source.version)})",
+        else f"{source.name} (PostgreSQL {told.split()[0]})",
         after=f"{version}, {listed}" if settings else version,
         control=has_control,
         notes=notes,
@@ -134,7 +138,12 @@ def _judged(
     return Foreseen(query, "same" if same else "another plan", before.root, after.root)
 
 
-def _release(version: int) -> str:
-    if version < 100000:
-        return f"PostgreSQL {version // 10000}.{version // 100 % 100}.{version % 100}"
-    return f"PostgreSQL {version // 10000}.{version % 10000}"
+def own_release(source: Source) -> str:
+    """The name of the source's own release; raises StudyError where its programs are not known."""
+    name = str(source.major)
+    if is_release(name) or packaged(name):
+        return name
+    raise StudyError(
+        f"PostgreSQL {name} can neither be fetched nor is it installed in a usual place: give --to "
+        f"the directory of the server's own programs."
+    )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from pgservers.errors import StudyError
+from pgservers.order import VERSION, major_number, version_key
 from pgservers.terminal import printable
 from pgstudies.analysis.claims import meanings, origins
 from pgstudies.analysis.effects import paired_effects
@@ -87,7 +88,7 @@ def counted_between(before: str, after: str) -> pl.DataFrame:
     """
     record, _ = _counted_releases(before, after)
     counts = units_counted(record)
-    if float(before) >= float(after):
+    if version_key(before) >= version_key(after):
         raise StudyError(
             f"An upgrade goes to a newer release, and {after} is not newer than {before}."
         )
@@ -200,7 +201,7 @@ def timed_by_release(run: str) -> pl.DataFrame:
         if record and len(arms) > 1:
             found.append(_timed(record, arms, run).with_columns(study=pl.lit(study)))
     table = pl.concat([pl.DataFrame(schema=_TIMES), *found], how="diagonal")
-    releases = sorted((name for name in table.columns if name not in _TIMES), key=float)
+    releases = sorted((name for name in table.columns if name not in _TIMES), key=version_key)
     return table.select(*_TIMES, *releases[::-1])
 
 
@@ -249,7 +250,7 @@ def _counted_releases(*wanted: str) -> tuple[Record, list[str]]:
         counting = " or ".join(rooms("counts"))
         raise StudyError(f"There is no record of counts: run `pgstudies run {counting}`.")
     arms = record.arms.filter(pl.col("copy_of").is_null())["name"]
-    known = arms.filter(arms.str.contains(r"^\d+(\.\d+)?$")).to_list()  # "this server" is none
+    known = arms.filter(arms.str.contains(f"^({VERSION})$")).to_list()  # "this server" is none
     for release in wanted:
         if release not in known:
             raise StudyError(f"Release {release} was not counted; there is {', '.join(known)}.")
@@ -310,7 +311,9 @@ def _lines(before: str | None, after: str | None) -> Iterator[str]:
 
 def crossed(cards: pl.DataFrame, before: str, after: str) -> pl.DataFrame:
     """The rows of ``advice`` about changes that lie between two releases."""
-    within = cards.filter(pl.col("before") >= float(before), pl.col("after") <= float(after))
+    within = cards.filter(
+        pl.col("before") >= major_number(before), pl.col("after") <= major_number(after)
+    )
     return newest_first(within)
 
 

@@ -25,7 +25,7 @@ from ..files import cannot_write, size_text, try_lock
 from ..terminal import Progress, notice
 from .accounts import make_open_directory
 from .cached import finish, require_own, require_unchanged, sha256_of
-from .releases import find_release, reason_not_available, releases_dir
+from .releases import find_release, reason_not_fetched, releases_dir
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +45,7 @@ def fetch(spec: str) -> Path:
     or the jar is not the one expected; SpaceError where the cache cannot be written.
     """
     release = find_release(spec)
-    reason = reason_not_available(spec)
+    reason = reason_not_fetched(spec)
     if reason is not None:
         raise ServerError(f"{reason}.")
     if not release.cached:

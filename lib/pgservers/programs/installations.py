@@ -16,7 +16,7 @@ from ..addresses import EMBEDDED, Address
 from ..errors import ServerError, StudyError
 from .accounts import open_to_all
 from .fetching import fetch
-from .releases import find_release, is_release, reason_not_available, releases
+from .releases import find_release, is_release, packaged, reason_not_available, releases
 from .versions import parse_version
 
 if TYPE_CHECKING:
@@ -58,12 +58,15 @@ def is_directory(path: str | Path) -> bool:
 def find_binaries(spec: str | Path = EMBEDDED) -> Binaries:
     """The installation meant by ``embedded``, a release, or a directory, perhaps that of programs.
 
-    A release that is not cached is fetched.  Raises ServerError where there is no installation,
+    A release that is not cached is fetched, or taken from an installed package (``packaged``).
+    Raises ServerError where there is no installation,
     where a program is missing or cannot be run here, and where PostgreSQL is older than
     ``OLDEST_OWNED``.
     """
     if str(spec) == EMBEDDED:
         return find_embedded()
+    if place := packaged(str(spec)):
+        return require_version(_inspect(place, f"installed in {place}"))
     if is_release(str(spec)):
         return _inspect(fetch(str(spec)) / "bin", f"release {spec}")
     if not is_directory(spec):
@@ -237,7 +240,7 @@ def optimisation(server: str | Binaries) -> str | None:
 
     Of a server in the words of ``serve``, without connecting to it, or of an installation.
     """
-    if isinstance(server, str) and is_release(server):
+    if isinstance(server, str) and is_release(server) and not packaged(server):
         flags = find_release(server).built
     elif isinstance(server, str) and Address.parse(server).is_dsn:
         return None

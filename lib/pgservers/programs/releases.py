@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import functools
 import platform
+import re
 import shutil
 import tomllib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from ..errors import StudyError
+from ..order import version_key
 from ..paths import MINOR_RELEASES, RELEASES, cache_dir
 from ..tools import installing
 from .cached import is_finished
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 _MAVEN = "mvn"
 
@@ -55,7 +53,7 @@ class Release:
     @property
     def numbers(self) -> tuple[int, ...]:
         """Those of its version, by which releases are in order."""
-        return tuple(map(int, self.version.split(".")))
+        return version_key(self.version)
 
     @property
     def directory(self) -> Path:
@@ -108,8 +106,39 @@ def listed() -> str:
     return ", ".join(release.name for release in releases())
 
 
+_PACKAGES = (
+    "/usr/lib/postgresql/{}/bin",  # Debian
+    "/usr/pgsql-{}/bin",  # RPM
+    "/opt/homebrew/opt/postgresql@{}/bin",
+    "/usr/local/opt/postgresql@{}/bin",
+    "/home/linuxbrew/.linuxbrew/opt/postgresql@{}/bin",
+    "/Applications/Postgres.app/Contents/Versions/{}/bin",
+)
+
+
+def packaged(spec: str) -> Path | None:
+    """The installed programs that a release's name means here; None where it means fetched ones.
+
+    They stand for a release that cannot be fetched, or that is not listed, such as a newer one.
+    """
+    if not re.fullmatch(r"9\.\d|\d\d", spec):
+        return None
+    places = (Path(pattern.format(spec)) for pattern in _PACKAGES)
+    found = (p for p in places if (p / "initdb").is_file() and (p / "postgres").is_file())
+    place = next(found, None)
+    return place if not is_release(spec) or reason_not_fetched(spec) else None
+
+
 def reason_not_available(spec: str) -> str | None:
-    """Why this release cannot be had here, or None where it is cached or can be fetched.
+    """Why this release cannot be had here; None where it is cached, installed or can be fetched.
+
+    Raises StudyError when there is no such release.
+    """
+    return None if packaged(spec) else reason_not_fetched(spec)
+
+
+def reason_not_fetched(spec: str) -> str | None:
+    """Why this release is not cached and cannot be fetched; None where it is or can be.
 
     Raises StudyError when there is no such release.
     """

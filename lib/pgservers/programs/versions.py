@@ -1,4 +1,4 @@
-"""What differs between releases of PostgreSQL, 9.3 to 18; versions as the server counts them."""
+"""What differs between releases of PostgreSQL, 9.3 to 19; versions as the server counts them."""
 
 from __future__ import annotations
 

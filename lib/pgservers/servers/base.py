@@ -134,6 +134,10 @@ class ServerBase(ABC):
             cause = cause.__cause__ or cause.__context__
         return None
 
+    def reason_unknown(self, *names: str) -> str | None:  # noqa: ARG002
+        """Why a managed server's release cannot have settings of these names; None otherwise."""
+        return None
+
     def close_connections(self) -> None:
         """Close every connection that was given out and is still open."""
         for connection in list(self._connections):

