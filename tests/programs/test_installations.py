@@ -214,7 +214,7 @@ def test_an_installation_is_a_value() -> None:
 
 def test_versions_before_a_release_are_in_order() -> None:
     ordered = ["9.3.5", "9.6", "9.6.24", "10", "18", "18.6", "19devel", "19beta2", "19rc1", "19"]
-    assert sorted(ordered[::-1], key=version_key) == ordered
+    assert sorted(set(ordered), key=version_key) == ordered
     assert list(map(major_number, ("9.6.24", "18.6", "19rc1", "20devel"))) == [9.6, 18, 19, 20]
     for word in ("master", "19rc", "rc1", ""):
         with pytest.raises(ServerError, match="names no version"):

@@ -69,6 +69,9 @@ begin_sort(Build *build)
 
 	TupleDescInitEntry(columns, 1, "bucket", INT8OID, -1, 0);
 	TupleDescInitEntry(columns, 2, "entry", BYTEAOID, -1, 0);
+#if PG_VERSION_NUM >= 190000
+	TupleDescFinalize(columns);
+#endif
 	build->sort = tuplesort_begin_heap(columns, 1, &by, &operator, &collation, &nulls_first,
 									   maintenance_work_mem, NULL, TUPLESORT_NONE);
 	build->slot = MakeSingleTupleTableSlot(columns, &TTSOpsMinimalTuple);

@@ -3,7 +3,7 @@ CREATE UNLOGGED TABLE hash_2008_self_test AS SELECT k % 3000 AS k, md5((k % 3000
 
 CREATE INDEX hash_2008_self_test_k ON hash_2008_self_test USING hash_2008 (k) WITH (store = value);
 
-CREATE INDEX hash_2008_self_test_t ON hash_2008_self_test USING hash_2008 (t) WITH (store = code);
+CREATE INDEX hash_2008_self_test_t ON hash_2008_self_test USING hash_2008 (t) WITH (store = code, presort = on);
 
 ANALYZE hash_2008_self_test;
 
