@@ -170,7 +170,7 @@ def swept_record(
 
 def cards(study: str) -> pl.DataFrame:
     """A scorecard of every outcome, with long words and letters that HTML needs escaped."""
-    verdicts = [*list(OUTCOMES)[:5], "inconclusive: 12 more blocks"]
+    verdicts = [*list(OUTCOMES)[:6], "inconclusive: 12 more blocks"]
     verdicts += ["not replicated: holds by this record, gone by that of 2026-11-22"]
     verdicts += ["depends on size: holds by this record, gone by that of 2026-11-23, with rows = 9"]
     verdicts += ["not judged: the plan is another", "not tested: <no> compiler"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -24,7 +25,11 @@ SLOWER = Claim(
     [
         # as large, larger, just large enough: 1.2247 is the square root of 1.5
         (1.5, 1.5, 1.4, 1.6, "holds"),
-        (1.5, 9.0, 8.0, 10.0, "holds"),
+        (1.5, 2.4, 2.2, 2.6, "holds"),
+        (1.5, 9.0, 2.24, 10.0, "holds"),
+        # all of it beyond the square of the published ratio
+        (1.5, 9.0, 2.26, 10.0, "holds, much stronger"),
+        (3.13, 68.5, 66.5, 70.6, "holds, much stronger"),
         (1.5, 1.25, 1.23, 1.26, "holds"),
         # large enough by the estimate, not by the interval
         (1.5, 1.25, 1.22, 1.26, "holds, perhaps weaker"),
@@ -36,7 +41,8 @@ SLOWER = Claim(
         (1.5, 1.03, 1.01, 1.05, "holds, weaker"),
         # the other direction is judged alike
         (0.5, 0.5, 0.4, 0.6, "holds"),
-        (0.5, 0.1, 0.05, 0.2, "holds"),
+        (0.5, 0.2, 0.1, 0.26, "holds"),
+        (0.5, 0.1, 0.05, 0.24, "holds, much stronger"),
         (0.5, 0.8, 0.75, 0.85, "holds, weaker"),
         # no effect of any size that matters, even where it is real
         (1.5, 1.0, 0.99, 1.01, "gone"),
@@ -61,7 +67,8 @@ SLOWER = Claim(
         (1.0, 1.0, 0.9, 1.1, "inconclusive"),
         # a claim smaller than the margin cannot be told from none
         (1.01, 1.0, 0.99, 1.01, "inconclusive"),
-        (1.01, 1.05, 1.04, 1.06, "holds"),
+        (1.01, 1.05, 1.02, 1.06, "holds"),
+        (1.01, 1.05, 1.04, 1.06, "holds, much stronger"),
         (1.01, 0.95, 0.94, 0.96, "reversed"),
     ],
 )
@@ -101,6 +108,36 @@ def test_a_named_threshold_is_what_the_interval_must_be_past(
     threshold: float, ratio: float | None, low: float | None, high: float | None, expected: str
 ) -> None:
     assert agreement(threshold, ratio, low, high, MARGIN, is_threshold=True) == expected
+
+
+@pytest.mark.parametrize(
+    ("published", "ratio", "expected"),
+    [
+        (None, 9.0, "holds"),  # words alone name no size
+        (1.8, 3.2, "holds"),
+        (1.8, 3.3, "holds, much stronger"),
+        (0.6, 9.0, "holds"),  # at this size the post's ratio is on the other side of 1
+    ],
+)
+def test_a_threshold_is_held_much_stronger_by_the_published_ratio_alone(
+    published: float | None, ratio: float, expected: str
+) -> None:
+    how: dict[str, Any] = {"is_threshold": True, "published": published}
+    assert agreement(1.5, ratio, ratio, ratio, MARGIN, **how) == expected
+    if published:
+        how["published"] = 1 / published
+    assert agreement(1 / 1.5, 1 / ratio, 1 / ratio, 1 / ratio, MARGIN, **how) == expected
+
+
+@pytest.mark.parametrize("published", [0.96429, 1 / 0.96429])
+def test_what_the_post_calls_alike_may_be_as_far_apart_here(published: float) -> None:
+    def verdict(low: float, high: float, published: float | None = published) -> str:
+        return agreement(1.0, math.sqrt(low * high), low, high, MARGIN, published=published)
+
+    assert verdict(0.955, 0.975) == verdict(1.02, 1.055) == "holds"  # the post's own figure
+    assert verdict(0.955, 0.975, None) == "gone"
+    assert verdict(0.94, 0.95) == "inconclusive"
+    assert verdict(0.92, 0.94) == verdict(1.06, 1.1) == "gone"
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.5])

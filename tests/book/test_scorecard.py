@@ -27,7 +27,7 @@ from pgapps.scorecard.scorecard import SCHEMA, holds_when, scorecard
 from pgapps.scorecard.table import PICTURE, came_to, checks_line, in_text, left, row_id, score_front
 from pgservers import paths
 from pgservers.errors import NotebookError, StudyError
-from pgstudies.analysis.agreement import agreement, judge
+from pgstudies.analysis.agreement import HOLDS, agreement, judge
 from pgstudies.analysis.claims import claims
 from pgstudies.charts.outcomes import OUTCOMES, agreement_with
 from pgstudies.records.reading import UNDISTURBED, read_record
@@ -448,6 +448,7 @@ def test_the_text_without_any_record_says_so(cards: pl.DataFrame) -> None:
         ("holds", "holds", "agrees"),
         ("gone", "gone", "agrees"),
         ("holds", "holds, perhaps weaker", "agrees"),
+        ("holds", "holds, much stronger", "agrees"),
         ("holds", "holds, weaker", "differs: holds, weaker"),
         ("holds", "reversed", "differs: reversed"),
         ("holds", "inconclusive: 3 more blocks", "inconclusive"),
@@ -576,16 +577,21 @@ def test_what_the_claims_came_to_is_counted_with_the_claims_themselves(
     cards: pl.DataFrame,
 ) -> None:
     sums = came_to(cards)
-    assert [row["outcome"].word for row in sums] == list(OUTCOMES)
-    assert [row["now"] for row in sums] == [1] * len(sums)
+    apart = [word for word in OUTCOMES if word != "holds, much stronger"]
+    assert [row["outcome"].word for row in sums] == apart
+    assert [row["now"] for row in sums] == [2] + [1] * (len(sums) - 1)
     assert [row["here"] for row in sums] == [None] * len(sums)
-    assert [row["words"] for row in sums][:3] == ["holds", "holds, perhaps weaker", "weaker"]
+    assert [row["words"] for row in sums][:3] == [
+        "hold, 1 of them much stronger",
+        "holds, perhaps weaker",
+        "weaker",
+    ]
     assert [claim["id"] for row in sums for claim in row["claims"]] == [
         row_id(row) for row in cards.iter_rows(named=True)
     ]
     front = score_front(cards).data
     assert f"Of {cards.height} claims" in front
-    assert "✓ 1 holds<" in front
+    assert "✓ 2 hold, 1 of them much stronger<" in front
 
 
 def test_what_another_host_measured_is_not_marked(
@@ -711,6 +717,11 @@ def check(name: str, *, passed: bool) -> dict[str, Any]:
             {"kind": "alike", "direction": "alike", "published_ratio": 1.0, "margin": 0.1},
             "By CPU time: the whole interval of the ratio lies within 10 % of 1.",
         ),
+        (
+            {"kind": "alike", "direction": "alike", "published_ratio": 0.96429},
+            "By CPU time: the whole interval of the ratio lies within the post's own distance of "
+            "3.7 % and 2 % of 1.",
+        ),
     ],
 )
 def test_the_rule_in_words(told: dict[str, Any], expected: str) -> None:
@@ -726,5 +737,5 @@ def test_the_words_say_what_the_rule_does(published: float, ratio: float, margin
     at_least = max(math.sqrt(published), 1 + margin if "past the margin" in words else 1.0)
     assert "half of the published effect" in words
     if abs(ratio / at_least - 1) > 1e-9:
-        held = agreement(published, ratio, ratio, ratio, margin) == "holds"
+        held = agreement(published, ratio, ratio, ratio, margin) in HOLDS[:2]
         assert held == (ratio > at_least)

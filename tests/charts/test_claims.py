@@ -2,19 +2,21 @@ from __future__ import annotations
 
 import pytest
 
+from pgstudies.analysis.agreement import agreement
 from pgstudies.charts.claims import distance
 
 
 @pytest.mark.parametrize(
     ("published", "interval", "said"),
     [
-        (3.0, (9.0, 8.0, 10.0), "much stronger (3.00 → 9.00)"),
+        (3.0, (9.0, 8.0, 10.0), "stronger (3.00 → 9.00)"),
+        (3.0, (11.0, 9.5, 12.0), "3.00 → 11.0"),
         (3.0, (5.0, 4.4, 6.0), None),  # a bound of the interval is near
         (100.0, (50.0, 48.0, 52.0), "weaker (100 → 50.0)"),
-        (0.4, (0.1, 0.09, 0.11), "much stronger (0.400 → 0.100)"),
+        (0.4, (0.1, 0.09, 0.11), "0.400 → 0.100"),
         (0.1, (0.4, 0.38, 0.42), "weaker (0.100 → 0.400)"),
-        (1.04, (1.22, 1.17, 1.3), "much stronger (1.04 → 1.22)"),
-        (0.96, (0.9, 0.88, 0.92), "much stronger (0.960 → 0.900)"),
+        (1.04, (1.22, 1.17, 1.3), "1.04 → 1.22"),
+        (0.96, (0.9, 0.88, 0.92), "0.960 → 0.900"),
         (1.04, (1.22, 1.06, 1.4), None),
         (1.0, (4.0, 3.9, 4.1), None),
         (3.0, (0.3, 0.2, 0.4), None),  # reversed, which its verdict says
@@ -24,10 +26,13 @@ from pgstudies.charts.claims import distance
     ],
 )
 def test_a_verdict_says_how_far_its_ratio_is_from_the_published(
-    published: float | None, interval: tuple[float | None, ...], said: str | None
+    published: float | None,
+    interval: tuple[float | None, float | None, float | None],
+    said: str | None,
 ) -> None:
     row = dict(zip(("ratio", "low", "high"), interval, strict=True))
-    more = {"kind": "direction", "verdict": "holds", "metric": "cpu_s"}
+    verdict = agreement(published or 1, *interval, 0.02)
+    more = {"kind": "direction", "verdict": verdict, "metric": "cpu_s"}
     assert distance({"published_ratio": published, **row, **more}) == said
 
 

@@ -250,7 +250,8 @@ def _judge_again(study: str, rows: list[dict[str, Any]]) -> None:
         threshold = thresholds[row["claim"]]
         claimed = 1.0 if row["kind"] == "alike" else threshold or row["published_ratio"]
         interval = [row[name] for name in ("ratio", "low", "high", "margin")]
-        row["verdict"] = agreement(claimed, *interval, is_threshold=threshold is not None)
+        how: Any = {"is_threshold": threshold is not None, "published": row["published_ratio"]}
+        row["verdict"] = agreement(claimed, *interval, **how)
     family = [row for row in rows if row["kind"] in FAMILY]
     if not family:
         return

@@ -12,7 +12,7 @@ import polars as pl
 
 from pgservers import paths
 from pgservers.errors import StudyError
-from pgstudies.analysis.agreement import FAMILY, MEASURES, NOT_TESTED, UPWARD
+from pgstudies.analysis.agreement import FAMILY, MEASURES, MUCH_STRONGER, NOT_TESTED, UPWARD
 from pgstudies.analysis.claims import all_claims, origins
 from pgstudies.analysis.intervals import fewest_blocks
 from pgstudies.charts.claims import by_then
@@ -150,7 +150,9 @@ def holds_when(
     percent = "the margin" if margin is None else f"{100 * margin:g} %"
     measure = MEASURES.get(metric, metric)
     if kind == "alike":
-        return f"By {measure}: the whole interval of the ratio lies within {percent} of 1."
+        apart = 100 * (max(published_ratio or 1, 1 / (published_ratio or 1)) - 1)
+        of_post = f"the post's own distance of {apart:.2g} % and " if apart else ""
+        return f"By {measure}: the whole interval of the ratio lies within {of_post}{percent} of 1."
     is_up = direction in UPWARD
     side = "above" if is_up else "below"
     if threshold is not None:
@@ -272,14 +274,22 @@ def with_outcome(cards: pl.DataFrame) -> pl.DataFrame:
 def in_sum(cards: pl.DataFrame) -> str:
     """How many claims came to what, best first: "2 hold; 1 gone"; outcomes of none are left out."""
     counts = dict(with_outcome(cards)["outcome"].value_counts().iter_rows())
+    much = counts.pop(MUCH_STRONGER, 0)
+    if much:
+        counts["holds"] = counts.get("holds", 0) + much
     return "; ".join(
-        f"{counts[word]} {in_words(o, counts[word])}"
+        f"{counts[word]} {in_words(o, counts[word], much if word == 'holds' else 0)}"
         for word, o in OUTCOMES.items()
         if word in counts
     )
 
 
-def in_words(outcome: Outcome, count: int) -> str:
-    """How a sentence goes on after a number of claims, such as "hold" after 2, "holds" after 1."""
+def in_words(outcome: Outcome, count: int, much: int = 0) -> str:
+    """How a sentence goes on after a number of claims, such as "hold" after 2, "holds" after 1.
+
+    ``much`` of them hold much stronger.
+    """
     is_verb = outcome.several.startswith("hold")
-    return outcome.word if is_verb and count == 1 else outcome.several
+    words = outcome.word if is_verb and count == 1 else outcome.several
+    how = "" if much == count else f" {much} of them"
+    return f"{words},{how} much stronger" if much else words

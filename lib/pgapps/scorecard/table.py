@@ -12,6 +12,7 @@ import polars as pl
 from IPython.display import HTML
 
 from pgservers.terminal import printable
+from pgstudies.analysis.agreement import MUCH_STRONGER
 from pgstudies.analysis.claims import origins
 from pgstudies.charts.claims import answer
 from pgstudies.charts.outcomes import OUTCOMES, agreement_with, outcome_of, ratio_text
@@ -67,21 +68,24 @@ def came_to(cards: pl.DataFrame) -> list[dict[str, Any]]:
 
     Each is a dict of outcome, words (how a sentence goes on after the number), now and here (how
     many, here None where nothing was run), and claims: those of now, as ``for_template``, with the
-    key title, the study's in words.
+    key title, the study's in words.  What holds much stronger is among what holds.
     """
     parts = [now_and_here(part) for part in cards.partition_by("study", maintain_order=True)]
     claims = [for_template(row) for part, _ in parts for row in part.iter_rows(named=True)]
     own = [outcome_of(verdict) for _, part in parts for verdict in part["verdict"]]
     found = []
+    stronger = OUTCOMES[MUCH_STRONGER]
     for outcome in OUTCOMES.values():
-        now = [row for row in claims if row["outcome"] == outcome]
-        if now or outcome in own:
+        of = {outcome, stronger} if outcome.word == "holds" else {outcome} - {stronger}
+        now = [row for row in claims if row["outcome"] in of]
+        if now or of & set(own):
+            much = sum(row["outcome"] == stronger for row in now)
             found.append(
                 {
                     "outcome": outcome,
-                    "words": in_words(outcome, len(now)),
+                    "words": in_words(outcome, len(now), much),
                     "now": len(now),
-                    "here": own.count(outcome) if own else None,
+                    "here": sum(map(own.count, of)) if own else None,
                     "claims": [row | {"title": origins()[row["study"]].title} for row in now],
                 }
             )

@@ -16,13 +16,12 @@ from .pairing import DECIMALS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-RULES_VERSION = 2
+RULES_VERSION = 3
 """Raise it with a change of analysis, or of the reading of records, that can change a verdict: the
 verdicts kept are then judged anew.  ``tests/analysis/test_rules.py`` says when that is needed."""
 
-Agreement = Literal[
-    "holds", "holds, perhaps weaker", "holds, weaker", "gone", "reversed", "inconclusive"
-]
+Holding = Literal["holds", "holds, much stronger", "holds, perhaps weaker", "holds, weaker"]
+Agreement = Literal[Holding, "gone", "reversed", "inconclusive"]
 
 Kind = Literal["direction", "threshold", "alike", "count"]
 
@@ -46,7 +45,8 @@ NOT_REPLICATED = "not replicated"
 DEPENDS_ON_SIZE = "depends on size"
 """Begins the verdict on a claim of which reference records of different sizes say the opposite."""
 
-HOLDS = ("holds", "holds, perhaps weaker", "holds, weaker")
+MUCH_STRONGER: Holding = "holds, much stronger"
+HOLDS = get_args(Holding)
 """The verdicts on a claim that count for "holds on 3 of 3 hosts"."""
 
 
@@ -96,21 +96,23 @@ def agreement(
     margin: float,
     *,
     is_threshold: bool = False,
+    published: float | None = None,
 ) -> Agreement:
     """Compare a claimed ratio with ours and its interval, on the log scale.
 
     A post is one run of unknown error, so its ratio counts for direction and order of magnitude.
-    ``margin`` is that of the effect: 0.02 reaches from 1 / 1.02 to 1.02. The first that matches:
+    ``margin`` is that of the effect: 0.02 reaches from 1 / 1.02 to 1.02. ``published`` is the
+    post's own ratio, where ``claimed`` is what its words name. The first that matches:
 
     - *inconclusive* without an interval (fewer than 6 blocks).
     - A ratio of exactly 1 claims that nothing changes. It *holds* when our interval lies inside the
-      margin, and is *gone* when the whole interval lies outside of it, on either side.
+      margin, to which ``published`` adds its own distance, and is *gone* when all of it is outside.
     - *reversed*: the interval excludes 1 on the other side, and the estimate is past the margin.
     - *gone*: the interval lies inside the margin, and the claimed ratio does not.
     - *holds*: the estimate is past 1 and the margin on the claimed side, and all of the interval
-      is at least half the claimed effect. Larger than claimed holds as well. Half on the log scale
-      is a square root: 4 times published, at least 2 times found. Where the ratio ``is_threshold``,
-      the whole interval must be past that instead.
+      is at least half the claimed effect: its square root. Where the ratio ``is_threshold``, the
+      whole interval must be past that instead.
+    - *holds, much stronger*: and all of it is more than twice the published effect: its square.
     - *holds, perhaps weaker*: the estimate is at least half the claimed effect, the interval past 1
       but not past half.
     - *holds, weaker*: the estimate is less than half; of a threshold, the whole interval is short
@@ -128,22 +130,25 @@ def agreement(
     ours = sign * _log(ratio)
     near, far = sorted(sign * _log(bound) for bound in (low, high))
     edge = _log(1 + margin)
+    if wanted == 0:
+        edge = round(edge + abs(_log(published or 1)), DECIMALS)
     is_alike = -edge <= near and far <= edge
     is_same_way = near > 0 and ours > edge
     is_other_way = far < 0 and ours < -edge
     if wanted == 0:
         is_outside = near > edge or far < -edge
         return "holds" if is_alike else "gone" if is_outside else "inconclusive"
-    if is_other_way:
-        return "reversed"
-    if is_alike and wanted > edge:
-        return "gone"
+    if is_other_way or (is_alike and wanted > edge):
+        return "reversed" if is_other_way else "gone"
     is_straddling = is_threshold and near < wanted <= far
     if is_straddling or not is_same_way:
         return "inconclusive"
     is_enough = near >= (wanted if is_threshold else wanted / 2)
     is_small = is_threshold or ours < wanted / 2
-    return "holds" if is_enough else "holds, weaker" if is_small else "holds, perhaps weaker"
+    most = 2 * sign * _log(published or (1 if is_threshold else claimed))
+    if is_enough:
+        return MUCH_STRONGER if 0 < most < near else "holds"
+    return "holds, weaker" if is_small else "holds, perhaps weaker"
 
 
 def _log(ratio: float) -> float:
@@ -220,8 +225,7 @@ def _judged(
 ) -> list[dict[str, Any]]:
     """The rows of ``judge``."""
     unmet = dict(conditions)
-    unknown = unmet.keys() - {claim.id for claim in claims}
-    if unknown:
+    if unknown := unmet.keys() - {claim.id for claim in claims}:
         raise StudyError(
             f"There is a condition for {min(unknown)!r}, which is no claim; the claims are: "
             f"{', '.join(claim.id for claim in claims)}."
@@ -311,14 +315,13 @@ def _verdict(claim: Claim, row: Mapping[str, Any], unmet: str | None) -> dict[st
     if "verdict" in row:
         return {}
     published = claim.published_ratio
-    is_upward = claim.direction in UPWARD
     reason = None
     if row["effect"] == "not comparable":
         reason = f"{NOT_TESTED}: there is no ratio of these values"
     elif claim.kind != "alike" and claim.threshold is None:
         if published is None:
             reason = f"{NOT_TESTED}: the post gives no figure"
-        elif (published > 1) != is_upward or published == 1:
+        elif (published > 1) != (claim.direction in UPWARD) or published == 1:
             reason = f"{NOT_TESTED}: at this size the post has no such difference"
     if reason is None and unmet:
         reason = f"{NOT_JUDGED}: {unmet}"
@@ -334,7 +337,8 @@ def gated(claimed: float, row: Mapping[str, Any], *, is_threshold: bool = False)
 
     def moved(factor: float) -> str:
         ratio, low, high = (row[n] and factor * row[n] for n in ("ratio", "low", "high"))
-        return agreement(claimed, ratio, low, high, row["margin"], is_threshold=is_threshold)
+        how: Any = {"is_threshold": is_threshold, "published": row.get("published_ratio")}
+        return agreement(claimed, ratio, low, high, row["margin"], **how)
 
     verdict = moved(1)
     if side(verdict) in {None, side(moved(apart))} & {None, side(moved(1 / apart))}:

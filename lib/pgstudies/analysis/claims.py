@@ -36,7 +36,6 @@ _FIGURES = {
     for unit in ("", "_percent")
 }
 
-
 _MEANT = {"ratio": "2", "times": "2", "percent": "3 %"}
 
 

@@ -10,7 +10,7 @@ from IPython.display import HTML
 
 from pgservers import paths
 
-from ..analysis.agreement import MEASURES, NOT_REPLICATED, UPWARD
+from ..analysis.agreement import MEASURES, MUCH_STRONGER, NOT_REPLICATED, UPWARD
 from ..analysis.claims import all_claims, claim_marks, claims_changed, headlines, meanings
 from ..analysis.pairing import TIMES
 from ..records.reading import where_of
@@ -29,9 +29,6 @@ PICTURE = 110
 
 FAR = 1.5
 """A verdict tells by how much, where all of the interval is this many times off the published."""
-
-LARGER = 2.0
-"""Or where all of it is so many times the published effect, on a logarithmic scale."""
 
 
 def verdict_strip(judged: pl.DataFrame, record: Record, reference: Reference | None = None) -> HTML:
@@ -65,7 +62,6 @@ def verdict_strip(judged: pl.DataFrame, record: Record, reference: Reference | N
         size=size,
         own_size=record.info.get("profile"),
         far=FAR,
-        larger=LARGER,
         width=PICTURE,
         one=place(1.0),
         here=record.where,
@@ -162,7 +158,7 @@ def _template_row(row: Mapping[str, Any]) -> dict[str, Any]:
     if row["low"] is not None and row["low"] != row["high"]:
         interval = f"{ratio_text(row['low'])} to {ratio_text(row['high'])}"
     reason = row["verdict"].removeprefix(outcome.word).removeprefix(": ")
-    far = None if outcome.word == NOT_REPLICATED else distance(row)
+    far = distance(row) if outcome.word != NOT_REPLICATED else None
     asked = row.get("asked") if outcome.word == "inconclusive" else None
     if asked and (row["p_family"] or 1) <= 0.05 and (row["low"] > 1 or row["high"] < 1):
         asked = f"{_way(row)} for certain; {asked}"
@@ -184,10 +180,7 @@ def by_then(row: Mapping[str, Any]) -> str | None:
 
 
 def distance(row: Mapping[str, Any]) -> str | None:
-    """How far the ratio of a row of ``judge`` is off the published; None where near, or reversed.
-
-    All of the interval is ``FAR`` times off, or ``LARGER`` times the effect on a logarithmic scale.
-    """
+    """By how much a row of ``judge`` is ``FAR`` off the published or ``MUCH_STRONGER``, if so."""
     published, ratio, low, high = (row[n] for n in ("published_ratio", "ratio", "low", "high"))
     if None in (ratio, low, high):
         return None
@@ -198,15 +191,17 @@ def distance(row: Mapping[str, Any]) -> str | None:
         return None
     wanted, sign = abs(math.log(published)), math.copysign(1, math.log(published))
     near, far = sorted(sign * math.log(bound) for bound in (low, high))
-    now = f"({ratio_text(published)} → {ratio_text(ratio)})"
-    if near >= min(wanted + math.log(FAR), LARGER * wanted):
-        return f"much stronger {now}"
-    return f"weaker {now}" if far <= wanted - math.log(FAR) else None
+    now = f"{ratio_text(published)} → {ratio_text(ratio)}"
+    if row["verdict"] == MUCH_STRONGER:
+        return now
+    if near >= wanted + math.log(FAR):
+        return f"stronger ({now})"
+    return f"weaker ({now})" if far <= wanted - math.log(FAR) else None
 
 
 def _way(row: Mapping[str, Any]) -> str:
-    words = ("slower", "faster") if row["metric"] in {*TIMES, "disk_s"} else ("more", "fewer")
-    return words[row["ratio"] < 1]
+    is_time = row["metric"] in {*TIMES, "disk_s"}
+    return (("more", "fewer"), ("slower", "faster"))[is_time][row["ratio"] < 1]
 
 
 def _scale(rows: Iterable[Mapping[str, Any]]) -> Callable[[float], float]:

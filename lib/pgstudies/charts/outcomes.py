@@ -31,6 +31,8 @@ OUTCOMES = {
     for outcome in (
         Outcome("holds", "hold", "✓", "holds", CANDIDATES[0], "circle",
                 "the same direction, at least half as large, by the whole interval"),
+        Outcome("holds, much stronger", "hold, much stronger", "»", "stronger", CANDIDATES[0],
+                "triangle-right", "the same direction, and by the whole interval twice as large"),
         Outcome("holds, perhaps weaker", "hold, perhaps weaker", "◒", "half", CANDIDATES[0],
                 "diamond", "the same direction, at least half as large by the estimate alone"),
         Outcome("holds, weaker", "weaker", "◐", "weaker", BASELINE, "triangle-down",
@@ -61,7 +63,7 @@ def outcome_of(verdict: str) -> Outcome:
 
 _OPEN = {"inconclusive", NOT_REPLICATED, NOT_JUDGED, NOT_TESTED}
 
-_SAME = {"holds", "holds, perhaps weaker"}
+_SAME = set(HOLDS[:3])
 
 
 def agreement_with(reference: Mapping[str, Any], own: Mapping[str, Any]) -> str:
