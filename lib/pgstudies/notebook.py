@@ -207,8 +207,9 @@ class Study:
         if self.verdicts is None:
             raise StudyError("Nothing is judged yet: run the cell with study.judge first.")
         reference = reference_verdicts(self.name)
-        strip = verdict_strip(self.verdicts, self.record, reference)
-        return HTML(strip.data + today(self.name, self.verdicts, reference).data)  # type: ignore[no-untyped-call]
+        strip = verdict_strip(self.verdicts, self.record, reference).data
+        means = today(self.name, self.verdicts, reference, self.record.info).data
+        return HTML(strip + means)  # type: ignore[no-untyped-call]
 
     def about(self) -> HTML:
         """Where and how it was measured, what the gate found, unmet settings, and the files."""

@@ -307,7 +307,7 @@ class Page:
     def unmet(self, claim: Claim) -> str | None:
         """Why the run does not meet what the claim requires of it, or None."""
         step = claim.comparison.get("step")
-        if step == "cold":
+        if step in {"cold", "slow disk"}:
             used = self.used
             return reading.reason_not_cold(used["transactions"], used["rows"])
         if step == "warm":

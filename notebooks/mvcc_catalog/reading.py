@@ -439,7 +439,6 @@ def told_by_post(
         "few": known.get((2, "create", fewest)),
         "few, drop": known.get((2, "drop", fewest)),
         "few, start": known.get((2, "startup", fewest)),
-        "first, drop": known.get((1, "drop", fewest)),
     }
 
 

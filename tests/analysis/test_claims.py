@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import replace
+from itertools import combinations
 from typing import TYPE_CHECKING, get_args
 
 import polars as pl
@@ -249,6 +251,10 @@ def of_cluster_order() -> dict[tuple[str, str], float]:
     }
 
 
+NAMES_OF = {("narrow", "cold"): "narrow cold, time"}
+"""Claims that are not named for the post's case and cache alone."""
+
+
 def of_hash_index() -> dict[tuple[str, str], float]:
     value = {
         (r["case"], r["cache"], r["arm"]): r["value"]
@@ -257,7 +263,9 @@ def of_hash_index() -> dict[tuple[str, str], float]:
     cases = [(c, s, cache) for c in ("wide", "narrow", "collision")
              for s, cache in (("cold", "cold"), ("warm", "warm"))]  # fmt: skip
     return {
-        ("hash_index", f"{case} {step}"): value[case, cache, "hash_head"]
+        ("hash_index", NAMES_OF.get((case, step), f"{case} {step}")): value[
+            case, cache, "hash_head"
+        ]
         / value[case, cache, "hash_patched"]
         for case, step, cache in cases
     } | {
@@ -295,6 +303,28 @@ def of_mvcc_catalog() -> dict[tuple[str, str], float]:
         ("mvcc_catalog", claim): ratio[test, 2000] / ratio[test, 250]
         for claim, test in tests.items()
     } | {("mvcc_catalog", "few"): ratio["create", 250]}
+
+
+@pytest.mark.parametrize("study", origins())
+def test_no_two_claims_judge_one_measurement(study: str) -> None:
+    """Nor might they: two rows are one where all the columns that both claims name are alike."""
+    tested = [c for c in claims(study, places=origins()[study].places) if not c.not_tested]
+    for one, other in combinations(tested, 2):
+        both = one.comparison.keys() & other.comparison.keys()
+        is_one_row = all(one.comparison[name] == other.comparison[name] for name in both)
+        assert one.judged_by != other.judged_by or not is_one_row, (one.id, other.id)
+
+
+COUNTED_HERE = ("read_bytes", "buffers_read")
+
+
+def test_a_claim_judged_by_what_is_read_says_so_where_the_post_has_a_time() -> None:
+    told = all_claims().filter(pl.col("judged_by").is_in(COUNTED_HERE))
+    assert told.height > 5
+    for row in told.iter_rows(named=True):
+        assert re.search(r"\b(pages|read|gains)\b", row["text"]), row["claim"]
+        if row["published_ratio"] is not None and row["claim"] != "offset":
+            assert "the post has the time of its disk" in row["text"], row["claim"]
 
 
 # ---- the notebooks

@@ -15,7 +15,7 @@ import pytest
 from docutils import nodes
 from docutils.utils import new_document
 
-from pgapps.book.pages import LARGE, TERMS, answer_first, close_folds, page_of
+from pgapps.book.pages import LARGE, TERMS, answer_first, close_folds, page_of, with_whose_charts
 from pgapps.scorecard.advice import advice, advice_text, counted_between, counted_builds
 from pgapps.scorecard.judging import (
     digest_of,
@@ -32,7 +32,7 @@ from pgstudies.analysis.agreement import judge
 from pgstudies.analysis.claims import claim_marks, claims, meanings, origins
 from pgstudies.charts.claims import answer, today, verdict_strip
 from pgstudies.records.reading import read_record
-from pgstudies.records.verdicts import VERDICTS, reference_verdicts
+from pgstudies.records.verdicts import VERDICTS, reference_verdicts, together_file
 from tests.made_up import SWEPT, SWEPT_CLAIM, copied_rooms, swept_record
 
 if TYPE_CHECKING:
@@ -211,14 +211,39 @@ def test_the_strip_sets_the_reference_record_beside_another(place: Path) -> None
     assert ">this record" not in alone
 
 
+def test_a_page_says_where_its_charts_are_of_another_run_than_its_answer(place: Path) -> None:
+    answer = {"cell_type": "code", "source": "", "metadata": {"tags": ["answer"]}}
+    chart = {"cell_type": "code", "source": "", "metadata": {"tags": ["finding"]}}
+
+    def between(record: Path) -> str:
+        about = {"pgstudies": {"record": str(record)}}
+        page = with_whose_charts({"cells": [answer, chart], "metadata": about})
+        first, *words, last = page["cells"]
+        assert (first, last) == (answer, chart)
+        return "".join(cell["source"] for cell in words)
+
+    own = swept_record(place / "records" / "swept", "db2")
+    assert between(own) == ""  # there is no reference
+    kept = swept_record(place / "reference" / "swept", "db1", name="20260101T000000Z-a")
+    alone, several = (verdicts(2.4).with_columns(luck=pl.lit(x, pl.Float64)) for x in (None, 0.01))
+    write_verdicts(together_file("swept"), alone, kept.name)
+    assert "from here on are of this machine's run (" in between(own)
+    assert between(kept) == ""
+    write_verdicts(together_file("swept"), several, kept.name)
+    assert "are of this page's record alone; *now*" in between(kept)
+
+
 def test_what_is_drawn_depends_on_the_arguments_alone(place: Path) -> None:
     record = read_record(swept_record(place / "records", "db2"))
-    before = verdict_strip(verdicts(1.9), record).data, today("swept", verdicts(1.9)).data
+    before = (
+        verdict_strip(verdicts(1.9), record).data,
+        today("swept", verdicts(1.9), None, None).data,
+    )
     kept = swept_record(place / "reference" / "swept", "db1", name="20260101T000000Z-a")
     write_verdicts(kept / VERDICTS, verdicts(0.5), "abc")
     assert told() is not None
     assert verdict_strip(verdicts(1.9), record).data == before[0]
-    assert today("swept", verdicts(1.9)).data == before[1]
+    assert today("swept", verdicts(1.9), None, None).data == before[1]
 
 
 def test_the_strip_says_what_another_reference_record_contradicts(place: Path) -> None:
@@ -270,18 +295,22 @@ def test_what_a_verdict_means_today_is_said_in_the_words_for_that_outcome(place:
     assert found.drop("study").rows() == [
         ("twice", "counting", "Expect 2 times, 100 % more.", 16.0, 17.0)
     ]
-    assert "Expect 2 times" in today("swept", verdicts(2.0)).data
+    assert "Expect 2 times" in today("swept", verdicts(2.0), None, None).data
     weaker = verdicts(1.2)
     assert weaker["verdict"].to_list() == ["holds, weaker"]
     assert meanings("swept", weaker)["sentence"].to_list() == ["Expect 1.2 times, 20 % more."]
+    (told,) = meanings("swept", verdicts(2.0), "18.6")["sentence"]
+    assert told == "Expect 2 times, 100 % more. (Measured on PostgreSQL 18.6.)"
+    releases = verdicts(2.0).with_columns(candidate=pl.lit("17.2"))
+    assert meanings("swept", releases, "18.6")["sentence"].to_list() == [told.partition(" (")[0]]
     assert meanings("swept", verdicts(0.5)).is_empty()
-    assert today("swept", verdicts(0.5)).data.strip() == ""
+    assert today("swept", verdicts(0.5), None, None).data.strip() == ""
 
 
 def test_what_it_means_today_is_by_the_reference_and_not_by_this_machine(place: Path) -> None:
     kept = swept_record(place / "reference" / "swept", "db1", name="20260101T000000Z-a")
     write_verdicts(kept / VERDICTS, verdicts(2.4), "abc")
-    assert "Expect 2.4 times" in today("swept", verdicts(1.9), told()).data
+    assert "Expect 2.4 times" in today("swept", verdicts(1.9), told(), None).data
     own = read_record(swept_record(place / "records", "db2"))
     headed = "Two took 2.00 times as long, 2.40 now (2.40 to 2.40): holds."
     assert headed in verdict_strip(verdicts(1.9), own, told()).data
@@ -328,7 +357,7 @@ def test_advice_comes_from_reference_records_alone(place: Path) -> None:
     keep_together("swept")
     (row,) = advice().iter_rows(named=True)
     assert (row["sentence"], row["ratio"], row["verdict"]) == (
-        "Expect 2 times, 100 % more.",
+        "Expect 2 times, 100 % more. (Measured on PostgreSQL 18.6.)",
         2.0,
         "holds",
     )

@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 from docutils import nodes
 
+from pgservers import paths
 from pgstudies.charts.style import MIME
 from pgstudies.records.format import INFO
-from pgstudies.records.reading import read_info
+from pgstudies.records.reading import read_info, where_of
+from pgstudies.records.verdicts import reference_verdicts
 
 from ..scorecard.checks import doubtful_machines, machine_of, read_checks
 from .citing import with_more_downloads
@@ -272,7 +274,7 @@ LARGE = 200_000
 def answer_first(app: Sphinx, page: str, source: list[str]) -> None:
     """Turn the source of a study's page into that page (a handler of Sphinx's source-read)."""
     if page.startswith("book/studies/"):
-        document = page_of(marked(json.loads(source[0])))
+        document = with_whose_charts(page_of(marked(json.loads(source[0]))))
         moved = _large_files_beside(document, Path(app.outdir), depth=page.count("/"))
         source[0] = json.dumps(moved, ensure_ascii=False)
 
@@ -295,6 +297,26 @@ def marked(document: Document) -> Document:
     first, *rest = document["cells"]
     text = f"{''.join(first['source']).rstrip()}\n\n{warning}\n"
     return document | {"cells": [first | {"source": text}, *rest]}
+
+
+def with_whose_charts(document: Document) -> Document:
+    """The page with a sentence below its answer, where what follows is of another run than that."""
+    record = Path(document["metadata"].get("pgstudies", {}).get("record", ""))
+    reference = reference_verdicts(record.parent.name) if (record / INFO).exists() else None
+    cells = document["cells"]
+    answer = next((n for n, cell in enumerate(cells) if "answer" in _tags(cell)), None)
+    if reference is None or answer is None:
+        return document
+    where = f"this machine's run ({where_of(read_info(record))})"
+    if record.is_relative_to(paths.REFERENCE_RECORDS):
+        if record.name == reference.record.name and not reference.verdicts["luck"].count():
+            return document
+        where = "this page's record alone"
+    text = (
+        f"All charts and tables from here on are of {where}; *now* in the table above, and what it "
+        f"means today, are of the reference records."
+    )
+    return document | {"cells": [*cells[: answer + 1], _text(text), *cells[answer + 1 :]]}
 
 
 def _large_files_beside(document: Document, outdir: Path, *, depth: int) -> Document:

@@ -14,7 +14,7 @@ from pgstudies.analysis.effects import paired_effects
 from pgstudies.analysis.pairing import round_values
 from pgstudies.analysis.tables import with_interval
 from pgstudies.records.counts import fullest_counts, open_case, units_counted
-from pgstudies.records.reading import builds_note, read_record, where_of
+from pgstudies.records.reading import builds_note, read_record, version_number, where_of
 from pgstudies.records.verdicts import reference_verdicts
 from pgstudies.rooms import rooms
 
@@ -61,7 +61,7 @@ def advice() -> pl.DataFrame:
             "claim", "published_ratio", "ratio", "low", "high", "verdict", "baseline", "candidate"
         )
         found.append(
-            meanings(study, judged)
+            meanings(study, judged, version_number(info["server"]["version_text"]))
             .join(figures, on="claim", maintain_order="left")
             .with_columns(where=pl.lit(where_of(info)))
             .with_columns(

@@ -30,13 +30,10 @@ _COMPARED = ("step", "case", "baseline", "candidate")
 
 _WHOLE = re.compile(r"\{(\w+)\}")
 
-_FIGURES = {
-    f"{name}{unit}": "2"
-    for name in ("published", "now", "low", "high")
-    for unit in ("", "_percent")
-}
+_FIGURES = {f"{n}{u}": "2" for n in ("published", "now", "low", "high") for u in ("", "_percent")}
 
-_MEANT = {"ratio": "2", "times": "2", "percent": "3 %"}
+_MEANT = {"ratio": "2", "times": "2", "percent": "3 %", "more": "less"}
+_MEANT |= dict.fromkeys(("baseline", "candidate"), "18")
 
 
 def _takes(text: str, figures: Mapping[str, str]) -> bool:
@@ -60,10 +57,8 @@ class Today(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         sentences = [text for text in (self.holds, self.gone, self.reversed) if text is not None]
         if not sentences or not all(_takes(text, _MEANT) for text in sentences):
-            raise ValueError(
-                "must have a sentence for holds, gone or reversed, with no other places than "
-                "{ratio}, {times} and {percent}"
-            )
+            known = ", ".join(f"{{{name}}}" for name in _MEANT)
+            raise ValueError(f"must say what it means, with no other places than {known}")
 
 
 class Entry(
@@ -282,9 +277,8 @@ def _origin(room: Room, file: File) -> Origin:
 
 def _file(room: Room) -> File | None:
     """The claims of a room, checked; None where there are none."""
-    file = "claims.toml"
-    found = room.read(file)
-    return checked(found, File, f"{room.directory / file} is invalid") if found else None
+    found = room.read("claims.toml")
+    return checked(found, File, f"{room.directory}/claims.toml is invalid") if found else None
 
 
 def _entries(study: str) -> list[Entry]:
@@ -292,12 +286,12 @@ def _entries(study: str) -> list[Entry]:
     return file.claim if file else []
 
 
-def meanings(study: str, judged: pl.DataFrame) -> pl.DataFrame:
+def meanings(study: str, judged: pl.DataFrame, server: str | None = None) -> pl.DataFrame:
     """What the verdicts on a study's claims mean for whoever runs a server, in the file's order.
 
-    ``judged`` is the table of ``judge``.  Columns: study, claim, about, sentence, before and after:
-    the releases that a change lies between, null where it is not one of a release.  A verdict on
-    which there is nothing to say has no row.
+    ``judged`` is the table of ``judge``, ``server`` the version measured, for sentences whose claim
+    does not compare releases.  Columns: study, claim, about, sentence, before and after: the
+    releases that a change lies between, or null.  A verdict that means nothing has no row.
     """
     found = {row["claim"]: row for row in judged.iter_rows(named=True)}
     rows = []
@@ -311,9 +305,12 @@ def meanings(study: str, judged: pl.DataFrame) -> pl.DataFrame:
                 ratio=f"{row['ratio']:.3g}",
                 times=_times(row["ratio"]),
                 percent=f"{100 * abs(row['ratio'] - 1):.0f} %",
+                more="more" if row["ratio"] > 1 else "less",
+                **{side: row[side] for side in ("baseline", "candidate")},
             )
-            between = today.releases or (None, None)
-            rows.append((study, entry.id, today.about, sentence, *between))
+            if server and not re.match(r"\d", row["candidate"]):
+                sentence += f" (Measured on PostgreSQL {server}.)"
+            rows.append((study, entry.id, today.about, sentence, *(today.releases or (None, None))))
     texts = dict.fromkeys(["study", "claim", "about", "sentence"], pl.String())
     schema = {**texts, **dict.fromkeys(["before", "after"], pl.Float64())}
     return pl.DataFrame(rows, schema=schema, orient="row", strict=False)

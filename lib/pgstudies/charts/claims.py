@@ -13,7 +13,7 @@ from pgservers import paths
 from ..analysis.agreement import MEASURES, MUCH_STRONGER, NOT_REPLICATED, UPWARD
 from ..analysis.claims import all_claims, claim_marks, claims_changed, headlines, meanings
 from ..analysis.pairing import TIMES
-from ..records.reading import where_of
+from ..records.reading import version_number, where_of
 from ..rooms import find_room
 from .outcomes import agreement_with, outcome_of, ratio_text
 from .tables import TEMPLATES
@@ -112,9 +112,11 @@ def _runs(kept: pl.DataFrame) -> list[str]:
     ]
 
 
-def today(study: str, judged: pl.DataFrame, reference: Reference | None = None) -> HTML:
+def today(study: str, judged: pl.DataFrame, reference: Reference | None, info: Any) -> HTML:
     """The study's answer in a few sentences, by the verdicts that ``verdict_strip`` calls *now*."""
-    sentences = meanings(study, _now(judged, reference))["sentence"].to_list()
+    info = reference.info if reference else info
+    server = version_number(info["server"].get("version_text")) if info else None
+    sentences = meanings(study, _now(judged, reference), server)["sentence"].to_list()
     text = TEMPLATES.get_template("today.html").render(sentences=sentences)
     return HTML(text)  # type: ignore[no-untyped-call]
 
