@@ -12,11 +12,13 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 import psutil
 import pytest
 
 from pgservers.paths import ROOT
+from tests.bench import power
 from tests.bench.turns import FLAT, IN_TURNS, Tree, noise, used, with_ratio
 from tests.made_up import samples
 
@@ -24,6 +26,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pgservers.servers.managed import ManagedServer
+
+
+def test_the_power_of_a_run_is_that_of_its_noise() -> None:
+    rng = np.random.default_rng(54)
+    for sd, least, most in ((0.002, 1.0, 1.0), (0.5, 0.0, 0.01)):
+        noise = [rng.normal(0, sd, (40, 12)), rng.normal(0, sd, (50, 8))]
+        wrong, slower = power.found(noise, 8, 1.1, runs=4)
+        assert least <= slower / (4 * power.MOVED) <= most
+        assert wrong == 0
 
 
 @pytest.fixture
