@@ -341,6 +341,8 @@ def test_what_was_not_measured_is_not_tested_whatever_its_condition() -> None:
     arm = replace(SLOWER, comparison={"candidate": "patched"})
     told = verdict(arm, effects(), conditions={"insert": "the table fits into memory"})
     assert told == "not tested: this run has no such comparison"
+    told = verdict(arm, effects(), not_run={"insert": "no disk was made slow"})
+    assert told == "not tested: no disk was made slow"
 
 
 def test_a_condition_of_no_claim_is_refused() -> None:

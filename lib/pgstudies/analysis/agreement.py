@@ -178,7 +178,7 @@ def judge(
     """The verdict on each claim, in the order given.
 
     ``effects`` is a table of ``paired_effects`` with the column metric; ``not_run`` has the reason
-    for each arm that did not run and each requirement that was not met; ``conditions`` has, by id,
+    for each arm or claim that did not run and requirement not met; ``conditions`` has, by id,
     why this run does not meet the claim's own condition, or None. Columns:
 
     - claim, text, source, kind, published_ratio
@@ -291,7 +291,7 @@ def _found(claim: Claim, effects: pl.DataFrame, not_run: Mapping[str, str]) -> d
     metric = next((name for name in metrics if name in by_metric), None)
     if metric is None:
         arms = [claim.comparison.get(side) for side in ("baseline", "candidate")]
-        wanted = [*claim.requires, *(arm for arm in arms if isinstance(arm, str))]
+        wanted = [claim.id, *claim.requires, *(arm for arm in arms if isinstance(arm, str))]
         reason = next((not_run[name] for name in wanted if name in not_run), NO_SUCH)
         return row | {"verdict": f"{NOT_TESTED}: {reason}"}
     if by_metric[metric].height > 1:
