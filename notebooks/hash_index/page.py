@@ -194,9 +194,17 @@ class Page:
     @cached_property
     def patched(self) -> pl.DataFrame:
         """Codes against values."""
+        return self._of_own("value", "code")
+
+    @cached_property
+    def unpatched(self) -> pl.DataFrame:
+        """Values against a btree."""
+        return self._of_own("btree", "value")
+
+    def _of_own(self, baseline: str, candidate: str) -> pl.DataFrame:
         own = self.rounds.filter(self.is_own)
-        by_patch = reading.compared(own, "value", ["code"], by=BY)
-        return pl.concat([self.effects.clear(), *by_patch], how="diagonal_relaxed")
+        found = reading.compared(own, baseline, [candidate], by=BY)
+        return pl.concat([self.effects.clear(), *found], how="diagonal_relaxed")
 
     @cached_property
     def beside_post(self) -> pl.DataFrame:

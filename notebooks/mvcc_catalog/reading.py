@@ -417,7 +417,7 @@ def told_by_post(
     *,
     tested: bool,
 ) -> dict[str, float | None]:
-    """The second battery's growth from fewest to most, where tested, and the ratios with fewest."""
+    """Growth from fewest to most in the second battery, and ratios at both; None: not tested."""
     known = known_of(ratios)
 
     def growth(test: str) -> float | None:
@@ -439,6 +439,14 @@ def told_by_post(
         "few": known.get((2, "create", fewest)),
         "few, drop": known.get((2, "drop", fewest)),
         "few, start": known.get((2, "startup", fewest)),
+        **{
+            claim: known.get((2, test, most)) if fewest != most else None
+            for claim, test in (
+                ("most", "create"),
+                ("most, drop", "drop"),
+                ("most, start", "startup"),
+            )
+        },
     }
 
 

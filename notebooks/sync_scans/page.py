@@ -115,15 +115,7 @@ class Page:
 
     @cached_property
     def slowdown(self) -> pl.DataFrame:
-        """Scans in company against lone ones."""
-        by = ["arm", "case", "step", "metric"]
-        return pg.paired_effects(
-            pg.block_values(self.scanned.filter(DURATION), by=[*by, "iteration"]),
-            baseline=1,
-            key="iteration",
-            by=by,
-            margin=ALIKE,
-        ).with_columns(scans=pl.col("candidate").cast(pl.Int64))
+        return reading.slowdown(self.scanned.filter(DURATION), ALIKE)
 
     def slowdown_chart(self) -> object:
         lines = reading.with_lone_scans(self.slowdown).filter(self.main)
@@ -350,7 +342,7 @@ class Page:
 
     def judged(self) -> list[pl.DataFrame]:
         """The effects that judge the claims, those of lone scans and of scans in company gated."""
-        found = [self.effects]
+        found, hindered = [self.effects], []
         of_ring = self.rounds.filter(
             BY_BYTES, pl.col("arm").is_in(["on", "on, small ring"])
         )
@@ -362,13 +354,14 @@ class Page:
             drives = self.of_drives.filter(pl.col("iteration") > 1)
             rounds = pg.round_values(drives, by=SAME)
             found.append(pg.paired_effects(rounds, baseline="off", by=SAME))
+            hindered.append(reading.slowdown(self.of_drives, ALIKE))
         copies = reading.copies_apart(
             self.scanned, str(self.record.repeat), case=self.slow, by=SAME
         )
         is_lone = pl.col("iteration") == 1
         in_company = copies.filter(~is_lone)
         return [
-            pg.gated_by(self.slowdown, copies.filter(is_lone)),
+            pg.gated_by(pl.concat([self.slowdown, *hindered]), copies.filter(is_lone)),
             *(pg.gated_by(table, in_company) for table in found if table.height),
         ]
 

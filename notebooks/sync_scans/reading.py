@@ -112,6 +112,18 @@ def by_counter(scanned: pl.DataFrame, in_tables: pl.Expr) -> pl.DataFrame:
     )
 
 
+def slowdown(timed: pl.DataFrame, margin: float) -> pl.DataFrame:
+    """The effects of scans in company against lone ones, by arm, case, step and metric."""
+    by = ["arm", "case", "step", "metric"]
+    return pg.paired_effects(
+        pg.block_values(timed, by=[*by, "iteration"]),
+        baseline=1,
+        key="iteration",
+        by=by,
+        margin=margin,
+    ).with_columns(scans=pl.col("candidate").cast(pl.Int64))
+
+
 def with_lone_scans(slowdown: pl.DataFrame) -> pl.DataFrame:
     """The ratio by case, arm and scans, with that of a lone scan, which is 1; none is unknown."""
     one = pl.lit(1.0)

@@ -157,9 +157,11 @@ def test_the_posts_numbers_are_those_of_its_second_battery() -> None:
     told = READING.told_by_post(RATIOS, 250, 2000, tested=True)
     grown, few = dict.fromkeys(("drop", "create", "start"), 1.5), {"few": 1.1}
     assert {name: told[name] for name in (*grown, *few)} == pytest.approx(grown | few)
+    assert told["most, drop"] == pytest.approx(told["drop"] * told["few, drop"])
     assert told["drop today"] == told["drop"]
     assert READING.told_by_post(RATIOS, 250, 2000, tested=False)["drop"] is None
-    assert READING.told_by_post(RATIOS, 2000, 2000, tested=True)["create"] is None
+    alone = READING.told_by_post(RATIOS, 2000, 2000, tested=True)
+    assert alone["create"] is alone["most"] is None
     assert set(READING.told_by_post(RATIOS, None, None, tested=False).values()) == {None}
 
 
