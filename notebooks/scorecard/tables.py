@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import polars as pl
 from IPython.display import HTML
 
+from pgapps.scorecard.scorecard import decided
 from pgapps.scorecard.table import (
     came_to,
     for_template,
@@ -20,15 +22,14 @@ from pgstudies.analysis.claims import origins
 from pgstudies.charts.tables import column_labels
 from pgstudies.templates import environment
 
-if TYPE_CHECKING:
-    import polars as pl
-
 _TEMPLATES = environment(Path(__file__).parent)
 
 
 def score_sum(cards: pl.DataFrame) -> HTML:
     """How many claims came to what, and which, but for those that hold."""
-    return _html("score_sum", came_to(cards))
+    parts = cards.partition_by("study", maintain_order=True)
+    now = pl.concat([now_and_here(part)[0] for part in parts] or [cards])
+    return _html("score_sum", came_to(cards), decided(now))
 
 
 def score_table(cards: pl.DataFrame) -> HTML:
@@ -43,6 +44,10 @@ def score_table(cards: pl.DataFrame) -> HTML:
             "title": origins()[str(study)].title,
             "about": _about(str(study), part),
             "claims": side_by_side(part),
+            "stand_ins": part["stand_in"]
+            .drop_nulls()
+            .unique(maintain_order=True)
+            .to_list(),
         }
         for (study,), part in cards.group_by("study", maintain_order=True)
     ]

@@ -18,7 +18,7 @@ from pgservers.programs.extensions import NAMES
 from pgservers.programs.releases import is_release
 from pgservers.servers.base import Right
 from pgstudies.analysis.agreement import Claim
-from pgstudies.analysis.claims import all_claims, claims, origins, requirements, rules
+from pgstudies.analysis.claims import all_claims, claim_marks, claims, origins, requirements, rules
 from pgstudies.analysis.intervals import MINIMUM_BLOCKS
 from pgstudies.analysis.published import published
 from pgstudies.measuring.requirements import COLD
@@ -141,7 +141,7 @@ def test_the_file_may_say_why_a_claim_is_not_tested(file: Path) -> None:
         ("[[claim]]", "[[claim", "claims.toml cannot be read"),
         ("[[claim]]", "[claim]", "claims.toml is invalid: claim must be a list, and it is a table"),
         ('anchor = "claims"\n', "", "invalid: it has no anchor"),
-        ("places", "place", "invalid: it has 'place', which is none of anchor, places, headlines"),
+        ("places", "place", "invalid: it has 'place', which is none of anchor, places, stand_ins"),
         ('direction = "more"', 'direction = "bigger"', "direction must be one of alike, faster"),
         ('direction = "more"\n', "", "claim 'twice' has no direction"),
         ('direction = "more"', "directions = 1", "'directions', which is none of id, name, text"),
@@ -344,3 +344,35 @@ def test_a_notebook_takes_its_claims_from_the_file_and_fills_every_place(study: 
     names = {ast.literal_eval(key) for key in given.keys if key is not None}
     assert names == set(origins()[study].places)
     assert claims(study, places=dict.fromkeys(names, 1))
+
+
+# ---- stand-ins
+
+
+def test_a_stand_in_is_told_of_each_claim_that_requires_or_compares_it(file: Path) -> None:
+    file.write_text(
+        f"stand_ins = {{ two = 'A twin stands for two.', copies = 'So do copies.' }}\n{ONE}"
+    )
+    with pytest.raises(StudyError, match="a stand-in 'two', which no claim requires or compares"):
+        all_claims()
+    text = ONE.replace('"{arm}"', '"two"') + 'requires = ["copies"]\n' + OTHER
+    file.write_text(text)
+    before = claim_marks("swept")
+    file.write_text(
+        f"stand_ins = {{ two = 'A twin stands for two.', copies = 'So do copies.' }}\n{text}"
+    )
+    assert all_claims()["stand_in"].to_list() == ["A twin stands for two. So do copies.", None]
+    assert claim_marks("swept") == before  # words for readers are no rules
+
+
+OTHER = ONE.partition("[[claim]]")[2].replace('"twice"', '"other"').join(["[[claim]]", ""])
+
+
+def test_every_claim_that_rests_on_an_extension_in_place_of_a_patch_bears_the_sign() -> None:
+    known = all_claims()
+    assert known.drop_nulls("stand_in").height > 20
+    for row in known.iter_rows(named=True):
+        needs = {r["id"]: r.get("requires", []) for r in rules(row["study"])}[row["claim"]]
+        is_patch = {"cluster_heap", "hash_2008", "limits"} & {*needs}
+        is_ours = row["candidate"] in {"radix", "tbm"}
+        assert bool(row["stand_in"]) == bool(is_patch or is_ours), row["claim"]

@@ -23,7 +23,7 @@ from pgapps.scorecard import scorecard as scorecards
 from pgapps.scorecard.checks import KEY, doubt, machine_of
 from pgapps.scorecard.judging import digest_of, judged, judged_by, keep, write_verdicts
 from pgapps.scorecard.pooling import of_reference
-from pgapps.scorecard.scorecard import SCHEMA, holds_when, scorecard
+from pgapps.scorecard.scorecard import SCHEMA, decided, holds_when, scorecard
 from pgapps.scorecard.table import PICTURE, came_to, checks_line, in_text, left, row_id, score_front
 from pgservers import paths
 from pgservers.errors import NotebookError, StudyError
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     Reference = Callable[..., Path]
 
 CORES = study_module("io_method", "reading")
+SCORES = study_module("scorecard", "tables")
 CLAIMS = f"""{SWEPT_CLAIM}
 [[claim]]
 id = "alike"
@@ -592,6 +593,25 @@ def test_what_the_claims_came_to_is_counted_with_the_claims_themselves(
     front = score_front(cards).data
     assert f"Of {cards.height} claims" in front
     assert "✓ 2 hold, 1 of them much stronger<" in front
+
+
+def test_claims_by_a_stand_in_bear_a_sign_and_are_counted_apart(cards: pl.DataFrame) -> None:
+    is_one = pl.col("claim").is_in(cards["claim"][[0, -1]].to_list())  # holds, and is not tested
+    stood = cards.with_columns(stand_in=pl.when(is_one).then(pl.lit("A twin stands for <it>.")))
+    assert decided(cards) == "5 of 10 decided"
+    assert decided(stood) == "5 of 10 decided, 1 of these by a stand-in"
+    for shown in (score_front(stood).data, SCORES.score_table(stood).data):
+        assert shown.count("A twin stands for &lt;it&gt;.") >= 2
+        assert "A twin stands for <it>" not in shown
+    assert score_front(stood).data.count("(by a stand-in)") == 2
+    assert "1 of these by a stand-in" in SCORES.score_sum(stood).data
+    assert " ".join(in_text(stood).split()).count("†") == 3  # and what it means
+
+
+def test_the_ratio_by_wall_time_stands_beside_a_verdict_by_cpu_time(cards: pl.DataFrame) -> None:
+    for metric, beside, number in (("cpu_s", 1.08, 1), ("duration_s", 1.08, 0), ("cpu_s", None, 0)):
+        row = cards.head(1).with_columns(metric=pl.lit(metric), beside=pl.lit(beside, pl.Float64()))
+        assert SCORES.score_table(row).data.count("by wall time 1.08") == number
 
 
 def test_what_another_host_measured_is_not_marked(

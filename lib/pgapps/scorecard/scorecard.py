@@ -12,7 +12,14 @@ import polars as pl
 
 from pgservers import paths
 from pgservers.errors import StudyError
-from pgstudies.analysis.agreement import FAMILY, MEASURES, MUCH_STRONGER, NOT_TESTED, UPWARD
+from pgstudies.analysis.agreement import (
+    FAMILY,
+    HOLDS,
+    MEASURES,
+    MUCH_STRONGER,
+    NOT_TESTED,
+    UPWARD,
+)
 from pgstudies.analysis.claims import all_claims, origins
 from pgstudies.analysis.intervals import fewest_blocks
 from pgstudies.charts.claims import by_then
@@ -50,6 +57,7 @@ SCHEMA: dict[str, pl.DataType] = {
     "luck": pl.Float64(),
     **dict.fromkeys(["verdict", "server", "release", "host", "date"], pl.String()),
     **dict.fromkeys(["profile", "record", "machine", "builds", "link"], pl.String()),
+    "stand_in": pl.String(),
     "current": pl.Boolean(),
     "reference": pl.Boolean(),
 }
@@ -82,7 +90,8 @@ def scorecard(
     where nothing was run twice; server, the version that the claim was judged on, and release,
     such as 9.6 or 18; date (UTC) when the record was begun; builds, how its servers were built
     where that differs; link, the place on the study's page, from the
-    directory of the studies; current, whether this is the record of the page, or without a page
+    directory of the studies; stand_in, what stands for what the post had, null where nothing does;
+    current, whether this is the record of the page, or without a page
     the newest one, if possible with enough blocks for intervals; reference, whether it is the
     newest reference record of the study.  Rows are in the order of the claims, each by its current
     record first, then by the others from the newest on.  A record never judged before is replayed.
@@ -282,6 +291,14 @@ def in_sum(cards: pl.DataFrame) -> str:
         for word, o in OUTCOMES.items()
         if word in counts
     )
+
+
+def decided(cards: pl.DataFrame) -> str:
+    """How many claims were decided, such as "61 of 75 decided, 24 of these by a stand-in"."""
+    found = with_outcome(cards).filter(pl.col("outcome").is_in([*HOLDS, "gone", "reversed"]))
+    words = f"{found.height} of {cards.height} decided"
+    stood = found["stand_in"].count()
+    return f"{words}, {stood} of these by a stand-in" if stood else words
 
 
 def in_words(outcome: Outcome, count: int, much: int = 0) -> str:

@@ -20,7 +20,7 @@ from pgstudies.records.reading import made_where
 from pgstudies.templates import environment
 
 from .checks import doubt, in_short, read_checks
-from .scorecard import in_sum, in_words
+from .scorecard import decided, in_sum, in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -60,7 +60,8 @@ def score_front(cards: pl.DataFrame) -> HTML:
                 "claims": [row | {"left": left(row)} for row in side_by_side(part)],
             }
         )
-    return _html("score_front", studies, came_to(cards), PICTURE)
+    now = pl.concat([now for now, _ in _by_study(cards)])
+    return _html("score_front", studies, came_to(cards), PICTURE, decided(now))
 
 
 def came_to(cards: pl.DataFrame) -> list[dict[str, Any]]:
@@ -159,7 +160,11 @@ def row_id(row: Mapping[str, Any]) -> str:
 
 
 def for_template(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row, with what the templates show of it; ``figures`` is our ratio and its interval."""
+    """The row, with what the templates show of it.
+
+    ``figures`` is our ratio and its interval, ``by_wall`` the ratio by wall time, where CPU time
+    judged, or a dash.
+    """
     ratio, _, interval = ("", "", "") if row["ratio"] is None else interval_text(row).partition(" ")
     return {
         **row,
@@ -167,6 +172,7 @@ def for_template(row: Mapping[str, Any]) -> dict[str, Any]:
         "outcome": outcome_of(row["verdict"]),
         "figures": (ratio, interval) if ratio else None,
         "published": ratio_text(row["published_ratio"]),
+        "by_wall": ratio_text(row["beside"]) if row["metric"] == "cpu_s" else "–",
     }
 
 
@@ -223,7 +229,8 @@ def in_text(cards: pl.DataFrame) -> str:
     lines += wrapped(in_sentence(cards))
     lines += wrapped(
         "Ratios are candidate / baseline: published, then ours with its 95 % interval. "
-        "Weaker: less than half as large on a logarithmic scale."
+        "Weaker: less than half as large on a logarithmic scale. "
+        "†: by a stand-in for what the post had."
     )
     return "\n".join(map(printable, lines))
 
@@ -231,8 +238,11 @@ def in_text(cards: pl.DataFrame) -> str:
 def in_sentence(cards: pl.DataFrame) -> str:
     """How many claims of a ``scorecard`` came to what, now and on this machine, in words."""
     now, own = (pl.concat(tables) for tables in zip(*_by_study(cards), strict=True))
-    words = f"{now.height} {'claim' if now.height == 1 else 'claims'}: {in_sum(now)}."
-    return f"{words} This machine, {own.height}: {in_sum(own)}." if own.height else words
+    words = (
+        f"{now.height} {'claim' if now.height == 1 else 'claims'}: {in_sum(now)}. {decided(now)}."
+    )
+    here = f" This machine, {own.height}: {in_sum(own)}. {decided(own)}."
+    return words + here if own.height else words
 
 
 def _by_study(cards: pl.DataFrame) -> list[tuple[pl.DataFrame, pl.DataFrame]]:
@@ -302,7 +312,7 @@ def _claim(row: Mapping[str, Any], usual: Mapping[str, Any]) -> Iterator[str]:
     if own:
         figures = f": {interval_text(own)}" if own["ratio"] is not None else ""
         yield from wrapped(f"this machine {own['agreement']}{figures}", _COLUMN)
-    yield from wrapped(row["text"], _COLUMN)
+    yield from wrapped(f"{row['text']}{' †' if row['stand_in'] else ''}", _COLUMN)
 
 
 def wrapped(text: str, indent: int = 0) -> list[str]:

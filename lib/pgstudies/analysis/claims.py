@@ -25,13 +25,10 @@ if TYPE_CHECKING:
     from ..rooms import Room
 
 _TEXTS = ("id", "name", "text", "source", "kind", "direction", "judged_by")
-
 _COMPARED = ("step", "case", "baseline", "candidate")
-
 _WHOLE = re.compile(r"\{(\w+)\}")
 
 _FIGURES = {f"{n}{u}": "2" for n in ("published", "now", "low", "high") for u in ("", "_percent")}
-
 _MEANT = {"ratio": "2", "times": "2", "percent": "3 %", "more": "less"}
 _MEANT |= dict.fromkeys(("baseline", "candidate"), "18")
 
@@ -104,6 +101,10 @@ class Entry(
             if not is_kept:
                 raise ValueError(wrong)
 
+    def needs(self, name: str) -> bool:
+        """Whether the claim requires this, or compares by it."""
+        return name in self.requires or name in self.comparison.values()
+
 
 class Headline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A sentence of a study's answer, with the id of the claim that it is about."""
@@ -121,6 +122,7 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     anchor: str
     places: dict[str, Any] = {}
+    stand_ins: dict[str, str] = {}
     headlines: list[Headline] = []
     claim: list[Entry] = []
 
@@ -132,6 +134,9 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for headline in self.headlines:
             if headline.claim not in ids:
                 raise ValueError(f"has a headline of a claim {headline.claim!r}, and no such claim")
+        for name in self.stand_ins:
+            if not any(entry.needs(name) for entry in self.claim):
+                raise ValueError(f"has a stand-in {name!r}, which no claim requires or compares")
 
 
 @dataclass(frozen=True)
@@ -142,6 +147,7 @@ class Origin:
     post: str  # who published, and when
     anchor: str  # the place on the study's page that judges the claims
     places: Mapping[str, object]  # what goes into the placeholders at the post's own size
+    stand_ins: Mapping[str, str]  # by what a claim requires or compares
 
 
 def claims(
@@ -166,12 +172,9 @@ def claims(
     own = _entries(study)
     if not own:
         raise StudyError(f"{study} has no claims; the studies with claims: {', '.join(origins())}.")
-    unknown = published.keys() - {entry.id for entry in own}
-    if unknown:
-        raise StudyError(
-            f"{study} has no claim {min(unknown)!r}; its claims are: "
-            f"{', '.join(entry.id for entry in own)}."
-        )
+    if unknown := published.keys() - {entry.id for entry in own}:
+        known = ", ".join(entry.id for entry in own)
+        raise StudyError(f"{study} has no claim {min(unknown)!r}; its claims are: {known}.")
     then = {rule["id"]: rule for rule in (record.info.get("rules", []) if record else [])}
     current = {rule["id"]: rule for rule in rules(study)}
 
@@ -211,19 +214,21 @@ def all_claims() -> pl.DataFrame:
 
     Columns: study, claim, name, text, source, kind, direction, judged_by, published_ratio (null
     where the post gives no figure), threshold (null where the claim names none); then as text, and
-    null where the claim does not name it: step, case, baseline, candidate.
+    null where the claim does not name it: step, case, baseline, candidate; and stand_in, sentences
+    on what stands for what the post had, null where nothing does.
     """
     rows = [
         {name: getattr(entry, name) for name in (*_TEXTS, "published_ratio", "threshold")}
         | {"study": study, "claim": entry.id, "source": _filled(entry.source, entry, origin.places)}
         | {k: str(v) for k, v in _comparison(entry, origin.places).items() if k in _COMPARED}
+        | {"stand_in": " ".join(t for n, t in origin.stand_ins.items() if entry.needs(n)) or None}
         for study, origin in origins().items()
         for entry in _entries(study)
     ]
     texts = ["study", "claim", *_TEXTS[1:]]
     schema: dict[str, pl.DataType] = dict.fromkeys(texts, pl.String())
     schema |= dict.fromkeys(["published_ratio", "threshold"], pl.Float64())
-    return pl.DataFrame(rows, schema=schema | dict.fromkeys(_COMPARED, pl.String()))
+    return pl.DataFrame(rows, schema=schema | dict.fromkeys([*_COMPARED, "stand_in"], pl.String()))
 
 
 def requirements(study: str) -> list[str]:
@@ -270,9 +275,10 @@ def origins() -> dict[str, Origin]:
 
 def _origin(room: Room, file: File) -> Origin:
     try:
-        return Origin(room.about["title"], room.about["post"], file.anchor, file.places)
+        about = (room.about["title"], room.about["post"])
     except KeyError as missing:
         raise StudyError(f"{room.directory} says nowhere its {missing.args[0]}.") from None
+    return Origin(*about, file.anchor, file.places, file.stand_ins)
 
 
 def _file(room: Room) -> File | None:

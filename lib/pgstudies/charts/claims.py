@@ -50,15 +50,19 @@ def verdict_strip(judged: pl.DataFrame, record: Record, reference: Reference | N
         there = ", ".join([where_of(reference.info), *_runs(table)])
         size = reference.info.get("profile")
     place = _scale(now.values())
-    asked = _thresholds(study)
-    rows = [
-        _template_row(row | {"asked": asked.get(claim)})
-        | {"picture": _picture(row, place), "own": _beside(row, own[claim]) if there else None}
-        for claim, row in now.items()
-    ]
+    known = all_claims().filter(pl.col("study") == study)
+    asked = _thresholds(known)
+    stand_ins = dict(known.drop_nulls("stand_in").select("claim", "stand_in").iter_rows())
+    rows = []
+    for claim, row in now.items():
+        beside = _template_row(own[claim]) | {"agreement": agreement_with(row, own[claim])}
+        more = {"picture": _picture(row, place), "own": beside if there else None}
+        more["stand_in"] = stand_ins.get(claim)
+        rows.append(_template_row(row | {"asked": asked.get(claim)}) | more)
     text = TEMPLATES.get_template("claims.html").render(
         answer=answer(study, table),
         rows=rows,
+        stand_ins=[*dict.fromkeys(stand_ins.values())],
         size=size,
         own_size=record.info.get("profile"),
         far=FAR,
@@ -73,13 +77,12 @@ def verdict_strip(judged: pl.DataFrame, record: Record, reference: Reference | N
     return HTML(text)  # type: ignore[no-untyped-call]
 
 
-def _thresholds(study: str) -> dict[str, str]:
+def _thresholds(known: pl.DataFrame) -> dict[str, str]:
     """Of the claims that name a number, by id, what the ratio must be to hold."""
-    named = all_claims().filter(pl.col("study") == study).drop_nulls("threshold")
     return {
         row["claim"]: f"holds at {row['threshold']:.3g} or "
         f"{'above' if row['direction'] in UPWARD else 'below'}"
-        for row in named.iter_rows(named=True)
+        for row in known.drop_nulls("threshold").iter_rows(named=True)
     }
 
 
@@ -94,11 +97,6 @@ def _since(record: Record) -> list[str]:
     if seen:
         told.append(f"The run was begun after {len(seen)} alike: {', '.join(seen)}.")
     return told
-
-
-def _beside(now: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run says of a claim, and whether that agrees with the reference."""
-    return _template_row(own) | {"agreement": agreement_with(now, own)}
 
 
 def _runs(kept: pl.DataFrame) -> list[str]:
@@ -164,9 +162,11 @@ def _template_row(row: Mapping[str, Any]) -> dict[str, Any]:
     asked = row.get("asked") if outcome.word == "inconclusive" else None
     if asked and (row["p_family"] or 1) <= 0.05 and (row["low"] > 1 or row["high"] < 1):
         asked = f"{_way(row)} for certain; {asked}"
+    wall = row["beside"] if row["metric"] == "cpu_s" else None
     return {
         "text": row["text"],
         "measure": MEASURES.get(row["metric"], row["metric"]),
+        "by_wall": wall and ratio_text(wall),
         "published": ratio_text(row["published_ratio"]),
         "ratio": ratio_text(row["ratio"]),
         "interval": interval,
