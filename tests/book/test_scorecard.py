@@ -537,8 +537,9 @@ def test_what_a_failed_instrument_measured_is_marked(
     (mark,) = re.findall(r'<small class="doubtful">(.*?)</small>', shown)
     assert mark == (
         '<a href="studies/instrument.html#the-checks">⚠ 2 of these 2 claims rest on times that may '
-        "be off (speed: as it was made).</a>"
+        "be off.</a>"
     )
+    assert shown.count("a check on that machine (speed: as it was made).") == 1
     assert "MARKED: 2 of these 2 claims rest on times that may be off" in in_text(cards)
 
 
@@ -547,7 +548,7 @@ def test_counts_of_a_failed_instrument_are_not_marked() -> None:
         {"check": ["speed"], "passed": [False], "sentence": ["slow"], "machine": ["a"]}
     )
     rows = pl.DataFrame({"machine": ["a", "a", "b"], "metric": ["buffers_read", "cpu_s", "cpu_s"]})
-    assert doubt(rows, failed) == "1 of these 3 claims rests on times that may be off (speed: slow)"
+    assert doubt(rows, failed) == "1 of these 3 claims rests on times that may be off"
     assert doubt(rows.filter(metric="buffers_read"), failed) is None
     assert doubt(rows.filter(machine="b"), failed) is None
 

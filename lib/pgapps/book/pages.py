@@ -23,7 +23,7 @@ from pgstudies.records.format import INFO
 from pgstudies.records.reading import read_info, where_of
 from pgstudies.records.verdicts import reference_verdicts
 
-from ..scorecard.checks import doubtful_machines, machine_of, read_checks
+from ..scorecard.checks import doubtful_machines, failures, machine_of, read_checks
 from .citing import with_more_downloads
 
 if TYPE_CHECKING:
@@ -289,10 +289,9 @@ def marked(document: Document) -> Document:
         return document
     if machine_of(read_info(record)["host"]) not in doubtful_machines(checks):
         return document
-    found = "; ".join(f"{name}: {said}" for name, said in failed.select("check", "sentence").rows())
     warning = (
         f"⚠ The times of this machine's run [may be off]({failed['study'][0]}.ipynb#the-checks) "
-        f"({found}). Its counts, and what is said by reference records, are not touched."
+        f"({failures(failed)}). Its counts, and what is said by reference records, are not touched."
     )
     first, *rest = document["cells"]
     text = f"{''.join(first['source']).rstrip()}\n\n{warning}\n"

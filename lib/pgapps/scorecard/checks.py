@@ -86,18 +86,24 @@ def doubtful_machines(checks: pl.DataFrame) -> set[str]:
 
 
 def doubt(rows: pl.DataFrame, checks: pl.DataFrame) -> str | None:
-    """What a failed check makes doubtful in rows of a scorecard, in a sentence; None if nothing.
+    """What a failed check makes doubtful in rows of a scorecard, in words; None if nothing.
 
-    All ten checks are of times: counts of pages, bytes and instructions are what they are.
+    How far they may be off is what ``failures`` says.  All ten checks are of times: counts of
+    pages, bytes and instructions are what they are.
     """
     failed = checks.filter(pl.col("passed").not_())
     there = rows.filter(pl.col("machine").is_in(failed["machine"].to_list()))
     of_times = there.filter(pl.col("metric").is_in(TIMES)).height
     if not of_times:
         return None
-    found = "; ".join(f"{name}: {said}" for name, said in failed.select("check", "sentence").rows())
     which = f"{of_times} of these {rows.height} claims" if rows.height > 1 else "This claim"
-    return f"{which} rest{'' if of_times > 1 else 's'} on times that may be off ({found})"
+    return f"{which} rest{'' if of_times > 1 else 's'} on times that may be off"
+
+
+def failures(checks: pl.DataFrame) -> str:
+    """What failed, each with its sentence: empty where nothing did."""
+    failed = checks.filter(pl.col("passed").not_()).select("check", "sentence")
+    return "; ".join(f"{name}: {sentence}" for name, sentence in failed.rows())
 
 
 def checks_markup(checks: pl.DataFrame) -> str:

@@ -19,7 +19,7 @@ from pgstudies.charts.outcomes import OUTCOMES, agreement_with, outcome_of, rati
 from pgstudies.records.reading import made_where
 from pgstudies.templates import environment
 
-from .checks import doubt, in_short, read_checks
+from .checks import doubt, failures, in_short, read_checks
 from .scorecard import decided, in_sum, in_words
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def score_front(cards: pl.DataFrame) -> HTML:
             }
         )
     now = pl.concat([now for now, _ in _by_study(cards)])
-    return _html("score_front", studies, came_to(cards), PICTURE, decided(now))
+    return _html("score_front", studies, came_to(cards), PICTURE, decided(now), failures(checks))
 
 
 def came_to(cards: pl.DataFrame) -> list[dict[str, Any]]:
@@ -283,8 +283,9 @@ def _about(name: str, rows: pl.DataFrame) -> Iterator[str]:
             f"{'; ' if usual['builds'] else ''}{usual['builds'] or ''}",
             _INDENT,
         )
-    if told := doubt(rows, read_checks()):
-        yield from wrapped(f"MARKED: {told}.")
+    checks = read_checks()
+    if told := doubt(rows, checks):
+        yield from wrapped(f"MARKED: {told} ({failures(checks)}).")
 
 
 def _usual(part: pl.DataFrame) -> dict[str, Any]:
