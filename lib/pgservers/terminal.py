@@ -156,6 +156,7 @@ class Progress:
         self._total, self._done, self._at_first = total, done, done
         self._clock = clock
         self._began = clock()
+        self._counts_from: float | None = None  # None until prepared(), or where it is not called
         self._took_s = 0.0  # until the last was done: the arms of a block end all at once
         self._due = self._began + delay_s
         self._drawing = threading.RLock()  # the workers of a sweep are heard in another thread
@@ -178,12 +179,36 @@ class Progress:
         if self._clock() >= self._due:
             self._draw()
 
+    def prepared(self) -> None:
+        """The trials begin: how long they take tells the time left, and what came before does not.
+
+        After the first of them the time left is told in a sentence, if it is a minute or more.
+        """
+        self._counts_from = self._clock()
+        self._at_first = self._done
+
     def advance(self, trials: int = 1) -> None:
         """So many trials are done."""
         if trials:
+            is_first = self._counts_from is not None and self._done == self._at_first
             self._done += trials
-            self._took_s = self._clock() - self._began
+            self._took_s = self._clock() - self._trials_began
+            left_s = self._left_s()
+            if is_first and left_s is not None and left_s >= 60:
+                self.note(f"{self._what}: {rough_duration(left_s)} left on this machine.")
         self.show(self._doing)
+
+    @property
+    def _trials_began(self) -> float:
+        return self._began if self._counts_from is None else self._counts_from
+
+    def _left_s(self) -> float | None:
+        """The time left by that of the trials so far; None before the first, or without an end."""
+        done = self._done - self._at_first
+        if not done or self._total is None:
+            return None
+        since = self._clock() - self._trials_began - self._took_s
+        return self._took_s * (self._total - self._done) / done - since
 
     def expect(self, total: int) -> None:
         """So many trials there will be in all."""
@@ -209,9 +234,9 @@ class Progress:
         doing = f", {self._doing}" if self._doing else ""
         if self._total == 0:
             return f"{self._what}: {_minutes(elapsed_s)}{doing}"
-        done, left = self._done - self._at_first, (self._total or 0) - self._done
-        left_s = self._took_s * left / done - (elapsed_s - self._took_s) if done else 0
-        remaining = _minutes(max(left_s, 0)) if left_s > 0 or left == 0 else "?"
+        left_s = self._left_s() or 0
+        is_done = self._done == (self._total or 0)
+        remaining = _minutes(max(left_s, 0)) if left_s > 0 or is_done else "?"
         eighths = int(160 * min(self._done / self._total, 1)) if self._total else 0
         bar = "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
         return (

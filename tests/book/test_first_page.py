@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from pgapps.book.first_page import first_page, lead_on, place, settle_first_page, write_first_page
+from pgapps.execution.durations import seconds_left
 from pgservers.files import try_lock, write_file
 from tests import made_up
 
@@ -53,6 +54,8 @@ def test_the_page_is_there_before_the_first_study_and_filled_in_after_each(
         assert str(place()) in capsys.readouterr().err
         assert "hash_index, study 1 of 2." in shown()
         finished("hash_index")
+    told = capsys.readouterr().err
+    assert "1 of 2 studies have ended; the others take about 0 seconds on this machine." in told
     _, second, last = map(shown, pages)
     assert "sync_scans, study 2 of 2; " in second
     assert 'http-equiv="refresh"' in second
@@ -88,9 +91,9 @@ def test_the_page_of_a_killed_run_says_so_after_the_next_command(tmp_path: Path)
     assert shown().count("Which published claims still hold") == 1
 
 
-def test_the_time_left_is_what_the_others_take_if_as_long() -> None:
-    write_first_page(STUDIES, STUDIES[:1], took_s=180)
-    assert "3 minutes left if the others take as long" in shown()
+def test_the_time_left_is_told_on_the_page() -> None:
+    write_first_page(STUDIES, STUDIES[:1], left_s=180)
+    assert "3 minutes left on this machine, by those that have ended" in shown()
 
 
 def test_the_page_asks_for_nothing_else_and_links_to_no_page_that_is_not_there() -> None:
@@ -104,3 +107,12 @@ def test_the_page_leads_to_the_report(tmp_path: Path) -> None:
     write_first_page(STUDIES, [])
     lead_on(tmp_path / "_build" / "html" / "index.html")
     assert 'content="0; url=html/index.html"' in shown()
+
+
+def test_the_time_left_is_corrected_by_how_much_slower_this_machine_is() -> None:
+    studies = ["a", "b", "c"]
+    assert seconds_left(studies, [], 0) is None
+    assert seconds_left(studies, ["a"], 30) == 60  # taken to be alike
+    expected = {"a": 10.0, "b": 40.0, "c": 20.0}
+    assert seconds_left(studies, ["a"], 30, expected) == 180  # three times as slow
+    assert seconds_left(studies, studies, 30, expected) == 0

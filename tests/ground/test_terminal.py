@@ -170,6 +170,33 @@ def test_the_time_left_of_arms_that_end_together() -> None:
         assert seen() == "study: 9/54 |███▎                | 50:00<?, block 2"
 
 
+def test_the_time_left_is_told_by_the_first_block_without_what_prepared_it() -> None:
+    clock, stream = Clock(), io.StringIO()
+    with Progress("study", 50, done=5, stream=stream, clock=clock) as progress:
+        clock.now = 500.0
+        progress.prepared()
+        clock.now = 530.0
+        for _ in range(9):
+            progress.advance(5 if _ == 0 else 0)
+        assert stream.getvalue().count("study: about 4 minutes left on this machine.") == 1
+        clock.now = 560.0
+        progress.advance(5)
+        assert stream.getvalue().count("left on this machine") == 1
+        assert stream.getvalue().rpartition("\r")[2].rstrip() == (
+            "study: 15/50 |██████              | 09:20<03:30"
+        )
+
+
+def test_a_minute_or_less_and_a_time_without_an_end_are_not_told() -> None:
+    for total, seconds in ((2, 59.0), (None, 100.0)):
+        clock, stream = Clock(), io.StringIO()
+        with Progress("study", total, stream=stream, clock=clock) as progress:
+            progress.prepared()
+            clock.now = seconds
+            progress.advance()
+        assert "left on this machine" not in stream.getvalue()
+
+
 @pytest.mark.parametrize(
     ("session", "where"), [("a.ipynb", "out"), ("", "err")], ids=["JupyterLab", "a terminal"]
 )

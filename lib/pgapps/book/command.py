@@ -67,9 +67,11 @@ def run(
 ) -> None:
     """Run one study or all."""
     from pgservers.paths import for_display
+    from pgservers.terminal import rough_duration
     from pgstudies.rooms import rooms
 
     from ..book.first_page import first_page
+    from ..execution.durations import expected_seconds
     from ..execution.plan import plan
     from ..execution.run import run_study
     from ..scorecard.judging import keep
@@ -91,7 +93,11 @@ def run(
         )
     failures: list[StudyError] = []
     shows = study == _ALL and not replay
-    with first_page(names) if shows else nullcontext(str) as finished:
+    expected = expected_seconds(plans) if shows else None
+    if expected:
+        took = rough_duration(sum(expected.values()))
+        say(f"{len(names)} studies: {took} where the newest records of this size were made.")
+    with first_page(names, expected) if shows else nullcontext(str) as finished:
         for name, planned in zip(names, plans, strict=True):
             if not replay:
                 _foretell(planned)
@@ -128,14 +134,13 @@ def _foretell(planned: PlannedRun) -> None:
     """Print what will be measured, and how long it took before."""
     from pgservers.terminal import rough_duration
 
-    from ..execution.durations import block_seconds
+    from ..execution.durations import all_blocks_seconds
 
     if planned.about:
         typer.echo(f"{planned.study}, {planned.profile}: {planned.about}", err=True)
-    blocks, each_s = planned.parameters.get("blocks"), block_seconds(planned.study, planned.profile)
-    if each_s and isinstance(blocks, int):
-        took = rough_duration(blocks * each_s)
-        estimate = f"{blocks} blocks: {took} where the newest record of this size was made"
+    if took_s := all_blocks_seconds(planned):
+        took = f"{planned.parameters['blocks']} blocks: {rough_duration(took_s)}"
+        estimate = f"{took} where the newest record of this size was made"
         typer.echo(f"{planned.study}, {planned.profile}: {estimate}", err=True)
 
 

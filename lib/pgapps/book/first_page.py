@@ -16,11 +16,12 @@ from pgservers.files import is_locked, try_lock, write_file
 from pgservers.terminal import rough_duration, say
 from pgstudies.templates import environment
 
+from ..execution.durations import seconds_left
 from ..scorecard.scorecard import scorecard
 from ..scorecard.table import score_front
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 
 _TEMPLATES = environment(Path(__file__).parent)
@@ -54,10 +55,13 @@ def _lock() -> Path:
 
 
 @contextmanager
-def first_page(studies: Sequence[str]) -> Iterator[Callable[[str], None]]:
+def first_page(
+    studies: Sequence[str], expected: Mapping[str, float] | None = None
+) -> Iterator[Callable[[str], None]]:
     """Show the page while ``studies`` run; yields a function to call with each that has ended.
 
-    The page reloads itself until the run ends: see ``settle_first_page``.
+    The time left is told after each, by ``seconds_left`` with ``expected``.  The page reloads
+    itself until the run ends: see ``settle_first_page``.
     """
     place().parent.mkdir(parents=True, exist_ok=True)
     lock = try_lock(_lock())
@@ -68,7 +72,11 @@ def first_page(studies: Sequence[str]) -> Iterator[Callable[[str], None]]:
 
         def finished(study: str) -> None:
             done.append(study)
-            beside.submit(write_first_page, studies, [*done], time.monotonic() - begun)
+            left_s = seconds_left(studies, done, time.monotonic() - begun, expected)
+            if left_s:
+                count = f"{len(done)} of {len(studies)} studies have ended"
+                say(f"{count}; the others take {rough_duration(left_s)} on this machine.")
+            beside.submit(write_first_page, studies, [*done], left_s)
 
         try:
             yield finished
@@ -80,16 +88,18 @@ def first_page(studies: Sequence[str]) -> Iterator[Callable[[str], None]]:
 
 
 def write_first_page(
-    studies: Sequence[str], done: Sequence[str], took_s: float = 0, *, goes_on: bool = True
+    studies: Sequence[str],
+    done: Sequence[str],
+    left_s: float | None = None,
+    *,
+    goes_on: bool = True,
 ) -> Path:
     """Write the page with the progress of the run of ``studies``; returns its path.
 
-    ``done`` are the studies whose runs have ended, after ``took_s`` seconds in all: their verdicts
-    fill this machine's column, and the time left is estimated from ``took_s``.  With ``goes_on``
-    the page reloads itself.
+    ``done`` are the studies whose runs have ended: their verdicts fill this machine's column.  The
+    others take ``left_s`` seconds.  With ``goes_on`` the page reloads itself.
     """
     front = _LINK.sub("", score_front(scorecard(records="reference", own=done)).data)
-    left = len(studies) - len(done)
     text = _TEMPLATES.get_template("first_page.html").render(
         front=front,
         css=(paths.BOOK / "_static" / "book.css").read_text(encoding="utf-8"),
@@ -100,7 +110,7 @@ def write_first_page(
         at=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         process=os.getpid(),
         now=next((name for name in studies if name not in done), ""),
-        left=rough_duration(took_s / len(done) * left) if done and left else "",
+        left=rough_duration(left_s) if left_s else "",
     )
     write_file(place(), text)
     return place()

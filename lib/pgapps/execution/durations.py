@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import polars as pl
 
 from pgstudies.records.reading import list_records, readable_records
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from .plan import PlannedRun
 
 
 def block_seconds(study: str, profile: str) -> float | None:
@@ -12,3 +19,38 @@ def block_seconds(study: str, profile: str) -> float | None:
     known = list_records(study).filter(pl.col("status") == "complete", pl.col("profile") == profile)
     record = next(readable_records(known["path"].reverse()), None)
     return None if record is None else record.block_s
+
+
+def all_blocks_seconds(planned: PlannedRun) -> float | None:
+    """How long the blocks of a run take by ``block_seconds``; None without a record, or blocks."""
+    blocks, each_s = planned.parameters.get("blocks"), block_seconds(planned.study, planned.profile)
+    return blocks * each_s if each_s and isinstance(blocks, int) else None
+
+
+def expected_seconds(plans: Sequence[PlannedRun]) -> dict[str, float] | None:
+    """By study, ``all_blocks_seconds``; None where it is of one of them."""
+    found = {}
+    for planned in plans:
+        seconds = all_blocks_seconds(planned)
+        if seconds is None:
+            return None
+        found[planned.study] = seconds
+    return found
+
+
+def seconds_left(
+    studies: Sequence[str],
+    done: Collection[str],
+    took_s: float,
+    expected: Mapping[str, float] | None = None,
+) -> float | None:
+    """How long the rest of ``studies`` will take, as ``done`` took ``took_s``; None without any.
+
+    It is corrected by how much slower this machine is than ``expected``; without that, studies are
+    taken to be alike.
+    """
+    if not done:
+        return None
+    seconds = expected or dict.fromkeys(studies, 1.0)
+    left_s = sum(seconds[name] for name in studies if name not in done)
+    return took_s * left_s / sum(seconds[name] for name in done)

@@ -70,6 +70,7 @@ class Run:
         with Progress(info["study"], total, done=len(done) * len(self.arms)) as progress:
             self.progress = progress
             self._prepare_states(session)
+            progress.prepared()
             missing = [number for number in blocks if number not in done]
             began = time.monotonic()
             for count, number in enumerate(missing):
