@@ -433,3 +433,20 @@ def test_verdicts_of_this_code_are_not_made_again(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr("pgapps.scorecard.judging.run_study", never)
     assert keep_reference() == []
+
+
+def test_the_strip_has_the_ratio_by_wall_time_and_the_sign_of_a_stand_in(place: Path) -> None:
+    record = read_record(swept_record(place / "records", "db1"))
+    by_cpu = verdicts(1.9).with_columns(metric=pl.lit("cpu_s"), beside=pl.lit(1.08))
+    assert "by wall time 1.08" in verdict_strip(by_cpu, record).data
+    counted = by_cpu.with_columns(metric=pl.lit("rows"))
+    shown = verdict_strip(counted, record).data
+    assert "by wall time" not in shown
+    assert "†" not in shown
+    (file,) = place.rglob("swept/claims.toml")
+    text = file.read_text()
+    (candidate,) = set(re.findall(r'candidate = "(\w+)"', text))
+    file.write_text(f"stand_ins = {{ {candidate} = 'A <twin> stands for it.' }}\n{text}")
+    shown = verdict_strip(counted, record).data
+    assert 'title="A &lt;twin&gt; stands for it.">†</abbr>' in shown
+    assert "† by a stand-in: A &lt;twin&gt; stands for it." in shown
