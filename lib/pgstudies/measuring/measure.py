@@ -27,13 +27,7 @@ from pgservers.terminal import notice, printable, rough_duration
 from ..analysis.claims import claim_marks, rules
 from ..records.changes import what_changed
 from ..records.reached import FREE, Reached
-from ..records.reading import (
-    alike_before,
-    find_record,
-    infos_below,
-    is_of_this_host,
-    read_record,
-)
+from ..records.reading import alike_before, find_record, infos_below, is_of_this_host, read_record
 from ..records.writing import RecordWriter, fingerprint
 from ..rooms import rooms
 from ..run_options import RunOptions
@@ -120,12 +114,7 @@ def measure(
         design = design.served(errors, lacking(design.arms, roots))
         room = rooms().get(study)
         same = _same(
-            design,
-            roots,
-            parameters=parameters,
-            settings=settings,
-            core=core,
-            limits=limits,
+            design, roots, parameters=parameters, settings=settings, core=core, limits=limits
         )
         functions = {"prepare": prepare, "procedure": procedure}
         code = Reached(functions, room.modules if room else (), parameters)
