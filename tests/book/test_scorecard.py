@@ -599,8 +599,8 @@ def test_what_the_claims_came_to_is_counted_with_the_claims_themselves(
 def test_claims_by_a_stand_in_bear_a_sign_and_are_counted_apart(cards: pl.DataFrame) -> None:
     is_one = pl.col("claim").is_in(cards["claim"][[0, -1]].to_list())  # holds, and is not tested
     stood = cards.with_columns(stand_in=pl.when(is_one).then(pl.lit("A twin stands for <it>.")))
-    assert decided(cards) == "5 of 10 decided"
-    assert decided(stood) == "5 of 10 decided, 1 of these by a stand-in"
+    assert decided(cards) == "6 of 11 decided"
+    assert decided(stood) == "6 of 11 decided, 1 of these by a stand-in"
     for shown in (score_front(stood).data, SCORES.score_table(stood).data):
         assert shown.count("A twin stands for &lt;it&gt;.") >= 2
         assert "A twin stands for <it>" not in shown
