@@ -31,7 +31,7 @@ from pgstudies.analysis.agreement import HOLDS, agreement, judge
 from pgstudies.analysis.claims import claims
 from pgstudies.charts.outcomes import OUTCOMES, agreement_with
 from pgstudies.records.reading import UNDISTURBED, read_record
-from pgstudies.records.verdicts import VERDICTS
+from pgstudies.records.verdicts import VERDICTS, read_verdicts
 from pgstudies.rooms import find_room, study_module
 from tests import made_up
 from tests.made_up import SWEPT, SWEPT_CLAIM, copied_rooms, swept_record, timeline
@@ -327,7 +327,7 @@ def test_what_two_reference_records_disagree_on_is_not_replicated(references: Re
     references(3, 2.0)
     assert of_twice("record", "verdict", "reference") == [
         (
-            "20260103T000000Z-a and those alike",
+            "20260103T000000Z-a with the luck of runs",
             "not replicated: holds by this record, gone by that of 2026-01-02",
             True,
         ),
@@ -372,25 +372,29 @@ def test_a_record_from_before_a_parameter_says_so(references: Reference) -> None
     assert verdict == f"not replicated: holds by this record, {words}"
 
 
+CODE = {"procedure": "0123"}
+"""Digests of code, without which no records are alike."""
+
+
 def test_turns_in_parts_are_not_judged_together_with_whole_ones(references: Reference) -> None:
-    references(1, 2.2)
-    references(2, 2.0, part=UNDISTURBED)
+    references(1, 2.2, code=CODE)
+    references(2, 2.0, part=UNDISTURBED, code=CODE)
     assert of_twice("runs", "ratio")[0] == (1, pytest.approx(2.0))
-    references(3, 1.8, part=UNDISTURBED)
+    references(3, 1.8, part=UNDISTURBED, code=CODE)
     assert of_twice("runs", "ratio")[0] == (2, pytest.approx((2.0 * 1.8) ** 0.5))
 
 
 def test_blocks_that_were_added_after_a_look_do_not_judge(references: Reference) -> None:
-    references(1, 2.2)
-    references(2, 2.0, blocks=5, seen=["20260101T000000Z-a"])
-    references(3, 1.8)
+    references(1, 2.2, code=CODE)
+    references(2, 2.0, blocks=5, seen=["20260101T000000Z-a"], code=CODE)
+    references(3, 1.8, code=CODE)
     assert of_twice("runs", "ratio")[0] == (2, pytest.approx((2.2 * 1.8) ** 0.5))
 
 
 def test_reference_records_alike_judge_together(references: Reference) -> None:
-    references(1, 2.0, parameters=SWEPT | {"blocks": 6, "pause_s": 1.0})
+    references(1, 2.0, parameters=SWEPT | {"blocks": 6, "pause_s": 1.0}, code=CODE)
     for day, two in ((2, 2.2), (3, 2.0), (4, 1.8)):
-        references(day, two)
+        references(day, two, code=CODE)
     (together, *alone) = of_twice("runs", "ratio", "low", "high", "verdict", "current")
     runs, ratio, low, high, verdict, is_current = together
     assert (runs, verdict, is_current) == (3, "holds", True)
@@ -401,9 +405,40 @@ def test_reference_records_alike_judge_together(references: Reference) -> None:
     assert all(row[0] is None and not row[-1] for row in alone)
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"code": {"procedure": "4567"}},
+        {"settings": {"extension_control_path": "/a/b-180006-00000000000f:$system"}},
+    ],
+)
+def test_runs_of_other_code_show_luck_and_judge_nothing(
+    references: Reference, more: dict[str, Any]
+) -> None:
+    same = {"settings": {"extension_control_path": "/c/b-180006-00000000000e:$system"}}
+    told = {"code": CODE} | same
+    references(1, 2.2, **told | more)
+    references(2, 2.0, **told)
+    (runs, ratio, low, luck) = of_twice("runs", "ratio", "low", "luck")[0]
+    assert (runs, ratio, luck) == (1, pytest.approx(2.0), pytest.approx(math.log(1.1) / 2**0.5))
+    assert low == pytest.approx(2.0 * math.exp(-12.7062 * luck), rel=1e-3)
+
+
+def test_a_pooled_verdict_hangs_on_how_far_copies_differ(references: Reference) -> None:
+    references(1, 2.2, code=CODE)
+    newest = references(2, 2.1, code=CODE)
+    apart = {"aa": 3.0, "aa_low": 2.9, "aa_high": 3.1}
+    told = [row | apart for row in read_verdicts(newest / VERDICTS).iter_rows(named=True)]
+    write_verdicts(newest / VERDICTS, pl.DataFrame(told), "abc")
+    found = of_reference("swept")
+    assert found is not None
+    (verdict,) = found[1].filter(pl.col("claim") == "twice")["verdict"]
+    assert verdict.startswith("not judged: two copies of one arm differ by")
+
+
 def test_a_verdict_that_rests_on_one_run_is_opened_by_the_others(references: Reference) -> None:
-    references(1, 1.6)
-    references(2, 2.6)
+    references(1, 1.6, code=CODE)
+    references(2, 2.6, code=CODE)
     (together, newest, older) = of_twice("verdict")
     assert (newest, older) == (("holds",), ("holds",))
     assert together[0].startswith("inconclusive")

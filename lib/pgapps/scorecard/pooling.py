@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
-from scipy.optimize import brentq
-from scipy.special import ndtri, stdtr, stdtrit
+from scipy.special import ndtri, stdtrit
+from scipy.stats import t as student
 
 from pgstudies.analysis.agreement import (
     DEPENDS_ON_SIZE,
@@ -18,11 +19,12 @@ from pgstudies.analysis.agreement import (
     NOT_JUDGED,
     NOT_REPLICATED,
     NOT_TESTED,
-    agreement,
+    gated,
     side,
 )
 from pgstudies.analysis.claims import rules
 from pgstudies.analysis.families import holm
+from pgstudies.analysis.pairing import TIMES
 from pgstudies.records.reading import (
     UNDISTURBED,
     conditions,
@@ -35,12 +37,22 @@ from pgstudies.records.reading import (
 from pgstudies.records.verdicts import VERDICTS, read_verdicts, verdict_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
 
     from pgstudies.records.info import Info, Setup
+
+    Rows = Mapping[str, Mapping[str, Any]]  # of a table of ``judge``, by claim
+
+LEAST = 1e-6
+"""The least error of a log ratio: an interval without width would weigh infinitely much."""
+
+SHARED, NOISE = 3, 0.5
+"""With few runs, what all claims share looks small by chance, so it is taken so many times as
+large; and of what blocks explain that part is taken off, but nothing of a single deviation.  With
+these two intervals miss as often as they should, simulated (``tests.bench.runs``)."""
 
 
 def of_reference(study: str) -> tuple[Path, pl.DataFrame] | None:
@@ -60,17 +72,22 @@ def of_all_runs(study: str, record: Path, judged: pl.DataFrame) -> pl.DataFrame:
 
     ``judged`` is the table of ``judge`` on ``record``; the result is that with two more columns:
     runs, how many records judge the claim, and luck, the standard deviation of the true log ratio
-    between runs, null where nothing was run twice.  Alike are records of one size, with the same
-    parameters but blocks and seed, the same settings, the same major release, as many cores, and
-    the same steps whose turns begin with passes that do not count.
+    between runs, null where no claim of its kind was measured twice.
 
-    Where a claim or another of its kind (times, or one kind of count) was run twice, ratio, low and
-    high are those of all runs: random effects on the log scale, with one variance between runs for
-    all claims of the kind, the one by which their squared deviations are what they should be (Paule
-    and Mandel, 1982, over all claims), and Student's t of as many degrees of freedom as there are
-    runs beyond the first of each.  One run is one draw of the luck that is common to a run, and its
-    own interval has nothing of that.  No claim of ``FAMILY`` then holds or is reversed unless
-    Holm's p-value among them allows it.
+    Records judge a claim together that are alike in its step: of one size, with the same parameters
+    but blocks and seed, the same settings, the same major release, as many cores, the same code of
+    the procedure and of extensions, and both or neither with passes that do not count before a turn
+    of the step.  A record that does not know its code is like no other.
+
+    Luck is what all blocks of a run share, so that its own interval has nothing of it.  It has one
+    variance for each kind of step, which is its name, and times or one kind of count: see ``luck``.
+    The runs that show it are alike but for their code; where there is one only, and it has times,
+    they are all of the size's name on as many cores.  What was changed between them counts as luck,
+    which is then too large rather than too small.  It widens claims by one run, too.
+
+    No claim of ``FAMILY`` then holds or is reversed unless the p-value among them allows it, Holm's
+    where several runs judge and else the run's own; and none is judged where that hangs on how far
+    two copies of one arm differ: see ``gated``.
 
     Whoever looks at a run and then adds a few blocks at a time until a verdict appears finds
     differences that are not there.  So a record that was begun when others alike were complete,
@@ -84,49 +101,87 @@ def of_all_runs(study: str, record: Path, judged: pl.DataFrame) -> pl.DataFrame:
     nothing of that.
     """
     own = read_info(record)
-    others = [
-        (info, read_verdicts(file), file.parent.name)
+    others = {
+        file.parent: (info, read_verdicts(file))
         for file in verdict_files(study)
         if file.parent.name != record.name
         and (info := read_info(file.parent)).get("profile") == own.get("profile")
-    ]
-    of_own = _in_parts(record, str(own["sha256"]))
-    alike = {
-        name: (info, table)
-        for info, table, name in others
-        if conditions(info) == conditions(own)
-        and _in_parts(record.parent / name, str(info["sha256"])) == of_own
+        and cores_of(info) == cores_of(own)
     }
-    runs = alike | {record.name: (own, judged)}
-    kept = [
-        table
-        for name, (info, table) in alike.items()
-        if has_planned_blocks(info, {other: runs[other] for other in runs if other != name})
+    alike = {place: run for place, run in others.items() if conditions(run[0]) == conditions(own)}
+    runs = {**alike, record: (own, judged)}
+    planned = [
+        place
+        for place, (info, _) in alike.items()
+        if has_planned_blocks(info, {p.name: run for p, run in runs.items() if p != place})
     ]
-    together = _together(study, [judged, *kept])
-    elsewhere: dict[str, list[tuple[str, str, dict[str, Any], list[str]]]] = {}
-    for info, table, name in others:
-        if cores_of(info) != cores_of(own):
-            continue
-        for claim, verdict in table.select("claim", "verdict").iter_rows():
-            elsewhere.setdefault(claim, []).append((name, verdict, *_otherwise(own, info)))
-    verdicts = [
-        _beside(verdict, elsewhere.get(claim, ())) or by_all
-        for (claim, verdict), by_all in zip(
-            judged.select("claim", "verdict").iter_rows(), together["verdict"], strict=True
+    rows = {place: _tested(table) for place, (_, table) in others.items()}
+    kinds: dict[tuple[str, str | None], list[Compared]] = {}
+    of_claims = {rule["id"]: rule["comparison"] for rule in rules(study)}
+    for claim, row in _tested(judged).items():
+        step = of_claims[claim].get("step") or of_claims[claim].get("what")
+        in_parts = _in_parts(record, str(own["sha256"]), step)
+        near = [p for p in planned if _in_parts(p, str(alike[p][0]["sha256"]), step) == in_parts]
+        is_time = row["metric"] in TIMES
+        compared = Compared(
+            row,
+            [rows[place] for place in near if _same_code(alike[place][0], own)],
+            {place.name: rows[place] for place in near or (others if is_time else ())},
         )
+        kinds.setdefault(("times" if is_time else row["metric"], step), []).append(compared)
+    by_all = {claim: found for kind in kinds.values() for claim, found in _pooled(kind).items()}
+    together = [
+        {**row, "runs": None, "luck": None} | by_all.get(row["claim"], {})
+        for row in judged.iter_rows(named=True)
     ]
-    return together.with_columns(verdict=pl.Series(verdicts, dtype=pl.String()))
+    _judge_again(study, [row for row in together if row["luck"] is not None])
+    elsewhere: dict[str, list[tuple[str, str, dict[str, Any], list[str]]]] = {}
+    for place, (info, table) in others.items():
+        for claim, verdict in table.select("claim", "verdict").iter_rows():
+            elsewhere.setdefault(claim, []).append((place.name, verdict, *_otherwise(own, info)))
+    for row, alone in zip(together, judged["verdict"], strict=True):
+        beside = _beside(alone, elsewhere.get(row["claim"], ()))
+        row["verdict"] = beside or row["verdict"]
+    schema = dict(judged.schema) | {"runs": pl.Int64(), "luck": pl.Float64()}
+    return pl.DataFrame([{name: row[name] for name in schema} for row in together], schema=schema)
+
+
+def _same_code(one: Setup, other: Setup) -> bool:
+    """Whether two runs are known to be of the same code of the procedure and of extensions."""
+    return (
+        one.get("code") is not None
+        and one["code"] == other.get("code")
+        and _extensions(one) == _extensions(other)
+    )
+
+
+def _extensions(info: Setup) -> list[str]:
+    """The extensions that a server was given: name, release that it was built for, and digest."""
+    return re.findall(r"[\w-]+-[0-9a-f]{12}\b", (info.get("settings") or {}).get(_WHERE, ""))
+
+
+_WHERE = "extension_control_path"
+
+
+@lru_cache(maxsize=1024)
+def _in_parts(record: Path, sums: str, step: str | None) -> frozenset[tuple[str, str]]:
+    """The steps and cases of a record whose turns begin with passes that do not count.
+
+    Of the step alone, where the record has one of that name: others are what a page makes of them.
+    """
+    steps, parts = _parts(record, sums)
+    return frozenset(part for part in parts if part[0] == step) if step in steps else parts
 
 
 @lru_cache(maxsize=256)
-def _in_parts(record: Path, _sums: str) -> frozenset[tuple[str, str]]:
-    """The steps and cases of a record whose turns begin with passes that do not count.
+def _parts(record: Path, _sums: str) -> tuple[frozenset[str], frozenset[tuple[str, str]]]:
+    """The steps of a record, and those with their cases that have turns in parts.
 
     The checksums of its samples distinguish it, in the cache, from an earlier record at that path.
     """
-    counts = read_record(record).samples.filter(pl.col("part") == UNDISTURBED)
-    return frozenset(counts.select("step", "case").unique().iter_rows())
+    samples = read_record(record).samples
+    parts = samples.filter(pl.col("part") == UNDISTURBED).select("step", "case").unique()
+    return frozenset(samples["step"].unique()), frozenset(parts.iter_rows())
 
 
 def _otherwise(own: Setup, other: Setup) -> tuple[dict[str, Any], list[str]]:
@@ -161,104 +216,135 @@ def has_planned_blocks(info: Info, others: Mapping[str, tuple[Info, pl.DataFrame
     return bool(info["blocks"] >= fewest or info["blocks"] in wanted)
 
 
-class Runs:
-    """The log ratios of one claim, one of each run, and their standard errors."""
+class Compared:
+    """A claim's log ratios, with their standard errors by the blocks of each run.
 
-    def __init__(self, bounds: list[tuple[float, float, float]]) -> None:
-        self.y: NDArray[np.float64]
-        self.error: NDArray[np.float64]
-        self.y, low, high = np.log(bounds).T
-        # An interval without width, as of counts, would weigh infinitely much.
-        self.error = np.maximum((high - low) / (2 * ndtri(0.975)), 1e-6)
+    ``runs`` are those that judge it, ``repeats`` those that show its luck, by record; the record
+    itself is in both, without a name in the second.
+    """
 
-    def weights(self, tau2: float) -> NDArray[np.float64]:
-        """The weight of each run, by its error and the variance between runs."""
-        return 1.0 / (self.error**2 + tau2)
+    def __init__(
+        self, own: Mapping[str, Any], judging: Iterable[Rows], repeats: Mapping[str, Rows]
+    ) -> None:
+        def of_run(rows: Rows) -> list[tuple[float, float]]:
+            row = rows.get(own["claim"], {})
+            return [_log_ratio(row)] if row.get("metric") == own["metric"] else []
 
-    def deviations(self, tau2: float) -> float:
-        """The weighted sum of squared deviations from the mean."""
-        weights = self.weights(tau2)
-        return float((weights * (self.y - np.average(self.y, weights=weights)) ** 2).sum())
-
-    def pooled(self, tau2: float, freedom: int) -> dict[str, float]:
-        """Ratio, low and high of all runs; luck, and p_run, the p-value of "no difference"."""
-        weights = self.weights(tau2)
-        centre = float(np.average(self.y, weights=weights))
-        error = 1 / math.sqrt(weights.sum())
-        half = float(stdtrit(freedom, 0.975)) * error
-        if np.ptp(self.y) == 0 and self.error.max() <= 1e-6 and tau2 == 0:
-            half = 0.0  # the same count in every block of every run
-        return {
-            "ratio": math.exp(centre),
-            "low": math.exp(centre - half),
-            "high": math.exp(centre + half),
-            "luck": math.sqrt(tau2),
-            "p_run": float(2 * stdtr(freedom, -abs(centre) / error)),
-        }
+        self.claim: str = own["claim"]
+        self.runs = [_log_ratio(own), *(run for rows in judging for run in of_run(rows))]
+        self.repeats = {"": self.runs[0]}
+        self.repeats |= {name: run for name, rows in repeats.items() for run in of_run(rows)}
 
 
-_TIMES = ("cpu_s", "duration_s")
-
-
-def _together(study: str, tables: list[pl.DataFrame]) -> pl.DataFrame:
-    """The first table, with ratio, low, high and verdict by all of them, and runs and luck."""
+def _tested(table: pl.DataFrame) -> Rows:
+    """The rows of ``judge`` that have an interval and were judged, by claim."""
     is_tested = ~pl.col("verdict").str.contains(f"^({NOT_TESTED}|{NOT_JUDGED})")
-    named = ["claim", "metric", "ratio", "low", "high"]
-    first = tables[0].filter(is_tested).select(named).drop_nulls()
-    bounds: dict[str, list[tuple[float, float, float]]] = {}
-    for table in tables:
-        found = table.filter(is_tested).select(named).drop_nulls()
-        for claim, _, *three in found.join(first, on=named[:2], how="semi").iter_rows():
-            bounds.setdefault(claim, []).append(tuple(three))
-    runs = {claim: Runs(of_claim) for claim, of_claim in bounds.items()}
-    kinds: dict[str, list[str]] = {}
-    for claim, metric in first.select("claim", "metric").iter_rows():
-        kinds.setdefault("times" if metric in _TIMES else metric, []).append(claim)
-    by_all: dict[str, dict[str, Any]] = {}
-    for claims in kinds.values():
-        tau2, freedom = luck([runs[claim] for claim in claims])
-        for claim in claims:
-            by_all[claim] = {"runs": len(runs[claim].y)}
-            if freedom:
-                by_all[claim] |= runs[claim].pooled(tau2, freedom) | {"blocks_needed": None}
-    rows = [
-        row | {"runs": None, "luck": None} | by_all.get(row["claim"], {})
-        for row in tables[0].iter_rows(named=True)
-    ]
-    _judge_again(study, [row for row in rows if row["luck"] is not None])
-    schema = dict(tables[0].schema) | {"runs": pl.Int64(), "luck": pl.Float64()}
-    return pl.DataFrame([{name: row[name] for name in schema} for row in rows], schema=schema)
+    rows = table.filter(is_tested).drop_nulls(["ratio", "low", "high"])
+    return {row["claim"]: row for row in rows.iter_rows(named=True)}
 
 
-def luck(claims: list[Runs]) -> tuple[float, int]:
-    """The variance between runs, and its degrees of freedom: none where nothing was run twice."""
-    freedom = sum(len(runs.y) - 1 for runs in claims)
+def _log_ratio(row: Mapping[str, Any]) -> tuple[float, float]:
+    error = math.log(row["high"] / row["low"]) / (2 * float(ndtri(0.975)))
+    return math.log(row["ratio"]), max(error, LEAST)
 
-    def excess(tau2: float) -> float:
-        return sum(runs.deviations(tau2) for runs in claims) - freedom
 
-    if not freedom or excess(0.0) <= 0:
-        return 0.0, freedom
-    most = sum(float(((runs.y - runs.y.mean()) ** 2).sum()) for runs in claims)
-    return float(brentq(excess, 0.0, most)), freedom
+def _pooled(kind: Sequence[Compared]) -> dict[str, dict[str, Any]]:
+    """What becomes of the rows of the claims of one kind of step, by claim."""
+    names = {name: n for n, name in enumerate(sorted({n for c in kind for n in c.repeats}))}
+    table = np.full((2, len(kind), len(names)), np.nan)
+    for n, claim in enumerate(kind):
+        for name, run in claim.repeats.items():
+            table[:, n, names[name]] = run
+    variances, freedom = luck(*table)
+    found: dict[str, dict[str, Any]] = {}
+    for claim, tau2 in zip(kind, variances.tolist(), strict=True):
+        found[claim.claim] = {"runs": len(claim.runs)}
+        if freedom:
+            found[claim.claim] |= pooled(claim.runs, tau2, freedom) | {"blocks_needed": None}
+    return found
+
+
+def luck(
+    ratios: NDArray[np.float64], errors: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], float]:
+    """The variance of each claim's true log ratio between runs, and its degrees of freedom.
+
+    ``ratios``, and their standard ``errors``, have a row for each claim and a column for each run;
+    NaN is what a run does not have.  The variance is that of all claims together, the mean of the
+    squared deviations from the means of claims less ``NOISE`` of that of errors, or the claim's own
+    where that is larger.  What a run moves in all claims alike was drawn once for each run, however
+    many claims there are: the degrees of freedom are Satterthwaite's of the two parts, with one for
+    each run beyond the first in the common part (as in a two-way analysis of variance).  That part
+    is taken ``SHARED`` times as large as it looks.  None, where nothing was measured twice.
+    """
+    seen = np.isfinite(ratios)
+    has_twice = seen.sum(axis=1) > 1
+    if not has_twice.any():
+        return np.zeros(len(ratios)), 0.0
+    off = np.where(seen, ratios - np.nanmean(ratios, axis=1, keepdims=True), np.nan)[has_twice]
+    of_runs = [column[np.isfinite(column)] for column in off.T if np.isfinite(column).any()]
+    each = np.isfinite(off).sum(axis=1) - 1.0
+    total = float(np.nansum(off**2) / each.sum())
+    noise = (NOISE if each.sum() > 1 else 0.0) * errors[has_twice] ** 2
+    own = np.nansum(off**2, axis=1) / each - np.nanmean(noise, axis=1)
+    variances = np.full(len(ratios), max(total - float(np.nanmean(noise)), 0.0))
+    variances[has_twice] = np.maximum(variances[has_twice], own)
+    if total <= LEAST**2:
+        return variances, float(each.sum())
+    beyond = len(of_runs) - 1
+    common = sum(len(run) * float(run.mean()) ** 2 for run in of_runs) / beyond
+    common = min(SHARED * common / float(np.mean([len(run) for run in of_runs])), total)
+    parts = common**2 / beyond
+    if each.sum() > beyond:
+        parts += (total - common) ** 2 / float(each.sum() - beyond)
+    return variances, total**2 / parts
+
+
+def pooled(runs: Sequence[tuple[float, float]], tau2: float, freedom: float) -> dict[str, float]:
+    """Ratio, low and high of all runs; luck, and p_run, the p-value of "no difference".
+
+    A mean on the log scale, weighted as in a random-effects analysis.  What blocks explain of its
+    error is known well, and luck with few degrees of freedom: each has its own quantile.
+    """
+    y, error = np.array(runs).T
+    weights = 1 / (error**2 + tau2)
+    weights /= weights.sum()
+    centre = float(weights @ y)
+    of_blocks, of_luck = float(weights**2 @ error**2), float(weights @ weights) * tau2
+    half = math.hypot(
+        float(ndtri(0.975)) * math.sqrt(of_blocks),
+        float(stdtrit(freedom, 0.975)) * math.sqrt(of_luck),
+    )
+    if np.ptp(y) == 0 and error.max() <= LEAST and tau2 == 0:
+        half = 0.0  # the same count in every block of every run
+    both = of_blocks + of_luck
+    in_all = freedom * (both / of_luck) ** 2 if of_luck > LEAST**2 * both else math.inf
+    return {
+        "ratio": math.exp(centre),
+        "low": math.exp(centre - half),
+        "high": math.exp(centre + half),
+        "luck": math.sqrt(tau2),
+        "p_run": float(2 * student.sf(abs(centre) / math.sqrt(both), in_all)),
+    }
 
 
 def _judge_again(study: str, rows: list[dict[str, Any]]) -> None:
-    """Put in the rows, which have the p_run of all runs, the verdict of all runs."""
+    """Put in the rows, which have the p_run of all runs, the verdict of all runs.
+
+    Where one run judges, the family's p-value stays its own: luck is in the interval.
+    """
     thresholds = {rule["id"]: rule.get("threshold") for rule in rules(study)}
     for row in rows:
         threshold = thresholds[row["claim"]]
         claimed = 1.0 if row["kind"] == "alike" else threshold or row["published_ratio"]
-        interval = [row[name] for name in ("ratio", "low", "high", "margin")]
-        how: Any = {"is_threshold": threshold is not None, "published": row["published_ratio"]}
-        row["verdict"] = agreement(claimed, *interval, **how)
+        row["verdict"] = gated(claimed, row, is_threshold=threshold is not None)
     family = [row for row in rows if row["kind"] in FAMILY]
-    if not family:
-        return
-    adjusted = holm([row["p_run"] for row in family]).tolist()
-    for row, p_family in zip(family, adjusted, strict=True):
+    several = [row for row in family if row["runs"] > 1]
+    adjusted = holm([row["p_run"] for row in several]).tolist() if several else []
+    for row, p_family in zip(several, adjusted, strict=True):
         row["p_family"] = p_family
-        if row["verdict"] in (*HOLDS, "reversed") and p_family > 0.05:
+    for row in family:
+        if row["verdict"] in (*HOLDS, "reversed") and row["p_family"] > 0.05:
             row["verdict"] = "inconclusive: evident on its own, not among all claims"
 
 

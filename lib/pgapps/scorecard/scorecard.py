@@ -238,7 +238,8 @@ def _cards(record: Record, is_reference: bool, in_detail: bool) -> list[dict[str
     for claim, card in found.items():
         card["reference"] = is_reference
         if claim in several:
-            card["record"] = f"{record.path.name} and those alike"
+            others = "and those alike" if card["runs"] > 1 else "with the luck of runs"
+            card["record"] = f"{record.path.name} {others}"
     own = {claim: card for claim, card in cards(alone).items() if claim in several}
     return [found, own] if own and in_detail else [found]
 

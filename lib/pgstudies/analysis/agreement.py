@@ -192,6 +192,7 @@ def judge(
       may be due. Without p_family ≤ 1 − level no claim of the family holds or is reversed
     - blocks_needed, baseline, candidate
     - then: the verdict by the rule that the record was begun with, null if the same or unknown
+    - aa, aa_low, aa_high: how far two copies of one arm differ in its step, null where unknown
 
     Raises StudyError for a claim that fits several rows, for effects without the column metric and
     for a condition of an unknown claim.
@@ -257,6 +258,7 @@ _SCHEMA: dict[str, pl.DataType] = {
     "verdict": pl.String(),
     "blocks_needed": pl.Int64(),
     **dict.fromkeys(["baseline", "candidate", "then"], pl.String()),
+    **dict.fromkeys(["aa", "aa_low", "aa_high"], pl.Float64()),
 }
 
 NO_SUCH = "this run has no such comparison"

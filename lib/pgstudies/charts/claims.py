@@ -100,13 +100,13 @@ def _since(record: Record) -> list[str]:
 
 
 def _runs(kept: pl.DataFrame) -> list[str]:
-    """How many runs the reference judges by, and what lies between them, in words."""
+    """How many runs the reference judges by, and what lies between runs, in words."""
     luck, runs = kept.drop_nulls("luck").select(pl.max("luck", "runs")).row(0)
     if luck is None:
         return []
     return [
-        f"{runs} runs, whose ratios of one claim differ by up to {100 * luck:.2g} % (standard "
-        f"deviation) more than their blocks say"
+        f"{f'up to {runs} runs' if runs > 1 else 'one run'}, with intervals that allow for what "
+        f"moves a claim's ratio between runs: up to {100 * luck:.2g} % (standard deviation)"
     ]
 
 
