@@ -426,9 +426,11 @@ def test_only_a_disk_is_called_full() -> None:
 
 def test_a_state_is_not_kept_of_a_server_that_stopped_badly(managed: ManagedServer) -> None:
     def build() -> None:
-        killed = psutil.Process(managed.postmaster_pid)
-        killed.kill()
-        assert wait_until_dead([killed])
+        # With its children, which else hold the shared memory until they notice.
+        killed = list(map(psutil.Process, managed.pids()))
+        for process in killed:
+            process.kill()
+        assert wait_until_dead(killed)
 
     with pytest.raises(ServerError, match="stopped by itself"):
         managed.restore("killed", build)

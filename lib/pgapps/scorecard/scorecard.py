@@ -234,12 +234,11 @@ def _cards(record: Record, is_reference: bool, in_detail: bool) -> list[dict[str
         }
 
     found = cards(together)
-    several = [claim for claim, card in found.items() if card.get("luck") is not None]
+    several = [claim for claim, card in found.items() if (card.get("runs") or 0) > 1]
     for claim, card in found.items():
         card["reference"] = is_reference
         if claim in several:
-            others = "and those alike" if card["runs"] > 1 else "with the luck of runs"
-            card["record"] = f"{record.path.name} {others}"
+            card["record"] = f"{record.path.name} and those alike"
     own = {claim: card for claim, card in cards(alone).items() if claim in several}
     return [found, own] if own and in_detail else [found]
 

@@ -43,12 +43,13 @@ def verdict_strip(judged: pl.DataFrame, record: Record, reference: Reference | N
     table = _now(judged, reference)
     now = {row["claim"]: row for row in table.iter_rows(named=True)}
     is_ours = record.path.is_relative_to(paths.REFERENCE_RECORDS)
-    there, size = "", record.info.get("profile")
-    if reference is not None and (
-        reference.record.name != record.path.name or table["luck"].count()
-    ):
-        there = ", ".join([where_of(reference.info), *_runs(table)])
-        size = reference.info.get("profile")
+    there, here, size = "", record.where, record.info.get("profile")
+    if reference is not None:
+        of_all = ", ".join([where_of(reference.info), *_runs(table)])
+        if reference.record.name != record.path.name or (table["runs"] > 1).any():
+            there, size = of_all, reference.info.get("profile")
+        else:
+            here = of_all
     place = _scale(now.values())
     known = all_claims().filter(pl.col("study") == study)
     asked = _thresholds(known)
@@ -68,7 +69,7 @@ def verdict_strip(judged: pl.DataFrame, record: Record, reference: Reference | N
         far=FAR,
         width=PICTURE,
         one=place(1.0),
-        here=record.where,
+        here=here,
         run="this record" if is_ours else "this machine",
         there=there,
         changed=claims_changed(study, record.info.get("claims")),
