@@ -45,7 +45,7 @@ GUEST = "pgstudies_guest"
 # $1 is the instance's directory, $2 that of its socket; the last line read is the process number of
 # the last server.  It is stopped only as long as it is the one of that directory: numbers of
 # processes are given anew.  A server that was killed has left its shared memory, which the next run
-# finds by the file that is left: so it has twenty seconds, as a postmaster waits five for its own
+# finds by the file that is left: so it has a minute, as a postmaster waits five for its own
 # processes, and one that is counted under valgrind writes its counts first.
 _WATCHDOG = """
 while read -r line; do pid=$line; done
@@ -58,7 +58,7 @@ is_ours() {
 if [ -n "$pid" ] && is_ours "$1" "$pid"; then
     kill -QUIT "$pid"
     i=0
-    while [ $i -lt 80 ] && is_ours "$1" "$pid"; do
+    while [ $i -lt 240 ] && is_ours "$1" "$pid"; do
         sleep 0.25
         i=$((i + 1))
     done

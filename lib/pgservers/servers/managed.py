@@ -58,7 +58,7 @@ _TRUSTS_EXTENSIONS = 130000
 
 _NO_PG_CHECKSUMS = "there is no pg_checksums beside initdb, as before 12 and in fetched releases"
 
-_END_TIMEOUT_S = 20.0
+_END_TIMEOUT_S = 60.0
 
 _LONGEST_S = 1e6
 
