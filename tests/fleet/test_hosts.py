@@ -73,7 +73,7 @@ def test_each_host_is_judged_by_the_notebook(
     assert dict(judged.select("host", "verdict").rows()) == {
         "a": "holds",
         "b": "gone",
-        "c": "holds",
+        "c": "holds, much stronger",
     }
     together = pooled(judged)
     assert together.select("hosts", "holds").rows() == [(3, 2)]
