@@ -24,7 +24,7 @@ from pgservers.programs.releases import find_release
 from pgservers.tools import installing
 from pgstudies.records.reading import SAMPLES_SCHEMA
 from pgstudies.records.writing import write_whole
-from tests.made_up import ROOMS, copied_rooms, info, timeline
+from tests.made_up import ROOMS, copied_rooms, info, swept_record, timeline
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,6 +42,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(paths, "NOTEBOOKS", (notebooks,))
     monkeypatch.setattr(paths, "STUDIES", tmp_path / "studies")
     monkeypatch.setattr(paths, "BUILD", tmp_path / "_build")
+    monkeypatch.setattr(paths, "HTML", tmp_path / "_build" / "html")
+    monkeypatch.setattr(paths, "JUDGED", tmp_path / "_build" / "judged")
     monkeypatch.setenv("PGSTUDIES_RECORDS", str(tmp_path / "records"))
     monkeypatch.setattr("pgservers.paths.REFERENCE_RECORDS", tmp_path / "reference")
     for name in ("SERVER", "REPLAY", "FRESH"):
@@ -153,9 +155,52 @@ def test_an_unknown_option_is_a_wrong_request(pgstudies: Command) -> None:
 # Running
 
 
+def ended(study: str) -> str:
+    """What a run of a study without claims prints at its end."""
+    page = f"_build/html/book/studies/{study}.html"
+    return f"{study}: studies/{study}.ipynb\n  Its page, which `pgstudies book` builds: {page}\n"
+
+
+def with_open_claims(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The study ``swept`` alone, with two claims more, which are open; returns its record."""
+    for study in ("no_parameters", "well"):
+        shutil.rmtree(place / "notebooks" / study)
+    rooms = copied_rooms(place, "swept")
+    monkeypatch.setenv("PGSTUDIES_NOTEBOOKS", str(rooms))
+    claims = rooms / "swept" / "claims.toml"
+    claim = claims.read_text().partition("[[claim]]")[2]
+    for name in ("kept", "kept, too"):
+        more = claim.replace('"twice"', f'"{name}"').replace('"two are twice as many"', f'"{name}"')
+        with claims.open("a") as file:
+            file.write(f'\n[[claim]]{more}not_tested = "nothing was kept"\n')
+    return swept_record(place / "kept", "db1", name="swept/one")
+
+
+def test_a_run_ends_with_what_became_of_its_claims(
+    place: Path, pgstudies: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = with_open_claims(place, monkeypatch)
+    shown = pgstudies("run", "swept", "--replay", str(record))
+    assert shown.out.splitlines() == [
+        "swept: studies/swept.ipynb",
+        "  3 claims: 1 holds; 2 open.",
+        "  Open: kept; kept, too (not tested: nothing was kept).",
+        "  Its page, which `pgstudies book` builds: _build/html/book/studies/swept.html",
+    ]
+
+
+def test_a_run_of_all_ends_with_the_sum_of_the_scorecard(
+    place: Path, pgstudies: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_open_claims(place, monkeypatch)
+    shown = pgstudies("run", "all", "--replay", str(place / "kept"))
+    assert shown.out.splitlines()[0] == "swept: studies/swept.ipynb"
+    assert shown.out.splitlines()[-1] == "3 claims: 1 holds; 2 not tested. 1 of 3 decided."
+
+
 def test_a_run_says_where_the_notebook_is(place: Path, pgstudies: Command) -> None:
     shown = pgstudies("run", "well", "-p", "rows=3_000", "-p", "starts=1,2")
-    assert (shown.code, shown.out) == (0, "well: studies/well.ipynb\n")
+    assert (shown.code, shown.out) == (0, ended("well"))
     assert shown.err == "well: 3/3\n"
     metadata = json.loads((place / "studies" / "well.ipynb").read_text())["metadata"]
     assert metadata["pgstudies"]["parameters"]["rows"] == 3000
@@ -197,14 +242,14 @@ def test_a_server_of_libpq_that_is_not_measured_is_told(
 def test_all_means_every_study(pgstudies: Command) -> None:
     shown = pgstudies("run", "all", "--server", "embedded")
     assert shown.code == 0
-    assert shown.out == "no_parameters: studies/no_parameters.ipynb\nwell: studies/well.ipynb\n"
+    assert shown.out == ended("no_parameters") + ended("well")
 
 
 def test_all_goes_on_after_a_notebook_that_fails(place: Path, pgstudies: Command) -> None:
     copied_rooms(place, "broken")
     shown = pgstudies("run", "all")
     assert shown.code == 4
-    assert shown.out == "no_parameters: studies/no_parameters.ipynb\nwell: studies/well.ipynb\n"
+    assert shown.out == ended("no_parameters") + ended("well")
     assert shown.err.splitlines()[1] == (
         'pgstudies: broken stopped in cell 3, under "Verdict": ZeroDivisionError: division by '
         "zero; the notebook as far as it came is _build/failed/broken.ipynb."

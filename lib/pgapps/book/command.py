@@ -66,8 +66,8 @@ def run(
     ] = None,
 ) -> None:
     """Run one study or all."""
-    from pgservers.paths import for_display
     from pgservers.terminal import rough_duration
+    from pgstudies.analysis.claims import origins
     from pgstudies.rooms import rooms
 
     from ..book.first_page import first_page
@@ -75,6 +75,8 @@ def run(
     from ..execution.plan import plan
     from ..execution.run import run_study
     from ..scorecard.judging import keep
+    from ..scorecard.scorecard import scorecard
+    from ..scorecard.table import ended, in_sentence, wrapped
 
     given = assignments(parameter or [])
     kinds: tuple[Kind, ...] = ("study", "check", "counts") if replay else ("study", "check")
@@ -123,8 +125,12 @@ def run(
                 failures.append(error)
             else:
                 keep(done)
-                typer.echo(f"{name}: {for_display(done.notebook)}")
+                for line in ended(name, done):
+                    typer.echo(line)
             finished(name)
+    if study == _ALL and any(name in origins() for name in names):
+        for line in wrapped(in_sentence(scorecard(records="reference"))):
+            typer.echo(line)
     if failures:
         say(f"{len(failures)} of {len(names)} studies failed.")
         raise typer.Exit(failures[0].exit_code)

@@ -293,9 +293,14 @@ def in_sum(cards: pl.DataFrame) -> str:
     )
 
 
+def is_decided(cards: pl.DataFrame) -> pl.Series:
+    """Which claims hold, weaker or not, or are gone or reversed: the others are open."""
+    return with_outcome(cards)["outcome"].is_in([*HOLDS, "gone", "reversed"])
+
+
 def decided(cards: pl.DataFrame) -> str:
     """How many claims were decided, such as "61 of 75 decided, 24 of these by a stand-in"."""
-    found = with_outcome(cards).filter(pl.col("outcome").is_in([*HOLDS, "gone", "reversed"]))
+    found = cards.filter(is_decided(cards))
     words = f"{found.height} of {cards.height} decided"
     stood = found["stand_in"].count()
     return f"{words}, {stood} of these by a stand-in" if stood else words

@@ -11,19 +11,23 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 from IPython.display import HTML
 
+from pgservers import paths
+from pgservers.paths import for_display
 from pgservers.terminal import printable
 from pgstudies.analysis.agreement import MUCH_STRONGER
-from pgstudies.analysis.claims import origins
+from pgstudies.analysis.claims import all_claims, origins
 from pgstudies.charts.claims import answer
 from pgstudies.charts.outcomes import OUTCOMES, agreement_with, outcome_of, ratio_text
 from pgstudies.records.reading import made_where
 from pgstudies.templates import environment
 
 from .checks import doubt, failures, in_short, read_checks
-from .scorecard import decided, in_sum, in_words
+from .scorecard import decided, in_full, in_sum, in_words, is_decided
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from ..execution.run import Executed
 
 
 _TEMPLATES = environment(Path(__file__).parent)
@@ -243,6 +247,39 @@ def in_sentence(cards: pl.DataFrame) -> str:
     )
     here = f" This machine, {own.height}: {in_sum(own)}. {decided(own)}."
     return words + here if own.height else words
+
+
+MOST_REASONS = 4
+"""So many reasons why claims are open end a run; its page has the others."""
+
+
+def ended(study: str, done: Executed) -> list[str]:
+    """A run's answer for a terminal: what its claims came to, what is open and why, its page."""
+    lines: list[str] = []
+    if done.verdicts is not None and done.verdicts.height:
+        judged = done.verdicts.filter(is_decided(done.verdicts))
+        left_open = done.verdicts.filter(~is_decided(done.verdicts))
+        parts = [in_sum(judged)] if judged.height else []
+        parts += [f"{left_open.height} open"] if left_open.height else []
+        count = f"{done.verdicts.height} {'claim' if done.verdicts.height == 1 else 'claims'}"
+        lines += wrapped(f"{count}: {'; '.join(parts)}.", _INDENT)
+        lines += _open_lines(study, left_open)
+    page = paths.HTML / "book" / "studies" / f"{study}.html"
+    lines.append(f"{' ' * _INDENT}Its page, which `pgstudies book` builds: {for_display(page)}")
+    return [f"{study}: {for_display(done.notebook)}", *map(printable, lines)]
+
+
+def _open_lines(study: str, left_open: pl.DataFrame) -> Iterator[str]:
+    names = dict(all_claims().filter(study=study).select("claim", "name").iter_rows())
+    reasons: dict[str, list[str]] = {}
+    for row in left_open.iter_rows(named=True):
+        claim = names.get(row["claim"], row["claim"])
+        reasons.setdefault(in_full(row | {"then": None}), []).append(claim)
+    common = sorted(reasons.items(), key=lambda item: -len(item[1]))
+    for reason, claims in common[:MOST_REASONS]:
+        yield from wrapped(f"Open: {'; '.join(claims)} ({reason}).", _INDENT)
+    if rest := sum(len(claims) for _, claims in common[MOST_REASONS:]):
+        yield from wrapped(f"Open for other reasons, which the page has: {rest}.", _INDENT)
 
 
 def _by_study(cards: pl.DataFrame) -> list[tuple[pl.DataFrame, pl.DataFrame]]:
