@@ -20,7 +20,6 @@ from .analysis.tables import sentences as sentences
 from .analysis.tables import spread as spread
 from .analysis.tables import with_interval as with_interval
 from .analysis.tables import yes_or_no as yes_or_no
-from .charts.effects import beside_chart as beside_chart
 from .charts.effects import effect_chart as effect_chart
 from .charts.series import block_chart as block_chart
 from .charts.series import dot_chart as dot_chart

@@ -18,7 +18,7 @@ from .analysis.pairing import BY, TIMES, block_values, round_values
 from .analysis.published import published
 from .analysis.runs import runs_apart
 from .analysis.tables import verdict_table
-from .charts.claims import today, verdict_strip
+from .charts.claims import claims_chart, today, verdict_strip
 from .charts.tables import about, began, style_jupyterlab
 from .measuring.arms import arm_table
 from .measuring.measure import measure
@@ -32,6 +32,8 @@ from .run_options import RunOptions
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
     from types import ModuleType
+
+    import altair as alt
 
     from .analysis.agreement import Claim
     from .measuring.arms import Arm
@@ -52,6 +54,7 @@ class Study:
         study.summary()                 # the record, and what was not run
         study.judge(effects)            # the verdict on each claim of claims.toml
         study.answer()                  # the same in a few lines, and what it means today
+        study.beside()                  # its figures as a chart
         study.about()                   # where and how it was measured, and the files
 
     An interrupted ``measure`` leaves a record with which the next run goes on; PGSTUDIES_REPLAY has
@@ -210,6 +213,11 @@ class Study:
         strip = verdict_strip(self.verdicts, self.record, reference).data
         means = today(self.name, self.verdicts, reference, self.record.info).data
         return HTML(strip + means)  # type: ignore[no-untyped-call]
+
+    def beside(self) -> alt.LayerChart | None:
+        """The figures of the answer as a chart; None where no claim has any."""
+        assert self.verdicts is not None
+        return claims_chart(self.verdicts, self.record, reference_verdicts(self.name))
 
     def about(self) -> HTML:
         """Where and how it was measured, what the gate found, unmet settings, and the files."""

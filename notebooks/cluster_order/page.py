@@ -165,17 +165,6 @@ class Page:
     def of_the_post(self) -> dict[str, float]:
         return reading.of_the_post(self.steps, self.in_post, last=self.last)
 
-    def beside(self) -> object:
-        columns = ["claim", "published_ratio", "ratio", "low", "high", "verdict"]
-        controls = self.shown.filter(
-            pl.col("published_ratio").is_not_null(), pl.col("step") != "insert"
-        ).with_columns(claim=pl.format("{}, patched", "step"))
-        assert self.study.verdicts is not None
-        return pg.beside_chart(
-            pl.concat([self.study.verdicts.select(columns), controls.select(columns)]),
-            description="Published ratios of cluster_order against ours, claims and controls.",
-        )
-
     @cached_property
     def counters(self) -> pl.DataFrame:
         return reading.cost_of_a_step(self.later, self.names)

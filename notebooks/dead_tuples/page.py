@@ -89,15 +89,6 @@ class Page:
             "post's.",
         )
 
-    def scatter(self) -> object:
-        of_both = reading.ratios_beside_post(self.effects)
-        if not of_both.height:
-            return None
-        return pg.beside_chart(
-            of_both,
-            description="Ratios to the array, the post's against ours, by case and quantity.",
-        )
-
     def diagnosis(self) -> list[object]:
         """All effects, what other arms' turns cost, and whether the machine drifted."""
         found: list[object] = []

@@ -229,26 +229,6 @@ def published_ratios(published: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def ratios_beside_post(effects: pl.DataFrame) -> pl.DataFrame:
-    """The rows of a chart: ratios that the post has, too, with claim and text; may be empty."""
-    if not effects.height:
-        return effects
-    what = pl.when(pl.col("metric") == "size").then(pl.lit("memory")).otherwise("step")
-    return (
-        effects.drop_nulls(["published_ratio", "ratio"])
-        .select(
-            "published_ratio",
-            "ratio",
-            "low",
-            "high",
-            "verdict",
-            claim=pl.format("{}, {}", "case", what),
-            text="candidate",
-        )
-        .sort("claim", maintain_order=True)
-    )
-
-
 def of_vacuum(samples: pl.DataFrame) -> pl.DataFrame:
     """The samples of VACUUM, with rows_dead: one row in so many is dead."""
     return samples.filter(pl.col("step") == "vacuum").with_columns(

@@ -322,13 +322,6 @@ class Page:
             return reading.reason_not_warm(self.warm_turns, claim.comparison)
         return None
 
-    def beside(self) -> object:
-        assert self.study.verdicts is not None
-        return pg.beside_chart(
-            self.study.verdicts,
-            description="Published ratios of hash_index against ours, by claim.",
-        )
-
     def answers(self) -> dict[str, bool | None]:
         """Answers that rest on counts; None where there is nothing to count."""
         rows = self.used["rows"]

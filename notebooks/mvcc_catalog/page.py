@@ -245,17 +245,6 @@ class Page:
             "create, drop and start.",
         )
 
-    def scatter(self) -> object:
-        """Every ratio of the post's against ours; None where none was measured here."""
-        pairs = reading.pairs(self.ratios, self.ours)
-        if pairs.is_empty():
-            return None
-        return pg.beside_chart(
-            pairs,
-            description="Published ratios of both batteries against ours, "
-            "by test and number.",
-        )
-
     def of_the_post(self) -> dict[str, float | None]:
         return reading.told_by_post(
             self.ratios, self.few, self.most, tested=not self.missing

@@ -350,27 +350,6 @@ def ratio_lines(ratios: pl.DataFrame, effects: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def pairs(ratios: pl.DataFrame, ours: pl.DataFrame) -> pl.DataFrame:
-    """Every ratio of the post's that was measured here, too, with ours: a ``claim`` each."""
-    return (
-        ratios.with_columns(what=pl.col("test").replace_strict(TESTS))
-        .join(
-            ours,
-            left_on=["what", "connections"],
-            right_on=["what", "open"],
-            suffix="_here",
-        )
-        .select(
-            "low",
-            "high",
-            "verdict",
-            claim=pl.format("{} {}", "test", "connections"),
-            published_ratio="ratio",
-            ratio="ratio_here",
-        )
-    )
-
-
 def known_of(ratios: pl.DataFrame) -> dict[tuple[Any, ...], float]:
     """The post's ratios by battery, test and connections."""
     cell = ["battery", "test", "connections"]

@@ -387,12 +387,6 @@ class Page:
             "many scans": few or no_chance,
         }
 
-    def beside(self) -> list[object]:
-        assert self.study.verdicts is not None
-        known = self.study.verdicts.drop_nulls(["published_ratio", "ratio"])
-        words = "Published ratios of sync_scans against ours, by claim."
-        return [pg.beside_chart(known, description=words)] if known.height else []
-
     def answers(self) -> dict[str, bool | None]:
         """Answers that rest on bytes and pages; None where they are not known."""
         apart, in_step = self.tables_of("off"), self.tables_of("on")

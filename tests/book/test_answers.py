@@ -28,11 +28,17 @@ from pgapps.scorecard.judging import (
 from pgapps.scorecard.pooling import of_reference
 from pgservers import paths
 from pgservers.errors import StudyError
-from pgstudies.analysis.agreement import judge
+from pgstudies.analysis.agreement import judge, ratio_text
 from pgstudies.analysis.claims import claim_marks, claims, meanings, origins
-from pgstudies.charts.claims import answer, today, verdict_strip
+from pgstudies.charts.claims import answer, claims_chart, today, verdict_strip
 from pgstudies.records.reading import read_record
-from pgstudies.records.verdicts import VERDICTS, reference_verdicts, together_file
+from pgstudies.records.verdicts import (
+    VERDICTS,
+    read_verdicts,
+    reference_verdicts,
+    together_file,
+    verdict_files,
+)
 from tests.made_up import SWEPT, SWEPT_CLAIM, copied_rooms, swept_record
 
 if TYPE_CHECKING:
@@ -193,7 +199,6 @@ def test_the_strip_has_the_posts_figure_ours_and_the_verdict(place: Path) -> Non
     assert "Two are &lt;twice&gt; as many as one." in strip
     row = r">2.00<.*>1.90 <small>1.80 to 1.90</small><.*holds</span>"
     assert re.search(row, strip, re.DOTALL)
-    assert strip.partition("<tbody>")[2].count("<circle") == 1
     assert "PostgreSQL 18.6 on db1, 2026-11-21, quick size" in strip
     assert "this machine" not in strip
 
@@ -209,6 +214,44 @@ def test_the_strip_sets_the_reference_record_beside_another(place: Path) -> None
     alone = verdict_strip(verdicts(0.5), read_record(kept), told()).data
     assert ">this machine" not in alone
     assert ">this record" not in alone
+
+def figures_of(strip: str) -> list[list[str]]:
+    """The numbers of each row of a table of claims: published, now, and of the other run."""
+    rows = strip.partition("<tbody>")[2].split("</tr>")[:-1]
+    ours = r'<td class="number"[^>]*>([^<]*)(?:<small>(.*?)</small>)?</td>'
+    other = r"</span> <small>(\S*)(?: <small>(.*?)</small>)?</small>"
+    found = [re.findall(f"{ours}", row) + re.findall(other, row) for row in rows]
+    return [[" ".join(x.split()) for pair in row for x in pair if x] for row in found]
+
+
+def drawn_of(chart: Any) -> list[list[str]]:
+    """The numbers of each row of a chart of claims, as its table has them."""
+    spec = chart.to_dict()
+    named = {x["name"]: spec["datasets"][x["data"]["name"]] for x in spec["layer"] if "name" in x}
+    here = {row["claim"]: row for row in named.get("here", [])}
+    rows = []
+    for row in named["now"]:
+        told = [ratio_text(row["published_ratio"])]
+        for one in filter(None, (row, here.get(row["claim"]))):
+            told.append(ratio_text(one["ratio"]))
+            if one["low"] not in {None, one["high"]}:
+                told.append(f"{ratio_text(one['low'])} to {ratio_text(one['high'])}")
+        rows.append(told)
+    return rows
+
+
+@pytest.mark.parametrize("study", origins())
+def test_the_chart_of_a_study_has_the_numbers_of_its_table(study: str) -> None:
+    reference = reference_verdicts(study)
+    assert reference is not None
+    for file in (verdict_files(study)[0], reference.record / VERDICTS):
+        judged, record = read_verdicts(file), read_record(file.parent)
+        table = figures_of(verdict_strip(judged, record, reference).data)
+        chart = drawn_of(claims_chart(judged, record, reference))
+        measured = [row for row in table if len(row) > 1 and row[1] != "–"]
+        assert chart == measured
+        assert len(chart) > 1
+
 
 
 def test_a_page_says_where_its_charts_are_of_another_run_than_its_answer(place: Path) -> None:
@@ -227,10 +270,10 @@ def test_a_page_says_where_its_charts_are_of_another_run_than_its_answer(place: 
     kept = swept_record(place / "reference" / "swept", "db1", name="20260101T000000Z-a")
     alone, several = (verdicts(2.4).with_columns(luck=pl.lit(x, pl.Float64)) for x in (None, 0.01))
     write_verdicts(together_file("swept"), alone, kept.name)
-    assert "from here on are of this machine's run (" in between(own)
+    assert "All other charts and tables from here on are of this machine's run (" in between(own)
     assert between(kept) == ""
     write_verdicts(together_file("swept"), several, kept.name)
-    assert "are of this page's record alone; *now*" in between(kept)
+    assert "are of this page's record alone." in between(kept)
 
 
 def test_what_is_drawn_depends_on_the_arguments_alone(place: Path) -> None:

@@ -1,41 +1,50 @@
-"""Published ratios beside ours: one scale that holds all of them."""
+"""Published ratios beside ours: a row for each claim, on one axis, named at the row."""
 
 from __future__ import annotations
 
-import json
+from typing import Any
 
 import polars as pl
 import pytest
 
-from pgservers.errors import StudyError
-from pgstudies.analysis.claims import all_claims
 from pgstudies.charts.effects import beside_chart
 from pgstudies.charts.style import arm_colours, log_ticks
 
 JUDGED = pl.DataFrame(
     {
-        "claim": ["one", "two", "three"],
+        "claim": ["two\nlines", "a word", "three"],
         "published_ratio": [2.0, 0.5, None],
         "ratio": [1.5, 0.25, 3.0],
-        "low": [1.25, 0.25, 2.0],
-        "high": [1.75, 0.25, 4.0],
-        "verdict": ["holds", "holds", "not tested: it has no figure"],
+        "low": [1.25, 0.25, None],
+        "high": [1.75, 0.25, None],
+        "verdict": ["holds", "holds", "inconclusive"],
     }
 )
 
 
-def test_published_and_ours_share_one_scale_that_holds_all_of_them() -> None:
-    spec = beside_chart(JUDGED, description="Both.").to_dict()
-    axes = [layer["encoding"] for layer in spec["layer"] if "tooltip" in layer["encoding"]]
-    (encoding,) = axes
-    domain = encoding["x"]["scale"]["domain"]
-    assert encoding["y"]["scale"]["domain"] == domain
-    assert domain[0] < 0.25
-    assert domain[1] > 2
-    drawn = [row["claim"] for rows in spec["datasets"].values() for row in rows if "claim" in row]
-    assert drawn == ["one", "two"]
-    with pytest.raises(StudyError, match="without rows"):
-        beside_chart(JUDGED.tail(1), description="None.")
+def drawn(here: pl.DataFrame | None = None) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+    """The specification, and the rows of each layer that has a name."""
+    spec = beside_chart(JUDGED, here, whose="this machine", description="Both.").to_dict()
+    named = [layer for layer in spec["layer"] if "name" in layer]
+    return spec, {layer["name"]: spec["datasets"][layer["data"]["name"]] for layer in named}
+
+
+def test_claims_are_rows_in_their_order_on_one_axis_without_a_legend() -> None:
+    spec, rows = drawn(JUDGED.head(1).with_columns(ratio=1.6))
+    assert [row["claim"] for row in rows["now"]] == JUDGED["claim"].to_list()
+    assert [row["ratio"] for row in rows["here"]] == [1.6]
+    channels = [layer["encoding"] for layer in spec["layer"]]
+    assert {e["y"]["sort"][0] for e in channels if "y" in e} == {"two\nlines"}
+    assert {e["x"]["scale"]["type"] for e in channels} == {"log"}
+    assert not any({"color", "shape"} & encoding.keys() for encoding in channels)
+    titles = [e["x"]["title"] for e in channels if "title" in e["x"]]
+    assert titles[0][1] == "circle: now, with its 95 % interval; square: this machine"
+
+
+def test_without_another_run_nothing_is_said_of_one() -> None:
+    spec, rows = drawn()
+    assert rows.keys() == {"now"}
+    assert "square" not in str(spec["layer"])
 
 
 @pytest.mark.parametrize(
@@ -56,11 +65,3 @@ def test_a_logarithmic_axis_is_marked_between_decades(
 def test_no_two_arms_of_a_study_share_a_colour() -> None:
     arms = ["array", "hash", "intset", "tbm", "radix", "radix_tree", "tidstore", "vacuum"]
     assert len(set(arm_colours(arms).values())) == len(arms)
-
-
-def test_a_claim_is_labelled_by_its_name() -> None:
-    row = all_claims().filter(study="hash_index").row(0, named=True)
-    figures = {"published_ratio": 0.5, "ratio": 0.6, "low": 0.5, "high": 0.7, "verdict": "holds"}
-    judged = pl.DataFrame([{name: row[name] for name in ("claim", "text")} | figures])
-    assert row["name"] != row["claim"]
-    assert row["name"] in json.dumps(beside_chart(judged, description="One claim.").to_dict())

@@ -312,8 +312,8 @@ def with_whose_charts(document: Document) -> Document:
             return document
         where = "this page's record alone"
     text = (
-        f"All charts and tables from here on are of {where}; *now* in the table above, and what it "
-        f"means today, are of the reference records."
+        f"*Now*, in the table above and the chart of its claims, and what it means today, are of "
+        f"the reference records. All other charts and tables from here on are of {where}."
     )
     return document | {"cells": [*cells[: answer + 1], _text(text), *cells[answer + 1 :]]}
 

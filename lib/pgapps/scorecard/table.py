@@ -14,10 +14,10 @@ from IPython.display import HTML
 from pgservers import paths
 from pgservers.paths import for_display
 from pgservers.terminal import printable
-from pgstudies.analysis.agreement import MUCH_STRONGER
+from pgstudies.analysis.agreement import MUCH_STRONGER, ratio_text
 from pgstudies.analysis.claims import all_claims, origins
 from pgstudies.charts.claims import answer
-from pgstudies.charts.outcomes import OUTCOMES, agreement_with, outcome_of, ratio_text
+from pgstudies.charts.outcomes import OUTCOMES, agreement_with, outcome_of
 from pgstudies.records.reading import made_where
 from pgstudies.templates import environment
 

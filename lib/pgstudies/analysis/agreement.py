@@ -151,6 +151,13 @@ def agreement(
     return "holds, weaker" if is_small else "holds, perhaps weaker"
 
 
+def ratio_text(value: float | None) -> str:
+    """A ratio to three digits; a dash for none."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:#.3g}".rstrip(".")
+
+
 def _log(ratio: float) -> float:
     return round(math.log(ratio), DECIMALS)
 

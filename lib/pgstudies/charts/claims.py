@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -10,55 +11,53 @@ from IPython.display import HTML
 
 from pgservers import paths
 
-from ..analysis.agreement import MEASURES, MUCH_STRONGER, NOT_REPLICATED, UPWARD
+from ..analysis.agreement import MEASURES, MUCH_STRONGER, NOT_REPLICATED, UPWARD, ratio_text
 from ..analysis.claims import all_claims, claim_marks, claims_changed, headlines, meanings
 from ..analysis.pairing import TIMES
 from ..records.reading import version_number, where_of
 from ..rooms import find_room
-from .outcomes import agreement_with, outcome_of, ratio_text
+from .effects import beside_chart
+from .outcomes import agreement_with, outcome_of
 from .tables import TEMPLATES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Mapping
+
+    import altair as alt
 
     from ..records.reading import Record
     from ..records.verdicts import Reference
 
-PICTURE = 110
-"""How wide the picture of an interval is, in pixels."""
+LETTERS = 36
+"""Longer names of claims are broken into lines, which a phone has room for."""
 
 FAR = 1.5
 """A verdict tells by how much, where all of the interval is this many times off the published."""
 
 
 def verdict_strip(judged: pl.DataFrame, record: Record, reference: Reference | None = None) -> HTML:
-    """The claims in a few lines: published, now, verdict, and the interval as a picture.
+    """The claims in a few lines: published, now, verdict.
 
     ``judged`` is the table of ``judge`` on ``record``.  *Now* is what ``reference_verdicts`` says,
     and a column more has what ``record`` says and whether that agrees; without a ``reference``, or
     where ``record`` is the only one, *now* is ``record`` itself.
     """
-    study = record.info["study"]
+    study, whose = record.info["study"], _beside(record, reference)
     own = {row["claim"]: row for row in judged.iter_rows(named=True)}
     table = _now(judged, reference)
     now = {row["claim"]: row for row in table.iter_rows(named=True)}
-    is_ours = record.path.is_relative_to(paths.REFERENCE_RECORDS)
     there, here, size = "", record.where, record.info.get("profile")
     if reference is not None:
         of_all = ", ".join([where_of(reference.info), *_runs(table)])
-        if reference.record.name != record.path.name or (table["runs"] > 1).any():
-            there, size = of_all, reference.info.get("profile")
-        else:
-            here = of_all
-    place = _scale(now.values())
+        there, here = (of_all, here) if whose else ("", of_all)
+        size = reference.info.get("profile")
     known = all_claims().filter(pl.col("study") == study)
     asked = _thresholds(known)
     stand_ins = dict(known.drop_nulls("stand_in").select("claim", "stand_in").iter_rows())
     rows = []
     for claim, row in now.items():
         beside = _template_row(own[claim]) | {"agreement": agreement_with(row, own[claim])}
-        more = {"picture": _picture(row, place), "own": beside if there else None}
-        more["stand_in"] = stand_ins.get(claim)
+        more = {"own": beside if there else None, "stand_in": stand_ins.get(claim)}
         rows.append(_template_row(row | {"asked": asked.get(claim)}) | more)
     text = TEMPLATES.get_template("claims.html").render(
         answer=answer(study, table),
@@ -67,15 +66,41 @@ def verdict_strip(judged: pl.DataFrame, record: Record, reference: Reference | N
         size=size,
         own_size=record.info.get("profile"),
         far=FAR,
-        width=PICTURE,
-        one=place(1.0),
         here=here,
-        run="this record" if is_ours else "this machine",
+        run=whose,
         there=there,
         changed=claims_changed(study, record.info.get("claims")),
         since=_since(record),
     )
     return HTML(text)  # type: ignore[no-untyped-call]
+
+
+def _beside(record: Record, reference: Reference | None) -> str | None:
+    """What the page calls a record that the reference does not judge by alone; None if it does."""
+    if reference is None:
+        return None
+    if reference.record.name == record.path.name and not (reference.verdicts["runs"] > 1).any():
+        return None
+    is_ours = record.path.is_relative_to(paths.REFERENCE_RECORDS)
+    return "this record" if is_ours else "this machine"
+
+
+def claims_chart(
+    judged: pl.DataFrame, record: Record, reference: Reference | None
+) -> alt.LayerChart | None:
+    """The figures of ``verdict_strip`` as a chart, row by row; None where there are none."""
+    study, whose = record.info["study"], _beside(record, reference)
+    known = all_claims().filter(study=study)
+    names = {row[0]: textwrap.fill(row[1], LETTERS) for row in known["claim", "name"].iter_rows()}
+    columns = ["claim", "published_ratio", "ratio", "low", "high", "verdict"]
+    now, own = (
+        table.select(columns).drop_nulls("ratio").with_columns(pl.col("claim").replace(names))
+        for table in (_now(judged, reference), judged)
+    )
+    if now.is_empty():
+        return None
+    words = f"The claims of {study}: the published ratio, and ours with its interval."
+    return beside_chart(now, own if whose else None, whose=whose, description=words)
 
 
 def _thresholds(known: pl.DataFrame) -> dict[str, str]:
@@ -205,18 +230,3 @@ def distance(row: Mapping[str, Any]) -> str | None:
 def _way(row: Mapping[str, Any]) -> str:
     is_time = row["metric"] in {*TIMES, "disk_s"}
     return (("more", "fewer"), ("slower", "faster"))[is_time][row["ratio"] < 1]
-
-
-def _scale(rows: Iterable[Mapping[str, Any]]) -> Callable[[float], float]:
-    """From a ratio to its place in the picture: one logarithmic scale for all rows, 1 in it."""
-    columns = ("published_ratio", "ratio", "low", "high")
-    logs = [math.log(row[name]) for row in rows for name in columns if (row[name] or 0) > 0]
-    low, high = min([*logs, -0.01]), max([*logs, 0.01])
-    return lambda value: round(6 + (PICTURE - 12) * (math.log(value) - low) / (high - low), 1)
-
-
-def _picture(row: Mapping[str, Any], place: Callable[[float], float]) -> dict[str, Any] | None:
-    if row["ratio"] is None:
-        return None
-    names = ("ratio", "low", "high", "published_ratio")
-    return {n: place(row[n]) if row[n] is not None and row[n] > 0 else None for n in names}

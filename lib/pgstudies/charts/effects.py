@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 import altair as alt
 import polars as pl
 
-from ..analysis.claims import all_claims
 from .style import (
+    BASELINE,
     NEUTRAL,
+    PATCHED,
     WIDTH,
     arm_channels,
-    arm_scale,
-    arm_shapes,
     choosable,
     described,
     faded,
@@ -25,8 +24,6 @@ from .style import (
 )
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from .style import Arms
 
 VERDICTS = {
@@ -146,65 +143,41 @@ def _tooltip(data: pl.DataFrame, *places: str) -> list[alt.Tooltip]:
     ]
 
 
-_MARGIN = 1.15
-"""How far an axis reaches past the outermost number, as a factor."""
+def beside_chart(
+    ours: pl.DataFrame, here: pl.DataFrame | None, *, whose: str | None, description: str
+) -> alt.LayerChart:
+    """A row for each claim, in their order: the published ratio, ours with its interval, ``here``.
 
-_SIDE = 400
-
-
-def beside_chart(judged: pl.DataFrame, *, description: str) -> alt.LayerChart:
-    """Every published ratio against ours with its interval; on the diagonal the two are equal.
-
-    Columns of ``judged``, such as ``judge`` returns: claim, of which the name is the label of a
-    point, published_ratio, ratio, low, high, and verdict.  Rows without one of the two ratios are
-    left out.  Right of the vertical line and above the horizontal one the candidate costs more.
-    Raises StudyError when a column is missing, there are no rows or the description is empty.
+    Columns: claim, the label, which may have several lines; published_ratio and bounds may be null.
+    ``here`` is of ``whose`` run.
     """
-    needed = ["claim", "published_ratio", "ratio", "low", "high", "verdict"]
-    require(judged, needed, "beside_chart")
-    data = _named(judged.select(*needed, *present(judged, "text")))
-    data = data.drop_nulls(["published_ratio", "ratio"])
-    require(data, needed, "beside_chart")
-    numbers = data.select("published_ratio", "ratio", "low", "high").to_numpy().ravel()
-    seen = [1.0, *(float(number) for number in numbers if number > 0)]
-    least, most = min(seen) / _MARGIN, max(seen) * _MARGIN
-    scale = alt.Scale(type="log", domain=[least, most], nice=False)
-    x = alt.X("published_ratio:Q").scale(scale).title("published ratio, one run")
-    y = alt.Y("ratio:Q").scale(scale).title("ours, with its 95 % interval")
-    ends = alt.Chart(pl.DataFrame({"published_ratio": [least, most], "ratio": [least, most]}))
-    ticks = log_ticks(seen)
-    base = alt.Chart(data).encode(x=x.axis(format="~r", values=ticks))
-    names = data["claim"].unique(maintain_order=True).to_list()
-    legend: Any = alt.Legend(orient="right", direction="vertical", columns=1)
-    color = alt.Color("claim:N").scale(arm_scale(names)).legend(legend)
-    shape = alt.Shape("claim:N").scale(arm_shapes(names)).legend(legend)
-    picked = alt.selection_point(fields=["claim"], bind="legend")
-    layers = [
-        ends.mark_line(color=NEUTRAL, strokeDash=[5, 4]).encode(x=x, y=y),
-        alt.Chart().mark_rule(color=NEUTRAL, opacity=0.5).encode(x=alt.XDatum(1, scale=scale)),
-        alt.Chart().mark_rule(color=NEUTRAL, opacity=0.5).encode(y=alt.YDatum(1, scale=scale)),
-        base.mark_rule(strokeWidth=2).encode(
-            y=alt.Y("low:Q").scale(scale), y2="high:Q", color=color, opacity=faded(picked)
-        ),
-        base.mark_point(size=70).encode(
-            y=y.axis(format="~r", values=ticks),
-            color=color,
-            shape=shape,
-            opacity=faded(picked),
-            tooltip=_tooltip(data, "claim", "text", "verdict"),
-        ),
-    ]
-    # A browser's letters can be wider than those that the picture was laid out with.
-    chart = alt.LayerChart(layer=layers).properties(
-        width=_SIDE, height=_SIDE, padding={"left": 12, "top": 4, "right": 30, "bottom": 4}
+    tables = {"now": (ours, "circle", BASELINE, 0)}
+    if here is not None:
+        tables["here"] = (here, "square", PATCHED, 9)
+    seen = [v for table, *_ in tables.values() for n in _RATIO_TITLES for v in table[n]]
+    scale = alt.Scale(type="log", nice=False, padding=14)
+    labels = alt.Axis(labelExpr="split(datum.label, '\\n')", labelLimit=0, grid=True)
+    y = alt.Y("claim:N").sort(ours["claim"].to_list()).title(None).axis(labels)
+    titles = ["candidate / baseline (logarithmic); hollow diamond: published, one run"]
+    titles += [f"circle: now, with its 95 % interval{'' if here is None else f'; square: {whose}'}"]
+    x = alt.X("ratio:Q").scale(scale).axis(format="~r", values=log_ticks(seen)).title(titles)
+    layers = [alt.Chart().mark_rule(color=NEUTRAL).encode(x=alt.XDatum(1, scale=scale))]
+    for name, (table, shape, color, below) in tables.items():
+        base = alt.Chart(table).encode(y=y)
+        layers += [
+            base.mark_rule(strokeWidth=2, color=color, yOffset=below).encode(
+                x=alt.X("low:Q").scale(scale), x2="high:Q"
+            ),
+            base.mark_point(size=70, shape=shape, color=color, yOffset=below)
+            .encode(x=x, tooltip=_tooltip(table, "claim", "verdict"))
+            .properties(name=name),
+        ]
+    layers.append(
+        alt.Chart(ours.drop_nulls("published_ratio"))
+        .mark_point(filled=False, shape="diamond", size=110, color=NEUTRAL)
+        .encode(x=alt.X("published_ratio:Q").scale(scale), y=y)
     )
-    return described(chart.add_params(picked), description)
-
-
-def _named(judged: pl.DataFrame) -> pl.DataFrame:
-    """The table with the names of claims in place of their ids, where their words are known."""
-    if "text" not in judged.columns:
-        return judged
-    names = all_claims().select("claim", "text", "name").unique(["claim", "text"])
-    found = judged.join(names, on=["claim", "text"], how="left", maintain_order="left")
-    return found.with_columns(claim=pl.coalesce("name", "claim")).drop("name")
+    lines = [line for name in ours["claim"] for line in name.split("\n")]
+    chart = alt.LayerChart(layer=layers, usermeta={"letters": max(map(len, lines))})
+    size = {"width": plot_width(lines, most=WIDTH), "height": alt.Step(34)}
+    return described(chart.properties(**size), description)

@@ -82,10 +82,3 @@ def agreement_with(reference: Mapping[str, Any], own: Mapping[str, Any]) -> str:
         return "agrees"
     is_weaker = abs(math.log(own["ratio"])) < abs(math.log(reference["ratio"]))
     return f"same direction, {'weaker' if is_weaker else 'stronger'}"
-
-
-def ratio_text(value: float | None) -> str:
-    """A ratio to three digits; a dash for none."""
-    if value is None:
-        return "–"
-    return f"{value:,.0f}" if value >= 1000 else f"{value:#.3g}".rstrip(".")
