@@ -163,7 +163,12 @@ def test_the_file_may_say_why_a_claim_is_not_tested(file: Path) -> None:
         (
             "[[claim]]",
             'headlines = [{ claim = "twice", text = "{no}" }]\n[[claim]]',
-            "headlines 1 has a text with other places than published",
+            "a headline of the claim 'twice' that may have no other places than {published}, {now}",
+        ),
+        (
+            "[[claim]]",
+            'headlines = [{ claim = "twice", text = "{now_times_as_fast}" }]\n[[claim]]',
+            "may have no other places than .*{high_percent_more}\\.$",
         ),
     ],
 )

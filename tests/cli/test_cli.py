@@ -189,6 +189,18 @@ def test_a_run_ends_with_what_became_of_its_claims(
     ]
 
 
+def test_a_mistake_in_its_claims_is_told_before_a_study_is_run(
+    place: Path, pgstudies: Command
+) -> None:
+    claims = copied_rooms(place, "swept") / "swept" / "claims.toml"
+    text = 'headlines = [{ claim = "twice", text = "{now_percent_less}" }]'
+    claims.write_text(f"{text}\n{claims.read_text()}")
+    shown = pgstudies("run", "swept", "--replay", str(swept_record(place / "kept", "db1")))
+    assert shown.code == 2
+    assert "a headline of the claim 'twice' that may have no other places than" in shown.err
+    assert not (place / "studies").exists()
+
+
 def test_a_run_of_all_ends_with_the_sum_of_the_scorecard(
     place: Path, pgstudies: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

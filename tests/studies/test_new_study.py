@@ -14,6 +14,7 @@ import pytest
 
 import pgstudies as pg
 from pgapps.authoring.new_study import keep_checked, new_study, problems
+from pgapps.authoring.spoken import spoken
 from pgservers import paths
 from pgservers.errors import StudyError
 from pgstudies.analysis.agreement import NO_SUCH, NOT_TESTED
@@ -241,14 +242,50 @@ def test_what_files_name_and_the_study_lacks_is_said(own: Path) -> None:
     place = '[["this server", "one scan", 0]]'
     ratio = f'[[ratio]]\nid = "size"\nover = {place}\nunder = {place}\n'
     units.write_text(f"{units.read_text()}\n{ratio}")
+    arms.write_text(arms.read_text().replace("def arms()", "def arms(*, row: int)"))
     found = "\n".join(problems("half_full"))
+    assert "arms.py asks for row, which is no parameter of the notebook." in found
     assert "has the anchor 'what-they-claim', which is no heading of the notebook" in found
     assert "The ratio 'size' of units.toml has no unit 'one scan' to count." in found
-    arms.write_text(arms.read_text().replace("def arms()", "def arms(*, row: int)"))
     parameters = {"server": "", "rows": 1000, "blocks": 6, "seed": 1}
     wanted = "arms.py asks for row, which is not among server, rows, blocks, seed."
     with pytest.raises(StudyError, match=re.escape(wanted)):
         pg.study("half_full", parameters).arms()
+
+
+def test_what_a_run_or_the_book_would_refuse_is_said_by_the_check(own: Path) -> None:
+    new_study("half_full")
+    room = own / "half_full"
+    sizes, notebook = room / "sizes.toml", room / "half_full.ipynb"
+    sizes.write_text(sizes.read_text().replace("[standard]", "[standard]\nrow = 3"))
+    (room / "page.py").write_text("def page(:\n")
+    document = json.loads(notebook.read_text(encoding="utf-8"))
+    for cell in document["cells"]:
+        source = "".join(cell["source"])
+        source = source.replace('places={"half": 50}', "places={}").replace("# Title", "Title")
+        source = source.replace("# Half full", "Half full").replace("## The run", "#### The run")
+        cell["source"] = source.replace("study.about()", "study.about(")
+    notebook.write_text(json.dumps(document), encoding="utf-8")
+    found = "\n".join(problems("half_full"))
+    assert "standard: half_full has no parameter row" in found
+    assert "page.py is no Python: " in found
+    assert "The cell that begins with 'study.about(' is no Python" in found
+    assert "The claim 'size' has a place for half, and the notebook gives no such value." in found
+    assert "It does not begin with a title, a heading of one #" in found
+    assert "A heading leaves out a level" in found
+
+
+def test_the_sentences_of_claims_are_said_with_numbers_before_there_are_any(own: Path) -> None:
+    new_study("half_full")
+    claims = own / "half_full" / "claims.toml"
+    head = 'headlines = [{ claim = "size", text = "It was {published}, is {now_percent_more} %." }]'
+    today = 'today = { about = "fillfactor", holds = "{ratio}", reversed = "{times_as_fast}" }'
+    claims.write_text(f"{head}\n{claims.read_text()}{today}\n")
+    assert list(spoken("half_full")) == [
+        "holds: It was 2.00, is 100 %: holds.",
+        "holds: 2.00",
+        "reversed: 2.00",
+    ]
 
 
 @pytest.mark.parametrize("name", ["Half", "half-full", "../half", "", "half__full", "x" * 300])

@@ -42,7 +42,9 @@ def check(
         typer.Option("--keep", help="Store what the checked cells printed in the notebook."),
     ] = False,
 ) -> None:
-    """List what a study lacks, one sentence each; the project's tests check the same.
+    """List what a study lacks, and what `run` and `book` would refuse, one sentence each.
+
+    First come the headlines and what is said for today, with numbers: read them aloud.
 
     With --keep, first store in the notebook what the cells tagged
     nbval-check-output printed in the last run: a rerun is compared with it.
@@ -55,10 +57,16 @@ def check(
     from pgservers.terminal import printable
 
     from .new_study import keep_checked, problems
+    from .spoken import spoken
 
     if keep:
         keep_checked(study)
     found = list(problems(study))
+    sentences = list(spoken(study))
+    if sentences:
+        typer.echo("What its claims say, with the published ratios in place of ours:")
+    for sentence in sentences:
+        typer.echo(f"  {printable(sentence)}")
     for problem in found:
         typer.echo(printable(problem))
     if not found:

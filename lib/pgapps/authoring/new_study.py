@@ -14,7 +14,15 @@ from pgservers.errors import StudyError
 from pgservers.files import cannot_write, copy_tree, write_file
 from pgstudies.rooms import TEMPLATE, find_room, rooms
 
-from .referee import hard_to_read, of_units, too_small, unjudged, unmeasured, unsaid
+from .referee import (
+    hard_to_read,
+    of_units,
+    refused,
+    too_small,
+    unjudged,
+    unmeasured,
+    unsaid,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,6 +85,7 @@ def problems(study: str) -> Iterator[str]:
             yield f"The parameter {parameter.name} has no comment that says what it is."
         if parameter.type.removeprefix("list[")[:3] in ("int", "flo") and not parameter.limits:
             yield f"The parameter {parameter.name} has no limits: write them in brackets, as [1..]."
+    yield from refused(room, cells)
     if "study.judge(" in text:
         if study not in origins():
             yield f"It judges claims, and {room.directory} has no claims.toml."

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import ast
+import itertools
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from pgservers.errors import StudyError
 from pgservers.paths import records_dir
+from pgstudies.parameters import declared
 from pgstudies.rooms import TEMPLATE, find_room
 
 from ..counting.units import units
+from ..execution.plan import plan, profiles_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,6 +73,7 @@ def unjudged(study: str, cells: list[dict[str, Any]]) -> Iterator[str]:
     from pgstudies.analysis.claims import claims_changed, origins  # noqa: PLC0415
     from pgstudies.records.reading import infos_below  # noqa: PLC0415
 
+    yield from _misplaced(study, cells)
     anchor = origins()[study].anchor
     heads = re.findall(r"^#+ (.*)$", _prose_of(cells), re.MULTILINE)
     if anchor not in {re.sub(r"[^a-z0-9]+", "-", head.lower()).strip("-") for head in heads}:
@@ -79,6 +86,81 @@ def unjudged(study: str, cells: list[dict[str, Any]]) -> Iterator[str]:
             f"Changed since the newest run, so not judged by it: {', '.join(changed)}. Run the "
             f"study again; that run had the arms {names}."
         )
+
+
+def refused(room: Room, cells: list[dict[str, Any]]) -> Iterator[str]:
+    """What `run` and `book` would refuse: sizes, code that cannot be compiled, headings."""
+    for profile in profiles_of(room):
+        try:
+            plan(room.name, profile=profile)
+        except StudyError as error:
+            yield f"{profile}: {error}"
+    for module in room.modules:
+        try:
+            compile(module.read_text(encoding="utf-8"), module.name, "exec")
+        except (SyntaxError, ValueError) as error:
+            yield f"{module.name} is no Python: {error}."
+    for cell in cells:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "code" and not source.lstrip().startswith(("%", "!")):
+            try:
+                ast.parse(source)
+            except (SyntaxError, ValueError) as error:
+                yield f"The cell that begins with {source[:40]!r} is no Python: {error}."
+    yield from _asked_for(room, cells)
+    levels = [len(marks) for marks in re.findall(r"^(#+) ", _prose_of(cells), re.MULTILINE)]
+    if levels[:1] != [1]:
+        yield "It does not begin with a title, a heading of one #: the book needs one."
+    if any(lower > upper + 1 for upper, lower in itertools.pairwise(levels)):
+        yield "A heading leaves out a level, which the book refuses: let ### follow ##."
+
+
+def _asked_for(room: Room, cells: list[dict[str, Any]]) -> Iterator[str]:
+    """What ``arms`` of arms.py asks for, and neither a parameter nor the notebook gives it."""
+    known = {parameter.name for parameter in declared(room.notebook)}
+    for call in _calls(cells, "study.arms"):
+        known |= {k.arg or "**" for k in call.keywords}
+    file = room.directory / "arms.py"
+    if "**" in known or not file.exists():
+        return
+    with suppress(SyntaxError, ValueError):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef) and node.name == "arms":
+                given = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+                plain = [*node.args.posonlyargs, *node.args.args]
+                asked = plain[: len(plain) - len(node.args.defaults)]
+                asked += [argument for argument, default in given if default is None]
+                for name in (argument.arg for argument in asked):
+                    if name not in known:
+                        yield f"arms.py asks for {name}, which is no parameter of the notebook."
+
+
+def _calls(cells: list[dict[str, Any]], function: str) -> Iterator[ast.Call]:
+    """The calls of a function, such as study.judge, in the code of a notebook."""
+    for cell in cells:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "code" and f"{function}(" in source:
+            with suppress(SyntaxError, ValueError):
+                calls = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Call)]
+                yield from (call for call in calls if ast.unparse(call.func) == function)
+
+
+def _misplaced(study: str, cells: list[dict[str, Any]]) -> Iterator[str]:
+    """A placeholder of claims.toml that the notebook gives no value, where it writes what it gives.
+
+    What it computes is known only when it runs.
+    """
+    from pgstudies.analysis.claims import claims  # noqa: PLC0415
+
+    for call in _calls(cells, "study.judge"):
+        given = next((k.value for k in call.keywords if k.arg == "places"), ast.Dict([], []))
+        keys = given.keys if isinstance(given, ast.Dict) else [None]  # None: by **
+        names = [key.value for key in keys if isinstance(key, ast.Constant)]
+        if len(names) == len(keys) and all(k.arg for k in call.keywords):
+            try:
+                claims(study, places=dict.fromkeys(map(str, names), 1))
+            except StudyError as error:
+                yield str(error)
 
 
 def of_units(room: Room) -> Iterator[str]:

@@ -67,7 +67,7 @@ def run(
 ) -> None:
     """Run one study or all."""
     from pgservers.terminal import rough_duration
-    from pgstudies.analysis.claims import origins
+    from pgstudies.analysis.claims import headlines
     from pgstudies.rooms import rooms
 
     from ..book.first_page import first_page
@@ -75,8 +75,7 @@ def run(
     from ..execution.plan import plan
     from ..execution.run import run_study
     from ..scorecard.judging import keep
-    from ..scorecard.scorecard import scorecard
-    from ..scorecard.table import ended, in_sentence, wrapped
+    from ..scorecard.table import ended
 
     given = assignments(parameter or [])
     kinds: tuple[Kind, ...] = ("study", "check", "counts") if replay else ("study", "check")
@@ -88,6 +87,7 @@ def run(
         plan(name, profile=profile, server=server, parameters=given, usual_server=options.server)
         for name in names
     ]
+    list(map(headlines, names))  # a mistake in claims.toml is told before anything is measured
     if not (replay or plans[0].server.text or options.server) and os.environ.get("PGHOST"):
         say(
             "Ignoring PGHOST and measuring the embedded server; use --server postgresql:// for "
@@ -128,12 +128,23 @@ def run(
                 for line in ended(name, done):
                     typer.echo(line)
             finished(name)
-    if study == _ALL and any(name in origins() for name in names):
-        for line in wrapped(in_sentence(scorecard(records="reference"))):
-            typer.echo(line)
+    if study == _ALL:
+        _sum_up(names)
     if failures:
         say(f"{len(failures)} of {len(names)} studies failed.")
         raise typer.Exit(failures[0].exit_code)
+
+
+def _sum_up(names: list[str]) -> None:
+    """Print how many of all claims came to what, where any of these studies has claims."""
+    from pgstudies.analysis.claims import origins
+
+    from ..scorecard.scorecard import scorecard
+    from ..scorecard.table import in_sentence, wrapped
+
+    if not origins().keys().isdisjoint(names):
+        for line in wrapped(in_sentence(scorecard(records="reference"))):
+            typer.echo(line)
 
 
 def _foretell(planned: PlannedRun) -> None:

@@ -16,10 +16,10 @@ from pgservers.errors import StudyError
 
 from ..checking import checked
 from ..rooms import find_room, rooms
-from .agreement import UPWARD, Claim, Direction, Kind
+from .agreement import UPWARD, Claim, Direction, Kind, ratio_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from ..records.reading import Record
     from ..rooms import Room
@@ -28,18 +28,33 @@ _TEXTS = ("id", "name", "text", "source", "kind", "direction", "judged_by")
 _COMPARED = ("step", "case", "baseline", "candidate")
 _WHOLE = re.compile(r"\{(\w+)\}")
 
-_FIGURES = {f"{n}{u}": "2" for n in ("published", "now", "low", "high") for u in ("", "_percent")}
-_MEANT = {"ratio": "2", "times": "2", "percent": "3 %", "more": "less"}
-_MEANT |= dict.fromkeys(("baseline", "candidate"), "18")
+_SPOKEN = {True: ("percent_more",), False: ("times_as_fast", "percent_less"), None: ()}
+"""How a sentence may tell a ratio, beside as it is: one surely above 1, surely below, or either."""
+
+_FIGURES = ("published", "now", "low", "high")
 
 
-def _takes(text: str, figures: Mapping[str, str]) -> bool:
-    """Whether the text has no other places than those of ``figures``."""
+def figures(**ratios: float) -> dict[str, str]:
+    """Ratios as sentences tell them: name, name_times_as_fast, and so on; of *ratio* without it.
+
+    The ends of an interval change places in what falls where the ratio rises.
+    """
+    found: dict[str, float] = {}
+    for name, ratio in ratios.items():
+        turned = ratios[{"low": "high", "high": "low"}.get(name, name)]
+        prefix = "" if name == "ratio" else f"{name}_"
+        found |= {name: ratio, f"{prefix}percent_more": 100 * (ratio - 1)}
+        found |= {f"{prefix}times_as_fast": 1 / turned, f"{prefix}percent_less": 100 * (1 - turned)}
+    return {name: ratio_text(value) for name, value in found.items()}
+
+
+def _misplaced(text: str, places: Iterable[str]) -> str | None:
+    """What is wrong with a sentence that has other places than these; None where it has not."""
     try:
-        text.format(**figures)
+        text.format(**dict.fromkeys(places, "2"))
     except (AttributeError, IndexError, KeyError, ValueError):
-        return False
-    return True
+        return f"may have no other places than {', '.join(f'{{{name}}}' for name in places)}"
+    return None
 
 
 class Today(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,10 +67,8 @@ class Today(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     releases: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
-        sentences = [text for text in (self.holds, self.gone, self.reversed) if text is not None]
-        if not sentences or not all(_takes(text, _MEANT) for text in sentences):
-            known = ", ".join(f"{{{name}}}" for name in _MEANT)
-            raise ValueError(f"must say what it means, with no other places than {known}")
+        if not any((self.holds, self.gone, self.reversed)):
+            raise ValueError("must say what it means: it has neither holds, gone nor reversed")
 
 
 class Entry(
@@ -100,6 +113,18 @@ class Entry(
         for wrong, is_kept in rules.items():
             if not is_kept:
                 raise ValueError(wrong)
+        above, always = self.above, ("ratio", "baseline", "candidate")
+        against = None if above is None else not above
+        for outcome, side in (("holds", above), ("gone", None), ("reversed", against)):
+            forms = _SPOKEN[side] or ("difference",)
+            text = getattr(self.today, outcome, None) or ""
+            if misplaced := _misplaced(text, (*always, *forms)):
+                raise ValueError(f"has a sentence in today, for {outcome}, that {misplaced}")
+
+    @property
+    def above(self) -> bool | None:
+        """Whether the ratio is above 1 where the claim holds; None where it may be either."""
+        return None if self.direction == "alike" else self.direction in UPWARD
 
     def needs(self, name: str) -> bool:
         """Whether the claim requires this, or compares by it."""
@@ -111,10 +136,6 @@ class Headline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     claim: str
     text: str
-
-    def __post_init__(self) -> None:
-        if not _takes(self.text, _FIGURES):
-            raise ValueError(f"has a text with other places than {', '.join(_FIGURES)}")
 
 
 class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -131,9 +152,15 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name in ids:
             if ids.count(name) > 1:
                 raise ValueError(f"has the claim {name!r} twice")
+        entries = {entry.id: entry for entry in self.claim}
         for headline in self.headlines:
-            if headline.claim not in ids:
+            entry = entries.get(headline.claim)
+            if entry is None:
                 raise ValueError(f"has a headline of a claim {headline.claim!r}, and no such claim")
+            known = _FIGURES[entry.published_ratio is None :]
+            forms = [f"{name}_{form}" for name in known for form in _SPOKEN[entry.above]]
+            if wrong := _misplaced(headline.text, [*known, *forms]):
+                raise ValueError(f"has a headline of the claim {entry.id!r} that {wrong}")
         for name in self.stand_ins:
             if not any(entry.needs(name) for entry in self.claim):
                 raise ValueError(f"has a stand-in {name!r}, which no claim requires or compares")
@@ -258,11 +285,7 @@ def claims_changed(study: str, marks: Mapping[str, str] | None) -> list[str] | N
 
 
 def headlines(study: str) -> list[Headline]:
-    """The study's answer, in sentences.  Raises StudyError for a file that is not as it should be.
-
-    The text has places for {published}, {now}, {low} and {high}, as "2.2" times, or as "25" per
-    cent with {now_percent} and so on.
-    """
+    """The study's answer, in sentences.  Raises StudyError for a file that is not as it should."""
     file = _file(find_room(study))
     return file.headlines if file else []
 
@@ -307,25 +330,16 @@ def meanings(study: str, judged: pl.DataFrame, server: str | None = None) -> pl.
             continue
         outcome = row["verdict"].partition(",")[0]  # holds, weaker: holds
         if text := getattr(today, outcome, None):
-            sentence = text.format(
-                ratio=f"{row['ratio']:.3g}",
-                times=_times(row["ratio"]),
-                percent=f"{100 * abs(row['ratio'] - 1):.0f} %",
-                more="more" if row["ratio"] > 1 else "less",
-                **{side: row[side] for side in ("baseline", "candidate")},
-            )
+            told, way = figures(ratio=row["ratio"]), "more" if row["ratio"] > 1 else "less"
+            told["difference"] = f"{told[f'percent_{way}']} % {way}"
+            told |= {side: row[side] for side in ("baseline", "candidate")}
+            sentence = text.format(**told)
             if server and not re.match(r"\d", row["candidate"]):
                 sentence += f" (Measured on PostgreSQL {server}.)"
             rows.append((study, entry.id, today.about, sentence, *(today.releases or (None, None))))
     texts = dict.fromkeys(["study", "claim", "about", "sentence"], pl.String())
     schema = {**texts, **dict.fromkeys(["before", "after"], pl.Float64())}
     return pl.DataFrame(rows, schema=schema, orient="row", strict=False)
-
-
-def _times(ratio: float) -> str:
-    """How many times as many, as fast or as slow; two digits, or whole from 100 on."""
-    times = max(ratio, 1 / ratio)
-    return f"{times:.2g}" if times < 99.5 else f"{times:.0f}"
 
 
 def _comparison(entry: Entry, places: Mapping[str, object]) -> dict[str, object]:

@@ -12,7 +12,7 @@ from IPython.display import HTML
 from pgservers import paths
 
 from ..analysis.agreement import MEASURES, MUCH_STRONGER, NOT_REPLICATED, UPWARD, ratio_text
-from ..analysis.claims import all_claims, claim_marks, claims_changed, headlines, meanings
+from ..analysis.claims import all_claims, claim_marks, claims_changed, figures, headlines, meanings
 from ..analysis.pairing import TIMES
 from ..records.reading import version_number, where_of
 from ..rooms import find_room
@@ -153,15 +153,14 @@ def answer(study: str, judged: pl.DataFrame) -> str:
 
 
 def _sentence(text: str, row: Mapping[str, Any]) -> str:
-    bounds = [row[name] for name in ("low", "high") if row.get(name)]
-    if not bounds or not row["published_ratio"] or not row["verdict"].startswith("holds"):
+    names = {"published": "published_ratio", "now": "ratio", "low": "low", "high": "high"}
+    known = {name: row[column] for name, column in names.items() if row.get(column)}
+    if "low" not in known or not row["verdict"].startswith("holds"):
         return ""
-    bounds.sort(key=lambda bound: abs(math.log(bound)))
-    figures = {"published": row["published_ratio"], "now": row["ratio"]}
-    figures |= {"low": bounds[0], "high": bounds[-1]}
-    times = {name: ratio_text(max(value, 1 / value)) for name, value in figures.items()}
-    percent = {f"{name}_percent": ratio_text(100 * abs(v - 1)) for name, v in figures.items()}
-    sentence = text.format(**times, **percent).removesuffix(".")
+    try:
+        sentence = text.format(**figures(**known)).removesuffix(".")
+    except KeyError:  # nothing is published for this size
+        return ""
     return f"{sentence}: {outcome_of(row['verdict']).word}."
 
 
