@@ -46,11 +46,9 @@ def verdict_strip(judged: pl.DataFrame, record: Record, reference: Reference | N
     own = {row["claim"]: row for row in judged.iter_rows(named=True)}
     table = _now(judged, reference)
     now = {row["claim"]: row for row in table.iter_rows(named=True)}
-    there, here, size = "", record.where, record.info.get("profile")
-    if reference is not None:
-        of_all = ", ".join([where_of(reference.info), *_runs(table)])
-        there, here = (of_all, here) if whose else ("", of_all)
-        size = reference.info.get("profile")
+    told = reference.info if reference else record.info
+    there = ", ".join([where_of(told), *(_runs(table) if reference else [])])
+    here, there = (record.where, there) if whose else (there, "")
     known = all_claims().filter(pl.col("study") == study)
     asked = _thresholds(known)
     stand_ins = dict(known.drop_nulls("stand_in").select("claim", "stand_in").iter_rows())
@@ -63,7 +61,7 @@ def verdict_strip(judged: pl.DataFrame, record: Record, reference: Reference | N
         answer=answer(study, table),
         rows=rows,
         stand_ins=[*dict.fromkeys(stand_ins.values())],
-        size=size,
+        size=told.get("profile"),
         own_size=record.info.get("profile"),
         far=FAR,
         here=here,
