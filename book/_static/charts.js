@@ -76,7 +76,8 @@
     const tail = step === undefined ? "" : `, ${JSON.stringify(`${step}: `)} + chosen_step`;
     spec.title = { ...spec.title, text: { expr: `[${title.map((line) => JSON.stringify(line))}${tail}]` } };
     const rows = spec.height?.step;  // of fixed height: it cannot be fitted, so its names get half of the room
-    const names = room / (rows ? 1.65 : 3);
+    const inLines = spec.usermeta?.letters;  // they are in lines, and never cut
+    const names = inLines ? 6.5 * inLines : room / (rows ? 1.65 : 3);
     if (rows) {
       spec.width = Math.floor(room - names) - 44;
       // Its legend may reach to the left above the names, as they leave the plot little width.
@@ -100,7 +101,7 @@
           value.axis = { ...value.axis, labelAngle: -35, labelLimit: room / 3 };
         }
         if (key === "y" && NAMES.includes(value.type) && value.axis !== null) {
-          value.axis = { ...value.axis, labelLimit: names };
+          value.axis = { ...value.axis, labelLimit: inLines ? 0 : names };
           if (!rows) value.axis.labelExpr = "split(datum.label, ', ')";
         }
         narrow(value);

@@ -107,6 +107,7 @@ def require_pages(app: Sphinx) -> None:
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the scripts, the style sheet and the events (Sphinx calls this)."""
     app.add_js_file("charts.js", defer="defer")
+    app.add_js_file("sections.js", defer="defer")
     app.add_css_file("book.css")
     app.connect("env-get-outdated", executed_pages)
     app.connect("builder-inited", require_pages)
