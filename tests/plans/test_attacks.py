@@ -21,7 +21,7 @@ from pgapps.plans import source as sources
 from pgapps.plans.empty_copy import empty_copy
 from pgapps.plans.explain import _is_node, explain
 from pgapps.plans.foresee import foresee
-from pgapps.plans.queries import Query, top_queries
+from pgapps.plans.queries import Choice, Query, top_queries
 from pgapps.plans.report import write_report
 from pgapps.plans.source import opened
 from pgapps.plans.text import as_text, tree
@@ -406,7 +406,7 @@ def test_a_line_that_goes_dead_ends_in_a_sentence(
         with opened(address) as source:
             queries = [Query("x", "SELECT 1")]
             if word == "pg_stat_statements":
-                queries = top_queries(source.connection, 5)
+                queries = top_queries(source.connection, Choice())[0]
             foresee(source, queries, to="embedded")
 
     with (
@@ -443,7 +443,8 @@ def test_names_are_found_in_every_encoding(
         ):
             c.execute(written(statement))
     with opened(dsn_of(server, "reader").replace("/pgstudies", "/other")) as source:
-        (query,) = [q for q in top_queries(source.connection, 50) if "WHERE gr" in q.text]
+        queries, _ = top_queries(source.connection, Choice())
+        (query,) = [q for q in queries if "WHERE gr" in q.text]
         schema = query.text.split()[3].partition(".")[0]
         asked = [query, Query("x", query.text.replace(f"{schema}.", ""))]
         asked += [Query("y", 'TABLE "nicht\nda"')]

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -14,7 +14,7 @@ import pytest
 from pgapps.plans.empty_copy import _program, empty_copy
 from pgapps.plans.explain import explain, is_same, parting
 from pgapps.plans.foresee import foresee
-from pgapps.plans.queries import Query, top_queries
+from pgapps.plans.queries import _EXPLAINED, Choice, Query, top_queries
 from pgapps.plans.report import write_report
 from pgapps.plans.source import opened
 from pgapps.plans.text import as_text
@@ -203,11 +203,88 @@ def test_the_servers_own_queries_need_its_extension(shop: str) -> None:
         source.connection.execute("SET search_path = public")
         source.connection.execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
         source.connection.execute("SELECT count(*) FROM orders WHERE customer = 5")
-        texts = [query.text for query in top_queries(source.connection, 5000)]
+        texts = [query.text for query in top_queries(source.connection, Choice())[0]]
         source.connection.execute("DROP EXTENSION pg_stat_statements")
         with pytest.raises(StudyError, match="name a directory of queries by --queries"):
-            top_queries(source.connection, 50)
+            top_queries(source.connection, Choice())
     assert "SELECT count(*) FROM orders WHERE customer = $1" in texts
+
+
+@pytest.fixture
+def watched(shop: str) -> Iterator[psycopg.Connection[Any]]:
+    """A session of a superuser, where pg_stat_statements has statements of two roles and ours."""
+    with psycopg.connect(shop, autocommit=True) as c:
+        c.execute("CREATE EXTENSION pg_stat_statements; CREATE ROLE app; CREATE ROLE monitor")
+        c.execute("GRANT ALL ON ALL TABLES IN SCHEMA public TO app, monitor")
+        c.execute("SELECT pg_stat_statements_reset()")
+        c.execute("SET ROLE app")
+        for _ in range(3):
+            c.execute("SELECT * FROM orders WHERE id = 5")
+        c.execute("(SELECT id FROM orders WHERE id < 9) UNION SELECT who FROM event_1")
+        c.execute("CREATE TEMP TABLE t AS SELECT * FROM orders LIMIT 1; DROP TABLE t")
+        c.execute("SET ROLE monitor")
+        c.execute("SELECT count(*) FROM customer")
+        c.execute("SELECT relname, extract(epoch FROM now()) FROM pg_class WHERE oid = 5")
+        c.execute("RESET ROLE")
+        yield c
+        c.execute("DROP EXTENSION pg_stat_statements; DROP OWNED BY app, monitor")
+        c.execute("DROP ROLE app, monitor")
+
+
+def own_queries(shop: str, **chosen: Any) -> Foresight:
+    with opened(shop) as source:
+        queries, left_out = top_queries(source.connection, Choice(**chosen))
+        return foresee(source, queries, to="embedded", top=50, left_out=left_out)
+
+
+@pytest.mark.usefixtures("watched")
+def test_the_servers_queries_are_those_of_applications_however_often_we_ask(
+    shop: str,
+) -> None:
+    def asked() -> list[tuple[str | None, str]]:
+        found = own_queries(shop)
+        assert "that name no table but the catalogs" in as_text(found)
+        return sorted((q.query.role, q.query.text) for q in found.queries)
+
+    first = asked()
+    assert first == [
+        ("app", "(SELECT id FROM orders WHERE id < $1) UNION SELECT who FROM event_1"),
+        ("app", "SELECT * FROM orders WHERE id = $1"),
+        ("monitor", "SELECT count(*) FROM customer"),
+    ]
+    assert asked() == first
+
+
+@pytest.mark.usefixtures("watched")
+def test_queries_are_chosen_by_role_and_by_calls_and_the_others_counted(
+    shop: str,
+) -> None:
+    for chosen, texts in (
+        ({"roles": ["monitor"]}, {"SELECT count(*) FROM customer"}),
+        ({"not_roles": ["monitor", "postgres"], "calls": 3}, {"SELECT * FROM orders"}),
+    ):
+        found = own_queries(shop, **chosen)
+        assert {t for q in found.queries for t in texts if q.query.text.startswith(t)} == texts
+        assert len(found.queries) == 1
+        assert found.left_out["of other roles"] >= 3
+    assert found.left_out["with fewer calls"] == 1
+    with pytest.raises(StudyError, match=r"no such query of this database \(\d+ of other roles"):
+        own_queries(shop, roles=["nobody"])
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("-- a\n /* b ** / SELECT */ ((select 1) UNION SELECT 2)", True),
+        ("MERGE INTO t USING s ON true WHEN MATCHED THEN DELETE", True),
+        ("/* b */ DROP TABLE t /* c */ SELECT", False),
+        ("SELECTED", False),
+        ("EXPLAIN SELECT 1", False),
+    ],
+)
+def test_a_statement_is_known_by_its_first_word(shop: str, text: str, seen: bool) -> None:
+    with psycopg.connect(shop) as c:
+        assert c.execute("SELECT %s ~* %s", [text, _EXPLAINED]).fetchone() == (seen,)
 
 
 def test_what_cannot_be_foreseen_ends_in_a_sentence(shop: str) -> None:

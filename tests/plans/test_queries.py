@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pgapps.plans.queries import Query, queries_in
+from pgapps.plans.queries import Query, names_only_catalogs, queries_in
 from pgservers.errors import StudyError
 
 if TYPE_CHECKING:
@@ -54,3 +54,19 @@ def test_what_is_no_query_is_refused_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "q.sql").write_bytes(b"SELECT '\xff'")
     with pytest.raises(StudyError, match="is not UTF-8"):
         queries_in(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "only"),
+    [
+        ("SELECT $1 FROM pg_class c JOIN pg_catalog.pg_namespace n ON c.a = n.b", True),
+        ("SELECT pg_catalog.set_config($1, 'from mine', $3)", True),
+        ('SELECT * FROM "information_schema".tables -- from mine', True),
+        ("SELECT * FROM pg_class JOIN mine USING (oid)", False),
+        ("SELECT extract($1 FROM now()) FROM pg_class WHERE a IS DISTINCT FROM b", True),
+        ("UPDATE ONLY mine SET a = 1", False),
+        ('SELECT $1 FROM (SELECT 1 FROM "Mine") x', False),
+    ],
+)
+def test_statements_about_catalogs_alone_are_known_by_their_text(text: str, only: bool) -> None:
+    assert names_only_catalogs(text) == only

@@ -12,6 +12,8 @@ from pgservers.terminal import say
 from pgstudies.run_options import RunOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from .foresee import Foresight
 
 commands = typer.Typer()
@@ -59,6 +61,22 @@ def plans(
             help="Without --queries: the N queries that took most time, by pg_stat_statements.",
         ),
     ] = _TOP,
+    role: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only queries that this role ran; may be repeated."),
+    ] = None,
+    not_role: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="No query that this role ran; may be repeated."),
+    ] = None,
+    min_calls: Annotated[
+        int,
+        typer.Option(min=0, metavar="N", help="Only queries that were called as often."),
+    ] = 0,
+    min_time: Annotated[
+        float,
+        typer.Option(min=0, metavar="MS", help="Only queries that took as many ms in all."),
+    ] = 0,
     report: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write the plans side by side into this HTML file."),
@@ -73,6 +91,9 @@ def plans(
 
     To plan is to compute immutable functions: on the server with the rights of the role in the
     address, in a read-only transaction; on the copy with no rights.  Give a role that only reads.
+
+    Without --queries, statements that name no table but the catalogs are left out: they are
+    those of tools, this one among them, and of pg_dump.
 
     A file has one query, or one below each line -- name: ...; parameters are $1 or :name.
 
@@ -95,7 +116,7 @@ def plans(
     from pgservers.servers.settings import read_settings
 
     from .foresee import foresee, own_release
-    from .queries import queries_in, top_queries
+    from .queries import Choice, queries_in, top_queries
     from .report import write_report
     from .source import opened
     from .text import as_text
@@ -113,9 +134,15 @@ def plans(
                 f"Settings are tried on a copy of one release: give --to {own_release(source)}, "
                 f"the server's own, or another."
             )
+        left_out: Mapping[str, int] = {}
+        if not wanted:
+            choice = Choice(role or (), not_role or (), min_calls, min_time)
+            wanted, left_out = top_queries(source.connection, choice)
         found = foresee(
             source,
-            wanted or top_queries(source.connection, top),
+            wanted,
+            top=None if queries else top,
+            left_out=left_out,
             to=to or EMBEDDED,
             settings=settings,
             show=lambda what: say(f"{what} ..."),

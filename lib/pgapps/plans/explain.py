@@ -158,6 +158,14 @@ def _message(error: psycopg.Error) -> str:
     return message.decode("utf-8", "replace")
 
 
+def tables_of(node: Node) -> set[str]:
+    """The tables that a plan names, but the server's own; one empty name for those left out."""
+    name = str(node.get("Relation Name", ""))
+    own = {name} if name and not name.startswith(("pg_", "sql_")) else set()
+    gone = node.get("Subplans Removed") or node.get("One-Time Filter") == "false"
+    return own.union({""} if gone else (), *map(tables_of, node.get("Plans", ())))
+
+
 def _has_pruned(node: Node) -> bool:
     return bool(node.get("Subplans Removed")) or any(map(_has_pruned, node.get("Plans", ())))
 

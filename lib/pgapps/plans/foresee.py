@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from pgservers.errors import StudyError
 from pgservers.programs.releases import is_release, packaged
 
 from .empty_copy import RESTORES_STATISTICS, EmptyCopy, empty_copy
-from .explain import Node, QueryPlan, explain, is_same
+from .explain import Node, QueryPlan, explain, is_same, tables_of
+from .queries import names_only_catalogs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from .queries import Query
     from .source import Source
 
+
+_NO_TABLE = "that name no table but the catalogs"
 
 Verdict = Literal["same", "another plan", "not judged"]
 
@@ -52,6 +55,7 @@ class Foresight:
         after: The server of the plans after, in words.
         control: Whether a copy of the server's own release reproduced its plans first.
         notes: What could not be copied.
+        left_out: The server's other statements, counted by the reason why they are not asked for.
 
     """
 
@@ -60,6 +64,7 @@ class Foresight:
     after: str
     control: bool
     notes: Sequence[str]
+    left_out: Mapping[str, int]
 
 
 def foresee(
@@ -68,17 +73,24 @@ def foresee(
     *,
     to: str,
     settings: Mapping[str, str] = {},
+    top: int | None = None,
+    left_out: Mapping[str, int] = {},
     show: Callable[[str], None] = lambda _: None,
 ) -> Foresight:
     """Plan the queries on the source and on a copy of it, on the server ``to`` with ``settings``.
 
     With settings, the copy without them is compared with the copy with them.  The control is a copy
     of the source on its own release, possible from 18 on; a query whose plan it does not reproduce
-    is not judged.
+    is not judged.  With ``top`` the queries are the server's own: so many of the first that name a
+    table are asked for, as the others are those of tools, this one among them, and of pg_dump.
     """
     show("asking the server for its plans")
     path = source.search_path
-    own = [explain(source.connection, query, path) for query in queries]
+    if top is None:
+        own = [explain(source.connection, query, path) for query in queries]
+    else:
+        queries, own, more = _first(source, queries, top)
+        left_out = {**left_out, **more}
     with ExitStack() as stack:
         copy = stack.enter_context(empty_copy(source, to, show))
         show("asking the copy")
@@ -111,7 +123,36 @@ def foresee(
         after=f"{version}, {listed}" if settings else version,
         control=has_control,
         notes=notes,
+        left_out=left_out,
     )
+
+
+def _first(
+    source: Source, queries: Sequence[Query], top: int
+) -> tuple[list[Query], list[QueryPlan], dict[str, int]]:
+    """The first queries that name a table, their plans, and how many others there are of a kind."""
+    found: list[Query] = []
+    plans: list[QueryPlan] = []
+    none = 0
+    for place, query in enumerate(queries):
+        if len(found) == top:
+            return (
+                found,
+                plans,
+                {_NO_TABLE: none, "with less time than these": len(queries) - place},
+            )
+        plan = explain(source.connection, query, source.search_path)
+        if names_only_catalogs(query.text) if plan.root is None else not tables_of(plan.root):
+            none += 1
+            continue
+        found.append(replace(query, name=f"{len(found) + 1}"))
+        plans.append(plan)
+    if not found:
+        raise StudyError(
+            f"None of the {none} queries in pg_stat_statements reads a table that is not the "
+            f"server's own: use --queries."
+        )
+    return found, plans, {_NO_TABLE: none}
 
 
 def _plans(

@@ -9,7 +9,7 @@ from pgservers.files import write_file
 from pgstudies.templates import environment
 
 from .explain import parting
-from .text import control, headline, tree
+from .text import control, headline, left_out, tree
 
 if TYPE_CHECKING:
     from .foresee import Foreseen, Foresight
@@ -24,7 +24,7 @@ def write_report(found: Foresight, target: Path) -> Path:
         before=found.before,
         after=found.after,
         control=control(found),
-        notes=found.notes,
+        notes=[*left_out(found), *found.notes],
         changed=[_changed(query) for query in changed],
         every=[
             {"name": q.query.name, "verdict": q.verdict, "reason": q.reason} for q in found.queries

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pgservers.terminal import printable
 
 from .explain import lines_of, parting
+from .queries import told_left_out
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +34,12 @@ def control(found: Foresight) -> str:
     return "Control: none; a release before 18 cannot be given the statistics of another server."
 
 
+def left_out(found: Foresight) -> list[str]:
+    """A line on the statements of pg_stat_statements that are not asked for."""
+    told = told_left_out(found.left_out)
+    return [f"Left out of pg_stat_statements: {told}."] if told else []
+
+
 def as_text(found: Foresight) -> str:
     """Everything for a terminal, a line per node of the plans that differ."""
     return "\n".join(map(printable, _lines(found)))
@@ -44,6 +51,7 @@ def _lines(found: Foresight) -> Iterator[str]:
     yield f"Before: {found.before}"
     yield f"After:  {found.after}"
     yield control(found)
+    yield from left_out(found)
     yield from found.notes
     for query in found.queries:
         if query.verdict == "another plan":
