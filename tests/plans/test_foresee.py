@@ -272,6 +272,51 @@ def test_queries_are_chosen_by_role_and_by_calls_and_the_others_counted(
         own_queries(shop, roles=["nobody"])
 
 
+@pytest.fixture
+def seller(shop: str) -> Iterator[str]:
+    """A role with a schema of its name and settings of its own."""
+    with psycopg.connect(shop, autocommit=True) as c:
+        c.execute(
+            """
+            CREATE ROLE "Seller"; CREATE SCHEMA "Seller"; CREATE SCHEMA stall;
+            CREATE TABLE stall.ware (a int PRIMARY KEY);
+            CREATE TABLE "Seller".note (a int PRIMARY KEY);
+            ALTER ROLE "Seller" SET search_path = "$user", stall;
+            ALTER ROLE "Seller" SET enable_indexscan = off;
+            ALTER ROLE "Seller" SET role = postgres;
+            ALTER DATABASE pgstudies SET enable_bitmapscan = off;
+            """
+        )
+        yield "Seller"
+        c.execute('ALTER DATABASE pgstudies RESET ALL; DROP SCHEMA "Seller", stall CASCADE')
+        c.execute('DROP OWNED BY "Seller"; DROP ROLE "Seller"')
+
+
+def test_a_query_is_planned_as_the_role_that_ran_it(shop: str, seller: str) -> None:
+    texts = ["SELECT * FROM ware WHERE a = 1", "SELECT * FROM note", "SELECT * FROM orders"]
+    asked = [Query(text, text, seller) for text in texts]
+    with opened(shop) as source:
+        found = foresee(source, [*asked, Query("mine", texts[0])], to="embedded").queries
+        tried = foresee(source, asked[:1], to="embedded", settings={"enable_indexscan": "on"})
+    assert [query.verdict for query in found] == ["same", "same", "not judged", "not judged"]
+    assert found[0].after is not None
+    assert found[0].after["Node Type"] == "Seq Scan"
+    assert tried.queries[0].verdict == "another plan", "what is tried wins"
+    assert 'it was looked for in "Seller", stall, the search_path of role Seller' in found[2].reason
+    assert 'looked for in "public", the search_path of role postgres' in found[3].reason
+
+
+def test_a_search_path_of_the_address_is_every_roles(shop: str, seller: str) -> None:
+    with opened(f"{shop}&options=-csearch_path%3Dpublic") as source:
+        assert source.session(seller) == (
+            "the address",
+            '"public"',
+            {"enable_indexscan": "off", "enable_bitmapscan": "off"},
+        )
+        with pytest.raises(StudyError, match="There is no role nobody on postgres"):
+            source.require_role("nobody")
+
+
 @pytest.mark.parametrize(
     ("text", "seen"),
     [

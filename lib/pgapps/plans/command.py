@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -63,7 +64,11 @@ def plans(
     ] = _TOP,
     role: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Only queries that this role ran; may be repeated."),
+        typer.Option(
+            metavar="NAME",
+            help="Only queries that this role ran; may be repeated.  With --queries: the role "
+            "that runs them.",
+        ),
     ] = None,
     not_role: Annotated[
         list[str] | None,
@@ -91,6 +96,9 @@ def plans(
 
     To plan is to compute immutable functions: on the server with the rights of the role in the
     address, in a read-only transaction; on the copy with no rights.  Give a role that only reads.
+
+    A query is planned with the search_path and the planner settings of the role that ran it, as
+    ALTER ROLE and ALTER DATABASE have set them; one of a file as the address's role, or --role.
 
     Without --queries, statements that name no table but the catalogs are left out: they are
     those of tools, this one among them, and of pg_dump.
@@ -126,6 +134,10 @@ def plans(
     address = server or RunOptions.given().server
     if not address:
         raise StudyError("Name the server: --server postgresql://me@db/shop.")
+    if queries and (len(role or ()) > 1 or not_role or min_calls or min_time):
+        raise StudyError(
+            "With --queries give one --role at most, and none of --not-role and --min."
+        )
     settings = read_settings(setting) if setting else {}
     wanted = queries_in(queries) if queries else []
     with opened(address) as source:
@@ -135,7 +147,10 @@ def plans(
                 f"the server's own, or another."
             )
         left_out: Mapping[str, int] = {}
-        if not wanted:
+        if wanted and role:
+            source.require_role(role[0])
+            wanted = [replace(query, role=role[0]) for query in wanted]
+        elif not wanted:
             choice = Choice(role or (), not_role or (), min_calls, min_time)
             wanted, left_out = top_queries(source.connection, choice)
         found = foresee(

@@ -10,7 +10,7 @@ import psycopg
 from .sessions import within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from psycopg.rows import TupleRow
 
@@ -22,10 +22,11 @@ Node = dict[str, Any]
 
 
 class QueryPlan(NamedTuple):
-    """The plan of a query, or why there is none."""
+    """The plan of a query, or why there is none, with the error's SQLSTATE."""
 
     root: Node | None
     reason: str = ""
+    code: str = ""
 
 
 _SHAPE = (
@@ -55,6 +56,10 @@ _CONDITIONS = (
     "Cache Key",
 )
 
+_SET_KNOWN = """
+    SELECT pg_catalog.set_config(name, %s, true) FROM pg_catalog.pg_settings WHERE name = %s
+"""
+
 _GENERIC_PLAN = 160000
 """The first release whose EXPLAIN takes a query with parameters."""
 
@@ -69,8 +74,13 @@ _DEEPEST = 300
 """The deepest plan that is read, in nodes; Python's recursion limit is a thousand."""
 
 
-def explain(connection: psycopg.Connection[TupleRow], query: Query, search_path: str) -> QueryPlan:
-    """The generic plan of a query, for any values of its parameters.
+def explain(
+    connection: psycopg.Connection[TupleRow],
+    query: Query,
+    search_path: str,
+    settings: Mapping[str, str] = {},
+) -> QueryPlan:
+    """The generic plan of a query, for any values of its parameters, with those settings it knows.
 
     It is asked for in a read-only transaction that is rolled back, so that functions which the
     planner computes write nothing and leave no setting.  Raises ServerError where it does not end,
@@ -79,6 +89,8 @@ def explain(connection: psycopg.Connection[TupleRow], query: Query, search_path:
     with within(connection, _LONGEST_S, f"Planning the query {query.name}"):
         try:
             connection.execute("BEGIN READ ONLY")
+            for name, value in settings.items():
+                connection.execute(_SET_KNOWN, [value, name])
             _set_here(connection, "search_path", search_path)
             return _plan(connection, query)
         except psycopg.errors.DiskFull:
@@ -86,7 +98,7 @@ def explain(connection: psycopg.Connection[TupleRow], query: Query, search_path:
         except psycopg.Error as error:
             if connection.closed:
                 raise
-            return QueryPlan(None, _message(error))
+            return QueryPlan(None, _message(error), error.sqlstate or "")
         finally:
             if not connection.closed:
                 connection.execute("ROLLBACK")

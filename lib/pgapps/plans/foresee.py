@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from .source import Source
 
 
+# Tables, functions and types.
+_NOT_FOUND = {"42P01", "42883", "42704"}
+
 _NO_TABLE = "that name no table but the catalogs"
 
 Verdict = Literal["same", "another plan", "not judged"]
@@ -85,18 +88,17 @@ def foresee(
     table are asked for, as the others are those of tools, this one among them, and of pg_dump.
     """
     show("asking the server for its plans")
-    path = source.search_path
     if top is None:
-        own = [explain(source.connection, query, path) for query in queries]
+        own = [_own_plan(source, query) for query in queries]
     else:
         queries, own, more = _first(source, queries, top)
         left_out = {**left_out, **more}
     with ExitStack() as stack:
         copy = stack.enter_context(empty_copy(source, to, show))
         show("asking the copy")
-        plain = _plans(copy, queries, path)
-        after = _plans(copy, queries, path, settings) if settings else plain
-        notes = list(copy.notes)
+        plain = _plans(copy, queries, source)
+        after = _plans(copy, queries, source, settings) if settings else plain
+        notes = source.notes({query.role for query in queries if query.role}) + copy.notes
         has_control = source.version >= RESTORES_STATISTICS
         if not has_control:
             controls = own
@@ -105,7 +107,7 @@ def foresee(
         else:
             show(f"a control on {source.major}")
             controls = _plans(
-                stack.enter_context(empty_copy(source, own_release(source), show)), queries, path
+                stack.enter_context(empty_copy(source, own_release(source), show)), queries, source
             )
         version = copy.server.version_text
     before = plain if settings else own
@@ -134,6 +136,7 @@ def _first(
     found: list[Query] = []
     plans: list[QueryPlan] = []
     none = 0
+    seen: set[tuple[object, ...]] = set()
     for place, query in enumerate(queries):
         if len(found) == top:
             return (
@@ -141,7 +144,12 @@ def _first(
                 plans,
                 {_NO_TABLE: none, "with less time than these": len(queries) - place},
             )
-        plan = explain(source.connection, query, source.search_path)
+        _, path, settings = source.session(query.role)
+        alike = (query.text, path, *sorted(settings.items()))
+        if alike in seen:
+            continue
+        seen.add(alike)
+        plan = _own_plan(source, query)
         if names_only_catalogs(query.text) if plan.root is None else not tables_of(plan.root):
             none += 1
             continue
@@ -156,10 +164,30 @@ def _first(
 
 
 def _plans(
-    copy: EmptyCopy, queries: Sequence[Query], search_path: str, settings: Mapping[str, str] = {}
+    copy: EmptyCopy, queries: Sequence[Query], source: Source, settings: Mapping[str, str] = {}
 ) -> list[QueryPlan]:
+    plans = []
     with copy.connect(settings) as connection:
-        return [explain(connection, query, search_path) for query in queries]
+        for query in queries:
+            _, path, own = source.session(query.role)
+            # What is tried wins over what a role has set.
+            kept = {name: value for name, value in own.items() if name not in settings}
+            plans.append(explain(connection, query, path, kept))
+    return plans
+
+
+def _own_plan(source: Source, query: Query) -> QueryPlan:
+    """The server's own plan, as the sessions of the query's role get it."""
+    whose, path, settings = source.session(query.role)
+    plan = explain(source.connection, query, path, settings)
+    if plan.code not in _NOT_FOUND:
+        return plan
+    reason = (
+        f"{plan.reason}; it was looked for in {path or 'no schema'}, the search_path of {whose}: "
+        f"grant {source.connection.info.user} USAGE on its schema, or give another search_path in "
+        f"the address (?options=-csearch_path%3Da,b)"
+    )
+    return plan._replace(reason=reason)
 
 
 def _judged(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import psycopg
 
@@ -15,7 +17,7 @@ from pgservers.servers.dsn import foreign_session
 from .sessions import take_bytes, within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from psycopg.rows import TupleRow
 
@@ -68,6 +70,18 @@ _TOO = [
     "IntervalStyle",
 ]
 
+# What ALTER ROLE and ALTER DATABASE set, the weakest first.
+_BY_ROLE = """
+    SELECT r.rolname, pg_catalog.unnest(s.setconfig)
+    FROM pg_catalog.pg_db_role_setting s LEFT JOIN pg_catalog.pg_roles r ON r.oid = s.setrole
+    WHERE s.setdatabase IN (0, (
+        SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()
+    )) AND (s.setrole = 0 OR r.rolname IS NOT NULL)
+    ORDER BY s.setrole <> 0, s.setdatabase <> 0
+"""
+
+_DEFAULT_PATH = '"$user", public'
+
 # A function could take any role that ours is a member of, and read with pg_read_all_data what
 # passwords are checked by.  CREATEROLE and the like are of no use to it, because it is computed in
 # a transaction that is read-only to its end.
@@ -103,6 +117,14 @@ _OTHERS = """
 """
 
 
+class Session(NamedTuple):
+    """What a role's sessions begin with: ``whose`` they are in words, and planner settings."""
+
+    whose: str
+    search_path: str
+    settings: Mapping[str, str] = {}
+
+
 @dataclass(frozen=True)
 class Source:
     """What a copy needs to know of the server.
@@ -113,7 +135,10 @@ class Source:
         version: As the server counts it, 140024 for 14.24.
         encoding: Of the database.
         locale: Its collation and character classes, as libc names them.
-        search_path: What the role's sessions begin with, as far as there are such schemas.
+        search_path: What our role's sessions begin with, as far as there are such schemas.
+        base_path: The same as it is set; that of other roles which have no other.
+        is_path_given: Whether the address has a search_path, which then is every role's.
+        by_role: What ALTER ROLE and ALTER DATABASE set, the weakest first: role, name and value.
         sizes: The bytes of every table, materialized view and index by its qualified name.
         extensions: Name and schema of each, those first that others need.
         settings: What the planner looks at.
@@ -126,6 +151,9 @@ class Source:
     encoding: str
     locale: tuple[str, str]
     search_path: str
+    base_path: str
+    is_path_given: bool
+    by_role: Sequence[tuple[str | None, str, str]]
     sizes: Mapping[str, int]
     extensions: Sequence[tuple[str, str]]
     settings: Mapping[str, str]
@@ -134,6 +162,38 @@ class Source:
     def major(self) -> int:
         """The major release, such as 14."""
         return self.version // 10000
+
+    def session(self, role: str | None) -> Session:
+        """What a role's sessions begin with, or ours for None."""
+        if role is None:
+            user = self.connection.info.user
+            return Session(f"role {user}", self.search_path)
+        found = {name: value for who, name, value in self.by_role if who in {None, role}}
+        quoted = '"{}"'.format(role.replace('"', '""'))
+        path = found.get("search_path", self.base_path)
+        path = re.sub(r'"\$user"|\$user\b', lambda _: quoted, path)
+        settings = {name: value for name, value in found.items() if name in self.settings}
+        if self.is_path_given:
+            return Session("the address", self.search_path, settings)
+        return Session(f"role {role}", path, settings)
+
+    def require_role(self, role: str) -> None:
+        """Raise StudyError where the server has no such role."""
+        query = "SELECT 1 FROM pg_catalog.pg_roles WHERE rolname = %s"
+        if self.connection.execute(query, [role]).fetchone() is None:
+            raise StudyError(f"There is no role {role} on {self.name}.")
+
+    def notes(self, roles: Collection[str]) -> list[str]:
+        """What is not planned as these roles do."""
+        user = self.connection.info.user
+        mine = {name for who, name, _ in self.by_role if who == user and name in self.settings}
+        mine -= {n for who, n, _ in self.by_role if who in roles and who != user}
+        if not mine or set(roles) <= {user}:
+            return []
+        return [
+            f"Queries of other roles are planned with what ALTER ROLE {user} sets as well: "
+            f"{', '.join(sorted(mine))}."
+        ]
 
     def environment(self) -> dict[str, str]:
         """The PG* variables by which pg_dump reaches the same database, its settings included."""
@@ -174,7 +234,7 @@ def opened(dsn: str) -> Iterator[Source]:
                 take_bytes(connection)
                 connection.execute(_END_WITH_US)
                 _require_harmless(connection, name)
-                source = _known(connection, name, _search_path(address, connection))
+                source = _known(connection, name, address, _search_paths(address, connection))
             yield source
     except psycopg.errors.DiskFull as error:
         raise SpaceError(f"{name} has no space left: {error.diag.message_primary}.") from error
@@ -187,11 +247,11 @@ def opened(dsn: str) -> Iterator[Source]:
         raise ServerError(f"{name} cannot be read: {message}.") from error
 
 
-def _search_path(address: Address, like: psycopg.Connection[TupleRow]) -> str:
-    """Where the role's sessions look for the tables of its queries.
+def _search_paths(address: Address, like: psycopg.Connection[TupleRow]) -> tuple[str, str]:
+    """Where the role's sessions look for the tables of its queries: schemas, and what is set.
 
     A session that begins with an empty search_path does not know.  This one begins with the role's
-    own, and so calls one function of the server's, by its qualified name, and nothing else.
+    own, and so calls two functions of the server's, by their qualified names, and nothing else.
     """
     what = f"Asking {address.public}"
     with (
@@ -205,9 +265,11 @@ def _search_path(address: Address, like: psycopg.Connection[TupleRow]) -> str:
         ) as session,
         within(session, _LONGEST_S, what),
     ):
-        row = session.execute("SELECT pg_catalog.current_schemas(false)").fetchone()
+        row = session.execute(
+            "SELECT pg_catalog.current_schemas(false), pg_catalog.current_setting('search_path')"
+        ).fetchone()
     quoted = ('"{}"'.format(str(name).replace('"', '""')) for name in (row[0] if row else []))
-    return ", ".join(quoted)
+    return ", ".join(quoted), str(row[1]) if row else ""
 
 
 def _require_harmless(connection: psycopg.Connection[TupleRow], name: str) -> None:
@@ -227,12 +289,21 @@ def _require_harmless(connection: psycopg.Connection[TupleRow], name: str) -> No
     )
 
 
-def _known(connection: psycopg.Connection[TupleRow], name: str, search_path: str) -> Source:
+def _known(
+    connection: psycopg.Connection[TupleRow], name: str, address: Address, paths: tuple[str, str]
+) -> Source:
     row = connection.execute(
         "SELECT pg_catalog.pg_encoding_to_char(encoding), datcollate, datctype "
         "FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()"
     ).fetchone()
     sizes = connection.execute(_SIZES).fetchall()
+    by_role = [
+        (role, *str(setting).partition("=")[::2]) for role, setting in connection.execute(_BY_ROLE)
+    ]
+    given = address.parts.get("options") or os.environ.get("PGOPTIONS", "")
+    user = connection.info.user
+    # What is set for our role, or for all of this database, is told by the other roles' settings.
+    is_set = any(who in {None, user} and name == "search_path" for who, name, _ in by_role)
     try:
         encoding, collation, classes = map(str, row or ())
         return Source(
@@ -241,7 +312,10 @@ def _known(connection: psycopg.Connection[TupleRow], name: str, search_path: str
             version=connection.info.server_version,
             encoding=encoding,
             locale=(collation, classes),
-            search_path=search_path,
+            search_path=paths[0],
+            base_path=_DEFAULT_PATH if is_set else paths[1],
+            is_path_given="search_path" in given,
+            by_role=by_role,
             # One that was dropped meanwhile has no size.
             sizes={str(relation): int(size) for relation, size in sizes if size is not None},
             extensions=[(str(e), str(s)) for e, s in connection.execute(_EXTENSIONS)],
