@@ -8,7 +8,7 @@ from .errors import ServerError
 
 _STAGES = {"devel": -4, "alpha": -3, "beta": -2, "rc": -1}
 
-VERSION = r"\d{1,2}(?:\.\d+){0,2}|\d\d(?:devel|(?:alpha|beta|rc)\d+)"
+VERSION = r"\d\d(?:devel|(?:alpha|beta|rc)\d+)|\d{1,2}(?:\.\d+){0,2}"
 """A pattern of versions: 9.6.24, 16, 18.6, 19beta2, 19rc1, 20devel."""
 
 
@@ -19,6 +19,17 @@ def version_key(text: str) -> tuple[int, ...]:
     numbers, stage, count = re.split(r"([a-z]+|$)", text, maxsplit=1)
     found = tuple(map(int, numbers.split(".")))
     return (*found, _STAGES[stage], int(count or 0)) if stage else (*found, 0)
+
+
+def version_in(text: str) -> str:
+    """The version that the text begins with: 20devel of a build's own 20devel-patched.
+
+    Raises ServerError where it begins with none.
+    """
+    found = re.match(VERSION, text)
+    if found is None:
+        raise ServerError(f"{text!r} names no version of PostgreSQL.")
+    return found[0]
 
 
 def major_number(text: str) -> float:

@@ -42,7 +42,7 @@ _ELEMENTS: Mapping[str, Any] = {"int": _INTEGER, "float": float, "str": str, "bo
 _LIMITS = re.compile(
     r"^(?P<help>.*?)\s*"
     r"\[(?:(?P<none>\|)?(?P<low>[-+.\d_e]*?)\.\.(?P<high>[-+.\d_e]*)(?: (?P<unit>[^\]]+))?"
-    r"|(?P<choices>[^\]|]*(?:\|[^\]|]+)+))\]$"
+    r"|(?P<choices>[^\]|]*(?:\|[^\]|]*)+))\]$"
 )
 
 
@@ -88,8 +88,8 @@ def declared(notebook: Path) -> tuple[Parameter, ...]:
     The cell holds annotated assignments of plain values, each with a comment, which may end with
     limits and their unit: ``rows: int = 50_000  # rows in the table [2_000..]``, ``[1..10]``,
     ``[16..1024 MB]``, ``[a|b]``.  Limits and choices of a list are those of its elements; it may be
-    empty if its default is, or with ``[|a|b]``.  Raises StudyError when the cell holds another
-    thing.
+    empty if its default is, or with ``[|a|b]``, ``[|]``.  Raises StudyError when the cell holds
+    another thing.
     """
     try:
         cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
@@ -147,7 +147,7 @@ def _limited(plain: Parameter) -> Parameter:
     if found is None:
         return plain
     choices = found["choices"].split("|") if found["choices"] else []
-    if plain.element in {"str", "bool"} and not any(choices):
+    if plain.element in {"str", "bool"} and found["choices"] is None:
         raise ValueError(f"{plain.name} is {_KINDS[plain.type]}, which has no range")
     low, high = (_element(plain, found[side]) if found[side] else None for side in ("low", "high"))
     return replace(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 import pgstudies as pg
+from pgservers.order import major_number, version_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -294,8 +295,8 @@ def passes_table(passes: pl.DataFrame) -> pl.DataFrame:
 
 def newest_before_17(releases: Iterable[str]) -> str:
     """The name of the arm that stands for VACUUM's array, measured or not."""
-    older = [release for release in releases if float(release) < 17]
-    return f"VACUUM, {max(older, key=float)}" if older else "VACUUM, before 17"
+    older = [release for release in releases if major_number(release) < 17]
+    return f"VACUUM, {max(older, key=version_key)}" if older else "VACUUM, before 17"
 
 
 def reason_no_vacuum(both: pl.DataFrame, before: str, version: int) -> str | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pgstudies as pg
 from pgservers.errors import StudyError
+from pgservers.order import major_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -104,7 +105,7 @@ def arms(
 
 def of_release(release: str) -> list[pg.Arm]:
     """A release as it is, or from 18 on with both methods."""
-    number = int(release.partition(".")[0])
+    number = major_number(release)
     ways: dict[str, Mapping[str, str]] = {release: {}}
     if number >= NEWER:
         ways = {f"{release}, sync": BY_ITSELF, f"{release}, worker": BY_WORKERS}

@@ -1,19 +1,21 @@
-"""The arms of ``releases.ipynb``: a release each, and the server that the reader names."""
+"""The arms of ``releases.ipynb``: a release or build each, and the server that the reader names."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import pgstudies as pg
-from pgservers.programs.releases import find_release
+from pgapps.counting.points import points
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pgapps.counting.points import Point
+
 
 def arms(*, server: str, releases: Sequence[str]) -> list[pg.Arm]:
     """The releases, and a server of the reader's own last, or where no release is at hand."""
-    listed = [_arm(release) for release in releases]
+    listed = [_arm(point) for point in points(releases)]
     if server or all(arm.not_run for arm in listed):
         listed.append(
             pg.Arm(
@@ -25,12 +27,11 @@ def arms(*, server: str, releases: Sequence[str]) -> list[pg.Arm]:
     return listed
 
 
-def _arm(release: str) -> pg.Arm:
-    built = find_release(release).built
+def _arm(point: Point) -> pg.Arm:
     return pg.Arm(
-        release,
-        built,
-        options={"built": built},
-        server=release,
-        not_run=pg.reason_not_available(release),
+        point.name,
+        point.built or "build not known",
+        options={"built": point.built},
+        server=point.server,
+        not_run=point.reason,
     )

@@ -9,6 +9,7 @@ import psutil
 
 import pgstudies as pg
 from pgservers.errors import StudyError
+from pgservers.order import major_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -153,7 +154,7 @@ def of_release(release: str, *, with_direct: bool) -> list[pg.Arm]:
         words = f"{said}, on {release}."
         slow = ("small and slow",)
         found.append(_arm(sync, words, sync, slow, [2], release=release))
-        if with_direct and int(release.partition(".")[0]) >= 16:
+        if with_direct and major_number(release) >= 16:
             name = {"off": "direct, off", "on": "direct"}[sync]
             words = f"{said}, past the kernel's cache."
             found.append(_direct(name, words, sync, release=release))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import polars as pl
 import pytest
 
 from pgapps.scorecard.advice import (
     WORTH_A_SENTENCE,
     advice,
+    advice_text,
     counted_between,
     counted_by_release,
     counted_in_words,
@@ -16,6 +19,12 @@ from pgapps.scorecard.advice import (
     timed_by_release,
 )
 from pgservers.errors import StudyError
+from pgstudies.records.counts import INSTRUCTIONS, fullest_counts
+from pgstudies.records.reading import Record
+from tests import made_up
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 UNITS = pl.DataFrame(
     [
@@ -75,8 +84,31 @@ def test_every_release_is_relative_to_the_one_you_run_and_the_newest_is_first() 
     started = table.filter(work="one session started")
     alone = counted_between("14", "18").filter(unit="one session started", open=0)
     assert started["18"].item() == pytest.approx(alone["ratio"].item())
-    with pytest.raises(StudyError, match=r"Release 8\.2 was not counted"):
+    with pytest.raises(StudyError, match=r"^8\.2 was not counted; there is .*-p releases="):
         counted_by_release("8.2")
+
+
+def test_a_directory_is_told_by_what_was_counted_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "pg"
+    names = {"18": (1000, "18"), "19rc1": (1300, str(place)), "19.0": (1200, "/elsewhere")}
+    counts = [
+        made_up.samples({n: [c]}, INSTRUCTIONS, metric=INSTRUCTIONS, iteration=1, step="one probe")
+        for n, (c, _) in names.items()
+    ]
+    arms = [made_up.arms_of(n)[0] | {"server": at} for n, (_, at) in names.items()]
+    own = Record(tmp_path, made_up.info("releases", arms=arms), pl.concat(counts))
+    reference = fullest_counts()
+    monkeypatch.setattr("pgapps.scorecard.advice.counted_records", lambda: [own, reference])
+    for word in (f"{place}/", f"{place}/bin/..", "19rc1"):
+        text = advice_text("18", word)
+        assert text.startswith("From release 18 to 19rc1\n")
+        assert "One probe: 30 % more instructions (1,000, then 1,300)." in text
+    with pytest.raises(StudyError, match=f"^{tmp_path}/other was not counted"):
+        advice_text("18", f"{tmp_path}/other")
+    with pytest.raises(StudyError, match=r"19rc1 is not newer than 19\.0"):
+        advice_text("19.0", "19rc1")
 
 
 def test_times_are_of_releases_that_were_built_alike() -> None:

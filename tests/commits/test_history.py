@@ -27,6 +27,7 @@ from pgservers.errors import CannotRun, StudyError
 from pgstudies.charts.tables import table_html
 from pgstudies.records.reading import find_record, list_records, read_record
 from tests.commits.conftest import Scripted
+from tests.counting.test_points import programs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -233,6 +234,35 @@ def test_a_history_of_commits_is_counted_and_its_largest_step_narrowed(
     record = read_record(find_record("history", list_records("history")["path"][-1]))
     assert record.info["status"] == "complete"
     assert [record.path] == [r.path for r in commit_histories()]
+
+
+def test_builds_in_directories_are_points_in_the_order_of_their_versions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(version: str, cost: float) -> str:
+        place = programs(tmp_path / version, version, changed=str(cost))
+        return str(place)
+
+    monkeypatch.setattr(Scripted, "version_text", property(version_told))
+    given = [build("20devel", 1300), build("19rc1", 1100), build("19beta2", 1000)]
+    command(releases=",".join(given), unit=[UNIT])
+    assert "1 units at 3 points: 2 steps" in capsys.readouterr().out
+    lines = lines_of(read_record(list_records("history")["path"][-1]))
+    assert lines["point"].to_list() == ["19beta2", "19rc1", "20devel"]
+    assert lines["built"].unique().to_list() == ["gcc 14.2.0, -O2"]
+    assert [r.rpartition("/")[2] for r in steps_of(lines)["range"]] == [
+        "REL_19_RC1...master",
+        "REL_19_BETA2...REL_19_RC1",
+    ]
+    newest = tmp_path / "20devel" / "bin" / "postgres"
+    newest.write_text(newest.read_text().replace("1300", "1400"))
+    command(releases=",".join(given), unit=[UNIT])  # it was built anew, and is counted
+    assert costs_of(list_records("history")["path"][-1]) == [1000, 1100, 1400]
+
+
+def version_told(counter: Scripted) -> str:
+    program = counter._server / "bin" / "postgres"
+    return f"PostgreSQL {program.read_text().splitlines()[1].split()[-1].strip(chr(39))}"
 
 
 def test_a_commit_that_does_not_build_is_no_point_of_a_history(

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 
-import pgstudies as pg
 from pgservers.errors import StudyError
 from pgstudies.records.reading import Record
 from pgstudies.rooms import study_module
@@ -53,7 +52,8 @@ def test_a_server_of_the_readers_comes_last_or_stands_in_for_releases(
     def names(server: str, releases: list[str]) -> list[Any]:
         return [arm.name for arm in ARMS.arms(server=server, releases=releases)]
 
-    monkeypatch.setattr(pg, "reason_not_available", {"9.3": None, "9.6": "no network"}.get)
+    why = {"9.3": None, "9.6": "no network"}
+    monkeypatch.setattr("pgapps.counting.points.reason_not_available", why.get)
     assert names("", ["9.3", "9.6"]) == ["9.3", "9.6"]
     assert names("embedded", ["9.3"]) == ["9.3", "this server"]
     assert names("", ["9.6"]) == ["9.6", "this server"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import re
 import textwrap
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ import polars as pl
 from IPython.display import Markdown
 
 from pgservers.errors import StudyError
-from pgservers.order import VERSION, major_number
+from pgservers.order import version_in
 from pgservers.terminal import printable
 from pgstudies.charts.series import series_chart
 from pgstudies.records.counts import fullest_counts, units_counted
@@ -39,9 +38,10 @@ _MOST = 20
 _CHANGES = "https://github.com/postgres/postgres/compare/"
 """The address of the commits between two commits or tags."""
 
-_RELEASE = f"^({VERSION})$"
+_COMMIT = r"^([0-9a-f]{10})[0-9a-f]{30}$"
 
-_NOT_KNOWN = "build not known"
+NOT_KNOWN = "build not known"
+"""In place of a compiler and its flags."""
 
 STEPS = {
     "unit": pl.String(),
@@ -86,10 +86,10 @@ def lines_of(record: Record) -> pl.DataFrame:
         server = record.info.get("servers", {}).get(arm.get("server") or "")
         if arm["copy_of"] or arm["not_run"] or server is None:
             continue  # without a server of its own it is the reader's, and no point in time
-        built = (arm.get("options") or {}).get("built") or built_with(server) or _NOT_KNOWN
+        built = (arm.get("options") or {}).get("built") or built_with(server) or NOT_KNOWN
         if built != last:
             again = sum(p["built"] == built for p in points)
-            line = f"{built} (again, {arm['name'][:10]})" if again else built
+            line = f"{built} (again, {_short(arm['name'])})" if again else built
         last = built
         version = version_number(server.get("version_text"))
         # A major release stands for the newest minor one, which is another one tomorrow.
@@ -100,7 +100,7 @@ def lines_of(record: Record) -> pl.DataFrame:
                 "number": len(points),
                 "arm": arm["name"],
                 "name": name,
-                "point": name[:10],
+                "point": _short(name),
                 "version": version,
                 "built": built,
                 "line": line,
@@ -140,7 +140,7 @@ def steps_of(lines: pl.DataFrame) -> pl.DataFrame:
 
 def steps_table(steps: pl.DataFrame) -> pl.DataFrame:
     """The steps for a page: change, between (a link), unit, before, after."""
-    names = pl.format("{} to {}", pl.col("from").str.head(10), pl.col("to").str.head(10))
+    names = pl.format("{} to {}", *(pl.col(n).str.replace(_COMMIT, "$1") for n in ("from", "to")))
     return steps.select(
         pl.format(
             "{}{} %",
@@ -172,7 +172,7 @@ def _part_in_words(name: str, steps: pl.DataFrame, most: int) -> list[str]:
     what = several if steps.height > 1 else "one count changes by more than 0.1 %"
     head = f"**Between {name} releases** {what}:"
     lines = [
-        f"- [{row['from'][:10]} to {row['to'][:10]}]({row['range']}), {row['unit']}: "
+        f"- [{_short(row['from'])} to {_short(row['to'])}]({row['range']}), {row['unit']}: "
         f"{abs(row['percent']):.1f} % {'more' if row['percent'] > 0 else 'fewer'} instructions "
         f"({row['before']:,.0f}, then {row['after']:,.0f})"
         for row in steps.head(most).iter_rows(named=True)
@@ -199,8 +199,7 @@ def history_chart(lines: pl.DataFrame) -> alt.LayerChart | pl.DataFrame:
     """
     if lines.is_empty():
         raise StudyError("Nothing was counted, so there is no history to draw.")
-    are_releases = lines["arm"].str.contains(_RELEASE).all()
-    place = "release" if are_releases else "commit"
+    place = "commit" if lines["arm"].str.contains(_COMMIT).any() else "release"
     return series_chart(
         lines.with_columns(pl.col("instructions") / 1000).rename(
             {"point": place, "instructions": "thousands"}
@@ -223,7 +222,7 @@ def history_text(lines: pl.DataFrame) -> str:
     text = [found]
     for row in steps.head(_MOST).iter_rows(named=True):
         before, after = (f"{row[name]:,.0f}" for name in ("before", "after"))
-        place = f"{row['from'][:10]} -> {row['to'][:10]}"
+        place = f"{_short(row['from'])} -> {_short(row['to'])}"
         text += [f"  {row['percent']:+7.1f} %  {place}  {row['unit']}"]
         text += [f"             {before} -> {after}"]
     if steps.height > _MOST:
@@ -241,14 +240,18 @@ def history_text(lines: pl.DataFrame) -> str:
     return "\n".join(map(printable, text))
 
 
+def _short(name: str) -> str:
+    """A commit's first ten digits; a release as it is."""
+    return re.sub(_COMMIT, r"\1", name)
+
+
 def _tag(row: dict[str, str]) -> str:
-    """A commit's name, or the tag of a release: REL_18_1, REL9_3_5."""
-    if not math.isfinite(_number(row["arm"])):
+    """A commit's name, or the tag of a release: REL_18_1, REL9_3_5; the branch of a development."""
+    if re.fullmatch(_COMMIT, row["arm"]):
         return row["arm"]
-    parts = re.findall(r"\d+|[a-z]+\d*", row["version"])
+    version = version_in(row["version"])
+    if version.endswith("devel"):
+        return "master"
+    parts = re.findall(r"\d+|[a-z]+\d*", version)
     begin = "REL" if int(parts[0]) < 10 else "REL_"
     return begin + "_".join(parts).upper()
-
-
-def _number(text: str) -> float:
-    return major_number(text) if re.fullmatch(_RELEASE, text) else math.inf

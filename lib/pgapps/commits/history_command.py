@@ -41,7 +41,8 @@ def history(
         str | None,
         typer.Option(
             metavar="all|NAME,NAME",
-            help="Count releases instead, such as 16,17,18; all: with the minor ones too.",
+            help="Count releases and directories of programs instead, such as 17,18,~/pg/19rc1; "
+            "all: every release, with the minor ones.",
             show_default=False,
         ),
     ] = None,
@@ -66,7 +67,7 @@ def history(
     ] = None,
     configure: Configure = None,
 ) -> None:
-    """Count units of work over the commits of a repository, or over releases.
+    """Count units of work over the commits of a repository, or over releases and builds.
 
     The answer lists the steps, where a count changes by more than 0.1 %.  Commits are built by one
     compiler and with the same flags; releases are compared only where theirs are the same.
@@ -76,6 +77,7 @@ def history(
     Examples:
       pgstudies history --repo ~/src/postgresql --since REL_17_0 --every 200
       pgstudies history --releases all --unit "one session started"
+      pgstudies history --releases 17,18,/usr/lib/postgresql/19
 
     \b
     Exit codes:
@@ -133,32 +135,35 @@ def _one_of_each_study() -> list[Unit]:
 
 
 def _releases(names: str, wanted: Sequence[Unit]) -> Path:
-    from pgservers.programs.releases import find_release, minor_releases, reason_not_available
+    from pgservers.programs.releases import minor_releases
     from pgservers.programs.releases import releases as known
 
+    from ..counting.points import in_order_of_versions, points
+    from .history import NOT_KNOWN
     from .record import CommitRecord
     from .strategies import continued
 
-    points = (
-        [find_release(name.strip()) for name in names.split(",")]
+    listed = (
+        [name.strip() for name in names.split(",")]
         if names != "all"
-        else sorted([*known(), *minor_releases()], key=lambda release: release.numbers)
+        else [release.name for release in (*known(), *minor_releases())]
     )
-    parameters = {"releases": [p.name for p in points], "units": [u.name for u in wanted]}
-    same = [unit.what_counts() for unit in wanted]
+    found = in_order_of_versions(points(listed))
+    parameters = {"releases": [p.name for p in found], "units": [u.name for u in wanted]}
+    same = [*(unit.what_counts() for unit in wanted), *(p.digest for p in found if p.digest)]
     with (
         continued(),
-        Progress("counting", len(points)) as progress,
+        Progress("counting", len(found)) as progress,
         CommitRecord("history", parameters, built="as released", same=same) as record,
     ):
-        for point in points:
-            if reason := reason_not_available(point.name):
-                record.skip(point.name, point.built, reason)
+        for point in found:
+            if point.reason:
+                record.skip(point.name, point.built or "", point.reason)
             elif not record.has(point.name):
-                about = {"description": point.version, "built": point.built}
-                _count(record, progress, wanted, point.name, point.name, **about)
+                about = {"description": point.version, "built": point.built or NOT_KNOWN}
+                _count(record, progress, wanted, point.name, point.server, **about)
             progress.advance()
-        return record.finish([point.name for point in points])
+        return record.finish([point.name for point in found])
 
 
 def _commits(

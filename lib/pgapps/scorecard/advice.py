@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from pgservers.errors import StudyError
-from pgservers.order import VERSION, major_number, version_key
+from pgservers.order import major_number, version_in, version_key
 from pgservers.terminal import printable
 from pgstudies.analysis.claims import meanings, origins
 from pgstudies.analysis.effects import paired_effects
 from pgstudies.analysis.pairing import round_values
 from pgstudies.analysis.tables import with_interval
-from pgstudies.records.counts import fullest_counts, open_case, units_counted
-from pgstudies.records.reading import builds_note, read_record, version_number, where_of
+from pgstudies.records.counts import counted_records, fullest_counts, open_case, units_counted
+from pgstudies.records.reading import (
+    builds_note,
+    fullest,
+    read_record,
+    version_number,
+    where_of,
+)
 from pgstudies.records.verdicts import reference_verdicts
 from pgstudies.rooms import rooms
 
@@ -88,7 +95,7 @@ def counted_between(before: str, after: str) -> pl.DataFrame:
     """
     record, _ = _counted_releases(before, after)
     counts = units_counted(record)
-    if version_key(before) >= version_key(after):
+    if version_key(version_in(before)) >= version_key(version_in(after)):
         raise StudyError(
             f"An upgrade goes to a newer release, and {after} is not newer than {before}."
         )
@@ -245,16 +252,31 @@ def _timed(record: Record, arms: list[str], run: str) -> pl.DataFrame:
 
 def _counted_releases(*wanted: str) -> tuple[Record, list[str]]:
     """The record of counts, and the releases in it; raises StudyError where one is not in it."""
-    record = fullest_counts()
+    record = _record_of(*wanted) or fullest_counts()
     if record is None:
         counting = " or ".join(rooms("counts"))
         raise StudyError(f"There is no record of counts: run `pgstudies run {counting}`.")
     arms = record.arms.filter(pl.col("copy_of").is_null())["name"]
-    known = arms.filter(arms.str.contains(f"^({VERSION})$")).to_list()  # "this server" is none
+    known = arms.filter(arms.str.contains(r"^\d")).to_list()  # "this server" is none
     for release in wanted:
         if release not in known:
-            raise StudyError(f"Release {release} was not counted; there is {', '.join(known)}.")
+            raise StudyError(
+                f"{release} was not counted; there is {', '.join(known)}. To count releases and "
+                f"directories of programs: `pgstudies run {min(rooms('counts'))} -p "
+                f"releases=RELEASE,DIRECTORY -p what=all`."
+            )
     return record, known
+
+
+def _record_of(*wanted: str) -> Record | None:
+    """The record that counted most of those with all these arms, by their names or servers."""
+    return fullest(record for record in counted_records() if {*wanted} <= _names_in(record).keys())
+
+
+def _names_in(record: Record) -> dict[str | None, str]:
+    """The arms' names by themselves and by the servers they ran on, such as a directory."""
+    arms = [arm for arm in record.info["arms"] if not arm["copy_of"]]
+    return {arm.get("server"): arm["name"] for arm in arms} | {a["name"]: a["name"] for a in arms}
 
 
 def counted_builds(before: str, after: str) -> str:
@@ -269,7 +291,7 @@ def counted_builds(before: str, after: str) -> str:
 
 
 def _builds(*releases: str) -> list[str]:
-    record = fullest_counts()
+    record = _record_of(*releases)
     built = record.built_with if record else {}
     return [built.get(release) or "an unknown compiler" for release in releases]
 
@@ -281,7 +303,15 @@ def advice_text(before: str | None = None, after: str | None = None) -> str:
     """
     if (before is None) != (after is None):
         raise StudyError("Give both releases, --from and --to, or neither.")
-    return "\n".join(map(printable, _lines(before, after)))
+    sides = [side and _without_dots(side) for side in (before, after)]
+    record = _record_of(*filter(None, sides))
+    named = _names_in(record) if record else {}
+    return "\n".join(map(printable, _lines(*(side and named.get(side, side) for side in sides))))
+
+
+def _without_dots(side: str) -> str:
+    """A directory as a record has it, and a release as it is."""
+    return str(Path(side).expanduser().resolve()) if "/" in side else side
 
 
 def _lines(before: str | None, after: str | None) -> Iterator[str]:
@@ -312,7 +342,8 @@ def _lines(before: str | None, after: str | None) -> Iterator[str]:
 def crossed(cards: pl.DataFrame, before: str, after: str) -> pl.DataFrame:
     """The rows of ``advice`` about changes that lie between two releases."""
     within = cards.filter(
-        pl.col("before") >= major_number(before), pl.col("after") <= major_number(after)
+        pl.col("before") >= major_number(version_in(before)),
+        pl.col("after") <= major_number(version_in(after)),
     )
     return newest_first(within)
 

@@ -36,21 +36,23 @@ def scorecard(
 def advise(
     before: Annotated[
         str | None,
-        typer.Option("--from", metavar="RELEASE", help="The release that runs now, such as 14."),
+        typer.Option("--from", metavar="RELEASE|DIR", help="What runs now, such as 14."),
     ] = None,
     after: Annotated[
         str | None,
-        typer.Option("--to", metavar="RELEASE", help="The release to go to, such as 18."),
+        typer.Option("--to", metavar="RELEASE|DIR", help="What to go to, such as 18."),
     ] = None,
 ) -> None:
     """Print what changes with an upgrade, by how much, how sure that is and where it was measured.
 
     Without releases, print what the studies found about settings and habits.  All
-    of it comes from the project's reference records.
+    of it comes from the project's reference records, but for counts of other releases
+    and of directories of programs, which `pgstudies run releases` makes.
 
     \b
     Examples:
       pgstudies advise --from 14 --to 18
+      pgstudies advise --from 18 --to /usr/lib/postgresql/19
       pgstudies advise
     """  # noqa: D301
     from .advice import advice_text

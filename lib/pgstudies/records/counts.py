@@ -38,15 +38,16 @@ def units_counted(record: Record) -> pl.DataFrame:
 
 def fullest_counts() -> Record | None:
     """The complete record that counted most, of several the newest; None where there is none."""
-    return fullest(_newest_first())
+    return fullest(counted_records())
 
 
 def counted_since(record: Record) -> list[Record]:
     """The newer complete records of counts, newest first."""
-    return [r for r in _newest_first() if r.info["started_at"] > record.info["started_at"]]
+    return [r for r in counted_records() if r.info["started_at"] > record.info["started_at"]]
 
 
-def _newest_first() -> list[Record]:
+def counted_records() -> list[Record]:
+    """The complete records of counts, newest first."""
     known = pl.concat([list_records(None).clear(), *map(list_records, rooms("counts"))])
     complete = known.filter(pl.col("status") == "complete").sort("started_at", descending=True)
     return list(readable_records(complete["path"]))
@@ -61,7 +62,7 @@ def claims_counted() -> tuple[dict[str, float], str]:
     wanted = [r for room in rooms().values() for r in room.read("units.toml").get("ratio", [])]
     found: dict[str, float] = {}
     names = []
-    for record in _newest_first():
+    for record in counted_records():
         counts = {
             (arm, unit, number): count
             for arm, unit, number, nested, count, _ in units_counted(record).iter_rows()

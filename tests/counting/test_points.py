@@ -1,0 +1,67 @@
+"""What words name as points of a history: releases, and programs in directories."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pgapps.counting.points import in_order_of_versions, points
+from pgservers.errors import StudyError
+from pgservers.programs.releases import find_release
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def programs(prefix: Path, version: str, *, flags: str = "-g -O2", changed: str = "") -> Path:
+    """A directory whose programs say that they are of this version, and how they were built."""
+    says = f"PostgreSQL {version} on x86_64-linux, compiled by gcc-14.2.0, 64-bit"
+    (prefix / "bin").mkdir(parents=True)
+    for name, answer in (
+        ("initdb", f"initdb (PostgreSQL) {version}"),
+        ("postgres", f"postgres (PostgreSQL) {version}"),
+        ("pg_config", flags),
+    ):
+        program = prefix / "bin" / name
+        program.write_text(f"#!/bin/sh\necho '{answer}'\nexit\n{says}\n{changed}\n")
+        program.chmod(0o755)
+    return prefix
+
+
+def test_a_directory_is_called_by_its_version_and_says_how_it_was_built(tmp_path: Path) -> None:
+    place = programs(tmp_path / "19", "19rc1 (Debian 19~rc1-1)")
+    release, built = points(["18", str(place)])
+    known = find_release("18")
+    assert (release.name, release.version, release.built) == ("18", known.version, known.built)
+    assert (built.name, built.version, built.built) == ("19rc1", "19rc1", "gcc 14.2.0, -O2")
+    assert (built.server, built.reason) == (str(place), None)
+
+
+def test_versions_before_a_release_come_before_it(tmp_path: Path) -> None:
+    versions = ["20devel-mine", "19.0", "19rc1", "19beta2", "19beta10"]
+    words = [str(programs(tmp_path / v, v)) for v in versions]
+    found = in_order_of_versions(points([*words, "18", "9.6"]))
+    names = ["9.6", "18", "19beta2", "19beta10", "19rc1", "19.0", "20devel-mine"]
+    assert [point.name for point in found] == names
+
+
+def test_two_builds_that_say_the_same_are_told_apart(tmp_path: Path) -> None:
+    places = [programs(tmp_path / name, "20devel", changed=name) for name in ("master", "patched")]
+    one, other = points(list(map(str, places)))
+    assert [one.name, other.name] == [f"20devel in {place}" for place in places]
+    assert one.digest != other.digest
+
+
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        ("8.4", r"^There is no release '8\.4'; there are "),
+        ("./nothing", r"^There is no directory \./nothing"),
+        ("postgresql://me:secret@host/db", r"^A server that already runs cannot be counted alone"),
+    ],
+)
+def test_a_word_that_names_no_programs_is_told(word: str, sentence: str) -> None:
+    with pytest.raises(StudyError, match=sentence) as told:
+        points([word])
+    assert "secret" not in str(told.value)
