@@ -6,6 +6,7 @@ import math
 import re
 import socket
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ import numpy as np
 import polars as pl
 import pytest
 
+from pgapps.compare import run
+from pgapps.compare.command import _require_consent
 from pgapps.compare.design import Comparison, Side
 from pgapps.compare.judging.guards import check
 from pgapps.compare.judging.measured import (
@@ -39,8 +42,9 @@ from tests.machines import GOOD, after_others
 from tests.made_up import info, samples, swept_info
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from pgapps.compare.plan import Fit
     from pgstudies.measuring.design import Design
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "comparison.txt"
@@ -459,13 +463,69 @@ def test_what_has_no_time_for_every_guard_is_measured_as_often_as_it_can_be() ->
     assert (found.blocks, found.arms, found.left_out) == (MINIMUM_BLOCKS, {"a": ()}, ())
 
 
-def test_a_time_too_short_for_anything_is_told_and_measures_one_block() -> None:
+def test_a_time_too_short_for_anything_has_minutes_that_decide() -> None:
     plans = [forecast("a", heap=5.0), forecast("b", heap=10.0)]
     found = fit(plans, 5.0)
     assert (found.blocks, found.arms) == (1, {"a": ()})
-    assert (
-        "That decides nothing: an interval needs 6 blocks" in list(fit_lines(found, plans, 0.1))[2]
-    )
+    enough = found.minutes_that_decide(lost_s=20.0)
+    assert enough == 2  # 2 s to start, 9 blocks of 5 s
+    assert fit(plans, 60 * enough - 20.0).blocks >= GOAL_BLOCKS
+
+
+class Planned(Exception):  # noqa: N818
+    """Raised in place of measuring, with what would be measured."""
+
+
+@pytest.mark.parametrize("yes", [True, False])
+@pytest.mark.parametrize(("minutes", "offered"), [(0.5, [3]), (None, [])])
+def test_what_decides_nothing_is_measured_for_the_minutes_that_decide_or_not_at_all(
+    minutes: float | None, offered: list[int], yes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "forecast_of", lambda *_, **__: forecast("made_up", heap=15.0))
+    monkeypatch.setattr(run, "as_before", lambda plan, *_, **__: plan)
+
+    def measured(_: Request, fitted: Fit, **__: object) -> Iterator[Measured]:
+        raise Planned(fitted.blocks)
+
+    monkeypatch.setattr(run, "measured_blocks", measured)
+    same = Side("embedded")
+    request = Request(baseline=same, candidate=same, studies=("made_up",), minutes=minutes)
+    told: list[str] = []
+    asked: list[int] = []
+
+    def agree(enough: int) -> None:
+        asked.append(enough)
+        if not yes:
+            raise StudyError("no")
+
+    compare = partial(run.compared, request, tell=told.append, warn=told.append, agree=agree)
+    with pytest.raises(Planned if yes or not offered else StudyError) as ended:
+        compare()
+    assert asked == offered
+    assert ("That decides nothing: an interval needs 6 blocks." in "".join(told)) == bool(offered)
+    if ended.type is Planned:
+        assert ended.value.args[0] >= GOAL_BLOCKS
+    asked.clear()
+    assert compare(only_plan=True) is None
+    assert not asked
+
+
+def test_nobody_is_asked_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(reply: bool) -> None:
+        monkeypatch.setattr("typer.confirm", lambda _: reply)
+
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    answer(True)
+    _require_consent("Measure?", "pass --yes")
+    answer(False)
+    with pytest.raises(StudyError, match=r"^Nothing was compared\.$"):
+        _require_consent("Measure?", "pass --yes")
+    answer(True)
+    with pytest.raises(StudyError, match=r"^Nothing was compared: pass --yes\.$"):
+        _require_consent("Measure?", "pass --yes", asks=False)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    with pytest.raises(StudyError, match=r"^Nothing was compared: pass --yes\.$"):
+        _require_consent("Measure?", "pass --yes")
 
 
 def looked_at(*blocks_before: int) -> Measured:

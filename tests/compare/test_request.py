@@ -292,7 +292,7 @@ def test_a_rerun_shows_what_it_would_run_and_waits_for_a_yes(tmp_path: Path) -> 
         "Studies: cluster_order, at quick size",
     ]
     assert (
-        done.stderr == "pgstudies: Nothing was measured: pass --yes to run what is listed above.\n"
+        done.stderr == "pgstudies: Nothing was compared: pass --yes to run what is listed above.\n"
     )
 
 

@@ -35,8 +35,11 @@ Compare two builds, releases or settings files: is the candidate slower?
 Every block runs the arms of a study on both servers and on a second copy of the
 baseline, in random order, for ten minutes unless told otherwise.  The plan is
 printed first: how many blocks fit into that time, which arms do not, and what
-so many blocks can show.  After Ctrl-C the same command continues; with more
-blocks it adds to those that are done.
+so many blocks can show.  Where the time decides nothing, the minutes that would
+are offered, and nothing is compared without a yes, or --yes.
+
+After Ctrl-C the same command continues; with more blocks it adds to those that
+are done.
 
 A side is embedded, a release such as 17, a directory of programs, an address, a
 settings file like postgresql.conf, or a server with such a file: 17+my.conf.
@@ -56,7 +59,7 @@ Exit codes:
   1    a step is slower: a regression
   2    not decided: a guard failed, a study could not be compared, or, with
        --strict, a step is open
-  3    the comparison could not be run
+  3    the comparison could not be run, or was not, as the time decides nothing
   5    the disk is full, or cannot be written to
   125  with --bisect-run, in place of 2 and 3; 133, in place of 5
   130  interrupted; the report has the finished blocks
@@ -181,6 +184,10 @@ def compare(  # noqa: D103  (its help is above)
         ),
     ] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Print the plan and exit.")] = False,
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", help="Do not ask before taking longer than the time that was given."),
+    ] = False,
     full: Annotated[
         bool, typer.Option("--full", help="Print every step and guard, and the method.")
     ] = False,
@@ -247,7 +254,7 @@ def compare(  # noqa: D103  (its help is above)
         )
         if until_decided and blocks is not None:
             raise StudyError("--until-decided chooses the number of blocks: leave out --blocks.")
-        code = _compare(request, report, only_plan=plan, full=full)
+        code = _compare(request, report, only_plan=plan, full=full, yes=yes, asks=not bisect_run)
     except StudyError as error:
         say(str(error))
         code = _code(error)
@@ -305,8 +312,8 @@ def rerun(
         for line in _asked(request):
             typer.echo(line)
         if not yes:
-            _require_consent()
-        code = _compare(request, output, fresh=True, full=full)
+            _require_consent("Measure this?", "pass --yes to run what is listed above")
+        code = _compare(request, output, fresh=True, full=full, yes=yes)
     except StudyError as error:
         _cannot_run(error)
     raise typer.Exit(code)
@@ -333,11 +340,12 @@ def _asked(request: Request) -> Iterator[str]:
         yield f"Only: {', '.join(filter(None, [*request.arms, request.case]))}"
 
 
-def _require_consent() -> None:
-    if not sys.stdin.isatty():
-        raise StudyError("Nothing was measured: pass --yes to run what is listed above.")
-    if not typer.confirm("Measure this?"):
-        raise StudyError("Nothing was measured.")
+def _require_consent(question: str, otherwise: str, *, asks: bool = True) -> None:
+    """Ask on a terminal; raises StudyError for a no, and where nobody can be asked."""
+    if not (asks and sys.stdin.isatty()):
+        raise StudyError(f"Nothing was compared: {otherwise}.")
+    if not typer.confirm(question):
+        raise StudyError("Nothing was compared.")
 
 
 def _cannot_run(error: StudyError) -> NoReturn:
@@ -357,6 +365,8 @@ def _compare(
     only_plan: bool = False,
     fresh: bool = False,
     full: bool = False,
+    yes: bool = False,
+    asks: bool = True,
 ) -> int:
     from pgservers.programs.installations import require_alike_builds
 
@@ -365,6 +375,11 @@ def _compare(
     from .request import typed
     from .run import compared, result_for
     from .text import as_text
+
+    def agree(minutes: int) -> None:
+        if not yes:
+            otherwise = f"pass --minutes {minutes}, or --yes to take what decides"
+            _require_consent(f"Measure for {minutes} minutes?", otherwise, asks=asks)
 
     target = _target(report)
     request = typed(request)
@@ -375,6 +390,7 @@ def _compare(
         fresh=fresh,
         tell=lambda line: typer.echo(printable(line)),
         warn=say,
+        agree=agree,
     )
     if found is None:
         return 0

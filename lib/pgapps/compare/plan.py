@@ -215,6 +215,7 @@ class Fit:
         parameters: By study, those that repeat turns in a block, with their values.
         left_out: The arms that are not measured, with the time that a block of each takes (s).
         whole_s: How long as many blocks of everything would take as every guard needs (s).
+        kept_s: How long as many blocks would take of what is left (s).
 
     """
 
@@ -225,6 +226,11 @@ class Fit:
     parameters: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     left_out: tuple[tuple[str, str, float], ...] = ()
     whole_s: float = 0.0
+    kept_s: float = 0.0
+
+    def minutes_that_decide(self, lost_s: float) -> int:
+        """The minutes in which every guard has its blocks, if ``lost_s`` go into other things."""
+        return math.ceil((self.kept_s + lost_s) / 60)
 
 
 def of_blocks(plans: Sequence[Forecast], blocks: int) -> Fit:
@@ -311,6 +317,7 @@ def fit(plans: Sequence[Forecast], seconds: float) -> Fit:
         limit_s={study: _SPARE * blocks * cost for study, cost in costs.items()},
         left_out=tuple(left_out),
         whole_s=whole_s,
+        kept_s=takes(GOAL_BLOCKS, kept),
         parameters={plan.study: plan.with_turns(part)[1] for plan in plans if plan.study in costs},
     )
 
@@ -338,12 +345,6 @@ def fit_lines(found: Fit, plans: Sequence[Forecast], minutes: float) -> Iterator
             f"Every guard needs {GOAL_BLOCKS} blocks. Left out, as there is no time for them: "
             f"{names} in each block. To measure them as well: "
             f"--minutes {max(math.ceil(found.whole_s / 60), math.floor(minutes) + 1)}."
-        )
-    if found.blocks < MINIMUM_BLOCKS:
-        costs = [plan.start_s + MINIMUM_BLOCKS * plan.block_s for plan in plans]
-        yield (
-            f"That decides nothing: an interval needs {MINIMUM_BLOCKS} blocks, and those of the "
-            f"cheapest study take {rough_duration(min(costs))}."
         )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pgservers.errors import NotebookError, ServerDied, StudyError
 from pgservers.files import temporary_directory
 from pgservers.servers.instance import place_for_states
+from pgstudies.analysis.intervals import MINIMUM_BLOCKS
 from pgstudies.rooms import rooms
 from pgstudies.run_options import Replies, RunOptions
 
@@ -22,6 +23,7 @@ from .judging.measured import read_measured
 from .judging.result import IS_DECIDED, nothing_measured, result_of, undecided
 from .plan import (
     FIRST_LOOK,
+    GOAL_BLOCKS,
     REPORT_S,
     as_before,
     fit,
@@ -70,12 +72,14 @@ def compared(
     fresh: bool = False,
     tell: Callable[[str], None],
     warn: Callable[[str], None],
+    agree: Callable[[int], object],
 ) -> ComparisonRun | None:
     """Plan and measure a comparison, judging it on the way if it runs until decided.
 
     ``tell`` gets the lines of the plan and of each look, ``warn`` why a study cannot be compared,
-    as soon as that is known.  With ``only_plan`` nothing is measured and None returned; with
-    ``fresh`` only what is measured now counts.
+    as soon as that is known.  Where the time decides nothing, ``agree`` gets the minutes that
+    would, and raises StudyError unless they may be taken.  With ``only_plan`` nothing is measured
+    and None returned; with ``fresh`` only what is measured now counts.
     """
     measured: dict[str, Measured] = {}
     failures: list[str] = []
@@ -101,15 +105,16 @@ def compared(
                 states=states,
             )
             spent = time.monotonic() - began
-            look: Fit | None = _planned(
-                request, measures, spent, only_plan=only_plan, since=since, tell=tell
+            planned, minutes = _planned(
+                request, measures, spent, only_plan=only_plan, since=since, tell=tell, agree=agree
             )
             if only_plan:
                 return None
+            look: Fit | None = planned
             while look is not None:
                 for found in measures(look):
                     measured[found.study] = found
-                left_s = 60 * (request.minutes or DEFAULT_MINUTES) - (time.monotonic() - began)
+                left_s = 60 * minutes - (time.monotonic() - began)
                 look = _next(request, list(measured.values()), look, left_s, tell)
     except KeyboardInterrupt:
         interrupted = True
@@ -170,8 +175,9 @@ def _planned(
     only_plan: bool,
     since: str,
     tell: Callable[[str], None],
-) -> Fit:
-    """Print the plan for the time left after ``spent_s``.
+    agree: Callable[[int], object],
+) -> tuple[Fit, float]:
+    """Print the plan for the time left after ``spent_s``; returns it, and its minutes.
 
     Without a record that says how long a block takes, ``measures`` measures one first.
     """
@@ -213,7 +219,8 @@ def _planned(
     if request.blocks is not None:
         fitted = of_blocks(plans, request.blocks)
     else:
-        fitted = fit(plans, 60 * minutes - REPORT_S - spent_s - (time.monotonic() - began))
+        spent_s += time.monotonic() - began + REPORT_S
+        fitted = fit(plans, 60 * minutes - spent_s)
     for line in forecast_lines(
         request.comparison, plans, blocks=fitted.blocks, margin=request.margin
     ):
@@ -221,12 +228,23 @@ def _planned(
     if request.blocks is None and any(plan.arms_s for plan in plans):
         for line in fit_lines(fitted, plans, minutes):
             tell(line)
+        if fitted.blocks < MINIMUM_BLOCKS:
+            enough = fitted.minutes_that_decide(spent_s)
+            tell(
+                f"That decides nothing: an interval needs {MINIMUM_BLOCKS} blocks. {enough} "
+                f"minutes would decide, with the {GOAL_BLOCKS} blocks that every guard needs."
+            )
+            if not only_plan:
+                agree(enough)
+                fitted, minutes = fit(plans, 60 * enough - spent_s), enough
+                for line in fit_lines(fitted, plans, minutes):
+                    tell(line)
     if request.blocks is None and only_plan and unknown:
         tell("Without --plan one block of these is measured first, and the plan made from it.")
     tell("")
     if request.until_decided:
         fitted = replace(fitted, blocks=min(fitted.blocks, FIRST_LOOK))
-    return fitted
+    return fitted, minutes
 
 
 def _next(
