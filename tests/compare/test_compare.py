@@ -267,6 +267,36 @@ def test_another_default_is_a_part_of_the_candidate() -> None:
     assert "Differing defaults: effective_io_concurrency (1 and 16)." in sentence
 
 
+@pytest.mark.parametrize("source", ["default", "command line"])
+def test_of_many_defaults_those_that_move_times_are_told_first(source: str) -> None:
+    info = info_of()
+    names = [f"autovacuum_{n}" for n in range(9)]
+    names += [
+        "work_mem_of_others",
+        "jit_above_cost",
+        "jit",
+        "io_method",
+        "default_toast_compression",
+    ]
+    for number, name in enumerate(("heap, baseline", "heap, candidate")):
+        more = {setting: [f"{number} {'very ' * 9}long", "default"] for setting in names}
+        known = info["facts"][name]["settings"] | more | {"port": [str(number), source]}
+        info["facts"][name] = FACTS | {"settings": known}
+    measured = made_up(well().samples, info)
+    passed, sentence = guards_of(measured)["settings"]
+    assert passed is (source == "default")
+    order = ["jit (", "jit_above_cost (", "default_toast_compression (", "io_method ("]
+    places = [sentence.partition("Differing defaults: ")[2].index(name) for name in order]
+    assert places == sorted(places)
+    text = as_text(result(measured)).splitlines()
+    begin = next(n for n, line in enumerate(text) if "Differing defaults:" in line)
+    assert "jit (0 very" in text[begin]
+    if passed:
+        of_these = [line for line in text[begin + 1 :] if line.startswith("    ")]
+        assert len(of_these) == 4
+        assert of_these[-1].endswith(" ...")
+
+
 @pytest.mark.parametrize(
     ("facts", "words"),
     [

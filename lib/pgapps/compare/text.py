@@ -294,7 +294,7 @@ def _guards(guards: pl.DataFrame, *, full: bool) -> list[str]:
     lines = _wrapped(f"Guards: {passed.height} of {guards.height} passed{names}{others}.", 2)
     for sentence in guards.filter(pl.col("passed"), guard="settings")["sentence"]:
         _, differ, names = sentence.partition("Differing defaults: ")
-        lines += _wrapped(f"  {differ}{names}", 4)[:_MOST_DEFAULTS] if differ else []
+        lines += _wrapped(f"  {differ}{names}", 4, most=_MOST_DEFAULTS) if differ else []
     for row in guards.filter(~pl.col("passed")).iter_rows(named=True):
         lines += _wrapped(f"  FAILED {row['guard']}: {row['sentence']}", 4)
     for row in guards.filter(pl.col("passed").is_null()).iter_rows(named=True) if full else ():
@@ -319,7 +319,12 @@ def _how(result: Result) -> list[str]:
     )
 
 
-def _wrapped(text: str, indent: int) -> list[str]:
+def _wrapped(text: str, indent: int, *, most: int | None = None) -> list[str]:
     return textwrap.wrap(
-        text.translate(_ASCII), COLUMNS, subsequent_indent=" " * indent, break_on_hyphens=False
+        text.translate(_ASCII),
+        COLUMNS,
+        subsequent_indent=" " * indent,
+        break_on_hyphens=False,
+        max_lines=most,
+        placeholder=" ...",
     )

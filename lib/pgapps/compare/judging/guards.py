@@ -353,13 +353,38 @@ def settings(measured: Sequence[Measured]) -> GuardResult:
             defaults[name] = f"{name} (on one only)"
     if not looked:
         return GuardResult(passed=None, sentence="No server could be asked for its settings.")
-    also = f" Differing defaults: {named(list(defaults.values()))}." if defaults else ""
+    differing = named([defaults[name] for name in sorted(defaults, key=_first_what_moves_times)])
+    also = f" Differing defaults: {differing}." if defaults else ""
     if undeclared:
-        return GuardResult(
-            passed=False,
-            sentence=f"Set differently without being declared: {named(list(undeclared.values()))}.",
-        )
+        names = named(list(undeclared.values()))
+        sentence = f"Set differently without being declared: {names}.{also}"
+        return GuardResult(passed=False, sentence=sentence)
     return GuardResult(passed=True, sentence=f"The same settings but for what is declared.{also}")
+
+
+# The beginnings of names of settings, those first that move most times, or by most.
+_MOVE_TIMES = (
+    "jit",
+    "default_toast_compression",
+    "io_method",
+    "shared_buffers",
+    "work_mem",
+    "hash_mem_multiplier",
+    "max_parallel_",
+    "data_checksums",
+    "huge_pages",
+    "wal_compression",
+    "effective_",
+    "io_",
+    "enable_",
+    "random_page_cost",
+    "maintenance_",
+)
+
+
+def _first_what_moves_times(name: str) -> tuple[int, str]:
+    ranks = (rank for rank, begin in enumerate(_MOVE_TIMES) if name.startswith(begin))
+    return next(ranks, len(_MOVE_TIMES)), name
 
 
 def builds(measured: Sequence[Measured]) -> GuardResult:
