@@ -28,11 +28,9 @@ if TYPE_CHECKING:
     from ..records.reading import Record
     from ..records.verdicts import Reference
 
-LETTERS = 36
-"""Longer names of claims are broken into lines, which a phone has room for."""
-
-FAR = 1.5
-"""A verdict tells by how much, where all of the interval is this many times off the published."""
+LETTERS, FAR = 36, 1.5
+"""Longer names of claims are broken into lines, which a phone has room for; a verdict tells by how
+much, where all of the interval is so many times off the published."""
 
 
 def verdict_strip(judged: pl.DataFrame, record: Record, reference: Reference | None = None) -> HTML:
