@@ -14,6 +14,7 @@ import pytest
 from pgapps.plans.empty_copy import _program, empty_copy
 from pgapps.plans.explain import explain, is_same, parting
 from pgapps.plans.foresee import foresee
+from pgapps.plans.lacking import Extended, Lacking
 from pgapps.plans.queries import _EXPLAINED, Choice, Query, top_queries
 from pgapps.plans.report import write_report
 from pgapps.plans.source import opened
@@ -21,6 +22,7 @@ from pgapps.plans.text import as_text
 from pgservers.errors import ServerError, StudyError
 from pgservers.programs.installations import find_binaries
 from pgservers.programs.releases import releases
+from pgservers.servers.managed import ManagedServer
 from pgservers.servers.serve import serve
 from tests.servers_at_hand import embedded
 
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pgapps.plans.foresee import Foresight
-    from pgservers.servers.managed import ManagedServer
 
 SCHEMA = """
 CREATE TABLE customer (id int PRIMARY KEY, name text, tags text[], about jsonb);
@@ -306,6 +307,17 @@ def test_a_query_is_planned_as_the_role_that_ran_it(shop: str, seller: str) -> N
     assert 'looked for in "public", the search_path of role postgres' in found[3].reason
 
 
+def test_a_query_that_row_security_binds_is_not_judged(shop: str, seller: str) -> None:
+    with psycopg.connect(shop, autocommit=True) as c:
+        c.execute("ALTER TABLE stall.ware ENABLE ROW LEVEL SECURITY")
+    asked = [Query(f"{role}", "SELECT * FROM stall.ware", role) for role in (seller, None)]
+    with opened(shop) as source:
+        found = foresee(source, asked, to="embedded")
+    assert [query.verdict for query in found.queries] == ["not judged", "same"]
+    assert found.queries[0].reason.startswith("row security of ware binds role Seller")
+    assert "    Seller (role Seller): SELECT * FROM stall.ware" in as_text(found)
+
+
 def test_a_search_path_of_the_address_is_every_roles(shop: str, seller: str) -> None:
     with opened(f"{shop}&options=-csearch_path%3Dpublic") as source:
         assert source.session(seller) == (
@@ -379,9 +391,69 @@ def test_an_older_release_is_foreseen_without_a_control() -> None:
             found = foresee(source, [*queries(), Query("or", OR)], to="embedded")
     assert not found.control
     verdicts = {q.query.name: q.verdict for q in found.queries}
+    # Only a control could tell that they do not matter here.
+    assert verdicts.pop("kinds") == "not judged"
+    assert {q.reason for q in found.queries if q.reason} == {
+        "the copy has no values of the extended statistics public.kinds"
+    }
     # From 18 on, alternatives of one column are looked up in one scan of its index.
     assert verdicts.pop("or") == "another plan"
     assert set(verdicts.values()) == {"same"}
+
+
+def test_a_locale_that_is_not_here_is_told_and_what_compares_texts_not_judged() -> None:
+    if not any(r.name == "18" and r.cached for r in releases()):
+        pytest.skip("release 18 is not fetched")
+    texts = ["SELECT * FROM a WHERE t LIKE 'x%'", "SELECT * FROM a WHERE i = 5"]
+    with serve("18", settings={"autovacuum": "off"}) as server:
+        assert isinstance(server, ManagedServer)
+        with server.connect() as c:
+            c.execute(
+                "CREATE DATABASE icu TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US' "
+                "ENCODING UTF8"
+            )
+        with server.connect(dbname="icu") as c:
+            c.execute("CREATE TABLE a (i int PRIMARY KEY, t text); CREATE INDEX ON a (t)")
+        parts = server.environment()
+        with opened(f"postgresql://{parts['PGUSER']}@/icu?host={parts['PGHOST']}") as source:
+            with empty_copy(source, "18", print) as copy:
+                assert copy.missing_locale == ""
+            found = foresee(source, [Query(t, t) for t in texts], to="embedded")
+    text = as_text(found)
+    has_icu = "has not the icu locale en-US" not in text
+    first = "same" if has_icu else "not judged"
+    assert [q.verdict for q in found.queries] == [first, "same"]
+    assert ("it compares texts" in text) != has_icu
+
+
+SCAN = {"Node Type": "Seq Scan", "Relation Name": "a", "Filter": "((b = 1) AND (c = 2))"}
+
+
+@pytest.mark.parametrize(
+    ("lacks", "reason"),
+    [
+        ({}, ""),
+        ({"relations": ["b"]}, "the copy has no a"),
+        ({"indexes": [("public.a_idx", "a"), ("public.b_idx", "b")]}, "no index public.a_idx"),
+        ({"indexes": [("public.b_idx", "b")]}, ""),
+        ({"statistics": [Extended("s", "a", False, ["b", "c"])]}, "extended statistics s"),
+        ({"statistics": [Extended("s", "a", False, ["b", "d"])]}, ""),
+        ({"statistics": [Extended("s", "a", True, ["b"])]}, "extended statistics s"),
+        ({"guarded": {("me", "a")}}, "row security of a binds role me"),
+        ({"guarded": {("me", "b"), ("you", "a")}}, ""),
+        ({"locale": "libc locale xx"}, ""),
+    ],
+)
+def test_what_a_copy_lacks_matters_to_the_queries_that_need_it(
+    lacks: dict[str, Any], reason: str
+) -> None:
+    nothing: dict[str, Any] = {"indexes": [], "statistics": [], "guarded": set(), "locale": ""}
+    lack = Lacking(**({"relations": ["a"]} | nothing | lacks))
+    found = lack.reason(["me"], [SCAN], is_reproduced=False)
+    assert reason in found
+    assert bool(reason) == bool(found)
+    if "statistics" in lacks:
+        assert lack.reason(["me"], [SCAN], is_reproduced=True) == ""
 
 
 def test_what_earlier_releases_leave_out_of_a_plan_is_no_other_plan() -> None:

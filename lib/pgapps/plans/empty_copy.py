@@ -88,11 +88,15 @@ _EXPECTED = re.compile(r'schema ".*" already exists|permission denied to create 
 
 
 class EmptyCopy:
-    """The copy while it lasts; ``notes`` are what could not be copied, in words."""
+    """The copy while it lasts; ``notes`` are what could not be copied, in words.
+
+    ``missing_locale`` is the database's, in words, where the copy has another.
+    """
 
     def __init__(self, server: ManagedServer, settings: Mapping[str, str]) -> None:
         self.server = server
         self.notes: list[str] = []
+        self.missing_locale = ""
         self._settings = settings
 
     def connect(self, settings: Mapping[str, str] = {}) -> psycopg.Connection[TupleRow]:
@@ -159,7 +163,13 @@ def empty_copy(source: Source, spec: str, show: Callable[[str], None]) -> Iterat
             archive = server.workplace / "archive"
             _dump(source, server, archive)
             show("restoring them")
-            copy.notes += _create(server, source)
+            copy.missing_locale = _create(server, source)
+            if copy.missing_locale:
+                copy.notes.append(
+                    f"The copy has not the {copy.missing_locale}, but C: queries that compare "
+                    f"texts are not judged."
+                )
+            copy.notes += _extend(server, source)
             copy.notes += _restore(server, archive, "--no-statistics")
             copy.notes += _lengthen(server, source.sizes)
             # Index builds have reset what is known of visible pages.
@@ -223,26 +233,40 @@ def _program(binaries: Binaries, name: str) -> Path:
     return program
 
 
-def _create(server: ManagedServer, source: Source) -> list[str]:
-    """Make the database with its extensions, and with the original's locale if that is here."""
-    query = sql.SQL("CREATE DATABASE {} TEMPLATE template0 ENCODING {} LC_COLLATE {} LC_CTYPE {}")
-    database, notes = sql.Identifier(_DATABASE), []
+def _create(server: ManagedServer, source: Source) -> str:
+    """Make the database with the original's locale; that locale, in words, if it is not here."""
+    query = sql.SQL(
+        "CREATE DATABASE {} TEMPLATE template0 ENCODING {} LC_COLLATE {} LC_CTYPE {} "
+        "LOCALE_PROVIDER "
+    )
+    database, (provider, name) = sql.Identifier(_DATABASE), source.provider
+    kind: sql.Composable = sql.SQL("libc")
+    if provider != "libc":
+        word = sql.SQL("icu ICU_LOCALE " if provider == "icu" else "builtin BUILTIN_LOCALE ")
+        kind = word + sql.Literal(name)
+    # ICU has the order of texts, whatever libc has.
+    tried = [(source.locale, kind)] + ([] if provider == "libc" else [(("C", "C"), kind)])
+    missing = f"{provider} locale {source.locale[0] if provider == 'libc' else name}"
     with server.as_superuser() as connection:
-        try:
-            connection.execute(query.format(database, source.encoding, *source.locale))
-        except psycopg.DatabaseError as error:
-            if server.space_error(error):
-                raise
-            connection.execute(query.format(database, source.encoding, "C", "C"))
-            notes.append(
-                f"There is no locale {source.locale[0]} here, so the copy has C: LIKE and sorting "
-                f"may be planned otherwise."
-            )
+        for locale, by in [*tried, (("C", "C"), sql.SQL("libc"))]:
+            try:
+                connection.execute(query.format(database, source.encoding, *locale) + by)
+            except psycopg.DatabaseError as error:
+                if server.space_error(error) or by is not kind:
+                    raise
+            else:
+                missing = missing if by is not kind else ""
+                break
         connection.execute(sql.SQL("REVOKE ALL ON DATABASE {} FROM PUBLIC").format(database))
+    return missing
+
+
+def _extend(server: ManagedServer, source: Source) -> list[str]:
+    """Make the extensions; what could not be made, in words."""
     with server.as_superuser(_DATABASE) as connection:
         take_bytes(connection)
         open_to_guest(connection)
-        return notes + _make_extensions(connection, source, server.role)
+        return _make_extensions(connection, source, server.role)
 
 
 def _make_extensions(

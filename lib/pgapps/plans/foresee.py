@@ -11,11 +11,13 @@ from pgservers.programs.releases import is_release, packaged
 
 from .empty_copy import RESTORES_STATISTICS, EmptyCopy, empty_copy
 from .explain import Node, QueryPlan, explain, is_same, tables_of
+from .lacking import lacking
 from .queries import names_only_catalogs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from .lacking import Lacking
     from .queries import Query
     from .source import Source
 
@@ -99,6 +101,8 @@ def foresee(
         plain = _plans(copy, queries, source)
         after = _plans(copy, queries, source, settings) if settings else plain
         notes = source.notes({query.role for query in queries if query.role}) + copy.notes
+        user = source.connection.info.user
+        lack = lacking(source, copy, {user} | {query.role for query in queries if query.role})
         has_control = source.version >= RESTORES_STATISTICS
         if not has_control:
             controls = own
@@ -113,7 +117,7 @@ def foresee(
     before = plain if settings else own
     told = source.connection.info.parameter_status("server_version") or str(source.major)
     found = [
-        _judged(query, *plans)
+        _judged(query, *plans, lack=lack, user=user, has_control=has_control)
         for query, *plans in zip(queries, own, controls, before, after, strict=True)
     ]
     listed = ", ".join(f"{name} = {value}" for name, value in settings.items())
@@ -191,18 +195,32 @@ def _own_plan(source: Source, query: Query) -> QueryPlan:
 
 
 def _judged(
-    query: Query, own: QueryPlan, control: QueryPlan, before: QueryPlan, after: QueryPlan
+    query: Query,
+    own: QueryPlan,
+    control: QueryPlan,
+    before: QueryPlan,
+    after: QueryPlan,
+    *,
+    lack: Lacking,
+    user: str,
+    has_control: bool,
 ) -> Foreseen:
     if own.root is None:
         return Foreseen(query, "not judged", reason=f"the server says: {own.reason}")
     if control.root is None:
         return Foreseen(query, "not judged", own.root, reason=f"the control says: {control.reason}")
-    if not is_same(own.root, control.root):
-        reason = "a copy of the server's own release plans it otherwise than the server"
-        return Foreseen(query, "not judged", own.root, control.root, reason)
     if before.root is None or after.root is None:
         reason = f"the copy says: {before.reason or after.reason}"
         return Foreseen(query, "not judged", own.root, reason=reason)
+    is_reproduced = is_same(own.root, control.root)
+    plans = [own.root, control.root, before.root, after.root]
+    roles = [user, query.role or user]
+    why = lack.reason(roles, plans, is_reproduced=is_reproduced and has_control)
+    if why:
+        return Foreseen(query, "not judged", own.root, after.root, why)
+    if not is_reproduced:
+        reason = "a copy of the server's own release plans it otherwise than the server"
+        return Foreseen(query, "not judged", own.root, control.root, reason)
     same = is_same(before.root, after.root)
     return Foreseen(query, "same" if same else "another plan", before.root, after.root)
 

@@ -27,7 +27,13 @@ def write_report(found: Foresight, target: Path) -> Path:
         notes=[*left_out(found), *found.notes],
         changed=[_changed(query) for query in changed],
         every=[
-            {"name": q.query.name, "verdict": q.verdict, "reason": q.reason} for q in found.queries
+            {
+                "name": q.query.title,
+                "verdict": q.verdict,
+                "reason": q.reason,
+                "text": q.query.text,
+            }
+            for q in found.queries
         ],
     )
     write_file(target, page.encode("utf-8", "replace"))
@@ -41,7 +47,7 @@ def _changed(query: Foreseen) -> dict[str, Any]:
     nodes = {name: {_node(line) for line in lines} for name, lines in sides.items()}
     other = {"before": "after", "after": "before"}
     return {
-        "name": query.query.name,
+        "name": query.query.title,
         "text": query.query.text,
         "was": was,
         "becomes": becomes,

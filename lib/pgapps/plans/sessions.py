@@ -27,6 +27,13 @@ def take_bytes(connection: psycopg.Connection[TupleRow]) -> None:
         connection.execute("SELECT pg_catalog.set_config('client_encoding', 'LATIN1', false)")
 
 
+def as_in_plans(connection: psycopg.Connection[TupleRow], name: object) -> str:
+    """A name that such a session has read, as ``explain`` reads it in plans."""
+    if connection.info.encoding != "iso8859-1":
+        return str(name)
+    return str(name).encode("latin1").decode("utf-8", "replace")
+
+
 @contextmanager
 def within(connection: psycopg.Connection[TupleRow], seconds: float, what: str) -> Iterator[None]:
     """Close the connection and raise ServerError where ``what`` takes longer than that.

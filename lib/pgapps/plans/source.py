@@ -37,11 +37,21 @@ _END_WITH_US = """
 """
 
 _SIZES = """
-    SELECT pg_catalog.format('%I.%I', n.nspname, c.relname), pg_catalog.pg_relation_size(c.oid)
+    SELECT pg_catalog.format('%I.%I', n.nspname, c.relname), pg_catalog.pg_relation_size(c.oid),
+           t.relname
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    LEFT JOIN pg_catalog.pg_index i ON i.indexrelid = c.oid
+    LEFT JOIN pg_catalog.pg_class t ON t.oid = i.indrelid
     WHERE c.relkind IN ('r', 'i', 'm') AND c.relpersistence <> 't'
       AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
 """
+
+_DATABASE = """
+    SELECT pg_catalog.pg_encoding_to_char(encoding), datcollate, datctype, {}, {}
+    FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()
+"""
+
+_PROVIDERS = {"i": "icu", "b": "builtin"}
 
 # In the order in which they were made, so that one comes after those that it needs.
 _EXTENSIONS = """
@@ -135,11 +145,13 @@ class Source:
         version: As the server counts it, 140024 for 14.24.
         encoding: Of the database.
         locale: Its collation and character classes, as libc names them.
+        provider: Of its locale, and the name there: libc, icu or builtin.
         search_path: What our role's sessions begin with, as far as there are such schemas.
         base_path: The same as it is set; that of other roles which have no other.
         is_path_given: Whether the address has a search_path, which then is every role's.
         by_role: What ALTER ROLE and ALTER DATABASE set, the weakest first: role, name and value.
         sizes: The bytes of every table, materialized view and index by its qualified name.
+        index_tables: The table of each of these indexes, by its bare name.
         extensions: Name and schema of each, those first that others need.
         settings: What the planner looks at.
 
@@ -150,11 +162,13 @@ class Source:
     version: int
     encoding: str
     locale: tuple[str, str]
+    provider: tuple[str, str]
     search_path: str
     base_path: str
     is_path_given: bool
     by_role: Sequence[tuple[str | None, str, str]]
     sizes: Mapping[str, int]
+    index_tables: Mapping[str, str]
     extensions: Sequence[tuple[str, str]]
     settings: Mapping[str, str]
 
@@ -292,10 +306,8 @@ def _require_harmless(connection: psycopg.Connection[TupleRow], name: str) -> No
 def _known(
     connection: psycopg.Connection[TupleRow], name: str, address: Address, paths: tuple[str, str]
 ) -> Source:
-    row = connection.execute(
-        "SELECT pg_catalog.pg_encoding_to_char(encoding), datcollate, datctype "
-        "FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()"
-    ).fetchone()
+    version = connection.info.server_version
+    row = connection.execute(_DATABASE.format(*_provider(version)).encode()).fetchone()
     sizes = connection.execute(_SIZES).fetchall()
     by_role = [
         (role, *str(setting).partition("=")[::2]) for role, setting in connection.execute(_BY_ROLE)
@@ -305,21 +317,30 @@ def _known(
     # What is set for our role, or for all of this database, is told by the other roles' settings.
     is_set = any(who in {None, user} and name == "search_path" for who, name, _ in by_role)
     try:
-        encoding, collation, classes = map(str, row or ())
+        encoding, collation, classes, provider, locale = map(str, row or ())
         return Source(
             connection=connection,
             name=name,
-            version=connection.info.server_version,
+            version=version,
             encoding=encoding,
             locale=(collation, classes),
+            provider=(_PROVIDERS.get(provider, "libc"), locale),
             search_path=paths[0],
             base_path=_DEFAULT_PATH if is_set else paths[1],
             is_path_given="search_path" in given,
             by_role=by_role,
             # One that was dropped meanwhile has no size.
-            sizes={str(relation): int(size) for relation, size in sizes if size is not None},
+            sizes={str(relation): int(size) for relation, size, _ in sizes if size is not None},
+            index_tables={str(index): str(table) for index, _, table in sizes if table is not None},
             extensions=[(str(e), str(s)) for e, s in connection.execute(_EXTENSIONS)],
             settings={str(n): str(v) for n, v in connection.execute(_SETTINGS, [_OURS, _TOO])},
         )
     except (ValueError, TypeError) as error:
         raise ServerError(f"{name} answers as no PostgreSQL does: {error}.") from error
+
+
+def _provider(version: int) -> tuple[str, str]:
+    """The columns of the locale's provider, and of its name there."""
+    if version < 150000:
+        return "'c'", "''"
+    return "datlocprovider", "datlocale" if version >= 170000 else "daticulocale"

@@ -60,7 +60,13 @@ def _lines(found: Foresight) -> Iterator[str]:
     if unjudged:
         yield ""
         yield "Not judged:"
-        yield from (f"  {query.query.name}: {query.reason}" for query in unjudged)
+        for reason in dict.fromkeys(query.reason for query in unjudged):
+            yield f"  {reason}"
+            yield from (
+                f"    {query.query.title}: {_short(query)}"
+                for query in unjudged
+                if query.reason == reason
+            )
 
 
 def _changed(query: Foreseen) -> Iterator[str]:
@@ -68,11 +74,16 @@ def _changed(query: Foreseen) -> Iterator[str]:
         return
     was, becomes = parting(query.before, query.after)
     yield ""
-    yield f"{query.query.name}: {was} becomes {becomes}"
-    yield f"  {' '.join(query.query.text.split())[:200]}"
+    yield f"{query.query.title}: {was} becomes {becomes}"
+    yield f"  {_short(query)}"
     for name, plan in (("before", query.before), ("after", query.after)):
         yield f"  {name}"
         yield from tree(plan)
+
+
+def _short(query: Foreseen) -> str:
+    """The first words of a query, on one line."""
+    return " ".join(query.query.text.split())[:200]
 
 
 def tree(plan: Node) -> Iterator[str]:

@@ -1,0 +1,144 @@
+"""What a copy lacks of its original that a planner looks at: the queries that need it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from .explain import lines_of, tables_of
+from .sessions import as_in_plans
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from .empty_copy import EmptyCopy
+    from .explain import Node
+    from .source import Source
+
+_ROW_SECURITY, _STATISTICS, _EXPRESSIONS = 90500, 100000, 140000
+"""From here on there is that."""
+
+# On the copy its owner plans, who is bound where it is forced.
+_GUARDED = """
+    SELECT DISTINCT r.rolname, c.relname
+    FROM pg_catalog.pg_class c, pg_catalog.pg_roles r
+    WHERE c.relrowsecurity AND r.rolname = ANY (%s) AND (
+        c.relforcerowsecurity OR NOT (
+            r.rolsuper OR r.rolbypassrls OR pg_catalog.pg_has_role(r.oid, c.relowner, 'USAGE')
+        )
+    )
+"""
+
+_EXTENDED = """
+    SELECT pg_catalog.format('%I.%I', n.nspname, s.stxname), c.relname, {expressions},
+           ARRAY(SELECT a.attname::pg_catalog.text FROM pg_catalog.pg_attribute a
+                 WHERE a.attrelid = c.oid AND a.attnum = ANY (s.stxkeys))
+    FROM pg_catalog.pg_statistic_ext s
+    JOIN pg_catalog.pg_class c ON c.oid = s.stxrelid
+    JOIN pg_catalog.pg_namespace n ON n.oid = s.stxnamespace
+"""
+
+_THERE = """
+    SELECT c.relname, pg_catalog.format('%I.%I', n.nspname, c.relname)
+    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.oid >= 16384
+"""
+
+_WITH_VALUES = """
+    SELECT pg_catalog.format('%I.%I', statistics_schemaname, statistics_name)
+    FROM pg_catalog.pg_stats_ext
+"""
+
+# Patterns, and the order of texts.
+_BY_LOCALE = re.compile(r"~|\^@|[<>]=? \(?'[^']*'\)?::text|text\)? [<>]")
+
+
+class Extended(NamedTuple):
+    """Extended statistics: their name, table and columns, and whether they are of expressions."""
+
+    name: str
+    table: str
+    has_expressions: bool
+    columns: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Lacking:
+    """What a copy lacks.
+
+    Attributes:
+        relations: The names that it has, of tables and indexes.
+        indexes: Those that it has not, with their tables.
+        statistics: Those without values there.
+        guarded: Roles and tables whose row security binds them.
+        locale: The database's, in words, where the copy has another.
+
+    """
+
+    relations: Collection[str]
+    indexes: Sequence[tuple[str, str]]
+    statistics: Sequence[Extended]
+    guarded: Collection[tuple[str, str]]
+    locale: str
+
+    def reason(self, roles: Iterable[str], plans: Sequence[Node], *, is_reproduced: bool) -> str:
+        """Why these plans of a query say nothing, or nothing if they do.
+
+        With ``is_reproduced`` a copy without the statistics has had the server's own plan.
+        """
+        tables = set[str]().union(*map(tables_of, plans))
+        for role in roles:
+            if held := [table for table in sorted(tables) if (role, table) in self.guarded]:
+                return f"row security of {held[0]} binds role {role}, and is not so on the copy"
+        if gone := sorted(tables - {""} - set(self.relations)):
+            return f"the copy has no {gone[0]}"
+        if short := [name for name, table in self.indexes if table in tables]:
+            return f"the copy has no index {short[0]}"
+        conditions = " ".join(line.text for plan in plans for line in lines_of(plan))
+        if self.locale and _BY_LOCALE.search(conditions):
+            return f"it compares texts, and the copy has not the {self.locale}"
+        words = set(re.findall(r"\w+", conditions))
+        for extended in () if is_reproduced else self.statistics:
+            enough = 1 if extended.has_expressions else 2
+            if extended.table in tables and len(words.intersection(extended.columns)) >= enough:
+                return f"the copy has no values of the extended statistics {extended.name}"
+        return ""
+
+
+def lacking(source: Source, copy: EmptyCopy, roles: Collection[str]) -> Lacking:
+    """What the copy lacks; ``roles`` are those that run the queries."""
+    with copy.connect() as connection:
+        rows = connection.execute(_THERE).fetchall()
+        there = [(as_in_plans(connection, name), str(full)) for name, full in rows]
+        valued = {str(name) for (name,) in connection.execute(_WITH_VALUES)}
+    full_names = {full for _, full in there}
+    return Lacking(
+        relations={name for name, _ in there},
+        indexes=[
+            (index, as_in_plans(source.connection, table))
+            for index, table in source.index_tables.items()
+            if index not in full_names
+        ],
+        statistics=[found for found in _extended(source) if found.name not in valued],
+        guarded=_guarded(source, roles),
+        locale=copy.missing_locale,
+    )
+
+
+def _guarded(source: Source, roles: Collection[str]) -> set[tuple[str, str]]:
+    if source.version < _ROW_SECURITY:
+        return set()
+    rows = source.connection.execute(_GUARDED, [list(roles)]).fetchall()
+    return {(str(role), as_in_plans(source.connection, table)) for role, table in rows}
+
+
+def _extended(source: Source) -> list[Extended]:
+    if source.version < _STATISTICS:
+        return []
+    expressions = "s.stxexprs IS NOT NULL" if source.version >= _EXPRESSIONS else "false"
+    query = _EXTENDED.format(expressions=expressions)
+    rows = source.connection.execute(query.encode()).fetchall()
+    read = partial(as_in_plans, source.connection)
+    return [Extended(str(n), read(t), bool(e), list(map(read, names))) for n, t, e, names in rows]
