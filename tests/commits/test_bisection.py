@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -155,6 +157,43 @@ def test_what_is_built_is_kept_until_there_is_no_room(history: Callable[..., Rep
         assert newest not in places
         assert newest.is_dir()
         assert not any(place.exists() for place in places)
+
+
+def test_ninja_builds_what_is_installed_alone_and_its_steps_are_shown(
+    history: Callable[..., Repository], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bin_, seen, given = tmp_path / "bin", tmp_path / "seen", tmp_path / "given"
+    bin_.mkdir()
+    scripts = {
+        "meson": "for a; do case $a in --prefix=*) echo ${a#--prefix=} > prefix;; esac; done",
+        # It waits until somebody has seen how far it is.
+        "ninja": f"""echo '[3/12] Compiling'; n=0
+while [ ! -e {seen} ] && [ $n -lt 1000 ]; do sleep 0.05; n=$((n + 1)); done
+mkdir -p $(cat prefix)/bin && printf '#!/bin/sh\n' > $(cat prefix)/bin/postgres
+chmod 755 $(cat prefix)/bin/postgres""",
+    }
+    for name, script in scripts.items():
+        (bin_ / name).write_text(f'#!/bin/sh\necho {name} "$@" >> {given}\n{script}\n')
+        (bin_ / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{bin_}:{os.environ['PATH']}")
+    monkeypatch.setattr("pgapps.commits.builds._LOOK_S", 0.01)
+    repository = history([1.0])
+    (repository.source / "meson.build").touch()
+    git(repository.source, "add", "--all")
+    git(repository.source, "commit", "--quiet", "--message", "Build with meson")
+    shown: list[str] = []
+
+    def show(what: str) -> None:
+        shown.append(what)
+        if "3 of 12" in what:
+            seen.touch()
+
+    with repository.held():
+        Builder(repository, show=show).build(repository.commit("HEAD").sha)
+    assert any(re.search(r"^building \w{10}: 3 of 12, about \d+ seconds left$", s) for s in shown)
+    setup, ninja = given.read_text().splitlines()
+    assert "-Dauto_features=disabled" in setup.split()
+    assert ninja.split()[-1] == "install-quiet"
 
 
 def test_two_at_a_time_are_refused(history: Callable[..., Repository]) -> None:

@@ -7,8 +7,10 @@ import json
 import os
 import re
 import shutil
-from contextlib import suppress
+import time
+from contextlib import contextmanager, suppress
 from functools import cached_property
+from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 from pgservers.errors import CannotRun, SpaceError, StudyError
@@ -22,11 +24,12 @@ from pgservers.programs.running import (
     run_with_us,
     says_no_processes,
 )
+from pgservers.terminal import rough_duration
 
 from .repository import ROOM_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from .repository import Repository
@@ -34,7 +37,8 @@ if TYPE_CHECKING:
 FLAGS = "-O2"
 
 _WITHOUT = ("readline", "zlib", "icu")
-"""Libraries that no unit of work needs, and that not every machine has."""
+"""Libraries that no unit of work needs, and that not every machine has: for make, whose others are
+off anyway."""
 
 MOST_BYTES = 4 * 2**30
 """The size of all kept builds; the least recently used make room for new ones."""
@@ -45,7 +49,7 @@ class Builder:
 
     ``configure`` has more arguments for either.  Builds are out of tree, with ccache if installed,
     and always in the same directory, so that ccache finds unchanged files.  ``show`` gets the name
-    of each step.
+    of each step, with how much of it is done and the time left.
     """
 
     def __init__(
@@ -91,7 +95,8 @@ class Builder:
             work.mkdir(mode=0o755)
             log.unlink(missing_ok=True)
             log.touch(mode=0o644)
-            self._carry_out(self._commands(source, target), work, log)
+            with self._watched(f"building {sha[:10]}", source, work, log):
+                self._carry_out(self._commands(source, target), work, log)
             finish(target)
         except OSError as error:
             raise cannot_write(error, self._kept, "PGSTUDIES_CACHE") from error
@@ -123,6 +128,27 @@ class Builder:
             if failed:
                 raise CannotRun(_why(log))
 
+    @contextmanager
+    def _watched(self, what: str, source: Path, work: Path, log: Path) -> Iterator[None]:
+        """Show how much of a build is done, and how long the rest takes at the same pace."""
+        ended, began = Event(), time.monotonic()
+
+        def watch() -> None:
+            files = _sources(source)
+            while not ended.wait(_LOOK_S):
+                done, total = _steps(log) or (sum(1 for _ in work.rglob("*.o")), files)
+                if 0 < done < total:
+                    left_s = (time.monotonic() - began) * (total - done) / done
+                    self._show(f"{what}: {done} of {total}, {rough_duration(left_s)} left")
+
+        watching = Thread(target=watch, daemon=True)
+        watching.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            watching.join()
+
     @property
     def how(self) -> str:
         """Compiler and flags, alike for all commits: gcc 12.2.0, -O2."""
@@ -139,7 +165,8 @@ class Builder:
 
     @property
     def _digest(self) -> str:
-        what = json.dumps([FLAGS, _WITHOUT, self._configure, shutil.which("cc"), self._compiler])
+        how = [FLAGS, _WITHOUT, "install-quiet", self._configure]
+        what = json.dumps([*how, shutil.which("cc"), self._compiler])
         return hashlib.sha256(what.encode()).hexdigest()[:8]
 
     def _commands(self, source: Path, target: Path) -> list[list[str]]:
@@ -148,13 +175,12 @@ class Builder:
         compiler = ["ccache", "cc"] if shutil.which("ccache") else ["cc"]
         jobs = str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
         if (source / "meson.build").exists() and shutil.which("meson") and shutil.which("ninja"):
-            disabled = [f"-D{name}=disabled" for name in _WITHOUT]
-            flags = [f"--prefix={target}", f"-Dc_args={FLAGS}", "-Dbuildtype=plain", *disabled]
-            flags += self._configure
+            # Without pl/*, documentation and tests, and with the same libraries on every machine.
+            least = ["-Dbuildtype=plain", "-Dauto_features=disabled"]
+            flags = [f"--prefix={target}", f"-Dc_args={FLAGS}", *least, *self._configure]
             return [
                 ["env", f"CC={' '.join(compiler)}", "meson", "setup", ".", str(source), *flags],
-                ["ninja", "-j", jobs],
-                ["meson", "install", "--quiet", "--no-rebuild"],
+                ["ninja", "-j", jobs, "install-quiet"],
                 answers,
             ]
         without = [f"--without-{name}" for name in _WITHOUT]
@@ -177,6 +203,28 @@ class Builder:
                 return
             shutil.rmtree(oldest, ignore_errors=True)
             del sizes[oldest]
+
+
+_LOOK_S = 1.0
+
+_STEP = re.compile(rb"^\[(\d+)/(\d+)\]", re.MULTILINE)
+
+
+def _steps(log: Path) -> tuple[int, int] | None:
+    """What ninja says in its log: steps that are done, and all; None where it says nothing."""
+    with suppress(OSError), log.open("rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - 10_000))
+        if found := _STEP.findall(file.read()):
+            done, total = found[-1]
+            return int(done), int(total)
+    return None
+
+
+def _sources(source: Path) -> int:
+    """About as many files as make compiles, which says nothing of its steps."""
+    parts = ("backend", "bin", "common", "fe_utils", "interfaces", "port", "timezone")
+    found = (file for part in parts for file in (source / "src" / part).rglob("*.c"))
+    return sum(1 for file in found if "test" not in file.parts)
 
 
 _ERROR = re.compile(r"\b(error|ERROR): ")
