@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
+from pgapps.doctor import updating
+from pgapps.doctor.updating import update_releases
 from pgservers.errors import ServerError, SpaceError, StudyError
 from pgservers.files import try_lock
-from pgservers.programs import fetching, releases, updating
+from pgservers.programs import fetching, releases
 from pgservers.programs.fetching import fetch
 from pgservers.programs.installations import find_binaries
 from pgservers.programs.releases import Release, find_release, reason_not_available
-from pgservers.programs.updating import update_releases
 from pgservers.programs.versions import counts_wal, parse_version
 from pgservers.servers.facts import server_facts
 from pgservers.servers.managed import ManagedServer

@@ -1,1 +1,1 @@
-"""Lists of studies, records and servers, and what this machine and a server can do."""
+"""Lists of studies, records and servers, what this machine and a server can do, newer releases."""

@@ -138,7 +138,7 @@ def update() -> None:
     Example:
       pgstudies servers update
     """  # noqa: D301
-    from pgservers.programs.updating import update_releases
+    from .updating import update_releases
 
     for sentence in update_releases():
         typer.echo(sentence)

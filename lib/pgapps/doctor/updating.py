@@ -9,18 +9,18 @@ import re
 import zipfile
 from typing import TYPE_CHECKING
 
-from ..errors import ServerError
-from ..files import temporary_directory, write_file
-from ..paths import MINOR_RELEASES, RELEASES
-from .cached import sha256_of
-from .fetching import copy_artifact, published_versions
-from .releases import minor_releases, releases
+from pgservers.errors import ServerError
+from pgservers.files import temporary_directory, write_file
+from pgservers.paths import MINOR_RELEASES, RELEASES
+from pgservers.programs.cached import sha256_of
+from pgservers.programs.fetching import copy_artifact, published_versions
+from pgservers.programs.releases import minor_releases, releases
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from .releases import Release
+    from pgservers.programs.releases import Release
 
 
 def update_releases() -> Iterator[str]:
