@@ -18,6 +18,7 @@ from pgservers.files import cannot_write, says_full
 from pgservers.programs.accounts import make_open_directory
 from pgservers.programs.cached import finish, is_finished, require_own, require_unchanged
 from pgservers.programs.compilers import compiler_version
+from pgservers.programs.relinking import KEPT, keep_link
 from pgservers.programs.running import (
     NO_PROCESSES,
     build_environment,
@@ -39,6 +40,9 @@ FLAGS = "-O2"
 _WITHOUT = ("readline", "zlib", "icu")
 """Libraries that no unit of work needs, and that not every machine has: for make, whose others are
 off anyway."""
+
+_LAYOUT = 2
+"""Of what a kept build has; since 2, what links its backend anew is among it."""
 
 MOST_BYTES = 4 * 2**30
 """The size of all kept builds; the least recently used make room for new ones."""
@@ -97,6 +101,7 @@ class Builder:
             log.touch(mode=0o644)
             with self._watched(f"building {sha[:10]}", source, work, log):
                 self._carry_out(self._commands(source, target), work, log)
+            self._keep_link(work, source, target)
             finish(target)
         except OSError as error:
             raise cannot_write(error, self._kept, "PGSTUDIES_CACHE") from error
@@ -149,6 +154,20 @@ class Builder:
             ended.set()
             watching.join()
 
+    def _keep_link(self, work: Path, source: Path, target: Path) -> None:
+        """Keep what links the backend anew; a build that has none is compared as it is."""
+        if (work / "build.ninja").exists():
+            linked_in, command = work, ["ninja", "-t", "commands", "src/backend/postgres"]
+        else:
+            linked_in, command = work / "src" / "backend", ["make", "-n", "postgres"]
+            (linked_in / "postgres").unlink(missing_ok=True)  # else there is nothing to be done
+        try:
+            said = run_with_us(command, cwd=linked_in, environment=build_environment()).stdout
+            links = [line for line in os.fsdecode(said).splitlines() if _LINKS.search(line)]
+            keep_link(links[-1] if links else "", target, cwd=linked_in, trees=(work, source))
+        except (CannotRun, FileNotFoundError):
+            shutil.rmtree(target / KEPT, ignore_errors=True)
+
     @property
     def how(self) -> str:
         """Compiler and flags, alike for all commits: gcc 12.2.0, -O2."""
@@ -165,7 +184,7 @@ class Builder:
 
     @property
     def _digest(self) -> str:
-        how = [FLAGS, _WITHOUT, "install-quiet", self._configure]
+        how = [FLAGS, _WITHOUT, "install-quiet", self._configure, _LAYOUT]
         what = json.dumps([*how, shutil.which("cc"), self._compiler])
         return hashlib.sha256(what.encode()).hexdigest()[:8]
 
@@ -180,7 +199,7 @@ class Builder:
             flags = [f"--prefix={target}", f"-Dc_args={FLAGS}", *least, *self._configure]
             return [
                 ["env", f"CC={' '.join(compiler)}", "meson", "setup", ".", str(source), *flags],
-                ["ninja", "-j", jobs, "install-quiet"],
+                ["ninja", "-d", "keeprsp", "-j", jobs, "install-quiet"],
                 answers,
             ]
         without = [f"--without-{name}" for name in _WITHOUT]
@@ -226,6 +245,8 @@ def _sources(source: Path) -> int:
     found = (file for part in parts for file in (source / "src" / part).rglob("*.c"))
     return sum(1 for file in found if "test" not in file.parts)
 
+
+_LINKS = re.compile(r" -o (src/backend/)?postgres(\s|$)")
 
 _ERROR = re.compile(r"\b(error|ERROR): ")
 

@@ -1,0 +1,85 @@
+"""What a build keeps so that its backend can be linked anew when the trees are gone."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pgapps.commits.builds import Builder
+from pgservers.programs.installations import Binaries
+from pgservers.programs.relinking import can_relink, relinked
+from tests.commits.conftest import git
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pgapps.commits.repository import Repository
+
+CONFIGURE = """#!/bin/sh
+for argument; do case $argument in --prefix=*) prefix=${argument#--prefix=};; esac; done
+source=$(cd "$(dirname "$0")" && pwd)
+mkdir -p src/backend src/port
+cat > Makefile <<END
+all:
+	\\$(MAKE) -C src/backend postgres
+install:
+	mkdir -p $prefix/bin
+	cp src/backend/postgres $prefix/bin/postgres
+END
+cat > src/backend/Makefile <<END
+OBJS = main.o helper.o ../port/port.o
+postgres: \\$(OBJS)
+	cc -L../port \\$(OBJS) -o postgres
+%.o:
+	cc -c $source/\\$(notdir \\$*).c -o \\$@
+END
+"""
+
+SOURCES = {
+    "main.c": '#include <stdio.h>\nint main() { return puts("postgres (PostgreSQL) 18.6") < 0; }',
+    "helper.c": "int helper(void) { return 1; }",
+    "port.c": "int port(void) { return 2; }",
+}
+
+
+def built(repository: Repository) -> Binaries:
+    (repository.source / "configure").write_text(CONFIGURE)
+    for name, text in SOURCES.items():
+        (repository.source / name).write_text(text)
+    git(repository.source, "add", "--all")
+    git(repository.source, "commit", "--quiet", "--message", "A backend in C")
+    with repository.held():
+        place = Builder(repository).build(repository.commit("HEAD").sha)
+    return Binaries(place / "bin", 180006, "PostgreSQL 18.6", "made up")
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_a_build_is_linked_anew_when_its_trees_are_gone(
+    history: Callable[..., Repository], tmp_path: Path
+) -> None:
+    repository = history([1])
+    binaries = built(repository)
+    shutil.rmtree(repository.clone)
+    shutil.rmtree(repository.source)
+    assert not (repository.place / "build").exists()
+    kept = sorted(path.name[5:] for path in (binaries.bindir.parent / "relink").glob("*.o"))
+    assert kept == ["helper.o", "main.o", "port.o"]
+    assert can_relink(binaries)
+    digests = {relinked(binaries, seed, tmp_path / "postgres") for seed in range(8)}
+    assert len(digests) > 1
+    said = subprocess.run([tmp_path / "postgres"], check=True, capture_output=True, text=True)
+    assert said.stdout == "postgres (PostgreSQL) 18.6\n"
+
+
+def test_a_build_whose_link_is_not_found_is_kept_and_not_linked_anew(
+    history: Callable[..., Repository],
+) -> None:
+    repository = history([1])
+    with repository.held():
+        place = Builder(repository).build(repository.commit("v0").sha)
+    assert not (place / "relink").exists()
+    assert not can_relink(Binaries(place / "bin", 180006, "PostgreSQL 18.6", "made up"))
