@@ -157,6 +157,7 @@ def result(measured: Measured) -> Result:
 def test_two_equal_servers_are_no_regression() -> None:
     assert verdict_of(well()) == 0
     told = {name: passed for name, (passed, _) in guards_of(well()).items()}
+    assert told.pop("layout") is None  # nothing was linked
     assert told.pop("order") is None  # of eight blocks even the clearest could be luck
     assert told.pop("settling") is None  # of so few turns
     assert told.pop("carry-over") is None
@@ -167,7 +168,7 @@ def test_sixteen_blocks_are_enough_for_every_guard() -> None:
     steps = {step: [*NOISE, *NOISE] for step in ("insert", "select")}
     measured = made_up(samples_of(steps, again=[*NOISE[1:], *NOISE, NOISE[0]]))
     unsaid = {name for name, (passed, _) in guards_of(measured).items() if passed is not True}
-    assert unsaid == {"settling", "carry-over"}
+    assert unsaid == {"settling", "carry-over", "layout"}
     assert guards_of(settling(1.01))["settling"][0] is True
 
 
@@ -743,6 +744,17 @@ def with_another_plan() -> Measured:
 
 
 SWAP = {"name": "swap", "level": "warn", "sentence": "9 GB of swap are in use."}
+
+
+def relinked(*sides: str) -> Any:
+    """A record whose only block ran the programs of these sides linked anew."""
+    info = info_of()
+    info["timeline"] = [{"block": 1, "arm": arm["name"]} for arm in info["arms"]]
+    info["links"] = [{"block": 1, "arm": arm["name"]} for arm in info["arms"]
+                     if arm["side"].startswith(sides)]  # fmt: skip
+    return info
+
+
 FAILING: dict[str, Callable[[], Measured]] = {
     "settings": lambda: with_facts(settings={"jit": ["on", "configuration file"]}),
     "builds": lambda: with_facts(assertions="on"),
@@ -751,6 +763,7 @@ FAILING: dict[str, Callable[[], Measured]] = {
     "plans": with_another_plan,
     "both sides": lambda: without_candidate_of("select"),
     "clock": lambda: of_work(logs(1.1), logs(1.0)),
+    "layout": lambda: made_up(well().samples, relinked("baseline")),
     "order": lambda: of_sixteen([(-0.1, 0.1)[n % 2] + (NOISE * 2)[n] for n in range(16)]),
     "drift": lambda: of_sixteen([0.02 * block for block in range(16)]),
     "A/A": lambda: made_up(samples_of({"insert": logs(1.0)}, again=[0.1] * len(NOISE))),
@@ -857,6 +870,14 @@ def test_a_case_is_judged_alone() -> None:
     assert effects["step"].to_list() == ["insert"]
     with pytest.raises(StudyError, match="No step or case is called 'update'"):
         compared_effects([well()], case="update")
+
+
+def test_the_text_says_in_one_line_whether_layout_was_drawn() -> None:
+    drawn = as_text(result(made_up(well().samples, relinked("baseline", "candidate"))))
+    assert "\nEach block ran programs linked anew, in another order.\n" in drawn
+    assert "\nLayout not excluded: these programs cannot be relinked here.\n" in as_text(
+        result(well())
+    )
 
 
 def test_the_text_for_the_mailing_list_is_the_golden_one() -> None:

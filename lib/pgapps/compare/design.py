@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
@@ -10,6 +11,7 @@ import msgspec
 
 from pgservers.errors import StudyError
 from pgservers.servers.facts import examined
+from pgservers.servers.managed import ManagedServer
 from pgservers.servers.settings import merged
 from pgstudies.checking import checked
 from pgstudies.measuring.design import Design
@@ -155,6 +157,16 @@ class ComparisonDesign(Design):
         if (found.baseline, found.candidate) != (own.baseline, own.candidate):
             return False
         return str(info["started_at"]) >= own.since
+
+    def begin(self, info: Info, block: int, arm: Arm, server: Server) -> None:
+        """Link the server's program anew where it can be: layout is drawn like the rest."""
+        if not isinstance(server, ManagedServer) or not server.can_relink:
+            return
+        draw = random.Random(f"{info['seed']} {block} {arm.name}")  # noqa: S311  (no secret)
+        seed = draw.getrandbits(31)
+        link = {"block": block, "arm": arm.name, "seed": seed, "sha256": server.relink(seed)}
+        others = [e for e in info.get("links", []) if (e["block"], e["arm"]) != (block, arm.name)]
+        info["links"] = [*others, link]  # a block that was interrupted is measured again
 
     def trial(self, server: Server, arm: Arm, **where: Any) -> Trial:
         """One whose statements and waits are observed."""

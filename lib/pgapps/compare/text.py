@@ -153,7 +153,10 @@ def _times(result: Result, *, full: bool) -> list[str]:
     left = effects.filter(is_listed).height - listed.height
     if left:
         remarks.insert(0, f"{left} more are in the report.")
-    return [*lines, *([""] if lines else []), *_wrapped(" ".join(filter(None, remarks)), 0)]
+    lines += [""] if lines else []
+    about = result.guards.filter(pl.col("guard") == "layout")["sentence"]
+    linked = [sentence for sentence in about if "linked" in sentence]  # else both run the same
+    return [*lines, *_wrapped(" ".join(filter(None, remarks)), 0), *_wrapped(" ".join(linked), 0)]
 
 
 def _left_out(result: Result) -> list[str]:

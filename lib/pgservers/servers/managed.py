@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -20,6 +21,7 @@ from ..programs.accounts import can_execute, run_as, server_account, without_pg_
 from ..programs.extensions import build
 from ..programs.installations import copy_installation, find_pgbench
 from ..programs.locales import locale_environment
+from ..programs.relinking import can_relink, relinked
 from ..programs.slow_disk import SlowDisk
 from ..programs.versions import wal_directory
 from .base import NO_PGBENCH, Capabilities, Right, ServerBase
@@ -158,6 +160,20 @@ class ManagedServer(ServerBase):
                 made.close()
                 raise
         return made
+
+    @cached_property
+    def can_relink(self) -> bool:
+        """Whether its programs are a build that can be linked anew."""
+        return can_relink(self.binaries)
+
+    def relink(self, seed: int) -> str:
+        """Have the next start run a backend linked anew, in an order drawn from ``seed``.
+
+        Returns the SHA-256 of the program, which no other server runs.  Raises as ``relinked``.
+        """
+        if not self._programs.bindir.is_relative_to(self._instance.path):
+            self._programs, self._libraries = self._copied_programs()
+        return relinked(self.binaries, seed, self._programs.bindir / "postgres")
 
     def provide(self, extension: str) -> None:
         """Build an extension for the server's own programs; see ``ServerBase.provide``."""

@@ -138,6 +138,9 @@ class Design:
         """Whether the run goes on from an earlier record that is alike: from an unfinished one."""
         return info["status"] != "complete"
 
+    def begin(self, info: Info, block: int, arm: Arm, server: Server) -> None:
+        """Prepare a server, and add to the record how, before it starts in a block."""
+
     def trial(self, server: Server, arm: Arm, **where: Any) -> Trial:
         """Where an arm is run in a block; ``where`` is passed to ``Trial``."""
         return Trial(server, arm, own=self.own(arm), **where)

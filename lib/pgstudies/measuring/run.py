@@ -102,10 +102,8 @@ class Run:
             except CannotRun as reason:
                 self._cannot_run(arm, reason)
             else:
-                facts = facts_of(server)
-                (info["server"] if arm.server is None else info["servers"][arm.server]).update(
-                    facts
-                )
+                known = info["server"] if arm.server is None else info["servers"][arm.server]
+                known.update(facts_of(server))
             self.instances.stop([arm])
         self.writer.write_block(f"0-{session}", rows)
         groups = self.instances.groups(self.design.units(self._able()))
@@ -154,12 +152,12 @@ class Run:
             self.instances.make_room(arms)
             with ExitStack() as sessions:
                 for name in turn_order([arm.name for arm in arms], self.seed, block, 0):
-                    arm = self.arms[name]
-                    self.progress.show(f"block {block}, {name}: restoring")
+                    arm, server, show = self.arms[name], self.instances[name], self.progress.show
+                    show(f"block {block}, {name}: restoring")
                     try:
                         with self._pinned(arm), self._explained(arm, f"in block {block}"):
+                            self.design.begin(self.writer.info, block, arm, server)
                             self._restore(arm, [], session=0)
-                            server, show = self.instances[name], self.progress.show
                             where = {"block": block, "group": group, "show": show}
                             trial = self.design.trial(server, arm, **where)
                             trials[name] = sessions.enter_context(trial)
@@ -201,8 +199,7 @@ class Run:
                     self._cannot_run(arm, reason)
                 times[name]["finished_at"] = _now()
                 times[name]["busy_s"] += time.monotonic() - began
-        able = (entry for name, entry in times.items() if name not in self.not_run)
-        self.writer.info["timeline"] += able
+        self.writer.info["timeline"] += [t for name, t in times.items() if name not in self.not_run]
 
     def _turns(self, trial: Trial) -> Iterator[None]:
         """The turns of one arm; a procedure that does not yield is one turn."""

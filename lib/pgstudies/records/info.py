@@ -139,6 +139,7 @@ class Setup(TypedDict):
     facts: NotRequired[dict[str, dict[str, Any]]]  # of a comparison's servers, by arm
     plans: NotRequired[dict[str, dict[str, str]]]  # seen in a comparison, by arm and step
     rows: NotRequired[list[OtherRows]]
+    links: NotRequired[list[dict[str, Any]]]  # of programs: block, arm, seed, sha256
 
 
 class Info(Setup):
