@@ -31,6 +31,11 @@ Parameters = Annotated[
     typer.Option("-p", metavar="NAME=VALUE", help="Set a parameter; may be repeated."),
 ]
 
+Configure = Annotated[
+    list[str] | None,
+    typer.Option(metavar="ARGUMENT", help="One more argument for configure; may be repeated."),
+]
+
 SKIP = 125
 """``git bisect run`` skips a commit by this code; it takes every other from 1 to 127 for bad."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 import polars as pl
 import pytest
 
-from pgapps.commits.repository import Repository
+from pgapps.builds.repository import Repository
 from pgservers.errors import CannotRun
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 
+from pgapps.builds.builder import Builder
+from pgapps.builds.repository import Repository
 from pgapps.commits.bisection import bisect
-from pgapps.commits.builds import Builder
 from pgapps.commits.report import as_text, moved_functions
-from pgapps.commits.repository import Repository
 from pgservers.errors import StudyError
 from tests.commits.conftest import cost_of, git
 

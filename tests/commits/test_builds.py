@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from typer.testing import CliRunner
 
-from pgapps.commits.builds import Builder
+from pgapps.builds.builder import Builder
+from pgapps.compare.command import commands
 from pgservers.programs.installations import Binaries
 from pgservers.programs.relinking import can_relink, relinked
-from tests.commits.conftest import git
+from tests.commits.conftest import cost_of, git
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
-    from pgapps.commits.repository import Repository
+    from typer.testing import Result
+
+    from pgapps.builds.repository import Repository
+    from pgapps.compare.request import Request
 
 CONFIGURE = """#!/bin/sh
 for argument; do case $argument in --prefix=*) prefix=${argument#--prefix=};; esac; done
@@ -83,3 +88,32 @@ def test_a_build_whose_link_is_not_found_is_kept_and_not_linked_anew(
         place = Builder(repository).build(repository.commit("v0").sha)
     assert not (place / "relink").exists()
     assert not can_relink(Binaries(place / "bin", 180006, "PostgreSQL 18.6", "made up"))
+
+
+def test_both_sides_of_a_comparison_are_built_alike_from_a_repository(
+    history: Callable[..., Repository], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Request] = []
+    source = str(history([1, 2]).source)
+    (tmp_path / "my.conf").write_text("work_mem = 64MB\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("pgapps.compare.run.compared", lambda request, **_: asked.append(request))
+
+    def compare(*words: str) -> Result:
+        return CliRunner().invoke(commands, ["compare", "--study", "hash_index", *words])
+
+    done = compare("--repo", source, "--baseline", "v0", "--candidate", "v1+my.conf")
+    assert done.exit_code == 0, done.output
+    places = [Path(side.server) for side in (asked[0].baseline, asked[0].candidate)]
+    assert f"v0 is built in {places[0]}.\nv1 is built in {places[1]}.\n" in done.output
+    assert list(map(cost_of, places)) == [1, 2]
+    assert places[0].name.partition("-")[2] == places[1].name.partition("-")[2]
+    assert asked[0].candidate.settings == {"work_mem": "64MB"}
+    for words, said in (
+        (["--repo", source, "--candidate", "v1"], "name a --baseline as well"),
+        (["--repo", source, "--baseline", "v0", "--candidate", "v9"], "has no commit 'v9'"),
+        (["--candidate", "18", "--configure", "--x"], "--configure is for builds"),
+    ):
+        failed = compare(*words)
+        assert failed.exit_code == 3
+        assert said in failed.output

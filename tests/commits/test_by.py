@@ -21,7 +21,7 @@ from tests.commits.conftest import cost_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pgapps.commits.repository import Repository
+    from pgapps.builds.repository import Repository
 
 PLANS = {
     1: ["Seq Scan on t"],

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pgapps.commits.repository import Repository
+    from pgapps.builds.repository import Repository
 
 ACTION = ROOT / ".github" / "actions" / "gate"
 

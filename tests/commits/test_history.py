@@ -8,8 +8,8 @@ import polars as pl
 import pytest
 import typer
 
+from pgapps.builds.builder import Builder
 from pgapps.commits.bisect import bisect
-from pgapps.commits.builds import Builder
 from pgapps.commits.history import (
     breaks_of,
     commit_histories,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from pgapps.commits.repository import Repository
+    from pgapps.builds.repository import Repository
 
 UNIT = "one session started"
 
@@ -69,7 +69,7 @@ def test_builds_are_kept_by_what_the_compiler_says_of_itself(
     repository, kept = history([1]), []
     for version in ("14.2.0", "16.2.0", "14.2.0"):
         said = f"cc (GCC) {version}"
-        monkeypatch.setattr("pgapps.commits.builds.compiler_version", lambda _, said=said: said)
+        monkeypatch.setattr("pgapps.builds.builder.compiler_version", lambda _, said=said: said)
         builder = Builder(repository)
         with repository.held():
             build = builder.build(repository.commit("HEAD").sha)

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from pgapps.commits import builds
-from pgapps.commits import repository as repositories
-from pgapps.commits.builds import Builder
-from pgapps.commits.repository import Repository
+from pgapps.builds import builder as builds
+from pgapps.builds import repository as repositories
+from pgapps.builds.builder import Builder
+from pgapps.builds.repository import Repository
 from pgservers.errors import CannotRun, ServerError, SpaceError, StudyError
 from pgservers.programs.running import NO_PROCESSES
 from tests.commits.conftest import cost_of, git

@@ -11,6 +11,8 @@ import typer
 from pgservers.errors import StudyError
 from pgservers.terminal import Progress, say
 
+from ..options import Configure
+
 if TYPE_CHECKING:
     from ..counting.units import Unit
 
@@ -26,11 +28,6 @@ class By(StrEnum):
 Repo = Annotated[
     Path,
     typer.Option(metavar="DIR", help="A clone of PostgreSQL's git repository.", show_default=False),
-]
-
-Configure = Annotated[
-    list[str] | None,
-    typer.Option(metavar="ARGUMENT", help="One more argument for configure; may be repeated."),
 ]
 
 
@@ -98,8 +95,8 @@ def bisect(
       5    the disk is full
       130  interrupted; run the same command to continue
     """  # noqa: D301
-    from .builds import Builder
-    from .repository import Repository
+    from ..builds.builder import Builder
+    from ..builds.repository import Repository
     from .strategies import (
         Bench,
         bisected,

@@ -12,7 +12,7 @@ from pgservers.errors import CannotRun, StudyError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .repository import Commit, Repository
+    from ..builds.repository import Commit, Repository
 
 ALIKE = 0.001
 """Numbers that differ by a smaller part count as the same, as counts vary by that much."""

@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from pgservers.terminal import Progress
-
-from .bisect import Configure, Repo, bisect
+from ..options import Configure
+from .bisect import Repo, bisect
 from .gate_command import gate
 from .history_command import history
 
@@ -38,16 +37,12 @@ def build_revisions(
     Example:
       pgstudies servers build REL_17_0 REL_18_0 --repo ~/src/postgresql
     """  # noqa: D301
-    from .builds import Builder
-    from .repository import Repository
+    from ..builds.builder import built
+    from ..builds.repository import Repository
 
     repository = Repository(repo)
     commits = [repository.commit(name) for name in names]
-    with repository.held(), Progress("building", len(commits)) as progress:
-        builder = Builder(repository, configure=configure or (), show=progress.show)
-        places = []
-        for commit in commits:
-            places.append(builder.build(commit.sha))
-            progress.advance()
+    with repository.held():
+        places = built(repository, commits, configure or ())
     for name, place in zip(names, places, strict=True):
         typer.echo(f"{name}: {place}")

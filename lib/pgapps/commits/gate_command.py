@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pgservers.errors import StudyError
-from pgservers.terminal import Progress, say
+from pgservers.terminal import say
 
-from ..options import BisectRun, for_git
-from .bisect import Configure
+from ..options import BisectRun, Configure, for_git
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -147,22 +146,18 @@ def _built(
     repo: Path, base: str, head: str, configure: Sequence[str]
 ) -> tuple[tuple[str, str], tuple[str, str], str]:
     """Both sides' directories, their names, and the diff between them."""
-    from .builds import Builder
-    from .repository import Repository
+    from ..builds.builder import built
+    from ..builds.repository import Repository
 
     repository = Repository(repo)
     newest = repository.commit(head)
     oldest = repository.commit(repository.merge_base(base, head))
     if oldest == newest:
         raise StudyError(f"{head} has no commit that {base} lacks: there is nothing to compare.")
-    with repository.held(), Progress("building", 2) as progress:
-        builder = Builder(repository, configure=configure, show=progress.show)
-        places = []
-        for commit in (oldest, newest):
-            places.append(str(builder.build(commit.sha)))
-            progress.advance()
+    with repository.held():
+        before, after = built(repository, (oldest, newest), configure)
         text = repository.git("diff", *_HOW, oldest.sha, newest.sha)
-    return (places[0], places[1]), (oldest.short, newest.short), text
+    return (str(before), str(after)), (oldest.short, newest.short), text
 
 
 def _read(diff: Path | None) -> str:

@@ -10,7 +10,7 @@ import typer
 from pgservers.errors import CannotRun, StudyError
 from pgservers.terminal import Progress, say
 
-from .bisect import Configure
+from ..options import Configure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -178,10 +178,10 @@ def _commits(
     """The record of a repository's history, and the answers of the bisections of its steps."""
     from pgstudies.records.reading import read_record
 
-    from .builds import Builder
+    from ..builds.builder import Builder
+    from ..builds.repository import Repository
     from .history import lines_of, steps_of
     from .record import CommitRecord
-    from .repository import Repository
     from .strategies import Bench, bisected, by_counting, continued
 
     repository = Repository(repo)

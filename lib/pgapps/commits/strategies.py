@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
     from pgservers.terminal import Progress
 
+    from ..builds.builder import Builder
+    from ..builds.repository import Repository
     from ..counting.units import Unit
     from .bisection import Found, Step
-    from .builds import Builder
-    from .repository import Repository
 
 
 LOOKS = (8, 12, 18, 27)

@@ -16,10 +16,10 @@ from pgservers.errors import SpaceError, StudyError
 from pgservers.terminal import printable, say
 from pgstudies.run_options import RunOptions
 
-from ..options import BisectRun, Parameters, Profile, assignments, for_git
+from ..options import BisectRun, Configure, Parameters, Profile, assignments, for_git
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from .request import Request
 
@@ -43,6 +43,9 @@ are done.
 
 A side is embedded, a release such as 17, a directory of programs, an address, a
 settings file like postgresql.conf, or a server with such a file: 17+my.conf.
+With --repo both sides are commits.  They are built by one compiler and with the
+same flags, and every block links their programs anew, in another order, so that
+it does not matter where their code came to lie.
 
 \b
 Examples:
@@ -52,6 +55,7 @@ Examples:
   pgstudies compare --candidate DIR --study STUDY --arm ARM --case CASE
   pgstudies compare --candidate DIR --study STUDY --instructions
   pgstudies compare --baseline 14 --candidate 18 --workload DIR
+  pgstudies compare --repo ~/src/postgresql --baseline master --candidate patch
 
 \b
 Exit codes:
@@ -79,6 +83,16 @@ def compare(  # noqa: D103  (its help is above)
             help="The side it is compared with.  [default: $PGSTUDIES_SERVER, else embedded]",
         ),
     ] = None,
+    repo: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="A clone of PostgreSQL's git repository, of which both sides are commits.  To "
+            "build a commit is to run its code as yourself.",
+            show_default=False,
+        ),
+    ] = None,
+    configure: Configure = None,
     study: Annotated[
         list[str] | None,
         typer.Option(metavar="STUDY", help="A study to run; may be repeated.  [default: all]"),
@@ -215,6 +229,10 @@ def compare(  # noqa: D103  (its help is above)
                 workload = str(Path(workload).expanduser().absolute())
             read_workload(workload)  # what is wrong there, now
             parameters = {**parameters, "directory": workload}
+        if repo is not None:
+            baseline, candidate = _built(repo, baseline, candidate, configure or [])
+        elif configure:
+            raise StudyError("--configure is for builds: name their --repo.")
         side = partial(read_side, allowed=allow_setting or [], leave_out=leave_out)
         before = side(
             RunOptions.given().server_for(baseline),
@@ -317,6 +335,28 @@ def rerun(
     except StudyError as error:
         _cannot_run(error)
     raise typer.Exit(code)
+
+
+def _built(
+    repo: Path, baseline: str | None, candidate: str, configure: Sequence[str]
+) -> tuple[str, str]:
+    """The directories that two commits are built in, each of which may have a settings file."""
+    from ..builds.builder import built
+    from ..builds.repository import Repository
+
+    if baseline is None:
+        raise StudyError("With --repo both sides are commits: name a --baseline as well.")
+    repository = Repository(repo)
+    parts = []
+    for text in (baseline, candidate):
+        name, plus, file = text.rpartition("+")
+        parts.append((name, plus + file) if plus and Path(file).is_file() else (text, ""))
+    commits = [repository.commit(name) for name, _ in parts]
+    with repository.held():
+        before, after = built(repository, commits, configure)
+    for (name, _), place in zip(parts, (before, after), strict=True):
+        typer.echo(f"{name} is built in {place}.")
+    return f"{before}{parts[0][1]}", f"{after}{parts[1][1]}"
 
 
 def _require_unset(parameters: Mapping[str, object]) -> None:

@@ -25,7 +25,7 @@ from pgservers.programs.running import (
     run_with_us,
     says_no_processes,
 )
-from pgservers.terminal import rough_duration
+from pgservers.terminal import Progress, rough_duration
 
 from .repository import ROOM_BYTES
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from .repository import Repository
+    from .repository import Commit, Repository
 
 FLAGS = "-O2"
 
@@ -244,6 +244,19 @@ def _sources(source: Path) -> int:
     parts = ("backend", "bin", "common", "fe_utils", "interfaces", "port", "timezone")
     found = (file for part in parts for file in (source / "src" / part).rglob("*.c"))
     return sum(1 for file in found if "test" not in file.parts)
+
+
+def built(
+    repository: Repository, commits: Sequence[Commit], configure: Sequence[str]
+) -> list[Path]:
+    """The installations of commits of a repository that is held; raises as ``Builder.build``."""
+    with Progress("building", len(commits)) as progress:
+        builder = Builder(repository, configure=configure, show=progress.show)
+        places = []
+        for commit in commits:
+            places.append(builder.build(commit.sha))
+            progress.advance()
+    return places
 
 
 _LINKS = re.compile(r" -o (src/backend/)?postgres(\s|$)")

@@ -1,0 +1,1 @@
+"""Builds of the commits of a git repository, alike in everything but their source."""
