@@ -106,7 +106,8 @@ def shop(run_base: Path) -> Iterator[str]:
 def without_hash_join(shop: str) -> Foresight:
     asked = [*queries(), *(Query(name, text) for name, (text, _) in WRONG.items())]
     with opened(shop) as source:
-        return foresee(source, asked, to="embedded", settings={"enable_hashjoin": "off"})
+        tried = {"enable_hashjoin": "off", "shared_buffers": "1TB", "log_min_messages": "debug5"}
+        return foresee(source, asked, to="embedded", settings=tried)
 
 
 def test_a_copy_plans_as_the_server_does(shop: str) -> None:
@@ -164,6 +165,8 @@ def test_what_settings_change_is_named(without_hash_join: Foresight) -> None:
     text = as_text(without_hash_join)
     assert text.startswith("1 of 13 queries gets another plan; 4 not judged.")
     assert "join: Hash Join becomes " in text
+    assert "Not tried: shared_buffers, log_min_messages; no plan depends on " in text
+    assert without_hash_join.after.endswith(", enable_hashjoin = off")
     assert "Seq Scan on orders o  (rows " in text
 
 
@@ -355,6 +358,14 @@ def test_what_cannot_be_foreseen_ends_in_a_sentence(shop: str) -> None:
     with opened(shop) as source:
         with pytest.raises(StudyError, match="enable_nothing = off cannot be tried in a session"):
             foresee(source, queries("point"), to="embedded", settings={"enable_nothing": "off"})
+        for wrong, why in (
+            ({"work_mem": "many"}, "work_mem = many cannot be tried in a session: invalid value"),
+            ({"shared_buffers": "1TB"}, "Nothing is left to try: shared_buffers: no"),
+        ):
+            shown: list[str] = []
+            with pytest.raises(StudyError, match=why):
+                foresee(source, [], to="embedded", settings=wrong, show=shown.append)
+            assert shown == ["asking the server for its plans"], "nothing is dumped"
         with pytest.raises(StudyError, match="needs a managed server"):
             foresee(source, queries("point"), to=shop)
 

@@ -81,6 +81,8 @@ _SETTINGS = {
     "event_triggers": "off",
 }
 
+_NO_PLAN = "no plan depends on what a session cannot set, such as shared_buffers"
+
 _LIMITS = "-c search_path= -c statement_timeout=20s"
 
 # Extensions' schemas are there before the restore, and event triggers are no matter of plans.
@@ -90,20 +92,21 @@ _EXPECTED = re.compile(r'schema ".*" already exists|permission denied to create 
 class EmptyCopy:
     """The copy while it lasts; ``notes`` are what could not be copied, in words.
 
-    ``missing_locale`` is the database's, in words, where the copy has another.
+    ``missing_locale`` is the database's, in words, where the copy has another.  ``tried`` are the
+    settings to try, without those that no session can set.
     """
 
-    def __init__(self, server: ManagedServer, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self, server: ManagedServer, settings: Mapping[str, str], tried: Mapping[str, str]
+    ) -> None:
         self.server = server
         self.notes: list[str] = []
         self.missing_locale = ""
+        self.tried = tried
         self._settings = settings
 
     def connect(self, settings: Mapping[str, str] = {}) -> psycopg.Connection[TupleRow]:
-        """A read-only connection with the original's planner settings, changed by ``settings``.
-
-        Raises StudyError for one of ``settings`` that cannot be set.
-        """
+        """A read-only connection with the original's planner settings, changed by ``settings``."""
         connection = _connected(self.server)
         for name, value in self._settings.items():
             try:
@@ -111,12 +114,7 @@ class EmptyCopy:
             except psycopg.Error:
                 self._note(f"The setting {name} = {value} is not known to it.")
         for name, value in settings.items():
-            try:
-                _set(connection, name, value)
-            except psycopg.Error as error:
-                raise StudyError(
-                    f"{name} = {value} cannot be tried in a session: {error.diag.message_primary}."
-                ) from None
+            _set(connection, name, value)
         _set(connection, "default_transaction_read_only", "on")
         return connection
 
@@ -139,11 +137,14 @@ def _set(connection: psycopg.Connection[TupleRow], name: str, value: str) -> Non
 
 
 @contextmanager
-def empty_copy(source: Source, spec: str, show: Callable[[str], None]) -> Iterator[EmptyCopy]:
+def empty_copy(
+    source: Source, spec: str, show: Callable[[str], None], tried: Mapping[str, str] = {}
+) -> Iterator[EmptyCopy]:
     """A copy of the source's database on a server of ours, as ``serve`` names it.
 
-    Raises StudyError for a server before 18, ServerError where the dump or the restore fails or the
-    copy does not answer, and SpaceError on a full disk.
+    ``tried`` are settings to try there.  Raises StudyError for a server before 18 and for settings
+    that cannot be tried, both before anything is dumped, ServerError where the dump or the restore
+    fails or the copy does not answer, and SpaceError on a full disk.
     """
     if Address.parse(spec).is_dsn:
         raise StudyError(
@@ -158,7 +159,10 @@ def empty_copy(source: Source, spec: str, show: Callable[[str], None]) -> Iterat
                 f"and {spec} is {server.version_text}."
             )
         try:
-            copy = EmptyCopy(server, source.settings)
+            able, unable = _settable(server, tried)
+            copy = EmptyCopy(server, source.settings, able)
+            if unable:
+                copy.notes.append(f"Not tried: {', '.join(unable)}; {_NO_PLAN}.")
             show("reading schema and statistics")
             archive = server.workplace / "archive"
             _dump(source, server, archive)
@@ -185,6 +189,31 @@ def empty_copy(source: Source, spec: str, show: Callable[[str], None]) -> Iterat
         except OSError as error:
             full = space_error(error, server.data_directory, "PGSTUDIES_RUN_DIR")
             raise full or ServerError(f"The copy cannot be made: {error}.") from error
+
+
+def _settable(server: ManagedServer, tried: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """The settings that a session can try, and the names of the others that the server has.
+
+    Raises StudyError for one that it has not, for a wrong value, and where none is left.
+    """
+    able, unable = {}, []
+    with server.connect(options=_LIMITS) as connection:
+        for name, value in tried.items():
+            query = "SELECT context FROM pg_catalog.pg_settings WHERE pg_catalog.lower(name) = %s"
+            row = connection.execute(query, [name]).fetchone()
+            if row is not None and row[0] != "user":
+                unable.append(name)
+                continue
+            try:
+                _set(connection, name, value)
+            except psycopg.Error as error:
+                raise StudyError(
+                    f"{name} = {value} cannot be tried in a session: {error.diag.message_primary}."
+                ) from None
+            able[name] = value
+    if tried and not able:
+        raise StudyError(f"Nothing is left to try: {', '.join(unable)}: {_NO_PLAN}.")
+    return able, unable
 
 
 def _dump(source: Source, server: ManagedServer, archive: Path) -> None:

@@ -96,7 +96,8 @@ def foresee(
         queries, own, more = _first(source, queries, top)
         left_out = {**left_out, **more}
     with ExitStack() as stack:
-        copy = stack.enter_context(empty_copy(source, to, show))
+        copy = stack.enter_context(empty_copy(source, to, show, settings))
+        settings = copy.tried
         show("asking the copy")
         plain = _plans(copy, queries, source)
         after = _plans(copy, queries, source, settings) if settings else plain
