@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import polars as pl
 import pytest
 
-from pgapps.compare.counted import counted
+from pgapps.compare.counted import Counted, counted
 from pgapps.compare.design import Side
 from pgapps.compare.report import write_report
 from pgapps.compare.request import Request
@@ -72,3 +73,21 @@ def test_without_valgrind_every_unit_says_so(monkeypatch: pytest.MonkeyPatch) ->
     found = counted(request)
     assert found.units["unit"].len() == 3
     assert set(found.units["reason"]) == {"there is no valgrind on PATH"}
+
+
+@pytest.mark.parametrize(("largest", "hinted"), [("(no name) in postgres", 1), ("scan", 0)])
+def test_where_code_without_a_name_leads_the_text_says_once_what_to_install(
+    largest: str, hinted: int
+) -> None:
+    counts = {"study": "made_up", "baseline": 100.0, "candidate": 150.0, "ratio": 1.5}
+    units = pl.DataFrame([{"unit": name, **counts, "reason": None} for name in ("one", "two")])
+    moved = pl.DataFrame(
+        [
+            {"unit": unit, "function": function, "before": 0.0, "after": change, "change": change}
+            for unit in ("one", "two")
+            for function, change in ((largest, 40.0), ("(no name) in libc", 10.0))
+        ]
+    )
+    text = as_text(replace(result(well()), counted=Counted(units, moved)))
+    assert "changed most: (no name)" in text or not hinted
+    assert text.count("postgresql-N-dbgsym") == hinted

@@ -11,6 +11,7 @@ import polars as pl
 from pgservers.terminal import printable
 from pgstudies.records.reading import built_with
 
+from ..counting.by_function import hint_of_names
 from .design import BASELINE, CANDIDATE
 from .judging.guards import named, not_compared
 from .judging.measured import CPU, PLACE
@@ -286,6 +287,9 @@ def _instructions(counted: Counted | None) -> list[str]:
             lines += _wrapped(f"    changed most: {', '.join(changes)}", 6)
     for reason, part in counted.units.drop_nulls("reason").group_by("reason", maintain_order=True):
         lines += _wrapped(f"  not run ({', '.join(part['unit'])}): {reason[0]}", 4)
+    hints = (hint_of_names(part) for _, part in counted.moved.group_by("unit"))
+    for hint in {hint for hint in hints if hint}:
+        lines += _wrapped(hint, 0)
     return lines
 
 
