@@ -66,7 +66,9 @@ def made(tree: Path, monkeypatch: pytest.MonkeyPatch) -> Binaries:
     """The installation, with its objects; the tree is gone."""
     prefix = tree.parent / "cache" / "made"
     monkeypatch.setenv("PGSTUDIES_CACHE", str(prefix.parent))
-    keep_link(COMMAND, prefix, cwd=tree / "backend", trees=[tree])
+    # An installation may lie beside the tree, with a name that begins alike.
+    command = f"{COMMAND} -Wl,-rpath,'{tree}s/made/lib',--enable-new-dtags"
+    keep_link(command, prefix, cwd=tree / "backend", trees=[tree])
     finish(prefix)
     shutil.rmtree(tree)
     return Binaries(prefix / "bin", 180006, "PostgreSQL 18.6", "made up")

@@ -42,7 +42,8 @@ def keep_link(command: str, prefix: Path, *, cwd: Path, trees: Sequence[Path]) -
     try:
         for number, word in enumerate(words):
             words[number] = _kept_word(word, number, kept, cwd, trees)
-        if any(str(tree) in word for word in words for tree in trees):
+        inside = "|".join(rf"{re.escape(str(tree))}(?![\w.-])" for tree in trees)
+        if any(re.search(inside, word) for word in words):
             raise CannotRun("the command that links the backend names a file that will be gone")
         kept_words = json.dumps([word for word in words if word])
         (kept / _COMMAND).write_text(kept_words, encoding="utf-8")
