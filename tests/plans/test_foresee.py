@@ -17,7 +17,7 @@ from pgapps.plans.foresee import foresee
 from pgapps.plans.lacking import Extended, Lacking
 from pgapps.plans.queries import _EXPLAINED, Choice, Query, top_queries
 from pgapps.plans.report import write_report
-from pgapps.plans.source import opened
+from pgapps.plans.source import opened, programs_of
 from pgapps.plans.text import as_text
 from pgservers.errors import ServerError, StudyError
 from pgservers.programs.installations import find_binaries
@@ -151,6 +151,31 @@ def test_the_server_is_only_read(shop: str) -> None:
         left = source.connection.execute("SELECT count(*) FROM public.orders").fetchone()
         held = source.connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchone()
     assert (left, held) == ((50000,), (0,))
+
+
+def test_a_server_by_its_address_lends_its_release_and_settings(
+    shop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgapps.plans.source.programs_of", lambda _: "embedded")
+    monkeypatch.setattr("pgapps.plans.foresee.programs_of", lambda _: "embedded")
+    other = f"{shop}&options=-cenable_hashjoin%3Doff"
+    with opened(shop) as source:
+        found = foresee(source, queries("join", "point"), to=other)
+    assert [query.verdict for query in found.queries] == ["another plan", "same"]
+    assert found.after.split(" with the settings of ")[1].startswith("postgresql://postgres@/")
+
+
+def test_a_servers_own_programs_are_taken_if_they_are_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    version = find_binaries().version
+    monkeypatch.setattr("pgapps.plans.source.installed", lambda _: find_binaries().bindir)
+    assert programs_of(version) == str(find_binaries().bindir)
+    assert programs_of(version - 1) == "18"
+    monkeypatch.setattr("pgapps.plans.source.installed", lambda _: tmp_path)
+    assert programs_of(180001) == "18", "what cannot be run is not taken"
+    with pytest.raises(StudyError, match="PostgreSQL 77 can neither be fetched nor"):
+        programs_of(770001)
 
 
 def test_what_settings_change_is_named(without_hash_join: Foresight) -> None:
@@ -366,8 +391,8 @@ def test_what_cannot_be_foreseen_ends_in_a_sentence(shop: str) -> None:
             with pytest.raises(StudyError, match=why):
                 foresee(source, [], to="embedded", settings=wrong, show=shown.append)
             assert shown == ["asking the server for its plans"], "nothing is dumped"
-        with pytest.raises(StudyError, match="needs a managed server"):
-            foresee(source, queries("point"), to=shop)
+        with pytest.raises(ServerError, match="No connection"):
+            foresee(source, [], to="postgresql://me@/x?host=/nowhere")
 
 
 def test_the_command_says_by_its_exit_code_what_it_found(shop: str, tmp_path: Path) -> None:

@@ -36,7 +36,8 @@ def plans(
         str | None,
         typer.Option(
             metavar="SERVER",
-            help="The release to foresee: 18 or later, embedded, or a directory.  [default: "
+            help="What to foresee: a release from 18 on, embedded, a directory of programs, or the "
+            "address of a server, whose release and planner settings are taken.  [default: "
             "embedded]",
             show_default=False,
         ),
@@ -123,10 +124,10 @@ def plans(
     from pgservers.programs.installations import find_binaries
     from pgservers.servers.settings import read_settings
 
-    from .foresee import foresee, own_release
+    from .foresee import foresee
     from .queries import Choice, queries_in, top_queries
     from .report import write_report
-    from .source import opened
+    from .source import opened, programs_of
     from .text import as_text
 
     if report is not None and (report.suffix != ".html" or not report.absolute().parent.is_dir()):
@@ -142,9 +143,10 @@ def plans(
     wanted = queries_in(queries) if queries else []
     with opened(address) as source:
         if setting and to is None and find_binaries().version // 10000 != source.major:
+            own = programs_of(source.version)
             raise StudyError(
-                f"Settings are tried on a copy of one release: give --to {own_release(source)}, "
-                f"the server's own, or another."
+                f"Settings are tried on a copy of one release: give --to {own}, the server's own, "
+                f"or another."
             )
         left_out: Mapping[str, int] = {}
         if wanted and role:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import sql
 
-from pgservers.addresses import Address
 from pgservers.errors import ServerError, StudyError
 from pgservers.files import says_full, space_error
 from pgservers.programs.installations import client_environment, find_binaries
@@ -138,19 +137,20 @@ def _set(connection: psycopg.Connection[TupleRow], name: str, value: str) -> Non
 
 @contextmanager
 def empty_copy(
-    source: Source, spec: str, show: Callable[[str], None], tried: Mapping[str, str] = {}
+    source: Source,
+    spec: str,
+    show: Callable[[str], None],
+    tried: Mapping[str, str] = {},
+    *,
+    like: Mapping[str, str] | None = None,
 ) -> Iterator[EmptyCopy]:
     """A copy of the source's database on a server of ours, as ``serve`` names it.
 
-    ``tried`` are settings to try there.  Raises StudyError for a server before 18 and for settings
+    ``tried`` are settings to try there; ``like`` are planner settings in place of the source's.
+    Raises StudyError for a server before 18 and for settings
     that cannot be tried, both before anything is dumped, ServerError where the dump or the restore
     fails or the copy does not answer, and SpaceError on a full disk.
     """
-    if Address.parse(spec).is_dsn:
-        raise StudyError(
-            "The copy needs a managed server: give --to a release such as 18, embedded, or a "
-            "directory of programs."
-        )
     with serve(spec, settings=_SETTINGS, unprivileged=True) as server:
         assert isinstance(server, ManagedServer)
         if server.version < RESTORES_STATISTICS:
@@ -160,7 +160,7 @@ def empty_copy(
             )
         try:
             able, unable = _settable(server, tried)
-            copy = EmptyCopy(server, source.settings, able)
+            copy = EmptyCopy(server, source.settings if like is None else like, able)
             if unable:
                 copy.notes.append(f"Not tried: {', '.join(unable)}; {_NO_PLAN}.")
             show("reading schema and statistics")

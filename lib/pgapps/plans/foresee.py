@@ -6,13 +6,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from pgservers.errors import StudyError
-from pgservers.programs.releases import is_release, packaged
+from pgservers.errors import ServerError, StudyError
+from pgservers.programs.installations import find_binaries
 
 from .empty_copy import RESTORES_STATISTICS, EmptyCopy, empty_copy
 from .explain import Node, QueryPlan, explain, is_same, tables_of
 from .lacking import lacking
 from .queries import names_only_catalogs
+from .source import programs_of, target_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -89,6 +90,11 @@ def foresee(
     is not judged.  With ``top`` the queries are the server's own: so many of the first that name a
     table are asked for, as the others are those of tools, this one among them, and of pg_dump.
     """
+    target = target_of(to)
+    has_control = source.version >= RESTORES_STATISTICS
+    is_control = target.settings is None and _major(target.spec) == source.major
+    # Before anything is dumped.
+    release = programs_of(source.version) if has_control and not is_control else ""
     show("asking the server for its plans")
     if top is None:
         own = [_own_plan(source, query) for query in queries]
@@ -96,7 +102,9 @@ def foresee(
         queries, own, more = _first(source, queries, top)
         left_out = {**left_out, **more}
     with ExitStack() as stack:
-        copy = stack.enter_context(empty_copy(source, to, show, settings))
+        copy = stack.enter_context(
+            empty_copy(source, target.spec, show, settings, like=target.settings)
+        )
         settings = copy.tried
         show("asking the copy")
         plain = _plans(copy, queries, source)
@@ -104,17 +112,17 @@ def foresee(
         notes = source.notes({query.role for query in queries if query.role}) + copy.notes
         user = source.connection.info.user
         lack = lacking(source, copy, {user} | {query.role for query in queries if query.role})
-        has_control = source.version >= RESTORES_STATISTICS
         if not has_control:
             controls = own
-        elif copy.server.version // 10000 == source.major:
+        elif is_control:
             controls = plain
         else:
             show(f"a control on {source.major}")
             controls = _plans(
-                stack.enter_context(empty_copy(source, own_release(source), show)), queries, source
+                stack.enter_context(empty_copy(source, release, show)), queries, source
             )
         version = copy.server.version_text
+        version += f" with the settings of {target.name}" if target.name else ""
     before = plain if settings else own
     told = source.connection.info.parameter_status("server_version") or str(source.major)
     found = [
@@ -132,6 +140,14 @@ def foresee(
         notes=notes,
         left_out=left_out,
     )
+
+
+def _major(spec: str) -> int | None:
+    """The major release of programs; none where ``serve`` will say what is wrong."""
+    try:
+        return find_binaries(spec).version // 10000
+    except ServerError:
+        return None
 
 
 def _first(
@@ -224,14 +240,3 @@ def _judged(
         return Foreseen(query, "not judged", own.root, control.root, reason)
     same = is_same(before.root, after.root)
     return Foreseen(query, "same" if same else "another plan", before.root, after.root)
-
-
-def own_release(source: Source) -> str:
-    """The name of the source's own release; raises StudyError where its programs are not known."""
-    name = str(source.major)
-    if is_release(name) or packaged(name):
-        return name
-    raise StudyError(
-        f"PostgreSQL {name} can neither be fetched nor is it installed in a usual place: give --to "
-        f"the directory of the server's own programs."
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,6 +12,8 @@ import psycopg
 
 from pgservers.addresses import Address, explain
 from pgservers.errors import ServerError, SpaceError, StudyError
+from pgservers.programs.installations import find_binaries
+from pgservers.programs.releases import installed, is_release, packaged
 from pgservers.servers.dsn import foreign_session
 
 from .sessions import take_bytes, within
@@ -261,6 +263,58 @@ def opened(dsn: str) -> Iterator[Source]:
         raise ServerError(f"{name} cannot be read: {message}.") from error
 
 
+class Target(NamedTuple):
+    """Where plans are foreseen: the programs, and of a running server its name and settings."""
+
+    spec: str
+    name: str = ""
+    settings: Mapping[str, str] | None = None
+
+
+def target_of(to: str) -> Target:
+    """What ``--to`` names: of a server by its address, the release and the planner settings.
+
+    The copy cannot be made on a server of others, as its files get the length of the original's.
+    Raises as ``opened`` does.
+    """
+    address = Address.parse(to)
+    if not address.is_dsn:
+        return Target(to)
+    name = address.public
+    try:
+        with foreign_session(
+            address.parts, name, _LIMITS, application_name="pgstudies plans"
+        ) as connection:
+            with within(connection, _LONGEST_S, f"Reading the settings of {name}"):
+                take_bytes(connection)
+                settings = _planner_settings(connection)
+            return Target(programs_of(connection.info.server_version), name, settings)
+    except psycopg.Error as error:
+        raise explain(error, name) from error
+
+
+def programs_of(version: int) -> str:
+    """Programs of a server's version here: those a package has installed, else its release's.
+
+    Raises StudyError where there are none.
+    """
+    name = str(version // 10000)
+    place = installed(name)
+    with suppress(ServerError):
+        if place is not None and find_binaries(place).version == version:
+            return str(place)
+    if is_release(name) or packaged(name):
+        return name
+    raise StudyError(
+        f"PostgreSQL {name} can neither be fetched nor is it installed in a usual place: give --to "
+        f"the directory of the server's own programs."
+    )
+
+
+def _planner_settings(connection: psycopg.Connection[TupleRow]) -> dict[str, str]:
+    return {str(n): str(v) for n, v in connection.execute(_SETTINGS, [_OURS, _TOO])}
+
+
 def _search_paths(address: Address, like: psycopg.Connection[TupleRow]) -> tuple[str, str]:
     """Where the role's sessions look for the tables of its queries: schemas, and what is set.
 
@@ -333,7 +387,7 @@ def _known(
             sizes={str(relation): int(size) for relation, size, _ in sizes if size is not None},
             index_tables={str(index): str(table) for index, _, table in sizes if table is not None},
             extensions=[(str(e), str(s)) for e, s in connection.execute(_EXTENSIONS)],
-            settings={str(n): str(v) for n, v in connection.execute(_SETTINGS, [_OURS, _TOO])},
+            settings=_planner_settings(connection),
         )
     except (ValueError, TypeError) as error:
         raise ServerError(f"{name} answers as no PostgreSQL does: {error}.") from error

@@ -121,12 +121,17 @@ def packaged(spec: str) -> Path | None:
 
     They stand for a release that cannot be fetched, or that is not listed, such as a newer one.
     """
-    if not re.fullmatch(r"9\.\d|\d\d", spec):
-        return None
-    places = (Path(pattern.format(spec)) for pattern in _PACKAGES)
-    found = (p for p in places if (p / "initdb").is_file() and (p / "postgres").is_file())
-    place = next(found, None)
+    place = installed(spec)
     return place if not is_release(spec) or reason_not_fetched(spec) else None
+
+
+def installed(major: str) -> Path | None:
+    """Where a package has put the programs of a major release, if there is one here."""
+    if not re.fullmatch(r"9\.\d|\d\d", major):
+        return None
+    places = (Path(pattern.format(major)) for pattern in _PACKAGES)
+    found = (p for p in places if (p / "initdb").is_file() and (p / "postgres").is_file())
+    return next(found, None)
 
 
 def reason_not_available(spec: str) -> str | None:
