@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from pgapps.plans.empty_copy import _program, empty_copy
-from pgapps.plans.explain import explain, is_same, parting
+from pgapps.plans.explain import explain, is_same, parting, tables_of
 from pgapps.plans.foresee import foresee
 from pgapps.plans.lacking import Extended, Lacking
 from pgapps.plans.queries import _EXPLAINED, Choice, Query, top_queries
@@ -243,7 +243,8 @@ def test_the_servers_own_queries_need_its_extension(shop: str) -> None:
 def watched(shop: str) -> Iterator[psycopg.Connection[Any]]:
     """A session of a superuser, where pg_stat_statements has statements of two roles and ours."""
     with psycopg.connect(shop, autocommit=True) as c:
-        c.execute("CREATE EXTENSION pg_stat_statements; CREATE ROLE app; CREATE ROLE monitor")
+        c.execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
+        c.execute("CREATE ROLE app; CREATE ROLE monitor")
         c.execute("GRANT ALL ON ALL TABLES IN SCHEMA public TO app, monitor")
         c.execute("SELECT pg_stat_statements_reset()")
         c.execute("SET ROLE app")
@@ -424,8 +425,13 @@ def test_an_older_release_is_foreseen_without_a_control() -> None:
     with serve(release, settings={"autovacuum": "off", "jit": "off"}) as server:
         address = loaded(server)  # type: ignore[arg-type]
         with opened(address) as source:
-            found = foresee(source, [*queries(), Query("or", OR)], to="embedded")
+            asked = [*queries(), Query("or", OR), Query("parts", PARTS)]
+            found = foresee(source, asked, to="embedded")
     assert not found.control
+    parts = found.queries[-1].after
+    assert parts is not None
+    assert {"event_1", "event_2"} <= tables_of(parts)
+    assert "Planned without partition pruning on both sides: 1 with parameters" in as_text(found)
     verdicts = {q.query.name: q.verdict for q in found.queries}
     # Only a control could tell that they do not matter here.
     assert verdicts.pop("kinds") == "not judged"
@@ -495,5 +501,7 @@ def test_what_a_copy_lacks_matters_to_the_queries_that_need_it(
 def test_what_earlier_releases_leave_out_of_a_plan_is_no_other_plan() -> None:
     assert is_same({"Node Type": "Sort"}, {"Node Type": "Sort", "Parallel Aware": False})
 
+
+PARTS = "SELECT extract($1 FROM at) FROM event WHERE at > timestamptz $2 - interval $3"
 
 OR = "SELECT * FROM orders WHERE customer = 5 OR customer = 7"

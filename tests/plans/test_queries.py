@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pgapps.plans.queries import Query, names_only_catalogs, queries_in
+from pgapps.plans.queries import Query, names_only_catalogs, plannable, queries_in
 from pgservers.errors import StudyError
 
 if TYPE_CHECKING:
@@ -70,3 +70,18 @@ def test_what_is_no_query_is_refused_in_a_sentence(tmp_path: Path) -> None:
 )
 def test_statements_about_catalogs_alone_are_known_by_their_text(text: str, only: bool) -> None:
     assert names_only_catalogs(text) == only
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("now() - interval $1", "now() - CAST($1 AS interval)"),
+        ("timestamp with time zone $12 > a", "CAST($12 AS timestamp with time zone) > a"),
+        ("a AT TIME ZONE $1", "a AT TIME ZONE $1"),
+        ("EXTRACT($1 FROM a)", "pg_catalog.date_part($1::pg_catalog.text, a)"),
+        ("'date $1', \"date $1\" -- date $1", "'date $1', \"date $1\" -- date $1"),
+        ("a.update $1", "a.update $1"),
+    ],
+)
+def test_what_the_grammar_takes_no_parameter_for_is_rewritten(text: str, read: str) -> None:
+    assert plannable(text) == read

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
 
+from .queries import plannable
 from .sessions import within
 
 if TYPE_CHECKING:
@@ -22,11 +23,15 @@ Node = dict[str, Any]
 
 
 class QueryPlan(NamedTuple):
-    """The plan of a query, or why there is none, with the error's SQLSTATE."""
+    """The plan of a query, or why there is none, with the error's SQLSTATE.
+
+    One that ``is_unpruned`` was asked for without partition pruning.
+    """
 
     root: Node | None
     reason: str = ""
     code: str = ""
+    is_unpruned: bool = False
 
 
 _SHAPE = (
@@ -62,6 +67,9 @@ _SET_KNOWN = """
 
 _GENERIC_PLAN = 160000
 """The first release whose EXPLAIN takes a query with parameters."""
+
+UNPRUNED = ("enable_partition_pruning", "off")
+"""The setting with which a plan has all partitions."""
 
 _CACHE_MODE = 120000
 """The first release that can plan a prepared statement generically at once."""
@@ -106,9 +114,10 @@ def explain(
 
 
 def _plan(connection: psycopg.Connection[TupleRow], query: Query) -> QueryPlan:
-    text = query.text.encode("utf-8", "surrogateescape")
+    text = plannable(query.text).encode("utf-8", "surrogateescape")
+    prepare = b"PREPARE pgstudies_query AS " + text
     # By the extended protocol, which takes one statement only: a second would be executed below.
-    connection.execute(b"PREPARE pgstudies_query AS " + text, binary=True)
+    connection.execute(prepare, binary=True)
     row = connection.execute(
         "SELECT pg_catalog.array_length(parameter_types, 1) FROM pg_catalog.pg_prepared_statements"
     ).fetchone()
@@ -124,9 +133,14 @@ def _plan(connection: psycopg.Connection[TupleRow], query: Query) -> QueryPlan:
         _set_here(connection, "plan_cache_mode", "force_generic_plan")
     values = f"({', '.join(['NULL'] * count)})" if count else ""
     plan = _asked(connection, f"EXPLAIN (FORMAT JSON) EXECUTE pgstudies_query{values}".encode())
-    if count and plan.root and _has_pruned(plan.root):
-        return QueryPlan(None, "servers before 16 choose partitions for given values only")
-    return plan
+    if not (count and plan.root and _has_pruned(plan.root)):
+        return plan
+    # These releases leave out the partitions that the values (NULL) do not need.
+    _set_here(connection, *UNPRUNED)
+    connection.execute("DEALLOCATE pgstudies_query")
+    connection.execute(prepare, binary=True)
+    plan = _asked(connection, f"EXPLAIN (FORMAT JSON) EXECUTE pgstudies_query{values}".encode())
+    return plan._replace(is_unpruned=True)
 
 
 def _set_here(connection: psycopg.Connection[TupleRow], name: str, value: str) -> None:

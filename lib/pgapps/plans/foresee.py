@@ -10,7 +10,7 @@ from pgservers.errors import ServerError, StudyError
 from pgservers.programs.installations import find_binaries
 
 from .empty_copy import RESTORES_STATISTICS, EmptyCopy, empty_copy
-from .explain import Node, QueryPlan, explain, is_same, tables_of
+from .explain import UNPRUNED, Node, QueryPlan, explain, is_same, tables_of
 from .lacking import lacking
 from .queries import names_only_catalogs
 from .source import programs_of, target_of
@@ -107,9 +107,15 @@ def foresee(
         )
         settings = copy.tried
         show("asking the copy")
-        plain = _plans(copy, queries, source)
-        after = _plans(copy, queries, source, settings) if settings else plain
+        plain = _plans(copy, queries, source, own)
+        after = _plans(copy, queries, source, own, settings) if settings else plain
         notes = source.notes({query.role for query in queries if query.role}) + copy.notes
+        unpruned = sum(plan.is_unpruned for plan in own)
+        if unpruned:
+            notes.append(
+                f"Planned without partition pruning on both sides: {unpruned} with parameters, for "
+                f"which servers before 16 choose partitions by given values only."
+            )
         user = source.connection.info.user
         lack = lacking(source, copy, {user} | {query.role for query in queries if query.role})
         if not has_control:
@@ -119,7 +125,7 @@ def foresee(
         else:
             show(f"a control on {source.major}")
             controls = _plans(
-                stack.enter_context(empty_copy(source, release, show)), queries, source
+                stack.enter_context(empty_copy(source, release, show)), queries, source, own
             )
         version = copy.server.version_text
         version += f" with the settings of {target.name}" if target.name else ""
@@ -185,14 +191,19 @@ def _first(
 
 
 def _plans(
-    copy: EmptyCopy, queries: Sequence[Query], source: Source, settings: Mapping[str, str] = {}
+    copy: EmptyCopy,
+    queries: Sequence[Query],
+    source: Source,
+    own: Sequence[QueryPlan],
+    settings: Mapping[str, str] = {},
 ) -> list[QueryPlan]:
     plans = []
     with copy.connect(settings) as connection:
-        for query in queries:
-            _, path, own = source.session(query.role)
+        for query, before in zip(queries, own, strict=True):
+            _, path, by_role = source.session(query.role)
             # What is tried wins over what a role has set.
-            kept = {name: value for name, value in own.items() if name not in settings}
+            kept = {name: value for name, value in by_role.items() if name not in settings}
+            kept |= [UNPRUNED] if before.is_unpruned else []
             plans.append(explain(connection, query, path, kept))
     return plans
 

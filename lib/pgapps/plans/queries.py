@@ -41,6 +41,16 @@ _TARGET = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 
+_SKIPPED = r"'(?:[^']|'')*'|\"[^\"]*\"|--[^\n]*|/\*.*?\*/"
+
+# pg_stat_statements puts $1 where the grammar takes a constant only.
+_TYPED = re.compile(
+    rf"{_SKIPPED}|\b(interval|date|(?:time|timestamp)(?:\s+with(?:out)?\s+time\s+zone)?|timetz"
+    r"|timestamptz|numeric|bool|boolean|text|uuid|inet|jsonb?|bytea|regclass)\s+\$(\d+)"
+    r"|\bextract\s*\(\s*\$(\d+)\s+FROM\b",
+    re.DOTALL | re.IGNORECASE,
+)
+
 _CATALOG = re.compile(r"(pg_catalog\.|information_schema\.|pg_)", re.IGNORECASE)
 
 _QUERYID, _EXEC_TIME = 90400, 130000
@@ -178,6 +188,18 @@ def _query(text: str) -> str:
 
     stripped = re.sub(r"^\s*(--[^\n]*\n\s*)*", "", f"{text}\n").strip().rstrip(";").strip()
     return _VARIABLE.sub(numbered, stripped)
+
+
+def plannable(text: str) -> str:
+    """The same statement with ``interval $1``, ``extract($1 FROM`` and the like as can be read."""
+
+    def rewritten(found: re.Match[str]) -> str:
+        kind, number, field = found.groups()
+        if field:
+            return f"pg_catalog.date_part(${field}::pg_catalog.text,"
+        return f"CAST(${number} AS {kind})" if kind else found[0]
+
+    return _TYPED.sub(rewritten, text)
 
 
 def names_only_catalogs(text: str) -> bool:
