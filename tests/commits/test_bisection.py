@@ -176,7 +176,7 @@ chmod 755 $(cat prefix)/bin/postgres""",
         (bin_ / name).write_text(f'#!/bin/sh\necho {name} "$@" >> {given}\n{script}\n')
         (bin_ / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{bin_}:{os.environ['PATH']}")
-    monkeypatch.setattr("pgapps.commits.builds._LOOK_S", 0.01)
+    monkeypatch.setattr("pgapps.builds.builder._LOOK_S", 0.01)
     repository = history([1.0])
     (repository.source / "meson.build").touch()
     git(repository.source, "add", "--all")

@@ -218,7 +218,7 @@ def test_what_a_referee_would_miss_is_said_in_a_sentence_each(own: Path) -> None
     (room / "published.toml").unlink()
     assert list(problems("half_full")) == [
         "The section 'A title alone' is empty.",
-        "It has 87 cells, and 60 are many: move what only draws into page.py.",
+        "It has 86 cells, and 60 are many: move what only draws into page.py.",
         "The cell that begins with 'COUNT = \"SELECT count(*) FROM t\"' has 18 lines: divide what "
         "has over 15.",
         "The cell that begins with 'effects = study.effects()' has 95 lines: divide what has over "

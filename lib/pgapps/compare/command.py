@@ -55,7 +55,7 @@ Examples:
   pgstudies compare --candidate DIR --study STUDY --arm ARM --case CASE
   pgstudies compare --candidate DIR --study STUDY --instructions
   pgstudies compare --baseline 14 --candidate 18 --workload DIR
-  pgstudies compare --repo ~/src/postgresql --baseline master --candidate patch
+  pgstudies compare --repo ~/src/pg --baseline master --candidate patch
 
 \b
 Exit codes:
