@@ -223,7 +223,7 @@ def test_what_a_referee_would_miss_is_said_in_a_sentence_each(own: Path) -> None
         "has over 15.",
         "The cell that begins with 'effects = study.effects()' has 95 lines: divide what has over "
         "15.",
-        "Beside the procedure it has 121 lines of code, and 80 are many: move what only draws into "
+        "Beside the procedure it has 119 lines of code, and 80 are many: move what only draws into "
         "page.py.",
         "By default it has 4 blocks, and fewer than 6 give no interval.",
         "There is no published.toml: without published numbers nothing is set beside yours.",

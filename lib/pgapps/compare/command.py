@@ -63,7 +63,7 @@ Exit codes:
   1    a step is slower: a regression
   2    not decided: a guard failed, a study could not be compared, or, with
        --strict, a step is open
-  3    the comparison could not be run, or was not, as the time decides nothing
+  3    the comparison could not be run, or was not: the time decides nothing
   5    the disk is full, or cannot be written to
   125  with --bisect-run, in place of 2 and 3; 133, in place of 5
   130  interrupted; the report has the finished blocks
