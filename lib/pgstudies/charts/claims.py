@@ -43,13 +43,10 @@ def verdict_strip(judged: pl.DataFrame, record: Record, reference: Reference | N
     table = _now(judged, reference)
     now = {row["claim"]: row for row in table.iter_rows(named=True)}
     is_ours = record.path.is_relative_to(paths.REFERENCE_RECORDS)
-    there, here, size = "", record.where, record.info.get("profile")
-    if reference is not None:
-        of_all = ", ".join([where_of(reference.info), *_runs(table)])
-        if reference.record.name != record.path.name or (table["runs"] > 1).any():
-            there, size = of_all, reference.info.get("profile")
-        else:
-            here = of_all
+    told = reference.info if reference else record.info
+    there = ", ".join([where_of(told), *(_runs(table) if reference else [])])
+    several = reference and (reference.record.name != record.path.name or (table["runs"] > 1).any())
+    here, there = (record.where, there) if several else (there, "")
     place = _scale(now.values())
     known = all_claims().filter(pl.col("study") == study)
     asked = _thresholds(known)
@@ -57,14 +54,14 @@ def verdict_strip(judged: pl.DataFrame, record: Record, reference: Reference | N
     rows = []
     for claim, row in now.items():
         beside = _template_row(own[claim]) | {"agreement": agreement_with(row, own[claim])}
-        more = {"picture": _picture(row, place), "own": beside if there else None}
-        more["stand_in"] = stand_ins.get(claim)
-        rows.append(_template_row(row | {"asked": asked.get(claim)}) | more)
+        more = {"own": beside if there else None, "stand_in": stand_ins.get(claim)}
+        shown = _template_row(row | {"asked": asked.get(claim)})
+        rows.append(shown | more | {"picture": _picture(row, place)})
     text = TEMPLATES.get_template("claims.html").render(
         answer=answer(study, table),
         rows=rows,
         stand_ins=[*dict.fromkeys(stand_ins.values())],
-        size=size,
+        size=told.get("profile"),
         own_size=record.info.get("profile"),
         far=FAR,
         width=PICTURE,
