@@ -1,9 +1,11 @@
 """How far equal servers are apart by more than their blocks say, and what is to be drawn anew.
 
-``python -m tests.bench.equals SERVER --anew nothing programs data both`` runs six servers of the
-same programs, each from a copy of its own, as the copies of a comparison are, and has them look up
-rows in turns, in blocks that each begin with a restored state.  What is named is made anew for
-every block: the copy of the programs, or all files of the state and not the changed ones alone.
+``python -m tests.bench.equals SERVER --anew nothing programs data memory all`` runs six servers of
+the same programs, each from a copy of its own, as the copies of a comparison are, and has them look
+up rows in turns, in blocks that each begin with a restored state.  What is named is made anew for
+every block: the copy of the programs; all files of the state and not the changed ones alone; or the
+memory, where all servers are stopped before the first is started, as ``Run`` has it: one that is
+stopped and started alone gets the pages back that it gave up.
 Where blocks draw everything, the means of the servers differ by what the blocks differ by within a
 server, and the ratio of their mean squares, F, is near 1.  It prints F, its p-value and the luck of
 a server, which no block draws: a standard deviation, of log time.

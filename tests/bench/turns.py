@@ -32,7 +32,6 @@ from pgstudies.measuring.counters import cpu_seconds
 from pgstudies.measuring.measure import measure
 from pgstudies.measuring.trial import Trial
 from pgstudies.run_options import RunOptions
-from tests.bench.report import report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -54,6 +53,11 @@ SETTINGS = {
     "fsync": "off",
     "enable_indexonlyscan": "off",
 }
+
+
+def report(what: str, measured: str, wanted: str) -> None:
+    """One line: what was measured, what came out, and what is wanted."""
+    print(f"{what:<62} {measured:>18}   {wanted}", flush=True)
 
 
 def main() -> None:

@@ -404,20 +404,12 @@ def test_reference_records_alike_judge_together(references: Reference) -> None:
     assert all(row[0] is None and not row[-1] for row in alone)
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"code": {"procedure": "4567"}},
-        {"settings": {"extension_control_path": "/a/b-180006-00000000000f:$system"}},
-    ],
-)
+@pytest.mark.parametrize("code", [{"procedure": "4567"}, CODE | {"hash_2008": "89ab"}])
 def test_runs_of_other_code_show_luck_and_judge_nothing(
-    references: Reference, more: dict[str, Any]
+    references: Reference, code: dict[str, str]
 ) -> None:
-    same = {"settings": {"extension_control_path": "/c/b-180006-00000000000e:$system"}}
-    told = {"code": CODE} | same
-    references(1, 2.2, **told | more)
-    references(2, 2.0, **told)
+    references(1, 2.2, code=code)
+    references(2, 2.0, code=CODE)
     (runs, ratio, low, luck) = of_twice("runs", "ratio", "low", "luck")[0]
     assert (runs, ratio, luck) == (1, pytest.approx(2.0), pytest.approx(math.log(1.1) / 2**0.5))
     assert low == pytest.approx(2.0 * math.exp(-12.7062 * luck), rel=1e-3)

@@ -15,7 +15,7 @@ from pgapps.fleet.ledger import Ledger, SweepBlock
 from pgapps.fleet.plan import Cell, Sweep
 from pgservers.terminal import Progress
 from tests.bench.bench import ROUNDS, seconds
-from tests.bench.report import report
+from tests.bench.turns import report
 
 NAP_S = 0.2
 

@@ -602,6 +602,7 @@ def test_an_arm_whose_extension_does_not_load_is_left_out_with_its_reason(
         "extended": 'it fails on this server: could not access file "no_such_library": '
         "No such file or directory"
     }
+    assert "no_such_library" in record.info["code"]
 
 
 FULL = """DO $$ BEGIN

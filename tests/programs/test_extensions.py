@@ -411,3 +411,16 @@ def test_the_self_test_can_fail(managed: ManagedServer) -> None:
                 self_test("cluster_heap", connection)
         finally:
             connection.execute(f"DROP {access_method} CASCADE")
+
+
+def test_the_code_of_a_run_changes_with_the_source_of_its_extension(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("tidbench", "hash_2008"):
+        shutil.copytree(EXTENSIONS / name, tmp_path / name)
+    monkeypatch.setattr(extensions, "EXTENSIONS", tmp_path)
+    before = extensions.source_digests(["tidbench", None, "hash_2008"])
+    with (tmp_path / "tidbench" / "Makefile").open("a") as file:
+        file.write("# another\n")
+    after = extensions.source_digests(["tidbench", None, "hash_2008"])
+    assert {name for name in after if after[name] != before[name]} == {"tidbench"}

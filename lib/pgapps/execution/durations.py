@@ -28,7 +28,7 @@ def all_blocks_seconds(planned: PlannedRun) -> float | None:
 
 
 def expected_seconds(plans: Sequence[PlannedRun]) -> dict[str, float] | None:
-    """By study, ``all_blocks_seconds``; None where it is of one of them."""
+    """By study, ``all_blocks_seconds``; None where one of them has none."""
     found = {}
     for planned in plans:
         seconds = all_blocks_seconds(planned)

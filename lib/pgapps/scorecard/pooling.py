@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -148,19 +147,7 @@ def of_all_runs(study: str, record: Path, judged: pl.DataFrame) -> pl.DataFrame:
 
 def _same_code(one: Setup, other: Setup) -> bool:
     """Whether two runs are known to be of the same code of the procedure and of extensions."""
-    return (
-        one.get("code") is not None
-        and one["code"] == other.get("code")
-        and _extensions(one) == _extensions(other)
-    )
-
-
-def _extensions(info: Setup) -> list[str]:
-    """The extensions that a server was given: name, release that it was built for, and digest."""
-    return re.findall(r"[\w-]+-[0-9a-f]{12}\b", (info.get("settings") or {}).get(_WHERE, ""))
-
-
-_WHERE = "extension_control_path"
+    return one.get("code") is not None and one["code"] == other.get("code")
 
 
 @lru_cache(maxsize=1024)
@@ -344,7 +331,7 @@ def _judge_again(study: str, rows: list[dict[str, Any]]) -> None:
     for row, p_family in zip(several, adjusted, strict=True):
         row["p_family"] = p_family
     for row in family:
-        if row["verdict"] in (*HOLDS, "reversed") and row["p_family"] > 0.05:
+        if row["verdict"] in (*HOLDS, "reversed") and (row["p_family"] or 1) > 0.05:
             row["verdict"] = "inconclusive: evident on its own, not among all claims"
 
 

@@ -19,6 +19,7 @@ from .compilers import compiler_version, find_compiler, find_make, server_header
 from .running import build_environment, run_with_us
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     import psycopg
@@ -77,6 +78,11 @@ def create_extension(connection: Connection, name: str) -> None:
         # Its first line is for psql, which would otherwise run it outside of CREATE EXTENSION.
         _, _, statements = script.partition(b"\\quit\n")
         connection.execute(statements.replace(b"MODULE_PATHNAME", name.encode()))
+
+
+def source_digests(names: Iterable[str | None]) -> dict[str, str]:
+    """A digest of what each of these extensions is built from."""
+    return {name: _digest(*(EXTENSIONS / name).glob("*")) for name in names if name}
 
 
 def build_library(name: str) -> Path:

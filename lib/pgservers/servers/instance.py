@@ -45,8 +45,8 @@ GUEST = "pgstudies_guest"
 # $1 is the instance's directory, $2 that of its socket; the last line read is the process number of
 # the last server.  It is stopped only as long as it is the one of that directory: numbers of
 # processes are given anew.  A server that was killed has left its shared memory, which the next run
-# finds by the file that is left: so it has a minute, as a postmaster waits five for its own
-# processes, and one that is counted under valgrind writes its counts first.
+# finds by the file that is left: so it has a minute.  A postmaster waits five seconds for its own
+# processes, and a backend that is counted under valgrind writes its counts first.
 _WATCHDOG = """
 while read -r line; do pid=$line; done
 is_ours() {

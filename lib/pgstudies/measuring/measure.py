@@ -17,6 +17,7 @@ from pgservers.host.exclusive import only_one_here
 from pgservers.host.facts import allowed_cores, git_revision, host_facts, packages
 from pgservers.host.gate import gate
 from pgservers.paths import records_dir, run_dir
+from pgservers.programs.extensions import source_digests
 from pgservers.programs.releases import find_release
 from pgservers.programs.releases import reason_not_available as reason_no_release
 from pgservers.servers.facts import identity
@@ -118,6 +119,7 @@ def measure(
         )
         functions = {"prepare": prepare, "procedure": procedure}
         code = Reached(functions, room.modules if room else (), parameters)
+        code.digests |= source_digests(arm.extension for arm in design.arms)
         stack.callback(code.settle)
         mark = f"{fingerprint(same)}-{fingerprint(code.digests)}"
         earlier = _earlier(design, mark)
