@@ -73,12 +73,10 @@ def verdict_strip(judged: pl.DataFrame, record: Record, reference: Reference | N
 
 def _beside(record: Record, reference: Reference | None) -> str | None:
     """What the page calls a record that the reference does not judge by alone; None if it does."""
-    if reference is None:
+    alone = reference and not (reference.verdicts["runs"] > 1).any()
+    if reference is None or (alone and reference.record.name == record.path.name):
         return None
-    if reference.record.name == record.path.name and not (reference.verdicts["runs"] > 1).any():
-        return None
-    is_ours = record.path.is_relative_to(paths.REFERENCE_RECORDS)
-    return "this record" if is_ours else "this machine"
+    return f"this {'record' if record.path.is_relative_to(paths.REFERENCE_RECORDS) else 'machine'}"
 
 
 def claims_chart(
