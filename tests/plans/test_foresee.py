@@ -444,10 +444,10 @@ def test_an_older_release_is_foreseen_without_a_control() -> None:
 
 
 def test_a_locale_that_is_not_here_is_told_and_what_compares_texts_not_judged() -> None:
-    if not any(r.name == "18" and r.cached for r in releases()):
-        pytest.skip("release 18 is not fetched")
+    if not any(r.name == "17" and r.cached for r in releases()):
+        pytest.skip("release 17 is not fetched")
     texts = ["SELECT * FROM a WHERE t LIKE 'x%'", "SELECT * FROM a WHERE i = 5"]
-    with serve("18", settings={"autovacuum": "off"}) as server:
+    with serve("17", settings={"autovacuum": "off"}) as server:
         assert isinstance(server, ManagedServer)
         with server.connect() as c:
             c.execute(
@@ -458,8 +458,6 @@ def test_a_locale_that_is_not_here_is_told_and_what_compares_texts_not_judged() 
             c.execute("CREATE TABLE a (i int PRIMARY KEY, t text); CREATE INDEX ON a (t)")
         parts = server.environment()
         with opened(f"postgresql://{parts['PGUSER']}@/icu?host={parts['PGHOST']}") as source:
-            with empty_copy(source, "18", print) as copy:
-                assert copy.missing_locale == ""
             found = foresee(source, [Query(t, t) for t in texts], to="embedded")
     text = as_text(found)
     has_icu = "has not the icu locale en-US" not in text
