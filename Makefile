@@ -19,7 +19,7 @@ LAB_MARK := \# Only for JupyterLab
 
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help install book verdicts test test-thorough test-all test-lab test-root lab strip bench check lint tools constraints clean
+.PHONY: help install book verdicts test test-thorough test-all test-lab test-root lab strip bench bench-peers check lint tools constraints clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/\1:/p' Makefile | awk -F: '{ printf "make %-12s %s\n", $$1, $$2 }'
@@ -107,6 +107,9 @@ lab: .venv/lab  ## open JupyterLab on the notebooks
 strip: install  ## take outputs out of the notebooks and collapse what pages hide, after JupyterLab has saved them
 	$(BIN)/nbstripout --keep-id notebooks/*/*.ipynb
 	$(BIN)/python -m pgapps.authoring.committed notebooks/*/*.ipynb
+
+bench-peers: install  ## ask pgbench, hyperfine, pyperf and compare of A=DIRECTORY B=DIRECTORY, TRUTH=same or slower
+	$(BIN)/python -m tests.bench.peers $(A) $(B) --truth $(TRUTH)
 
 bench: install  ## measure the harness itself
 	set -e; for file in tests/*/bench.py; do $(BIN)/python -m $$(dirname $$file | tr / .).bench; done
