@@ -85,6 +85,23 @@ def test_states_do_not_see_each_other(managed: ManagedServer) -> None:
         )
 
 
+def test_every_state_begins_a_segment_of_wal(managed: ManagedServer) -> None:
+    # Else the same writes would end a segment, and make a new one, at other turns here than there.
+    offsets = []
+    for rows in (1, 50_000):
+
+        def build(rows: int = rows) -> None:
+            with managed.connect() as c:
+                c.execute(f"CREATE TABLE t AS SELECT generate_series(1, {rows}) AS i")
+
+        managed.restore(f"{rows} rows", build)
+        query = "SELECT (pg_current_wal_insert_lsn() - '0/0') % (16 * 1024 * 1024)::numeric"
+        with managed.connect() as c:
+            offsets.append(c.execute(query).fetchone())
+    assert offsets[0] == offsets[1]
+    assert offsets[0][0] < 100_000  # type: ignore[index]
+
+
 def test_settings_of_an_arm_hold_for_that_arm_only(managed: ManagedServer) -> None:
     def shown() -> str:
         with managed.connect() as c:

@@ -32,6 +32,11 @@ def wal_directory(version: int) -> str:
     return "pg_wal" if version >= _RENAMED_XLOG else "pg_xlog"
 
 
+def switch_wal(version: int) -> str:
+    """The function that begins a new segment of WAL."""
+    return "pg_switch_wal" if version >= _RENAMED_XLOG else "pg_switch_xlog"
+
+
 def says_ready(version: int) -> bool:
     """Whether postmaster.pid tells, in its eighth line, that the server accepts connections."""
     return version >= _SAYS_READY
