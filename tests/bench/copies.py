@@ -3,18 +3,20 @@
 Every comparison runs its baseline twice.  ``python -m tests.bench.copies DIRECTORY ...`` takes the
 records of comparisons in directories such as ``~/.local/share/pgstudies/records``, judges the
 second copy in each as if it were the candidate, and prints how many intervals miss 1 and how many
-verdicts are wrong, by study.  Then it prints the steps whose copies differ most, over all records:
-of mean z² far above 1, luck is common to a run.
+verdicts are wrong, by study.  With ``--candidates`` it judges the candidates, of comparisons of
+equal programs: they have a state of their own, which the copy shares with the baseline.  Then it
+prints the steps that differ most, over all records: of mean z² far above 1, luck is common to a
+run; of a mean far from 1, one side is put at a disadvantage.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 
 import polars as pl
 
-from pgapps.compare.design import BASELINE, CANDIDATE, COMPARED
+from pgapps.compare.design import BASELINE, CANDIDATE, COMPARED, COPY
 from pgapps.compare.judging.measured import (
     CPU,
     PLACE,
@@ -30,24 +32,31 @@ from pgstudies.analysis.intervals import MINIMUM_BLOCKS
 from pgstudies.records.reading import Record, infos_below, read_record
 
 
-def of_copies(record: Record) -> pl.DataFrame:
-    """The second copy against the first, one row per step: those of ``compared_effects``."""
+def of_equals(record: Record, equal: str) -> pl.DataFrame:
+    """An equal side against the baseline, one row per step: those of ``compared_effects``."""
     study = str(record.info["study"]).removeprefix(COMPARED)
     samples = in_sides(record).with_columns(study=pl.lit(study)).sort("block")
     measured = Measured(study, (record.info,), (record.path,), samples)
     times = rounds_of([measured], pl.col("metric").is_in([TIME, CPU]))
     judged = times.join(judging(times), on=[*PLACE, "metric"], how="semi", maintain_order="left")
-    copies = judged.filter(pl.col("arm") != CANDIDATE).with_columns(copy_of=pl.lit(None, pl.String))
+    copies = judged.filter(pl.col("arm").is_in([BASELINE, equal])).with_columns(
+        copy_of=pl.lit(None, pl.String)
+    )
     by = [*PLACE, "metric"]
     effects = paired_effects(copies, baseline=BASELINE, by=by, margin=0.02, gated=False)
     return as_family(effects).with_columns(record=pl.lit(record.path.name))
 
 
 def main() -> None:
-    below = [found for name in sys.argv[1:] for found in infos_below(Path(name), None)]
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("directories", nargs="+", type=Path, metavar="DIRECTORY")
+    parser.add_argument("--candidates", action="store_true", help="they are equal programs, too")
+    chosen = parser.parse_args()
+    equal = CANDIDATE if chosen.candidates else COPY
+    below = [found for name in chosen.directories for found in infos_below(name, None)]
     paths = [path for path, info in below if str(info["study"]).startswith(COMPARED)]
     records = [record for record in map(read_record, paths) if record.blocks >= MINIMUM_BLOCKS]
-    found = pl.concat([of_copies(record) for record in records])
+    found = pl.concat([of_equals(record, equal) for record in records])
     misses = (pl.col("low") > 1) | (pl.col("high") < 1)
     width = (pl.col("high") / pl.col("low")).log() / 2
     wrong = pl.col("verdict").is_in(["slower", "faster"]).any().over("record")
@@ -64,7 +73,11 @@ def main() -> None:
         z = pl.col("ratio").log() / (width / 1.96)
         print(
             found.group_by("study", "step", "case")
-            .agg(pl.len().alias("comparisons"), (z**2).mean().alias("mean z²"))
+            .agg(
+                pl.len().alias("comparisons"),
+                pl.col("ratio").log().mean().exp().alias("mean"),
+                (z**2).mean().alias("mean z²"),
+            )
             .sort("mean z²", descending=True)
             .head(8)
         )
