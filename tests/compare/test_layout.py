@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any, cast
 
+import psutil
 import pytest
 
 from pgapps.compare.design import Comparison, Side
@@ -96,25 +97,42 @@ def test_every_instance_of_a_block_runs_a_program_of_its_own_link(built: Managed
             with server.connect() as connection:
                 assert connection.execute("SELECT 1").fetchone() == (1,)
         programs = [server._programs.bindir / "postgres" for server in servers]
-        links = about["links"]
+        links, environments = about["links"], about["environments"]
+        paddings = [
+            psutil.Process(s.postmaster_pid).environ()["PGSTUDIES_PADDING"] for s in servers
+        ]
+        assert [len(padding) for padding in paddings] == [
+            e["padding_bytes"] for e in environments[3:]
+        ]
+        assert [(e["block"], e["arm"]) for e in environments] == [
+            (e["block"], e["arm"]) for e in links
+        ]
+        assert len({e["padding_bytes"] for e in environments}) >= 4
+        assert all(0 <= e["padding_bytes"] < 4096 for e in environments)
         assert [sha256_of(program) for program in programs] == [e["sha256"] for e in links[3:]]
         assert [e["block"] for e in links] == [1, 1, 1, 2, 2, 2]
         assert [e["arm"] for e in links] == [arm.name for arm in design.arms] * 2
         assert len({e["seed"] for e in links}) == len({e["sha256"] for e in links}) == 6
         design.begin(about, 2, design.arms[2], third)  # the block was interrupted
-        assert about["links"] == links
+        assert (about["links"], about["environments"]) == (links, environments)
     assert built.binaries.bindir / "postgres" not in programs
     assert can_relink(built.binaries), "the build itself is as it was"
 
 
-def test_programs_that_are_not_of_a_build_of_ours_are_left_as_they_are(
+def test_programs_that_are_not_of_a_build_of_ours_have_an_environment_drawn_alone(
     managed: ManagedServer,
 ) -> None:
     comparison = Comparison(Side("master"), Side("patched"))
     design = planned("s", [Arm("one")], 1, RunOptions(design=comparison.as_run_options()))
     about = cast("Info", info("s", seed=7))
+    programs = managed._programs
     design.begin(about, 1, design.arms[0], managed)
     assert "links" not in about
+    assert managed._programs is programs
+    drawn = about["environments"]
+    design.begin(about, 2, design.arms[0], managed)
+    assert about["environments"][:1] == drawn
+    assert len({e["padding_bytes"] for e in about["environments"]}) == 2
 
 
 SIDES = ("baseline", "baseline (again)", "candidate")

@@ -159,14 +159,18 @@ class ComparisonDesign(Design):
         return str(info["started_at"]) >= own.since
 
     def begin(self, info: Info, block: int, arm: Arm, server: Server) -> None:
-        """Link the server's program anew where it can be: layout is drawn like the rest."""
-        if not isinstance(server, ManagedServer) or not server.can_relink:
+        """Draw the size of the server's environment, and link its program anew where it can be."""
+        if not isinstance(server, ManagedServer):
             return
         draw = random.Random(f"{info['seed']} {block} {arm.name}")  # noqa: S311  (no secret)
-        seed = draw.getrandbits(31)
-        link = {"block": block, "arm": arm.name, "seed": seed, "sha256": server.relink(seed)}
-        others = [e for e in info.get("links", []) if (e["block"], e["arm"]) != (block, arm.name)]
-        info["links"] = [*others, link]  # a block that was interrupted is measured again
+        seed, padding_bytes = draw.getrandbits(31), draw.randrange(_PADDINGS)
+        where = {"block": block, "arm": arm.name}
+        server.pad(padding_bytes)
+        padded = {**where, "padding_bytes": padding_bytes}
+        info["environments"] = _with(info.get("environments", []), padded)
+        if server.can_relink:
+            linked = {**where, "seed": seed, "sha256": server.relink(seed)}
+            info["links"] = _with(info.get("links", []), linked)
 
     def trial(self, server: Server, arm: Arm, **where: Any) -> Trial:
         """One whose statements and waits are observed."""
@@ -200,6 +204,16 @@ class ComparisonDesign(Design):
         """The same, with the comparison; the rest is added to it."""
         about = self.comparison.as_dict()
         return {**setup, "comparison": about, "facts": {}, "plans": {}, "rows": []}
+
+
+_PADDINGS = 4096
+"""As many sizes of the environment, from none more to a page less a byte."""
+
+
+def _with(entries: Sequence[dict[str, Any]], drawn: dict[str, Any]) -> list[dict[str, Any]]:
+    """The entries and what is drawn for a block, in place of what was when it was interrupted."""
+    place = drawn["block"], drawn["arm"]
+    return [*(e for e in entries if (e["block"], e["arm"]) != place), drawn]
 
 
 def planned(own: Design, comparison: Mapping[str, Any]) -> ComparisonDesign:

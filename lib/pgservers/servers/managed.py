@@ -77,6 +77,7 @@ class ManagedServer(ServerBase):
     """
 
     binaries: Binaries
+    _padding_bytes = 0
 
     def __init__(
         self,
@@ -174,6 +175,13 @@ class ManagedServer(ServerBase):
         if not self._programs.bindir.is_relative_to(self._instance.path):
             self._programs, self._libraries = self._copied_programs()
         return relinked(self.binaries, seed, self._programs.bindir / "postgres")
+
+    def pad(self, padding_bytes: int) -> None:
+        """Have what starts from now on see an environment longer by so many bytes.
+
+        The kernel puts it above the stack, which begins lower for it.
+        """
+        self._padding_bytes = padding_bytes
 
     def provide(self, extension: str) -> None:
         """Build an extension for the server's own programs; see ``ServerBase.provide``."""
@@ -541,7 +549,8 @@ class ManagedServer(ServerBase):
             "ident_file": str(self._instance.ident),
         }
         self._last = None
-        environment, disk = self._environment, self.slow_disk
+        padding = {"PGSTUDIES_PADDING": "x" * self._padding_bytes}
+        environment, disk = self._environment | padding, self.slow_disk
         if disk is not None:
             environment = disk.environment(self._instance.data, environment)
         postmaster = Postmaster(

@@ -174,9 +174,8 @@ class Instances:
     def make_room(self, arms: Sequence[Arm]) -> None:
         """Remove the data of all other servers, which are stopped, if the disk needs the room."""
         here = self._managed(arms)
-        servers = [server for _, server in here]
         # They keep it otherwise, since a restore copies only what has changed.
-        others = [s for s in self._all_managed() if s not in servers]
+        others = [s for s in self._all_managed() if all(s is not own for _, own in here)]
         if not others:
             return
         free = _OF_WHAT_IS_FREE * shutil.disk_usage(others[0].data_directory.parent).free
@@ -225,8 +224,7 @@ class Instances:
 
     def _managed(self, arms: Sequence[Arm]) -> list[tuple[Arm, ManagedServer]]:
         """The arms that have a managed server, each with it."""
-        found = ((arm, self._of[arm.name]) for arm in arms)
-        return [(arm, server) for arm, server in found if isinstance(server, ManagedServer)]
+        return [(arm, s) for arm in arms if isinstance(s := self._of[arm.name], ManagedServer)]
 
     def _all_managed(self) -> list[ManagedServer]:
         return [server for server in self._of.values() if isinstance(server, ManagedServer)]

@@ -140,6 +140,7 @@ class Setup(TypedDict):
     plans: NotRequired[dict[str, dict[str, str]]]  # seen in a comparison, by arm and step
     rows: NotRequired[list[OtherRows]]
     links: NotRequired[list[dict[str, Any]]]  # of programs: block, arm, seed, sha256
+    environments: NotRequired[list[dict[str, Any]]]  # of servers: block, arm, padding_bytes
 
 
 class Info(Setup):
