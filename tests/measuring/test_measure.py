@@ -25,7 +25,8 @@ from pgservers.programs.installations import find_binaries
 from pgservers.servers.managed import ManagedServer
 from pgstudies.analysis.pairing import round_values
 from pgstudies.measuring.arms import Arm
-from pgstudies.measuring.design import turn_order
+from pgstudies.measuring.design import Design, turn_order
+from pgstudies.measuring.instances import Instances
 from pgstudies.measuring.measure import measure
 from pgstudies.measuring.run import Run
 from pgstudies.records.reading import AMONG_OTHERS, UNDISTURBED, list_records, read_record
@@ -35,7 +36,9 @@ from tests.servers_at_hand import BUILDER, LESSER, dsn_of, wait_until_dead
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pgservers.servers.serve import Server
     from pgstudies.measuring.trial import Trial
+    from pgstudies.records.info import Info
     from pgstudies.records.reading import Record
 
 pytestmark = pytest.mark.usefixtures("private")
@@ -183,6 +186,29 @@ def test_where_memory_does_not_hold_all_arms_they_run_in_groups_with_the_baselin
         (1, "one"), (1, "plain"), (1, "plain (again)"),
         (2, "plain"), (2, "plain (again)"), (2, "two"),
     ]  # fmt: skip
+
+
+def test_servers_take_what_they_need_of_the_disk_before_groups_are_formed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[tuple[int, str]] = []
+    grouped: list[list[tuple[int, str]]] = []
+    form = Instances.groups
+
+    def begin(_: Design, info: Info, block: int, arm: Arm, server: Server) -> None:
+        assert (info["study"], server.version > 0) == ("made_up", True)
+        done.append((block, arm.name))
+
+    def groups(these: Instances, units: Any) -> list[list[Arm]]:
+        grouped.append(list(done))
+        return form(these, units)
+
+    monkeypatch.setattr(Design, "begin", begin)
+    monkeypatch.setattr(Instances, "groups", groups)
+    run(blocks=1)
+    names = ["plain", "plain (again)", "wide"]
+    assert grouped == [[(0, name) for name in names]]
+    assert sorted(done[3:]) == [(1, name) for name in names]
 
 
 def test_counted_quantities_are_those_of_the_statement() -> None:

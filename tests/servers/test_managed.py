@@ -540,6 +540,17 @@ def test_a_disk_that_fills_while_copying_is_named(
         mirror(source, tmp_path / "b")
 
 
+def test_a_disk_that_fills_while_programs_are_copied_is_named(
+    managed: ManagedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise shutil.Error([("a/postgres", "b/postgres", "[Errno 28] No space left on device")])
+
+    monkeypatch.setattr("pgservers.servers.managed.copy_installation", full)
+    with pytest.raises(SpaceError, match=r"free some.*, or set PGSTUDIES_RUN_DIR"):
+        managed.another(own_programs=True)
+
+
 def test_a_killed_server_is_told_and_the_next_restore_brings_it_back(
     managed: ManagedServer,
 ) -> None:

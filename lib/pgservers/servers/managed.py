@@ -453,7 +453,12 @@ class ManagedServer(ServerBase):
         return self._copied_programs()
 
     def _copied_programs(self) -> tuple[Binaries, dict[str, str]]:
-        copy = copy_installation(self.binaries, self._instance.path / "binaries")
+        try:
+            copy = copy_installation(self.binaries, self._instance.path / "binaries")
+        except OSError as error:  # shutil's own has the reason in its text alone
+            if says_full(str(error)):
+                raise self.no_space("while its programs were copied") from error
+            raise
         # Programs built from source look for libpq where they were installed.
         return copy, {"LD_LIBRARY_PATH": str(copy.bindir.parent / "lib")}
 

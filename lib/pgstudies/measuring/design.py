@@ -139,7 +139,7 @@ class Design:
         return info["status"] != "complete"
 
     def begin(self, info: Info, block: int, arm: Arm, server: Server) -> None:
-        """Prepare a server, and add to the record how, before it starts in a block."""
+        """Prepare a server before it starts in a block, in 0 for its states, and record how."""
 
     def trial(self, server: Server, arm: Arm, **where: Any) -> Trial:
         """Where an arm is run in a block; ``where`` is passed to ``Trial``."""

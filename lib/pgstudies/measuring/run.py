@@ -96,6 +96,7 @@ class Run:
             server = self.instances[arm.name]
             try:
                 with self._pinned(arm), self._explained(arm, "while preparing"):
+                    self.design.begin(info, 0, arm, server)  # what it takes of the disk, it has now
                     self.instances.make_room([arm])
                     rows += self.instances.kept_samples(arm)
                     self._restore(arm, rows, session)
