@@ -36,11 +36,13 @@ install:
 	cp src/backend/postgres $prefix/bin/postgres
 END
 cat > src/backend/Makefile <<END
-OBJS = main.o helper.o ../port/port.o
+OBJS = main.o helper.o ../../src/port/libpgport_srv.a
 postgres: \\$(OBJS)
 	cc -L../port \\$(OBJS) -o postgres
 %.o:
 	cc -c $source/\\$(notdir \\$*).c -o \\$@
+../../src/port/libpgport_srv.a: ../port/port.o
+	ar crs \\$@ ../port/port.o
 END
 """
 
@@ -71,8 +73,8 @@ def test_a_build_is_linked_anew_when_its_trees_are_gone(
     shutil.rmtree(repository.clone)
     shutil.rmtree(repository.source)
     assert not (repository.place / "build").exists()
-    kept = sorted(path.name[5:] for path in (binaries.bindir.parent / "relink").glob("*.o"))
-    assert kept == ["helper.o", "main.o", "port.o"]
+    kept = sorted(path.name[5:] for path in (binaries.bindir.parent / "relink").glob("*.[ao]"))
+    assert kept == ["helper.o", "libpgport_srv.a", "main.o"]
     assert can_relink(binaries)
     digests = {relinked(binaries, seed, tmp_path / "postgres") for seed in range(8)}
     assert len(digests) > 1

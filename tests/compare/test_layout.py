@@ -15,7 +15,7 @@ from pgapps.compare.judging.guards import layout
 from pgapps.compare.judging.measured import Measured
 from pgservers.programs.cached import finish, sha256_of
 from pgservers.programs.installations import copy_installation, find_binaries
-from pgservers.programs.relinking import can_relink, keep_link
+from pgservers.programs.relinking import KEPT, can_relink, keep_link
 from pgservers.servers.managed import ManagedServer
 from pgservers.servers.serve import serve
 from pgstudies.measuring.arms import Arm
@@ -75,7 +75,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManagedServer]:
     shutil.copy(tree / "postgres", backend)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PGSTUDIES_CACHE", str(cache))
-        keep_link(command, prefix, cwd=tree, trees=[tree])
+        keep_link(command, backend, prefix / KEPT, cwd=tree, trees=[tree])
         finish(prefix)
         with serve(str(prefix)) as server:
             assert isinstance(server, ManagedServer)

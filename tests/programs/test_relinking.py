@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from pgservers.errors import CannotRun, ServerError
 from pgservers.programs.cached import finish
 from pgservers.programs.installations import Binaries
-from pgservers.programs.relinking import can_relink, keep_link, relinked
+from pgservers.programs.relinking import KEPT, can_relink, keep_link, relinked
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,7 +69,8 @@ def made(tree: Path, monkeypatch: pytest.MonkeyPatch) -> Binaries:
     monkeypatch.setenv("PGSTUDIES_CACHE", str(prefix.parent))
     # An installation may lie beside the tree, with a name that begins alike.
     command = f"{COMMAND} -Wl,-rpath,'{tree}s/made/lib',--enable-new-dtags"
-    keep_link(command, prefix, cwd=tree / "backend", trees=[tree])
+    program, kept = prefix / "bin" / "postgres", prefix / KEPT
+    keep_link(command, program, kept, cwd=tree / "backend", trees=[tree])
     finish(prefix)
     shutil.rmtree(tree)
     return Binaries(prefix / "bin", 180006, "PostgreSQL 18.6", "made up")
@@ -117,7 +119,7 @@ def test_a_thin_library_is_kept_with_what_it_refers_to(
     command = command.replace("main.o first.o second.o third.o", "").replace("port/", "./port/")
     names = " ".join(f"backend/{name}.o" for name in ("main", "first", "second", "third"))
     (tree / "objects").write_text(names)
-    keep_link(command, prefix, cwd=tree, trees=[tree])
+    keep_link(command, prefix / "bin" / "postgres", prefix / KEPT, cwd=tree, trees=[tree])
     finish(prefix)
     shutil.rmtree(tree)
     kept = json.loads((prefix / "relink" / "command.json").read_text())
@@ -166,4 +168,37 @@ def test_a_linker_that_fails_is_told_in_one_sentence(made: Binaries, tmp_path: P
 def test_what_does_not_link_the_same_program_is_not_kept(tree: Path, command: str) -> None:
     prefix = tree.parent / "cache" / "made"
     with pytest.raises(CannotRun):
-        keep_link(command.replace("%s", str(tree)), prefix, cwd=tree / "backend", trees=[tree])
+        keep_link(
+            command.replace("%s", str(tree)),
+            prefix / "bin" / "postgres",
+            prefix / KEPT,
+            cwd=tree / "backend",
+            trees=[tree],
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("third", "int third(int i) { return i - 1; }"),
+        ("helped", "int table[] = {7}; int helped(int i) { return i * table[0]; }"),
+    ],
+)
+def test_objects_of_another_build_are_not_kept(tree: Path, name: str, source: str) -> None:
+    """Other code, or the same with another number in its data."""
+    program = tree.parent / "cache" / "made" / "bin" / "postgres"
+    keep = partial(keep_link, COMMAND, program, cwd=tree / "backend", trees=[tree])
+    if name == "helped":
+        (tree / "backend" / "helped.c").write_text(source.replace("7", "8"))
+        run("cc", "-c", "helped.c", cwd=tree / "backend")
+        run("ar", "crs", "../port/libpgport_srv.a", "helped.o", cwd=tree / "backend")
+        run(*COMMAND.split(), cwd=tree / "backend")
+        shutil.copy(tree / "backend" / "postgres", program)
+    keep(tree.parent / "as it is")
+    run("strip", program, cwd=tree)
+    keep(tree.parent / "stripped")
+    (tree / "backend" / f"{name}.c").write_text(source)
+    run("cc", "-c", f"{name}.c", cwd=tree / "backend")
+    run("ar", "crs", "../port/libpgport_srv.a", "helped.o", cwd=tree / "backend")
+    with pytest.raises(CannotRun, match="are not the program that is installed"):
+        keep(tree.parent / "changed")

@@ -1,1 +1,1 @@
-"""Builds of the commits of a git repository, alike in everything but their source."""
+"""Builds of a repository's commits, alike in all but their source; and a user's own build trees."""

@@ -18,7 +18,7 @@ from pgservers.files import cannot_write, says_full
 from pgservers.programs.accounts import make_open_directory
 from pgservers.programs.cached import finish, is_finished, require_own, require_unchanged
 from pgservers.programs.compilers import compiler_version
-from pgservers.programs.relinking import KEPT, keep_link
+from pgservers.programs.relinking import KEPT, find_link, keep_link
 from pgservers.programs.running import (
     NO_PROCESSES,
     build_environment,
@@ -109,7 +109,7 @@ class Builder:
             for rest in [work, *([] if is_finished(target) else [target])]:
                 shutil.rmtree(rest, ignore_errors=True)
         log.unlink()
-        self._make_room(target)
+        remove_oldest(self._all(), self._most_bytes, but=target)
         return target
 
     def _carry_out(self, commands: Sequence[Sequence[str]], work: Path, log: Path) -> None:
@@ -156,17 +156,12 @@ class Builder:
 
     def _keep_link(self, work: Path, source: Path, target: Path) -> None:
         """Keep what links the backend anew; a build that has none is compared as it is."""
-        if (work / "build.ninja").exists():
-            linked_in, command = work, ["ninja", "-t", "commands", "src/backend/postgres"]
-        else:
-            linked_in, command = work / "src" / "backend", ["make", "-n", "postgres"]
-            (linked_in / "postgres").unlink(missing_ok=True)  # else there is nothing to be done
+        program, kept = target / "bin" / "postgres", target / KEPT
         try:
-            said = run_with_us(command, cwd=linked_in, environment=build_environment()).stdout
-            links = [line for line in os.fsdecode(said).splitlines() if _LINKS.search(line)]
-            keep_link(links[-1] if links else "", target, cwd=linked_in, trees=(work, source))
-        except (CannotRun, FileNotFoundError):
-            shutil.rmtree(target / KEPT, ignore_errors=True)
+            command, linked_in = find_link(work)
+            keep_link(command, program, kept, cwd=linked_in, trees=(work, source))
+        except CannotRun:
+            shutil.rmtree(kept, ignore_errors=True)
 
     @property
     def how(self) -> str:
@@ -214,14 +209,18 @@ class Builder:
     def _all(self) -> list[Path]:
         return [d for d in self._kept.iterdir() if d.is_dir() and not d.is_symlink()]
 
-    def _make_room(self, newest: Path) -> None:
-        known = self._all()
-        sizes = {d: sum(f.lstat().st_size for f in d.rglob("*")) for d in known}
-        for oldest in sorted(known, key=lambda d: d.stat().st_mtime):
-            if sum(sizes.values()) <= self._most_bytes or oldest == newest:
-                return
-            shutil.rmtree(oldest, ignore_errors=True)
-            del sizes[oldest]
+
+def remove_oldest(places: Sequence[Path], most_bytes: int, *, but: Path) -> None:
+    """Remove the directories of these that were used longest ago, until all are as small as that.
+
+    From the one that is to stay on, none is removed.
+    """
+    sizes = {place: sum(f.lstat().st_size for f in place.rglob("*")) for place in places}
+    for oldest in sorted(places, key=lambda place: place.stat().st_mtime):
+        if sum(sizes.values()) <= most_bytes or oldest == but:
+            return
+        shutil.rmtree(oldest, ignore_errors=True)
+        del sizes[oldest]
 
 
 _LOOK_S = 1.0
@@ -258,8 +257,6 @@ def built(
             progress.advance()
     return places
 
-
-_LINKS = re.compile(r" -o (src/backend/)?postgres(\s|$)")
 
 _ERROR = re.compile(r"\b(error|ERROR): ")
 

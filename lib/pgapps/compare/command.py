@@ -43,9 +43,10 @@ are done.
 
 A side is embedded, a release such as 17, a directory of programs, an address, a
 settings file like postgresql.conf, or a server with such a file: 17+my.conf.
-With --repo both sides are commits.  They are built by one compiler and with the
-same flags, and every block links their programs anew, in another order, so that
-it does not matter where their code came to lie.
+With --repo both sides are commits, built by one compiler and with the same
+flags.  Every block links their programs anew, in another order, so that it does
+not matter where their code came to lie; and those of a directory, if the tree
+that they were built in is still there.
 
 \b
 Examples:
@@ -93,6 +94,15 @@ def compare(  # noqa: D103  (its help is above)
         ),
     ] = None,
     configure: Configure = None,
+    build_tree: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where the programs of a side were built, if they name no such tree themselves; "
+            "may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     study: Annotated[
         list[str] | None,
         typer.Option(metavar="STUDY", help="A study to run; may be repeated.  [default: all]"),
@@ -272,7 +282,15 @@ def compare(  # noqa: D103  (its help is above)
         )
         if until_decided and blocks is not None:
             raise StudyError("--until-decided chooses the number of blocks: leave out --blocks.")
-        code = _compare(request, report, only_plan=plan, full=full, yes=yes, asks=not bisect_run)
+        code = _compare(
+            request,
+            report,
+            trees=build_tree or [],
+            only_plan=plan,
+            full=full,
+            yes=yes,
+            asks=not bisect_run,
+        )
     except StudyError as error:
         say(str(error))
         code = _code(error)
@@ -402,6 +420,7 @@ def _compare(
     request: Request,
     report: Path | None,
     *,
+    trees: Sequence[Path] = (),
     only_plan: bool = False,
     fresh: bool = False,
     full: bool = False,
@@ -410,6 +429,7 @@ def _compare(
 ) -> int:
     from pgservers.programs.installations import require_alike_builds
 
+    from ..builds.trees import keep_links
     from .judging.result import exit_code
     from .report import write_report
     from .request import typed
@@ -423,7 +443,10 @@ def _compare(
 
     target = _target(report)
     request = typed(request)
-    require_alike_builds(request.baseline.server, request.candidate.server)
+    servers = request.baseline.server, request.candidate.server
+    require_alike_builds(*servers)
+    for line in keep_links(servers, trees):
+        typer.echo(printable(line))
     found = compared(
         request,
         only_plan=only_plan,

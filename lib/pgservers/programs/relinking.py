@@ -23,48 +23,92 @@ if TYPE_CHECKING:
     from .installations import Binaries
 
 KEPT = "relink"
-"""The directory of an installation that has objects, static libraries and the command below."""
+"""The directory, of a build of ours or below ``links``, of objects, libraries and the command."""
 
 _COMMAND = "command.json"
 
 _THIN = b"!<thin>\n"
 
 
-def keep_link(command: str, prefix: Path, *, cwd: Path, trees: Sequence[Path]) -> None:
-    """Keep in the installation at ``prefix`` what its backend was linked by, and try it.
+def find_link(tree: Path) -> tuple[str, Path]:
+    """The command that links the backend in a build tree, and the directory to run it in.
+
+    Nothing is written there.  Raises CannotRun where it is not found.
+    """
+    if (tree / "build.ninja").exists():
+        cwd, asked = tree, ["ninja", "-t", "commands", "src/backend/postgres"]
+    else:
+        # Even where it only prints, make brings the makefiles that it includes up to date, which
+        # -o forbids, and runs lines with $(MAKE).  The program is to be linked, as -W says.
+        old, new = "../../src/Makefile.global", "../../src/port/libpgport_srv.a"
+        cwd, asked = tree / "src" / "backend", ["make", "-n", "MAKE=:", "-o", old, "-W", new]
+        asked.append("postgres")
+    try:
+        said = run_with_us(asked, cwd=cwd, environment=build_environment()).stdout
+    except OSError as error:
+        raise CannotRun(f"{cwd} cannot be read: {error.strerror}") from error
+    links = [line for line in os.fsdecode(said).splitlines() if _LINKS.search(line)]
+    if not links:
+        raise CannotRun(f"{asked[0]} does not say how the backend is linked in {cwd}")
+    return links[-1], cwd
+
+
+def keep_link(command: str, program: Path, kept: Path, *, cwd: Path, trees: Sequence[Path]) -> None:
+    """Keep in the directory ``kept``, which is made, what an installed backend was linked by.
 
     ``command`` is the linker's, for ``cwd``.  What it names in ``trees``, which may go, is copied
-    or left out.  Raises CannotRun where that does not link the same program again.
+    or left out.  Raises CannotRun where that does not link the same code again.
     """
-    kept, words = prefix / KEPT, _words(command, cwd)
+    words, libraries = _words(command, cwd), str(program.parent.parent / "lib")
     kept.mkdir(mode=0o755)
     trial = kept / "postgres"
     try:
         for number, word in enumerate(words):
             words[number] = _kept_word(word, number, kept, cwd, trees)
         inside = "|".join(rf"{re.escape(str(tree))}(?![\w.-])" for tree in trees)
-        if any(re.search(inside, word) for word in words):
+        # An installation in its tree stays where it is.
+        if any(re.search(inside, word.replace(libraries, "")) for word in words):
             raise CannotRun("the command that links the backend names a file that will be gone")
         kept_words = json.dumps([word for word in words if word])
         (kept / _COMMAND).write_text(kept_words, encoding="utf-8")
-        _link(prefix, None, trial)
-    except ServerError as error:
-        raise CannotRun(str(error)) from error
+        _link(kept, program, None, trial)
+        if code_of(trial, kept / "code") != code_of(program, kept / "code"):
+            raise CannotRun("its objects, linked again, are not the program that is installed")
     finally:
         trial.unlink(missing_ok=True)
 
 
+def code_of(program: Path, aside: Path) -> str:
+    """The SHA-256 of a program's code and constants, which stripping and installing leave alone.
+
+    The file ``aside`` is made for a moment.  Raises CannotRun where there is none.
+    """
+    sections = [f"--only-section={name}" for name in _SECTIONS]
+    try:
+        _run(["objcopy", "-O", "binary", *sections, str(program), str(aside)], aside.parent)
+        if not (aside.is_file() and aside.stat().st_size):
+            raise CannotRun(f"{program} has no machine code")
+        return sha256_of(aside)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def place_of_links() -> Path:
+    """The directory in the cache for what links backends of others anew, by their SHA-256."""
+    return cache_dir().resolve() / "links"
+
+
 def can_relink(binaries: Binaries) -> bool:
-    """Whether it is a build that we made, with its objects, all as it was put there.
+    """Whether its objects are kept, of a build of ours or of its tree, all as they were put there.
 
     The command is run as ourselves, so it is taken from nowhere else.
     """
-    prefix = binaries.bindir.parent.resolve()
-    if not prefix.is_relative_to(cache_dir().resolve()) or not is_finished(prefix):
-        return False
     try:
-        require_unchanged(prefix)
-        return shutil.which(_command(prefix)[0]) is not None
+        place = _place(binaries)
+        if not is_finished(place):
+            return False
+        require_unchanged(place)
+        return shutil.which(_command(place / KEPT)[0]) is not None
     except (OSError, ServerError):
         return False
 
@@ -75,22 +119,31 @@ def relinked(binaries: Binaries, seed: int, target: Path) -> str:
     It should be in a copy of the installation, which finds its files relative to the program.
     Raises ServerError where the installation cannot be linked anew, SpaceError on a full disk.
     """
-    prefix = binaries.bindir.parent.resolve()
+    place, where = _place(binaries), f"The backend in {binaries.bindir.parent}"
     if not can_relink(binaries):
         raise ServerError(
-            f"The backend in {prefix} cannot be linked anew: its objects are not those that were "
-            f"kept there: remove it, and it is made again."
+            f"{where} cannot be linked anew: its objects are not those that were kept in {place}: "
+            f"remove that, and it is made again."
         )
     aside = target.with_name(f".{target.name}")
     try:
-        _link(prefix, seed, aside)
+        _link(place / KEPT, binaries.bindir / "postgres", seed, aside)
         # Another file, so that no page of the program before is taken for its own.
         aside.replace(target)
         return sha256_of(target)
+    except CannotRun as reason:
+        raise ServerError(f"{where} cannot be linked anew: {reason}.") from reason
     except OSError as error:
         raise cannot_write(error, target, "PGSTUDIES_RUN_DIR") from error
     finally:
         aside.unlink(missing_ok=True)
+
+
+def _place(binaries: Binaries) -> Path:
+    prefix = binaries.bindir.parent.resolve()
+    if prefix.is_relative_to(cache_dir().resolve()):
+        return prefix
+    return place_of_links() / sha256_of(binaries.bindir / "postgres")
 
 
 def _words(command: str, cwd: Path) -> list[str]:
@@ -139,14 +192,14 @@ def _copy(library: Path, target: Path) -> None:
     _run(["ar", "qcsD", str(target), *listed], library.parent)
 
 
-def _command(prefix: Path) -> list[str]:
-    words: list[str] = json.loads((prefix / KEPT / _COMMAND).read_bytes())
+def _command(kept: Path) -> list[str]:
+    words: list[str] = json.loads((kept / _COMMAND).read_bytes())
     return words
 
 
-def _link(prefix: Path, seed: int | None, target: Path) -> None:
-    """Link the backend, without a ``seed`` as before; ServerError if it does not answer alike."""
-    words = _command(prefix)
+def _link(kept: Path, program: Path, seed: int | None, target: Path) -> None:
+    """Link ``program`` again, without a ``seed`` as before; CannotRun if it answers otherwise."""
+    words = _command(kept)
     words[words.index("-o") + 1] = str(target)
     places = [number for number, word in enumerate(words) if word.endswith(".o")]
     objects = [words[number] for number in places]
@@ -154,32 +207,32 @@ def _link(prefix: Path, seed: int | None, target: Path) -> None:
         random.Random(seed).shuffle(objects)  # noqa: S311  (an experiment's order, not a secret)
     for number, name in zip(places, objects, strict=True):
         words[number] = name
-    _run(words, prefix / KEPT)
-    own, anew = (_run([program, "--version"], prefix)
-                 for program in (str(prefix / "bin" / "postgres"), str(target)))  # fmt: skip
+    _run(words, kept)
+    own, anew = (_run([str(asked), "--version"], kept).strip() for asked in (program, target))
     if own != anew:
-        raise ServerError(
-            f"The backend in {prefix} was linked anew and says {anew.strip()!r} of itself instead "
-            f"of {own.strip()!r}."
-        )
+        raise CannotRun(f"it then says {anew!r} of itself instead of {own!r}")
 
 
 def _run(command: Sequence[str], cwd: Path) -> str:
-    """What a program writes; raises ServerError with what it complains of where it fails."""
+    """What a program writes; raises CannotRun with what it complains of where it fails."""
     done = run_with_us(command, cwd=cwd, environment=build_environment())
     if done.returncode == 0:
         return done.stdout.decode(errors="replace")
     lines = done.stderr.decode(errors="replace").strip().splitlines()
     if any(map(says_full, lines)):
         raise SpaceError(
-            f"No space left to link the backend in {cwd.parent} anew: free some, or set "
-            f"PGSTUDIES_RUN_DIR to a directory on another disk."
+            f"No space left to link a backend anew, in {cwd}: free some, or set PGSTUDIES_RUN_DIR "
+            f"to a directory on another disk."
         )
     if any(map(says_no_processes, lines)):
         raise StudyError(NO_PROCESSES)
     why = next((line for line in lines if _ERROR.search(line)), (lines or ["it said nothing"])[0])
     program = os.path.basename(command[0])  # noqa: PTH119
-    raise ServerError(f"The backend in {cwd.parent} cannot be linked anew: {program}: {why}.")
+    raise CannotRun(f"{program}: {why.rstrip('.')}")
 
+
+_LINKS = re.compile(r" -o (src/backend/)?postgres(\s|$)")
+
+_SECTIONS = (".text", ".rodata", ".data", ".data.rel.ro")
 
 _ERROR = re.compile(r"\berror\b|undefined|cannot|not found")

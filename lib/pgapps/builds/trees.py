@@ -1,0 +1,135 @@
+"""A user's own build trees: what links the backend of an installation anew is kept from there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pgservers.errors import CannotRun, StudyError
+from pgservers.files import cannot_write, sweep_temporary, temporary_directory
+from pgservers.paths import cache_dir
+from pgservers.programs.accounts import make_open_directory, others_can_change
+from pgservers.programs.cached import finish, is_finished, require_own, sha256_of
+from pgservers.programs.installations import find_binaries, is_directory
+from pgservers.programs.relinking import (
+    KEPT,
+    can_relink,
+    code_of,
+    find_link,
+    keep_link,
+    place_of_links,
+)
+
+from .builder import remove_oldest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pgservers.programs.installations import Binaries
+
+MOST_BYTES = 2 * 2**30
+"""The size of all that is kept; what was used longest ago makes room for more."""
+
+_BACKEND = Path("src", "backend", "postgres")
+
+
+def keep_links(servers: Sequence[str], given: Sequence[Path] = ()) -> Iterator[str]:
+    """Keep what links the backends of directories of programs anew; says what came of it.
+
+    It is taken from one of the build trees that are ``given``, else from the one that an
+    installation names; nothing is written there.  Other servers than directories are passed over.
+    Raises StudyError for one that is given and is no build tree.
+    """
+    trees = [tree.expanduser().resolve() for tree in given]
+    for tree in trees:
+        if not (tree / _BACKEND).is_file():
+            raise StudyError(f"{tree} is no build tree of PostgreSQL: it has no {_BACKEND}.")
+    for server in dict.fromkeys(servers):
+        if not (Path(server).is_absolute() and is_directory(server)):
+            continue
+        if Path(server).resolve().is_relative_to(cache_dir().resolve()):  # a build of ours
+            continue
+        binaries = find_binaries(server)
+        if can_relink(binaries):
+            with suppress(OSError):
+                os.utime(place_of_links() / sha256_of(binaries.bindir / "postgres"))
+            continue
+        try:
+            tree = _keep(binaries, trees)
+        except CannotRun as reason:
+            yield f"{server} runs as it is, not linked anew in every block: {reason}."
+        else:
+            yield f"{server} is linked anew in every block, from the objects in {tree}."
+
+
+def _keep(binaries: Binaries, given: Sequence[Path]) -> Path:
+    """Keep what links an installation's backend anew; returns its build tree, or CannotRun."""
+    named = _named(binaries)
+    tree, source = named.get("builddir"), named.get("srcdir")
+    if tree is None and not given:
+        raise CannotRun("it does not say where it was built (--build-tree DIR does)")
+    reasons = []
+    for candidate in [*given, *([tree] if tree else [])]:
+        try:
+            _keep_from(candidate, [s for s in [source] if s and s.is_dir()], binaries)
+        except CannotRun as reason:
+            reasons.append(str(reason))
+        else:
+            return candidate
+    raise CannotRun("; ".join(dict.fromkeys(reasons)))
+
+
+_NAMED = re.compile(r"^abs_top_(builddir|srcdir) = (/.+)$", re.MULTILINE)
+
+
+def _named(binaries: Binaries) -> dict[str, Path]:
+    """Where an installation says it was built, and from what, for those who build extensions."""
+    prefix = binaries.bindir.parent
+    for place in ("lib*", "lib*/*", "lib*/*/*"):
+        for file in prefix.glob(f"{place}/pgxs/src/Makefile.global"):
+            text = file.read_text("utf-8", "replace")
+            return {which: Path(path.strip()) for which, path in _NAMED.findall(text)}
+    return {}
+
+
+def _keep_from(tree: Path, sources: Sequence[Path], binaries: Binaries) -> None:
+    """Keep it from this tree; raises CannotRun where it is another build's, or not ours alone."""
+    program, links = binaries.bindir / "postgres", place_of_links()
+    if not (tree / _BACKEND).is_file():
+        raise CannotRun(f"there is no {_BACKEND} in {tree} (--build-tree DIR names another)")
+    trees = list(dict.fromkeys(path.resolve() for path in (tree, *sources)))
+    for own in trees:
+        _require_ours(own)
+    try:
+        make_open_directory(links)
+        require_own(links)
+        sweep_temporary(links)
+        with temporary_directory(links) as aside:
+            if code_of(tree / _BACKEND, aside / "code") != code_of(program, aside / "code"):
+                raise CannotRun(f"{tree} has another build by now: install it, or use --repo")
+            command, cwd = find_link(tree)
+            made = aside / "made"
+            made.mkdir(mode=0o755)
+            keep_link(command, program, made / KEPT, cwd=cwd, trees=trees)
+            finish(made)
+            kept = links / sha256_of(program)
+            if not can_relink(binaries):  # else another command was faster
+                shutil.rmtree(kept, ignore_errors=True)
+                made.rename(kept)
+        remove_oldest([p for p in links.iterdir() if is_finished(p)], MOST_BYTES, but=kept)
+    except OSError as error:
+        raise cannot_write(error, links, "PGSTUDIES_CACHE") from error
+
+
+def _require_ours(tree: Path) -> None:
+    """Raise CannotRun where others could change it: make and its compiler are run as ourselves."""
+    try:
+        for path in [tree, *tree.rglob("*"), *tree.parents]:
+            if not path.is_symlink() and others_can_change(path, above=tree):
+                raise CannotRun(f"other accounts can change {path}")
+    except OSError as error:
+        raise CannotRun(f"{tree} cannot be read: {error.strerror}") from error
