@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from pgapps.builds.builder import Builder
+from pgapps.builds.builder import Builder, _objects
 from pgapps.compare.command import commands
 from pgservers.programs.installations import Binaries
 from pgservers.programs.relinking import can_relink, relinked
@@ -46,6 +46,28 @@ postgres: \\$(OBJS)
 END
 """
 
+WHOLE = """#!/bin/sh
+for argument; do case $argument in --prefix=*) prefix=${argument#--prefix=};; esac; done
+mkdir -p src/interfaces/libpq config
+cat > src/Makefile <<END
+PARTS = common interfaces test/regress test/isolation test/perl
+all: \\$(PARTS:%=all-%-recurse)
+install: \\$(PARTS:%=install-%-recurse)
+all-common-recurse:
+	touch done
+install-common-recurse:
+	test -f done
+	mkdir -p $prefix/bin
+	printf '#!/bin/sh\\necho "postgres (PostgreSQL) 18.6"\\n' > $prefix/bin/postgres
+	chmod 755 $prefix/bin/postgres
+\\$(foreach goal,all install,\\$(patsubst %,\\$(goal)-%-recurse,\\$(filter-out common,\\$(PARTS)))):
+	@echo "error: \\$@ was not to be built"; exit 1
+END
+printf "install:\\n\\ttouch $prefix/libpq\\n" > src/interfaces/libpq/Makefile
+printf "install:\\n\\ttouch $prefix/config\\n" > config/Makefile
+"""
+"""Of the parts that a real tree has, those make stop that no server needs."""
+
 SOURCES = {
     "main.c": '#include <stdio.h>\nint main() { return puts("postgres (PostgreSQL) 18.6") < 0; }',
     "helper.c": "int helper(void) { return 1; }",
@@ -80,6 +102,32 @@ def test_a_build_is_linked_anew_when_its_trees_are_gone(
     assert len(digests) > 1
     said = subprocess.run([tmp_path / "postgres"], check=True, capture_output=True, text=True)
     assert said.stdout == "postgres (PostgreSQL) 18.6\n"
+
+
+def test_programs_of_tests_and_ecpg_are_not_built(history: Callable[..., Repository]) -> None:
+    repository = history([1])
+    (repository.source / "configure").write_text(WHOLE)
+    (repository.source / "src" / "interfaces" / "libpq").mkdir(parents=True)
+    (repository.source / "src" / "interfaces" / "libpq" / "exports.txt").touch()
+    git(repository.source, "add", "--all")
+    git(repository.source, "commit", "--quiet", "--message", "A tree of more parts")
+    with repository.held():
+        place = Builder(repository).build(repository.commit("HEAD").sha)
+    assert sorted(path.name for path in place.glob("*")) == [
+        "bin", "config", "finished.json", "libpq"
+    ]  # fmt: skip
+
+
+def test_what_configure_compiles_for_a_moment_is_no_part_of_the_build(tmp_path: Path) -> None:
+    (tmp_path / "conf1234.dir").mkdir()
+    (tmp_path / "conf1234.dir" / "conftest.o").touch()
+    assert _objects(tmp_path) == 0
+    (tmp_path / "src" / "backend").mkdir(parents=True)
+    for name in ("main.c", "main.o", "postgres.o"):
+        (tmp_path / "src" / "backend" / name).touch()
+    assert _objects(tmp_path) == 2
+    shutil.rmtree(tmp_path / "src")
+    assert _objects(tmp_path) == 0
 
 
 def test_a_build_whose_link_is_not_found_is_kept_and_not_linked_anew(

@@ -136,13 +136,15 @@ class Builder:
     @contextmanager
     def _watched(self, what: str, source: Path, work: Path, log: Path) -> Iterator[None]:
         """Show how much of a build is done, and how long the rest takes at the same pace."""
-        ended, began = Event(), time.monotonic()
+        ended = Event()
 
         def watch() -> None:
-            files = _sources(source)
+            files, began = _sources(source), time.monotonic()
             while not ended.wait(_LOOK_S):
-                done, total = _steps(log) or (sum(1 for _ in work.rglob("*.o")), files)
-                if 0 < done < total:
+                done, total = _steps(log) or (_objects(work), files)
+                if not done:  # how long configure takes tells nothing of the rest
+                    began = time.monotonic()
+                elif done < total:
                     left_s = (time.monotonic() - began) * (total - done) / done
                     self._show(f"{what}: {done} of {total}, {rough_duration(left_s)} left")
 
@@ -199,12 +201,13 @@ class Builder:
             ]
         without = [f"--without-{name}" for name in _WITHOUT]
         cc = [f"CC={' '.join(compiler)}", f"CFLAGS={FLAGS}"]
-        return [
-            [str(source / "configure"), f"--prefix={target}", *without, *cc, *self._configure],
-            ["make", "-s", "-j", jobs],
-            ["make", "-s", "-j", jobs, "install"],
-            answers,
-        ]
+        make = ["make", "-s", "-j", jobs]
+        made = [make, [*make, "install"]]
+        if (source / "src" / "interfaces" / "libpq").is_dir():
+            made = [[*make, "-C", "src", *_left_out(goal), goal] for goal in ("all", "install")]
+            made += [[*make, "-C", part, "install"] for part in ("src/interfaces/libpq", "config")]
+        configure = [str(source / "configure"), f"--prefix={target}", *without, *cc]
+        return [[*configure, *self._configure], *made, answers]
 
     def _all(self) -> list[Path]:
         return [d for d in self._kept.iterdir() if d.is_dir() and not d.is_symlink()]
@@ -223,6 +226,12 @@ def remove_oldest(places: Sequence[Path], most_bytes: int, *, but: Path) -> None
         del sizes[oldest]
 
 
+def _left_out(goal: str) -> list[str]:
+    """Have make in src/ take for done what no server needs: programs of tests, and ecpg."""
+    parts = ("interfaces", "test/regress", "test/isolation", "test/perl")
+    return [word for part in parts for word in ("-o", f"{goal}-{part}-recurse")]
+
+
 _LOOK_S = 1.0
 
 _STEP = re.compile(rb"^\[(\d+)/(\d+)\]", re.MULTILINE)
@@ -238,9 +247,15 @@ def _steps(log: Path) -> tuple[int, int] | None:
     return None
 
 
+def _objects(work: Path) -> int:
+    """How many files make has compiled; what is removed meanwhile does not count."""
+    found = (name for _, _, names in os.walk(work / "src") for name in names)
+    return sum(name.endswith(".o") for name in found)
+
+
 def _sources(source: Path) -> int:
     """About as many files as make compiles, which says nothing of its steps."""
-    parts = ("backend", "bin", "common", "fe_utils", "interfaces", "port", "timezone")
+    parts = ["backend", "bin", *["common"] * 3, "fe_utils", "interfaces/libpq", "port", "timezone"]
     found = (file for part in parts for file in (source / "src" / part).rglob("*.c"))
     return sum(1 for file in found if "test" not in file.parts)
 
