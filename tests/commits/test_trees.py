@@ -119,7 +119,8 @@ def test_a_tree_of_ninja_serves_as_well(tree: Path, prefix: Path) -> None:
     backend = [f"src/backend/{name}.o" for name in ("main", "first", "second")]
     (tree / "build.ninja").write_text(
         "rule cc\n  command = cc -c $in -o $out\n"
-        "rule link\n  command = cc $in src/port/libpgport_srv.a -o $out\n"
+        "rule link\n  command = cc @$out.rsp\n  rspfile = $out.rsp\n"
+        "  rspfile_content = $in src/port/libpgport_srv.a -o $out\n"
         + "".join(f"build {o}: cc {o.removesuffix('o')}c\n" for o in backend)
         + f"build src/backend/postgres: link {' '.join(backend)}\n"
     )

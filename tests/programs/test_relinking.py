@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 from functools import partial
@@ -115,15 +116,19 @@ def test_a_thin_library_is_kept_with_what_it_refers_to(
     prefix = tree.parent / "cache" / "made"
     monkeypatch.setenv("PGSTUDIES_CACHE", str(prefix.parent))
     # Meson's own commands are for the top of the build.
-    command = COMMAND.replace("../", "").replace("cc ", "ccache cc @objects ")
-    command = command.replace("main.o first.o second.o third.o", "").replace("port/", "./port/")
+    command = COMMAND.replace("../", "").replace("cc ", "ccache cc ").replace("port/", "./port/")
     names = " ".join(f"backend/{name}.o" for name in ("main", "first", "second", "third"))
-    (tree / "objects").write_text(names)
+    command = command.replace("main.o first.o second.o third.o", names)
+    command += f" -Wl,-rpath,{len(f'{prefix}/lib/more') * 'X'}"
+    run(*shlex.split(command.removeprefix("ccache ")), cwd=tree)
+    shutil.copy(tree / "postgres", prefix / "bin")
     keep_link(command, prefix / "bin" / "postgres", prefix / KEPT, cwd=tree, trees=[tree])
     finish(prefix)
     shutil.rmtree(tree)
     kept = json.loads((prefix / "relink" / "command.json").read_text())
-    assert not [word for word in kept if "/" in word or word == "ccache"]
+    assert [word for word in kept if "/" in word or word == "ccache"] == [
+        f"-Wl,-rpath,{prefix}/lib/////"
+    ]
     binaries = Binaries(prefix / "bin", 180006, "PostgreSQL 18.6", "made up")
     relinked(binaries, 3, prefix.parent / "postgres")
     assert sorted(layout(prefix.parent / "postgres")) == ["first", "second", "third"]

@@ -41,8 +41,8 @@ _WITHOUT = ("readline", "zlib", "icu")
 """Libraries that no unit of work needs, and that not every machine has: for make, whose others are
 off anyway."""
 
-_LAYOUT = 2
-"""Of what a kept build has; since 2, what links its backend anew is among it."""
+_LAYOUT = 3
+"""Of what a kept build has; since 3, what links its backend anew is among it, by meson as well."""
 
 MOST_BYTES = 4 * 2**30
 """The size of all kept builds; the least recently used make room for new ones."""
@@ -196,7 +196,7 @@ class Builder:
             flags = [f"--prefix={target}", f"-Dc_args={FLAGS}", *least, *self._configure]
             return [
                 ["env", f"CC={' '.join(compiler)}", "meson", "setup", ".", str(source), *flags],
-                ["ninja", "-d", "keeprsp", "-j", jobs, "install-quiet"],
+                ["ninja", "-j", jobs, "install-quiet"],
                 answers,
             ]
         without = [f"--without-{name}" for name in _WITHOUT]

@@ -36,7 +36,7 @@ def find_link(tree: Path) -> tuple[str, Path]:
     Nothing is written there.  Raises CannotRun where it is not found.
     """
     if (tree / "build.ninja").exists():
-        cwd, asked = tree, ["ninja", "-t", "commands", "src/backend/postgres"]
+        cwd, asked = tree, ["ninja", "-t", "compdb", "-x"]  # which has response files written out
     else:
         # Even where it only prints, make brings the makefiles that it includes up to date, which
         # -o forbids, and runs lines with $(MAKE).  The program is to be linked, as -W says.
@@ -44,10 +44,15 @@ def find_link(tree: Path) -> tuple[str, Path]:
         cwd, asked = tree / "src" / "backend", ["make", "-n", "MAKE=:", "-o", old, "-W", new]
         asked.append("postgres")
     try:
-        said = run_with_us(asked, cwd=cwd, environment=build_environment()).stdout
+        done = run_with_us(asked, cwd=cwd, environment=build_environment())
     except OSError as error:
         raise CannotRun(f"{cwd} cannot be read: {error.strerror}") from error
-    links = [line for line in os.fsdecode(said).splitlines() if _LINKS.search(line)]
+    said = os.fsdecode(done.stdout)
+    if asked[0] == "ninja":
+        known = json.loads(said or "[]")
+        links = [one["command"] for one in known if one.get("output") == "src/backend/postgres"]
+    else:
+        links = [line for line in said.splitlines() if _LINKS.search(line)]
     if not links:
         raise CannotRun(f"{asked[0]} does not say how the backend is linked in {cwd}")
     return links[-1], cwd
@@ -59,12 +64,16 @@ def keep_link(command: str, program: Path, kept: Path, *, cwd: Path, trees: Sequ
     ``command`` is the linker's, for ``cwd``.  What it names in ``trees``, which may go, is copied
     or left out.  Raises CannotRun where that does not link the same code again.
     """
-    words, libraries = _words(command, cwd), str(program.parent.parent / "lib")
+    words, libraries = _words(command), str(program.parent.parent / "lib")
     kept.mkdir(mode=0o755)
     trial = kept / "postgres"
     try:
         for number, word in enumerate(words):
             words[number] = _kept_word(word, number, kept, cwd, trees)
+            # Until it installs, meson has as many X for the path of the installed libraries.
+            held = re.fullmatch(r"(-Wl,-rpath,)(X+)", word)
+            if held:
+                words[number] = held[1] + libraries.ljust(len(held[2]), "/")
         inside = "|".join(rf"{re.escape(str(tree))}(?![\w.-])" for tree in trees)
         # An installation in its tree stays where it is.
         if any(re.search(inside, word.replace(libraries, "")) for word in words):
@@ -146,18 +155,9 @@ def _place(binaries: Binaries) -> Path:
     return place_of_links() / sha256_of(binaries.bindir / "postgres")
 
 
-def _words(command: str, cwd: Path) -> list[str]:
-    """The command's words; those of a response file stand in its place, and ccache links nothing.
-
-    Raises CannotRun for what is no link.
-    """
-    words: list[str] = []
-    for word in shlex.split(command):
-        given = cwd / word.removeprefix("@")
-        if word.startswith("@") and given.is_file():
-            words += shlex.split(given.read_text(encoding="utf-8"))
-        else:
-            words.append(word)
+def _words(command: str) -> list[str]:
+    """The command's words, without ccache, which links nothing; CannotRun for what is no link."""
+    words = shlex.split(command)
     if words and words[0].rpartition("/")[2] == "ccache":
         del words[0]
     if "-o" not in words or not any(word.endswith(".o") for word in words):
@@ -231,7 +231,7 @@ def _run(command: Sequence[str], cwd: Path) -> str:
     raise CannotRun(f"{program}: {why.rstrip('.')}")
 
 
-_LINKS = re.compile(r" -o (src/backend/)?postgres(\s|$)")
+_LINKS = re.compile(r" -o postgres(\s|$)")
 
 _SECTIONS = (".text", ".rodata", ".data", ".data.rel.ro")
 
