@@ -163,7 +163,12 @@ def test_a_tree_can_be_given_and_must_be_one(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("pgapps.compare.run.compared", lambda *_, **__: None)
-    shutil.rmtree(prefix / "lib")
+    makefile = prefix / "lib" / "pgxs" / "src" / "Makefile.global"
+    makefile.write_text(makefile.read_text().replace(str(tree), str(tmp_path / "moved")))
+    tree.chmod(0o777)
+    (line,) = keep_links([str(prefix)], [tree])
+    assert line.endswith(f": other accounts can change {tree}.")  # of the other there is no word
+    tree.chmod(0o755)
 
     def compare(given: Path) -> str:
         words = ["compare", "--study", "hash_index", "--baseline", str(prefix)]

@@ -80,7 +80,7 @@ def _keep(binaries: Binaries, given: Sequence[Path]) -> Path:
             reasons.append(str(reason))
         else:
             return candidate
-    raise CannotRun("; ".join(dict.fromkeys(reasons)))
+    raise CannotRun("; ".join(dict.fromkeys(reasons[: len(given)] or reasons)))
 
 
 _NAMED = re.compile(r"^abs_top_(builddir|srcdir) = (/.+)$", re.MULTILINE)
