@@ -17,7 +17,6 @@ import pytest
 from pgapps.compare import run
 from pgapps.compare.command import _require_consent
 from pgapps.compare.design import Comparison, Side
-from pgapps.compare.judging.guards import check
 from pgapps.compare.judging.measured import (
     Measured,
     _was_looked_at,
@@ -25,7 +24,7 @@ from pgapps.compare.judging.measured import (
     read_measured,
     reasons,
 )
-from pgapps.compare.judging.result import Result, exit_code, result_of, undecided, with_guards
+from pgapps.compare.judging.result import Result, result_of, undecided
 from pgapps.compare.plan import GOAL_BLOCKS, Forecast, fit, fit_lines, forecast_lines, forecast_of
 from pgapps.compare.report import request_in, write_report
 from pgapps.compare.request import Request, share_cores_alike, side
@@ -102,7 +101,11 @@ def samples_of(
     )
 
 
+AT = "2026-11-21T20:00:00+00:00"
+
+
 def info_of(**changed: Any) -> Any:
+    """A record of two builds, whose only block in the timeline ran programs linked anew."""
     arms: list[dict[str, object]] = [
         {"name": f"heap, {s}", "of": "heap", "side": s, "not_run": None}
         | {"description": "", "baseline": s == "baseline"}
@@ -123,7 +126,12 @@ def info_of(**changed: Any) -> Any:
         "plans": {
             str(arm["name"]): {"insert": "Insert on t", "select": "Seq Scan on t"} for arm in arms
         },
-        "started_at": "2026-11-21T20:00:00+00:00",
+        "started_at": AT,
+        "timeline": [
+            {"block": 1, "position": n, "arm": a["name"], "started_at": AT, "finished_at": AT}
+            for n, a in enumerate(arms, start=1)
+        ],
+        "links": [{"block": 1, "arm": arm["name"]} for arm in arms],
         "pinned_to_core": 1,
         "host": {"hostname": "bench1", "cpu_model": "A processor", "kernel": "6.12"},
         "server": {"version_text": "PostgreSQL 18.6"},
@@ -140,24 +148,22 @@ def well() -> Measured:
     return made_up(samples_of({"insert": logs(1.0), "select": logs(1.0)}))
 
 
-def guards_of(measured: Measured) -> dict[str, tuple[bool | None, str]]:
-    found = check([measured], compared_effects([measured]))
+def guards_of(measured: Measured, **how: Any) -> dict[str, tuple[bool | None, str]]:
+    found = result(measured, **how).guards
     return {row["guard"]: (row["passed"], row["sentence"]) for row in found.iter_rows(named=True)}
 
 
-def verdict_of(measured: Measured) -> int:
-    effects = compared_effects([measured])
-    return exit_code(with_guards(effects, check([measured], effects)))
+def verdict_of(measured: Measured, **how: Any) -> int:
+    return result(measured, **how).code
 
 
-def result(measured: Measured) -> Result:
-    return result_of(COMPARISON, [measured], case=None, margin=0.02, profile="quick")
+def result(measured: Measured, margin: float = 0.02, **how: Any) -> Result:
+    return result_of(COMPARISON, [measured], case=None, margin=margin, profile="quick", **how)
 
 
 def test_two_equal_servers_are_no_regression() -> None:
     assert verdict_of(well()) == 0
     told = {name: passed for name, (passed, _) in guards_of(well()).items()}
-    assert told.pop("layout") is None  # nothing was linked
     assert told.pop("order") is None  # of eight blocks even the clearest could be luck
     assert told.pop("settling") is None  # of so few turns
     assert told.pop("carry-over") is None
@@ -168,7 +174,7 @@ def test_sixteen_blocks_are_enough_for_every_guard() -> None:
     steps = {step: [*NOISE, *NOISE] for step in ("insert", "select")}
     measured = made_up(samples_of(steps, again=[*NOISE[1:], *NOISE, NOISE[0]]))
     unsaid = {name for name, (passed, _) in guards_of(measured).items() if passed is not True}
-    assert unsaid == {"settling", "carry-over", "layout"}
+    assert unsaid == {"settling", "carry-over"}
     assert guards_of(settling(1.01))["settling"][0] is True
 
 
@@ -200,19 +206,43 @@ def test_what_noise_hides_is_no_regression_and_is_told_with_its_width() -> None:
 
 def test_strictly_what_is_open_is_not_decided() -> None:
     wide = [8 * noise + 0.02 for noise in NOISE]
-    effects = result(made_up(samples_of({"insert": wide, "select": logs(1.0)}))).effects
-    assert exit_code(effects, strict=True) == 2
-    assert exit_code(result(well()).effects, strict=True) == 0
+    found = result(made_up(samples_of({"insert": wide, "select": logs(1.0)})), strict=True)
+    assert found.code == 2
+    assert first_line(found) == (
+        "Not decided, because --strict allows no open step, and there is 1 step: "
+        "0 of 2 steps slower, 0 faster, 1 not decided."
+    )
+    assert verdict_of(well(), strict=True) == 0
 
 
-def test_where_noise_hides_every_step_nothing_is_decided() -> None:
-    wide = [8 * noise for noise in NOISE]
-    assert verdict_of(made_up(samples_of({"insert": wide}))) == 2
+def test_a_study_that_could_not_be_compared_leaves_it_undecided_and_is_named() -> None:
+    found = result(well(), failures=["cluster_order"])
+    assert found.code == 2
+    assert first_line(found).startswith("Not decided, because cluster_order could not be compared:")
+    slower = made_up(samples_of({"insert": logs(1.1), "select": logs(1.0)}))
+    assert verdict_of(slower, failures=["cluster_order"]) == 1
+
+
+def first_line(result: Result) -> str:
+    return " ".join(as_text(result).partition("\n\n")[0].split())
+
+
+def test_where_noise_hides_every_step_none_is_found_slower_and_the_width_is_told() -> None:
+    wide = {step: [8 * noise + 0.02 for noise in NOISE] for step in ("insert", "select")}
+    found = result(made_up(samples_of(wide)))
+    assert found.code == 0
+    assert first_line(found) == (
+        "No regression found: 0 of 2 steps slower, 0 faster, 0 equivalent within 2 %; "
+        "2 known no better than within 2.1 to 2.1 %."
+    )
+    assert verdict_of(made_up(samples_of(wide)), strict=True) == 2
 
 
 def test_too_few_blocks_for_an_interval_decide_nothing() -> None:
     few = {"insert": logs(1.0)[:4], "select": logs(1.0)}
-    assert verdict_of(made_up(samples_of(few))) == 2
+    found = result(made_up(samples_of(few)))
+    assert found.code == 2
+    assert "because there is no interval for 1 step:" in first_line(found)
 
 
 def answering_otherwise(*steps: str) -> Measured:
@@ -233,7 +263,7 @@ def test_a_step_whose_guard_failed_is_not_decided_and_the_others_are() -> None:
     assert verdict_of(answering_otherwise("insert", "select")) == 2
     assert verdict_of(answering_otherwise("insert")) == 2
     other = result(answering_otherwise("select"))
-    assert exit_code(other.effects) == 1
+    assert other.code == 1
     assert dict(other.effects.select("step", "failed").rows()) == {
         "insert": None,
         "select": "results",
@@ -386,7 +416,7 @@ def test_another_plan_is_told_and_shown() -> None:
         ("made_up", "heap", "select", "Seq Scan on t", "Index Scan using t_i on t")
     ]
     assert "FAILED plans: 1 plan is not the same on both" in as_text(found)
-    assert exit_code(found.effects) == 0  # an explanation, no fault
+    assert found.code == 0  # an explanation, no fault
 
 
 def test_a_step_of_one_side_only_is_named() -> None:
@@ -450,9 +480,9 @@ def test_what_only_waits_longer_is_caught_by_the_clock() -> None:
     assert "made_up, heap, probe: wall time grew 1.100 times as much" in sentence
     assert verdict_of(measured) == 2
     assert guards_of(of_work(logs(1.178), logs(1.192)))["clock"][0] is True
-    effects = compared_effects([measured], clock=True)
-    assert effects.select("metric", "verdict").rows() == [("duration_s", "slower")]
-    assert exit_code(with_guards(effects, check([measured], effects))) == 1
+    by_clock = result(measured, clock=True)
+    assert by_clock.effects.select("metric", "verdict").rows() == [("duration_s", "slower")]
+    assert by_clock.code == 1
 
 
 def forecast(study: str, start_s: float = 2.0, **arms_s: float) -> Forecast:
@@ -680,12 +710,9 @@ def test_a_candidate_that_is_not_warm_when_a_block_begins_is_named() -> None:
 
 def test_settling_is_judged_by_the_margin_of_the_comparison() -> None:
     measured = settling(1.06)
-    strict, loose = (
-        check([measured], compared_effects([measured], margin=margin)).filter(guard="settling")
-        for margin in (0.02, 0.1)
-    )
-    assert strict["passed"].to_list() == [False]
-    assert loose["passed"].to_list() == [True]
+    strict, loose = (guards_of(measured, margin=margin)["settling"] for margin in (0.02, 0.1))
+    assert strict[0] is False
+    assert loose[0] is True
 
 
 def carrying_over(cost: float) -> Measured:
@@ -747,12 +774,8 @@ SWAP = {"name": "swap", "level": "warn", "sentence": "9 GB of swap are in use."}
 
 
 def relinked(*sides: str) -> Any:
-    """A record whose only block ran the programs of these sides linked anew."""
-    info = info_of()
-    info["timeline"] = [{"block": 1, "arm": arm["name"]} for arm in info["arms"]]
-    info["links"] = [{"block": 1, "arm": arm["name"]} for arm in info["arms"]
-                     if arm["side"].startswith(sides)]  # fmt: skip
-    return info
+    """A record of which only these sides' programs were linked anew."""
+    return info_of(links=[{"block": 1, "arm": f"heap, {side}"} for side in sides])
 
 
 FAILING: dict[str, Callable[[], Measured]] = {
@@ -763,7 +786,7 @@ FAILING: dict[str, Callable[[], Measured]] = {
     "plans": with_another_plan,
     "both sides": lambda: without_candidate_of("select"),
     "clock": lambda: of_work(logs(1.1), logs(1.0)),
-    "layout": lambda: made_up(well().samples, relinked("baseline")),
+    "layout": lambda: made_up(well().samples, relinked("baseline", "baseline (again)")),
     "order": lambda: of_sixteen([(-0.1, 0.1)[n % 2] + (NOISE * 2)[n] for n in range(16)]),
     "drift": lambda: of_sixteen([0.02 * block for block in range(16)]),
     "A/A": lambda: made_up(samples_of({"insert": logs(1.0)}, again=[0.1] * len(NOISE))),
@@ -774,6 +797,7 @@ FAILING: dict[str, Callable[[], Measured]] = {
 """A comparison that fails each guard."""
 
 
+@pytest.mark.usefixtures("private")
 @pytest.mark.parametrize("name", guards_of(well()))
 def test_every_guard_can_fail(name: str) -> None:
     assert guards_of(FAILING[name]())[name][0] is False
@@ -870,14 +894,6 @@ def test_a_case_is_judged_alone() -> None:
     assert effects["step"].to_list() == ["insert"]
     with pytest.raises(StudyError, match="No step or case is called 'update'"):
         compared_effects([well()], case="update")
-
-
-def test_the_text_says_in_one_line_whether_layout_was_drawn() -> None:
-    drawn = as_text(result(made_up(well().samples, relinked("baseline", "candidate"))))
-    assert "\nEach block ran programs linked anew, in another order.\n" in drawn
-    assert "\nLayout not excluded: these programs cannot be relinked here.\n" in as_text(
-        result(well())
-    )
 
 
 def test_the_text_for_the_mailing_list_is_the_golden_one() -> None:

@@ -56,7 +56,7 @@ def test_planted_work_is_found_to_the_digit_with_its_functions(tmp_path: Path) -
     ours = text.partition("Instructions for")[2].partition("Guards")[0]
     assert max(map(len, ours.splitlines())) <= COLUMNS
     assert "  one planted thing" in text
-    assert "  1.5" in text
+    assert f"  {planted['ratio']:.4f}" in text
     assert "changed most: " in text
     assert "not run (one impossible thing): a statement fails" in " ".join(text.split())
     page = write_report(compared, request, text, tmp_path / "report.html").read_text()

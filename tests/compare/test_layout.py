@@ -7,11 +7,12 @@ import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any, cast
 
+import polars as pl
 import psutil
 import pytest
 
 from pgapps.compare.design import Comparison, Side
-from pgapps.compare.judging.guards import layout
+from pgapps.compare.judging.layout import layout
 from pgapps.compare.judging.measured import Measured
 from pgservers.programs.cached import finish, sha256_of
 from pgservers.programs.installations import copy_installation, find_binaries
@@ -151,21 +152,31 @@ def measured(*linked: tuple[int, str], candidate: str = "patched") -> Measured:
     return Measured("s", (told,), (), cast("Any", None))
 
 
+def guard(*of: Measured) -> tuple[bool | None, str]:
+    """The guard where no record says what links move."""
+    nothing = {"allowance": pl.Float64(), "machine": pl.String(), "instructions": pl.Float64()}
+    return layout(of, pl.DataFrame(schema=nothing))
+
+
 def test_layout_is_drawn_where_every_block_of_both_sides_was_linked_anew() -> None:
     every = list(itertools.product((1, 2), SIDES))
-    found = layout([measured(*every)])
-    assert found.passed
-    assert found.sentence == "Each block ran programs linked anew, in another order."
-    of_one = layout(
-        [measured(*every), measured(*(place for place in every if place[1] != SIDES[2]))]
-    )
-    assert of_one.passed is False
-    assert "the candidate's programs cannot be relinked here" in of_one.sentence
+    sentence = "Each block ran programs linked anew, in another order."
+    assert guard(measured(*every)) == (True, sentence)
+    of_two = [place for place in every if place[1] != SIDES[2]]
+    passed, sentence = guard(measured(*every), measured(*of_two))
+    assert passed is False
+    assert "the candidate's programs cannot be relinked here" in sentence
     for some in (every[:-1], every[1:]):
-        assert layout([measured(*some)]).passed is False
-    assert layout([measured(every[0])]).passed is None
-    assert "these programs cannot be relinked here" in layout([measured()]).sentence
-    assert "same programs" in layout([measured(candidate="master")]).sentence
+        assert guard(measured(*some))[0] is False
+    assert guard(measured(every[0]))[0] is None
+    assert "these programs cannot be relinked here" in guard(measured())[1]
+    assert "same programs" in guard(measured(candidate="master"))[1]
     never = measured(*every)
     never.infos[0]["timeline"].clear()
-    assert layout([never]).passed is None
+    assert guard(never)[0] is None
+
+
+def test_links_that_make_no_sense_are_none() -> None:
+    told = measured(*itertools.product((1, 2), SIDES))
+    told.infos[0]["links"] = [{"block": [1], "arm": {}}, {}, {"block": "1", "arm": SIDES[0]}]
+    assert guard(told)[0] is None

@@ -91,6 +91,15 @@ def test_values_that_a_table_replaces_may_be_names_and_what_they_take(made: Made
     ]
 
 
+def test_a_unit_may_say_whose_work_it_is(made: Made) -> None:
+    about = 'arm = "<arm>"\nsteps = ["find, <arm>", "find"]\neach.arm = ["heap", ""]\n'
+    found = made(UNIT.replace("one thing", "one <arm> thing") + about)
+    assert [(unit.arm, unit.steps) for unit in found] == [
+        ("heap", ("find, heap", "find")),
+        ("", ("find, ", "find")),
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [

@@ -235,6 +235,7 @@ def test_the_statements_themselves_are_counted(shop: Path, run_base: Path) -> No
         "one, 2: SELECT i FROM t",
         "one, 3: UPDATE t SET i = i WHERE current_setting('work_m…",
     ]
+    assert [unit.steps for unit in units] == [(unit.name, "one") for unit in units]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PGSTUDIES_CACHE", str(run_base / "counted"))
         (update,) = counted(request, units[1:]).units.iter_rows(named=True)

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 commands = typer.Typer()
 
-UNDECIDED = 2
-
 CANNOT_RUN = 3
 
 HELP = """\
@@ -60,10 +58,12 @@ Examples:
 
 \b
 Exit codes:
-  0    no step was found to be slower
+  0    no regression found; the first line says how closely steps are known
   1    a step is slower: a regression
-  2    not decided: a guard failed, a study could not be compared, or, with
-       --strict, a step is open
+  2    not decided, as the first line says: a guard failed, layout may explain
+       what differs, only times differ and no instructions, a step has no
+       interval, a study could not be compared, or, with --strict, a step is
+       open
   3    the comparison could not be run, or was not: the time decides nothing
   5    the disk is full, or cannot be written to
   125  with --bisect-run, in place of 2 and 3; 133, in place of 5
@@ -430,7 +430,6 @@ def _compare(
     from pgservers.programs.installations import require_alike_builds
 
     from ..builds.trees import keep_links
-    from .judging.result import exit_code
     from .report import write_report
     from .request import typed
     from .run import compared, result_for
@@ -461,17 +460,14 @@ def _compare(
         say("interrupted; what is finished is kept: run it again to continue.")
         if not any(m.samples.height for m in found.measured):
             return 130
-    result = result_for(request, found.measured, found.counts)
+    result = result_for(request, found.measured, found.counts, found.failures)
     command = shlex.join(["pgstudies", *sys.argv[1:]])
     typer.echo(as_text(result, command, full=full))
     text = as_text(result, command, full=True)
     typer.echo(f"\nReport: {write_report(result, request, text, target)}")
     if found.failures:
         say(f"not compared: {', '.join(found.failures)}, for the reasons above.")
-    if found.interrupted:
-        return 130
-    code = exit_code(result.effects, strict=request.strict)
-    return code or (UNDECIDED if found.failures else 0)
+    return 130 if found.interrupted else result.code
 
 
 def _target(report: Path | None) -> Path:

@@ -1,9 +1,8 @@
-"""Exact counts of both sides, unit by unit: what a comparison adds with ``--instructions``."""
+"""Exact counts of both sides, unit by unit: what a comparison says beside times."""
 
 from __future__ import annotations
 
 import math
-import re
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
@@ -34,6 +33,8 @@ _UNITS = {
     "candidate": pl.Float64(),
     "ratio": pl.Float64(),
     "reason": pl.String(),
+    "arm": pl.String(),
+    "steps": pl.List(pl.String()),
 }
 
 _MOVED = {
@@ -46,7 +47,7 @@ _MOVED = {
 
 _SIDES = ("baseline", "candidate")
 
-_ALIKE = 0.001
+ALIKE = 0.001
 """Counts that differ by a smaller part count as the same, as they vary by that much."""
 
 _WORTH_NAMING = 0.005
@@ -59,7 +60,8 @@ class Counted:
 
     Attributes:
         units: study, unit, baseline and candidate (instructions), ratio, reason (why it was not
-            counted, or null).  With a reason beside a baseline the candidate alone cannot do it.
+            counted, or null), arm and steps (as of ``Unit``).  With a reason beside a baseline the
+            candidate alone cannot do it.
         moved: Of the units that differ, the functions that changed by half a per cent of the unit:
             unit, function, before, after, change; at most ten each.
 
@@ -74,13 +76,15 @@ def counted(
 ) -> Counted:
     """Count the units of the request's studies (or those ``wanted``) on both sides.
 
-    With a case only those that have it in their names; with arms only those that name one of them
-    in brackets, or none.  Both sides are counted at the same time: a count does not depend on other
-    load.  A unit that cannot be counted has a reason.  After ``seconds`` no further unit is begun.
+    With a case only those that have it in their names; with arms only those of one of them, or of
+    every arm.  Units of steps that are compared come first.  Both sides are counted at the same
+    time: a count does not depend on other load.  A unit that cannot be counted has a reason.  After
+    ``seconds`` no further unit is begun.
     """
     if wanted is None:
         of_studies = [unit for study in request.studies for unit in units(study)]
-        wanted = [unit for unit in of_studies if _is_asked(unit.name, request)]
+        asked = [unit for unit in of_studies if _is_asked(unit, request)]
+        wanted = sorted(asked, key=lambda unit: not unit.steps)
     sides = (request.baseline, request.candidate)
     rows: list[dict[str, Any]] = []
     functions: list[dict[str, Any]] = []
@@ -93,7 +97,8 @@ def counted(
         counters: list[Counter] = []
         end = time.monotonic() + seconds
         for unit in wanted:
-            place = {"study": unit.study, "unit": unit.name}
+            place: dict[str, Any] = {"study": unit.study, "unit": unit.name}
+            place |= {"arm": unit.arm, "steps": list(unit.steps)}
             if rows and time.monotonic() > end:
                 rows.append(place | {"reason": "no time was left, see --minutes"})
                 continue
@@ -121,7 +126,7 @@ def counted(
             before, after = found
             one, other = numbers.values()
             rows.append(place | numbers | {"ratio": other / one})
-            if abs(other / one - 1) > _ALIKE:
+            if abs(other / one - 1) > ALIKE:
                 functions += (
                     moved(before.slice(1), after.slice(1))
                     .filter(pl.col("change").abs() >= _WORTH_NAMING * one)
@@ -131,7 +136,28 @@ def counted(
     return Counted(pl.DataFrame(rows, schema=_UNITS), pl.DataFrame(functions, schema=_MOVED))
 
 
-def _is_asked(name: str, request: Request) -> bool:
-    named = re.search(r"\(([^()]*)\)$", name)
-    is_of_arms = not request.arms or named is None or named[1] in request.arms
-    return is_of_arms and (request.case or "") in name
+def of_steps(counted: Counted | None, effects: pl.DataFrame) -> list[float | None]:
+    """For each row of ``effects`` the ratio of the instructions of its units, together.
+
+    None where it has no unit, or one that was not counted on both sides.
+    """
+    units = counted.units.to_dicts() if counted is not None else []
+    found: list[float | None] = []
+    for study, of, step, case in effects.select("study", "of", "step", "case").iter_rows():
+        place = f"{step}, {case}" if case else step
+        mine = [
+            unit
+            for unit in units
+            if unit["study"] == study and unit["arm"] in {"", of} and place in unit["steps"]
+        ]
+        if mine and all(unit["ratio"] for unit in mine):
+            before, after = (sum(unit[side] for unit in mine) for side in _SIDES)
+            found.append(after / before)
+        else:
+            found.append(None)
+    return found
+
+
+def _is_asked(unit: Unit, request: Request) -> bool:
+    is_of_arms = not request.arms or unit.arm in {"", *request.arms}
+    return is_of_arms and (request.case or "") in unit.name

@@ -169,7 +169,9 @@ def _times(result: Result) -> pl.DataFrame:
         *study,
         arm="of",
         step=_step(),
-        verdict="verdict",
+        verdict=pl.when(pl.col("doubt").is_null())
+        .then("verdict")
+        .otherwise(pl.format("open: {}", "doubt")),
         ratio=pl.col("ratio").round(3),
         low=pl.col("low").round(3),
         high=pl.col("high").round(3),
@@ -177,6 +179,7 @@ def _times(result: Result) -> pl.DataFrame:
         **{
             "by the clock": pl.coalesce("clock", "ratio").round(3),
             "noise, %": (100 * pl.col("noise")).round(1),
+            **_where_known(result),
             "blocks": pl.col("blocks"),
             "baseline, s": pl.col("baseline_median"),
             "candidate, s": pl.col("candidate_median"),
@@ -184,13 +187,28 @@ def _times(result: Result) -> pl.DataFrame:
     )
 
 
+def _where_known(result: Result) -> dict[str, pl.Expr]:
+    """The columns on layout and work, where they say anything."""
+    columns = {
+        "relinking moves it by, %": (100 * pl.col("allowance")).round(1),
+        "instructions": pl.col("instructions").round(4),
+    }
+    return {
+        title: column
+        for title, column in columns.items()
+        if result.effects.select(column.is_not_null().any()).item()
+    }
+
+
 def _counts(counted: Counted | None) -> list[str]:
     """Tables of what was counted, and of the functions that moved."""
     if counted is None:
         return []
-    units = counted.units.with_columns(
-        pl.col("baseline", "candidate").round(0), pl.col("ratio").round(4)
-    ).rename({"reason": "not run"})
+    units = (
+        counted.units.drop("arm", "steps")
+        .with_columns(pl.col("baseline", "candidate").round(0), pl.col("ratio").round(4))
+        .rename({"reason": "not run"})
+    )
     functions = counted.moved.with_columns(pl.col("before", "after", "change").round(0))
     return [table_html(frame) for frame in (units, functions) if frame.height]
 

@@ -35,7 +35,7 @@ from .plan import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from .counted import Counted
     from .judging.measured import Measured
@@ -136,7 +136,10 @@ def _states() -> Iterator[str]:
 
 
 def result_for(
-    request: Request, measured: Iterable[Measured], counts: Counted | None = None
+    request: Request,
+    measured: Iterable[Measured],
+    counts: Counted | None = None,
+    failures: Sequence[str] = (),
 ) -> Result:
     """What was measured, judged as the request asks for; errors as of ``result_of``."""
     return result_of(
@@ -149,6 +152,7 @@ def result_for(
         until_decided=request.until_decided,
         profile=request.profile,
         counted=counts,
+        failures=failures,
     )
 
 

@@ -14,11 +14,12 @@ from pgstudies.records.reading import built_with
 from ..counting.by_function import hint_of_names
 from .design import BASELINE, CANDIDATE
 from .judging.guards import named, not_compared
+from .judging.layout import NOT_EXCLUDED, SAME_WORK
 from .judging.measured import CPU, PLACE
-from .judging.result import IS_DECIDED, decisive_failures, exit_code, is_hidden
+from .judging.result import IS_DECIDED, decisive_failures, is_hidden
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from .counted import Counted
     from .judging.measured import Measured
@@ -64,10 +65,9 @@ def headline(result: Result) -> str:
     decided = effects.filter(IS_DECIDED)
     slower, faster = (decided.filter(pl.col("verdict") == v).height for v in ("slower", "faster"))
     left = count - decided.height
-    steps = f"{count} step{'s' if count != 1 else ''}"
-    summary = f"{slower} of {steps} slower, {faster} faster"
+    summary = f"{slower} of {_number(count)} slower, {faster} faster"
     margin = f"{100 * result.margin:g} %"
-    code = exit_code(effects, strict=result.strict)
+    code = result.code
     if code == 0 and not left:
         return f"No regression: {summary}, the others equivalent within {margin}."
     if code == 0:
@@ -81,9 +81,34 @@ def headline(result: Result) -> str:
         summary += f", {left} not decided"
     if code == 1:
         return f"REGRESSION: {summary}."
+    return f"Not decided, because {'; '.join(_why_undecided(result))}: {summary}."
+
+
+def _why_undecided(result: Result) -> Iterator[str]:
+    """What the exit code 2 rests on."""
     failed = decisive_failures(result.guards)["guard"].to_list()
-    why = f", because a guard failed ({', '.join(failed)})" if failed else ""
-    return f"Not decided{why}: {summary}."
+    if failed:
+        yield f"a guard failed ({', '.join(failed)})"
+    rest = result.effects.filter(IS_DECIDED.not_(), pl.col("failed").is_null())
+    for what, doubt in (
+        ("layout is not excluded for", NOT_EXCLUDED),
+        ("only the time differs, and not the instructions, of", SAME_WORK),
+    ):
+        count = rest.filter(doubt=doubt).height
+        if count:
+            yield f"{what} {_number(count)}"
+    without = rest.filter(pl.col("low").is_null()).height
+    if without:
+        yield f"there is no interval for {_number(without)}"
+    hidden = rest.filter(is_hidden()).height
+    if hidden and result.strict:
+        yield f"--strict allows no open step, and there is {_number(hidden)}"
+    if result.failures:
+        yield f"{named(result.failures)} could not be compared"
+
+
+def _number(steps: int) -> str:
+    return f"{steps} step{'s' if steps != 1 else ''}"
 
 
 def noise(effects: pl.DataFrame) -> str | None:
@@ -144,7 +169,7 @@ def _times(result: Result, *, full: bool) -> list[str]:
         ]
     if listed.height > decided.height:
         lines += [""] if lines else []
-        lines += ["Not decided:", *_steps(listed.filter(IS_DECIDED.not_()), result.measured)]
+        lines += ["Open:", *_steps(listed.filter(IS_DECIDED.not_()), result.measured)]
     remarks = [_others(result), noise(effects)]
     by_cpu = effects.filter(pl.col("metric") == CPU).height
     if by_cpu:
@@ -182,6 +207,8 @@ def _steps(effects: pl.DataFrame, measured: Sequence[Measured]) -> list[str]:
                 lines += _wrapped(name, 4)
                 name = ""
             lines.append(f"{name:{COLUMNS - len(figures)}}{figures}".rstrip())
+            if row["note"]:
+                lines.append(f"    {row['note']}")
     return lines
 
 
@@ -212,6 +239,8 @@ def _ratio(value: float) -> str:
 def _verdict(row: Mapping[str, Any]) -> str:
     if row["failed"]:
         return f"{'not decided':15}"
+    if row["doubt"] == NOT_EXCLUDED:
+        return f"{'open, layout':15}"
     if row["verdict"] != "inconclusive":
         return f"{row['verdict']:15}"
     more = f", +{row['blocks_needed'] - row['blocks']}" if row["blocks_needed"] else ""
@@ -286,7 +315,7 @@ def _instructions(counted: Counted | None) -> list[str]:
             changes = (f"{r['function']} {r['change']:+,.0f}" for r in parts.iter_rows(named=True))
             lines += _wrapped(f"    changed most: {', '.join(changes)}", 6)
     for reason, part in counted.units.drop_nulls("reason").group_by("reason", maintain_order=True):
-        lines += _wrapped(f"  not run ({', '.join(part['unit'])}): {reason[0]}", 4)
+        lines += _wrapped(f"  not run ({named(part['unit'].to_list())}): {reason[0]}", 4)
     hints = (hint_of_names(part) for _, part in counted.moved.group_by("unit"))
     for hint in {hint for hint in hints if hint}:
         lines += _wrapped(hint, 0)

@@ -40,6 +40,8 @@ class Unit:
         locale: The locale of the C library that it needs.
         of: How many of what its name says are done each time.
         study: The study whose work it is.
+        arm: The arm whose work it is; empty for that of every arm.
+        steps: The compared steps whose work it is: ``step``, or ``step, case``.
         varies: Whether it is counted with open transactions as well.
         open_transactions: The number of open prepared transactions, each with an XID.
         subtransactions: The number of subtransactions of each, each with an XID.
@@ -61,6 +63,8 @@ class Unit:
     locale: str = ""
     of: int = 1
     study: str = ""
+    arm: str = ""
+    steps: tuple[str, ...] = ()
     varies: bool = False
     open_transactions: int = 0
     subtransactions: int = 0
@@ -116,6 +120,8 @@ class _Table(msgspec.Struct, forbid_unknown_fields=True, rename={"others": "with
     settings: dict[str, str] = {}
     extension: str = ""
     of: int = 1
+    arm: str = ""
+    steps: list[str] = []
     varies: bool = False
     each: dict[str, list[Any]] = {}
     others: dict[str, list[Any]] = {}

@@ -90,4 +90,7 @@ def statement_units(study: str, server: str, parameters: Mapping[str, Any]) -> I
                 name = f"{script}, {case}" if case else script
                 body = sql.SQL(_REPEATED).format(sql.Literal(bare)).as_string()
                 create = sql.SQL(_PREPARE[1]).format(sql.Literal(body)).as_string()
-                yield unit(name, _STATEMENTS, prepare=(_PREPARE[0], create), query=bare)
+                steps = (name, script) if case else (name,)
+                yield unit(
+                    name, _STATEMENTS, prepare=(_PREPARE[0], create), query=bare, steps=steps
+                )

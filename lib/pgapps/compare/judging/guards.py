@@ -14,6 +14,7 @@ from pgstudies.analysis.pairing import log_ratios
 from pgstudies.records.reading import built_with
 
 from ..design import BASELINE, CANDIDATE
+from .layout import layout
 from .measured import CPU, PLACE, TIME, rounds_of
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def check(measured: Sequence[Measured], effects: pl.DataFrame) -> pl.DataFrame:
 
     Columns: guard, passed (null where it could not be checked), decisive (whether a step for which
     it failed is undecided), steps (those for which it failed; null for all of them), sentence.
-    ``effects`` are those of ``compared_effects``.
+    ``effects`` are those of ``with_layout``.
     """
     rows = [
         ("settings", True, settings(measured)),
@@ -67,7 +68,7 @@ def check(measured: Sequence[Measured], effects: pl.DataFrame) -> pl.DataFrame:
         ("both sides", True, _both_sides(measured)),
         ("clock", True, _clock(measured, effects)),
         *_diagnosed(measured, effects),
-        ("layout", False, layout(measured)),
+        ("layout", False, GuardResult(*layout(measured, effects))),
         ("machine", False, _machine(measured)),
     ]
     return pl.DataFrame(
@@ -437,32 +438,6 @@ def cores(measured: Sequence[Measured]) -> GuardResult:
     return GuardResult(
         passed=True, sentence="No side alone has I/O workers to share its core with."
     )
-
-
-def layout(measured: Sequence[Measured]) -> GuardResult:
-    """Whether every block ran each side from programs linked anew, so that layout was drawn."""
-    fixed: set[str] = set()
-    alike = True
-    for info in (info for m in measured for info in m.infos):
-        linked, ran = (
-            {(entry["block"], entry["arm"]) for entry in entries}
-            for entries in (info.get("links", []), info["timeline"])
-        )
-        for arm in info["arms"]:
-            blocks = {place for place in ran if place[1] == arm["name"]}
-            if arm["not_run"] is None and not (blocks and blocks <= linked):
-                fixed.add(CANDIDATE if arm["side"] == CANDIDATE else BASELINE)
-        about = info["comparison"]
-        alike = alike and about[BASELINE]["server"] == about[CANDIDATE]["server"]
-    if not fixed:
-        sentence = "Each block ran programs linked anew, in another order."
-        return GuardResult(passed=True, sentence=sentence)
-    if alike:
-        return GuardResult(None, "Both sides run the same programs, so their layout is one.")
-    if len(fixed) == 1:
-        sentence = f"Layout not excluded: the {fixed.pop()}'s programs cannot be relinked here."
-        return GuardResult(passed=False, sentence=sentence)
-    return GuardResult(None, "Layout not excluded: these programs cannot be relinked here.")
 
 
 def named(things: Sequence[str]) -> str:

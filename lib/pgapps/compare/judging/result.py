@@ -12,6 +12,7 @@ from pgstudies.analysis.verdicts import OPEN
 
 from ..design import BASELINE, CANDIDATE
 from .guards import check, differing_plans, differing_rows, named, not_compared, step_name
+from .layout import with_layout
 from .measured import PLACE, compared_effects, reasons
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Result:
     Attributes:
         comparison: What was compared.
         measured: The studies with at least one finished block.
-        effects: As of ``compared_effects``, ``with_guards``.
+        effects: As of ``compared_effects``, ``with_layout`` and ``with_guards``.
         reasons: As of ``reasons``.
         guards: As of ``guards.check``.
         plans: As of ``differing_plans``.
@@ -39,6 +40,7 @@ class Result:
         anytime: Whether the intervals are confidence sequences, as it was looked at on the way.
         counted: Instructions of both sides, where they were asked for.
         strict: Whether a step that is open keeps the comparison from being decided.
+        failures: The studies that could not be compared.
 
     """
 
@@ -54,6 +56,12 @@ class Result:
     anytime: bool = False
     counted: Counted | None = None
     strict: bool = False
+    failures: tuple[str, ...] = ()
+
+    @property
+    def code(self) -> int:
+        """The exit code: see ``exit_code``; undecided, too, if a study could not be compared."""
+        return exit_code(self.effects, strict=self.strict) or (UNDECIDED if self.failures else 0)
 
     @property
     def host(self) -> Mapping[str, Any]:
@@ -93,6 +101,7 @@ def result_of(
     profile: str,
     counted: Counted | None = None,
     strict: bool = False,
+    failures: Sequence[str] = (),
 ) -> Result:
     """Judge the comparison; raises StudyError when no block is finished.
 
@@ -102,13 +111,14 @@ def result_of(
     if not finished:
         raise nothing_measured(measured)
     anytime = until_decided or any(m.was_looked_at for m in finished)
-    effects = compared_effects(finished, case=case, margin=margin, clock=clock, anytime=anytime)
+    timed = compared_effects(finished, case=case, margin=margin, clock=clock, anytime=anytime)
+    effects = with_layout(timed, finished, counted)
     guards = check(finished, effects)
     return Result(
         comparison=comparison,
         measured=finished,
         effects=with_guards(effects, guards),
-        reasons=reasons(finished, effects),
+        reasons=reasons(finished, timed),
         guards=guards,
         plans=differing_plans(finished),
         rows=differing_rows(finished),
@@ -117,6 +127,7 @@ def result_of(
         anytime=anytime,
         counted=counted,
         strict=strict,
+        failures=tuple(failures),
     )
 
 
@@ -161,18 +172,22 @@ def is_hidden(*, strict: bool = False) -> pl.Expr:
 
     With ``strict`` no step passes so: it is undecided instead.
     """
-    is_open = pl.col("failed").is_null() & pl.col("verdict").is_in(OPEN)
+    is_open = pl.col("failed").is_null() & pl.col("doubt").is_null() & pl.col("verdict").is_in(OPEN)
     return is_open & pl.col("low").is_not_null() & pl.lit(not strict)
 
 
-def exit_code(effects: pl.DataFrame, *, strict: bool = False) -> int:
-    """0: no step is slower; 1: one is, whatever else is undecided; 2: undecided.
+UNDECIDED = 2
 
-    ``effects`` are those of ``with_guards``.  A comparison is undecided if a guard failed for one
-    of its steps, a step has no interval, no step is decided, or with ``strict`` any step is open.
+
+def exit_code(effects: pl.DataFrame, *, strict: bool = False) -> int:
+    """0: no step was found to be slower; 1: one was, whatever else is undecided; 2: undecided.
+
+    ``effects`` are those of ``with_guards``.  A comparison is undecided if for one of its steps a
+    guard failed, there is a doubt of ``with_layout`` or no interval, or with ``strict`` if any step
+    is open.
     """
     decided = effects.filter(IS_DECIDED)
     if "slower" in decided["verdict"]:
         return 1
     hidden = effects.filter(is_hidden(strict=strict))
-    return 0 if decided.height and decided.height + hidden.height == effects.height else 2
+    return 0 if decided.height + hidden.height == effects.height else UNDECIDED
