@@ -589,6 +589,57 @@ def test_nobody_is_asked_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPa
         _require_consent("Measure?", "pass --yes")
 
 
+BUILD, SETTINGS = Side("/home/me/patched"), Side("embedded", {"jit": "on"})
+
+
+@pytest.mark.parametrize(
+    ("candidate", "asked", "seconds"),
+    [
+        (BUILD, {}, [120.0]),
+        (BUILD, {"minutes": 20.0}, [240.0]),
+        (BUILD, {"blocks": 9}, [120.0]),
+        (BUILD, {"instructions": True}, [300.0]),
+        (BUILD, {"instructions": True, "blocks": 9}, [math.inf]),
+        (BUILD, {"instructions": False}, []),
+        (SETTINGS, {}, []),
+        (SETTINGS, {"instructions": True}, [300.0]),
+        (Side("postgresql://me@db/test"), {}, []),
+    ],
+)
+def test_instructions_are_counted_where_programs_differ_or_it_is_asked_for(
+    candidate: Side,
+    asked: dict[str, Any],
+    seconds: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[float] = []
+    monkeypatch.setattr(run, "counted", lambda *_, seconds: given.append(seconds))
+    monkeypatch.setattr(run, "reason_no_valgrind", lambda: None)
+    request = Request(baseline=Side("embedded"), candidate=candidate, studies=("made_up",), **asked)
+    run._counts(request, warn=print)
+    assert given == seconds
+    given.clear()
+    monkeypatch.setattr(run, "reason_no_valgrind", lambda: "there is no valgrind")
+    run._counts(request, warn=print)
+    assert given == (seconds if asked.get("instructions") else [])
+
+
+def test_what_cannot_be_counted_ends_a_comparison_only_where_counts_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise StudyError("One script fails.")
+
+    monkeypatch.setattr(run, "counted", fail)
+    monkeypatch.setattr(run, "reason_no_valgrind", lambda: None)
+    request = partial(Request, baseline=Side("embedded"), candidate=BUILD, studies=("made_up",))
+    told: list[str] = []
+    assert run._counts(request(), warn=told.append) is None
+    assert told == ["No instructions are counted: One script fails."]
+    with pytest.raises(StudyError, match="One script fails"):
+        run._counts(request(instructions=True), warn=told.append)
+
+
 def looked_at(*blocks_before: int) -> Measured:
     """Eight blocks, with sessions that began after so many of them."""
     begins = [0, *blocks_before]

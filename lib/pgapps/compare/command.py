@@ -52,7 +52,7 @@ Examples:
   pgstudies compare --candidate my.conf --study STUDY --blocks 20
   pgstudies compare --baseline 17 --candidate 18 --minutes 30
   pgstudies compare --candidate DIR --study STUDY --arm ARM --case CASE
-  pgstudies compare --candidate DIR --study STUDY --instructions
+  pgstudies compare --candidate DIR --study STUDY --no-instructions
   pgstudies compare --baseline 14 --candidate 18 --workload DIR
   pgstudies compare --repo ~/src/pg --baseline master --candidate patch
 
@@ -188,13 +188,15 @@ def compare(  # noqa: D103  (its help is above)
         ),
     ] = None,
     instructions: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            "--instructions",
-            help="Also count the instructions of each unit of work, under valgrind, in at most "
-            "half of the time.",
+            "--instructions/--no-instructions",
+            help="First count the instructions of each unit of work, under valgrind, in at most "
+            "half of the time.  [default: in a fifth, where valgrind is there and the programs "
+            "differ]",
+            show_default=False,
         ),
-    ] = False,
+    ] = None,
     clock: Annotated[
         bool,
         typer.Option("--clock", help="Judge every step by wall time, none by CPU time."),

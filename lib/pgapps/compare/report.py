@@ -35,6 +35,12 @@ if TYPE_CHECKING:
     from .judging.result import Result
 
 
+_INSTRUCTIONS = {
+    True: "counted",
+    False: "not counted",
+    None: "counted where valgrind is there and the programs differ, in a fifth of the time",
+}
+
 _REQUEST = re.compile(
     r'<script type="application/json" id="pgstudies-comparison">(.*?)</script>', re.DOTALL
 )
@@ -221,7 +227,7 @@ def _asked(request: Request) -> pl.DataFrame:
         "arms": ", ".join(request.arms) or "all of the study's own server",
         "only": request.case or "every step and case",
         "margin": f"{100 * request.margin:g} %",
-        "instructions": "counted" if request.instructions else "not counted",
+        "instructions": _INSTRUCTIONS[request.instructions],
         "judged by": "the clock"
         if request.clock
         else "CPU time where it is nearly all of the time",

@@ -42,7 +42,7 @@ Parameters = Mapping[Text, Value | list[Value]]
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A request to ``pgstudies compare``, which its report keeps for ``pgstudies rerun``.
 
-    ``blocks`` and ``minutes`` are those of the command, or None.
+    ``blocks``, ``minutes`` and ``instructions`` are those of the command, or None.
     """
 
     baseline: Side
@@ -58,7 +58,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     blocks: Annotated[int, Meta(ge=1, le=10**6)] | None = None
     minutes: Annotated[float, Meta(ge=0.01, le=1e6)] | None = None
     until_decided: bool = False
-    instructions: bool = False
+    instructions: bool | None = None
     clock: bool = False
     strict: bool = False
 

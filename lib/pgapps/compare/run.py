@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pgservers.addresses import Address
 from pgservers.errors import NotebookError, ServerDied, StudyError
 from pgservers.files import temporary_directory
 from pgservers.servers.instance import place_for_states
@@ -16,6 +18,7 @@ from pgstudies.analysis.intervals import MINIMUM_BLOCKS
 from pgstudies.rooms import rooms
 from pgstudies.run_options import Replies, RunOptions
 
+from ..counting.valgrind import reason_no_valgrind
 from ..execution.run import run_study
 from ..workload.counting import statement_units
 from .counted import counted
@@ -46,6 +49,9 @@ if TYPE_CHECKING:
 
 DEFAULT_MINUTES = 10.0
 
+ASKED_PART, UNASKED_PART = 1 / 2, 1 / 5
+"""Of the time, what counting instructions may take where it is asked for, and where it is not."""
+
 
 @dataclass(frozen=True)
 class ComparisonRun:
@@ -53,7 +59,7 @@ class ComparisonRun:
 
     Attributes:
         measured: The studies with blocks, finished ones of earlier runs among them.
-        counts: Instructions of both sides, where they were asked for.
+        counts: Instructions of both sides, where they were counted.
         failures: The studies that could not be compared.
         interrupted: Whether Ctrl-C ended it.
 
@@ -93,8 +99,8 @@ def compared(
     since = datetime.now(UTC).isoformat() if fresh else ""
     interrupted = False
     try:
-        if request.instructions and not only_plan:
-            counts = _counts(request)
+        if not only_plan:
+            counts = _counts(request, warn)
         with _states() as states:
             measures = partial(
                 measured_blocks,
@@ -156,19 +162,39 @@ def result_for(
     )
 
 
-def _counts(request: Request) -> Counted:
-    """The instructions, in at most half of the time."""
-    wanted = [
-        unit
-        for study in request.studies
-        if study in rooms("workload")
-        for unit in statement_units(study, request.baseline.server, request.parameters)
-        if (request.case or "") in unit.name
-    ]
-    if request.blocks is not None and request.minutes is None:
-        return counted(request, wanted or None)
-    seconds = 60 * (request.minutes or DEFAULT_MINUTES) / 2
-    return counted(request, wanted or None, seconds=seconds)
+def _counts(request: Request, warn: Callable[[str], None]) -> Counted | None:
+    """The instructions, where they are asked for, or can be had for little of the time."""
+    if request.instructions is None and not _is_worth_counting(request):
+        return None
+    if request.instructions is False:
+        return None
+    seconds = 60 * (request.minutes or DEFAULT_MINUTES)
+    seconds *= ASKED_PART if request.instructions else UNASKED_PART
+    if request.instructions and request.blocks is not None and request.minutes is None:
+        seconds = math.inf
+    try:
+        wanted = [
+            unit
+            for study in request.studies
+            if study in rooms("workload")
+            for unit in statement_units(study, request.baseline.server, request.parameters)
+            if (request.case or "") in unit.name
+        ]
+        return counted(request, wanted or None, seconds=seconds)
+    except StudyError as error:
+        if request.instructions:
+            raise
+        # What is wrong with a script leaves that script out, and what is wrong with a server or a
+        # disk ends the measuring as well.
+        warn(f"No instructions are counted: {error}")
+        return None
+
+
+def _is_worth_counting(request: Request) -> bool:
+    """Whether two programs differ that can be run under the valgrind that is here."""
+    servers = {request.baseline.server, request.candidate.server}
+    is_external = any(Address.parse(server).is_dsn for server in servers)
+    return len(servers) > 1 and not is_external and reason_no_valgrind() is None
 
 
 def _planned(
