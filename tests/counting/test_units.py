@@ -12,6 +12,7 @@ import pytest
 from pgapps.counting.units import units
 from pgservers import paths
 from pgservers.errors import StudyError
+from pgstudies.records.reading import find_record, read_record
 from pgstudies.rooms import TEMPLATE, find_room
 
 if TYPE_CHECKING:
@@ -171,3 +172,14 @@ def test_keys_collide_in_the_unit_as_they_do_in_the_procedure() -> None:
     (made,) = (text for text in fills if "CASE" in text)
     value = re.sub(r".*SELECT i, (.*) FROM.*", r"\1", made).replace("10000", "{half}")
     assert value in "\n".join(find_room("hash_index").code)
+
+
+def test_every_step_that_a_unit_names_was_timed_in_its_study() -> None:
+    named = {(unit.study, step) for unit in units() for step in unit.steps}
+    assert named
+    timed = set()
+    for study in {study for study, _ in named}:
+        measured = read_record(find_record(study, paths.REFERENCE_RECORDS)).measured
+        steps = measured.filter(metric="duration_s").select("step", "case").unique().rows()
+        timed |= {(study, f"{step}, {case}" if case else step) for step, case in steps}
+    assert named <= timed
