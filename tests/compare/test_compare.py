@@ -426,6 +426,38 @@ def test_a_step_of_one_side_only_is_named() -> None:
     assert sentence == "Measured on one side only: made_up, heap, select."
 
 
+def with_failures(candidate: float) -> Measured:
+    """The same times on both sides, and that part of the candidate's inserts that failed."""
+    whole = well().samples
+    failed = whole.filter(metric="duration_s", step="insert", side="candidate").with_columns(
+        metric=pl.lit("failed"), value=pl.lit(candidate), unit=pl.lit("of transactions")
+    )
+    return made_up(pl.concat([whole, failed]))
+
+
+def test_transactions_that_fail_are_compared_by_their_part_of_all() -> None:
+    found = result(with_failures(0.03))
+    assert exit_code(found.effects) == 0
+    (row,) = found.failures.iter_rows(named=True)
+    assert (row["of"], row["step"], row["baseline"]) == ("heap", "insert", 0.0)
+    assert (row["candidate"], row["low"], row["high"]) == pytest.approx((0.03, 0.03, 0.03))
+    text = " ".join(as_text(found).split())
+    assert "made_up, heap, insert: 0.00 % -> 3.00 % (+3.00 to +3.00 points)" in text
+    assert result(well()).failures.is_empty()
+    assert "Transactions that failed" not in as_text(result(well()))
+
+
+def test_every_script_that_is_left_out_is_named() -> None:
+    left_out = [
+        {"arm": "heap, candidate", "step": f"script {n}", "case": "", "reason": f"line {n} fails"}
+        for n in range(9)
+    ]
+    text = as_text(result(made_up(well().samples, info_of(left_out=left_out))))
+    assert [f"  made_up, script {n}: line {n} fails." in text.splitlines() for n in range(9)] == [
+        True
+    ] * 9
+
+
 def of_blocks(steps: Mapping[str, Sequence[float]], blocks: int) -> Measured:
     return made_up(samples_of(steps).filter(pl.col("block") <= blocks))
 

@@ -103,6 +103,7 @@ def test_a_script_that_the_server_refuses_is_told_in_its_words(trial: Trial) -> 
         ("-- nothing;\n", []),
         ("SELECT 1;\nSELECT\n2;SELECT 3", [1, 2, 3]),
         ("\\set i random(1, \\\n  9)\n\nSELECT :i;\n\\if :i\nSELECT 1;\n", [1, 4, 5, 6]),
+        ("SELECT 1 AS x \\gset\nSELECT 1 \\; SELECT 2;\nSELECT 3;\n", [1, 2, 3]),
         ("SELECT ';\n', \"a;\nb\", $x$;\n$x$;\n/* ;\n */ SELECT 2;\n", [1, 6]),
     ],
 )
@@ -110,6 +111,47 @@ def test_the_commands_of_a_script_are_found_as_pgbench_counts_them(
     script: str, lines: list[int]
 ) -> None:
     assert command_lines(script) == lines
+
+
+def test_a_command_that_the_protocol_does_not_have_is_told_by_its_line(trial: Trial) -> None:
+    script = "SELECT 1;\n\n\\startpipeline\nSELECT 1;\n\\endpipeline\n"
+    assert pgbench(trial, "pipeline", script, transactions=2, seed=1).height == 2
+    with pytest.raises(StudyError, match=r"script\.sql:3: cannot use pipeline mode"):
+        pgbench(trial, "pipeline", script, transactions=2, seed=1, protocol="simple")
+
+
+def test_scripts_are_mixed_by_their_weights_and_alike_by_the_same_seed(trial: Trial) -> None:
+    mix = {f"{i}": (f"INSERT INTO seen VALUES ({i});\n", weight) for i, weight in ((1, 3), (2, 1))}
+    drawn = []
+    for seed in (7, 7, 8):
+        log = pgbench(trial, "mix", mix, transactions=200, seed=seed, clients=2)
+        assert log.height == 400
+        drawn.append(sorted(seen(trial)))
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert 60 < drawn[0].count(2) < 140
+    timed = {(row["step"], row["case"]) for row in rows_of(trial) if row["metric"] == "duration_s"}
+    assert timed == {("mix", ""), ("mix", "1"), ("mix", "2")}
+
+
+def test_of_a_mix_the_script_that_fails_is_told(trial: Trial) -> None:
+    mix = {"good": ("SELECT 1;\n", 1), "bad": ("SELECT 1;\nSELECT * FROM nowhere;\n", 1)}
+    with pytest.raises(StudyError, match=r"script2\.sql:2: .*nowhere"):
+        pgbench(trial, "mix", mix, transactions=20, seed=1)
+
+
+def test_transactions_that_fail_are_counted_and_not_timed(trial: Trial) -> None:
+    trial.execute("CREATE SEQUENCE s")
+    trial.execute(
+        "CREATE FUNCTION fail() RETURNS int LANGUAGE plpgsql AS "
+        "$$BEGIN RAISE SQLSTATE '40001'; END$$"
+    )
+    often = "SELECT CASE WHEN nextval('s') % 4 = 0 THEN fail() END;\n"
+    log = pgbench(trial, "often", often, transactions=20, seed=1)
+    assert log["latency_s"].null_count() == 5
+    assert metric(trial, "failed") == pytest.approx(0.25)
+    assert metric(trial, "duration_s") == pytest.approx(log["latency_s"].mean())
+    with pytest.raises(StudyError, match="none of 3 transactions succeeded"):
+        pgbench(trial, "always", "SELECT fail();\n", transactions=3, seed=1)
 
 
 def test_the_cpu_time_of_a_session_that_sleeps_is_not_its_duration(trial: Trial) -> None:

@@ -19,6 +19,7 @@ from pgapps.counting.valgrind import reason_no_valgrind
 from pgapps.workload.counting import statement_units
 from pgapps.workload.loading import load, tell_loaded, vacuum
 from pgapps.workload.scripts import read_workload
+from pgapps.workload.steps import steps_of
 from pgapps.workload.turns import tried
 from pgservers.errors import SpaceError, StudyError
 from pgservers.programs.releases import releases
@@ -276,8 +277,8 @@ def test_neither_loading_nor_trying_runs_anything(
     (shop / "one.sql").write_text(SCRIPT)
     workload = read_workload(shop)
     with loaded(guarded, shop / "schema.sql") as trial:
-        texts = {script.name: script.text for script in workload.scripts}
-        assert tried(trial, workload.schema, texts, 0.01, options={})["one"].transactions >= 1
+        found = tried(trial, workload.schema, steps_of(workload), 0.01, options={})
+        assert found["one"].transactions >= 1
         tell_loaded(trial)
         assert not marked.exists()
 

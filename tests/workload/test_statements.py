@@ -32,6 +32,8 @@ def read(text: str) -> list[str]:
     ("text", "found"),
     [
         ("select 1; select 2", ["select 1", "select 2"]),
+        (r"select 1 \; select 2; x", [r"select 1 \; select 2", "x"]),
+        (r"select 1 \; \! id", [r"\! id", "select 1 \\;"]),
         ("select ';', 'it''s;'; x", ["select ';', 'it''s;'", "x"]),
         (r"select E'\';', e'\\'; x", [r"select E'\';', e'\\'", "x"]),
         (r"select '\'; \q", [r"select '\'", r"\q"]),

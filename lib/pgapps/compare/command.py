@@ -54,6 +54,7 @@ Examples:
   pgstudies compare --candidate DIR --study STUDY --arm ARM --case CASE
   pgstudies compare --candidate DIR --study STUDY --no-instructions
   pgstudies compare --baseline 14 --candidate 18 --workload DIR
+  pgstudies compare --candidate my.conf --pgbench "-f a.sql@3 -b tpcb-like -s 10"
   pgstudies compare --repo ~/src/pg --baseline master --candidate patch
 
 \b
@@ -113,6 +114,15 @@ def compare(  # noqa: D103  (its help is above)
             metavar="DIR",
             help="Your own schema and scripts instead of a study, or pgbench:NAME, a script of "
             "pgbench's own; `pgstudies new-workload` writes an example.",
+            show_default=False,
+        ),
+    ] = None,
+    pgbench: Annotated[
+        str | None,
+        typer.Option(
+            metavar="OPTIONS",
+            help="pgbench's own command line, in quotes: -f and -b, mixed by their weights, -c, -D, "
+            "-M, -s.",
             show_default=False,
         ),
     ] = None,
@@ -226,6 +236,7 @@ def compare(  # noqa: D103  (its help is above)
     try:
         from pgstudies.rooms import rooms
 
+        from ..workload.pgbench_options import asked
         from ..workload.scripts import read_workload
         from .request import Request, reason_too_old, share_cores_alike
         from .request import side as read_side
@@ -233,6 +244,12 @@ def compare(  # noqa: D103  (its help is above)
         parameters = assignments(parameter or [])
         _require_unset(parameters)
         studies = study or list(rooms("study"))
+        if pgbench is not None:
+            of_line = asked(pgbench, workload)
+            workload, parameters = of_line.directory, {**of_line.parameters, **parameters}
+            if of_line.ours:
+                ignored = ", ".join(of_line.ours)
+                typer.echo(f"Ignoring {ignored}: turns take about 100 ms each (-p turn_ms).")
         if workload is not None:
             if study:
                 raise StudyError("A workload takes the place of a study: leave out --study.")
@@ -432,6 +449,7 @@ def _compare(
     from pgservers.programs.installations import require_alike_builds
 
     from ..builds.trees import keep_links
+    from ..workload.steps import require_runnable
     from .report import write_report
     from .request import typed
     from .run import compared, result_for
@@ -444,6 +462,8 @@ def _compare(
 
     target = _target(report)
     request = typed(request)
+    if "directory" in request.parameters:
+        require_runnable(request.parameters)
     servers = request.baseline.server, request.candidate.server
     require_alike_builds(*servers)
     for line in keep_links(servers, trees):

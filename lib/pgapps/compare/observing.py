@@ -94,7 +94,7 @@ class PlansAndResults:
         step: str,
         case: str,
         script: str,
-        variables: Mapping[str, int],
+        variables: Mapping[str, Any],
     ) -> None:
         """Keep the plan of a pgbench script's first statement, with 1 for its random numbers.
 
@@ -353,7 +353,7 @@ class ObservedTrial(Trial):
             for event, seconds in self._waits.take(measured["duration_s"]).items():
                 self.record(step, f"{WAIT}{event}", seconds, "s", **where)
 
-    def look(self, step: str, script: str, *, seed: int, variables: Mapping[str, int] = {}) -> None:
+    def look(self, step: str, script: str, *, seed: int, variables: Mapping[str, Any] = {}) -> None:
         """Run one transaction of a pgbench script, and keep its statements' plans and results.
 
         pgbench reports the statements that it sends, with the values of their variables.  Results
@@ -364,6 +364,6 @@ class ObservedTrial(Trial):
         for case, result in self._seen.keep_statements(self.connection, step, sent).items():
             self.record(step, "result", result, "digest", case=case)
 
-    def ran(self, step: str, case: str, script: str, variables: Mapping[str, int]) -> None:
+    def ran(self, step: str, case: str, script: str, variables: Mapping[str, Any]) -> None:
         """Keep the plan of the script."""
         self._seen.keep_plan_of_script(self.connection, step, case, script, variables)

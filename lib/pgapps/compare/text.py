@@ -47,6 +47,7 @@ def as_text(result: Result, command: str = "", *, full: bool = False) -> str:
         _wrapped(headline(result), 0),
         _who(result, command),
         _times(result, full=full),
+        _failures(result.failures),
         _left_out(result),
         _why(result),
         _rows(result.rows),
@@ -185,9 +186,26 @@ def _times(result: Result, *, full: bool) -> list[str]:
     return [*lines, *_wrapped(" ".join(filter(None, remarks)), 0), *_wrapped(" ".join(linked), 0)]
 
 
+def _failures(failures: pl.DataFrame) -> list[str]:
+    """Each step with transactions that failed: their part on both sides, and the difference."""
+    if failures.is_empty():
+        return []
+    lines = ["Transactions that failed (serialization failures, deadlocks), of all:"]
+    for row in failures.iter_rows(named=True):
+        step = ", ".join(filter(None, (row["study"], row["of"], row["step"], row["case"])))
+        before, after = (f"{100 * row[side]:.2f} %" for side in (BASELINE, CANDIDATE))
+        difference = "too few blocks for an interval"
+        if row["low"] is not None:
+            difference = f"{100 * row['low']:+.2f} to {100 * row['high']:+.2f} points"
+        lines += _wrapped(f"  {step}: {before} -> {after} ({difference})", 4)
+    return [*lines, *_wrapped("The times above are of those that succeeded.", 0)]
+
+
 def _left_out(result: Result) -> list[str]:
     missing = not_compared(result.measured)
-    return _wrapped(f"Not compared: {named(missing)}.", 0) if missing else []
+    if len(missing) < 2:
+        return [line for why in missing for line in _wrapped(f"Not compared: {why}.", 0)]
+    return ["Not compared:", *(line for why in missing for line in _wrapped(f"  {why}.", 4))]
 
 
 def _steps(effects: pl.DataFrame, measured: Sequence[Measured]) -> list[str]:

@@ -17,6 +17,7 @@ from ..counting.units import Unit
 from .loading import load, vacuum
 from .scripts import read_workload, without_comments
 from .sent import statements_sent
+from .steps import defined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -58,13 +59,14 @@ def statement_units(study: str, server: str, parameters: Mapping[str, Any]) -> I
     for a workload that cannot be read or loaded, or a script that fails.
     """
     home = find_room(study).directory / "example"
-    workload = read_workload(parameters.get("directory") or home)
+    workload = read_workload(parameters.get("directory") or home, parameters.get("mix") or ())
     scale = int(parameters.get("scale", 1))
-    variables = {"scale": scale} if workload.schema is None else {}
+    variables = {"scale": scale, **defined(parameters.get("define") or ())}
+    tables = scale if workload.uses_pgbench_tables else None
 
     def load_into(server: Server) -> None:
         with Trial(server, Arm("counted"), block=0) as trial:
-            load(trial, workload.schema, scale=scale)
+            load(trial, workload.schema, scale=tables)
             vacuum(trial)
 
     with serve(server, unprivileged=True) as counted_on:

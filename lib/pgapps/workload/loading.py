@@ -48,6 +48,8 @@ _UNNEEDED = re.compile(
 
 _SCHEMA = re.compile(rb"""create\s+schema\s+("(?:[^"]|"")+"|[^\s;]+)""", re.IGNORECASE)
 
+_HAS_PGBENCH_TABLES = "SELECT FROM pg_catalog.pg_class WHERE relname = 'pgbench_accounts'"
+
 _SHOWN_BYTES = 1_000_000
 
 _OF_THE_SERVER = """
@@ -71,31 +73,40 @@ _HELD = f"""
 """
 
 
-def load(trial: Trial, schema: Path | None, *, scale: int = 1, database: str = "") -> None:
+def load(
+    trial: Trial, schema: Path | None, *, scale: int | None = None, database: str = ""
+) -> None:
     """Load a script of psql or a dump into the trial's database, or another of its server.
 
-    Without a schema, pgbench makes its own tables, of that ``scale``.  The trial's role loads it,
-    which has no rights elsewhere; roles that the schema names are created on a server of ours.
+    With a ``scale`` pgbench makes its own tables, unless the schema has them.  The trial's role
+    loads it, which has no rights elsewhere; roles that the schema names are created on a server of
+    ours.
     Statements that are skipped or changed are reported on stderr.
 
     Raises StudyError with the first statement that fails, by its line, SpaceError where the disk
     does not hold twice what is loaded, and CannotRun without pg_restore.
     """
-    if schema is None:
-        _load_pgbench(trial, scale, database)
-        return
-    if trial.server.capabilities.has("restart"):
-        require_space(run_dir(), 2 * _size(schema), f"the rows of {schema.name}")
-    found = contents(schema)
     where = {"dbname": database} if database else {}
     with trial.server.connect(**where) as connection:
-        loader = _Loader(trial, connection)
-        loader.make_extensions(found.extensions)
-        with opened(schema) as lines:
-            for piece in pieces(lines, schema):
-                loader.load(piece)
-        if connection.info.transaction_status != TransactionStatus.IDLE:
-            raise StudyError(f"{schema} ends in a transaction: there is a BEGIN without COMMIT.")
+        if schema is not None:
+            _load_schema(trial, connection, schema)
+        has_tables = connection.execute(_HAS_PGBENCH_TABLES).rowcount
+    if scale is not None and not has_tables:
+        _load_pgbench(trial, scale, database)
+
+
+def _load_schema(
+    trial: Trial, connection: psycopg.Connection[TupleRow], schema: Path
+) -> None:
+    if trial.server.capabilities.has("restart"):
+        require_space(run_dir(), 2 * _size(schema), f"the rows of {schema.name}")
+    loader = _Loader(trial, connection)
+    loader.make_extensions(contents(schema).extensions)
+    with opened(schema) as lines:
+        for piece in pieces(lines, schema):
+            loader.load(piece)
+    if connection.info.transaction_status != TransactionStatus.IDLE:
+        raise StudyError(f"{schema} ends in a transaction: there is a BEGIN without COMMIT.")
 
 
 class _Loader:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pgservers.errors import CannotRun, StudyError
 from pgservers.programs.installations import find_pgbench, run_client
@@ -13,6 +15,9 @@ from pgservers.servers.settings import read_settings, refused
 
 from .schema import LEAVES, contents
 from .statements import Command, Lines
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 SCHEMA = ("schema.sql", "schema.dump", "schema")
 """A script of psql, a dump in custom format, one in directory format: the first that is there."""
@@ -29,12 +34,14 @@ _COMMANDS = {"aset", "elif", "else", "endif", "gset", "if", "set"} | {
 }
 """The commands of pgbench that a script may use."""
 
+_PGBENCH_TABLES = re.compile(r"\bpgbench_(?:accounts|branches|history|tellers)\b")
+
 _SLEEP = "it would be the time that is measured"
 
 _SHELL = re.compile(r"\\[\W_]*(?:set)?shell", re.IGNORECASE)
 """pgbench's commands that run a program, as a shell reads the rest of the line."""
 
-_PLACE = re.compile(r"script\.sql:(\d+): ")
+_WEIGHTED = re.compile(r"(.+)@(\d{1,9})")
 
 _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 
@@ -48,12 +55,10 @@ class Script:
     file: Path
     line: int
 
-    def describe_error(self, complaint: str, server: str) -> str:
-        """An error of pgbench on a server, with the file and its line."""
-        place = _PLACE.search(complaint)
-        line = self.line - 1 + int(place[1]) if place else self.line
-        message = _PLACE.sub("", complaint, count=1)
-        return f"{self.file.name}, line {line}, on {server}: {message}"
+    def describe_error(self, complaint: str, line: int | None, server: str) -> str:
+        """An error of pgbench on a server, with the file and, of the script's, its line."""
+        place = f", line {self.line - 1 + line}" if line else ""
+        return f"{self.file.name}{place}, on {server}: {complaint}"
 
 
 @dataclass(frozen=True)
@@ -62,10 +67,11 @@ class Workload:
 
     Attributes:
         schema: A script of psql, or a dump; None for the tables of pgbench's own scripts.
-        scripts: The scripts to measure, in the order of the files' names.
+        scripts: The scripts to measure, in the order of the files' names, or of the mix.
         settings: Of ``settings.conf``, by name.
         ignored: The names of all other files.
         included: The files that the schema includes.
+        weights: Of the scripts, where they are mixed; empty where each runs alone.
 
     """
 
@@ -74,6 +80,12 @@ class Workload:
     settings: dict[str, str]
     ignored: list[str]
     included: tuple[Path, ...] = ()
+    weights: tuple[int, ...] = ()
+
+    @property
+    def uses_pgbench_tables(self) -> bool:
+        """Whether a script names one of the tables that `pgbench -i` makes."""
+        return any(_PGBENCH_TABLES.search(script.text) for script in self.scripts)
 
     @property
     def digest(self) -> str:
@@ -88,15 +100,18 @@ class Workload:
         return digest.hexdigest()[:16]
 
 
-def read_workload(directory: str | Path) -> Workload:
+def read_workload(directory: str | Path, mix: Sequence[str] = ()) -> Workload:
     """The workload of a directory, or ``pgbench:`` and the name of one of its own scripts.
+
+    ``mix`` has the scripts to be mixed, each perhaps with a weight: a@3; those of pgbench's own
+    with ``pgbench:`` before them.  A script has the name of its file, too, if it is alone there.
 
     Raises StudyError for a missing directory, schema or script, an unreadable file, a command that
     would not be measured, runs a program or leaves the database, a setting that reaches out of the
-    server, and a name that pgbench does not know.
+    server, and a name that is not known.
     """
     if str(directory).startswith(BUILT_IN):
-        return _built_in(str(directory).removeprefix(BUILT_IN))
+        return _mixed(Workload(None, [_built_in(str(directory))], {}, []), mix)
     home = Path(directory).expanduser().absolute()
     try:
         found = sorted(home.iterdir())
@@ -106,21 +121,23 @@ def read_workload(directory: str | Path) -> Workload:
             f"writes one."
         ) from None
     schema = next((home / name for name in SCHEMA if (home / name).exists()), None)
-    if schema is None:
-        raise StudyError(
-            f"{home} has no schema: put the tables and their rows into schema.sql, or a dump into "
-            f"schema.dump (pg_dump --format=custom) or schema/ (--format=directory)."
-        )
     read = [f for f in found if f.suffix == ".sql" or f.name == SETTINGS]
-    for file in (schema, *(schema.rglob("*") if schema.is_dir() else ()), *read):
+    whole = [] if schema is None else [schema, *(schema.rglob("*") if schema.is_dir() else ())]
+    for file in [*whole, *read]:
         _require_within(file, home)
-    included = [file.resolve() for file in contents(schema).files]
+    included = [f.resolve() for f in contents(schema).files] if schema is not None else []
     files = [
         f
         for f in found
         if f.suffix == ".sql" and f.is_file() and f != schema and f.resolve() not in included
     ]
     scripts = [script for file in files for script in _scripts_of(file)]
+    if schema is None and not any(_PGBENCH_TABLES.search(script.text) for script in scripts):
+        raise StudyError(
+            f"{home} has no schema: put the tables and their rows into schema.sql, or a dump into "
+            f"schema.dump (pg_dump --format=custom) or schema/ (--format=directory); scripts on "
+            f"pgbench's own tables need none."
+        )
     if not scripts:
         raise StudyError(f"{home} has no script: put a query into a file *.sql beside the schema.")
     names = [script.name for script in scripts]
@@ -128,17 +145,22 @@ def read_workload(directory: str | Path) -> Workload:
     if twice is not None:
         raise StudyError(f"{home} has two scripts called {twice!r}: name one of them otherwise.")
     used = {schema, home / SETTINGS, *files}
-    return Workload(
+    found_here = Workload(
         schema,
         scripts,
         _settings(home / SETTINGS),
         [f.name for f in found if f not in used and f.resolve() not in included],
         tuple(included),
     )
+    return _mixed(found_here, mix)
 
 
 def _require_within(file: Path, home: Path) -> None:
-    if home.resolve() not in file.resolve().parents:
+    try:
+        leads_out = home.resolve() not in file.resolve().parents
+    except (OSError, RuntimeError):
+        raise StudyError(f"{file} cannot be read: it is a link that leads to itself.") from None
+    if leads_out:
         raise StudyError(f"{file} leads out of {home}: put the file itself there.")
 
 
@@ -147,7 +169,35 @@ def without_comments(text: str) -> str:
     return _COMMENT.sub("", text).strip()
 
 
-def _built_in(name: str) -> Workload:
+def _mixed(found: Workload, mix: Sequence[str]) -> Workload:
+    """The workload with the scripts of the mix alone, if there is one, and with their weights."""
+    files = Counter(script.file for script in found.scripts)
+    known = {s.file.stem: s for s in found.scripts if files[s.file] == 1}
+    known |= {script.name: script for script in found.scripts}
+    weights: dict[str, int] = {}
+    chosen: list[Script] = []
+    for text in mix:
+        weighted = _WEIGHTED.fullmatch(text)
+        name, weight = (weighted[1], int(weighted[2])) if weighted else (text, 1)
+        if name not in known and not name.startswith(BUILT_IN):
+            raise StudyError(f"There is no script {name!r} to mix; there is {', '.join(known)}.")
+        script = known.get(name) or _built_in(name)
+        if script.name in weights:
+            raise StudyError(f"The mix has two scripts called {script.name!r}: give one a weight.")
+        weights[script.name] = weight
+        chosen += [script] if weight else []
+    if not mix:
+        return found
+    if not chosen:
+        raise StudyError("No script of the mix has a weight above 0.")
+    alone = len(chosen) == 1
+    return replace(
+        found, scripts=chosen, weights=() if alone else tuple(weights[s.name] for s in chosen)
+    )
+
+
+def _built_in(directory: str) -> Script:
+    name = directory.removeprefix(BUILT_IN)
     pgbench = find_pgbench()
     if pgbench is None:
         raise CannotRun("there is no pgbench here, which has that script")
@@ -157,8 +207,7 @@ def _built_in(name: str) -> Workload:
         names = ", ".join(re.findall(r"^ *([\w-]+): ", known, re.MULTILINE))
         raise StudyError(f"pgbench has no script {name!r}; it has {names}.")
     text = without_comments(listing.stderr) + "\n"
-    script = Script(name, text, Path(f"{BUILT_IN}{name}"), 1)
-    return Workload(None, [script], {}, [])
+    return Script(name, text, Path(f"{BUILT_IN}{name}"), 1)
 
 
 def _scripts_of(file: Path) -> list[Script]:

@@ -115,6 +115,11 @@ class Lines:
             self._first = self._first or self.line
         if outside or self._first:
             self._text += line[place:stop]
+        if (
+            token == b"\\" and outside and line[stop : stop + 1] == b";"
+        ):  # it parts, and ends nothing
+            self._text += b";"
+            return stop + 1, None
         if token == b"\\" and outside:
             return len(line), self._command(line[stop:])
         if token == b";" and outside and self._brackets <= 0 and not self._blocks:

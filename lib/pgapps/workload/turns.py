@@ -6,6 +6,7 @@ import re
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
@@ -13,15 +14,18 @@ from psycopg import sql
 from pgservers.files import says_full, temporary_directory
 from pgservers.programs.installations import run_client
 from pgservers.servers.managed import ManagedServer, open_to_guest
-from pgstudies.measuring.pgbench import statement_times
+from pgstudies.measuring.pgbench import command_of
 
 from .loading import load
+from .sent import statement_times
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from pgstudies.measuring.trial import Trial
+
+    from .steps import Step
 
 MOST = 100_000
 """The most transactions of a turn."""
@@ -42,7 +46,7 @@ _LATENCY = re.compile(r"latency average = ([\d.]+) ms")
 
 @dataclass(frozen=True)
 class Turn:
-    """How often a script runs in a turn, and which of its statements are timed one by one."""
+    """How often a step runs in a turn, and which of its statements are timed one by one."""
 
     transactions: int
     statements: list[str]
@@ -51,80 +55,74 @@ class Turn:
 def tried(
     trial: Trial,
     schema: Path | None,
-    scripts: Mapping[str, str],
+    steps: Sequence[Step],
     turn_s: float,
     *,
     options: Mapping[str, Any],
-    scale: int = 1,
+    scale: int | None = None,
 ) -> dict[str, Turn]:
-    """The turn of each script that takes about ``turn_s``: 1, 2, 5, 10 transactions and so on.
+    """The turn of each step, by name, that takes about ``turn_s``: 1, 2, 5, 10 times and so on.
 
-    ``scripts`` has the scripts' texts by their names, ``options`` are those of ``_report``.  They
-    are tried in a copy of the database, which is dropped afterwards.  A script that fails is run
-    once.
+    ``options`` are those of ``_report``, ``scale`` as of ``load``.  They are tried in a copy of the
+    database, which is dropped afterwards.  One that fails when it
+    runs more often runs as often as it could.
     """
     server = trial.server
     if not isinstance(server, ManagedServer):
-        return dict.fromkeys(scripts, Turn(WITHOUT_TRYING, []))
+        return {step.name: Turn(WITHOUT_TRYING, []) for step in steps}
     database = sql.Identifier(_TRIED_IN)
     with server.as_superuser() as connection:
         connection.execute(sql.SQL("CREATE DATABASE {}").format(database))
     with server.as_superuser(_TRIED_IN) as connection:
         open_to_guest(connection)
     load(trial, schema, scale=scale, database=_TRIED_IN)
-    say = partial(_report, trial, **options)
-    found = {name: _turn(text, turn_s, partial(say, text)) for name, text in scripts.items()}
+    say = partial(_report, trial, seeds=count(1), **options)
+    found = {step.name: _turn(step, turn_s, partial(say, step)) for step in steps}
     with server.as_superuser() as connection:
         connection.execute(sql.SQL("DROP DATABASE {}").format(database))
     return found
 
 
-def _turn(text: str, turn_s: float, say: Callable[[int], str | None]) -> Turn:
-    number = 1
+def _turn(step: Step, turn_s: float, say: Callable[[int], str | None]) -> Turn:
+    number = worked = 1
     while report := say(number):
+        worked = number
         latency = _LATENCY.search(report)
         latency_s = float(latency[1]) / 1000 if latency else turn_s
         wanted = max(1, round(turn_s / max(latency_s, 1e-6)))
         if wanted <= 2 * number or number == MOST:
-            times = statement_times(report, text)
+            alone = len(step.scripts) == 1
+            times = statement_times(report, step.scripts[0].text) if alone else []
             long = [name for name, s in times if s >= SHORTEST_S]
             return Turn(
                 min(round_125(wanted), MOST),
                 long if len(times) > 1 else [],
             )
         number = min(wanted, 20 * number, MOST)
-    return Turn(1, [])
+    return Turn(round_125(worked), [])
 
 
 def _report(
     trial: Trial,
-    text: str,
+    step: Step,
     number: int,
     *,
+    seeds: Iterator[int],
     clients: int = 1,
     protocol: str = "prepared",
-    variables: Mapping[str, int] = {},
+    variables: Mapping[str, Any] = {},
 ) -> str | None:
-    """What pgbench reports of so many transactions; None where the script fails.
+    """What pgbench reports of so many transactions; None where a script fails.
 
-    Raises SpaceError where the disk does not hold what it writes.
+    No seed is used twice, as rows with random keys may be inserted.  Raises SpaceError where the
+    disk does not hold what it writes.
     """
     environment = trial.server.environment() | {"PGDATABASE": _TRIED_IN}
+    scripts = [(script.text, w) for script, w in zip(step.scripts, step.weights, strict=True)]
     with temporary_directory() as aside:
-        file = aside / "script.sql"
-        file.write_text(text, encoding="utf-8")
-        command = [
-            str(trial.server.capabilities.pgbench),
-            "-n",
-            "-r",
-            "-f",
-            str(file),
-            "-M",
-            protocol,
-        ]
-        command += ["-c", str(clients), "-t", str(number)]
-        command += [f"-D{name}={v}" for name, v in variables.items()]
-        done = run_client([*command, "--random-seed=1"], environment)
+        command = command_of(trial, aside, scripts, variables)
+        command += ["-r", "-M", protocol, "-c", str(clients), "-t", str(number)]
+        done = run_client([*command, f"--random-seed={next(seeds)}"], environment)
     if done.returncode and says_full(done.stderr):
         raise trial.server.no_space()
     return None if done.returncode else done.stdout

@@ -19,7 +19,7 @@ from pgservers.programs.installations import client_environment
 from pgservers.sessions import reason_no_room, wait_for_end
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from .trial import Trial
@@ -64,9 +64,11 @@ _RELEASE = "SELECT pg_advisory_unlock_all() AS not_shared_blks_dirtied"
 
 _POLL_S = 0.001
 
-_PLACE = re.compile(r"\S*/script\.sql:(\d+)")
+_PLACE = re.compile(r"\S*/(script\d*\.sql):(\d+)")
 
-_ABORTED = re.compile(r"client \d+ script \d+ aborted in command (\d+) query \d+: ")
+_ABORTED = re.compile(
+    r"client \d+ (?:script (\d+) )?aborted in command (\d+) (?:query \d+: |\S+ of script (\d+); )"
+)
 
 # What a script is made of: what stands between commands, commands of pgbench's own, statements.
 _BETWEEN = re.compile(r"(?:\s|;|--[^\n]*|/\*.*?\*/)+", re.DOTALL)
@@ -74,26 +76,21 @@ _BETWEEN = re.compile(r"(?:\s|;|--[^\n]*|/\*.*?\*/)+", re.DOTALL)
 _OWN = re.compile(r"\\(?:[^\n\\]|\\\n|\\)*")
 
 _STATEMENT = re.compile(
-    r"""(?:--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'|"[^"]*"|\$(\w*)\$.*?\$\1\$|[^;\\])+;?""", re.DOTALL
+    r"""(?:--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'|"[^"]*"|\$(\w*)\$.*?\$\1\$|\\;|[^;\\])+;?""", re.DOTALL
 )
-
-# A line of pgbench's own report: milliseconds, since 15 failures, and a command's first line.
-_COMMAND = re.compile(r"^ +(\d+\.\d{3}) +(?:\d+ )?(.*)$", re.MULTILINE)
-
-_LONGEST_NAME = 48
 
 
 def pgbench(
     trial: Trial,
     step: str,
-    script: str,
+    script: str | Mapping[str, tuple[str, int]],
     *,
     transactions: int,
     seed: int,
-    variables: Mapping[str, int] = {},
+    variables: Mapping[str, Any] = {},
     clients: int = 1,
     protocol: str = "prepared",
-    statements: Sequence[str] = (),
+    report: Callable[[str], object] | None = None,
     iteration: int = 0,
     case: str = "",
 ) -> pl.DataFrame:
@@ -103,74 +100,65 @@ def pgbench(
     the same numbers on every server.  Recorded of one transaction in the mean: ``duration_s``,
     ``cpu_s`` of the sessions' processes where they can be seen, what the server counts (buffers,
     WAL, ``read_bytes``), and further ``median_s``, ``p99_s`` and ``drift``: the mean of the last
-    fourth of the run over that of the second.  Of ``statements``, by their names in
-    ``statement_times``, ``duration_s`` is recorded as well, each name being the case.
+    fourth of the run over that of the second.  Several scripts, by name and each with its weight,
+    are mixed as pgbench mixes them; ``duration_s`` of each is recorded as well, its name being the
+    case.  ``failed`` is the part of the transactions that failed, where any did: pgbench goes on
+    after a serialization failure or a deadlock, and the times are those of the others.  ``report``
+    gets what pgbench says of its statements (``-r``).
 
-    Returns pgbench's log, one row per transaction: client (from 0), transaction (from 1) and
-    latency_s, from before its first statement to its last answer.  Raises CannotRun where there is
-    no pgbench or no room for so many ``clients``, ServerError when the server goes away, SpaceError
-    when its disk is full, StudyError when pgbench does not take the script.
+    Returns pgbench's log, one row per transaction: client (from 0), transaction (from 1), script
+    and latency_s, from before its first statement to its last answer.  Raises CannotRun where there
+    is no pgbench or no room for so many ``clients``, ServerError when the server goes away,
+    SpaceError when its disk is full, StudyError when pgbench does not take the script.
     """
     trial.server.capabilities.require("pgbench")
     require(reason_no_room(trial.server, clients) if clients > 1 else None)
     living = len(trial.server.session_pids())
     where: dict[str, Any] = {"iteration": iteration, "case": case}
+    mix = {"": (script, 1)} if isinstance(script, str) else script
+    texts = [text for text, _ in mix.values()]
+    # Sessions of one thread would draw their scripts in the order in which they happen to end.
     threads = min(clients, len(allowed_cores() or ()) or os.cpu_count() or 1)
+    threads = threads if isinstance(script, str) else clients
     options = ["-c", str(clients), "-j", str(threads), "-M", protocol, "-t", str(transactions + 2)]
-    options += [f"--random-seed={seed}", *(["-r"] if statements else [])]
+    options += [f"--random-seed={seed}", *(["-r"] if report else [])]
     given = {**variables, "pgstudies_turn": 0, "pgstudies_last": transactions + 2}
     with temporary_directory() as directory:
-        command = command_of(trial, directory, _HEAD + script.rstrip() + _TAIL, given)
+        wrapped = [(_HEAD + text.rstrip() + _TAIL, weight) for text, weight in mix.values()]
+        command = command_of(trial, directory, wrapped, given)
         command += [*options, "-l", f"--log-prefix={directory}/log"]
-        with _held(trial, command, script, clients) as (process, pids):
+        with _held(trial, command, texts, clients) as (process, pids):
             of = clients * transactions
             with trial.measuring(step, of=of, sessions=pids, **where) as took:
                 _work(trial, pids)
                 took.counts = trial.counts(sessions=pids)
-                output = _ended(trial, process, script)
+                output = _ended(trial, process, texts)
                 log = read_log(directory)
                 if log.height != of:
                     raise StudyError(f"pgbench ended after {log.height} of {of} transactions.")
-                latency = log["latency_s"]
-                took.duration_s = float(latency.to_numpy().sum())
+                latency = log["latency_s"].drop_nulls()
+                if latency.is_empty():
+                    raise StudyError(f"pgbench failed: none of {of} transactions succeeded.")
+                took.duration_s = of * float(latency.to_numpy().mean())
     wait_for_end(trial.server, living)  # their end is no part of another server's turn
     for metric, share in {"median_s": 0.5, "p99_s": 0.99}.items():
         trial.record(step, metric, np.quantile(latency, share), "s", **where)
     trial.record(step, "drift", drift(latency), "ratio", **where)
-    for name, duration_s in statement_times(output, script):
-        if name in statements:
-            trial.record(step, "duration_s", duration_s, "s", iteration=iteration, case=name)
-    trial.ran(step, case, script, variables)
+    if latency.len() < of:
+        trial.record(step, "failed", 1 - latency.len() / of, "of transactions", **where)
+    if report is not None:
+        report(output)
+    if isinstance(script, str):
+        trial.ran(step, case, script, variables)
+        return log
+    for number, mean in log.group_by("script").agg(pl.col("latency_s").mean()).drop_nulls().rows():
+        trial.record(step, "duration_s", mean, "s", iteration=iteration, case=[*script][number])
     return log
-
-
-def statement_times(output: str, script: str) -> list[tuple[str, float]]:
-    """What pgbench's report (``-r``) says of a script's statements: their names and times (s).
-
-    Times are those seen by pgbench, in whole microseconds; its own commands are left out.
-    """
-    found: list[tuple[str, float]] = []
-    place = 0
-    for time_ms, first_line in _COMMAND.findall(output):
-        if first_line.startswith("\\") or "not_shared_blks_dirtied" in first_line:
-            continue
-        place = max(place, script.find(first_line.rstrip(), place))
-        text = first_line if place < 0 else script[place:]
-        found.append((statement_name(len(found) + 1, text), float(time_ms) / 1000))
-        place += len(first_line.rstrip())
-    return found
-
-
-def statement_name(number: int, text: str) -> str:
-    """What a script's statement is called: its number, and its beginning in one line."""
-    words = " ".join(text.partition(";")[0].split())
-    short = words if len(words) <= _LONGEST_NAME else f"{words[:_LONGEST_NAME].rstrip()}…"
-    return f"{number}: {short}"
 
 
 @contextmanager
 def _held(
-    trial: Trial, command: Sequence[str], script: str, clients: int
+    trial: Trial, command: Sequence[str], scripts: Sequence[str], clients: int
 ) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
     """A pgbench whose sessions wait for their work, and their process numbers."""
     observe = trial.observe
@@ -191,7 +179,7 @@ def _held(
                 time.sleep(_POLL_S)
                 pids = [pid for (pid,) in observe(_WAITING, [_LOCKS, 2])]
             if len(pids) < clients:
-                _ended(trial, process, script)
+                _ended(trial, process, scripts)
             yield process, pids
         finally:
             process.kill()  # unless it has ended, as it does without an error
@@ -210,28 +198,35 @@ def _work(trial: Trial, pids: list[int]) -> None:
         time.sleep(_POLL_S)
 
 
-def _ended(trial: Trial, process: subprocess.Popen[str], script: str) -> str:
+def _ended(trial: Trial, process: subprocess.Popen[str], scripts: Sequence[str]) -> str:
     """Let pgbench end, and return its output; raises the error that it reports."""
     trial.observe(_RELEASE)
     output, complaints = process.communicate()
-    check(trial, process.returncode, complaints, script, head=_HEAD)
+    check(trial, process.returncode, complaints, scripts, head=_HEAD)
     return output
 
 
 def command_of(
-    trial: Trial, directory: Path, script: str, variables: Mapping[str, int]
+    trial: Trial, directory: Path, scripts: Sequence[tuple[str, int]], variables: Mapping[str, Any]
 ) -> list[str]:
-    """The beginning of every command: the script is written into ``directory``."""
-    file = directory / "script.sql"
-    file.write_text(script, encoding="utf-8")
-    given = [f"-D{name}={value}" for name, value in variables.items()]
-    return [str(trial.server.capabilities.pgbench), "-n", "-f", str(file), *given]
+    """The beginning of every command: scripts, with weights, are written into ``directory``."""
+    command = [str(trial.server.capabilities.pgbench), "-n"]
+    for number, (script, weight) in enumerate(scripts):
+        file = directory / _file(number)
+        file.write_text(script, encoding="utf-8")
+        command += ["-f", f"{file}@{weight}"]
+    return [*command, *(f"-D{name}={value}" for name, value in variables.items())]
+
+
+def _file(number: int) -> str:
+    """What a script is called in messages: script.sql, of a mix also script2.sql and so on."""
+    return f"script{number + 1}.sql" if number else "script.sql"
 
 
 def read_log(directory: Path) -> pl.DataFrame:
     """The transactions that a pgbench logged there, without each client's first and last.
 
-    Columns: client, transaction (from 1), latency_s; in the order in which they ended.
+    Columns: client, transaction (from 1), script (from 0), latency_s or null; in order of end.
     """
     how: dict[str, Any] = {"separator": " ", "has_header": False, "infer_schema": False}
     logs = [
@@ -239,13 +234,14 @@ def read_log(directory: Path) -> pl.DataFrame:
         for file in sorted(directory.glob("log.*"))
         if file.stat().st_size
     ]
-    log = pl.concat([pl.DataFrame(schema=dict.fromkeys(_LOG, pl.String)), *logs]).cast(pl.Int64)
+    log = pl.concat([pl.DataFrame(schema=dict.fromkeys(_LOG, pl.String)), *logs])
     number = pl.col("transaction")
     return (
-        log.sort("epoch_s", "epoch_us", maintain_order=True)
+        log.cast(pl.Int64, strict=False)
+        .sort("epoch_s", "epoch_us", maintain_order=True)
         .with_columns(number - number.min().over("client"))
         .filter(number > 0, number < number.max().over("client"))
-        .select("client", "transaction", latency_s=pl.col("latency_us") / 1e6)
+        .select("client", "transaction", "script", latency_s=pl.col("latency_us") / 1e6)
     )
 
 
@@ -265,13 +261,16 @@ def command_lines(script: str) -> list[int]:
         place = between.end() if between else place
         if place == len(script):
             return found
-        found.append(script.count("\n", 0, place) + 1)
+        if not script.startswith(("\\gset", "\\aset"), place):
+            found.append(script.count("\n", 0, place) + 1)
         command = (_OWN if script[place] == "\\" else _STATEMENT).match(script, place)
         place = command.end() if command else len(script)
 
 
-def check(trial: Trial, status: int, complaints: str, script: str, *, head: str = "") -> None:
-    """Raise what a failed pgbench complains of, with the line of ``script``, put after ``head``."""
+def check(
+    trial: Trial, status: int, complaints: str, scripts: Sequence[str], *, head: str = ""
+) -> None:
+    """Raise what a failed pgbench complains of, with the script's line, which is after ``head``."""
     if status == 0:
         return
     messages = complaints.strip().splitlines() or ["it said nothing"]
@@ -280,11 +279,12 @@ def check(trial: Trial, status: int, complaints: str, script: str, *, head: str 
     if says_full(complaints):
         raise trial.server.no_space(trouble)
     before = head.count("\n")
-    trouble = _PLACE.sub(lambda line: f"script.sql:{int(line[1]) - before}", trouble)
-    aborted, lines = _ABORTED.search(complaints), command_lines(head + script)
-    if aborted and int(aborted[1]) < len(lines):
-        line = lines[int(aborted[1])] - before
-        trouble = f"script.sql:{line}: {_ABORTED.sub('', trouble)}"
+    trouble = _PLACE.sub(lambda at: f"{at[1]}:{int(at[2]) - before}", trouble)
+    if aborted := _ABORTED.search(complaints):
+        number, command = int(aborted[1] or aborted[3] or 0), int(aborted[2])
+        lines = command_lines(head + scripts[number])
+        if command < len(lines):
+            trouble = f"{_file(number)}:{lines[command] - before}: {_ABORTED.sub('', trouble)}"
     if "connection" in trouble and "ERROR:" not in trouble:
         raise ServerError(f"pgbench lost the server: {trouble}")
     raise StudyError(f"pgbench failed: {trouble}")

@@ -315,13 +315,13 @@ class Trial:
             return replace(found, read_bytes=float(disk.bytes_read), disk_s=disk.busy_s)
         return replace(found, read_bytes=device_bytes([*self._processes, *sessions]))
 
-    def look(self, step: str, script: str, *, seed: int, variables: Mapping[str, int] = {}) -> None:
+    def look(self, step: str, script: str, *, seed: int, variables: Mapping[str, Any] = {}) -> None:
         """Run one transaction of a pgbench script where its statements are of interest: not here.
 
         Raises StudyError when pgbench does not take the script.
         """
 
-    def ran(self, step: str, case: str, script: str, variables: Mapping[str, int]) -> None:
+    def ran(self, step: str, case: str, script: str, variables: Mapping[str, Any]) -> None:
         """Note the script that ``pgbench`` has run."""
 
     def checkpoint(self) -> None:

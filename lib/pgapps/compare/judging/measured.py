@@ -37,7 +37,7 @@ CPU = "cpu_s"
 BOUND = 0.9
 """A step whose CPU time is this part of its time on the baseline is judged by CPU time."""
 
-_NO_COUNTER = (TIME, "result", "median_s", "p99_s", "drift", "longest_s", "makespan_s")
+_NO_COUNTER = (TIME, "result", "failed", "median_s", "p99_s", "drift", "longest_s", "makespan_s")
 
 LEAST = 0.1
 """Changes of less than a tenth of that of the time do not explain it."""

@@ -11,9 +11,10 @@ from pgservers.errors import StudyError
 from pgstudies.analysis.verdicts import OPEN
 
 from ..design import BASELINE, CANDIDATE
+from .failures import failures
 from .guards import check, differing_plans, differing_rows, named, not_compared, step_name
 from .layout import with_layout
-from .measured import PLACE, compared_effects, reasons
+from .measured import PLACE, TIME, compared_effects, reasons
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,6 +36,7 @@ class Result:
         guards: As of ``guards.check``.
         plans: As of ``differing_plans``.
         rows: As of ``differing_rows``.
+        failures: As of ``failures``.
         margin: The declared margin, a fraction.
         profile: The size of the run.
         anytime: Whether the intervals are confidence sequences, as it was looked at on the way.
@@ -51,6 +53,7 @@ class Result:
     guards: pl.DataFrame
     plans: pl.DataFrame
     rows: pl.DataFrame
+    failures: pl.DataFrame
     margin: float
     profile: str
     anytime: bool = False
@@ -108,7 +111,7 @@ def result_of(
     A run with ``until_decided``, or one continued after a look, is judged by confidence sequences.
     """
     finished = tuple(m for m in measured if not m.samples.is_empty())
-    if not finished:
+    if not any(TIME in m.samples["metric"] for m in finished):
         raise nothing_measured(measured)
     anytime = until_decided or any(m.was_looked_at for m in finished)
     timed = compared_effects(finished, case=case, margin=margin, clock=clock, anytime=anytime)
@@ -122,6 +125,7 @@ def result_of(
         guards=guards,
         plans=differing_plans(finished),
         rows=differing_rows(finished),
+        failures=failures(finished),
         margin=margin,
         profile=profile,
         anytime=anytime,
@@ -134,7 +138,7 @@ def result_of(
 def nothing_measured(measured: Sequence[Measured]) -> StudyError:
     """The error of a comparison that timed nothing, with the reasons that are known."""
     missing = not_compared(measured)
-    why = f"  Not compared: {named(missing)}." if missing else ""
+    why = f"  Not compared: {'; '.join(missing)}." if missing else ""
     return StudyError(f"No block was finished, so there is nothing to compare.{why}")
 
 

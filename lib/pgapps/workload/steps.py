@@ -1,0 +1,132 @@
+"""The steps of a workload's run: each script alone, or several mixed as pgbench mixes them."""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pgservers.errors import ServerError, SpaceError, StudyError
+from pgstudies.measuring.pgbench import pgbench
+
+from .scripts import read_workload
+from .sent import statement_times
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pgstudies.measuring.trial import Trial
+
+    from .scripts import Script, Workload
+    from .turns import Turn
+
+_PLACE = re.compile(r"script(\d*)\.sql:(\d+): ")
+
+# What a statement is refused for that is prepared, and not sent as text.
+_NEEDS_TEXT = re.compile(
+    r"multiple commands into a prepared|could not determine data type|operator does not exist"
+    r"|syntax error at or near \"\$\d"
+)
+
+_AS_TEXT = "it may run as pgbench sends it by default: -p protocol=simple"
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is timed as one: a script, or a mix of scripts with their weights."""
+
+    scripts: Sequence[Script]
+    weights: Sequence[int] = (1,)
+
+    @property
+    def name(self) -> str:
+        """The script's, or all of the mix's with their weights."""
+        if len(self.scripts) == 1:
+            return self.scripts[0].name
+        weighted = zip(self.scripts, self.weights, strict=True)
+        return ", ".join(f"{script.name}@{weight}" for script, weight in weighted)
+
+    def look(self, trial: Trial, *, seed: int, protocol: str, variables: Mapping[str, Any]) -> None:
+        """Run each script once, so that a comparison sees its statements; errors as of ``run``."""
+        for number, script in enumerate(self.scripts):
+            with _described([script], script.name, trial, protocol):
+                trial.look(script.name, script.text, seed=seed + number, variables=variables)
+
+    def run(
+        self,
+        trial: Trial,
+        step: str,
+        turn: Turn,
+        *,
+        protocol: str,
+        case: str = "",
+        **options: Any,
+    ) -> None:
+        """Run a turn by ``pgbench``, which has the other ``options``, and time its statements.
+
+        Raises StudyError, with file and line, where pgbench does not take a script.
+        """
+
+        def keep_times(report: str) -> None:
+            for name, duration_s in statement_times(report, self.scripts[0].text):
+                if name in turn.statements:
+                    trial.record(step, "duration_s", duration_s, "s", case=name)
+
+        weighted = zip(self.scripts, self.weights, strict=True)
+        mix = {script.name: (script.text, weight) for script, weight in weighted}
+        with _described(self.scripts, self.name, trial, protocol):
+            pgbench(
+                trial,
+                step,
+                mix if len(mix) > 1 else self.scripts[0].text,
+                transactions=turn.transactions,
+                protocol=protocol,
+                report=keep_times if turn.statements and not case else None,
+                case=case,
+                **options,
+            )
+
+
+def steps_of(workload: Workload) -> list[Step]:
+    """The workload's mix, or each of its scripts."""
+    if workload.weights:
+        return [Step(workload.scripts, workload.weights)]
+    return [Step([script]) for script in workload.scripts]
+
+
+@contextmanager
+def _described(
+    scripts: Sequence[Script], name: str, trial: Trial, protocol: str
+) -> Iterator[None]:
+    """Say of pgbench's errors in which file and on which line they are."""
+    try:
+        yield
+    except (ServerError, SpaceError):
+        raise
+    except StudyError as error:
+        complaint, version = str(error), trial.server.version_text
+        if protocol != "simple" and _NEEDS_TEXT.search(complaint):
+            complaint = f"{complaint.rstrip('.')} ({_AS_TEXT})"
+        place = _PLACE.search(complaint)
+        if place is None and len(scripts) > 1:
+            raise StudyError(f"{name}, on {version}: {complaint}") from error
+        script = scripts[int(place[1] or 1) - 1] if place else scripts[0]
+        message = _PLACE.sub("", complaint, count=1)
+        line = int(place[2]) if place else None
+        raise StudyError(script.describe_error(message, line, version)) from error
+
+
+def defined(texts: Sequence[str]) -> dict[str, str]:
+    """The variables of ``name=value``, as pgbench's -D has them; raises StudyError for others."""
+    found = dict(text.partition("=")[::2] for text in texts)
+    for text in texts:
+        if not re.fullmatch(r"[A-Za-z_]\w*=.*", text, re.DOTALL) or text.startswith("pgstudies_"):
+            raise StudyError(f"A variable of the scripts is given as name=value, not {text!r}.")
+    return found
+
+
+def require_runnable(parameters: Mapping[str, Any]) -> None:
+    """Raise StudyError for a directory, a mix or variables that nothing can be run by."""
+    read_workload(parameters["directory"], parameters.get("mix", ()))
+    defined(parameters.get("define", ()))
