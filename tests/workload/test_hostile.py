@@ -17,7 +17,7 @@ from pgapps.compare.request import Request
 from pgapps.counting.counter import Counter
 from pgapps.counting.valgrind import reason_no_valgrind
 from pgapps.workload.counting import statement_units
-from pgapps.workload.loading import load, tell_loaded, vacuum
+from pgapps.workload.loading import Tables, load, tell_loaded, vacuum
 from pgapps.workload.scripts import read_workload
 from pgapps.workload.steps import steps_of
 from pgapps.workload.turns import tried
@@ -69,7 +69,7 @@ def unprivileged(release: str) -> ManagedServer:
 def loaded(server: ManagedServer, schema: Path) -> Iterator[Trial]:
     server.restore("empty", lambda: None)
     with Trial(server, Arm("plain"), block=0) as trial:
-        load(trial, schema)
+        load(trial, Tables(schema))
         vacuum(trial)
         yield trial
 
@@ -277,7 +277,7 @@ def test_neither_loading_nor_trying_runs_anything(
     (shop / "one.sql").write_text(SCRIPT)
     workload = read_workload(shop)
     with loaded(guarded, shop / "schema.sql") as trial:
-        found = tried(trial, workload.schema, steps_of(workload), 0.01, options={})
+        found = tried(trial, Tables(workload.schema), steps_of(workload), 0.01, options={})
         assert found["one"].transactions >= 1
         tell_loaded(trial)
         assert not marked.exists()
@@ -450,7 +450,7 @@ def test_our_databases_are_dropped_whatever_a_schema_did_to_them(
 
     def build() -> None:
         with Trial(server, Arm("plain"), block=0) as trial:
-            load(trial, shop / "schema.sql")
+            load(trial, Tables(shop / "schema.sql"))
 
     with serve(dsn_of(stranger, BUILDER), unprivileged=True) as server:
         for state in ("one", "two"):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pgapps.workload.loading import load
+from pgapps.workload.loading import load, tables_of
 from pgapps.workload.pgbench_options import asked
 from pgapps.workload.scripts import read_workload
 from pgapps.workload.steps import defined, steps_of
@@ -41,7 +41,7 @@ def loaded(server: Server, home: Path) -> Iterator[Trial]:
     workload = read_workload(home)
     server.restore("empty", lambda: None)
     with Trial(server, Arm("plain"), block=1) as trial:
-        load(trial, workload.schema, scale=1 if workload.uses_pgbench_tables else None)
+        load(trial, tables_of(workload, 1, ()))
         yield trial
 
 
@@ -150,7 +150,7 @@ def test_rows_with_random_keys_are_inserted_again_and_again(server: Server, shop
         (shop / f"{name}.sql").write_text(RANDOM_KEY)
     workload = read_workload(shop)
     with loaded(server, shop) as trial:
-        found = tried(trial, workload.schema, steps_of(workload), 0.2, options=HOW)
+        found = tried(trial, tables_of(workload, 1, ()), steps_of(workload), 0.2, options=HOW)
         assert min(turn.transactions for turn in found.values()) > 1
 
 

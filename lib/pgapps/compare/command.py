@@ -8,7 +8,7 @@ import sys
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -449,7 +449,6 @@ def _compare(
     from pgservers.programs.installations import require_alike_builds
 
     from ..builds.trees import keep_links
-    from ..workload.steps import require_runnable
     from .report import write_report
     from .request import typed
     from .run import compared, result_for
@@ -463,7 +462,7 @@ def _compare(
     target = _target(report)
     request = typed(request)
     if "directory" in request.parameters:
-        require_runnable(request.parameters)
+        request = _of_workload(request)
     servers = request.baseline.server, request.candidate.server
     require_alike_builds(*servers)
     for line in keep_links(servers, trees):
@@ -490,6 +489,27 @@ def _compare(
     if found.failures:
         say(f"not compared: {', '.join(found.failures)}, for the reasons above.")
     return 130 if found.interrupted else result.code
+
+
+def _of_workload(request: Request) -> Request:
+    """The request without the extensions that a side lacks, which are told; checked otherwise."""
+    from msgspec.structs import replace
+
+    from ..workload.loading import lacking
+    from ..workload.steps import runnable
+
+    parameters: dict[str, Any] = dict(request.parameters)
+    workload = runnable(parameters)
+    found = lacking(workload.schema, (request.baseline.server, request.candidate.server))
+    for extension, server in found.items():
+        typer.echo(
+            f"Left out on both sides: the extension {extension}, which cannot be made on {server}, "
+            f"and every statement of the schema that needs it."
+        )
+    if not found:
+        return request
+    without = [*dict.fromkeys((*parameters.get("without", ()), *found))]
+    return replace(request, parameters=parameters | {"without": without})
 
 
 def _target(report: Path | None) -> Path:

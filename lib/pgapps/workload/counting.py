@@ -14,7 +14,7 @@ from pgstudies.measuring.trial import Trial
 from pgstudies.rooms import find_room
 
 from ..counting.units import Unit
-from .loading import load, vacuum
+from .loading import load, tables_of, vacuum
 from .scripts import read_workload, without_comments
 from .sent import statements_sent
 from .steps import defined
@@ -61,12 +61,13 @@ def statement_units(study: str, server: str, parameters: Mapping[str, Any]) -> I
     home = find_room(study).directory / "example"
     workload = read_workload(parameters.get("directory") or home, parameters.get("mix") or ())
     scale = int(parameters.get("scale", 1))
+    without = parameters.get("without") or ()
     variables = {"scale": scale, **defined(parameters.get("define") or ())}
-    tables = scale if workload.uses_pgbench_tables else None
+    tables = tables_of(workload, scale, without)
 
     def load_into(server: Server) -> None:
         with Trial(server, Arm("counted"), block=0) as trial:
-            load(trial, workload.schema, scale=tables)
+            load(trial, tables)
             vacuum(trial)
 
     with serve(server, unprivileged=True) as counted_on:
@@ -82,7 +83,7 @@ def statement_units(study: str, server: str, parameters: Mapping[str, Any]) -> I
         settings=workload.settings,
         study=study,
         load=load_into,
-        loaded=f"{workload.digest} {scale}",
+        loaded=f"{workload.digest} {scale} {list(without)}",
         unprivileged=True,
     )
     for script, statements in sent.items():

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import re
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -10,24 +13,28 @@ from psycopg import sql
 from psycopg.pq import TransactionStatus
 
 from pgservers.errors import ServerError, StudyError
-from pgservers.files import says_full, size_text
+from pgservers.files import says_full, size_text, temporary_directory
+from pgservers.host.exclusive import only_one_here
 from pgservers.paths import run_dir
-from pgservers.programs.installations import run_client
+from pgservers.programs.installations import find_binaries, run_client
 from pgservers.servers.managed import ManagedServer, harmless_extensions
+from pgservers.servers.serve import serve
 from pgservers.servers.snapshots import require_space
 from pgservers.terminal import notice, notice_once, printable
 
-from .schema import EXTENSION, Rows, contents, opened, pieces, unquoted
+from .schema import EXTENSION, LEAVES, Rows, contents, opened, pieces, unquoted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from psycopg.rows import TupleRow
 
+    from pgservers.servers.serve import Server
     from pgstudies.measuring.trial import Trial
 
     from .schema import Piece
+    from .scripts import Workload
 
 _UNKNOWN = "unrecognized configuration parameter"
 """The error of an older server for a setting of a newer pg_dump, which can be skipped."""
@@ -36,15 +43,34 @@ _SETS = re.compile(rb"set\b", re.IGNORECASE)
 
 _NO_ROLE = re.compile(r'role "(.*)" does not exist')
 
+_NO_SCHEMA = re.compile(r'schema "(.*)" does not exist')
+
 _ROLE = re.compile(rb"""create\s+(?:role|user|group)\s+("(?:[^"]|"")+"|[^\s;]+)""", re.IGNORECASE)
 
 # What a superuser may do alone, and no plan and no time depends on.
 _UNNEEDED = re.compile(
-    rb"""alter\s.*\sowner\s+to\s.*|comment\s+on\s+extension\s.*|(?:grant|revoke)\s.*
+    rb"""alter\s.*\sowner\s+to\s.*|comment\s+on\s+(?:extension|database)\s.*|(?:grant|revoke)\s.*
         |(?:create|alter)\s+(?:publication|event\s+trigger)\s.*
         |alter\s+default\s+privileges\s.*""",
     re.IGNORECASE | re.DOTALL | re.VERBOSE,
 )
+
+# What pg_dump --table writes of other tables, which it leaves out.
+_OF_OTHERS = re.compile(
+    rb"alter\s+table\s.*\s(?:foreign\s+key|attach\s+partition)\s.*|create\s(?:\w+\s+)*trigger\s.*"
+    rb"|alter\s+index\s.*\sattach\s+partition\s.*",
+    re.IGNORECASE | re.DOTALL,
+)
+
+_MISSING = (
+    psycopg.errors.UndefinedFunction,
+    psycopg.errors.UndefinedObject,
+    psycopg.errors.UndefinedTable,
+)
+
+_FORBIDDEN = (psycopg.errors.InsufficientPrivilege, psycopg.errors.InvalidCatalogName)
+
+_LONGEST_TOLD = 100
 
 _SCHEMA = re.compile(rb"""create\s+schema\s+("(?:[^"]|"")+"|[^\s;]+)""", re.IGNORECASE)
 
@@ -73,57 +99,137 @@ _HELD = f"""
 """
 
 
-def load(
-    trial: Trial, schema: Path | None, *, scale: int | None = None, database: str = ""
-) -> None:
-    """Load a script of psql or a dump into the trial's database, or another of its server.
+@dataclass
+class Tables:
+    """What databases are loaded from, with the same rows on every server.
 
-    With a ``scale`` pgbench makes its own tables, unless the schema has them.  The trial's role
-    loads it, which has no rights elsewhere; roles that the schema names are created on a server of
-    ours.
-    Statements that are skipped or changed are reported on stderr.
+    Where a script makes rows that differ each time, the first load has a dump made of them, which
+    then takes the script's place.
+
+    Attributes:
+        schema: A script of psql, or a dump; None for pgbench's own tables alone.
+        scale: Of pgbench's own tables, which are made unless the schema has them; None for none.
+        without: Extensions that are left out, and with them every statement that needs them.
+        drawn: What the rows of the first load were drawn by, where a dump of them is the schema.
+
+    """
+
+    schema: Path | None = None
+    scale: int | None = None
+    without: Sequence[str] = ()
+    drawn: str = ""
+
+
+def tables_of(workload: Workload, scale: int, without: Sequence[str]) -> Tables:
+    """The workload's tables, with pgbench's own of that scale where a script names them."""
+    return Tables(workload.schema, scale if workload.uses_pgbench_tables else None, without)
+
+
+def load(trial: Trial, tables: Tables, *, database: str = "") -> None:
+    """Load the tables into the trial's database, or another of its server.
+
+    The trial's role loads them, which has no rights elsewhere; roles that the schema names are made
+    on a server of ours.  Statements that are passed over or changed are reported on stderr.
 
     Raises StudyError with the first statement that fails, by its line, SpaceError where the disk
     does not hold twice what is loaded, and CannotRun without pg_restore.
     """
-    where = {"dbname": database} if database else {}
+    draws, where = "", {"dbname": database} if database else {}
     with trial.server.connect(**where) as connection:
-        if schema is not None:
-            _load_schema(trial, connection, schema)
+        if tables.schema is not None:
+            draws = _load_schema(trial, connection, tables.schema, tables)
         has_tables = connection.execute(_HAS_PGBENCH_TABLES).rowcount
-    if scale is not None and not has_tables:
-        _load_pgbench(trial, scale, database)
+    if draws:
+        _keep_rows(trial, tables, draws, trial.server.environment() | _in(database))
+    if tables.scale is not None and not has_tables:
+        _load_pgbench(trial, tables.scale, database)
 
 
 def _load_schema(
-    trial: Trial, connection: psycopg.Connection[TupleRow], schema: Path
-) -> None:
+    trial: Trial, connection: psycopg.Connection[TupleRow], schema: Path, tables: Tables
+) -> str:
+    """Load it; returns where it makes rows that differ each time, as of ``contents``."""
     if trial.server.capabilities.has("restart"):
         require_space(run_dir(), 2 * _size(schema), f"the rows of {schema.name}")
-    loader = _Loader(trial, connection)
-    loader.make_extensions(contents(schema).extensions)
+    found = contents(schema)
+    loader = _Loader(trial, connection, tables, found.extensions)
+    loader.make_extensions()
     with opened(schema) as lines:
         for piece in pieces(lines, schema):
             loader.load(piece)
     if connection.info.transaction_status != TransactionStatus.IDLE:
         raise StudyError(f"{schema} ends in a transaction: there is a BEGIN without COMMIT.")
+    return found.draws
+
+
+def _keep_rows(trial: Trial, tables: Tables, draws: str, address: Mapping[str, str]) -> None:
+    """Dump what was loaded, for all further loads to have the same rows."""
+    own = trial.server.binaries.program("pg_dump") if trial.server.binaries else None
+    program = own or find_binaries().program("pg_dump")
+    stack = ExitStack()
+    atexit.register(stack.close)
+    dump = stack.enter_context(temporary_directory()) / "rows.sql"
+    trial.show("dumping the rows that were drawn")
+    command = [str(program), "--no-owner", "--no-privileges", f"--file={dump}"]
+    done = run_client(command, address) if program is not None else None
+    if done is not None and done.returncode == 0:
+        tables.schema, tables.drawn = dump, draws
+        notice_once(f"Rows that differ each time are made once, for all servers: {draws}.")
+        return
+    if done is not None and says_full(done.stderr):
+        raise trial.server.no_space()
+    why = (done.stderr.strip().splitlines() or ["?"])[-1] if done else "there is no pg_dump here"
+    notice_once(printable(f"Every server makes rows of its own: {draws}. No dump of them: {why}."))
+
+
+def lacking(schema: Path | None, servers: Iterable[str]) -> dict[str, str]:
+    """The schema's extensions that cannot be made on one of these servers, each with that server.
+
+    Every server is asked, unless there is no extension.  Raises as ``serve``.
+    """
+    wanted = set(contents(schema).extensions if schema is not None else ()) - {"plpgsql"}
+    found: dict[str, str] = {}
+    if not wanted:
+        return found
+    with only_one_here("a look at extensions"):
+        for name in dict.fromkeys(servers):
+            with serve(name, unprivileged=True) as server, _asking(server) as connection:
+                able = harmless_extensions(connection, wanted)
+            found |= dict.fromkeys(sorted(wanted.difference(able)), name)
+    return found
+
+
+def _asking(server: Server) -> psycopg.Connection[TupleRow]:
+    return server.as_superuser() if isinstance(server, ManagedServer) else server.connect()
+
+
+def _in(database: str) -> dict[str, str]:
+    return {"PGDATABASE": database} if database else {}
 
 
 class _Loader:
     """Executes the pieces of a schema in a session of the role that owns what it makes."""
 
-    def __init__(self, trial: Trial, connection: psycopg.Connection[TupleRow]) -> None:
+    def __init__(
+        self,
+        trial: Trial,
+        connection: psycopg.Connection[TupleRow],
+        tables: Tables,
+        extensions: Mapping[str, str],
+    ) -> None:
         self._trial = trial
         self._connection = connection
-        self._made: set[str] = set()  # schemas, made for extensions
+        self._tables = tables
+        self._wanted = {n: s for n, s in extensions.items() if n not in tables.without}
+        self._made: set[str] = set()  # schemas that the script does not make, or not yet
         self._bytes = 0
 
-    def make_extensions(self, wanted: Mapping[str, str]) -> None:
+    def make_extensions(self) -> None:
         """Make those that others may have, while nothing of theirs is there that they could find.
 
         On a server of ours that is the superuser's work before 13, and by the same rules after.
         """
-        server = self._trial.server
+        server, wanted = self._trial.server, self._wanted
         if not isinstance(server, ManagedServer) or not wanted:
             return
         with server.as_superuser(self._connection.info.dbname) as connection:
@@ -151,29 +257,58 @@ class _Loader:
                 raise ServerError(f"The server went away while {piece.file} was loaded.") from error
             raise StudyError(
                 f"{piece.file}, line {piece.line}, fails on {self._trial.server.version_text}: "
-                f"{_with_hint(error)}."
+                f"{_with_hint(error)}{self._remedy(piece, error)}."
             ) from error
 
+    def _remedy(self, piece: Piece | Rows, error: psycopg.Error) -> str:
+        """What may help with a statement that fails, to be added to the error."""
+        named = EXTENSION.match(piece.statement)
+        if self._tables.drawn:
+            return f"; it is a dump of the rows made on another server, {self._tables.drawn}"
+        if named:
+            name = unquoted(named[1])
+            return f"; to leave it out on all sides, with what needs it: -p without={name}"
+        if isinstance(error, _MISSING) and not self._wanted:
+            return "; pg_dump --table and --schema leave out what a table needs of elsewhere"
+        return ""
+
     def _copy(self, piece: Rows) -> None:
-        with self._connection.cursor() as cursor, cursor.copy(piece.statement) as copy:
-            for part in piece.parts():
-                copy.write(part)
+        try:
+            with self._connection.cursor() as cursor, cursor.copy(piece.statement) as copy:
+                for part in piece.parts():
+                    copy.write(part)
+                    self._count(len(part))
+        except psycopg.errors.UndefinedTable as error:
+            if not self._tables.without:
+                raise
+            for part in piece.parts():  # they stand before the next statement
                 self._count(len(part))
+            _pass_over(piece.statement, _message(error))
 
     def _execute(self, statement: bytes) -> None:
         self._count(len(statement))
-        if self._is_done(statement):
+        if LEAVES.match(statement):
+            _pass_over(statement, "the workload has a database of its own")
+        if LEAVES.match(statement) or self._is_done(statement):
             return
         try:
             self._connection.execute(statement)
-        except (psycopg.errors.UndefinedObject, psycopg.errors.InsufficientPrivilege) as error:
+        except psycopg.errors.InvalidSchemaName as error:
+            if not self._make_schema(_message(error)):
+                raise
+            self._execute(statement)
+        except (*_MISSING, *_FORBIDDEN) as error:
             message = _message(error)
             role = _NO_ROLE.fullmatch(message)
+            missing = isinstance(error, _MISSING)
             if role is not None and self._make_role(role[1]):
                 self._execute(statement)
-            elif _UNNEEDED.fullmatch(statement) or (_SETS.match(statement) and _UNKNOWN in message):
-                text = printable(statement.decode(errors="replace"))
-                notice_once(f"Passed over: {text} ({message}).")
+            elif (
+                _UNNEEDED.fullmatch(statement)
+                or (_SETS.match(statement) and _UNKNOWN in message)
+                or (missing and (self._tables.without or _OF_OTHERS.fullmatch(statement)))
+            ):
+                _pass_over(statement, message)
             else:
                 raise
         except psycopg.errors.DuplicateSchema:
@@ -181,11 +316,26 @@ class _Loader:
             if made is None or unquoted(made[1]) not in self._made:
                 raise
 
+    def _make_schema(self, message: str) -> bool:
+        """Make a schema that is missing, as pg_dump --table leaves it out; once."""
+        missing = _NO_SCHEMA.fullmatch(message)
+        idle = self._connection.info.transaction_status == TransactionStatus.IDLE
+        if missing is None or missing[1] in self._made or not idle:
+            return False
+        name = sql.Identifier(missing[1])
+        self._connection.execute(sql.SQL("CREATE SCHEMA {}").format(name))
+        self._made.add(missing[1])
+        notice_once(printable(f"The schema {missing[1]} is made, which the script does not make."))
+        return True
+
     def _is_done(self, statement: bytes) -> bool:
         """Whether a statement makes a role, which is made without its rights, or has been done."""
         if made := _ROLE.match(statement):
             return self._make_role(unquoted(made[1]))
         named = EXTENSION.match(statement)
+        if named and unquoted(named[1]) in self._tables.without:
+            _pass_over(statement, "it is to be left out")
+            return True
         query = "SELECT FROM pg_catalog.pg_extension WHERE extname = %s"
         return named is not None and bool(
             self._connection.execute(query, [unquoted(named[1])]).rowcount
@@ -212,7 +362,7 @@ class _Loader:
 
 
 def _load_pgbench(trial: Trial, scale: int, database: str) -> None:
-    environment = trial.server.environment() | ({"PGDATABASE": database} if database else {})
+    environment = trial.server.environment() | _in(database)
     command = [str(trial.server.capabilities.pgbench), "-i", "-q", "-s", str(scale), "-I", "dtgvp"]
     done = run_client(command, environment)
     if done.returncode:
@@ -249,6 +399,12 @@ def tell_loaded(trial: Trial) -> None:
         f"Loaded into {trial.server.version_text}: {tables:,} tables, {rows:,.0f} rows, "
         f"{size_text(int(size))}."
     )
+
+
+def _pass_over(statement: bytes, why: str) -> None:
+    words = " ".join(statement.decode(errors="replace").split())
+    short = words if len(words) <= _LONGEST_TOLD else f"{words[:_LONGEST_TOLD].rstrip()}..."
+    notice_once(printable(f"Passed over: {short} ({why})."))
 
 
 def _message(error: psycopg.Error) -> str:

@@ -41,6 +41,24 @@ LEAVES = re.compile(
     rb"((?:create|drop|alter)\s+(?:database|tablespace)|alter\s+system)\b", re.IGNORECASE
 )
 
+_OF_DATABASE = re.compile(rb"(?:create|drop|alter)\s+database\b", re.IGNORECASE)
+"""What pg_dump --create begins with; see ``pieces``."""
+
+# What gives other rows each time that it is loaded, in statements that make rows.
+_MAKES_ROWS = re.compile(
+    rb"(?:insert|update|merge|with|select|do|call)\b|create\s(?:\w+\s+)*table\s.*\sas\s",
+    re.IGNORECASE | re.DOTALL,
+)
+
+_DRAWS = re.compile(
+    rb"\b((?:random|random_normal|gen_random_uuid|gen_random_bytes|uuid_generate_v[14]\w*|uuidv[47]"
+    rb"|now|clock_timestamp|statement_timestamp|transaction_timestamp|timeofday)\s*\("
+    rb"|current_(?:date|time|timestamp)\b|localtime(?:stamp)?\b)",
+    re.IGNORECASE,
+)
+
+_STRING = re.compile(rb"'(?:[^']|'')*'")
+
 EXTENSION = re.compile(
     rb"""create\s+extension\s+(?:if\s+not\s+exists\s+)?("[^"]+"|[\w-]+)
          (?:\s+(?:with\s+)?schema\s+("[^"]+"|\w+))?""",
@@ -79,11 +97,13 @@ class Contents:
     Attributes:
         extensions: The extensions that it creates, each with its schema or an empty string.
         files: Those that it reads besides its own.
+        draws: Where it first makes rows that differ each time, and by what; empty if nowhere.
 
     """
 
     extensions: dict[str, str] = field(default_factory=dict)
     files: list[Path] = field(default_factory=list)
+    draws: str = ""
 
 
 def contents(schema: Path) -> Contents:
@@ -100,6 +120,10 @@ def contents(schema: Path) -> Contents:
                     pass
             elif named := EXTENSION.match(piece.statement):
                 found.extensions[unquoted(named[1])] = unquoted(named[2] or b"")
+            elif not found.draws and _MAKES_ROWS.match(piece.statement):
+                drawn = _DRAWS.search(_STRING.sub(b"''", piece.statement))
+                what = drawn[1].decode().rstrip("( \n\t") if drawn else ""
+                found.draws = f"{piece.file.name}, line {piece.line}, by {what}" if what else ""
     return found
 
 
@@ -152,7 +176,9 @@ def pieces(
 ) -> Iterator[Piece | Rows]:
     """Statements and rows in their order, of the schema and of the files that it includes.
 
-    ``files`` gets the names of the included files, which lie in the schema's directory or below.
+    ``files`` gets the names of the included files, which lie in the schema's directory or below.  A
+    dump may make a database and connect to it: the former is for the caller to pass over, as the
+    latter is here.
     """
     yield from _pieces(
         Lines(lines, schema), schema.parent.resolve(), [] if files is None else files
@@ -163,16 +189,19 @@ def _pieces(read: Lines, home: Path, files: list[Path]) -> Iterator[Piece | Rows
     for item in read:
         at = (item.line, read.file)
         if isinstance(item, Statement):
-            if leaving := LEAVES.match(item.text):
+            of_dump = read.is_dump and _OF_DATABASE.match(item.text)
+            if (leaving := LEAVES.match(item.text)) and not of_dump:
                 words = " ".join(leaving[1].decode().upper().split())
                 raise _error(
                     *at,
                     f"{words} reaches beyond the database that is made for the workload: leave it "
-                    f"out, as pg_dump does without --create and --clean",
+                    f"out",
                 )
             yield Rows(item.text, *at, read.rows) if item.takes_rows else Piece(item.text, *at)
             continue
         name = item.name.lower()
+        if name in {"c", "connect"} and read.is_dump and not item.within:
+            continue
         if name == "set" and item.rest[:1].isupper():  # how psql itself is to behave
             continue
         if item.within or name not in {"copy", "i", "include", "ir", "include_relative", *_IGNORED}:

@@ -84,6 +84,11 @@ class Lines:
         self._brackets = 0
         self._blocks = 0
 
+    @property
+    def is_dump(self) -> bool:
+        """Whether pg_dump has written it, by its first lines."""
+        return self._is_dump
+
     def __iter__(self) -> Iterator[Statement | Command]:
         """Statements and commands, in their order."""
         for line in self._next_lines():

@@ -26,6 +26,7 @@ _PLACE = re.compile(r"script(\d*)\.sql:(\d+): ")
 # What a statement is refused for that is prepared, and not sent as text.
 _NEEDS_TEXT = re.compile(
     r"multiple commands into a prepared|could not determine data type|operator does not exist"
+    r"|operator is not unique"
     r"|syntax error at or near \"\$\d"
 )
 
@@ -96,9 +97,7 @@ def steps_of(workload: Workload) -> list[Step]:
 
 
 @contextmanager
-def _described(
-    scripts: Sequence[Script], name: str, trial: Trial, protocol: str
-) -> Iterator[None]:
+def _described(scripts: Sequence[Script], name: str, trial: Trial, protocol: str) -> Iterator[None]:
     """Say of pgbench's errors in which file and on which line they are."""
     try:
         yield
@@ -126,7 +125,7 @@ def defined(texts: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def require_runnable(parameters: Mapping[str, Any]) -> None:
-    """Raise StudyError for a directory, a mix or variables that nothing can be run by."""
-    read_workload(parameters["directory"], parameters.get("mix", ()))
+def runnable(parameters: Mapping[str, Any]) -> Workload:
+    """The workload of these parameters; raises StudyError for one that nothing can be run by."""
     defined(parameters.get("define", ()))
+    return read_workload(parameters["directory"], parameters.get("mix", ()))

@@ -21,10 +21,10 @@ from .sent import statement_times
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from pgstudies.measuring.trial import Trial
 
+    from .loading import Tables
     from .steps import Step
 
 MOST = 100_000
@@ -54,18 +54,16 @@ class Turn:
 
 def tried(
     trial: Trial,
-    schema: Path | None,
+    tables: Tables,
     steps: Sequence[Step],
     turn_s: float,
     *,
     options: Mapping[str, Any],
-    scale: int | None = None,
 ) -> dict[str, Turn]:
     """The turn of each step, by name, that takes about ``turn_s``: 1, 2, 5, 10 times and so on.
 
-    ``options`` are those of ``_report``, ``scale`` as of ``load``.  They are tried in a copy of the
-    database, which is dropped afterwards.  One that fails when it
-    runs more often runs as often as it could.
+    ``options`` are those of ``_report``.  They are tried in a database of their own, which is
+    dropped afterwards.  One that fails when it runs more often runs as often as it could.
     """
     server = trial.server
     if not isinstance(server, ManagedServer):
@@ -75,7 +73,7 @@ def tried(
         connection.execute(sql.SQL("CREATE DATABASE {}").format(database))
     with server.as_superuser(_TRIED_IN) as connection:
         open_to_guest(connection)
-    load(trial, schema, scale=scale, database=_TRIED_IN)
+    load(trial, tables, database=_TRIED_IN)
     say = partial(_report, trial, seeds=count(1), **options)
     found = {step.name: _turn(step, turn_s, partial(say, step)) for step in steps}
     with server.as_superuser() as connection:
