@@ -426,6 +426,38 @@ def test_a_step_of_one_side_only_is_named() -> None:
     assert sentence == "Measured on one side only: made_up, heap, select."
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (("on", True), ("on", True), "JIT: can play on both sides"),
+        (
+            ("", False),
+            ("on", True),
+            "the candidate alone, as the baseline has none before release 11",
+        ),
+        (("on", True), ("off", False), "the baseline alone, as the candidate has it off"),
+        (
+            ("on", False),
+            ("on", False),
+            "neither side, as both are built without LLVM",
+        ),
+        (("off", False), ("off", False), ""),
+    ],
+)
+def test_where_jit_can_play_is_said(
+    before: tuple[str, bool], after: tuple[str, bool], said: str
+) -> None:
+    def facts(jit: str, available: bool) -> dict[str, Any]:
+        settings = {"jit": [jit, "default"]} if jit else {}
+        return FACTS | {"settings": settings, "jit_available": available}
+
+    sides = {"heap, baseline": facts(*before), "heap, candidate": facts(*after)}
+    text = " ".join(as_text(result(made_up(well().samples, info_of(facts=sides)))).split())
+    assert said in text
+    assert bool(said) == ("JIT:" in text)
+    assert "JIT:" not in as_text(result(well()))  # these servers were not asked
+
+
 def with_failures(candidate: float) -> Measured:
     """The same times on both sides, and that part of the candidate's inserts that failed."""
     whole = well().samples

@@ -21,6 +21,7 @@ from pgapps.compare.request import (
     reason_too_old,
     side,
     typed,
+    without_what_it_refuses,
 )
 from pgservers.errors import StudyError
 from pgservers.programs.installations import optimisation, require_alike_builds
@@ -139,6 +140,36 @@ def test_an_honest_file_names_all_that_is_left_out(tmp_path: Path) -> None:
     file.write_text("port = 5433\n")
     with pytest.raises(StudyError, match="no settings but those left out"):
         side(str(file), otherwise="17", leave_out=True)
+
+
+def test_a_file_of_settings_is_taken_line_by_line_with_a_reason_for_what_is_left(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "postgresql.conf"
+    file.write_text(
+        "# DB Version: 17\n# OS Type: linux\nmax_connections = 50\nshared_buffers = 9000TB\n"
+        "ssl = maybe\nwork_mem = 8MB  # each\nno_such_setting = 1\nport = 5433\n"
+        "archive_command = 'cp %p /x'\nthis is not one\nauto_explain.log_min_duration = 1s\n"
+    )
+    said: list[str] = []
+    found = side(f"embedded+{file}", otherwise=None, leave_out=True, tell=said.append)
+    taken = without_what_it_refuses(found, said.append)
+    assert taken.settings == {
+        "max_connections": "50",
+        "work_mem": "8MB",
+        "auto_explain.log_min_duration": "1s",
+    }
+    for name, why in (
+        ("port", "a managed server is placed and reached in its own way"),
+        ("archive_command", "it names a program"),
+        ("line 10", "it is no setting"),
+        ("ssl = maybe", 'parameter "ssl" requires a Boolean value'),
+        ("no_such_setting = 1", 'unrecognized configuration parameter "no_such_setting"'),
+        ("shared_buffers = 9000TB", "less memory"),
+    ):
+        (line,) = [line for line in said if f" {name}: " in line]
+        assert why in line
+    assert len(said) == 6
 
 
 @pytest.mark.parametrize("server", ["/home/me/patched", "postgresql://h/d", "./x", "host=h", "99"])

@@ -174,7 +174,11 @@ def compare(  # noqa: D103  (its help is above)
     ] = None,
     leave_out: Annotated[
         bool,
-        typer.Option("--leave-out", help="Ignore settings of a file that are not accepted."),
+        typer.Option(
+            "--leave-out",
+            help="Leave out what is not accepted of a settings file, or not known to its server, and "
+            "say why, line by line.",
+        ),
     ] = False,
     margin: Annotated[
         float,
@@ -238,7 +242,12 @@ def compare(  # noqa: D103  (its help is above)
 
         from ..workload.pgbench_options import asked
         from ..workload.scripts import read_workload
-        from .request import Request, reason_too_old, share_cores_alike
+        from .request import (
+            Request,
+            reason_too_old,
+            share_cores_alike,
+            without_what_it_refuses,
+        )
         from .request import side as read_side
 
         parameters = assignments(parameter or [])
@@ -262,12 +271,17 @@ def compare(  # noqa: D103  (its help is above)
             baseline, candidate = _built(repo, baseline, candidate, configure or [])
         elif configure:
             raise StudyError("--configure is for builds: name their --repo.")
-        side = partial(read_side, allowed=allow_setting or [], leave_out=leave_out)
+        def tell(sentence: str) -> None:
+            typer.echo(printable(sentence))
+
+        side = partial(read_side, allowed=allow_setting or [], leave_out=leave_out, tell=tell)
         before = side(
             RunOptions.given().server_for(baseline),
             otherwise="embedded",
         )
         after = side(candidate, otherwise=before.server)
+        if leave_out:
+            before, after = (without_what_it_refuses(each, tell) for each in (before, after))
         if pin is None:
             pin = share_cores_alike(before, after)
             if not pin:

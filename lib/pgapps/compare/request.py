@@ -17,9 +17,11 @@ from pgservers.programs.releases import is_release, packaged
 from pgservers.programs.versions import has_io_workers, parse_version
 from pgservers.servers.settings import (
     ENDANGERS_DATA,
+    not_taken,
     read_settings,
     refused,
     require_wellformed,
+    why_refused,
     without_refused,
 )
 from pgstudies.checking import checked
@@ -30,7 +32,7 @@ from ..options import showable
 from .design import Comparison, Side
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
 Text = Annotated[str, Meta(max_length=4000)]
 
@@ -198,17 +200,22 @@ def _harmless(side: Side, where: str) -> Side:
 
 
 def side(
-    text: str, *, otherwise: str | None, allowed: Collection[str] = (), leave_out: bool = False
+    text: str,
+    *,
+    otherwise: str | None,
+    allowed: Collection[str] = (),
+    leave_out: bool = False,
+    tell: Callable[[str], object] = lambda _: None,
 ) -> Side:
     """A side as the command line has it: SERVER, FILE of settings, or SERVER+FILE.
 
     ``otherwise`` is the server for a file alone, if a file alone is allowed.  Settings that reach
-    out of a server are taken from a file only where ``allowed``, and dropped with ``leave_out``.
-    Raises StudyError for such a setting, an address with a password, and a file that cannot be
-    read.
+    out of a server are taken from a file only where ``allowed``; with ``leave_out`` they are left
+    out, as are lines that are no settings, and ``tell`` gets a sentence on each.  Raises StudyError
+    for such a setting, an address with a password, and a file that cannot be read.
     """
     try:
-        return _side(text, otherwise, allowed, leave_out)
+        return _side(text, otherwise, allowed, tell if leave_out else None)
     except (OSError, RuntimeError, ValueError) as error:  # ~nobody/x, 5,000 characters, a zero byte
         why = error.strerror if isinstance(error, OSError) else error
         excerpt = text if len(text) < 60 else f"{text[:60]}..."
@@ -217,7 +224,12 @@ def side(
         ) from None
 
 
-def _side(text: str, otherwise: str | None, allowed: Collection[str], leave_out: bool) -> Side:
+def _side(
+    text: str,
+    otherwise: str | None,
+    allowed: Collection[str],
+    tell: Callable[[str], object] | None,
+) -> Side:
     server, plus, name = text.rpartition("+")
     file = _file(name)
     if file is not None and not plus:
@@ -237,8 +249,31 @@ def _side(text: str, otherwise: str | None, allowed: Collection[str], leave_out:
         raise StudyError(f"There is no file of settings {name}.")
     if file is None:
         return Side(address.text)
-    settings = read_settings(file)
-    return Side(address.text, without_refused(settings, str(file), allowed, leave_out=leave_out))
+    left: dict[str, str] = {}
+    settings = read_settings(file, None if tell is None else left)
+    kept = without_refused(settings, str(file), allowed, leave_out=tell is not None)
+    left |= {name: why_refused(name) for name in settings if name not in kept}
+    if tell is not None:
+        for name, why in left.items():
+            tell(f"Left out of {file.name}: {name}: {why}.")
+    return Side(address.text, kept)
+
+
+def without_what_it_refuses(side: Side, tell: Callable[[str], object]) -> Side:
+    """The side without the settings that its programs do not take; ``tell`` gets their reasons.
+
+    Raises StudyError where none is left.
+    """
+    if not side.settings or Address.parse(side.server).is_dsn:
+        return side
+    binaries = find_binaries(side.server)
+    found = not_taken(binaries, side.settings)
+    for name, why in found.items():
+        tell(f"Left out for {binaries.version_text}: {name} = {side.settings[name]}: {why}.")
+    kept = {name: value for name, value in side.settings.items() if name not in found}
+    if not kept:
+        raise StudyError(f"{side.server} takes none of the settings.")
+    return Side(side.server, kept)
 
 
 def _file(name: str) -> Path | None:

@@ -136,8 +136,26 @@ def _who(result: Result, command: str) -> list[str]:
         + ", ".join(
             f"{m.study} {m.blocks} block{'s' if m.blocks > 1 else ''}" for m in result.measured
         ),
-    } | ({"Command:": command} if command else {})
+    }
+    rows |= {"JIT:": jit} if (jit := _jit(result)) else {}
+    rows |= {"Command:": command} if command else {}
     return [line for name, value in rows.items() for line in _wrapped(f"{name:11}{value}", 11)]
+
+
+def _jit(result: Result) -> str:
+    """Which side can compile queries, unless neither has it on or the servers were not asked."""
+    sides = {name: result.builds[name] for name in (BASELINE, CANDIDATE)}
+    is_on = {name: side.get("settings", {}).get("jit", [""])[0] for name, side in sides.items()}
+    able = [name for name, side in sides.items() if side.get("jit_available")]
+    asked = all("jit_available" in side for side in sides.values())
+    if not asked or "on" not in is_on.values():
+        return ""
+    why = {"": "has none before release 11", "off": "has it off", "on": "is built without LLVM"}
+    lacking = [f"the {name} {why[is_on[name]]}" for name in sides if name not in able]
+    if not able and set(is_on.values()) == {"on"}:
+        lacking = ["both are built without LLVM"]
+    where = "both sides" if not lacking else f"the {able[0]} alone" if able else "neither side"
+    return f"can play on {where}" + (f", as {' and '.join(lacking)}" if lacking else "")
 
 
 def _side(result: Result, name: str) -> str:

@@ -7,6 +7,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 import psutil
+import psycopg
 
 from ..host.facts import postgres_revision
 from ..programs.releases import find_release, is_release
@@ -15,11 +16,14 @@ from .settings import NOT_RECORDED
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import psycopg
     from psycopg.rows import TupleRow
 
     from ..programs.installations import Binaries
     from .serve import Server
+
+
+_JIT = 110000
+"""The first release that compiles queries."""
 
 
 def server_facts(server: Server) -> dict[str, Any]:
@@ -62,7 +66,8 @@ def examined(server: Server) -> dict[str, Any]:
 
     ``settings`` maps every name to value and source, ``assertions`` is on or off, ``build`` tells
     the compiler, ``cflags`` its flags, or is None where this role may not see them, ``revision`` is
-    that of the checkout in which the programs lie, or None.
+    that of the checkout in which the programs lie, or None; ``jit_available`` whether sessions can
+    compile queries: the server is built so, and has it on.
     """
     with server.connect() as connection:
         settings = connection.execute(
@@ -70,6 +75,7 @@ def examined(server: Server) -> dict[str, Any]:
         ).fetchall()
         cflags = _cflags(server, connection)
         build = connection.execute("SELECT version()").fetchone()
+        jit = _can_compile(connection)
     known = {name: [value, source] for name, value, source in settings}
     return {
         "version_text": server.version_text,
@@ -77,8 +83,18 @@ def examined(server: Server) -> dict[str, Any]:
         "assertions": known.get("debug_assertions", [None])[0],
         "cflags": cflags,
         "build": build[0] if build else None,
+        "jit_available": jit,
         "revision": postgres_revision(server.binaries.bindir) if server.binaries else None,
     }
+
+
+def _can_compile(connection: psycopg.Connection[TupleRow]) -> bool:
+    if connection.info.server_version < _JIT:
+        return False
+    try:
+        return connection.execute("SELECT pg_catalog.pg_jit_available()").fetchone() == (True,)
+    except psycopg.Error:  # its library is there, and LLVM is not
+        return False
 
 
 def _cflags(server: Server, connection: psycopg.Connection[TupleRow]) -> str | None:

@@ -60,6 +60,8 @@ _TRUSTS_EXTENSIONS = 130000
 
 _NO_PG_CHECKSUMS = "there is no pg_checksums beside initdb, as before 12 and in fetched releases"
 
+_MOST_NAMED = 6
+
 _END_TIMEOUT_S = 60.0
 
 _LONGEST_S = 1e6
@@ -238,6 +240,9 @@ class ManagedServer(ServerBase):
                 raise full from error
             if settings:
                 wanted = ", ".join(f"{name}={value}" for name, value in settings.items())
+                wanted = (
+                    wanted if len(settings) < _MOST_NAMED else f"these {len(settings)} settings"
+                )
                 raise CannotRun(f"the server does not start with {wanted}: {error}") from error
             raise ServerError(f"{self.version_text} does not start: {error}") from error
 

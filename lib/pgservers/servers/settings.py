@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from typing import TYPE_CHECKING
 
+import psutil
 import psycopg
 
 from ..errors import CannotRun, StudyError
+from ..files import temporary_directory
+from ..programs.accounts import server_environment
+from ..programs.locales import locale_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     from psycopg.rows import TupleRow
+
+    from ..programs.installations import Binaries
 
 
 _MEMORY = {"B": 1, "kB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
@@ -105,6 +112,50 @@ def refused(names: Collection[str], allowed: Collection[str] = ()) -> list[str]:
     ]
 
 
+def why_refused(name: str) -> str:
+    """Why a file may not set that, in a few words."""
+    if _OURS.fullmatch(name.lower()):
+        return "a managed server is placed and reached in its own way"
+    return "it names a program, a file or a place, or calls another server"
+
+
+def not_taken(binaries: Binaries, settings: Mapping[str, str]) -> dict[str, str]:
+    """The settings that these programs do not take, each with their reason; nothing is started."""
+    found: dict[str, str] = {}
+    size = settings.get("shared_buffers", "")
+    amount = _NUMBER.fullmatch(size)
+    total = psutil.virtual_memory().total
+    is_memory = amount is not None and amount[2] in {"", *_MEMORY}
+    if is_memory and setting_bytes(size, unit_bytes=BLOCK_BYTES) > total:
+        found["shared_buffers"] = "this machine has less memory"
+    with temporary_directory() as directory:
+        (directory / "postgresql.conf").touch()
+        command = [str(binaries.bindir / "postgres"), "-C", "port", "-D", str(directory)]
+        if _complaint(command, settings) is None or _complaint(command, {}) is not None:
+            return found  # all are taken, or this account cannot ask
+        for name, value in settings.items():
+            if name not in found and (complaint := _complaint(command, {name: value})):
+                found[name] = complaint
+    return found
+
+
+def _complaint(command: Sequence[str], settings: Mapping[str, str]) -> str | None:
+    options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+    done = subprocess.run(
+        [*command, *options],
+        check=False,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        env=server_environment(locale_environment()),
+    )
+    if done.returncode == 0:
+        return None
+    lines = done.stderr.strip().splitlines() or ["it said nothing"]
+    fatal = next((line for line in lines if "FATAL:" in line or "ERROR:" in line), lines[-1])
+    return re.split(r"(?:FATAL|ERROR): +", fatal)[-1].rstrip(".")
+
+
 def require_allowable(names: Collection[str]) -> None:
     """Raise StudyError for settings that nobody can allow: those of a managed server are ours."""
     ours = [name for name in names if _OURS.fullmatch(name.lower())]
@@ -150,10 +201,11 @@ def require_wellformed(settings: Mapping[str, object], where: str) -> dict[str, 
     return found
 
 
-def read_settings(file: Path) -> dict[str, str]:
+def read_settings(file: Path, left: dict[str, str] | None = None) -> dict[str, str]:
     """The settings of a file in the form of postgresql.conf, by lower-case name.
 
-    Raises StudyError for a line that is none, and for a file without any.
+    ``left`` gets the lines that are none, by their numbers, with the reason.  Without it StudyError
+    is raised for such a line, and in any case for a file without settings.
     """
     settings: dict[str, str] = {}
     try:
@@ -164,6 +216,9 @@ def read_settings(file: Path) -> dict[str, str]:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         found = _SETTING.fullmatch(line)
+        if found is None and left is not None:
+            left[f"line {number}"] = "it is no setting, name = value"
+            continue
         if found is None:
             raise StudyError(
                 f"{file}, line {number}: write settings as in postgresql.conf, name = value."
