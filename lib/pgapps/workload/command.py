@@ -2,30 +2,78 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from pgservers.errors import StudyError
+from pgservers.terminal import say
+
 commands = typer.Typer()
+
+FROM_SERVERS: list[Callable[[Path, str, int, Sequence[str], Callable[[str], object]], list[str]]]
+FROM_SERVERS = []
+"""What writes a workload from the queries of a server: the application ``plans``, where it is.
+
+Its arguments are the directory, the address, how many queries, roles, and what shows its progress;
+it returns sentences.
+"""
 
 
 @commands.command(short_help="Write an example of a workload of your own.")
 def new_workload(
     directory: Annotated[Path, typer.Argument(metavar="DIR", show_default=False)],
+    *,
+    from_server: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DSN",
+            help="Write scripts of the queries that took most time on this server, by "
+            "pg_stat_statements.",
+            show_default=False,
+        ),
+    ] = None,
+    top: Annotated[
+        int, typer.Option(min=1, max=1000, metavar="N", help="With a server: so many queries.")
+    ] = 40,
+    role: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="With a server: only queries that this role ran; may be repeated.",
+        ),
+    ] = None,
 ) -> None:
     """Write a directory with a schema and scripts, for `pgstudies compare --workload DIR`.
 
     It runs as it is; put your own schema, or a dump, and your own queries in its place.
 
+    With --from-server the scripts are a server's own queries, and the schema is for you to dump.
+    Their parameters get values that are typical of the columns they are compared with, by pg_stats:
+    those of the calls are not known.  The server is only read, in sessions with an empty
+    search_path; no query of its is planned or run there.  A role that may read the tables and has
+    pg_read_all_stats is enough.
+
     \b
     Examples:
       pgstudies new-workload shop
+      pgstudies new-workload shop --from-server postgresql://me@db/shop --top 40
     """  # noqa: D301
     from pgservers.paths import for_display
 
     from .example import new_workload as write
 
+    if from_server is not None:
+        if not FROM_SERVERS:
+            raise StudyError("--from-server needs the application plans, which is not installed.")
+        directory = directory.expanduser()
+        for sentence in FROM_SERVERS[0](
+            directory, from_server, top, role or [], lambda what: say(f"{what} ...")
+        ):
+            typer.echo(sentence)
+        return
     for file in write(directory):
         typer.echo(for_display(file))
     typer.echo(
