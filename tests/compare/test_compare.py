@@ -575,6 +575,20 @@ def test_the_dearest_arms_are_left_out_of_too_short_a_time() -> None:
     assert enough.blocks >= GOAL_BLOCKS
 
 
+def test_the_dearest_scripts_are_left_out_of_too_short_a_time() -> None:
+    plan = replace(forecast("workload", own=20.0), steps_s={"b": 5.0, "a": 12.0, "c": 3.0})
+    found = fit([plan], 2 + GOAL_BLOCKS * 8.5)
+    assert found.left_out == (("workload", "a", 12.0),)
+    assert found.parameters == {"workload": {"leave": ["a"]}}
+    assert (found.blocks, found.arms) == (GOAL_BLOCKS, {"workload": ()})
+    assert found.block_s == {"workload": pytest.approx(8)}
+    first, *said = fit_lines(found, [plan], 1.3)
+    assert first == "1.3 minutes: 9 blocks of 1 arm."
+    assert "workload, a (12 s) in each block. To measure them as well: --minutes 4." in said[0]
+    assert fit([plan], 60 * 4).left_out == ()
+    assert [step for _, step, _ in fit([plan], 5.0).left_out] == ["a", "b"]
+
+
 def test_the_study_that_takes_longest_gives_up_arms_first() -> None:
     plans = [forecast("a", heap=8.0), forecast("b", heap=5.0, tree=4.0), forecast("c", hash=3.0)]
     left_out = fit(plans, 6 + GOAL_BLOCKS * 15).left_out

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from pgapps.compare.plan import _NOTEBOOK_S, Forecast, fit, fit_lines, next_look
-from pgapps.compare.turns import LEAST, Repeats, best, repeats_in
+from pgapps.compare.turns import LEAST, Repeats, best, repeats_in, shares_of_steps
 
 ARMS = ["heap, baseline", "heap, baseline (again)"]
 TURNS = 20
@@ -72,6 +72,17 @@ def test_of_a_workload_the_turns_of_all_its_scripts_are_repeated() -> None:
     assert (repeats.parameter, repeats.turns) == ("turns", TURNS)
     assert repeats.shares == {"heap": pytest.approx(0.2, abs=0.01)}
     assert repeats.at(0.0) == LEAST
+
+
+def test_a_scripts_first_turns_are_a_part_of_what_it_takes() -> None:
+    ran = record(0.1, 0.01)
+    ran.info["not_compared"] = ["select_range"]  # as a first turn is, its script being the case
+    shares = shares_of_steps(ran)
+    assert shares == {
+        "any range": pytest.approx(0.2, abs=0.01),
+        "insert": pytest.approx(0.8, abs=0.01),
+    }
+    assert sum(shares.values()) == pytest.approx(1)
 
 
 def test_arms_that_did_not_run_have_no_part_in_the_turns() -> None:

@@ -121,8 +121,8 @@ def compare(  # noqa: D103  (its help is above)
         str | None,
         typer.Option(
             metavar="OPTIONS",
-            help="pgbench's own command line, in quotes: -f and -b, mixed by their weights, -c, -D, "
-            "-M, -s.",
+            help="pgbench's own command line, in quotes: -f and -b, mixed by their weights, -c, "
+            "-D, -M, -s.",
             show_default=False,
         ),
     ] = None,
@@ -176,8 +176,8 @@ def compare(  # noqa: D103  (its help is above)
         bool,
         typer.Option(
             "--leave-out",
-            help="Leave out what is not accepted of a settings file, or not known to its server, and "
-            "say why, line by line.",
+            help="Leave out what is not accepted of a settings file, or not known to its server, "
+            "and say why, line by line.",
         ),
     ] = False,
     margin: Annotated[
@@ -240,8 +240,6 @@ def compare(  # noqa: D103  (its help is above)
     try:
         from pgstudies.rooms import rooms
 
-        from ..workload.pgbench_options import asked
-        from ..workload.scripts import read_workload
         from .request import (
             Request,
             reason_too_old,
@@ -253,35 +251,24 @@ def compare(  # noqa: D103  (its help is above)
         parameters = assignments(parameter or [])
         _require_unset(parameters)
         studies = study or list(rooms("study"))
-        if pgbench is not None:
-            of_line = asked(pgbench, workload)
-            workload, parameters = of_line.directory, {**of_line.parameters, **parameters}
-            if of_line.ours:
-                ignored = ", ".join(of_line.ours)
-                typer.echo(f"Ignoring {ignored}: turns take about 100 ms each (-p turn_ms).")
-        if workload is not None:
+        if workload is not None or pgbench is not None:
             if study:
                 raise StudyError("A workload takes the place of a study: leave out --study.")
             studies = list(rooms("workload"))
-            if not workload.startswith("pgbench:"):
-                workload = str(Path(workload).expanduser().absolute())
-            read_workload(workload)  # what is wrong there, now
-            parameters = {**parameters, "directory": workload}
+            parameters = _workload(workload, pgbench, parameters)
         if repo is not None:
             baseline, candidate = _built(repo, baseline, candidate, configure or [])
         elif configure:
             raise StudyError("--configure is for builds: name their --repo.")
-        def tell(sentence: str) -> None:
-            typer.echo(printable(sentence))
 
-        side = partial(read_side, allowed=allow_setting or [], leave_out=leave_out, tell=tell)
+        side = partial(read_side, allowed=allow_setting or [], leave_out=leave_out, tell=_tell)
         before = side(
             RunOptions.given().server_for(baseline),
             otherwise="embedded",
         )
         after = side(candidate, otherwise=before.server)
         if leave_out:
-            before, after = (without_what_it_refuses(each, tell) for each in (before, after))
+            before, after = (without_what_it_refuses(each, _tell) for each in (before, after))
         if pin is None:
             pin = share_cores_alike(before, after)
             if not pin:
@@ -410,6 +397,30 @@ def _built(
     return f"{before}{parts[0][1]}", f"{after}{parts[1][1]}"
 
 
+def _tell(sentence: str) -> None:
+    typer.echo(printable(sentence))
+
+
+def _workload(
+    workload: str | None, pgbench: str | None, parameters: Mapping[str, str]
+) -> Mapping[str, str]:
+    """The parameters of a workload, with those of a command line of pgbench; it can be read."""
+    from ..workload.pgbench_options import asked
+    from ..workload.scripts import read_workload
+
+    if pgbench is not None:
+        of_line = asked(pgbench, workload)
+        workload, parameters = of_line.directory, {**of_line.parameters, **parameters}
+        if of_line.ours:
+            ignored = ", ".join(of_line.ours)
+            _tell(f"Ignoring {ignored}: turns take about 100 ms each (-p turn_ms).")
+    assert workload is not None
+    if not workload.startswith("pgbench:"):
+        workload = str(Path(workload).expanduser().absolute())
+    read_workload(workload)  # what is wrong there, now
+    return {**parameters, "directory": workload}
+
+
 def _require_unset(parameters: Mapping[str, object]) -> None:
     """Raise StudyError for parameters of a study that a comparison sets by itself."""
     for name, instead in (
@@ -485,7 +496,7 @@ def _compare(
         request,
         only_plan=only_plan,
         fresh=fresh,
-        tell=lambda line: typer.echo(printable(line)),
+        tell=_tell,
         warn=say,
         agree=agree,
     )

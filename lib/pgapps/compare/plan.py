@@ -22,7 +22,7 @@ from pgstudies.records.reading import infos_below, is_of_this_host, list_records
 
 from .design import BASELINE, COMPARED, Comparison
 from .judging.measured import CPU, TIME, is_compared, judging
-from .turns import copied_arms, repeats_in
+from .turns import copied_arms, repeated, repeats_in, shares_of_steps
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 _MOST_SHOWN = 6
 
+LEAVE = "leave"
+"""The parameter of a study that has the steps which it is to leave out, for want of time."""
+
 _BY = ["case", "step", "metric"]
 
 _NOTEBOOK_S = 12.0
@@ -44,10 +47,10 @@ REPORT_S = 20.0
 
 
 class Before(NamedTuple):
-    """The arms of an earlier run, empty for all, and its parameters that repeat turns."""
+    """The arms of an earlier run, empty for all, and its parameters that a plan chooses."""
 
     arms: tuple[str, ...]
-    parameters: Mapping[str, int]
+    parameters: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,8 @@ class Forecast:
             a record.
         repeats: The turns that a block repeats, and whose number is to be chosen.
         before: What an earlier run of this comparison chose; None without one.
+        steps_s: How long a step takes in each block, on all sides (s), where the study can leave
+            out steps by its parameter ``LEAVE``; else empty.
 
     """
 
@@ -76,10 +81,11 @@ class Forecast:
     noise: pl.DataFrame
     repeats: tuple[Repeats, ...] = ()
     before: Before | None = None
+    steps_s: Mapping[str, float] = field(default_factory=dict)
 
-    def with_turns(self, part: float) -> tuple[dict[str, float], dict[str, int]]:
+    def with_turns(self, part: float) -> tuple[dict[str, float], dict[str, Any]]:
         """``arms_s`` and the parameters that repeat turns, with that part of the turns wanted."""
-        values = {repeats.parameter: repeats.at(part) for repeats in self.repeats}
+        values: dict[str, Any] = {r.parameter: r.at(part) for r in self.repeats}
         arms_s = {
             arm: seconds * (1 + sum(r.more(arm, values[r.parameter]) for r in self.repeats))
             for arm, seconds in self.arms_s.items()
@@ -141,16 +147,33 @@ def forecast_of(
     has_noise = record.blocks >= MINIMUM_BLOCKS
     noise = _noise(record, case) if has_noise else empty
     repeats = tuple(r for r in repeats_in(record, once) if r.parameter not in given)
-    return Forecast(study, str(record.path), _start_s(record), arms_s, comparisons, noise, repeats)
+    shares = shares_of_steps(record) if LEAVE not in given and LEAVE in repeated(study) else {}
+    return Forecast(
+        study=study,
+        record=str(record.path),
+        start_s=_start_s(record),
+        arms_s=arms_s,
+        comparisons=comparisons,
+        noise=noise,
+        repeats=repeats,
+        steps_s={step: share * sum(arms_s.values()) for step, share in shares.items()},
+    )
 
 
 def as_before(
-    plan: Forecast, comparison: Comparison, profile: str, *, given: Mapping[str, Any] = {}
+    plan: Forecast,
+    comparison: Comparison,
+    profile: str,
+    *,
+    given: Mapping[str, Any] = {},
+    seconds: float = 0.0,
 ) -> Forecast:
     """The plan, with the arms and turns of the newest run of this comparison, if there is one.
 
-    A comparison is continued only with blocks of the same arms, turns and ``given`` parameters.
+    A comparison is continued only with blocks of the same arms, turns and ``given`` parameters; one
+    that left out steps not if all of them fit into ``seconds`` now.
     """
+    fits = plan.start_s + GOAL_BLOCKS * sum(plan.with_turns(_PARTS[-1])[0].values()) <= seconds
     infos = (i for _, i in infos_below(records_dir(), f"{COMPARED}{plan.study}"))
     for info in sorted(infos, key=lambda i: str(i["started_at"]), reverse=True):
         found = Comparison.from_dict(info["comparison"])
@@ -163,13 +186,18 @@ def as_before(
             continue
         if not is_of_this_host(info) or not set(asked or found.arms) >= set(found.arms):
             continue
+        left = info["parameters"].get(LEAVE, []) if plan.steps_s else []
+        if left and fits:
+            continue
         before = {r.parameter: info["parameters"][r.parameter] for r in plan.repeats}
+        part = 1 - sum(plan.steps_s.get(step, 0.0) for step in left) / (plan.block_s or 1.0)
         arms_s = {
-            arm: seconds * (1 + sum(r.more(arm, before[r.parameter]) for r in plan.repeats))
-            for arm, seconds in plan.arms_s.items()
+            arm: part * s * (1 + sum(r.more(arm, before[r.parameter]) for r in plan.repeats))
+            for arm, s in plan.arms_s.items()
             if not found.arms or arm in found.arms
         }
-        return replace(plan, arms_s=arms_s, repeats=(), before=Before(found.arms, before))
+        chosen = Before(found.arms, before | ({LEAVE: left} if left else {}))
+        return replace(plan, arms_s=arms_s, repeats=(), steps_s={}, before=chosen)
     return plan
 
 
@@ -194,7 +222,13 @@ def _newest(
         pl.col("blocks_done") >= MINIMUM_BLOCKS, "started_at", descending=True
     )
     found = readable_records(usable["path"])
-    alike = (r for r in found if _has_arms(r, arms) and given.items() <= r.parameters.items())
+    alike = (
+        record
+        for record in found
+        if _has_arms(record, arms)
+        and given.items() <= record.parameters.items()
+        and (LEAVE in given or not record.parameters.get(LEAVE))
+    )
     return next((record for record in alike if not _timed(record).is_empty()), None)
 
 
@@ -212,8 +246,8 @@ class Fit:
         arms: The studies, each with its arms that are left; empty for all of them.
         block_s: By study, how long a block takes (s), as far as is known.
         limit_s: By study, the time that it may take (s); empty for any.
-        parameters: By study, those that repeat turns in a block, with their values.
-        left_out: The arms that are not measured, with the time that a block of each takes (s).
+        parameters: By study, those that a plan chooses, with their values.
+        left_out: The arms, or steps, that are not measured, with their time in each block (s).
         whole_s: How long as many blocks of everything would take as every guard needs (s).
         kept_s: How long as many blocks would take of what is left (s).
 
@@ -223,7 +257,7 @@ class Fit:
     arms: Mapping[str, tuple[str, ...]]
     block_s: Mapping[str, float] = field(default_factory=dict)
     limit_s: Mapping[str, float] = field(default_factory=dict)
-    parameters: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     left_out: tuple[tuple[str, str, float], ...] = ()
     whole_s: float = 0.0
     kept_s: float = 0.0
@@ -269,8 +303,9 @@ def fit(plans: Sequence[Forecast], seconds: float) -> Fit:
     """The largest number of blocks that fit into ``seconds``, the same for every study.
 
     The turns of a block suit its costs and variances, or are fewer if 9 blocks fit only so.  If 9
-    do not fit at all, arms are left out until they do: the most expensive arm of the study that
-    takes longest, and the last arm of a study only when no other study has two.
+    do not fit at all, steps are left out until they do, where a study can do that, the most
+    expensive first, and then arms: the most expensive arm of the study that takes longest, and the
+    last arm of a study only when no other study has two.
     """
     starts = {plan.study: plan.start_s for plan in plans}
 
@@ -285,7 +320,8 @@ def fit(plans: Sequence[Forecast], seconds: float) -> Fit:
     )  # of the turns wanted
     kept = arms_with(part)
     whole_s = takes(GOAL_BLOCKS, kept)
-    left_out = []
+    steps = _steps_left_out(plans, kept, takes(GOAL_BLOCKS, kept) - seconds)
+    arms_left_out = []
     settled = {plan.study: plan.before.arms for plan in plans if plan.before is not None}
     while takes(GOAL_BLOCKS, kept) > seconds and len(kept) > 1:
         free = [name for name in kept if name[0] not in settled]
@@ -300,7 +336,7 @@ def fit(plans: Sequence[Forecast], seconds: float) -> Fit:
             )
             for study, arm in free
         )
-        left_out.append((*dearest[1:], kept.pop(dearest[1:])))
+        arms_left_out.append((*dearest[1:], kept.pop(dearest[1:])))
     room = seconds - takes(0, kept)
     blocks = max(1, min(MOST_BLOCKS, int(room / (sum(kept.values()) or room or 1.0))))
     costs = {study: sum(kept[n] for n in kept if n[0] == study) for study, _ in kept}
@@ -309,17 +345,45 @@ def fit(plans: Sequence[Forecast], seconds: float) -> Fit:
         arms=dict.fromkeys(costs, ())
         | {
             out: tuple(arm for of, arm in kept if of == out)
-            for out, _, _ in left_out
+            for out, _, _ in arms_left_out
             if out in costs
         }
         | settled,
         block_s=costs,
         limit_s={study: _SPARE * blocks * cost for study, cost in costs.items()},
-        left_out=tuple(left_out),
+        left_out=(*steps, *arms_left_out),
         whole_s=whole_s,
         kept_s=takes(GOAL_BLOCKS, kept),
-        parameters={plan.study: plan.with_turns(part)[1] for plan in plans if plan.study in costs},
+        parameters={
+            plan.study: plan.with_turns(part)[1]
+            | ({LEAVE: gone} if (gone := [step for s, step, _ in steps if s == plan.study]) else {})
+            for plan in plans
+            if plan.study in costs
+        },
     )
+
+
+def _steps_left_out(
+    plans: Sequence[Forecast], kept: dict[tuple[str, str], float], over_s: float
+) -> list[tuple[str, str, float]]:
+    """The dearest steps, with their time in a block (s), until ``over_s`` less are taken.
+
+    Every study keeps one.  What they take is taken off ``kept``, the time of arms in a block.
+    """
+    found = []
+    for plan in plans:
+        mine = [name for name in kept if name[0] == plan.study]
+        grown = sum(kept[name] for name in mine) / (plan.block_s or 1.0)
+        dearest = sorted(plan.steps_s.items(), key=lambda entry: -entry[1])
+        for step, seconds in dearest[:-1]:
+            if over_s <= 0:
+                break
+            whole_s = sum(kept[name] for name in mine)
+            for name in mine:
+                kept[name] *= 1 - grown * seconds / whole_s
+            found.append((plan.study, step, grown * seconds))
+            over_s -= GOAL_BLOCKS * grown * seconds
+    return found
 
 
 _PARTS = [0.9**n for n in range(30)]
@@ -329,18 +393,22 @@ _SPARE = 1.25
 
 def fit_lines(found: Fit, plans: Sequence[Forecast], minutes: float) -> Iterator[str]:
     """What is measured in ``minutes``, and what is not, as lines for a terminal."""
-    count = sum(len(plan.arms_s) for plan in plans) - len(found.left_out)
+    known = {(plan.study, arm) for plan in plans for arm in plan.arms_s}
+    count = len(known - {(study, name) for study, name, _ in found.left_out})
     arms = f"{count} arm{'s' if count != 1 else ''}"
     number = f"{found.blocks} block{'s' if found.blocks != 1 else ''}"
     yield f"{minutes:g} minutes: {number} of {arms}."
-    turns = {s: [f"{n} = {v}" for n, v in p.items()] for s, p in found.parameters.items()}
+    turns = {
+        study: [f"{name} = {value}" for name, value in chosen.items() if name != LEAVE]
+        for study, chosen in found.parameters.items()
+    }
     if any(turns.values()):
         numbers = "; ".join(
             f"{study} {', '.join(values)}" for study, values in turns.items() if values
         )
         yield f"Turns in a block, by their cost and variance: {numbers}."
     if found.left_out:
-        names = "; ".join(f"{study}, {arm} ({s:.3g} s)" for study, arm, s in found.left_out)
+        names = "; ".join(f"{study}, {what} ({s:.3g} s)" for study, what, s in found.left_out)
         yield (
             f"Every guard needs {GOAL_BLOCKS} blocks. Left out, as there is no time for them: "
             f"{names} in each block. To measure them as well: "

@@ -226,7 +226,13 @@ def _planned(
         if since:
             return found
         return [
-            as_before(plan, request.comparison, request.profile, given=request.parameters)
+            as_before(
+                plan,
+                request.comparison,
+                request.profile,
+                given=request.parameters,
+                seconds=60 * (request.minutes or DEFAULT_MINUTES) - spent_s - REPORT_S,
+            )
             for plan in found
         ]
 

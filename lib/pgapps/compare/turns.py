@@ -75,12 +75,11 @@ def repeats_in(record: Record, arms: Mapping[str, str]) -> tuple[Repeats, ...]:
 
     ``arms`` maps the record's names of arms to the study's.
     """
-    room = rooms().get(record.info["study"].removeprefix(COMPARED))
     turns = _turns(record.measured)
     steps_in_all = _number_of_steps(record, [])
     whole = dict(turns.group_by("arm").agg(pl.col("took_s").sum()).rows())
     found = []
-    for parameter, steps in (room.about.get("repeats", {}) if room else {}).items():
+    for parameter, steps in repeated(record.info["study"].removeprefix(COMPARED)).items():
         value = record.info["parameters"].get(parameter)
         mine = turns.filter(_is_of(steps, record))
         number = mine.group_by("block", "arm", "step", "case").len()["len"].median()
@@ -99,6 +98,24 @@ def repeats_in(record: Record, arms: Mapping[str, str]) -> tuple[Repeats, ...]:
             )
         )
     return tuple(found)
+
+
+def repeated(study: str) -> Mapping[str, Sequence[str]]:
+    """The parameters of a study that a plan chooses, each with the steps that it is about."""
+    room = rooms().get(study)
+    found: Mapping[str, Sequence[str]] = room.about.get("repeats", {}) if room else {}
+    return found
+
+
+def shares_of_steps(record: Record) -> dict[str, float]:
+    """The part of a block's turns that each compared step takes, its first turns included."""
+    left_out = record.info["not_compared"]
+    is_first = pl.col("step").is_in(left_out)
+    of_step = pl.when(is_first).then("case").otherwise("step")
+    turns = _turns(record.measured).with_columns(of=of_step)
+    took = turns.group_by("of", maintain_order=True).agg(pl.col("took_s").sum())
+    whole = took["took_s"].sum()
+    return {of: seconds / whole for of, seconds in took.rows() if of and whole}
 
 
 def _turns(samples: pl.DataFrame) -> pl.DataFrame:
