@@ -54,7 +54,7 @@ Examples:
   pgstudies compare --candidate DIR --study STUDY --arm ARM --case CASE
   pgstudies compare --candidate DIR --study STUDY --no-instructions
   pgstudies compare --baseline 14 --candidate 18 --workload DIR
-  pgstudies compare --candidate my.conf --pgbench "-f a.sql@3 -b tpcb-like -s 10"
+  pgstudies compare --candidate my.conf --pgbench "-f a.sql@3 -f b.sql -s 10"
   pgstudies compare --repo ~/src/pg --baseline master --candidate patch
 
 \b
