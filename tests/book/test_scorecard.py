@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from markupsafe import escape
 
 import pgstudies as pg
 from pgapps.book.pages import marked
@@ -24,11 +25,19 @@ from pgapps.scorecard.checks import KEY, doubt, machine_of
 from pgapps.scorecard.judging import digest_of, judged, judged_by, keep, write_verdicts
 from pgapps.scorecard.pooling import of_reference
 from pgapps.scorecard.scorecard import SCHEMA, decided, holds_when, scorecard
-from pgapps.scorecard.table import PICTURE, came_to, checks_line, in_text, left, row_id, score_front
+from pgapps.scorecard.table import (
+    PICTURE,
+    came_to,
+    checks_line,
+    in_text,
+    left,
+    row_id,
+    score_front,
+)
 from pgservers import paths
 from pgservers.errors import NotebookError, StudyError
 from pgstudies.analysis.agreement import HOLDS, agreement, judge
-from pgstudies.analysis.claims import claims
+from pgstudies.analysis.claims import Headline, claims
 from pgstudies.charts.outcomes import OUTCOMES, agreement_with
 from pgstudies.records.reading import UNDISTURBED, read_record
 from pgstudies.records.verdicts import VERDICTS, read_verdicts
@@ -267,8 +276,11 @@ def test_the_front_page_has_the_reference_record_and_beside_it_this_machine(
     ]
     front = score_front(cards).data
     assert "on db0, 2026-11-21" in front
-    assert "this machine: 1 reversed" in front
-    assert ">differs: reversed</span>" in front
+    assert "was measured once, at quick size. That decides 1 of its 1 claims; 0 agree" in " ".join(
+        re.sub(r"<[^>]*>", "", front).split()
+    )
+    assert "<small>1 reversed</small>" in front
+    assert front.count(">differs: reversed</span>") == 2  # of the study, and of its claim
     words = " ".join(in_text(cards).split())
     assert "holds 2.00 2.00" in words
     assert "this machine differs: reversed: 0.500" in words
@@ -505,6 +517,22 @@ def test_a_run_agrees_where_both_intervals_allow_one_ratio(
         for x in (reference, own)
     ]
     assert agreement_with(*rows) == words
+
+
+def test_a_study_is_a_row_that_shows_its_question_and_the_claim_of_its_first_headline(
+    cards: pl.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = cards.drop_nulls("ratio")["claim"][-1]
+    headline = Headline(last, "{now}")
+    monkeypatch.setattr("pgapps.scorecard.table.headlines", lambda _: [headline])
+    monkeypatch.setattr("pgapps.scorecard.table.question", lambda _: "Is <it> faster?")
+    front = score_front(cards).data
+    assert front.count("score-study") == 1
+    (row,) = re.findall(r'<th scope="row">.*?</th>', front)
+    name = cards.filter(claim=last)["name"].item()
+    assert "Is &lt;it&gt; faster?" in row
+    assert str(escape(name)) in row
+    assert "this machine" not in front.partition("<details")[0]  # nothing was run
 
 
 def test_tiles_escape_what_they_show(cards: pl.DataFrame) -> None:

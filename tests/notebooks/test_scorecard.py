@@ -9,7 +9,7 @@ import re
 import polars as pl
 import pytest
 
-from pgapps.scorecard.table import in_text, score_front
+from pgapps.scorecard.table import in_text, question, score_front
 from pgstudies.charts.outcomes import OUTCOMES
 from pgstudies.rooms import study_module
 from tests import made_up
@@ -48,6 +48,11 @@ def test_the_table_escapes_what_it_shows_and_the_front_page_leads_to_its_rows(
     ids = re.findall(r'<tr id="([^"]+)"', table)
     assert re.findall(r'href="studies/scorecard.html#([^"]+)"', score_front(cards).data) == ids
     assert table.count('href="swept.html#claims"') == len(ids) == len(OUTCOMES)
+
+
+def test_the_question_of_a_study_is_what_its_notebook_says_below_its_title() -> None:
+    told = "Should a hash index store the indexed value, or its hash code alone?"
+    assert question(STUDY) == told
 
 
 def test_records_of_a_claim_stand_side_by_side(cards: pl.DataFrame) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import textwrap
@@ -15,10 +16,11 @@ from pgservers import paths
 from pgservers.paths import for_display
 from pgservers.terminal import printable
 from pgstudies.analysis.agreement import MUCH_STRONGER, ratio_text
-from pgstudies.analysis.claims import all_claims, origins
+from pgstudies.analysis.claims import all_claims, headlines, origins
 from pgstudies.charts.claims import answer
 from pgstudies.charts.outcomes import OUTCOMES, agreement_with, outcome_of
 from pgstudies.records.reading import made_where
+from pgstudies.rooms import find_room
 from pgstudies.templates import environment
 
 from .checks import doubt, failures, in_short, read_checks
@@ -34,25 +36,29 @@ _TEMPLATES = environment(Path(__file__).parent)
 
 
 def score_front(cards: pl.DataFrame) -> HTML:
-    """The findings of the reference records, and beside each what this copy's own run says.
+    """A row for each study: what it asks, then, now, and beside it what this machine's run says.
 
-    ``cards`` is a ``scorecard`` with the reference records.  The first line counts, and says what
-    the signs mean.  Each study begins with its answer, in a sentence or two.  A claim's line bears
-    its name, the published ratio and ours, a picture of how much of the published effect is left,
-    and whether this machine agrees; it links to the claim's row in the scorecard, and its title has
-    the claim's words and both verdicts.  A study without a reference record shows its own run
-    alone.
+    ``cards`` is a ``scorecard`` with the reference records.  The first line counts the claims by
+    what they came to, the next says what this machine's column is worth.  A row shows the claim of
+    the study's first headline; below it, folded, are the study's answer in a sentence or two and
+    all its claims, a line for each: its name, the published ratio and ours, a picture of how much
+    of the published effect is left, and whether this machine agrees.  A line links to the claim's
+    row in the scorecard, and its title has the claim's words and both verdicts.  A study without a
+    reference record shows its own run alone.
     """
     checks = read_checks()
     studies = []
     for (study,), part in cards.group_by("study", maintain_order=True):
         now, own = now_and_here(part)
         origin = origins()[str(study)]
+        claims = [row | {"left": left(row)} for row in side_by_side(part)]
         studies.append(
             {
                 "study": study,
-                "title": origin.title,
+                "question": question(str(study)),
                 "post": origin.post,
+                "year": next(iter(re.findall(r"\d{4}", origin.post)), ""),
+                "shown": _shown(str(study), claims),
                 "answer": answer(str(study), now),
                 "doubt": doubt(now, checks),
                 "sum": in_sum(now),
@@ -61,11 +67,43 @@ def score_front(cards: pl.DataFrame) -> HTML:
                 "own_doubt": doubt(own, checks),
                 "checks": next(iter(checks["study"]), ""),
                 "own_sum": in_sum(own) if own.height else "",
-                "claims": [row | {"left": left(row)} for row in side_by_side(part)],
+                "claims": claims,
             }
         )
-    now = pl.concat([now for now, _ in _by_study(cards)])
-    return _html("score_front", studies, came_to(cards), PICTURE, decided(now), failures(checks))
+    now, here = (pl.concat(tables) for tables in zip(*_by_study(cards), strict=True))
+    told = decided(now), failures(checks), _worth(here, studies)
+    return _html("score_front", studies, came_to(cards), PICTURE, *told)
+
+
+def question(study: str) -> str:
+    """What a study asks: the paragraph below its notebook's title; without one, the title."""
+    cells = json.loads(find_room(study).notebook.read_text(encoding="utf-8"))["cells"]
+    text = "".join(cells[0]["source"]) if cells else ""
+    first = text.strip().partition("\n\n")[2].partition("\n\n")[0]
+    return " ".join(first.replace("`", "").split()) or origins()[study].title
+
+
+def _shown(study: str, claims: list[dict[str, Any]]) -> dict[str, Any]:
+    """The claim in a study's row: its first headline's that has a ratio, or else the first one."""
+    order = [headline.claim for headline in headlines(study)]
+    known = [row for row in claims if row["figures"]] or claims
+    told = [row for name in order for row in known if row["claim"] == name]
+    return (told or known)[0]
+
+
+def _worth(here: pl.DataFrame, studies: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """What this machine's run decides, and how often it agrees; None where nothing was run."""
+    if here.is_empty():
+        return None
+    own = [row["own"]["agreement"] for study in studies for row in study["claims"] if row["own"]]
+    return {
+        "sizes": " and ".join(here["profile"].drop_nulls().unique(maintain_order=True))
+        or "unknown",
+        "claims": here.height,
+        "decided": is_decided(here).sum(),
+        "agree": own.count("agrees"),
+        "differ": sum(word.startswith("differs") for word in own),
+    }
 
 
 def came_to(cards: pl.DataFrame) -> list[dict[str, Any]]:
