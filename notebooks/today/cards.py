@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from IPython.display import HTML
 
+from pgapps.scorecard.advice import finding, question_of, to_try
 from pgapps.scorecard.table import then_and_now
 from pgstudies.templates import environment
 
@@ -15,14 +16,15 @@ if TYPE_CHECKING:
 
 
 def advice_cards(cards: pl.DataFrame) -> HTML:
-    """Rows of ``advice`` for a page: by what they are about, each with what it rests on."""
+    """Rows of ``advice`` for a page: by question, each with what it rests on."""
     groups = [
         (
-            about,
+            question_of(str(about)),
             [
-                row | {"figures": then_and_now(row)}
+                row | {"figures": then_and_now(row), "finding": finding(row)}
                 for row in part.iter_rows(named=True)
             ],
+            [*dict.fromkeys(map(to_try, part.iter_rows(named=True)))],
         )
         for (about,), part in cards.group_by("about", maintain_order=True)
     ]
@@ -34,11 +36,11 @@ def advice_cards(cards: pl.DataFrame) -> HTML:
     return HTML(text)  # type: ignore[no-untyped-call]
 
 
-def sentences(found: dict[str, list[str]], remark: str) -> HTML:
-    """What changed, by heading and a line each, and how much that can be trusted."""
+def sentences(found: dict[str, list[str]], remark: str, tried: str) -> HTML:
+    """What changed, by heading and a line each, how far to trust it, and how to try it."""
     text = (
         environment(Path(__file__).parent)
         .get_template("sentences.html")
-        .render(found=found, remark=remark)
+        .render(found=found, remark=remark, tried=tried)
     )
     return HTML(text)  # type: ignore[no-untyped-call]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
@@ -14,9 +14,12 @@ from pgapps.scorecard.advice import (
     counted_between,
     counted_by_release,
     counted_in_words,
+    finding,
     newest_first,
+    question_of,
     release_before,
     timed_by_release,
+    to_try,
 )
 from pgservers.errors import StudyError
 from pgstudies.records.counts import INSTRUCTIONS, fullest_counts
@@ -122,3 +125,43 @@ def test_times_are_of_releases_that_were_built_alike() -> None:
 def test_what_the_newest_release_brought_comes_first() -> None:
     after = newest_first(advice().drop_nulls("before"))["after"].to_list()
     assert after == sorted(after, reverse=True)
+
+
+ROW: dict[str, Any] = {
+    **{"study": "io_method", "metric": "duration_s", "baseline": "sync", "candidate": "worker"},
+    **{"before": 17.0, "after": 18.0, "ratio": 1.15, "low": 1.13, "high": 1.16},
+}
+
+
+@pytest.mark.parametrize(
+    ("figures", "words"),
+    [
+        ((1.15, 1.13, 1.16), "15.0 % more (13.0 to 16.0 % more)"),
+        ((0.858, 0.862, 0.854), "14.2 % less (13.8 to 14.6 % less)"),
+        ((1.0, 0.98, 1.03), "the same (2.00 % less to 3.00 % more)"),
+        ((2.24, 2.22, 2.26), "2.24 times as much (2.22 to 2.26 times as much)"),
+        ((0.25, 0.25, 0.25), "75.0 % less (in every block)"),
+        ((0.25, None, None), "75.0 % less (no interval)"),
+    ],
+)
+def test_a_finding_has_its_direction_its_size_and_its_interval(
+    figures: tuple[float | None, ...], words: str
+) -> None:
+    row = ROW | dict(zip(("ratio", "low", "high"), figures, strict=True))
+    assert finding(row) == f"worker against sync: {words}, by wall time"
+
+
+def test_a_finding_is_tried_by_a_command_that_fits_what_it_compares() -> None:
+    assert to_try(ROW) == "pgstudies run io_method --server postgresql://me@host/database"
+    releases = ROW | {"baseline": "17.11", "candidate": "18.6", "study": "mvcc_catalog"}
+    told = "pgstudies compare --baseline 17 --candidate 18 --study mvcc_catalog"
+    assert to_try(releases) == told
+
+
+def test_findings_are_under_what_somebody_asks() -> None:
+    text = advice_text("14", "18")
+    assert "\nI set io_method\n" in text
+    assert "\nI have many open transactions\n" in advice_text("9.3", "18")
+    assert "\nI think about a hash index\n" in text
+    assert "\n    pgstudies run io_method --server" in text
+    assert question_of("BRIN") == "BRIN"

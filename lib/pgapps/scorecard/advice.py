@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from pgservers.errors import StudyError
 from pgservers.order import major_number, version_in, version_key
 from pgservers.terminal import printable
-from pgstudies.analysis.claims import meanings, origins
+from pgstudies.analysis.agreement import MEASURES, ratio_text
+from pgstudies.analysis.claims import all_claims, meanings, origins
 from pgstudies.analysis.effects import paired_effects
 from pgstudies.analysis.pairing import round_values
 from pgstudies.analysis.tables import with_interval
@@ -28,7 +30,7 @@ from pgstudies.rooms import rooms
 from .table import WIDTH, then_and_now, wrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from pgstudies.records.reading import Record
 
@@ -42,7 +44,8 @@ MOST_UNITS = 12
 """The number of units of work that are listed, those that changed most."""
 
 _CARD: dict[str, pl.DataType] = {
-    **dict.fromkeys(["study", "claim", "about", "sentence"], pl.String()),
+    **dict.fromkeys(["study", "claim", "name", "about", "sentence", "metric"], pl.String()),
+    **dict.fromkeys(["baseline", "candidate"], pl.String()),
     **dict.fromkeys(["before", "after", "published_ratio", "ratio"], pl.Float64()),
     **dict.fromkeys(["low", "high"], pl.Float64()),
     **dict.fromkeys(["verdict", "where"], pl.String()),
@@ -52,10 +55,11 @@ _CARD: dict[str, pl.DataType] = {
 def advice() -> pl.DataFrame:
     """What the verdicts of the reference records mean for whoever runs a server.
 
-    Columns: study, claim, about (a setting or a thing), sentence, before and after (the releases
-    between which it changed, null where releases do not matter), published_ratio, ratio now with
-    its 95 % interval from low to high, verdict, where: release, machine, date and size of the
-    record, and for a change between releases how these were built, where that differs.
+    Columns: study, claim, its name, about (a setting or a thing), sentence, metric that judged,
+    baseline and candidate, before and after (the releases between which it changed, null where
+    releases do not matter), published_ratio, ratio now with its 95 % interval from low to high,
+    verdict, where: release, machine, date and size of the record, and for a change between releases
+    how these were built, where that differs.
     """
     found = [pl.DataFrame(schema=_CARD)]
     for study in origins():
@@ -65,17 +69,15 @@ def advice() -> pl.DataFrame:
         judged, info = known.verdicts, known.info
         builds = [pl.lit(note) for note in [builds_note(info)] if note]
         figures = judged.select(
-            "claim", "published_ratio", "ratio", "low", "high", "verdict", "baseline", "candidate"
-        )
+            "claim", "metric", "published_ratio", "ratio", "low", "high", "verdict", "baseline",
+            "candidate",
+        )  # fmt: skip
+        names = all_claims().filter(study=study).select("claim", "name")
         found.append(
             meanings(study, judged, version_number(info["server"]["version_text"]))
             .join(figures, on="claim", maintain_order="left")
+            .join(names, on="claim", maintain_order="left")
             .with_columns(where=pl.lit(where_of(info)))
-            .with_columns(
-                where=pl.when(pl.col("candidate").str.contains(r"^\d"))  # else the record's own
-                .then(pl.format("{} against {}; {}", "candidate", "baseline", "where"))
-                .otherwise("where")
-            )
             .with_columns(
                 where=pl.when(pl.col("before").is_null())
                 .then("where")
@@ -84,6 +86,47 @@ def advice() -> pl.DataFrame:
             .select(list(_CARD))
         )
     return pl.concat(found)
+
+
+_QUESTIONS = {
+    "CLUSTER": "I keep a table in order with CLUSTER",
+    "VACUUM": "I wait for VACUUM",
+    "hash indexes": "I think about a hash index",
+    "open transactions": "I have many open transactions",
+}
+
+
+def question_of(about: str) -> str:
+    """What somebody says who needs the findings about a setting or a thing."""
+    return _QUESTIONS.get(about, f"I set {about}" if "_" in about else about)
+
+
+def finding(row: Mapping[str, Any]) -> str:
+    """A row of ``advice`` in words: of what against what, direction, size, interval and metric."""
+    within = "no interval" if row["low"] is None else "in every block"
+    if row["low"] != row["high"]:
+        ends = sorted((row["low"], row["high"]), key=lambda ratio: abs(math.log(ratio)))
+        least, most = map(_told, ends)
+        within = f"{least.removesuffix(most.partition(' ')[2]).rstrip()} to {most}"
+    sides = f"{row['candidate']} against {row['baseline']}"
+    size = f"{_told(row['ratio'])} ({within})"
+    return f"{sides}: {size}, by {MEASURES.get(row['metric'], row['metric'])}"
+
+
+def _told(ratio: float) -> str:
+    if ratio >= 2:
+        return f"{ratio_text(ratio)} times as much"
+    if ratio == 1:
+        return "the same"
+    return f"{ratio_text(100 * abs(ratio - 1))} % {'more' if ratio > 1 else 'less'}"
+
+
+def to_try(row: Mapping[str, Any]) -> str:
+    """The command by which a row of ``advice`` is measured on a server of one's own."""
+    if row["before"] is not None and row["candidate"][:1].isdigit():
+        sides = f"--baseline {row['before']:g} --candidate {row['after']:g}"
+        return f"pgstudies compare {sides} --study {row['study']}"
+    return f"pgstudies run {row['study']} --server postgresql://me@host/database"
 
 
 def counted_between(before: str, after: str) -> pl.DataFrame:
@@ -335,8 +378,6 @@ def _lines(before: str | None, after: str | None) -> Iterator[str]:
     yield "Settings and habits"
     yield "=" * WIDTH
     yield from _claim_lines(cards.filter(pl.col("before").is_null()))
-    yield "Measure one of them on your server:"
-    yield "  pgstudies run STUDY --server postgresql://me@host/database"
 
 
 def crossed(cards: pl.DataFrame, before: str, after: str) -> pl.DataFrame:
@@ -357,11 +398,14 @@ def _claim_lines(cards: pl.DataFrame) -> Iterator[str]:
     if cards.is_empty():
         yield "No claim of these studies is about that."
     for (about,), part in cards.group_by("about", maintain_order=True):
-        yield f"{about}"
+        yield question_of(str(about))
         for row in part.iter_rows(named=True):
             yield from wrapped(row["sentence"], _INDENT)
-            details = f"{row['study']}: {then_and_now(row)}, {row['verdict']}; {row['where']}"
-            yield from wrapped(f"[{details}]", _INDENT)
+            details = f"{row['name']}: {row['verdict']}; {then_and_now(row)}; {row['where']}"
+            yield from wrapped(f"[{finding(row)}; {details}]", _INDENT)
+        yield "  To try it yourself:"
+        tried = dict.fromkeys(map(to_try, part.iter_rows(named=True)))
+        yield from (f"    {line}" for line in tried)
         yield ""
 
 
