@@ -128,7 +128,8 @@ def test_what_the_newest_release_brought_comes_first() -> None:
 
 
 ROW: dict[str, Any] = {
-    **{"study": "io_method", "metric": "duration_s", "baseline": "sync", "candidate": "worker"},
+    **{"study": "io_method", "claim": "network", "metric": "duration_s"},
+    **{"baseline": "sync", "candidate": "worker"},
     **{"before": 17.0, "after": 18.0, "ratio": 1.15, "low": 1.13, "high": 1.16},
 }
 
@@ -152,7 +153,9 @@ def test_a_finding_has_its_direction_its_size_and_its_interval(
 
 
 def test_a_finding_is_tried_by_a_command_that_fits_what_it_compares() -> None:
-    assert to_try(ROW) == "pgstudies run io_method --server postgresql://me@host/database"
+    assert to_try(ROW) == "pgstudies run io_method --server DIRECTORY"
+    cached = ROW | {"study": "hash_index", "claim": "hash as btree"}
+    assert to_try(cached) == "pgstudies run hash_index --server postgresql://me@host/database"
     releases = ROW | {"baseline": "17.11", "candidate": "18.6", "study": "mvcc_catalog"}
     told = "pgstudies compare --baseline 17 --candidate 18 --study mvcc_catalog"
     assert to_try(releases) == told

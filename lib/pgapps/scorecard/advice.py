@@ -12,7 +12,7 @@ from pgservers.errors import StudyError
 from pgservers.order import major_number, version_in, version_key
 from pgservers.terminal import printable
 from pgstudies.analysis.agreement import MEASURES, ratio_text
-from pgstudies.analysis.claims import all_claims, meanings, origins
+from pgstudies.analysis.claims import all_claims, meanings, origins, rules
 from pgstudies.analysis.effects import paired_effects
 from pgstudies.analysis.pairing import round_values
 from pgstudies.analysis.tables import with_interval
@@ -122,11 +122,17 @@ def _told(ratio: float) -> str:
 
 
 def to_try(row: Mapping[str, Any]) -> str:
-    """The command by which a row of ``advice`` is measured on a server of one's own."""
+    """The command by which a row of ``advice`` is measured on a server of one's own.
+
+    Where the claim needs a server that the run starts, that is one of the programs in a directory.
+    """
     if row["before"] is not None and row["candidate"][:1].isdigit():
         sides = f"--baseline {row['before']:g} --candidate {row['after']:g}"
         return f"pgstudies compare {sides} --study {row['study']}"
-    return f"pgstudies run {row['study']} --server postgresql://me@host/database"
+    required = {r["id"]: r.get("requires", []) for r in rules(row["study"])}.get(row["claim"], [])
+    is_external = all(name == "pgbench" or name[0].isdigit() for name in required)
+    server = "postgresql://me@host/database" if is_external else "DIRECTORY"
+    return f"pgstudies run {row['study']} --server {server}"
 
 
 def counted_between(before: str, after: str) -> pl.DataFrame:
