@@ -61,19 +61,47 @@
 
   const isLabel = (layer) => layer.name?.startsWith("labels");
 
+  /* Panels on a phone: two beside each other, or one whose rows have names. */
+  function inFewerColumns(spec, room) {
+    const letters = Math.floor((room - 24) / 7);
+    const { step, letters: inRows } = spec.usermeta;
+    const tail = step ? `, ${JSON.stringify(`${step}: `)} + chosen_step` : "";
+    const lines = wrapped(spec.description, letters).map((line) => JSON.stringify(line));
+    const subtitle = spec.title.subtitle && wrapped(spec.title.subtitle.join(" "), letters);
+    spec.title = { ...spec.title, text: { expr: `[${lines}${tail}]` }, subtitle };
+    const half = Math.floor((room - 90) / 2);
+    const broken = (name) => wrapped(name.replaceAll("\n", " "), Math.floor(half / 7.4)).join("\n");
+    const rows = spec.datasets[spec.data.name];
+    if (!inRows) {
+      for (const row of rows) row.panel = broken(row.panel);
+      spec.facet.sort = spec.facet.sort.map(broken);
+    }
+    const longest = Math.max(...rows.flatMap((row) => row.panel.split("\n")).map((line) => line.length));
+    spec.columns = inRows || 7.4 * longest > half ? 1 : 2;
+    if (inRows) spec.spec.width = Math.floor(room - 7.4 * inRows) - 44;
+    else spec.spec.width = spec.columns === 1 ? room - 90 : half;
+    for (const { encoding } of spec.spec.layer) {
+      if (encoding.x?.title) encoding.x.title = encoding.x.title.flatMap((line) => wrapped(line, letters - 8));
+      if (inRows && encoding.x?.title) encoding.x.axis = { ...encoding.x.axis, titleAnchor: "end" };
+      if (encoding.shape?.legend) encoding.shape.legend.columns = 1;
+    }
+    return spec;
+  }
+
   /* Where there is less room than the chart was made for, as on a phone: as wide as the room, titles and
      long names broken into lines, one entry of a legend to a line, and a legend in place of names at lines. */
   function fitted(spec, room) {
+    if (spec.facet) return room >= 680 ? spec : inFewerColumns(spec, room);
     const labelled = spec.layer?.some(isLabel);
     if (typeof spec.width !== "number" || room >= (labelled ? 680 : spec.width + 80)) return spec;
     if (labelled) {
       spec.layer = spec.layer.filter((layer) => !isLabel(layer));
       for (const each of spec.params) if (each.select?.type === "point") each.bind = "legend";
     }
-    const letters = Math.floor((room - 24) / 6.5);
+    const letters = Math.floor((room - 24) / 7);
     const title = wrapped(spec.description, letters);
     const step = spec.usermeta?.step;
-    const tail = step === undefined ? "" : `, ${JSON.stringify(`${step}: `)} + chosen_step`;
+    const tail = step == null ? "" : `, ${JSON.stringify(`${step}: `)} + chosen_step`;
     spec.title = { ...spec.title, text: { expr: `[${title.map((line) => JSON.stringify(line))}${tail}]` } };
     const rows = spec.height?.step;  // of fixed height: it cannot be fitted, so its names get half of the room
     const inLines = spec.usermeta?.letters;  // they are in lines, and never cut
@@ -87,6 +115,7 @@
       spec.autosize = { type: "fit-x", contains: "padding" };
       spec.width = room;
     }
+    const hasNames = spec.layer?.some(({ encoding }) => NAMES.includes(encoding?.y?.type));
     const narrow = (part) => {
       for (const [key, value] of Object.entries(part)) {
         if (key === "data" || key === "datasets" || value === null || typeof value !== "object") continue;
@@ -96,7 +125,7 @@
           Object.assign(value, { columns: 1, labelLimit: room - 50, titleLimit: room - 24 });
         }
         if (key === "x" && value.title) value.title = wrapped([value.title].flat().join("; "), letters - 8);
-        if (key === "x" && rows && value.axis !== null) value.axis = { ...value.axis, titleAnchor: "end" };
+        if (key === "x" && (rows || hasNames) && value.axis !== null) value.axis = { ...value.axis, titleAnchor: "end" };
         if (key === "x" && NAMES.includes(value.type) && value.axis !== null) {
           value.axis = { ...value.axis, labelAngle: -35, labelLimit: room / 3 };
         }

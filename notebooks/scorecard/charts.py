@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
@@ -9,6 +10,13 @@ import polars as pl
 
 from pgapps.scorecard.scorecard import with_outcome
 from pgapps.scorecard.table import now_and_here
+from pgstudies.analysis.agreement import (
+    DEPENDS_ON_SIZE,
+    MUCH_STRONGER,
+    NOT_JUDGED,
+    NOT_REPLICATED,
+)
+from pgstudies.charts.labels import IN_LINES
 from pgstudies.charts.outcomes import OUTCOMES
 from pgstudies.charts.style import (
     NEUTRAL,
@@ -16,6 +24,7 @@ from pgstudies.charts.style import (
     described,
     legend_columns,
     log_ticks,
+    plot_width,
     require,
 )
 
@@ -37,9 +46,18 @@ _NEEDED = [
     "verdict",
 ]
 
-_PLOT = WIDTH - 180  # names of claims are long
+_LETTERS = 36
+"""Longer names of claims are broken into lines."""
 
-_ROW = 19
+_GROUPS = {
+    MUCH_STRONGER: "holds",
+    "holds, perhaps weaker": "holds",
+    NOT_REPLICATED: "records disagree",
+    DEPENDS_ON_SIZE: "records disagree",
+    "inconclusive": "undecided",
+    NOT_JUDGED: "undecided",
+}
+"""Outcomes that share an entry of the legend; the tooltip and the table have each."""
 
 _TITLE = [
     "candidate / baseline (logarithmic)",
@@ -48,20 +66,20 @@ _TITLE = [
 
 
 def score_chart(cards: pl.DataFrame, *, description: str) -> alt.LayerChart:
-    """Every claim's ratio with its interval beside the published one, to be chosen among.
+    """Every claim's ratio with its interval beside the published one, at first of one study.
 
     ``cards`` is a ``scorecard``, of which the rows of now with a ratio are drawn.  The reader may
-    choose a study, a release and a verdict.  Raises StudyError when there is nothing to draw or the
-    description is empty.
+    choose another study or all, a release and a verdict.  Raises StudyError when there is nothing
+    to draw or the description is empty.
     """
     parts = cards.partition_by("study", maintain_order=True)
     data = _drawn(pl.concat(now_and_here(part)[0] for part in parts))
-    menus = [_menu(data, column) for column in ("study", "release", "outcome")]
+    menus = [_menu(data, "study", chosen=data["study"][0])]
+    menus += [_menu(data, column) for column in ("release", "outcome")]
     rows = data["row"].unique(maintain_order=True).to_list()
-    y = alt.Y("row:N").sort(rows).title(None)
-    layers = _layers(data, y, menus)
-    chart = alt.LayerChart(layer=layers).properties(width=_PLOT, height=alt.Step(_ROW))
-    return described(chart, description)
+    lines = 1 + max(row.count("\n") for row in rows)
+    layers = _layers(data, _named(rows), menus)
+    return _sized(layers, rows, alt.Step(4 + 14 * lines), description)
 
 
 def history_chart(cards: pl.DataFrame, *, description: str) -> alt.LayerChart:
@@ -76,7 +94,7 @@ def history_chart(cards: pl.DataFrame, *, description: str) -> alt.LayerChart:
     data = data.with_columns(nth=pl.int_range(pl.len()).over("row"))
     nth = data["nth"].unique().sort().to_list()
     rows = data["row"].unique(maintain_order=True).to_list()
-    y = alt.Y("row:N").sort(rows).title(None).scale(paddingInner=0.25)
+    y = _named(rows).scale(paddingInner=0.25)
     layers = _layers(
         data,
         y,
@@ -87,15 +105,31 @@ def history_chart(cards: pl.DataFrame, *, description: str) -> alt.LayerChart:
         .otherwise(alt.value(0.55)),
     )
     height: Any = alt.Step(13, **{"for": "offset"})
-    chart = alt.LayerChart(layer=layers).properties(width=_PLOT, height=height)
-    return described(chart, description)
+    return _sized(layers, rows, height, description)
+
+
+def _named(rows: Sequence[str]) -> alt.Y:
+    return alt.Y("row:N").sort(rows).title(None).axis(labelExpr=IN_LINES, labelLimit=0)
+
+
+def _sized(
+    layers: list[alt.Chart], rows: Sequence[str], height: Any, description: str
+) -> alt.LayerChart:
+    lines = [line for row in rows for line in row.split("\n")]
+    chart = alt.LayerChart(layer=layers).properties(
+        width=plot_width(lines, most=WIDTH), height=height
+    )
+    return described(chart, description, letters=max(map(len, lines)))
 
 
 def _drawn(cards: pl.DataFrame) -> pl.DataFrame:
     """The rows that have a ratio, with a name for each claim."""
     require(cards, _NEEDED, "score_chart")
-    data = with_outcome(cards.drop_nulls("ratio")).with_columns(
-        row=pl.format("{}: {}", "study", "name")
+    data = with_outcome(cards.drop_nulls("ratio"))
+    names = [f"{study}: {name}" for study, name in data["study", "name"].iter_rows()]
+    data = data.with_columns(
+        row=pl.Series([textwrap.fill(n, _LETTERS) for n in names], dtype=pl.String()),
+        group=pl.col("outcome").replace(_GROUPS),
     )
     require(data, _NEEDED, "score_chart")
     return data.drop("source", "holds_when", "link")
@@ -108,16 +142,19 @@ def _layers(
     **more: Any,
 ) -> list[alt.Chart]:
     """The line at 1, intervals, published ratios and ours, with ``more`` channels."""
-    shown = [o for word, o in OUTCOMES.items() if word in data["outcome"].to_list()]
-    words = [o.word for o in shown]
+    looks = {_GROUPS.get(word, word): o for word, o in reversed(OUTCOMES.items())}
+    words = [word for word in reversed(looks) if word in data["group"].to_list()]
+    shown = [looks[word] for word in words]
     columns = legend_columns(words)
     colour = (
-        alt.Color("outcome:N")
+        alt.Color("group:N")
+        .title(None)
         .scale(domain=words, range=[o.colour for o in shown])
         .legend(columns=columns)
     )
     shape = (
-        alt.Shape("outcome:N")
+        alt.Shape("group:N")
+        .title(None)
         .scale(domain=words, range=[o.shape for o in shown])
         .legend(columns=columns)
     )

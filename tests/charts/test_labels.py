@@ -1,4 +1,4 @@
-"""Few lines are named at their ends, and names do not touch; many have a legend."""
+"""Few lines are named at their ends, and names do not touch; of many each has a panel."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def lines(names: list[str], last: dict[str, int] | None = None) -> pl.DataFrame:
 
 def drawn(frame: pl.DataFrame, **more: Any) -> dict[str, Any]:
     chart = series_chart(frame, y="s", y_title="s", description=SENTENCE, **more)
-    assert isinstance(chart, alt.LayerChart)
+    assert isinstance(chart, alt.LayerChart | alt.FacetChart)
     found: dict[str, Any] = chart.to_dict()
     return found
 
@@ -61,16 +61,48 @@ def test_up_to_six_lines_are_named_at_their_ends_and_have_no_legend() -> None:
     "frame",
     [
         lines(["alone"]),
-        lines([f"arm {n}" for n in range(MOST + 1)]),
         lines(["short", "l" * (LONGEST + 1)]),
         lines(["whole", "broken off"], {"broken off": 2}),
     ],
-    ids=["one", "too many", "too long", "ends elsewhere"],
+    ids=["one", "too long", "ends elsewhere"],
 )
 def test_other_lines_have_a_legend(frame: pl.DataFrame) -> None:
     spec = drawn(frame)
     assert named(spec) == []
     assert has_legend(spec)
+
+
+def test_each_of_many_lines_has_a_panel_and_the_first_is_in_all() -> None:
+    names = [f"arm {n} with a name of two lines" for n in range(MOST + 1)]
+    spec = drawn(lines(names))
+    panels = [row["panel"] for row in spec["datasets"][spec["data"]["name"]]]
+    assert [*dict.fromkeys(panels)] == [name.replace(" lines", "\nlines") for name in names[1:]]
+    (beside,) = (layer for layer in spec["spec"]["layer"] if "data" in layer)
+    assert {row["arm"] for row in spec["datasets"][beside["data"]["name"]]} == {names[0]}
+    colours = [layer["encoding"]["color"] for layer in spec["spec"]["layer"]]
+    assert all(colour["legend"] is None for colour in colours)
+    assert spec["title"]["subtitle"] == [f"s, by iteration; thin, in all: {names[0]}."]
+    assert all(f">{name[:5]}" in chart_markup(spec) for name in names[1:])
+
+
+def test_what_a_post_measured_is_in_every_panel() -> None:
+    posts = ["post, head", "post, patched"]
+    spec = drawn(lines([*(f"arm {n}" for n in range(MOST)), *posts]), arms=["arm 0"])
+    beside = spec["spec"]["layer"][0]
+    assert {row["arm"] for row in spec["datasets"][beside["data"]["name"]]} == {*posts}
+    assert "thin, in all: post, head, and dashed: post, patched." in spec["title"]["subtitle"][0]
+
+
+def test_of_many_lines_those_of_the_chosen_step_are_drawn() -> None:
+    frame = pl.concat(
+        lines([f"arm {n}" for n in range(MOST + 1)]).with_columns(step=pl.lit(step))
+        for step in ("insert", "vacuum")
+    )
+    spec = drawn(frame, step="step")
+    assert spec["transform"] == [{"filter": "datum['step'] === chosen_step"}]
+    (chosen,) = spec["params"]
+    assert chosen["bind"]["options"] == ["insert", "vacuum"]
+    assert "vacuum" not in chart_markup(spec).partition("<script")[0]
 
 
 def test_names_of_a_chosen_step_stand_where_that_step_ends() -> None:

@@ -225,6 +225,19 @@ def test_steps_that_no_screen_holds_are_shown_one_at_a_time_the_most_moved_first
     assert not [p for p in whole["params"] if p["name"] == "chosen_step"]
 
 
+def test_many_candidates_are_named_at_their_rows_and_have_no_legend(effects: pl.DataFrame) -> None:
+    names = [f"candidate {n}, with a long name" for n in range(7)]
+    rows = effects.head(1).drop("candidate").join(pl.DataFrame({"candidate": names}), how="cross")
+    many = pl.concat([rows, rows.with_columns(step=pl.lit("vacuum"))])
+    spec = effect_chart(many, description=SENTENCE).to_dict()
+    layers = [layer["encoding"] for layer in spec["spec"]["layer"]]
+    assert all(e["color"]["legend"] is None for e in layers if "field" in e.get("color", {}))
+    assert {e["y"]["field"] for e in layers if "y" in e} == {"row"}
+    picture = chart_markup(spec).partition("<script")[0]
+    assert all(picture.count(f">{name[:12]}") == 2 for name in names)
+    assert picture.count(">insert<") == picture.count(">vacuum<") == 1
+
+
 @pytest.mark.parametrize("suffix", ["svg", "png", "json"])
 def test_a_chart_is_saved(tmp_path: Path, charts: list[Any], suffix: str) -> None:
     written = save(charts[0], tmp_path / f"chart.{suffix}")

@@ -192,7 +192,7 @@ def breaks_of(lines: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String()), orient="row")
 
 
-def history_chart(lines: pl.DataFrame) -> alt.LayerChart | pl.DataFrame:
+def history_chart(lines: pl.DataFrame) -> alt.LayerChart | alt.FacetChart | pl.DataFrame:
     """Thousands of instructions of one unit over time, a line for each compiler and its flags.
 
     Raises StudyError where there is nothing to draw.

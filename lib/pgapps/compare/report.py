@@ -124,7 +124,7 @@ def _study(result: Result, m: Measured) -> dict[str, Any]:
         .with_columns(what=pl.format("{}: {}", "of", _step()))
         .sort("place", "block", "position")
     )
-    charts = []
+    charts: list[alt.TopLevelMixin | pl.DataFrame] = []
     if drawn.height:
         charts.append(
             effect_chart(
@@ -145,7 +145,7 @@ def _study(result: Result, m: Measured) -> dict[str, Any]:
     return {
         "name": m.study,
         "blocks": m.blocks,
-        "charts": [_drawn(chart) for chart in charts],
+        "charts": [_drawn(chart) for chart in charts if not isinstance(chart, pl.DataFrame)],
         "files": [_download(f"{m.study}-samples.parquet", parquet_bytes(m.samples))]
         + [
             _download(f"{m.study}-{number}-record.json", (path / "record.json").read_bytes())
@@ -164,7 +164,7 @@ def _step() -> pl.Expr:
     return pl.when(pl.col("case") == "").then("step").otherwise(pl.format("{}, {}", "step", "case"))
 
 
-def _drawn(chart: alt.LayerChart) -> str:
+def _drawn(chart: alt.TopLevelMixin) -> str:
     return chart_markup(chart.to_dict())
 
 

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import textwrap
+from typing import TYPE_CHECKING, Any
 
 import altair as alt
 import polars as pl
 
-from .style import (
-    BASELINE,
-    NEUTRAL,
-    PATCHED,
-    WIDTH,
-    arm_channels,
-    choosable,
-    described,
-    faded,
-    log_ticks,
-    plot_width,
-    present,
-    require,
-    zoom,
-)
+from . import style
+from .labels import IN_LINES, LETTERS, MOST, panels
+from .style import NEUTRAL, WIDTH, described, log_ticks, plot_width, present, require
 
 if TYPE_CHECKING:
     from .style import Arms
@@ -38,18 +27,18 @@ VERDICTS = {
 """The shape of each verdict; any other is a stroke."""
 
 
-def effect_chart(
+def effect_chart(  # noqa: PLR0915  (a chart is drawn from its back to its front)
     effects: pl.DataFrame,
     *,
     description: str,
     published: pl.DataFrame | None = None,
     arms: Arms | None = None,
     tallest: float = 1200,
-) -> alt.LayerChart:
+) -> alt.LayerChart | alt.FacetChart:
     """Ratio of every candidate to the baseline with its interval, one group of rows per step.
 
     Where that would be taller than ``tallest`` (pixels), one step at a time is drawn, to be chosen,
-    first the one that moved most.
+    first the one that moved most.  More than six candidates are named at their rows.
     Columns of ``effects``: candidate, step, ratio, low, high (both null where there are too few
     blocks for an interval), margin (a fraction: 0.02) and verdict; optionally blocks, and
     published_ratio, drawn as a hollow diamond.  ``published`` has candidate, step and
@@ -69,12 +58,17 @@ def effect_chart(
         )  # fmt: skip
     # Of a step, all candidates have the same margin.
     high = 1 + pl.col("margin")
+    margins = {"margin_low": 1 / high, "margin_high": high}
     bands = data.drop_nulls("margin").unique("step", maintain_order=True)
-    bands = bands.select("step", margin_low=1 / high, margin_high=high)
+    bands = bands.select("step", **margins)
     candidates = data["candidate"].unique(maintain_order=True).to_list()
+    candidates = [arm for arm in style.complete(arms, candidates) if arm in candidates]
+    are_many = len(candidates) > MOST
+    names = {each: textwrap.fill(each, LETTERS) for each in candidates}
+    lines = [line for name in names.values() for line in name.split("\n")]
     steps = data["step"].unique(maintain_order=True).to_list()
     verdicts = data["verdict"].drop_nulls().unique(maintain_order=True).to_list()
-    width = plot_width(steps, most=WIDTH - 90)
+    width = plot_width(lines if are_many else steps, most=WIDTH - 90)
     legend = ["candidate / baseline (logarithmic)", "line: 95 % interval; grey: the margin"]
     if "published_ratio" in data.columns:
         legend[1] += "; hollow diamond: published, one run"
@@ -82,13 +76,17 @@ def effect_chart(
     scale = alt.Scale(type="log", nice=False, padding=14)
     picked = alt.selection_point(fields=["candidate"], bind="legend")
     group = alt.Y("step:N").sort(steps).title(None).scale(paddingInner=0.2)
-    base = alt.Chart(data).encode(y=group)
+    colour = style.arm_channels("candidate", arms, candidates, width)[0]
+    base, grey = alt.Chart(data), alt.Chart(bands)
+    place: dict[str, Any] = {"yOffset": alt.YOffset("candidate:N").sort(candidates)}
+    place["opacity"] = style.faded(picked)
+    if are_many:  # a step has a panel, in which names stand at the rows
+        group = alt.Y("row:N").sort([*names.values()]).title(None)
+        group = group.axis(labelExpr=IN_LINES, labelLimit=0)
+        data = data.with_columns(row=pl.col("candidate").replace(names), **margins)
+        base, grey, place, colour = alt.Chart(), alt.Chart(), {}, colour.legend(None)
+    base = base.encode(y=group, color=colour, **place)
     ours_only = base.transform_filter("isValid(datum.ratio)")
-    place = {
-        "yOffset": alt.YOffset("candidate:N").sort(candidates),
-        "color": arm_channels("candidate", arms, candidates, width)[0],
-        "opacity": faded(picked),
-    }
     tooltip = [
         *_tooltip(data, "candidate", "step", "verdict"),
         alt.Tooltip("margin:Q").format(".1%").title("margin (±)"),
@@ -97,32 +95,36 @@ def effect_chart(
     shape = alt.Shape("verdict:N").scale(
         domain=verdicts, range=[VERDICTS.get(v, "stroke") for v in verdicts]
     ).legend(orient="bottom", symbolFillColor=NEUTRAL, symbolStrokeColor=NEUTRAL)  # fmt: skip
-    drawn = (value for name in present(data, *_RATIO_TITLES) for value in data[name])
-    x = alt.X("ratio:Q").scale(scale).title(legend).axis(format="~r", values=log_ticks(drawn))
+    seen = (value for name in present(data, *_RATIO_TITLES) for value in data[name])
+    x = alt.X("ratio:Q").scale(scale).title(legend).axis(format="~r", values=log_ticks(seen))
     layers = [
-        alt.Chart(bands)
-        .mark_bar(color=NEUTRAL, opacity=0.18)
-        .encode(y=group, x=alt.X("margin_low:Q").scale(scale).title(legend), x2="margin_high:Q"),
-        ours_only.mark_rule(strokeWidth=2).encode(
-            x=alt.X("low:Q").scale(scale), x2="high:Q", **place
+        grey.mark_bar(color=NEUTRAL, opacity=0.18).encode(
+            y=group, x=alt.X("margin_low:Q").scale(scale).title(legend), x2="margin_high:Q"
         ),
-        ours_only.mark_point(size=70).encode(x=x, shape=shape, tooltip=tooltip, **place),
+        ours_only.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q").scale(scale), x2="high:Q"),
+        ours_only.mark_point(size=70).encode(x=x, shape=shape, tooltip=tooltip),
     ]
     if "published_ratio" in data.columns:
-        layers.append(
-            base.transform_filter("isValid(datum.published_ratio)")
-            .mark_point(filled=False, shape="diamond", size=110, strokeWidth=1.5)
-            .encode(x=alt.X("published_ratio:Q").scale(scale), tooltip=tooltip, **place)
+        known = (
+            "isValid(datum.published_ratio)"  # of a chosen step none may be, and an axis needs one
         )
+        posts = base.transform_calculate(post=f"{known} ? datum.published_ratio : datum.ratio")
+        posts = posts.mark_point(filled=False, shape="diamond", strokeWidth=1.5)
+        size = alt.condition(known, alt.value(110), alt.value(0))
+        layers.append(posts.encode(x=alt.X("post:Q").scale(scale), size=size, tooltip=tooltip))
     one = alt.Chart().mark_rule(color=NEUTRAL).encode(x=alt.XDatum(1, scale=scale))
-    of_a_step = max(30, 18 * len(candidates))
+    row = 4 + 14 * max(1 + name.count("\n") for name in names.values())
+    of_a_step = row * (2 + len(candidates)) if are_many else max(30, 18 * len(candidates))
     height, step = len(steps) * of_a_step, None
     if height > tallest:
         height, step = of_a_step, "step"
-        moved = data.sort(pl.col("ratio").log().abs(), descending=True, nulls_last=True)
-        layers = choosable(layers, moved, step)
-    chart = alt.LayerChart(layer=[layers[0], one, *layers[1:]])
-    chart = chart.properties(width=width, height=height).add_params(picked, zoom("x"))
+        data = data.sort(pl.col("ratio").log().abs(), descending=True, nulls_last=True)
+    layers.insert(1, one)
+    if are_many:
+        drawn = panels(layers, data, "step", step, {"width": width, "height": alt.Step(row)})
+        return described(drawn, description, step=step, letters=max(map(len, lines)))
+    chart = alt.LayerChart(layer=style.choosable(layers, data, step))
+    chart = chart.properties(width=width, height=height).add_params(picked, style.zoom("x"))
     return described(chart, description, step=step)
 
 
@@ -151,12 +153,12 @@ def beside_chart(
     Columns: claim, the label, which may have several lines; published_ratio and bounds may be null.
     ``here`` is of ``whose`` run.
     """
-    tables = {"now": (ours, "circle", BASELINE, 0)}
+    tables = {"now": (ours, "circle", style.BASELINE, 0)}
     if here is not None:
-        tables["here"] = (here, "square", PATCHED, 9)
+        tables["here"] = (here, "square", style.PATCHED, 9)
     seen = [v for table, *_ in tables.values() for n in _RATIO_TITLES for v in table[n]]
     scale = alt.Scale(type="log", nice=False, padding=14)
-    labels = alt.Axis(labelExpr="split(datum.label, '\\n')", labelLimit=0, grid=True)
+    labels = alt.Axis(labelExpr=IN_LINES, labelLimit=0, grid=True)
     y = alt.Y("claim:N").sort(ours["claim"].to_list()).title(None).axis(labels)
     titles = ["candidate / baseline (logarithmic); hollow diamond: published, one run"]
     titles += [f"circle: now, with its 95 % interval{'' if here is None else f'; square: {whose}'}"]
@@ -178,6 +180,6 @@ def beside_chart(
         .encode(x=alt.X("published_ratio:Q").scale(scale), y=y)
     )
     lines = [line for name in ours["claim"] for line in name.split("\n")]
-    chart = alt.LayerChart(layer=layers, usermeta={"letters": max(map(len, lines))})
     size = {"width": plot_width(lines, most=WIDTH), "height": alt.Step(34)}
-    return described(chart.properties(**size), description)
+    chart = alt.LayerChart(layer=layers).properties(**size)
+    return described(chart, description, letters=max(map(len, lines)))

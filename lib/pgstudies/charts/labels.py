@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import textwrap
+from typing import TYPE_CHECKING, Any
 
 import altair as alt
 import numpy as np
 import polars as pl
 from scipy.optimize import isotonic_regression
 
-from .style import COLUMN_PX, WIDTH, faded
+from .style import COLUMN_PX, WIDTH, choosable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MOST = 6
-"""So many lines are named at their ends; more have a legend."""
+"""So many lines are named at their ends, or in a legend; of more each has a panel."""
+
+LETTERS = 24
+"""Longer names of panels and rows are broken into lines."""
+
+IN_LINES = "split(datum.label, '\\n')"
 
 LONGEST = 30
 """Longer names (letters) would leave the lines too little width."""
@@ -83,33 +89,22 @@ def places_apart(ends: np.ndarray, low: float, high: float) -> np.ndarray:
     return placed
 
 
-def label_layers(
-    labels: pl.DataFrame,
-    *,
-    x: alt.X,
-    y: alt.Y,
-    color: str,
-    channels: tuple[alt.Color, alt.Shape],
-    picked: alt.Parameter,
-) -> list[alt.Chart]:
-    """The line's symbol, and its name after it, in the colour of the page's text; a click picks."""
-    colour, shape = channels
-    # The zoom would have all marks cut off at the edge of the plot.
-    base = alt.Chart(labels).encode(x=x, y=y, opacity=faded(picked))
-    return [
-        base.mark_point(xOffset=14, clip=False)
-        .encode(color=colour, shape=shape)
-        .properties(name=f"{LAYER}-symbols"),
-        base.mark_text(align="left", dx=22, baseline="middle", fontSize=12, clip=False)
-        # Without a tooltip a layer takes no clicks.
-        .encode(text=alt.Text(color, type="nominal"), tooltip=alt.Tooltip(color, type="nominal"))
-        .properties(name=f"{LAYER}-names"),
-    ]
-
-
 def plot_width_beside(labels: pl.DataFrame | None, color: str) -> int:
     """The width of a plot (px) that leaves room for the names at the ends of its lines."""
     if labels is None:
         return WIDTH
     longest = max(len(str(name)) for name in labels[color])
     return min(WIDTH, int(COLUMN_PX - _AXIS_PX - _SYMBOL_PX - _LETTER_PX * longest))
+
+
+def panels(
+    layers: list[alt.Chart], data: pl.DataFrame, by: str, step: str | None, size: dict[str, Any]
+) -> alt.FacetChart:
+    """A panel for each value of ``by``; a layer with data of its own is the same in all of them."""
+    names = {each: textwrap.fill(each, LETTERS) for each in data[by].unique(maintain_order=True)}
+    facet = alt.Facet("panel:N").sort([*names.values()]).title(None).header(labelExpr=IN_LINES)
+    chart = alt.LayerChart(layer=choosable(layers, data, step)).properties(**size).facet(
+        facet=facet, columns=COLUMN_PX // (size["width"] + 20),
+        data=data.with_columns(panel=pl.col(by).replace(names)),
+    )  # fmt: skip
+    return chart.transform_filter(f"datum['{step}'] === chosen_step") if step else chart

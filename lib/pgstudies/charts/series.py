@@ -7,20 +7,8 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 import polars as pl
 
-from .labels import end_labels, label_layers, plot_width_beside
-from .style import (
-    LABELLED_ONLY,
-    NEUTRAL,
-    WIDTH,
-    arm_channels,
-    choosable,
-    described,
-    faded,
-    number,
-    present,
-    require,
-    zoom,
-)
+from . import style
+from .labels import LAYER, MOST, end_labels, panels, plot_width_beside
 
 if TYPE_CHECKING:
     from .style import Arms
@@ -31,8 +19,11 @@ MOST_TICKS = 12
 MOST_ASLANT = 15
 """More names than these below an axis stand upright."""
 
+PANEL = {"width": 190, "height": 110}
+"""Of many lines each has a panel of this size (px), three beside each other."""
 
-def series_chart(
+
+def series_chart(  # noqa: PLR0915  (a chart is drawn from its back to its front)
     frame: pl.DataFrame,
     *,
     y: str,
@@ -45,52 +36,78 @@ def series_chart(
     low: str | None = None,
     high: str | None = None,
     log: bool = False,
+    zero: bool = True,
     expectation: pl.DataFrame | None = None,
-) -> alt.LayerChart | pl.DataFrame:
+) -> alt.LayerChart | alt.FacetChart | pl.DataFrame:
     """Points joined by lines, one line per value of ``color``; of one place ``x``, a table.
 
     ``x`` holds numbers, or names in the order to be drawn.  ``y_title`` names the unit: it stands
-    at the axis and in the tooltip.  ``arms`` are all of the study's, ``record.arms``, so that
-    colours stay the same from chart to chart.  ``step`` names a column
-    of which the reader chooses one value at a time.  ``low`` and ``high`` name the columns of an
+    at the axis, which begins at ``zero``, and in the tooltip.  ``arms`` are all of the study's,
+    ``record.arms``, so that colours stay the same from chart to chart.  ``step`` names a column of
+    which the reader chooses one value at a time.  ``low`` and ``high`` name the columns of an
     interval, drawn as a band.  ``expectation`` has the columns ``x`` and ``y`` (and may have
-    ``step``): a dashed line.  Up to six lines are named at their ends.  Raises StudyError when a
-    column is missing, there are no rows or the description is empty.
+    ``step``): a dashed line.  Up to six lines are named at their ends; of more each has a panel,
+    and what a post measured, or else the first one, is a thin line in all.  Raises StudyError when
+    a column is missing, there are no rows or the description is empty.
     """
     band = [low, high] if low and high else []
     steps = [step] if step else []
-    require(frame, [x, y, color, *band, *steps], "series_chart")
+    style.require(frame, [x, y, color, *band, *steps], "series_chart")
     if frame[x].n_unique() == 1:
         return frame.select(*steps, color, x, y, *band).rename({y: y_title})
+    if expectation is not None:
+        style.require(expectation, [x, y], "the expectation")
+    data = frame.select(x, y, color, *band, *steps)
     drawn = frame[color].unique(maintain_order=True).to_list()
-    value = _value(y, y_title, log=log)
-    labels = end_labels(frame, x=x, y=y, color=color, step=step, band=band, log=log)
-    picked, channels = _names(color, arms, drawn, labels)
-    width = plot_width_beside(labels, color)
+    labels = end_labels(frame, x=x, y=y, color=color, step=step, band=band, log=log, zero=zero)
+    are_many = len(drawn) > MOST
+    picked, (colour, shape) = _names(color, arms, drawn, legend=labels is None and not are_many)
+    width = PANEL["width"] if are_many else plot_width_beside(labels, color)
     if frame.schema[x].is_numeric():
         axis = {"format": "d", "labelOverlap": "greedy", **_ticks(frame[x])}
         where = alt.X(x, type="quantitative").axis(**axis).scale(nice=False, padding=10)
     else:
-        where = alt.X(x, type="ordinal").sort(None).axis(**_names_of_places(frame[x], width))
-    if expectation is not None:
+        places = frame[x].unique(maintain_order=True)
+        where = alt.X(x, type="ordinal").sort(places.to_list())
+        where = where.axis(**_names_of_places(places, width))
+    title = None if are_many else y_title
+    value = _value(y, title, log=log, zero=zero)
+    full: Any = style.faded(picked)
+    pale: Any = alt.when(picked).then(alt.value(0.18)).otherwise(alt.value(0.03))
+    base = alt.Chart(data)
+    if are_many:  # the chart's title says what the axes are
+        where, base, full, pale = where.title(None), alt.Chart(), alt.value(1), alt.value(0.18)
+    elif expectation is not None:
         where = where.title([x, "dashed: expected"])
-    colour, shape = channels
-    base = alt.Chart(frame.select(x, y, color, *band, *steps)).encode(x=where, color=colour)
+    base = base.encode(x=where, color=colour)
     layers: list[alt.Chart] = []
     if band:
-        shade = alt.when(picked).then(alt.value(0.18)).otherwise(alt.value(0.03))
-        ends = {"y": _value(band[0], y_title, log=log), "y2": alt.Y2(band[1])}
-        layers.append(base.mark_area().encode(**ends, opacity=shade))
+        ends = {"y": _value(band[0], title, log=log), "y2": alt.Y2(band[1])}
+        layers.append(base.mark_area().encode(**ends, opacity=pale))
     tooltip = _tooltip([color, *steps, x], frame, [y, *band], y_title)
-    lines = base.encode(y=value, opacity=faded(picked))
+    lines = base.encode(y=value, opacity=full)
     layers += [lines.mark_line(), lines.mark_point().encode(shape=shape, tooltip=tooltip)]
     if expectation is not None:
-        require(expectation, [x, y], "the expectation")
         layers.append(_dashed(expectation, where, value, y_title, step))
-    if labels is not None:
-        layers += label_layers(
-            labels, x=where, y=value, color=color, channels=channels, picked=picked
-        )
+    if are_many:
+        known = [arm for arm in style.complete(arms, drawn) if arm in drawn]
+        beside = [arm for arm in known if style.is_published(arm)] or known[:1]
+        dashes = alt.Scale(domain=beside, range=[[1, 0], [4, 3], [1, 3]][: len(beside)])
+        thin = alt.Chart(data.filter(pl.col(color).is_in(beside))).mark_line(strokeWidth=1)
+        dash = alt.StrokeDash(color, type="nominal").scale(dashes).legend(None)
+        layers.insert(0, thin.encode(x=where, y=value, color=colour, strokeDash=dash))
+        own = data.sort(pl.col(color).cast(pl.Enum(known)), maintain_order=True)
+        chart = panels(layers, own.filter(~pl.col(color).is_in(beside)), color, step, PANEL)
+        about = f"{y_title}, by {x}; thin, in all: {', and dashed: '.join(beside)}"
+        about += "." if expectation is None else "; thick and dashed: expected."
+        return style.described(chart, description, step=step, below=about)
+    if labels is not None:  # the zoom would have marks cut off at the edge of the plot
+        ending = alt.Chart(labels).encode(x=where, y=value, opacity=full)
+        symbols = ending.mark_point(xOffset=14, clip=False).encode(color=colour, shape=shape)
+        layers.append(symbols.properties(name=f"{LAYER}-symbols"))
+        names = ending.mark_text(align="left", dx=22, baseline="middle", fontSize=12, clip=False)
+        names = names.encode(text=f"{color}:N", tooltip=f"{color}:N")  # which makes it take clicks
+        layers.append(names.properties(name=f"{LAYER}-names"))
     return _drawn(layers, frame, description, picked, step, width=width, height=260)
 
 
@@ -101,20 +118,20 @@ def _drawn(
     picked: alt.Parameter,
     step: str | None,
     *,
-    width: int = WIDTH,
+    width: int = style.WIDTH,
     height: int = 240,
 ) -> alt.LayerChart:
-    chart = alt.LayerChart(layer=choosable(layers, frame, step))
-    chart = chart.properties(width=width, height=height).add_params(picked, zoom("y"))
-    return described(chart, description, step=step)
+    chart = alt.LayerChart(layer=style.choosable(layers, frame, step))
+    chart = chart.properties(width=width, height=height).add_params(picked, style.zoom("y"))
+    return style.described(chart, description, step=step)
 
 
 def _names(
-    color: str, arms: Arms | None, drawn: list[str], labels: pl.DataFrame | None
+    color: str, arms: Arms | None, drawn: list[str], *, legend: bool
 ) -> tuple[alt.Parameter, tuple[alt.Color, alt.Shape]]:
-    """What picks a line, and colour and shape: by a legend where the lines have no labels."""
-    colour, shape = arm_channels(color, arms, drawn)
-    if labels is None:
+    """What picks a line, and colour and shape: by a legend, or by labels and panels."""
+    colour, shape = style.arm_channels(color, arms, drawn)
+    if legend:
         return alt.selection_point(fields=[color], bind="legend"), (colour, shape)
     return alt.selection_point(fields=[color]), (colour.legend(None), shape.legend(None))
 
@@ -144,65 +161,42 @@ def block_chart(
     y: str = "value",
     arms: Arms | None = None,
     step: str | None = None,
-) -> alt.LayerChart:
+) -> alt.LayerChart | alt.FacetChart | pl.DataFrame:
     """One value per arm and block, in the order of blocks: a machine that drifts shows here.
 
-    Columns of ``values``: block, arm, ``y`` and, where given, ``step``, of which the reader
-    chooses one at a time; position (place within the block) is shown where it is there.
-    Raises StudyError when a column is missing, there are no rows or the description is empty.
+    Columns of ``values``: block, arm, ``y`` and, where given, ``step``, as in ``series_chart``.
     """
-    steps = [step] if step else []
-    columns = ["block", "arm", y, *steps, *present(values, "position")]
-    require(values, columns, "block_chart")
-    drawn = values["arm"].unique(maintain_order=True).to_list()
-    labels = end_labels(values, x="block", y=y, color="arm", step=step, zero=False)
-    picked, channels = _names("arm", arms, drawn, labels)
-    where = alt.X("block:Q").axis(format="d", tickMinStep=1).scale(nice=False, padding=10)
-    value = alt.Y(y, type="quantitative").scale(zero=False).title(y_title)
-    colour, shape = channels
-    base = alt.Chart(values.select(columns)).encode(x=where, y=value, color=colour)
-    faint = alt.when(picked).then(alt.value(0.4)).otherwise(alt.value(0.05))
-    places = [alt.Tooltip(f"{c}:Q").title("place in block") for c in present(values, "position")]
-    *before, last = _tooltip(["arm", *steps, "block"], values, [y], y_title)
-    layers = [
-        base.mark_line(strokeWidth=1).encode(opacity=faint),
-        base.mark_point().encode(
-            shape=shape, opacity=faded(picked), tooltip=[*before, *places, last]
-        ),
-    ]
-    if labels is not None:
-        layers += label_layers(
-            labels, x=where, y=value, color="arm", channels=channels, picked=picked
-        )
-    width = plot_width_beside(labels, "arm")
-    return _drawn(layers, values, description, picked, step, width=width)
+    return series_chart(
+        values, x="block", y=y, y_title=y_title, description=description, arms=arms, step=step,
+        zero=False,
+    )  # fmt: skip
 
 
 def _dashed(
     expectation: pl.DataFrame, x: alt.X, y: alt.Y, y_title: str, step: str | None
 ) -> alt.Chart:
-    steps = present(expectation, step) if step else []
+    steps = style.present(expectation, step) if step else []
     columns = [str(x.shorthand), str(y.shorthand)]
     dashed: alt.Chart = (
         alt.Chart(expectation.select(*columns, *steps))
-        .mark_line(color=NEUTRAL, strokeDash=[6, 4], strokeWidth=2)
+        .mark_line(color=style.NEUTRAL, strokeDash=[6, 4], strokeWidth=2)
         .encode(
             x=x,
             y=y,
             tooltip=[
                 alt.Tooltip(columns[0], type="quantitative"),
-                number(columns[1], f"expected (dashed): {y_title}"),
+                style.number(columns[1], f"expected (dashed): {y_title}"),
             ],
         )
     )
     return dashed
 
 
-def _value(y: str, title: str, *, log: bool) -> alt.Y:
+def _value(y: str, title: str | None, *, log: bool, zero: bool = True) -> alt.Y:
     # Rounded, it would reach from decade to decade.
-    scale = alt.Scale(type="log", nice=False, padding=10) if log else alt.Scale(zero=True)
+    scale = alt.Scale(type="log", nice=False, padding=10) if log else alt.Scale(zero=zero)
     value = alt.Y(y, type="quantitative").title(title).scale(scale)
-    return value.axis(gridOpacity=LABELLED_ONLY) if log else value
+    return value.axis(gridOpacity=style.LABELLED_ONLY) if log else value
 
 
 def _tooltip(
@@ -213,8 +207,8 @@ def _tooltip(
     kinds = {place: frame.schema[place].is_numeric() for place in places}
     return [
         *(alt.Tooltip(p, type="quantitative" if kinds[p] else "nominal") for p in places),
-        number(y, title),
-        *(number(end, f"{end}, {title}") for end in band),
+        style.number(y, title),
+        *(style.number(end, f"{end}, {title}") for end in band),
     ]
 
 
@@ -240,16 +234,19 @@ def dot_chart(
     """
     band = [low, high] if low and high else []
     steps = [step] if step else []
-    require(frame, [x, y, color, *band, *steps], "dot_chart")
+    style.require(frame, [x, y, color, *band, *steps], "dot_chart")
     drawn = frame[color].unique(maintain_order=True).to_list()
     groups = frame[x].unique(maintain_order=True).to_list()
     value = _value(y, y_title, log=log)
-    colour, shape = arm_channels(color, arms, drawn)
+    colour, shape = style.arm_channels(color, arms, drawn)
     picked = alt.selection_point(fields=[color], bind="legend")
     base = alt.Chart(frame.select(x, y, color, *band, *steps)).encode(
-        x=alt.X(x, type="nominal").sort(groups).title(None).axis(labelAngle=0, labelLimit=110),
+        x=alt.X(x, type="nominal")
+        .sort(groups)
+        .title(None)
+        .axis(labelAngle=0, labelExpr="split(datum.label, ', ')"),
         color=colour,
-        opacity=faded(picked),
+        opacity=style.faded(picked),
     )
     # A dot that is alone in its group stands above the group's name.
     if frame.select(pl.struct(x, *steps).is_duplicated().any()).item():

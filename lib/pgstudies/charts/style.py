@@ -8,7 +8,7 @@ import json
 import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import altair as alt
 import polars as pl
@@ -42,7 +42,7 @@ COLUMN_PX = 690
 
 WIDTH = 600
 
-LABEL_PX = 240
+LABEL_PX = 280
 """Longer labels of an axis are cut."""
 
 
@@ -113,11 +113,10 @@ def arm_colours(arms: Arms) -> dict[str, str]:
     """The colour of each arm, in the order given; a study passes the same list to every chart.
 
     ``heap`` and the posts' ``head`` are baselines and have one blue in every study; without them
-    the first arm has it.  A baseline's second copy has a lighter one.  Arms with
-    ``patch`` in their name are vermilion and, where there are several, of other warm colours.  What
-    a post measured, ``post`` or ``post, head``, is grey wherever it stands beside ours.  The others
-    take the palette's colours in order, again from its beginning when all are taken: then
-    their shapes tell them apart.
+    the first arm has it.  A baseline's second copy has a lighter one.  Arms with ``patch`` in their
+    name are vermilion and, where there are several, of other warm colours.  What a post measured is
+    grey wherever it stands beside ours.  The others take the palette's colours in order, again from
+    its beginning when all are taken: then their shapes tell them apart.
     """
     known = copies_of(arms)
     baselines = {arm for arm in known if arm.lower() in {"heap", "head"}} or {*list(known)[:1]}
@@ -125,7 +124,7 @@ def arm_colours(arms: Arms) -> dict[str, str]:
     published = itertools.cycle(PUBLISHED)
     colours: dict[str, str] = {}
     for arm, copy_of in known.items():
-        if arm.partition(",")[0] == "post":
+        if is_published(arm):
             colours[arm] = next(published)
         elif arm in baselines:
             colours[arm] = BASELINE
@@ -136,6 +135,11 @@ def arm_colours(arms: Arms) -> dict[str, str]:
         else:
             colours[arm] = next(rest)
     return colours
+
+
+def is_published(arm: str) -> bool:
+    """Whether this is what a post measured, such as ``post`` or ``post, head``."""
+    return arm.partition(",")[0] == "post"
 
 
 def arm_scale(arms: Arms, drawn: Sequence[str] | None = None) -> alt.Scale:
@@ -226,24 +230,26 @@ def zoom(axis: Literal["x", "y"]) -> alt.Parameter:
     )
 
 
+_Chart = TypeVar("_Chart", alt.LayerChart, alt.FacetChart)
+
+
 def described(
-    chart: alt.LayerChart, description: str, *, step: str | None = None
-) -> alt.LayerChart:
+    chart: _Chart, description: str, *, step: str | None = None, below: str = "", letters: int = 0
+) -> _Chart:
     """The chart with its sentence, as title and for readers who cannot see it.
 
-    With ``step`` the title ends with the one that is chosen in the menu.  Raises StudyError if the
-    sentence is empty.
+    With ``step`` the title ends with the one that is chosen in the menu, and ``below`` it there is
+    more.  ``letters`` has the longest name of a row.  Raises StudyError if the sentence is empty.
     """
     sentence = description_of({"description": description})
     text: Any = textwrap.wrap(sentence, TITLE_COLUMNS)
     if step is not None:
         known = "".join(f"{json.dumps(line)}, " for line in text)
         text = alt.ExprRef(f"[{known}{json.dumps(f'{step}: ')} + chosen_step]")
-        # charts.js, which breaks titles anew on a phone, needs to know what the menu chooses.
-        chart = chart.properties(usermeta={"step": step})
-    title = alt.TitleParams(text, fontWeight="normal")
-    described: alt.LayerChart = chart.properties(description=sentence, title=title)
-    return described
+    more = textwrap.wrap(below, TITLE_COLUMNS) or alt.Undefined
+    title = alt.TitleParams(text, fontWeight="normal", subtitle=more)
+    meta = {"step": step, "letters": letters}  # charts.js needs both, on a phone
+    return chart.properties(description=sentence, title=title, usermeta=meta)
 
 
 def arm_channels(
@@ -286,13 +292,12 @@ def choosable(layers: list[alt.Chart], frame: pl.DataFrame, step: str | None) ->
     if step is None:
         return layers
     options = frame[step].unique(maintain_order=True).to_list()
-    chosen = alt.param(
-        name="chosen_step",
-        value=options[0],
-        bind=alt.binding_select(options=options, name=f"{step} "),
-    )
+    bind = alt.binding_select(options=options, name=f"{step} ")
+    chosen = alt.param(name="chosen_step", value=options[0], bind=bind)
     filtered = [
-        layer.transform_filter(alt.datum[step] == chosen) if step in layer.data.columns else layer
+        layer.transform_filter(alt.datum[step] == chosen)
+        if layer.data is not alt.Undefined and step in layer.data.columns
+        else layer
         for layer in layers
     ]
     return [filtered[0].add_params(chosen), *filtered[1:]]
