@@ -23,7 +23,6 @@ from pgstudies.charts.style import (
     WIDTH,
     described,
     legend_columns,
-    log_ticks,
     plot_width,
     require,
 )
@@ -159,14 +158,7 @@ def _layers(
         .legend(columns=columns)
     )
     scale = alt.Scale(type="log", nice=False, padding=14)
-    names = ("ratio", "low", "high", "published_ratio")
-    drawn = (value for name in names for value in data[name])
-    x = (
-        alt.X("ratio:Q")
-        .scale(scale)
-        .title(_TITLE)
-        .axis(format="~r", values=log_ticks(drawn))
-    )
+    x = alt.X("ratio:Q").scale(scale).title(_TITLE).axis(format="~r")
     low, published = (
         alt.X(f"{name}:Q").scale(scale) for name in ("low", "published_ratio")
     )
