@@ -469,13 +469,13 @@ def with_failures(candidate: float) -> Measured:
 
 def test_transactions_that_fail_are_compared_by_their_part_of_all() -> None:
     found = result(with_failures(0.03))
-    assert exit_code(found.effects) == 0
-    (row,) = found.failures.iter_rows(named=True)
+    assert found.code == 0
+    (row,) = found.failed.iter_rows(named=True)
     assert (row["of"], row["step"], row["baseline"]) == ("heap", "insert", 0.0)
     assert (row["candidate"], row["low"], row["high"]) == pytest.approx((0.03, 0.03, 0.03))
     text = " ".join(as_text(found).split())
     assert "made_up, heap, insert: 0.00 % -> 3.00 % (+3.00 to +3.00 points)" in text
-    assert result(well()).failures.is_empty()
+    assert result(well()).failed.is_empty()
     assert "Transactions that failed" not in as_text(result(well()))
 
 

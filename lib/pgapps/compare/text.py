@@ -47,7 +47,7 @@ def as_text(result: Result, command: str = "", *, full: bool = False) -> str:
         _wrapped(headline(result), 0),
         _who(result, command),
         _times(result, full=full),
-        _failures(result.failures),
+        _failed(result.failed),
         _left_out(result),
         _why(result),
         _rows(result.rows),
@@ -204,12 +204,12 @@ def _times(result: Result, *, full: bool) -> list[str]:
     return [*lines, *_wrapped(" ".join(filter(None, remarks)), 0), *_wrapped(" ".join(linked), 0)]
 
 
-def _failures(failures: pl.DataFrame) -> list[str]:
+def _failed(failed: pl.DataFrame) -> list[str]:
     """Each step with transactions that failed: their part on both sides, and the difference."""
-    if failures.is_empty():
+    if failed.is_empty():
         return []
     lines = ["Transactions that failed (serialization failures, deadlocks), of all:"]
-    for row in failures.iter_rows(named=True):
+    for row in failed.iter_rows(named=True):
         step = ", ".join(filter(None, (row["study"], row["of"], row["step"], row["case"])))
         before, after = (f"{100 * row[side]:.2f} %" for side in (BASELINE, CANDIDATE))
         difference = "too few blocks for an interval"

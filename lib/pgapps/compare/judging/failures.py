@@ -27,7 +27,7 @@ _SCHEMA: dict[str, pl.DataType] = {
 }
 
 
-def failures(measured: Iterable[Measured]) -> pl.DataFrame:
+def failed_transactions(measured: Iterable[Measured]) -> pl.DataFrame:
     """Of the steps with transactions that failed, their parts of all: one row per step.
 
     Columns: ``PLACE``, baseline and candidate (means of the blocks), low and high (95 % interval of

@@ -95,10 +95,11 @@ def doubted(effects: pl.DataFrame, *, is_fixed: bool) -> pl.DataFrame:
     with_it = ~is_same & ((work > 0) == (pl.col("ratio") > 1))
     differs = pl.col("verdict").is_in(["slower", "faster"])
     doubt = (
-        pl.when(is_same)
+        pl.when(beyond.fill_null(value=False) | with_it.fill_null(value=False))
+        .then(None)
+        .when(is_same)
         .then(pl.lit(SAME_WORK))
-        .when(~(beyond.fill_null(value=False) | with_it.fill_null(value=False)))
-        .then(pl.lit(NOT_EXCLUDED))
+        .otherwise(pl.lit(NOT_EXCLUDED))
     )
     return effects.with_columns(
         doubt=pl.when(differs & pl.lit(is_fixed)).then(doubt),

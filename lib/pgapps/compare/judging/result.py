@@ -11,8 +11,8 @@ from pgservers.errors import StudyError
 from pgstudies.analysis.verdicts import OPEN
 
 from ..design import BASELINE, CANDIDATE
-from .failures import failures
-from .guards import check, differing_plans, differing_rows, named, not_compared, step_name
+from .failures import failed_transactions
+from .guards import check, differing_plans, differing_rows, not_compared, step_name
 from .layout import with_layout
 from .measured import PLACE, TIME, compared_effects, reasons
 
@@ -36,7 +36,7 @@ class Result:
         guards: As of ``guards.check``.
         plans: As of ``differing_plans``.
         rows: As of ``differing_rows``.
-        failures: As of ``failures``.
+        failed: As of ``failed_transactions``.
         margin: The declared margin, a fraction.
         profile: The size of the run.
         anytime: Whether the intervals are confidence sequences, as it was looked at on the way.
@@ -53,7 +53,7 @@ class Result:
     guards: pl.DataFrame
     plans: pl.DataFrame
     rows: pl.DataFrame
-    failures: pl.DataFrame
+    failed: pl.DataFrame
     margin: float
     profile: str
     anytime: bool = False
@@ -125,7 +125,7 @@ def result_of(
         guards=guards,
         plans=differing_plans(finished),
         rows=differing_rows(finished),
-        failures=failures(finished),
+        failed=failed_transactions(finished),
         margin=margin,
         profile=profile,
         anytime=anytime,
