@@ -33,6 +33,7 @@ from pgstudies.measuring.requirements import unmet_requirements
 
 from ..counting.valgrind import reason_no_valgrind, valgrind_version
 from .checks import Check, examine_extensions
+from .reading import examine_reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -61,11 +62,19 @@ def examine(spec: str | None = None, *, otherwise: str = EMBEDDED) -> Iterator[C
 
 
 def _served(spec: str) -> Iterator[Check]:
+    """The checks of a server; of one where nothing may be made whether it can be read."""
     try:
         with serve(spec, limits="modelled") as server:
             yield from _server(server)
     except StudyError as error:
-        yield Check("server", False, str(error), error.exit_code)
+        reading = examine_reading(spec)
+        if reading is None or reading.ok is False:
+            yield Check("server", False, str(error), error.exit_code)
+        else:
+            why = str(error).rstrip(".")
+            yield Check("server", None, f"studies, comparisons and workloads: not run: {why}")
+        if reading is not None:
+            yield reading
 
 
 def exit_code(checks: Sequence[Check]) -> int:

@@ -82,6 +82,56 @@ _TOO_MUCH = r"""
 """
 
 
+# A function could take any role that ours is a member of, and read with pg_read_all_data what
+# passwords are checked by.  CREATEROLE and the like are of no use to it, because it is computed in
+# a transaction that is read-only to its end.
+_RIGHTS = """
+    SELECT CASE WHEN r.rolsuper THEN 'a superuser'
+                ELSE pg_catalog.format('a member of %s', r.rolname) END
+    FROM pg_catalog.pg_roles r
+    WHERE (r.rolsuper OR r.rolname IN ('pg_execute_server_program', 'pg_read_server_files',
+                                       'pg_write_server_files', 'pg_read_all_data'))
+      AND pg_catalog.pg_has_role(session_user, r.oid, 'MEMBER')
+    ORDER BY r.rolsuper DESC, 1 LIMIT 1
+"""
+
+# Whoever owns anything here could have a function called by it, if only one of pg_temp.
+_OTHERS = """
+    SELECT r.rolname
+    FROM pg_catalog.pg_roles r, pg_catalog.pg_database b
+    WHERE b.datname = pg_catalog.current_database()
+      AND r.oid >= 16384 AND r.rolname <> session_user AND NOT EXISTS (
+        SELECT 1 FROM pg_catalog.pg_roles s
+        WHERE s.rolsuper AND pg_catalog.pg_has_role(r.oid, s.oid, 'MEMBER')
+      )
+      AND (pg_catalog.has_database_privilege(r.oid, b.oid, 'CREATE')
+        OR EXISTS (
+            SELECT 1 FROM pg_catalog.pg_namespace n
+            WHERE pg_catalog.has_schema_privilege(r.oid, n.oid, 'CREATE')
+        ) OR EXISTS (
+            SELECT 1 FROM pg_catalog.pg_shdepend d
+            WHERE d.dbid = b.oid AND d.deptype = 'o' AND d.refobjid = r.oid
+              AND d.refclassid = 'pg_catalog.pg_authid'::pg_catalog.regclass
+        ))
+    ORDER BY 1 LIMIT 1
+"""
+
+# What a dump locks, and whether our role may read it.
+_TABLES = """
+    SELECT pg_catalog.format('%I.%I', n.nspname, c.relname),
+           pg_catalog.has_schema_privilege(n.oid, 'USAGE')
+           AND pg_catalog.has_table_privilege(c.oid, 'SELECT')
+    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
+      AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema' AND NOT EXISTS (
+        SELECT 1 FROM pg_catalog.pg_depend d
+        WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass
+          AND d.objid = c.oid AND d.deptype = 'e'
+    )
+    ORDER BY 1
+"""
+
+
 class DsnServer(ServerBase):
     """A server reached by a DSN, with libpq's own variables and ~/.pgpass behind it.
 
@@ -389,3 +439,19 @@ def foreign_session(
             f"address of the server itself."
         )
     return session
+
+
+def may_read(connection: psycopg.Connection[TupleRow]) -> dict[str, bool]:
+    """Whether our role may read each table of its database, by its qualified name."""
+    rows = connection.execute(_TABLES).fetchall()
+    # One that was dropped meanwhile has no rights.
+    return {str(name): bool(readable) for name, readable in rows if readable is not None}
+
+
+def rights_lent(connection: psycopg.Connection[TupleRow]) -> tuple[str, str] | None:
+    """What our role is, and another that could use its rights by a function; or None.
+
+    The planner computes immutable functions in a query and in the objects that it names.
+    """
+    right, other = connection.execute(_RIGHTS).fetchone(), connection.execute(_OTHERS).fetchone()
+    return (str(right[0]), str(other[0])) if right and other else None
