@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +14,13 @@ import psycopg
 import pytest
 
 from pgapps.plans.empty_copy import _program, empty_copy
-from pgapps.plans.explain import explain, is_same, parting, tables_of
-from pgapps.plans.foresee import foresee
+from pgapps.plans.explain import explain, is_same, lines_of, parting, tables_of
+from pgapps.plans.foresee import Foreseen, Foresight, foresee
 from pgapps.plans.lacking import Extended, Lacking
 from pgapps.plans.queries import _EXPLAINED, Choice, Query, top_queries
 from pgapps.plans.report import write_report
-from pgapps.plans.source import opened, programs_of
-from pgapps.plans.text import as_text
+from pgapps.plans.source import _is_ours_alone, _serving, opened, programs_of
+from pgapps.plans.text import as_text, confidence, headline
 from pgservers.errors import ServerError, StudyError
 from pgservers.programs.installations import find_binaries
 from pgservers.programs.releases import releases
@@ -28,9 +30,6 @@ from tests.servers_at_hand import embedded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
-
-    from pgapps.plans.foresee import Foresight
 
 SCHEMA = """
 CREATE TABLE customer (id int PRIMARY KEY, name text, tags text[], about jsonb);
@@ -114,7 +113,7 @@ def test_a_copy_plans_as_the_server_does(shop: str) -> None:
     with opened(shop) as source:
         found = foresee(source, queries(), to="embedded")
     assert {q.query.name: q.verdict for q in found.queries} == dict.fromkeys(QUERIES, "same")
-    assert found.control
+    assert "Control: a copy on the server's own release has 13 of its 13 plans." in as_text(found)
     assert not found.notes
     for query in found.queries:
         assert query.before is not None
@@ -156,8 +155,7 @@ def test_the_server_is_only_read(shop: str) -> None:
 def test_a_server_by_its_address_lends_its_release_and_settings(
     shop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgapps.plans.source.programs_of", lambda _: "embedded")
-    monkeypatch.setattr("pgapps.plans.foresee.programs_of", lambda _: "embedded")
+    monkeypatch.setattr("pgapps.plans.source.programs_of", lambda *_: "embedded")
     other = f"{shop}&options=-cenable_hashjoin%3Doff"
     with opened(shop) as source:
         found = foresee(source, queries("join", "point"), to=other)
@@ -188,7 +186,10 @@ def test_what_settings_change_is_named(without_hash_join: Foresight) -> None:
     assert parting(before, after)[0] == "Hash Join"
     assert not is_same(before, after)
     text = as_text(without_hash_join)
-    assert text.startswith("1 of 13 queries gets another plan; 4 not judged.")
+    assert text.splitlines()[:2] == [
+        "1 of 13 queries gets another plan; 4 not judged.",
+        "Control: a copy on the server's own release has 13 of its 13 plans.",
+    ]
     assert "join: Hash Join becomes " in text
     assert "Not tried: shared_buffers, log_min_messages; no plan depends on " in text
     assert without_hash_join.after.endswith(", enable_hashjoin = off")
@@ -279,6 +280,7 @@ def test_the_servers_queries_are_those_of_applications_however_often_we_ask(
     first = asked()
     assert first == [
         ("app", "(SELECT id FROM orders WHERE id < $1) UNION SELECT who FROM event_1"),
+        ("app", "CREATE TEMP TABLE t AS SELECT * FROM orders LIMIT $1"),
         ("app", "SELECT * FROM orders WHERE id = $1"),
         ("monitor", "SELECT count(*) FROM customer"),
     ]
@@ -297,7 +299,7 @@ def test_queries_are_chosen_by_role_and_by_calls_and_the_others_counted(
         assert {t for q in found.queries for t in texts if q.query.text.startswith(t)} == texts
         assert len(found.queries) == 1
         assert found.left_out["of other roles"] >= 3
-    assert found.left_out["with fewer calls"] == 1
+    assert found.left_out["with fewer calls"] == 2
     with pytest.raises(StudyError, match=r"no such query of this database \(\d+ of other roles"):
         own_queries(shop, roles=["nobody"])
 
@@ -366,6 +368,13 @@ def test_a_search_path_of_the_address_is_every_roles(shop: str, seller: str) -> 
         ("/* b */ DROP TABLE t /* c */ SELECT", False),
         ("SELECTED", False),
         ("EXPLAIN SELECT 1", False),
+        ("DECLARE c NO SCROLL CURSOR FOR SELECT 1", True),
+        ("/* a */ COPY (SELECT 1) TO STDOUT", True),
+        ("COPY t TO STDOUT", False),
+        ("CREATE TEMP TABLE IF NOT EXISTS t (a) WITH (fillfactor = 9) AS (SELECT 1)", True),
+        ("CREATE MATERIALIZED VIEW m AS SELECT 1", True),
+        ("CREATE TABLE t (a int GENERATED ALWAYS AS (b) STORED, b int)", False),
+        ("CREATE VIEW v AS SELECT 1", False),
     ],
 )
 def test_a_statement_is_known_by_its_first_word(shop: str, text: str, seen: bool) -> None:
@@ -427,7 +436,7 @@ def test_an_older_release_is_foreseen_without_a_control() -> None:
         with opened(address) as source:
             asked = [*queries(), Query("or", OR), Query("parts", PARTS)]
             found = foresee(source, asked, to="embedded")
-    assert not found.control
+    assert found.no_control.startswith("a release before 18 cannot be given")
     parts = found.queries[-1].after
     assert parts is not None
     assert {"event_1", "event_2"} <= tables_of(parts)
@@ -479,6 +488,11 @@ SCAN = {"Node Type": "Seq Scan", "Relation Name": "a", "Filter": "((b = 1) AND (
         ({"statistics": [Extended("s", "a", False, ["b", "c"])]}, "extended statistics s"),
         ({"statistics": [Extended("s", "a", False, ["b", "d"])]}, ""),
         ({"statistics": [Extended("s", "a", True, ["b"])]}, "extended statistics s"),
+        ({"expressions": [("i", "a", "lower(b)")]}, ""),
+        (
+            {"expressions": [("i", "a", "(b = 1)")]},
+            "no statistics of the expression in the index i",
+        ),
         ({"guarded": {("me", "a")}}, "row security of a binds role me"),
         ({"guarded": {("me", "b"), ("you", "a")}}, ""),
         ({"locale": "libc locale xx"}, ""),
@@ -487,12 +501,13 @@ SCAN = {"Node Type": "Seq Scan", "Relation Name": "a", "Filter": "((b = 1) AND (
 def test_what_a_copy_lacks_matters_to_the_queries_that_need_it(
     lacks: dict[str, Any], reason: str
 ) -> None:
-    nothing: dict[str, Any] = {"indexes": [], "statistics": [], "guarded": set(), "locale": ""}
-    lack = Lacking(**({"relations": ["a"]} | nothing | lacks))
+    nothing: dict[str, Any] = {"relations": ["a"], "guarded": set(), "locale": ""}
+    nothing |= {"indexes": [], "statistics": [], "expressions": []}
+    lack = Lacking(**(nothing | lacks))
     found = lack.reason(["me"], [SCAN], is_reproduced=False)
     assert reason in found
     assert bool(reason) == bool(found)
-    if "statistics" in lacks:
+    if "statistics" in lacks or "expressions" in lacks:
         assert lack.reason(["me"], [SCAN], is_reproduced=True) == ""
 
 
@@ -503,3 +518,123 @@ def test_what_earlier_releases_leave_out_of_a_plan_is_no_other_plan() -> None:
 PARTS = "SELECT extract($1 FROM at) FROM event WHERE at > timestamptz $2 - interval $3"
 
 OR = "SELECT * FROM orders WHERE customer = 5 OR customer = 7"
+
+
+def made_up(before: float, after: float) -> Foreseen:
+    was = {"Node Type": "a", "Plan Rows": 1, "Total Cost": before}
+    becomes = {"Node Type": "b", "Plan Rows": 1, "Total Cost": after}
+    query = Query("q", "SELECT 1")
+    return Foreseen(query, "another plan", was, becomes, is_reproduced=True)
+
+
+def answer(*queries: Foreseen, no_control: str = "") -> list[str]:
+    found = Foresight(queries, "", "", no_control, [], {})
+    return [headline(found), *confidence(found)]
+
+
+def test_the_answer_begins_with_how_far_to_trust_it() -> None:
+    far, near = made_up(100, 103), made_up(100, 101.9)
+    unjudged = replace(far, verdict="not judged", is_reproduced=False)
+    control = "Control: a copy on the server's own release has "
+    assert answer(far, far) == ["2 of 2 queries get another plan.", f"{control}2 of its 2 plans."]
+    assert answer(far, near, unjudged)[:2] == [
+        "2 of 2 queries get another plan, 1 of them on the edge; 1 not judged.",
+        f"{control}2 of its 3 plans; the others are not judged.",
+    ]
+    assert answer(near)[2].startswith("On the edge: the estimated costs of both plans are within 2")
+    assert answer(far, no_control="why")[1:] == ["Control: none; why."]
+    nothing = replace(far, verdict="not judged", is_reproduced=None)
+    assert answer(nothing)[1] == "Control: the server gave no plan to compare with."
+
+
+def test_a_plan_on_the_edge_is_told_beside_its_plans(tmp_path: Path) -> None:
+    found = Foresight([made_up(100, 100.5)], "", "", "", [], {})
+    assert "\nq: a becomes b, on the edge\n" in as_text(found)
+    page = write_report(found, tmp_path / "plans.html").read_text()
+    assert "<h2>q: a becomes b, on the edge</h2>" in page
+    assert page.index("Control: a copy") < page.index("Before: ")
+
+
+def test_a_setting_of_the_start_that_plans_depend_on_is_tried(shop: str) -> None:
+    with psycopg.connect(shop, autocommit=True) as c:
+        c.execute("CREATE TABLE ruled (a int PRIMARY KEY, b int)")
+        c.execute(
+            "CREATE RULE gone AS ON DELETE TO ruled DO INSTEAD UPDATE ruled SET b = 1 WHERE a = 5"
+        )
+    asked = [Query("delete", "DELETE FROM ruled WHERE a = 7")]
+    try:
+        with opened(shop) as source:
+            tried = {"session_replication_role": "replica", "shared_buffers": "1TB"}
+            found = foresee(source, asked, to="embedded", settings=tried)
+            with pytest.raises(StudyError, match="session_replication_role cannot be tried: the"):
+                foresee(source, [], to="embedded", settings={"session_replication_role": "x"})
+    finally:
+        with psycopg.connect(shop, autocommit=True) as c:
+            c.execute("DROP TABLE ruled")
+    assert found.queries[0].verdict == "another plan"
+    assert found.after.endswith(", session_replication_role = replica")
+    assert "Not tried: shared_buffers; no plan depends on" in as_text(found)
+
+
+def test_the_programs_that_serve_us_are_known_and_only_run_if_others_cannot_change_them(
+    shop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("postgres", "initdb"):
+        (tmp_path / name).touch(mode=0o755)
+    assert not _is_ours_alone(Path("bin"))
+    assert not _is_ours_alone(tmp_path / "nowhere")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "parents", property(lambda _: [Path("/")]))
+        tmp_path.chmod(0o755)
+        assert _is_ours_alone(tmp_path)
+        (tmp_path / "initdb").chmod(0o777)
+        assert not _is_ours_alone(tmp_path)
+    with opened(shop) as source:
+        monkeypatch.setattr("pgapps.plans.source._is_ours_alone", lambda _: False)
+        assert _serving(source.connection) == []
+        monkeypatch.setattr("pgapps.plans.source._is_ours_alone", lambda _: True)
+        (place, *_) = _serving(source.connection)
+        assert find_binaries(place).version == source.version
+        assert source.own_programs() == str(place)
+
+
+def test_a_server_whose_release_is_not_here_is_foreseen_without_a_control(
+    shop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgapps.plans.foresee._major", lambda _: 0)
+    with opened(shop) as source:
+        newer = replace(source, version=770000)
+        with pytest.raises(
+            StudyError, match=r"is PostgreSQL 77, and embedded is .*: give --to its"
+        ):
+            foresee(newer, [], to="embedded")
+        monkeypatch.setattr(type(source), "own_programs", lambda _: programs_of(770000))
+        found = foresee(source, queries("point"), to="embedded")
+    assert [query.verdict for query in found.queries] == ["same"]
+    assert "Control: none; the programs of PostgreSQL 18 are not at hand here." in as_text(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "node"),
+    [
+        ("DECLARE c CURSOR FOR SELECT * FROM orders ORDER BY id", "Index Scan"),
+        ("COPY (SELECT * FROM orders WHERE id = 5) TO STDOUT (FORMAT csv)", "Index Scan"),
+        ("CREATE TABLE x AS SELECT * FROM orders WHERE id = $1 WITH NO DATA", "Index Scan"),
+        ("/* of */ (SELECT id FROM orders) UNION (SELECT id FROM customer)", "Unique"),
+    ],
+)
+def test_the_query_within_a_statement_is_planned(shop: str, text: str, node: str) -> None:
+    with opened(shop) as source:
+        plan = explain(source.connection, Query("x", text), "public").root
+    assert plan is not None
+    assert next(lines_of(plan)).text.startswith(node)
+
+
+@pytest.mark.parametrize(
+    "text", ["SELECT 1; SELECT pg_advisory_lock(7)", "SELECT 1;\nSELECT pg_advisory_lock(7);"]
+)
+def test_a_second_statement_is_not_executed(shop: str, text: str) -> None:
+    locks = "SELECT count(*) FROM pg_catalog.pg_locks WHERE locktype = 'advisory'"
+    with opened(shop) as source:
+        assert "several statements" in explain(source.connection, Query("x", text), "public").reason
+        assert source.connection.execute(locks).fetchone() == (0,)

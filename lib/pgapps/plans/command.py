@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from .foresee import Foresight
+    from .source import Source
 
 commands = typer.Typer()
 
@@ -49,7 +50,7 @@ def plans(
         typer.Option(
             metavar="FILE",
             help="Settings to try, as in postgresql.conf: the copy is compared without and with "
-            "them.",
+            "them.  [default of --to: the server's own release, from 18 on]",
         ),
     ] = None,
     queries: Annotated[
@@ -98,7 +99,8 @@ def plans(
     the server; the copy is deleted at the end.
 
     To plan is to compute immutable functions: on the server with the rights of the role in the
-    address, in a read-only transaction; on the copy with no rights.  Give a role that only reads.
+    address, in a read-only transaction; on the copy with no rights.  Give a role that may read the
+    tables and write nothing: of what writes, the query of its rows is planned, on both sides.
 
     A query is planned with the search_path and the planner settings of the role that ran it, as
     ALTER ROLE and ALTER DATABASE have set them; one of a file as the address's role, or --role.
@@ -106,7 +108,8 @@ def plans(
     Without --queries, statements that name no table but the catalogs are left out: they are
     those of tools, this one among them, and of pg_dump.
 
-    A file has one query, or one below each line -- name: ...; parameters are $1 or :name.
+    A file of --queries has queries, or scripts of pgbench, with names by lines -- name: ...;
+    parameters are $1, :name or :'name'.  schema.sql, the tables of a workload, is none of them.
 
     \b
     Examples:
@@ -123,13 +126,12 @@ def plans(
       5    no space left on a disk
     """  # noqa: D301
     from pgservers.addresses import EMBEDDED
-    from pgservers.programs.installations import find_binaries
     from pgservers.servers.settings import read_settings
 
     from .foresee import foresee
     from .queries import Choice, queries_in, top_queries
     from .report import write_report
-    from .source import opened, programs_of
+    from .source import opened
     from .text import as_text
 
     if report is not None and (report.suffix != ".html" or not report.absolute().parent.is_dir()):
@@ -144,12 +146,8 @@ def plans(
     settings = read_settings(setting) if setting else {}
     wanted = queries_in(queries) if queries else []
     with opened(address) as source:
-        if setting and to is None and find_binaries().version // 10000 != source.major:
-            own = programs_of(source.version)
-            raise StudyError(
-                f"Settings are tried on a copy of one release: give --to {own}, the server's own, "
-                f"or another."
-            )
+        if setting and to is None:
+            to = _own_release(source)
         left_out: Mapping[str, int] = {}
         if wanted and role:
             source.require_role(role[0])
@@ -170,6 +168,22 @@ def plans(
     if report is not None:
         typer.echo(f"\nReport: {write_report(found, report)}")
     raise typer.Exit(_exit_code(found))
+
+
+def _own_release(source: Source) -> str:
+    """Where settings are tried unless it is said; raises StudyError where that must be said."""
+    from pgservers.addresses import EMBEDDED
+    from pgservers.programs.installations import find_binaries
+
+    from .empty_copy import RESTORES_STATISTICS
+
+    if source.version < RESTORES_STATISTICS:
+        raise StudyError(
+            f"Settings are tried on a copy, and a copy on {source.major} cannot be given the "
+            f"statistics of another server, as from 18 on: give --to 18, or embedded."
+        )
+    is_embedded = find_binaries().version // 10000 == source.major
+    return EMBEDDED if is_embedded else source.own_programs()
 
 
 def _exit_code(found: Foresight) -> int:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import sql
 
-from pgservers.errors import ServerError, StudyError
+from pgservers.errors import CannotRun, ServerError, StudyError
 from pgservers.files import says_full, space_error
 from pgservers.programs.installations import client_environment, find_binaries
 from pgservers.servers.managed import ManagedServer, harmless_extensions, open_to_guest
@@ -80,7 +80,13 @@ _SETTINGS = {
     "event_triggers": "off",
 }
 
-_NO_PLAN = "no plan depends on what a session cannot set, such as shared_buffers"
+_NO_PLAN = "no plan depends on what no session can set, such as shared_buffers"
+
+# But on these: they are tried by a start of the copy's server.
+_PLANNED_BY = """
+    SELECT context, category LIKE 'Query Tuning%%' OR name = 'session_replication_role'
+    FROM pg_catalog.pg_settings WHERE pg_catalog.lower(name) = %s
+"""
 
 _LIMITS = "-c search_path= -c statement_timeout=20s"
 
@@ -92,17 +98,21 @@ class EmptyCopy:
     """The copy while it lasts; ``notes`` are what could not be copied, in words.
 
     ``missing_locale`` is the database's, in words, where the copy has another.  ``tried`` are the
-    settings to try, without those that no session can set.
+    settings to try that a session can set, and ``by_start`` those that a server is started with.
     """
 
-    def __init__(
-        self, server: ManagedServer, settings: Mapping[str, str], tried: Mapping[str, str]
-    ) -> None:
+    def __init__(self, server: ManagedServer, settings: Mapping[str, str]) -> None:
         self.server = server
         self.notes: list[str] = []
         self.missing_locale = ""
-        self.tried = tried
+        self.tried: Mapping[str, str] = {}
+        self.by_start: Mapping[str, str] = {}
         self._settings = settings
+
+    def start_as_tried(self) -> None:
+        """Have the server run with those settings to try that a session cannot set."""
+        if self.by_start:
+            self.server.restart(self.by_start)
 
     def connect(self, settings: Mapping[str, str] = {}) -> psycopg.Connection[TupleRow]:
         """A read-only connection with the original's planner settings, changed by ``settings``."""
@@ -147,8 +157,8 @@ def empty_copy(
     """A copy of the source's database on a server of ours, as ``serve`` names it.
 
     ``tried`` are settings to try there; ``like`` are planner settings in place of the source's.
-    Raises StudyError for a server before 18 and for settings
-    that cannot be tried, both before anything is dumped, ServerError where the dump or the restore
+    Raises StudyError for a server before 18 or older than the source, and for settings
+    that cannot be tried, all before anything is dumped, ServerError where the dump or the restore
     fails or the copy does not answer, and SpaceError on a full disk.
     """
     with serve(spec, settings=_SETTINGS, unprivileged=True) as server:
@@ -158,9 +168,14 @@ def empty_copy(
                 f"Plans can be foreseen on release 18 or later, which load statistics from a dump, "
                 f"and {spec} is {server.version_text}."
             )
+        if server.version // 10000 < source.major:
+            raise StudyError(
+                f"{source.name} is PostgreSQL {source.major}, and {spec} is {server.version_text}: "
+                f"give --to its own release or a later one, by a directory of programs if need be."
+            )
         try:
-            able, unable = _settable(server, tried)
-            copy = EmptyCopy(server, source.settings if like is None else like, able)
+            copy = EmptyCopy(server, source.settings if like is None else like)
+            copy.tried, copy.by_start, unable = _settable(server, tried)
             if unable:
                 copy.notes.append(f"Not tried: {', '.join(unable)}; {_NO_PLAN}.")
             show("reading schema and statistics")
@@ -191,18 +206,22 @@ def empty_copy(
             raise full or ServerError(f"The copy cannot be made: {error}.") from error
 
 
-def _settable(server: ManagedServer, tried: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """The settings that a session can try, and the names of the others that the server has.
+def _settable(
+    server: ManagedServer, tried: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, str], list[str]]:
+    """Settings that a session can try, those that a start can, and names of those not to be tried.
 
-    Raises StudyError for one that it has not, for a wrong value, and where none is left.
+    Raises StudyError for one that the server has not, for a wrong value, and where none is left.
     """
-    able, unable = {}, []
+    by_session: dict[str, str] = {}
+    by_start: dict[str, str] = {}
+    unable: list[str] = []
     with server.connect(options=_LIMITS) as connection:
         for name, value in tried.items():
-            query = "SELECT context FROM pg_catalog.pg_settings WHERE pg_catalog.lower(name) = %s"
-            row = connection.execute(query, [name]).fetchone()
+            row = connection.execute(_PLANNED_BY, [name]).fetchone()
             if row is not None and row[0] != "user":
-                unable.append(name)
+                by_start |= {name: value} if row[1] else {}
+                unable += [] if row[1] else [name]
                 continue
             try:
                 _set(connection, name, value)
@@ -210,10 +229,16 @@ def _settable(server: ManagedServer, tried: Mapping[str, str]) -> tuple[dict[str
                 raise StudyError(
                     f"{name} = {value} cannot be tried in a session: {error.diag.message_primary}."
                 ) from None
-            able[name] = value
-    if tried and not able:
+            by_session[name] = value
+    if tried and not by_session and not by_start:
         raise StudyError(f"Nothing is left to try: {', '.join(unable)}: {_NO_PLAN}.")
-    return able, unable
+    if by_start:
+        try:
+            server.restart(by_start)
+        except CannotRun as error:
+            raise StudyError(f"{', '.join(by_start)} cannot be tried: {error}.") from None
+        server.restart()
+    return by_session, by_start, unable
 
 
 def _dump(source: Source, server: ManagedServer, archive: Path) -> None:

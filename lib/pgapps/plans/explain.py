@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
 
-from .queries import plannable
-from .sessions import within
+from .sessions import as_sent, within
+from .statements import first_word, plannable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,13 +25,15 @@ Node = dict[str, Any]
 class QueryPlan(NamedTuple):
     """The plan of a query, or why there is none, with the error's SQLSTATE.
 
-    One that ``is_unpruned`` was asked for without partition pruning.
+    One that ``is_unpruned`` was asked for without partition pruning.  ``rows_of`` is the query that
+    was planned in place of one that our role may not write.
     """
 
     root: Node | None
     reason: str = ""
     code: str = ""
     is_unpruned: bool = False
+    rows_of: str = ""
 
 
 _SHAPE = (
@@ -64,6 +66,38 @@ _CONDITIONS = (
 _SET_KNOWN = """
     SELECT pg_catalog.set_config(name, %s, true) FROM pg_catalog.pg_settings WHERE name = %s
 """
+
+# An error that is caught stands in no log.  What has no space is to end it all.
+_QUIETLY = """
+    DO $pgstudies$
+    DECLARE answer pg_catalog.text; reason pg_catalog.text; code pg_catalog.text;
+    BEGIN
+        EXECUTE pg_catalog.current_setting('pgstudies.statement') {into};
+        PERFORM pg_catalog.set_config('pgstudies.answer', COALESCE(answer, ''), true);
+    EXCEPTION WHEN disk_full THEN
+        RAISE;
+    WHEN OTHERS THEN
+        GET STACKED DIAGNOSTICS reason = MESSAGE_TEXT, code = RETURNED_SQLSTATE;
+        PERFORM pg_catalog.set_config('pgstudies.reason', reason, true),
+                pg_catalog.set_config('pgstudies.code', code, true);
+    END $pgstudies$
+"""
+
+_ASK = """
+    SELECT pg_catalog.set_config('pgstudies.statement', %s, true),
+           pg_catalog.set_config('pgstudies.answer', '', true),
+           pg_catalog.set_config('pgstudies.reason', '', true),
+           pg_catalog.set_config('pgstudies.code', '', true)
+"""
+
+_ANSWER = """
+    SELECT pg_catalog.current_setting('pgstudies.answer'),
+           pg_catalog.current_setting('pgstudies.reason'),
+           pg_catalog.current_setting('pgstudies.code')
+"""
+
+_EDGE = 0.02
+"""The share of the cost by which two plans differ at most that are on the edge."""
 
 _GENERIC_PLAN = 160000
 """The first release whose EXPLAIN takes a query with parameters."""
@@ -114,33 +148,42 @@ def explain(
 
 
 def _plan(connection: psycopg.Connection[TupleRow], query: Query) -> QueryPlan:
-    text = plannable(query.text).encode("utf-8", "surrogateescape")
-    prepare = b"PREPARE pgstudies_query AS " + text
-    # By the extended protocol, which takes one statement only: a second would be executed below.
-    connection.execute(prepare, binary=True)
+    text = plannable(query.text)
+    if ";" in text:
+        # By the extended protocol, which takes one statement only: a second would be executed
+        # below.
+        sent = b"PREPARE pgstudies_query AS " + text.encode("utf-8", "surrogateescape")
+        connection.execute(sent, binary=True)
+        connection.execute("DEALLOCATE pgstudies_query")
+    version = connection.info.server_version
+    if version >= _GENERIC_PLAN:
+        return _asked(connection, f"EXPLAIN (GENERIC_PLAN, FORMAT JSON) {text}")
+    if first_word(text) == "DECLARE":
+        return _asked(connection, f"EXPLAIN (FORMAT JSON) {text}")
+    prepare = f"PREPARE pgstudies_query AS {text}"
+    _, reason, code = _quietly(connection, prepare, into="")
+    if code:
+        return QueryPlan(None, reason, code)
     row = connection.execute(
         "SELECT pg_catalog.array_length(parameter_types, 1) FROM pg_catalog.pg_prepared_statements"
     ).fetchone()
     count = int(row[0] or 0) if row else 0
-    version = connection.info.server_version
     if count and version < _CACHE_MODE:
         return QueryPlan(
             None, "servers before 12 plan a query with parameters for given values only"
         )
-    if version >= _GENERIC_PLAN:
-        return _asked(connection, b"EXPLAIN (GENERIC_PLAN, FORMAT JSON) " + text)
     if count:
         _set_here(connection, "plan_cache_mode", "force_generic_plan")
     values = f"({', '.join(['NULL'] * count)})" if count else ""
-    plan = _asked(connection, f"EXPLAIN (FORMAT JSON) EXECUTE pgstudies_query{values}".encode())
+    execute = f"EXPLAIN (FORMAT JSON) EXECUTE pgstudies_query{values}"
+    plan = _asked(connection, execute)
     if not (count and plan.root and _has_pruned(plan.root)):
         return plan
     # These releases leave out the partitions that the values (NULL) do not need.
     _set_here(connection, *UNPRUNED)
     connection.execute("DEALLOCATE pgstudies_query")
-    connection.execute(prepare, binary=True)
-    plan = _asked(connection, f"EXPLAIN (FORMAT JSON) EXECUTE pgstudies_query{values}".encode())
-    return plan._replace(is_unpruned=True)
+    _quietly(connection, prepare, into="")
+    return _asked(connection, execute)._replace(is_unpruned=True)
 
 
 def _set_here(connection: psycopg.Connection[TupleRow], name: str, value: str) -> None:
@@ -148,11 +191,28 @@ def _set_here(connection: psycopg.Connection[TupleRow], name: str, value: str) -
     connection.execute("SELECT pg_catalog.set_config(%s, %s, true)", [name, value])
 
 
-def _asked(connection: psycopg.Connection[TupleRow], statement: bytes) -> QueryPlan:
-    answer = connection.execute(statement).pgresult
-    value = answer.get_value(0, 0) if answer is not None else None
+def _quietly(
+    connection: psycopg.Connection[TupleRow], statement: str, into: str = "INTO answer"
+) -> tuple[bytes, str, str]:
+    """What a statement answers, or message and SQLSTATE of its error, which no log has then."""
+    connection.execute(_ASK, [as_sent(connection, statement)])
+    connection.execute(_QUIETLY.format(into=into).encode())
+    answer = connection.execute(_ANSWER).pgresult
+    values = [answer.get_value(0, column) if answer else None for column in range(3)]
+    reason, code = (_decoded(value) for value in values[1:])
+    return values[0] or b"", reason, code
+
+
+def _decoded(value: bytes | None) -> str:
+    return (value or b"").decode("utf-8", "replace")
+
+
+def _asked(connection: psycopg.Connection[TupleRow], statement: str) -> QueryPlan:
+    answer, reason, code = _quietly(connection, statement)
+    if code:
+        return QueryPlan(None, reason, code)
     try:
-        root = json.loads((value or b"").decode("utf-8", "replace"))[0]["Plan"]
+        root = json.loads(_decoded(answer))[0]["Plan"]
     except (ValueError, LookupError, TypeError, RecursionError):
         root = None
     return (
@@ -199,6 +259,12 @@ def _has_pruned(node: Node) -> bool:
 def is_same(one: Node, other: Node) -> bool:
     """Whether two plans do the same: their nodes, not their estimates."""
     return _shape(one) == _shape(other)
+
+
+def are_close(one: Node, other: Node) -> bool:
+    """Whether two plans are on the edge: their estimated costs are within 2 %."""
+    costs = [float(node.get("Total Cost", 0)) for node in (one, other)]
+    return max(costs) - min(costs) <= _EDGE * max(costs)
 
 
 def _shape(node: Node) -> tuple[object, ...]:

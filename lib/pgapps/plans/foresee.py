@@ -10,10 +10,10 @@ from pgservers.errors import ServerError, StudyError
 from pgservers.programs.installations import find_binaries
 
 from .empty_copy import RESTORES_STATISTICS, EmptyCopy, empty_copy
-from .explain import UNPRUNED, Node, QueryPlan, explain, is_same, tables_of
+from .explain import UNPRUNED, Node, QueryPlan, are_close, explain, is_same, tables_of
 from .lacking import lacking
-from .queries import names_only_catalogs
-from .source import programs_of, target_of
+from .source import target_of
+from .statements import names_only_catalogs, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,12 @@ if TYPE_CHECKING:
 # Tables, functions and types.
 _NOT_FOUND = {"42P01", "42883", "42704"}
 
+_DENIED = "42501"
+
 _NO_TABLE = "that name no table but the catalogs"
+
+# What writes has no parallel workers.
+_SERIAL = {"max_parallel_workers_per_gather": "0"}
 
 Verdict = Literal["same", "another plan", "not judged"]
 
@@ -41,6 +46,7 @@ class Foreseen:
         before: Its present plan, if there is one.
         after: The plan foreseen.
         reason: Why it is not judged.
+        is_reproduced: Whether the control has the server's own plan; none where one is missing.
 
     """
 
@@ -49,6 +55,13 @@ class Foreseen:
     before: Node | None = None
     after: Node | None = None
     reason: str = ""
+    is_reproduced: bool | None = None
+
+    @property
+    def is_on_edge(self) -> bool:
+        """Whether it gets another plan of nearly the same estimated cost."""
+        is_other = self.verdict == "another plan" and self.before and self.after
+        return bool(is_other) and are_close(self.before or {}, self.after or {})
 
 
 @dataclass(frozen=True)
@@ -59,8 +72,8 @@ class Foresight:
         queries: One entry each, in the order given.
         before: The server of the plans before, in words.
         after: The server of the plans after, in words.
-        control: Whether a copy of the server's own release reproduced its plans first.
-        notes: What could not be copied.
+        no_control: Why no copy of the server's own release was asked for its plans, or nothing.
+        notes: What could not be copied, and what was planned in place of queries.
         left_out: The server's other statements, counted by the reason why they are not asked for.
 
     """
@@ -68,7 +81,7 @@ class Foresight:
     queries: Sequence[Foreseen]
     before: str
     after: str
-    control: bool
+    no_control: str
     notes: Sequence[str]
     left_out: Mapping[str, int]
 
@@ -91,10 +104,9 @@ def foresee(
     table are asked for, as the others are those of tools, this one among them, and of pg_dump.
     """
     target = target_of(to)
-    has_control = source.version >= RESTORES_STATISTICS
     is_control = target.settings is None and _major(target.spec) == source.major
     # Before anything is dumped.
-    release = programs_of(source.version) if has_control and not is_control else ""
+    release, no_control = _control(source, is_control=is_control)
     show("asking the server for its plans")
     if top is None:
         own = [_own_plan(source, query) for query in queries]
@@ -105,47 +117,84 @@ def foresee(
         copy = stack.enter_context(
             empty_copy(source, target.spec, show, settings, like=target.settings)
         )
-        settings = copy.tried
         show("asking the copy")
         plain = _plans(copy, queries, source, own)
-        after = _plans(copy, queries, source, own, settings) if settings else plain
-        notes = source.notes({query.role for query in queries if query.role}) + copy.notes
-        unpruned = sum(plan.is_unpruned for plan in own)
-        if unpruned:
-            notes.append(
-                f"Planned without partition pruning on both sides: {unpruned} with parameters, for "
-                f"which servers before 16 choose partitions by given values only."
-            )
+        after = plain
+        if settings:
+            copy.start_as_tried()
+            after = _plans(copy, queries, source, own, copy.tried)
         user = source.connection.info.user
         lack = lacking(source, copy, {user} | {query.role for query in queries if query.role})
-        if not has_control:
-            controls = own
-        elif is_control:
+        if is_control:
             controls = plain
-        else:
+        elif release:
             show(f"a control on {source.major}")
             controls = _plans(
                 stack.enter_context(empty_copy(source, release, show)), queries, source, own
             )
+        else:
+            controls = own
+        has_control = not no_control
+        notes = source.notes({query.role for query in queries if query.role}) + copy.notes
+        stand_in = [has_control and plan.code == _DENIED for plan in own]
+        own = [c if other else plan for plan, c, other in zip(own, controls, stand_in, strict=True)]
+        notes += _told(own, stand_in, user)
         version = copy.server.version_text
         version += f" with the settings of {target.name}" if target.name else ""
     before = plain if settings else own
     told = source.connection.info.parameter_status("server_version") or str(source.major)
     found = [
-        _judged(query, *plans, lack=lack, user=user, has_control=has_control)
+        _judged(query, *plans, lack=lack, user=user)
         for query, *plans in zip(queries, own, controls, before, after, strict=True)
     ]
-    listed = ", ".join(f"{name} = {value}" for name, value in settings.items())
+    tried = {**copy.tried, **copy.by_start}
+    listed = ", ".join(f"{name} = {value}" for name, value in tried.items())
     return Foresight(
         queries=found,
         before=f"{version}, as it is"
         if settings
         else f"{source.name} (PostgreSQL {told.split()[0]})",
         after=f"{version}, {listed}" if settings else version,
-        control=has_control,
+        no_control=no_control,
         notes=notes,
         left_out=left_out,
     )
+
+
+def _control(source: Source, *, is_control: bool) -> tuple[str, str]:
+    """The programs for a control, where the copy is none itself, or why there is none."""
+    if source.version < RESTORES_STATISTICS:
+        return "", "a release before 18 cannot be given the statistics of another server"
+    if is_control:
+        return "", ""
+    try:
+        return source.own_programs(), ""
+    except StudyError:
+        return "", f"the programs of PostgreSQL {source.major} are not at hand here"
+
+
+def _told(own: Sequence[QueryPlan], stand_in: Sequence[bool], user: str) -> list[str]:
+    """How many queries were planned otherwise than they stand there."""
+    unpruned = sum(plan.is_unpruned for plan in own)
+    rows = sum(bool(plan.rows_of) for plan in own)
+    denied = sum(other and plan.root is not None for plan, other in zip(own, stand_in, strict=True))
+    notes = []
+    if unpruned:
+        notes.append(
+            f"Planned without partition pruning on both sides: {unpruned} with parameters, for "
+            f"which servers before 16 choose partitions by given values only."
+        )
+    if rows:
+        notes.append(
+            f"Judged by how their rows are found: {rows} that write or lock rows, as {user} may "
+            f"only read; on both sides the query of these rows was planned."
+        )
+    if denied:
+        notes.append(
+            f"Judged by the plan of the control in place of the server's: {denied} that {user} may "
+            f"not run."
+        )
+    return notes
 
 
 def _major(spec: str) -> int | None:
@@ -177,7 +226,8 @@ def _first(
             continue
         seen.add(alike)
         plan = _own_plan(source, query)
-        if names_only_catalogs(query.text) if plan.root is None else not tables_of(plan.root):
+        by_text = plan.root is None or bool(plan.rows_of)
+        if names_only_catalogs(query.text) if by_text else not tables_of(plan.root or {}):
             none += 1
             continue
         found.append(replace(query, name=f"{len(found) + 1}"))
@@ -204,14 +254,23 @@ def _plans(
             # What is tried wins over what a role has set.
             kept = {name: value for name, value in by_role.items() if name not in settings}
             kept |= [UNPRUNED] if before.is_unpruned else []
-            plans.append(explain(connection, query, path, kept))
+            kept |= _SERIAL if before.rows_of else {}
+            asked = replace(query, text=before.rows_of or query.text)
+            plans.append(explain(connection, asked, path, kept))
     return plans
 
 
 def _own_plan(source: Source, query: Query) -> QueryPlan:
-    """The server's own plan, as the sessions of the query's role get it."""
+    """The server's own plan, as the sessions of the query's role get it.
+
+    Of a query that our role may not run because it writes, that of the query of its rows.
+    """
     whose, path, settings = source.session(query.role)
     plan = explain(source.connection, query, path, settings)
+    if plan.code == _DENIED and (rows := rows_of(query.text)):
+        reading = replace(query, text=rows)
+        found = explain(source.connection, reading, path, {**settings, **_SERIAL})
+        return plan if found.root is None else found._replace(rows_of=rows)
     if plan.code not in _NOT_FOUND:
         return plan
     reason = (
@@ -231,23 +290,29 @@ def _judged(
     *,
     lack: Lacking,
     user: str,
-    has_control: bool,
 ) -> Foreseen:
     if own.root is None:
         return Foreseen(query, "not judged", reason=f"the server says: {own.reason}")
     if control.root is None:
         return Foreseen(query, "not judged", own.root, reason=f"the control says: {control.reason}")
+    # The same object where there is no control, or no plan of the server's own.
+    is_reproduced = None if own is control else is_same(own.root, control.root)
+    judged = Foreseen(query, "not judged", own.root, is_reproduced=is_reproduced)
     if before.root is None or after.root is None:
-        reason = f"the copy says: {before.reason or after.reason}"
-        return Foreseen(query, "not judged", own.root, reason=reason)
-    is_reproduced = is_same(own.root, control.root)
+        return replace(judged, reason=f"the copy says: {before.reason or after.reason}")
     plans = [own.root, control.root, before.root, after.root]
     roles = [user, query.role or user]
-    why = lack.reason(roles, plans, is_reproduced=is_reproduced and has_control)
+    why = lack.reason(roles, plans, is_reproduced=is_reproduced is True)
     if why:
-        return Foreseen(query, "not judged", own.root, after.root, why)
-    if not is_reproduced:
-        reason = "a copy of the server's own release plans it otherwise than the server"
-        return Foreseen(query, "not judged", own.root, control.root, reason)
+        return replace(judged, after=after.root, reason=why)
+    if is_reproduced is False:
+        close = ", of nearly the same cost" if are_close(own.root, control.root) else ""
+        reason = f"a copy of the server's own release has another plan than the server{close}"
+        return replace(judged, after=control.root, reason=reason)
     same = is_same(before.root, after.root)
-    return Foreseen(query, "same" if same else "another plan", before.root, after.root)
+    return replace(
+        judged,
+        verdict="same" if same else "another plan",
+        before=before.root,
+        after=after.root,
+    )

@@ -51,6 +51,23 @@ _WITH_VALUES = """
     FROM pg_catalog.pg_stats_ext
 """
 
+# Only their owner is shown what ANALYZE found of an index's expressions.
+_INDEXED = """
+    SELECT pg_catalog.format('%I.%I', n.nspname, i.relname), c.relname,
+           pg_catalog.pg_get_indexdef(x.indexrelid, x.number, true)
+    FROM (
+        SELECT *, pg_catalog.generate_series(1, indnatts) AS number FROM pg_catalog.pg_index
+    ) x
+    JOIN pg_catalog.pg_class i ON i.oid = x.indexrelid
+    JOIN pg_catalog.pg_class c ON c.oid = x.indrelid
+    JOIN pg_catalog.pg_namespace n ON n.oid = i.relnamespace
+    WHERE i.oid >= 16384 AND x.indkey[x.number - 1] = 0
+"""
+
+_WITH_STATISTICS = """
+    SELECT pg_catalog.format('%I.%I', schemaname, tablename) FROM pg_catalog.pg_stats
+"""
+
 # Patterns, and the order of texts.
 _BY_LOCALE = re.compile(r"~|\^@|[<>]=? \(?'[^']*'\)?::text|text\)? [<>]")
 
@@ -72,6 +89,7 @@ class Lacking:
         relations: The names that it has, of tables and indexes.
         indexes: Those that it has not, with their tables.
         statistics: Those without values there.
+        expressions: Those of indexes that have no statistics there: index, table and text.
         guarded: Roles and tables whose row security binds them.
         locale: The database's, in words, where the copy has another.
 
@@ -80,6 +98,7 @@ class Lacking:
     relations: Collection[str]
     indexes: Sequence[tuple[str, str]]
     statistics: Sequence[Extended]
+    expressions: Sequence[tuple[str, str, str]]
     guarded: Collection[tuple[str, str]]
     locale: str
 
@@ -99,12 +118,27 @@ class Lacking:
         conditions = " ".join(line.text for plan in plans for line in lines_of(plan))
         if self.locale and _BY_LOCALE.search(conditions):
             return f"it compares texts, and the copy has not the {self.locale}"
+        return "" if is_reproduced else self._unknown(tables, conditions)
+
+    def _unknown(self, tables: Collection[str], conditions: str) -> str:
+        """The statistics that a planner would have looked at for these conditions."""
+        for index, table, text in self.expressions:
+            if table in tables and _bare(text) in _bare(conditions):
+                return (
+                    f"the copy has no statistics of the expression in the index {index}, which "
+                    f"are shown to its owner only"
+                )
         words = set(re.findall(r"\w+", conditions))
-        for extended in () if is_reproduced else self.statistics:
+        for extended in self.statistics:
             enough = 1 if extended.has_expressions else 2
             if extended.table in tables and len(words.intersection(extended.columns)) >= enough:
                 return f"the copy has no values of the extended statistics {extended.name}"
         return ""
+
+
+def _bare(text: str) -> str:
+    """An expression without what differs by where it stands: aliases, parentheses and spaces."""
+    return re.sub(r"\b\w+\.(?=\w)|[()\s]", "", text)
 
 
 def lacking(source: Source, copy: EmptyCopy, roles: Collection[str]) -> Lacking:
@@ -113,6 +147,7 @@ def lacking(source: Source, copy: EmptyCopy, roles: Collection[str]) -> Lacking:
         rows = connection.execute(_THERE).fetchall()
         there = [(as_in_plans(connection, name), str(full)) for name, full in rows]
         valued = {str(name) for (name,) in connection.execute(_WITH_VALUES)}
+        counted = {str(name) for (name,) in connection.execute(_WITH_STATISTICS)}
     full_names = {full for _, full in there}
     return Lacking(
         relations={name for name, _ in there},
@@ -122,6 +157,7 @@ def lacking(source: Source, copy: EmptyCopy, roles: Collection[str]) -> Lacking:
             if index not in full_names
         ],
         statistics=[found for found in _extended(source) if found.name not in valued],
+        expressions=[found for found in _expressions(source) if found[0] not in counted],
         guarded=_guarded(source, roles),
         locale=copy.missing_locale,
     )
@@ -142,3 +178,9 @@ def _extended(source: Source) -> list[Extended]:
     rows = source.connection.execute(query.encode()).fetchall()
     read = partial(as_in_plans, source.connection)
     return [Extended(str(n), read(t), bool(e), list(map(read, names))) for n, t, e, names in rows]
+
+
+def _expressions(source: Source) -> list[tuple[str, str, str]]:
+    rows = source.connection.execute(_INDEXED).fetchall()
+    read = partial(as_in_plans, source.connection)
+    return [(str(index), read(table), read(text)) for index, table, text in rows]

@@ -12,8 +12,11 @@ from psycopg import sql
 
 from pgservers.errors import StudyError
 
+from ..workload.statements import Command, Lines
+from .statements import first_word
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from psycopg.rows import TupleRow
@@ -21,37 +24,34 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"^--\s*name:\s*(\S.*?)\s*$", re.MULTILINE)
 
-_BACKSLASH = re.compile(r"^\s*\\(\w+)", re.MULTILINE)
+_SCHEMA = "schema.sql"
+"""The tables of a workload, which has its queries beside it."""
 
-# Strings, quoted names and comments are passed over; what is left has :name as pgbench and psql do.
+# They end a query as a semicolon does.
+_SENDS = re.compile(r"\\(?:gset|aset|gx?)\b[^\n]*")
+
+_PASSED = {"set", "if", "elif", "else", "endif", "sleep", "unset", "echo", "pset", "timing"} | {
+    f"{word}pipeline" for word in ("start", "sync", "end")
+}
+"""Commands of psql and pgbench that change no plan."""
+
+_TRANSACTION = {"ABORT", "BEGIN", "COMMIT", "END", "RELEASE", "ROLLBACK", "SAVEPOINT", "START"}
+
+# Strings, quoted names and comments are passed over; what is left has :name and :'name' as pgbench
+# and psql do.
 _VARIABLE = re.compile(
-    r"'(?:[^']|'')*'|\"[^\"]*\"|--[^\n]*|/\*.*?\*/|(?<![:\w\]]):([A-Za-z_]\w*)", re.DOTALL
+    r"'(?:[^']|'')*'|\"[^\"]*\"|--[^\n]*|/\*.*?\*/|(?<![:\w\]]):(['\"]?)([A-Za-z_]\w*)\1",
+    re.DOTALL,
 )
 
 # Comments and parentheses may stand before the first word.
 _EXPLAINED = (
     r"^(\s|\(|--[^\n]*\n|/\*([^*]|\*+[^*/])*\*+/)*"
-    r"(SELECT|INSERT|UPDATE|DELETE|MERGE|WITH|VALUES|TABLE)\M"
+    r"((SELECT|INSERT|UPDATE|DELETE|MERGE|WITH|VALUES|TABLE|DECLARE\s.*\mCURSOR)\M"
+    r"|COPY\s*\("
+    r"|CREATE\s+((GLOBAL|LOCAL|TEMP|TEMPORARY|UNLOGGED)\s+)*(TABLE|MATERIALIZED\s+VIEW)\s"
+    r"[^(]*(\([^()]*\)[^(]*)*\mAS[\s(]+(SELECT|WITH|VALUES|TABLE)\M)"
 )
-
-# Strings and comments are passed over, and a FROM that names no table; quoted names are not.
-_TARGET = re.compile(
-    r"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/|\bextract\s*\(\s*\S+\s+FROM\b|\bDISTINCT\s+FROM\b"
-    r"|\b(?:FROM|JOIN|INTO|UPDATE)\s+(?:ONLY\s+)?([\w.\"$]+)",
-    re.DOTALL | re.IGNORECASE,
-)
-
-_SKIPPED = r"'(?:[^']|'')*'|\"[^\"]*\"|--[^\n]*|/\*.*?\*/"
-
-# pg_stat_statements puts $1 where the grammar takes a constant only.
-_TYPED = re.compile(
-    rf"{_SKIPPED}|\b(interval|date|(?:time|timestamp)(?:\s+with(?:out)?\s+time\s+zone)?|timetz"
-    r"|timestamptz|numeric|bool|boolean|text|uuid|inet|jsonb?|bytea|regclass)\s+\$(\d+)"
-    r"|\bextract\s*\(\s*\$(\d+)\s+FROM\b",
-    re.DOTALL | re.IGNORECASE,
-)
-
-_CATALOG = re.compile(r"(pg_catalog\.|information_schema\.|pg_)", re.IGNORECASE)
 
 _QUERYID, _EXEC_TIME = 90400, 130000
 """From here on pg_stat_statements has these columns."""
@@ -63,6 +63,7 @@ _VIEW = """
     SELECT n.nspname
     FROM pg_catalog.pg_extension e JOIN pg_catalog.pg_namespace n ON n.oid = e.extnamespace
     WHERE e.extname = 'pg_stat_statements'
+      AND EXISTS (SELECT 1 FROM pg_catalog.pg_settings WHERE name = 'pg_stat_statements.max')
 """
 
 _MOST = 5000
@@ -151,13 +152,18 @@ class Choice:
 
 
 def queries_in(directory: Path) -> list[Query]:
-    """The queries of the files ``*.sql``, one for each file or for each line ``-- name: ...``.
+    """The queries of the files ``*.sql`` but ``schema.sql``, by file or by line ``-- name: ...``.
 
-    A variable of pgbench (``:name``) becomes a parameter.  Raises StudyError where there is no such
-    file, or one that cannot be read or has a backslash command.
+    A variable (``:name``, ``:'name'``) becomes a parameter, and what begins and ends transactions
+    is passed over.  Raises StudyError where there is no such file, and for one that cannot be read,
+    has a name in a variable, or a command that is not passed over.
     """
     try:
-        files = sorted(p for p in directory.iterdir() if p.suffix == ".sql" and p.is_file())
+        files = sorted(
+            p
+            for p in directory.iterdir()
+            if p.suffix == ".sql" and p.name != _SCHEMA and p.is_file()
+        )
         texts = {file: file.read_text(encoding="utf-8") for file in files}
     except OSError as error:
         raise StudyError(f"{directory} cannot be read: {error.strerror}.") from None
@@ -165,47 +171,47 @@ def queries_in(directory: Path) -> list[Query]:
         raise StudyError(f"A file of {directory} is not UTF-8: {error.reason}.") from None
     found = [query for file, text in texts.items() for query in _queries_of(file, text)]
     if not found:
-        raise StudyError(f"{directory} has no file *.sql with a query in it.")
+        raise StudyError(
+            f"{directory} has no file *.sql with a query in it, {_SCHEMA} not among them."
+        )
     return found
 
 
-def _queries_of(file: Path, text: str) -> list[Query]:
-    command = _BACKSLASH.search(text)
-    if command:
-        raise StudyError(f"{file}: \\{command[1]} is a command of psql or pgbench, not a query.")
+def _queries_of(file: Path, text: str) -> Iterator[Query]:
     before, *named = _NAME.split(text)
-    parts = [(file.stem, before), *zip(named[::2], named[1::2], strict=True)]
-    return [Query(name, query) for name, part in parts if (query := _query(part))]
+    for name, part in [(file.stem, before), *zip(named[::2], named[1::2], strict=True)]:
+        for number, query in enumerate(_statements(file, part), start=1):
+            yield Query(name if number == 1 else f"{name} {number}", query)
 
 
-def _query(text: str) -> str:
-    """The statement without comments around it and the semicolon at its end."""
+def _statements(file: Path, text: str) -> Iterator[str]:
+    lines = Lines(_SENDS.sub(";", text).encode().splitlines(keepends=True), file)
+    for item in lines:
+        if not isinstance(item, Command):
+            statement = item.text.decode()
+            if item.takes_rows:
+                for _ in lines.rows():
+                    pass
+            elif statement and first_word(statement) not in _TRANSACTION:
+                yield _numbered(file, statement)
+        elif item.name.lower() not in _PASSED:
+            raise StudyError(f"{file}: \\{item.name} is a command of psql or pgbench, not a query.")
+
+
+def _numbered(file: Path, text: str) -> str:
+    """The statement with $1, $2 and so on in place of variables."""
     names: dict[str, int] = {}
 
     def numbered(found: re.Match[str]) -> str:
-        name = found[1]
-        return found[0] if name is None else f"${names.setdefault(name, len(names) + 1)}"
+        quote, name = found.groups()
+        if quote == '"':
+            raise StudyError(
+                f'{file}: :"{name}" stands for a name, without which no query can be planned: '
+                f"write the name itself."
+            )
+        return f"${names.setdefault(name, len(names) + 1)}" if name else found[0]
 
-    stripped = re.sub(r"^\s*(--[^\n]*\n\s*)*", "", f"{text}\n").strip().rstrip(";").strip()
-    return _VARIABLE.sub(numbered, stripped)
-
-
-def plannable(text: str) -> str:
-    """The same statement with ``interval $1``, ``extract($1 FROM`` and the like as can be read."""
-
-    def rewritten(found: re.Match[str]) -> str:
-        kind, number, field = found.groups()
-        if field:
-            return f"pg_catalog.date_part(${field}::pg_catalog.text,"
-        return f"CAST(${number} AS {kind})" if kind else found[0]
-
-    return _TYPED.sub(rewritten, text)
-
-
-def names_only_catalogs(text: str) -> bool:
-    """Whether a statement names no table but the server's own, as far as its text tells."""
-    named = [found[1].replace('"', "") for found in _TARGET.finditer(text) if found[1]]
-    return all(map(_CATALOG.match, named))
+    return _VARIABLE.sub(numbered, text)
 
 
 def top_queries(
@@ -221,8 +227,9 @@ def top_queries(
         row = connection.execute(_VIEW).fetchone()
         if row is None:
             raise StudyError(
-                "The server's own queries are not known, because this database has no extension "
-                "pg_stat_statements: name a directory of queries by --queries."
+                "The server's own queries are not known, because pg_stat_statements is not in this "
+                "database, or not in shared_preload_libraries: name a directory of queries by "
+                "--queries."
             )
         rows = connection.execute(
             sql.SQL(_TOP).format(

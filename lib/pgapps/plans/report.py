@@ -9,7 +9,7 @@ from pgservers.files import write_file
 from pgstudies.templates import environment
 
 from .explain import parting
-from .text import control, headline, left_out, tree
+from .text import confidence, headline, left_out, tree
 
 if TYPE_CHECKING:
     from .foresee import Foreseen, Foresight
@@ -23,7 +23,7 @@ def write_report(found: Foresight, target: Path) -> Path:
         headline=headline(found),
         before=found.before,
         after=found.after,
-        control=control(found),
+        confidence=confidence(found),
         notes=[*left_out(found), *found.notes],
         changed=[_changed(query) for query in changed],
         every=[
@@ -50,7 +50,7 @@ def _changed(query: Foreseen) -> dict[str, Any]:
         "name": query.query.title,
         "text": query.query.text,
         "was": was,
-        "becomes": becomes,
+        "becomes": f"{becomes}{', on the edge' * query.is_on_edge}",
         "plans": [
             (name, [(line, _node(line) not in nodes[other[name]]) for line in lines])
             for name, lines in sides.items()

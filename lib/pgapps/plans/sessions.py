@@ -34,6 +34,13 @@ def as_in_plans(connection: psycopg.Connection[TupleRow], name: object) -> str:
     return str(name).encode("latin1").decode("utf-8", "replace")
 
 
+def as_sent(connection: psycopg.Connection[TupleRow], text: str) -> str:
+    """A statement as such a session sends it, with bytes of ``surrogateescape``."""
+    if connection.info.encoding != "iso8859-1":
+        return text
+    return text.encode("utf-8", "surrogateescape").decode("latin1")
+
+
 @contextmanager
 def within(connection: psycopg.Connection[TupleRow], seconds: float, what: str) -> Iterator[None]:
     """Close the connection and raise ServerError where ``what`` takes longer than that.

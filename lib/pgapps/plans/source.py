@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import re
+import socket
+import struct
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import psutil
 import psycopg
 
 from pgservers.addresses import Address, explain
 from pgservers.errors import ServerError, SpaceError, StudyError
 from pgservers.programs.installations import find_binaries
-from pgservers.programs.releases import installed, is_release, packaged
-from pgservers.servers.dsn import foreign_session
+from pgservers.programs.releases import installed, is_release, packaged, reason_not_fetched
+from pgservers.servers.dsn import foreign_session, may_read, rights_lent
 
 from .sessions import take_bytes, within
 
@@ -94,40 +98,6 @@ _BY_ROLE = """
 
 _DEFAULT_PATH = '"$user", public'
 
-# A function could take any role that ours is a member of, and read with pg_read_all_data what
-# passwords are checked by.  CREATEROLE and the like are of no use to it, because it is computed in
-# a transaction that is read-only to its end.
-_RIGHTS = """
-    SELECT CASE WHEN r.rolsuper THEN 'a superuser'
-                ELSE pg_catalog.format('a member of %s', r.rolname) END
-    FROM pg_catalog.pg_roles r
-    WHERE (r.rolsuper OR r.rolname IN ('pg_execute_server_program', 'pg_read_server_files',
-                                       'pg_write_server_files', 'pg_read_all_data'))
-      AND pg_catalog.pg_has_role(session_user, r.oid, 'MEMBER')
-    ORDER BY r.rolsuper DESC, 1 LIMIT 1
-"""
-
-# Whoever owns anything here could have a function called by it, if only one of pg_temp.
-_OTHERS = """
-    SELECT r.rolname
-    FROM pg_catalog.pg_roles r, pg_catalog.pg_database b
-    WHERE b.datname = pg_catalog.current_database()
-      AND r.oid >= 16384 AND r.rolname <> session_user AND NOT EXISTS (
-        SELECT 1 FROM pg_catalog.pg_roles s
-        WHERE s.rolsuper AND pg_catalog.pg_has_role(r.oid, s.oid, 'MEMBER')
-      )
-      AND (pg_catalog.has_database_privilege(r.oid, b.oid, 'CREATE')
-        OR EXISTS (
-            SELECT 1 FROM pg_catalog.pg_namespace n
-            WHERE pg_catalog.has_schema_privilege(r.oid, n.oid, 'CREATE')
-        ) OR EXISTS (
-            SELECT 1 FROM pg_catalog.pg_shdepend d
-            WHERE d.dbid = b.oid AND d.deptype = 'o' AND d.refobjid = r.oid
-              AND d.refclassid = 'pg_catalog.pg_authid'::pg_catalog.regclass
-        ))
-    ORDER BY 1 LIMIT 1
-"""
-
 
 class Session(NamedTuple):
     """What a role's sessions begin with: ``whose`` they are in words, and planner settings."""
@@ -193,6 +163,10 @@ class Source:
             return Session("the address", self.search_path, settings)
         return Session(f"role {role}", path, settings)
 
+    def own_programs(self) -> str:
+        """Programs of its own release here; raises StudyError where there are none."""
+        return programs_of(self.version, self.connection)
+
     def require_role(self, role: str) -> None:
         """Raise StudyError where the server has no such role."""
         query = "SELECT 1 FROM pg_catalog.pg_roles WHERE rolname = %s"
@@ -229,7 +203,7 @@ def opened(dsn: str) -> Iterator[Source]:
     """The server at an address.
 
     Raises ServerError where it cannot be reached or read, and StudyError for what is no address and
-    for a role whose rights others could use.
+    for a role whose rights others could use, or that may not read the tables.
     """
     address = Address.parse(dsn)
     if not address.is_dsn:
@@ -249,7 +223,7 @@ def opened(dsn: str) -> Iterator[Source]:
             with within(connection, _LONGEST_S, f"Reading the catalogs of {name}"):
                 take_bytes(connection)
                 connection.execute(_END_WITH_US)
-                _require_harmless(connection, name)
+                _require_fit(connection, name)
                 source = _known(connection, name, address, _search_paths(address, connection))
             yield source
     except psycopg.errors.DiskFull as error:
@@ -288,27 +262,61 @@ def target_of(to: str) -> Target:
             with within(connection, _LONGEST_S, f"Reading the settings of {name}"):
                 take_bytes(connection)
                 settings = _planner_settings(connection)
-            return Target(programs_of(connection.info.server_version), name, settings)
+            return Target(programs_of(connection.info.server_version, connection), name, settings)
     except psycopg.Error as error:
         raise explain(error, name) from error
 
 
-def programs_of(version: int) -> str:
-    """Programs of a server's version here: those a package has installed, else its release's.
+def programs_of(version: int, like: psycopg.Connection[TupleRow] | None = None) -> str:
+    """Programs of a version here: those that serve a session, a package's, or the release's.
 
     Raises StudyError where there are none.
     """
     name = str(version // 10000)
-    place = installed(name)
-    with suppress(ServerError):
-        if place is not None and find_binaries(place).version == version:
-            return str(place)
-    if is_release(name) or packaged(name):
+    places = [*(_serving(like) if like else ()), installed(name)]
+    for place in places:
+        with suppress(ServerError):
+            if place is not None and find_binaries(place).version == version:
+                return str(place)
+    if packaged(name) or (is_release(name) and not reason_not_fetched(name)):
         return name
     raise StudyError(
         f"PostgreSQL {name} can neither be fetched nor is it installed in a usual place: give --to "
         f"the directory of the server's own programs."
     )
+
+
+def _serving(connection: psycopg.Connection[TupleRow]) -> list[Path]:
+    """Where the programs are that serve a session here, if nobody else can change them.
+
+    The kernel says which process it is, not the server.
+    """
+    if not hasattr(socket, "SO_PEERCRED"):
+        return []
+    with socket.socket(fileno=os.dup(connection.fileno())) as line:
+        if line.family != socket.AF_UNIX:
+            return []
+        size = struct.calcsize("3i")
+        pid, *_ = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    found = []
+    with suppress(psutil.Error, IndexError):
+        process = psutil.Process(pid)
+        # That of another account's process is hidden; its first word is not.
+        found.append(process.cmdline()[0])
+        found.append(process.exe())
+    return [place for path in found if (place := Path(path).parent) and _is_ours_alone(place)]
+
+
+def _is_ours_alone(directory: Path) -> bool:
+    """Whether nobody but root and this account can change the programs of a directory."""
+    if not directory.is_absolute():
+        return False
+    real = directory.resolve()
+    try:
+        states = [path.stat() for path in (real / "postgres", real / "initdb", real, *real.parents)]
+    except OSError:
+        return False
+    return all(s.st_uid in {0, os.geteuid()} and not s.st_mode & 0o022 for s in states)
 
 
 def _planner_settings(connection: psycopg.Connection[TupleRow]) -> dict[str, str]:
@@ -340,21 +348,29 @@ def _search_paths(address: Address, like: psycopg.Connection[TupleRow]) -> tuple
     return ", ".join(quoted), str(row[1]) if row else ""
 
 
-def _require_harmless(connection: psycopg.Connection[TupleRow], name: str) -> None:
-    """Raise StudyError where another role could use the rights of ours by a function.
+def _require_fit(connection: psycopg.Connection[TupleRow], name: str) -> None:
+    """Raise StudyError for a role whose rights another could use, or that cannot read the tables.
 
-    The planner computes immutable functions in a query and in the objects that it names.
+    What a dump could not lock would stand in the server's log as an error.
     """
-    right, other = connection.execute(_RIGHTS).fetchone(), connection.execute(_OTHERS).fetchone()
-    if right is None or other is None:
-        return
-    raise StudyError(
-        f"Planning computes immutable functions with the rights of {connection.info.user}, who is "
-        f"{right[0]}, and {other[0]} can have made some on {name}: give the address of a role that "
-        f"may read these tables and no more (CREATE ROLE plans LOGIN; GRANT pg_read_all_stats TO "
-        f"plans; GRANT USAGE ON SCHEMA ... TO plans; GRANT SELECT ON ALL TABLES IN SCHEMA ... TO "
-        f"plans)."
-    )
+    user = connection.info.user
+    if lent := rights_lent(connection):
+        raise StudyError(
+            f"Planning computes immutable functions with the rights of {user}, who is {lent[0]}, "
+            f"and {lent[1]} can have made some on {name}: give the address of a role that may read "
+            f"these tables and no more (CREATE ROLE plans LOGIN; GRANT pg_read_all_stats TO plans; "
+            f"GRANT USAGE ON SCHEMA ... TO plans; GRANT SELECT ON ALL TABLES IN SCHEMA ... TO "
+            f"plans)."
+        )
+    tables = may_read(connection)
+    hidden = [table for table, readable in tables.items() if not readable]
+    if hidden:
+        raise StudyError(
+            f"{user} may not read {len(hidden)} of the {len(tables)} tables on {name} "
+            f"({', '.join(hidden[:3])}{', ...' if len(hidden) > 3 else ''}), which are to be "
+            f"copied without their rows: GRANT USAGE ON SCHEMA ... TO {user}; GRANT SELECT ON ALL "
+            f"TABLES IN SCHEMA ... TO {user}."
+        )
 
 
 def _known(

@@ -22,16 +22,35 @@ def headline(found: Foresight) -> str:
     changed, unjudged = of["another plan"], of["not judged"]
     judged = len(found.queries) - unjudged
     get = "gets" if changed == 1 else "get"
+    edge = sum(query.is_on_edge for query in found.queries)
     summary = f"{changed} of {judged} queries {get} another plan"
+    summary += f", {edge} of them on the edge" if edge else ""
     summary = summary if judged else "No query could be judged"
     return f"{summary}; {unjudged} not judged." if unjudged and judged else f"{summary}."
 
 
-def control(found: Foresight) -> str:
-    """Whether a control was possible."""
-    if found.control:
-        return "Control: a copy of the server's own release reproduces the plans that are judged."
-    return "Control: none; a release before 18 cannot be given the statistics of another server."
+def confidence(found: Foresight) -> list[str]:
+    """How far to trust the answer: what the control reproduced, and what on the edge means."""
+    told = [_control(found)]
+    if any(query.is_on_edge for query in found.queries):
+        told.append(
+            "On the edge: the estimated costs of both plans are within 2 %, so that the next "
+            "ANALYZE may decide for either."
+        )
+    return told
+
+
+def _control(found: Foresight) -> str:
+    if found.no_control:
+        return f"Control: none; {found.no_control}."
+    known = [q.is_reproduced for q in found.queries if q.is_reproduced is not None]
+    if not known:
+        return "Control: the server gave no plan to compare with."
+    others = "" if all(known) else "; the others are not judged"
+    return (
+        f"Control: a copy on the server's own release has {sum(known)} of its {len(known)} plans"
+        f"{others}."
+    )
 
 
 def left_out(found: Foresight) -> list[str]:
@@ -47,10 +66,10 @@ def as_text(found: Foresight) -> str:
 
 def _lines(found: Foresight) -> Iterator[str]:
     yield headline(found)
+    yield from confidence(found)
     yield ""
     yield f"Before: {found.before}"
     yield f"After:  {found.after}"
-    yield control(found)
     yield from left_out(found)
     yield from found.notes
     for query in found.queries:
@@ -74,7 +93,7 @@ def _changed(query: Foreseen) -> Iterator[str]:
         return
     was, becomes = parting(query.before, query.after)
     yield ""
-    yield f"{query.query.title}: {was} becomes {becomes}"
+    yield f"{query.query.title}: {was} becomes {becomes}{', on the edge' * query.is_on_edge}"
     yield f"  {_short(query)}"
     for name, plan in (("before", query.before), ("after", query.after)):
         yield f"  {name}"
