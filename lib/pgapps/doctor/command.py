@@ -28,8 +28,8 @@ def doctor(
       pgstudies doctor
       pgstudies doctor --server postgresql://me@db.example/postgres
     A line begins with "ok", with "--" if something will be left out, or with "NO"
-    if nothing can be run, in which case the exit code is not 0.  A role that may only
-    read there is told whether it is good for `pgstudies plans`.
+    if nothing can be run, in which case the exit code is not 0.  A role that may
+    only read there is told whether it is good for `pgstudies plans`.
     """  # noqa: D301
     from ..doctor.doctor import examine, exit_code
 
