@@ -196,7 +196,7 @@ def _times(result: Result) -> pl.DataFrame:
 def _where_known(result: Result) -> dict[str, pl.Expr]:
     """The columns on layout and work, where they say anything."""
     columns = {
-        "relinking moves it by, %": (100 * pl.col("allowance")).round(1),
+        "links differ by, %": (100 * pl.col("allowance")).round(1),
         "instructions": pl.col("instructions").round(4),
     }
     return {

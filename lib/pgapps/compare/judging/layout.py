@@ -3,7 +3,7 @@
 All copies of a build have one layout, so blocks do not draw it (Mytkowicz and others, ASPLOS 2009;
 Curtsinger and Berger, ASPLOS 2013).  Where every block ran programs linked anew, the intervals hold
 what links move.  Of two programs that were not, a step is called slower or faster only beyond what
-links were seen to move it by, or if its instructions changed with it.
+links were seen to move it by, or if its instructions changed with it and by enough.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ NOT_EXCLUDED, SAME_WORK = "layout not excluded", "same instructions"
 _UNEXPLAINED = f"{SAME_WORK}; placement, caches or waits"
 
 _HERE, _REFERENCE = "this machine", "the reference machine"
+
+EXPLAINED = 0.5
+"""Changed instructions explain a time where they are this part of it, both as logarithms."""
 
 _STEP = [*PLACE, "metric"]
 
@@ -84,15 +87,19 @@ def with_layout(
 def doubted(effects: pl.DataFrame, *, is_fixed: bool) -> pl.DataFrame:
     """The effects, open where the two programs' own layouts (``is_fixed``) may explain them.
 
-    ``effects`` have instructions and allowance.  Columns added: doubt, why a step is open that
-    would be slower or faster, or null; note, what is said of a step whose time differs though its
-    instructions do not, or null.
+    ``effects`` have instructions and allowance.  Instructions explain a step if they changed in the
+    same direction, by ``EXPLAINED`` of what its time differs by at least: two releases' counts are
+    hardly ever the same, and half of them change with the time by chance.
+
+    Columns added: doubt, why a step is open that would be slower or faster, or null; note, what is
+    said of a step whose time differs though its instructions do not, or null.
     """
     edge = pl.col("allowance").log1p()
     beyond = (pl.col("low").log() > edge) | (pl.col("high").log() < -edge)
-    work = pl.col("instructions") - 1
-    is_same = work.abs() <= ALIKE
-    with_it = ~is_same & ((work > 0) == (pl.col("ratio") > 1))
+    work = pl.col("instructions").log()
+    is_same = (pl.col("instructions") - 1).abs() <= ALIKE
+    surely = pl.when(pl.col("ratio") > 1).then("low").otherwise("high").log()
+    with_it = ~is_same & (work / surely >= EXPLAINED)
     differs = pl.col("verdict").is_in(["slower", "faster"])
     doubt = (
         pl.when(beyond.fill_null(value=False) | with_it.fill_null(value=False))
@@ -162,7 +169,10 @@ def pairs_in(record: Record) -> pl.DataFrame:
 
 
 def _with_allowances(effects: pl.DataFrame, host: Mapping[str, Any]) -> pl.DataFrame:
-    """The effects with allowance and machine: the step's own, else the largest of its metric."""
+    """The effects with allowance and machine, by metric.
+
+    It is the step's own, else the largest of its study, else the largest of all.
+    """
     own = infos_below(paths.records_dir(), f"{COMPARED}*")
     theirs = infos_below(paths.LAYOUT_RECORDS, None)
     places = {
@@ -175,20 +185,21 @@ def _with_allowances(effects: pl.DataFrame, host: Mapping[str, Any]) -> pl.DataF
         found.append(allowed(pl.concat(pairs)).with_columns(machine=pl.lit(machine)))
     every = pl.concat(found)
     of_step = every.unique(_STEP, keep="first", maintain_order=True).drop("judges")
-    most = (
-        every.filter("judges")
-        .sort("allowance", descending=True)
-        .unique("metric", keep="first", maintain_order=True)
-        .select("metric", most="allowance", most_of="machine")
-    )
-    return (
-        effects.join(of_step, on=_STEP, how="left", maintain_order="left")
-        .join(most, on="metric", how="left", maintain_order="left")
-        .with_columns(
-            allowance=pl.coalesce("allowance", "most"), machine=pl.coalesce("machine", "most_of")
+    largest = every.filter("judges").sort("allowance", descending=True)
+    known = effects.join(of_step, on=_STEP, how="left", maintain_order="left")
+    for by in (["study", "metric"], ["metric"]):
+        most = largest.unique(by, keep="first", maintain_order=True)
+        known = known.join(
+            most.select(*by, most="allowance", most_of="machine"),
+            on=by,
+            how="left",
+            maintain_order="left",
+        ).select(
+            pl.exclude("allowance", "machine", "most", "most_of"),
+            allowance=pl.coalesce("allowance", "most"),
+            machine=pl.coalesce("machine", "most_of"),
         )
-        .drop("most", "most_of")
-    )
+    return known
 
 
 def _pairs(records: Iterable[Record]) -> Iterator[pl.DataFrame]:
@@ -206,14 +217,14 @@ def _allowing(effects: pl.DataFrame) -> str:
     if not isinstance(most, float):
         alone = "without a change of its instructions" if by_work else "by its time"
         return (
-            f"No record says how much relinking moves a step, so none is called slower or faster "
-            f"{alone}."
+            f"No record says how far two links of one program differ, so no step is called slower "
+            f"or faster {alone}."
         )
     machines = " and ".join(m for m in (_HERE, _REFERENCE) if m in effects["machine"])
     also = ", or its instructions changed with it" if by_work else ""
     return (
-        f"Relinking moves a step by up to {100 * most:.1f} % ({machines}); what is called slower "
-        f"or faster is beyond that of its step{also}."
+        f"Two links of one program differ by up to {100 * most:.1f} % in a block, its noise "
+        f"included ({machines}); what is called slower or faster is beyond that of its step{also}."
     )
 
 
