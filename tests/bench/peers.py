@@ -4,7 +4,8 @@
 in alternation and judged by Welch's test, hyperfine, pyperf, and ``compare``, by the lookups of
 pgbench's own tables.  A and B are directories of programs; ``--truth`` is what is known of B beside
 A: ``same``, or ``slower``.  All servers and clients are on one core, and for the other tools both
-servers run until the tool is done: what somebody does who knows them.  A tool is right where it
+servers run until the tool is done: what somebody does who knows them.  ``compare`` goes first, and
+the others get as long as it took, as it measures six blocks at least.  A tool is right where it
 calls a slower build slower, and an equal one nothing.  What has no interval of its own is given
 Welch's, of its own times.  It prints a line for each, which ``--output`` adds to a CSV file; a tool
 that is not there is "not run".  pyperf: ``.venv/bin/pip install pyperf``; hyperfine is a package of
@@ -150,10 +151,12 @@ def asked(sides: Sequence[str], seconds: float) -> list[tuple[str, Answer | str,
     core = max(os.sched_getaffinity(0))
     found: list[tuple[str, Answer | str, float]] = []
 
-    def add(tool: str, answer: Callable[[], Answer]) -> None:
+    def add(tool: str, answer: Callable[[], Answer]) -> float:
         began = time.monotonic()
         found.append((tool, answer(), time.monotonic() - began))
+        return found[-1][-1]
 
+    seconds = max(seconds, add("compare", lambda: ours(sides, seconds)))
     with ExitStack() as stack:
         servers = [_filled(stack.enter_context(serve(side, settings=SETTINGS, cpu=core)))
                    for side in sides]  # fmt: skip
@@ -165,7 +168,6 @@ def asked(sides: Sequence[str], seconds: float) -> list[tuple[str, Answer | str,
                     add(tool, partial(repeated, tool, commands, servers, seconds))
                 else:
                     found.append((tool, "not run: it is not installed", 0.0))
-    add("compare", lambda: ours(sides, seconds))
     return found
 
 
