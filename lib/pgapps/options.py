@@ -43,7 +43,7 @@ BisectRun = Annotated[
     bool,
     typer.Option(
         "--bisect-run",
-        help="Exit with 125 where there is no decision, as `git bisect run` wants it.",
+        help="Exit with 125 if nothing is decided, so that `git bisect run` skips the commit.",
     ),
 ]
 

@@ -15,7 +15,7 @@ def new_study(
 ) -> None:
     """Create a study that runs: its notebook, the post's numbers, its claims.
 
-    It measures a toy; replace it part by part.
+    It is a small example; replace it part by part.
 
     \b
     Examples:
@@ -33,21 +33,22 @@ def new_study(
     )
 
 
-@commands.command(short_help="List what a study lacks.")
+@commands.command(short_help="List what is missing in a study.")
 def check(
     study: Annotated[str, typer.Argument(metavar="STUDY", show_default=False)],
     *,
     keep: Annotated[
         bool,
-        typer.Option("--keep", help="Store what the checked cells printed in the notebook."),
+        typer.Option("--keep", help="Store the last run's output of checked cells first."),
     ] = False,
 ) -> None:
-    """List what a study lacks, and what `run` and `book` would refuse, one sentence each.
+    """List what is missing in a study, and what `run` and `book` would refuse.
 
-    First come the headlines and what is said for today, with numbers: read them aloud.
+    Before that, print the sentences `headlines` and `today` of its claims.toml
+    with numbers filled in, to be read aloud.
 
-    With --keep, first store in the notebook what the cells tagged
-    nbval-check-output printed in the last run: a rerun is compared with it.
+    With --keep, first store the output of the last run in the notebook, for cells
+    tagged nbval-check-output: a test compares later runs with it.
 
     \b
     Examples:

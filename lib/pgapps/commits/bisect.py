@@ -56,30 +56,32 @@ def bisect(
         str,
         typer.Option(
             metavar="STEP",
-            help="Which statement, or script for --by time: its name, or a part that no other has.",
+            help="The statement, or for --by time the script: its name, or a part of it that no "
+            "other name has.",
             show_default=False,
         ),
     ] = "",
     by: Annotated[
         By,
         typer.Option(
-            help="Count instructions; or look at a workload's plan, or time it beside --good."
+            help="What decides: instructions; the plan of a workload's statement; or the time of a "
+            "workload's script, compared with --good."
         ),
     ] = By.INSTRUCTIONS,
     configure: Configure = None,
 ) -> None:
-    """Find the commit that made a unit of work dearer or cheaper, by counting instructions.
+    """Find the commit that changed how many instructions a unit of work takes.
 
-    Commits between two ends are built, all by one compiler and with -O2, and one backend of each
-    does the unit's work under valgrind.  Counts do not depend on what else the machine does, so one
-    for each commit is enough.  Your checkout and index stay as they are.  Builds and counts are
-    kept: the same command continues after Ctrl-C.  A commit that does not build is skipped.
+    Commits between --good and --bad are built with one compiler and -O2, and a backend of each
+    does the work under valgrind.  Counts do not depend on the load of the machine, so one count for
+    each commit is enough.  Your checkout and index are not changed.  Builds and counts are kept:
+    the same command continues after Ctrl-C.  A commit that does not build is skipped.
 
-    With --by plan the question is where a query's plan changes, with --by time where a script of a
-    workload becomes slower: it is compared with --good in turns, with as many blocks as it takes to
-    say which end a commit is nearer to.
+    --by plan finds the commit at which a query's plan changes.  --by time finds the commit that
+    made a script of a workload slower: each commit is compared with --good in turns, until it is
+    decided whether it is nearer to --good or to --bad.
 
-    A name that does not exist lists all there are.
+    To list all units or steps, give a name that does not exist.
 
     \b
     Examples:

@@ -12,9 +12,9 @@ from .gate_command import gate
 from .history_command import history
 
 commands = typer.Typer()
-commands.command(short_help="Find the commit that changed what a unit of work costs.")(bisect)
+commands.command(short_help="Find the commit that changed instructions or a plan.")(bisect)
 commands.command(short_help="Count units of work over commits or releases.")(history)
-commands.command(short_help="Fail where a change executes more instructions.")(gate)
+commands.command(short_help="Fail if a change executes more instructions.")(gate)
 
 _servers = typer.Typer()
 commands.add_typer(_servers, name="servers")
@@ -27,11 +27,11 @@ def build_revisions(
     repo: Repo,
     configure: Configure = None,
 ) -> None:
-    """Build revisions by one compiler and with the same flags, and print where they are.
+    """Build revisions with one compiler and the same flags, and print their directories.
 
-    Releases that are fetched come from different builders, so times of two of them should not be
-    compared; those that are built here may be.  They are kept by commit, in the cache.  To build
-    a commit is to run its code as yourself.
+    Fetched releases were built with different compilers and flags, so times of two of them should
+    not be compared; times of two builds of this command can be.  Builds are kept in the cache.
+    Building a commit runs its code with your privileges.
 
     \b
     Example:

@@ -27,7 +27,8 @@ def gate(
         str,
         typer.Option(
             metavar="COMMIT|SERVER",
-            help="What the change starts from; of a commit, where the head branched off.",
+            help="What the change is compared with; with --repo, the commit where --head branched "
+            "off from it.",
             show_default=False,
         ),
     ],
@@ -38,8 +39,8 @@ def gate(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="A clone of PostgreSQL's git repository, of which both are commits.  Without it "
-            "both are releases or directories of programs.",
+            help="A clone of PostgreSQL's git repository; base and head are commits of it.  "
+            "Without it they are releases or directories of programs.",
             show_default=False,
         ),
     ] = None,
@@ -47,7 +48,7 @@ def gate(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Without --repo: the change as a diff, to count first what it touches.",
+            help="Without --repo: the change as a diff; the work that it touches is counted first.",
             show_default=False,
         ),
     ] = None,
@@ -55,7 +56,7 @@ def gate(
         str, typer.Option(metavar="PERCENT", help="By how much a count may grow.")
     ] = "0.5%",
     most: Annotated[
-        int, typer.Option(min=1, max=10_000, metavar="N", help="Count so many units.")
+        int, typer.Option(min=1, max=10_000, metavar="N", help="Count at most N units of work.")
     ] = 8,
     unit: Annotated[
         list[str] | None,
@@ -64,12 +65,12 @@ def gate(
     configure: Configure = None,
     bisect_run: BisectRun = False,
 ) -> None:
-    """Count the instructions of a change against its base, and fail where they grow.
+    """Compare the instructions that a change and its base execute, and fail if a count grows.
 
-    This is a check for pull requests on shared machines, where times are noise.  Both sides
-    are built by one compiler and with the same flags.  Units of work whose functions the diff
+    This is a check for pull requests on shared machines, where times are too noisy.  Both sides
+    are built with one compiler and the same flags.  Units of work that run functions which the diff
     changes are counted first, then some of every study.  The answer is markdown, for a comment.
-    Waiting and contention are not covered.
+    Waiting and contention are not counted.
 
     \b
     Examples:
@@ -80,8 +81,9 @@ def gate(
     \b
     Exit codes:
       0    no count grows by more than the limit
-      1    one does
-      2    it cannot be judged, or the request is wrong
+      1    a count grows by more
+      2    a side cannot be built or run, or the request is wrong
+      3    a build in the cache was modified, or another account could modify it
       5    the disk is full
       125  with --bisect-run, in place of 2, 3 and 4; 133, in place of 5
     """  # noqa: D301

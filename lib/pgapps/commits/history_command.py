@@ -29,20 +29,20 @@ def history(
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option(metavar="COMMIT", help="Of --repo: the oldest commit.", show_default=False),
+        typer.Option(metavar="COMMIT", help="With --repo: the oldest commit.", show_default=False),
     ] = None,
     until: Annotated[
-        str, typer.Option(metavar="COMMIT", help="Of --repo: the newest commit.")
+        str, typer.Option(metavar="COMMIT", help="With --repo: the newest commit.")
     ] = "HEAD",
     every: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Of --repo: count each so-many-th commit.")
+        int, typer.Option(min=1, metavar="N", help="With --repo: count every Nth commit.")
     ] = 200,
     releases: Annotated[
         str | None,
         typer.Option(
             metavar="all|NAME,NAME",
             help="Count releases and directories of programs instead, such as 17,18,~/pg/19rc1; "
-            "all: every release, with the minor ones.",
+            "or all releases, minor ones included.",
             show_default=False,
         ),
     ] = None,
@@ -55,13 +55,13 @@ def history(
         ),
     ] = None,
     narrow: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Of --repo: bisect so many largest steps.")
+        int, typer.Option(min=0, metavar="N", help="With --repo: bisect the N largest changes.")
     ] = 0,
     chart: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Draw the unit with the largest step (.svg, .png, .json).",
+            help="Draw the unit with the largest change (.svg, .png, .json).",
             show_default=False,
         ),
     ] = None,
@@ -69,9 +69,9 @@ def history(
 ) -> None:
     """Count units of work over the commits of a repository, or over releases and builds.
 
-    The answer lists the steps, where a count changes by more than 0.1 %.  Commits are built by one
-    compiler and with the same flags; releases are compared only where theirs are the same.
-    Counts are kept in a record, and the book's page History draws it.
+    The answer lists where a count of instructions changes by more than 0.1 %.  Commits are built
+    with one compiler and the same flags; neighbouring releases are compared only if they were, too.
+    Counts are kept in a record, which the book's page History draws.
 
     \b
     Examples:

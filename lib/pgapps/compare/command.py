@@ -30,21 +30,23 @@ CANNOT_RUN = 3
 HELP = """\
 Compare two builds, releases or settings files: is the candidate slower?
 
-Every block runs the arms of a study on both servers and on a second copy of the
-baseline, in random order, for ten minutes unless told otherwise.  The plan is
-printed first: how many blocks fit into that time, which arms do not, and what
-so many blocks can show.  Where the time decides nothing, the minutes that would
-are offered, and nothing is compared without a yes, or --yes.
+The same work is done on both servers and on a second copy of the baseline, in
+random order, and repeated (each repetition is a block) for ten minutes or
+--minutes.  The plan is printed first: how many blocks fit into the time, which
+work does not, and how small a change they can show.  If the time is too short
+for any verdict, the plan says how long it would take; nothing is measured
+until you agree, or give --yes.
 
-After Ctrl-C the same command continues; with more blocks it adds to those that
-are done.
+After Ctrl-C the same command continues; with more --blocks it adds to those
+that are done.
 
-A side is embedded, a release such as 17, a directory of programs, an address, a
-settings file like postgresql.conf, or a server with such a file: 17+my.conf.
-With --repo both sides are commits, built by one compiler and with the same
-flags.  Every block links their programs anew, in another order, so that it does
-not matter where their code came to lie; and those of a directory, if the tree
-that they were built in is still there.
+A side is embedded (the PostgreSQL 18 that comes with pgstudies), a release such
+as 17, a directory of programs, the address of a running server, a settings file
+like postgresql.conf, or a server with such a file: 17+my.conf.
+With --repo both sides are commits, built with one compiler and the same flags.
+Such builds are relinked in every block, with their object files in another
+order, because the place of code in a binary changes its speed; so are the
+programs of a directory, if their build tree still exists.
 
 \b
 Examples:
@@ -59,13 +61,14 @@ Examples:
 
 \b
 Exit codes:
-  0    no regression found; the first line says how closely steps are known
+  0    no regression found; the first line says how precisely steps are known
   1    a step is slower: a regression
-  2    not decided, as the first line says: a guard failed, layout may explain
-       what differs, only times differ and no instructions, a step has no
-       interval, a study could not be compared, or, with --strict, a step is
-       open
-  3    the comparison could not be run, or was not: the time decides nothing
+  2    not decided, and the first line says why: a guard failed, layout may
+       explain a difference, times differ but instructions do not, a step has
+       no interval, a study could not be compared, or, with --strict, a step
+       is open
+  3    the comparison could not be run, or the time was too short for any
+       verdict and a longer time was not agreed to
   5    the disk is full, or cannot be written to
   125  with --bisect-run, in place of 2 and 3; 133, in place of 5
   130  interrupted; the report has the finished blocks
@@ -89,8 +92,8 @@ def compare(  # noqa: D103  (its help is above)
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="A clone of PostgreSQL's git repository, of which both sides are commits.  To "
-            "build a commit is to run its code as yourself.",
+            help="A clone of PostgreSQL's git repository, of which both sides are commits.  "
+            "Building a commit runs its code with your privileges.",
             show_default=False,
         ),
     ] = None,
@@ -99,8 +102,8 @@ def compare(  # noqa: D103  (its help is above)
         list[Path] | None,
         typer.Option(
             metavar="DIR",
-            help="Where the programs of a side were built, if they name no such tree themselves; "
-            "may be repeated.",
+            help="The build tree of a side's programs, if it is not the one in their "
+            "Makefile.global; may be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -112,8 +115,8 @@ def compare(  # noqa: D103  (its help is above)
         str | None,
         typer.Option(
             metavar="DIR",
-            help="Your own schema and scripts instead of a study, or pgbench:NAME, a script of "
-            "pgbench's own; `pgstudies new-workload` writes an example.",
+            help="Your own schema and scripts instead of a study, or pgbench:NAME for a built-in "
+            "script of pgbench; `pgstudies new-workload` writes an example.",
             show_default=False,
         ),
     ] = None,
@@ -121,8 +124,8 @@ def compare(  # noqa: D103  (its help is above)
         str | None,
         typer.Option(
             metavar="OPTIONS",
-            help="pgbench's own command line, in quotes: -f and -b, mixed by their weights, -c, "
-            "-D, -M, -s.",
+            help="A pgbench command line, in quotes: scripts by -f and -b, mixed by weight, and "
+            "-c, -D, -M, -s.",
             show_default=False,
         ),
     ] = None,
@@ -130,8 +133,8 @@ def compare(  # noqa: D103  (its help is above)
         list[str] | None,
         typer.Option(
             metavar="ARM",
-            help="An arm of the study to run; may be repeated.  [default: all that need no "
-            "server of their own]",
+            help="Run only this arm (one of the alternatives that the study measures); may be "
+            "repeated.  [default: all that need no server of their own]",
         ),
     ] = None,
     case: Annotated[
@@ -160,8 +163,8 @@ def compare(  # noqa: D103  (its help is above)
         typer.Option(
             "--until-decided",
             help="Look at the result after 8 blocks, 12, 18 and so on, and stop when all steps are "
-            "decided, or after --minutes.  Intervals are then wider: they hold however often one "
-            "looks.",
+            "decided, or after --minutes.  Intervals are then wider, so that they are valid "
+            "however often you look.",
         ),
     ] = False,
     allow_setting: Annotated[
@@ -176,8 +179,8 @@ def compare(  # noqa: D103  (its help is above)
         bool,
         typer.Option(
             "--leave-out",
-            help="Leave out what is not accepted of a settings file, or not known to its server, "
-            "and say why, line by line.",
+            help="Leave out the settings of a file that are not accepted or not known to its "
+            "server, and print the reason for each.",
         ),
     ] = False,
     margin: Annotated[
@@ -196,7 +199,7 @@ def compare(  # noqa: D103  (its help is above)
         bool | None,
         typer.Option(
             "--pin/--no-pin",
-            help="Pin server and client to one core where the study does.  [default: --pin, unless "
+            help="Pin server and client to one core if the study does so.  [default: --pin, unless "
             "only one side has I/O workers]",
             show_default=False,
         ),
@@ -205,15 +208,15 @@ def compare(  # noqa: D103  (its help is above)
         bool | None,
         typer.Option(
             "--instructions/--no-instructions",
-            help="First count the instructions of each unit of work, under valgrind, in at most "
-            "half of the time.  [default: in a fifth, where valgrind is there and the programs "
+            help="First count the instructions of each unit of work, under valgrind, for at most "
+            "half of the time.  [default: for a fifth, if valgrind is installed and the programs "
             "differ]",
             show_default=False,
         ),
     ] = None,
     clock: Annotated[
         bool,
-        typer.Option("--clock", help="Judge every step by wall time, none by CPU time."),
+        typer.Option("--clock", help="Judge every step by wall time instead of CPU time."),
     ] = False,
     strict: Annotated[
         bool,

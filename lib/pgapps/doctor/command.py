@@ -20,16 +20,16 @@ def doctor(
 ) -> None:
     """Check this machine and a server: what will run, what will not, and why.
 
-    The last lines about the server say for each study how many of its claims a
-    quick run can judge there.
+    For each study a line says how many of its claims a quick run can judge on
+    that server.
 
     \b
     Examples:
       pgstudies doctor
       pgstudies doctor --server postgresql://me@db.example/postgres
     A line begins with "ok", with "--" if something will be left out, or with "NO"
-    if nothing can be run, in which case the exit code is not 0.  A role that may
-    only read there is told whether it is good for `pgstudies plans`.
+    if nothing can be run, in which case the exit code is not 0.  If the role may
+    only read, a line says whether `pgstudies plans` can be used.
     """  # noqa: D301
     from ..doctor.doctor import examine, exit_code
 
@@ -56,11 +56,11 @@ def studies(
     typer.echo(listing.studies() if study is None else listing.parameters(study))
 
 
-@commands.command(short_help="List the records.")
+@commands.command(short_help="List the records of runs.")
 def records(
     study: Annotated[str | None, typer.Argument(metavar="[STUDY]", show_default=False)] = None,
 ) -> None:
-    """List your records and those that come with the project, oldest first.
+    """List your records (results of runs) and the project's own, oldest first.
 
     \b
     Examples:
@@ -107,7 +107,7 @@ def servers(context: typer.Context) -> None:
 def fetch_releases(
     names: Annotated[list[str], typer.Argument(metavar="RELEASE|all", show_default=False)],
 ) -> None:
-    """Fetch releases into the cache, whose place $PGSTUDIES_CACHE can change.
+    """Fetch releases into the cache directory ($PGSTUDIES_CACHE names another one).
 
     Releases in the cache are not fetched again.
 

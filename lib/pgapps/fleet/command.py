@@ -48,20 +48,20 @@ def _make_certificates(directory: Path | None) -> None:
     raise typer.Exit
 
 
-@commands.command(short_help="Measure over several hosts, or a grid of parameters.")
+@commands.command(short_help="Measure on several hosts, or a grid of parameters.")
 def sweep(
     file: Annotated[Path, typer.Argument(metavar="SWEEP.toml", show_default=False)],
     *,
     scheduler: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="The Dask scheduler of the hosts' workers."),
+        typer.Option(metavar="ADDRESS", help="Where `pgstudies scheduler` listens."),
     ] = None,
     local: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, help="Start workers here, for the first N hosts."),
     ] = None,
     status: Annotated[
-        bool, typer.Option("--status", help="Print what is done and exit; needs no scheduler.")
+        bool, typer.Option("--status", help="Print the progress and exit; needs no scheduler.")
     ] = False,
     certificates: Certificates = None,
     make_certificates: Annotated[  # noqa: ARG001  (its callback does it)
@@ -176,7 +176,7 @@ def worker(
     *,
     name: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The host, as sweep.toml has it.  [default: hostname]"),
+        typer.Option(metavar="NAME", help="This host's name in sweep.toml.  [default: hostname]"),
     ] = None,
     certificates: Certificates = None,
 ) -> None:
@@ -239,10 +239,10 @@ def hosts(
         typer.Option(metavar="FILE", help="Draw the forest plot: .svg, .png or .json."),
     ] = None,
 ) -> None:
-    """Print on how many hosts a study's claims hold, from a record of each host.
+    """Print on how many hosts a study's claims hold, given a record from each host.
 
-    The records may be other people's: their format, their completeness and what the
-    gate found on the host are checked first.
+    The records may be other people's: their format, whether they are complete, and
+    the state of the machine when it measured are checked first.
 
     \b
     Examples:

@@ -25,23 +25,23 @@ commands = typer.Typer()
 _TOP = 50
 
 
-@commands.command(short_help="Foresee which queries get another plan.")
+@commands.command(short_help="Predict which queries get another plan.")
 def plans(
     *,
     server: Annotated[
         str | None,
         typer.Option(
             metavar="DSN",
-            help="The server whose plans are to be foreseen.  [default: $PGSTUDIES_SERVER]",
+            help="The server that runs the queries now.  [default: $PGSTUDIES_SERVER]",
         ),
     ] = None,
     to: Annotated[
         str | None,
         typer.Option(
             metavar="SERVER",
-            help="What to foresee: a release from 18 on, embedded, a directory of programs, or the "
-            "address of a server, whose release and planner settings are taken.  [default: "
-            "embedded]",
+            help="What to predict the plans of: a release from 18 on, embedded (the PostgreSQL 18 "
+            "that comes with pgstudies), a directory of programs, or the address of a server, "
+            "whose release and planner settings are used.  [default: embedded]",
             show_default=False,
         ),
     ] = None,
@@ -49,8 +49,8 @@ def plans(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Settings to try, as in postgresql.conf: the copy is compared without and with "
-            "them.  [default of --to: the server's own release, from 18 on]",
+            help="Settings to try, as in postgresql.conf: plans without and with them are "
+            "compared.  --to is then by default the server's own release, from 18 on.",
         ),
     ] = None,
     queries: Annotated[
@@ -63,7 +63,8 @@ def plans(
             min=1,
             max=5000,
             metavar="N",
-            help="Without --queries: the N queries that took most time, by pg_stat_statements.",
+            help="Without --queries: the N queries that took most time, according to "
+            "pg_stat_statements.",
         ),
     ] = _TOP,
     role: Annotated[
@@ -76,40 +77,41 @@ def plans(
     ] = None,
     not_role: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="No query that this role ran; may be repeated."),
+        typer.Option(metavar="NAME", help="No queries that this role ran; may be repeated."),
     ] = None,
     min_calls: Annotated[
         int,
-        typer.Option(min=0, metavar="N", help="Only queries that were called as often."),
+        typer.Option(min=0, metavar="N", help="Only queries with at least N calls."),
     ] = 0,
     min_time: Annotated[
         float,
-        typer.Option(min=0, metavar="MS", help="Only queries that took as many ms in all."),
+        typer.Option(min=0, metavar="MS", help="Only queries that took at least MS ms in all."),
     ] = 0,
     report: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write the plans side by side into this HTML file."),
     ] = None,
 ) -> None:
-    """Foresee which queries get another plan on another release, or by other settings.
+    """Predict which queries get another plan on another release, or with other settings.
 
-    Schema and optimizer statistics are read from the server, without a row of its data, and
-    restored on a server of ours, whose empty files get the size of the original's.  Then both
-    are asked for the plans of the same queries.  No query is executed and nothing is changed on
-    the server; the copy is deleted at the end.
+    Schema and optimizer statistics, but no rows, are read from the server and restored on a
+    temporary server on this machine, the copy, whose empty files are extended to the size of the
+    originals.  Then both servers are asked for the plans of the same queries.  No query is executed
+    and nothing is changed on the server; the copy is deleted at the end.
 
-    To plan is to compute immutable functions: on the server with the rights of the role in the
-    address, in a read-only transaction; on the copy with no rights.  Give a role that may read the
-    tables and write nothing: of what writes, the query of its rows is planned, on both sides.
+    Planning evaluates immutable functions: on the server with the privileges of the role in the
+    address, in a read-only transaction; on the copy without privileges.  Use a role that may read
+    the tables and write nothing: instead of a write, the query that finds its rows is planned, on
+    both sides.
 
-    A query is planned with the search_path and the planner settings of the role that ran it, as
-    ALTER ROLE and ALTER DATABASE have set them; one of a file as the address's role, or --role.
+    A query is planned with the search_path and the planner settings of the role that ran it, as set
+    by ALTER ROLE and ALTER DATABASE; a query from a file as the role in the address, or --role.
 
-    Without --queries, statements that name no table but the catalogs are left out: they are
-    those of tools, this one among them, and of pg_dump.
+    Without --queries, statements that use only system catalogs are left out, such as those of
+    monitoring tools and pg_dump.
 
-    A file of --queries has queries, or scripts of pgbench, with names by lines -- name: ...;
-    parameters are $1, :name or :'name'.  schema.sql, the tables of a workload, is none of them.
+    A file of --queries has queries or pgbench scripts, named by lines -- name: ...; parameters are
+    $1, :name or :'name'.  A file schema.sql, the tables of a workload, is ignored.
 
     \b
     Examples:

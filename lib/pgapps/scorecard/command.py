@@ -17,9 +17,9 @@ def scorecard(
 ) -> None:
     """Print the verdict on every claim of the posts, as plain text that can be mailed.
 
-    Each is judged by the project's reference records, and beside them by the record
-    that its study's page shows, or else by your newest one.  A record that was never
-    judged is replayed first, which takes ten seconds.
+    Each claim has two verdicts: that of the project's own measurements, and that of
+    your run, the one that the study's page shows or else your newest.  A run that
+    was not judged yet is analysed first, which takes ten seconds.
 
     \b
     Examples:
@@ -36,18 +36,18 @@ def scorecard(
 def advise(
     before: Annotated[
         str | None,
-        typer.Option("--from", metavar="RELEASE|DIR", help="What runs now, such as 14."),
+        typer.Option("--from", metavar="RELEASE|DIR", help="The release that you use, such as 14."),
     ] = None,
     after: Annotated[
         str | None,
-        typer.Option("--to", metavar="RELEASE|DIR", help="What to go to, such as 18."),
+        typer.Option("--to", metavar="RELEASE|DIR", help="The new release, such as 18."),
     ] = None,
 ) -> None:
     """Print what changes with an upgrade, by how much, how sure that is and where it was measured.
 
-    Without releases, print what the studies found about settings and habits.  All
-    of it comes from the project's reference records, but for counts of other releases
-    and of directories of programs, which `pgstudies run releases` makes.
+    Without releases, print what the studies found about settings and usage.  The
+    figures are those of the project's own measurements.  For other releases and
+    directories of programs, first count instructions by `pgstudies run releases`.
 
     \b
     Examples:

@@ -30,31 +30,30 @@ def new_workload(
         str | None,
         typer.Option(
             metavar="DSN",
-            help="Write scripts of the queries that took most time on this server, by "
+            help="Write scripts of the queries that took most time on this server, according to "
             "pg_stat_statements.",
             show_default=False,
         ),
     ] = None,
     top: Annotated[
-        int, typer.Option(min=1, max=1000, metavar="N", help="With a server: so many queries.")
+        int, typer.Option(min=1, max=1000, metavar="N", help="With --from-server: N queries.")
     ] = 40,
     role: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="With a server: only queries that this role ran; may be repeated.",
+            help="With --from-server: only queries that this role ran; may be repeated.",
         ),
     ] = None,
 ) -> None:
     """Write a directory with a schema and scripts, for `pgstudies compare --workload DIR`.
 
-    It runs as it is; put your own schema, or a dump, and your own queries in its place.
+    The example can be run as it is; replace it by your own schema, or a dump, and your own queries.
 
-    With --from-server the scripts are a server's own queries, and the schema is for you to dump.
-    Their parameters get values that are typical of the columns they are compared with, by pg_stats:
-    those of the calls are not known.  The server is only read, in sessions with an empty
-    search_path; no query of its is planned or run there.  A role that may read the tables and has
-    pg_read_all_stats is enough.
+    With --from-server the scripts are a server's own queries; dump the schema yourself.  The values
+    of parameters are not known, so they are drawn from the column statistics (pg_stats).  The
+    command only reads from the server, in sessions with an empty search_path; no query is planned
+    or run there.  It needs a role that may read the tables and has pg_read_all_stats.
 
     \b
     Examples:
