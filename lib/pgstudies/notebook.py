@@ -276,5 +276,5 @@ def _effects(
         if first in part["arm"]
     ]
     if not tables:
-        raise StudyError(f"Of {first!r} nothing was measured: name another baseline.")
+        raise StudyError(f"Nothing was measured of {first!r}: name another baseline.")
     return pl.concat(tables, how="diagonal_relaxed")

@@ -242,7 +242,7 @@ def _value(parameter: Parameter, given: object) -> object:
         raise ValueError(f"{parameter.name} must have at least one value")
     for number, value in enumerate(values):
         if value in values[:number]:
-            raise ValueError(f"{parameter.name} has {spelled(value)} twice, and once is enough")
+            raise ValueError(f"{parameter.name} has {spelled(value)} twice: give it once")
     return values
 
 

@@ -125,7 +125,7 @@ def test_ends_that_do_not_differ_are_told(history: Callable[..., Repository]) ->
 
 def test_an_end_without_a_number_is_told(history: Callable[..., Repository]) -> None:
     repository = history([None, 100.0])
-    with pytest.raises(StudyError, match="v0 has no number to compare with: it does not build"):
+    with pytest.raises(StudyError, match="v0 cannot be measured: it does not build"):
         bisect(repository, "v0", "v1", counted(repository, []))
 
 

@@ -143,7 +143,9 @@ def test_ends_that_no_number_of_blocks_tells_apart_are_told(
         "pgapps.commits.strategies.compared_effects", lambda *_, **__: pl.DataFrame([row])
     )
     source = history([100, 100.1]).source
-    with pytest.raises(StudyError, match=r"v1 has no number .*27 blocks do not tell it from 1.000"):
+    with pytest.raises(
+        StudyError, match=r"v1 cannot be measured: 27 blocks do not decide .* than 1.000"
+    ):
         bisect(repo=source, good="v0", bad="v1", workload=shop, step="find", by=By.TIME)
 
 

@@ -71,7 +71,9 @@ def test_a_build_that_others_can_change_is_not_run(
 def test_a_build_that_was_changed_is_not_run(history: Callable[..., Repository]) -> None:
     repository = history([1.0])
     (built(repository) / "bin" / "postgres").write_text("another")
-    with pytest.raises(ServerError, match="are not those that were put there: remove it"):
+    with pytest.raises(
+        ServerError, match="have changed since they were stored: remove the directory"
+    ):
         built(repository)
 
 

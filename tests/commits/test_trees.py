@@ -151,7 +151,7 @@ def test_why_a_directory_is_not_linked_anew_is_said_in_one_sentence(
     makefile.write_text(MAKEFILES["src/backend/Makefile"])
     (tree / "src" / "backend" / "first.c").write_text("int first(void) { return 2; }")
     run("make", "postgres", cwd=tree / "src" / "backend")
-    assert said() == f"{tree} has another build by now: install it, or use --repo."
+    assert said() == f"{tree} has another build by now: install that, or use --repo."
     (tree / "src" / "backend" / "postgres").unlink()
     assert said() == f"there is no src/backend/postgres in {tree} (--build-tree DIR names another)."
     shutil.rmtree(prefix / "lib")

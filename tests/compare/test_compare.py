@@ -1136,7 +1136,7 @@ def test_a_side_is_a_server_a_file_or_both(tmp_path: Path) -> None:
     assert side(str(file), otherwise="17") == Side("17", {"jit": "on"})
     assert side(f"16+{file}", otherwise="17") == Side("16", {"jit": "on"})
     assert side(str(tmp_path), otherwise="17") == Side(str(tmp_path))
-    with pytest.raises(StudyError, match=r"There is no file of settings other\.conf"):
+    with pytest.raises(StudyError, match=r"There is no settings file other\.conf"):
         side("16+other.conf", otherwise="17")
     with pytest.raises(StudyError, match="there must be no password"):
         side("postgresql://me:secret@host/db", otherwise="17")

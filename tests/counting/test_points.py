@@ -58,7 +58,10 @@ def test_two_builds_that_say_the_same_are_told_apart(tmp_path: Path) -> None:
     [
         ("8.4", r"^There is no release '8\.4'; there are "),
         ("./nothing", r"^There is no directory \./nothing"),
-        ("postgresql://me:secret@host/db", r"^A server that already runs cannot be counted alone"),
+        (
+            "postgresql://me:secret@host/db",
+            r"^Instructions of a server that is already running cannot",
+        ),
     ],
 )
 def test_a_word_that_names_no_programs_is_told(word: str, sentence: str) -> None:

@@ -57,7 +57,7 @@ def test_which_records_count(records: Callable[..., Path], tmp_path: Path) -> No
 def test_records_of_two_studies_and_none_at_all(records: Callable[..., Path]) -> None:
     with pytest.raises(StudyError, match="are of other, swept: give those of one study"):
         host_records([records("a"), records("b", study="other")])
-    with pytest.raises(StudyError, match="None of the records counts: there is none"):
+    with pytest.raises(StudyError, match="No record can be used: there is none"):
         host_records([])
 
 

@@ -28,7 +28,7 @@ LOOP = "DO $$BEGIN FOR i IN 1..{} LOOP PERFORM md5('x'); END LOOP; END$$"
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
-        (errno.ENOENT, "^the processor's counters are not to be had here, as in most virtual"),
+        (errno.ENOENT, "^the processor's counters are not available, as in most virtual"),
         (
             errno.EACCES,
             r"^the kernel does not allow it \(kernel.perf_event_paranoid is \S+: up to 2",

@@ -114,7 +114,7 @@ def test_the_doctor_says_what_a_role_that_may_only_read_is_good_for(server: Mana
     studies, plans = _served(dsn_of(server, "reader"))
     assert (studies.name, studies.ok, plans.name, plans.ok) == ("server", None, "plans", True)
     assert studies.sentence.startswith("studies, comparisons and workloads: not run: The role read")
-    assert plans.sentence == "plans can be foreseen by `pgstudies plans`, 6 tables can be read"
+    assert plans.sentence == "`pgstudies plans` can be used: 6 tables can be read"
     with server.connect() as c:
         c.execute("REVOKE pg_read_all_stats FROM reader")
         _, plans = _served(dsn_of(server, "reader"))

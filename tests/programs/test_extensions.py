@@ -232,7 +232,9 @@ def test_a_library_that_was_replaced_is_not_loaded(cache: Path, small: Path) -> 
     assert reason_for(small.name) is None
     (library,) = cache.rglob("small.so")
     library.write_bytes(b"another")
-    assert "are not those that were put there: remove it" in (reason_for(small.name) or "")
+    assert "have changed since they were stored: remove the directory" in (
+        reason_for(small.name) or ""
+    )
 
 
 def test_nothing_is_written_beside_the_server_or_the_source(cache: Path, small: Path) -> None:

@@ -507,7 +507,9 @@ def test_a_program_that_was_replaced_is_not_run(name: str) -> None:
     program = fetch("99") / "bin" / name
     program.write_text("#!/bin/sh\necho 'postgres (PostgreSQL) 99.7'\n")
     program.chmod(0o755)
-    with pytest.raises(ServerError, match=r"are not those that were put there: remove it"):
+    with pytest.raises(
+        ServerError, match=r"have changed since they were stored: remove the directory"
+    ):
         find_binaries("99")
 
 

@@ -272,7 +272,7 @@ def test_an_error_before_the_mark_leaves_nothing(
         raise psycopg.errors.QueryCanceled
 
     monkeypatch.setattr(DatabasePlace, "_mark", fail)
-    with pytest.raises(ServerError, match="does not let us work there"):
+    with pytest.raises(ServerError, match="does not allow a run there"):
         reach(dsn_of(stranger, BUILDER))
     assert places(stranger) == []
 

@@ -674,7 +674,7 @@ def test_a_run_directory_with_a_line_break_is_refused(
     run_base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PGSTUDIES_RUN_DIR", str(run_base / "a\nb"))
-    with pytest.raises(ServerError, match=r"No server runs in '.*a\\nb': set PGSTUDIES_RUN_DIR"):
+    with pytest.raises(ServerError, match=r"No server can run in '.*a\\nb': set PGSTUDIES_RUN_DIR"):
         serve("embedded")
 
 

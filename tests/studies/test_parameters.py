@@ -212,7 +212,7 @@ def test_text_and_values_are_read_alike(name: str, given: object, value: object)
         ("starts", "1,0", "starts must be at least 1, and 0 is not"),
         ("starts", "", "starts must have at least one value"),
         ("starts", [], "starts must have at least one value"),
-        ("starts", "1,2,1", "starts has 1 twice, and once is enough"),
+        ("starts", "1,2,1", "starts has 1 twice: give it once"),
         (
             "starts",
             7,

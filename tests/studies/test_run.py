@@ -204,7 +204,7 @@ def test_a_directory_of_binaries_is_named_in_full(place: Path) -> None:
         ),
         (
             {"profile": "published"},
-            "well has no published profile: sizes.toml of its room has no [published].",
+            "well has no published profile: its sizes.toml has no [published].",
         ),
         (
             {"parameters": {"iterations": 0}},

@@ -61,7 +61,7 @@ LEFT_OUT = {
     "sync_scans": "an external server cannot be given a slow disk or a small memory",
     "mvcc_catalog": "the files of an external server cannot be reached",
     "instrument": "the files of an external server cannot be reached",
-    "releases": "an external server cannot be run alone under valgrind",
+    "releases": "a server that is already running cannot be run under valgrind",
 }
 """What each page must say of what cannot be had there."""
 

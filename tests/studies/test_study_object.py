@@ -80,7 +80,7 @@ def test_a_record_is_explored_in_frames(place: Path, monkeypatch: pytest.MonkeyP
     assert (effect["candidate"], effect["blocks"]) == ("two", 6)
     assert effect["ratio"] == pytest.approx(2.0)
     assert study.effects(baseline="two")["ratio"].to_list() == [pytest.approx(0.5)]
-    with pytest.raises(StudyError, match="Of 'three' nothing was measured: name another baseline"):
+    with pytest.raises(StudyError, match="Nothing was measured of 'three': name another baseline"):
         study.effects(baseline="three")
     assert study.records()["path"].to_list() == [str(study.record.path)]
 

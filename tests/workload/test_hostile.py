@@ -80,7 +80,7 @@ def loaded(server: ManagedServer, schema: Path) -> Iterator[Trial]:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("\\! id", r"line 1: \\! has no place in a schema, because it runs a program"),
+        ("\\! id", r"line 1: \\! is not allowed in a schema, because it runs a program"),
         ("select 1;\n select 1 \\g |id", r"line 2: \\g has no place"),
         ("\\o |id", r"\\o has no place"),
         ("\\set x `id`", r"\\set has no place"),
@@ -94,13 +94,13 @@ def loaded(server: ManagedServer, schema: Path) -> Iterator[Trial]:
         ("\\copy t from 'missing.csv'", "there is no file missing.csv"),
         ("\\i /etc/passwd", "/etc/passwd is not in"),
         ("\\i missing.sql", "there is no file missing.sql"),
-        ("\\c postgres", r"\\c has no place in a schema, because it leaves the database"),
+        ("\\c postgres", r"\\c is not allowed in a schema, because it leaves the database"),
         ("\\connect -reuse-previous=on \"dbname='x'\"", r"\\connect has no place"),
         ("DROP DATABASE IF EXISTS x;", "DROP DATABASE reaches beyond the database"),
         ("/* a */ create\n DATABASE x;", "CREATE DATABASE reaches beyond"),
         ("ALTER SYSTEM SET work_mem = '1GB';", "ALTER SYSTEM reaches beyond"),
         ("create tablespace x location '/tmp';", "CREATE TABLESPACE reaches beyond"),
-        ("\\foo", r"\\foo has no place in a schema, because psql's commands are not followed"),
+        ("\\foo", r"\\foo is not allowed in a schema, because this command"),
         ("\\if true", r"\\if has no place"),
         ("select 'a", "has been cut off"),
     ],
@@ -177,7 +177,7 @@ def test_what_a_schema_includes_is_no_script_and_another_of_it_is_another_run(sh
 )
 def test_a_script_runs_no_program(shop: Path, text: str) -> None:
     (shop / "one.sql").write_text(f"SELECT 1;\n{text}\n")
-    with pytest.raises(StudyError, match="has no place in a workload, because it runs a program"):
+    with pytest.raises(StudyError, match="is not allowed in a script, because it runs a program"):
         read_workload(shop)
 
 
@@ -186,7 +186,7 @@ def test_a_script_runs_no_program(shop: Path, text: str) -> None:
 )
 def test_a_script_has_no_command_but_pgbenchs(shop: Path, text: str) -> None:
     (shop / "one.sql").write_text(f"SELECT 1;\n{text}\n")
-    with pytest.raises(StudyError, match="has no place in a workload"):
+    with pytest.raises(StudyError, match="is not allowed in a script"):
         read_workload(shop)
 
 

@@ -78,11 +78,11 @@ def test_a_command_line_without_files_is_of_pgbenchs_own_scripts() -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("-i -s 10", "-i has no place in a comparison: tables are made by themselves"),
-        ("--rate=100", "no command line of pgbench .* --rate"),
-        ("-R 100", "-R has no place in a comparison: turns run as fast as they can"),
-        ("-f a.sql -f /x/b.sql", "are to be in one directory"),
-        ("-f 'a", "no command line of pgbench"),
+        ("-i -s 10", "-i cannot be used in a comparison: pgbench's tables are created"),
+        ("--rate=100", "pgbench command line cannot .* --rate"),
+        ("-R 100", "-R cannot be used in a comparison: turns run as fast as they can"),
+        ("-f a.sql -f /x/b.sql", "must be in one directory"),
+        ("-f 'a", "pgbench command line cannot be measured"),
         ("--wrong", "--wrong"),
     ],
 )

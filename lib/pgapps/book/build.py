@@ -42,7 +42,7 @@ def build(html: Path = HTML) -> Path:
     to show or Jupyter Book is not installed, NotebookError when a page has a mistake.
     """
     if html.parts[-2:] != ("_build", "html"):
-        raise StudyError(f"The book goes to a directory that ends in _build/html, not to {html}.")
+        raise StudyError(f"The book's directory must end in _build/html, and {html} does not.")
     if importlib.util.find_spec("jupyter_book") is None:
         raise StudyError(
             "Jupyter Book is not installed: it comes with the extra `book`, as in pip install "

@@ -98,7 +98,7 @@ def run(
     expected = expected_seconds(plans) if shows else None
     if expected:
         took = rough_duration(sum(expected.values()))
-        say(f"{len(names)} studies: {took} where the newest records of this size were made.")
+        say(f"{len(names)} studies: they took {took} when they were last measured at this size.")
     with first_page(names, expected) if shows else nullcontext(str) as finished:
         for name, planned in zip(names, plans, strict=True):
             if not replay:

@@ -100,7 +100,7 @@ def require_pages(app: Sphinx) -> None:
     if missing:
         raise ExtensionError(
             f"book/studies has no page of {', '.join(missing)}: `pgstudies book` builds the book "
-            f"with the reference record of what has not been run."
+            f"with the reference records of studies that have not been run."
         )
 
 

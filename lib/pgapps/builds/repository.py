@@ -160,7 +160,7 @@ class Repository:
         order = ["rev-list", "--first-parent", "--reverse", f"{first}..{last}"]
         path = [first, *_git(self.source, *order).split()]
         if len(path) == 1:
-            raise StudyError(f"{until} has no commit that {since} lacks.")
+            raise StudyError(f"All commits of {until} are in {since}: name a later end.")
         return [*path[:-1:number], path[-1]]
 
     def checkout(self, sha: str) -> Path:

@@ -71,7 +71,7 @@ def _keep(binaries: Binaries, given: Sequence[Path]) -> Path:
     named = _named(binaries)
     tree, source = named.get("builddir"), named.get("srcdir")
     if tree is None and not given:
-        raise CannotRun("it does not say where it was built (--build-tree DIR does)")
+        raise CannotRun("it does not say where it was built (name that by --build-tree DIR)")
     reasons = []
     for candidate in [*given, *([tree] if tree else [])]:
         try:
@@ -110,7 +110,7 @@ def _keep_from(tree: Path, sources: Sequence[Path], binaries: Binaries) -> None:
         sweep_temporary(links)
         with temporary_directory(links) as aside:
             if code_of(tree / _BACKEND, aside / "code") != code_of(program, aside / "code"):
-                raise CannotRun(f"{tree} has another build by now: install it, or use --repo")
+                raise CannotRun(f"{tree} has another build by now: install that, or use --repo")
             command, cwd = find_link(tree)
             made = aside / "made"
             made.mkdir(mode=0o755)

@@ -95,7 +95,7 @@ def bisect(
             try:
                 search.level(sha)
             except CannotRun as reason:
-                raise StudyError(f"{name} has no number to compare with: {reason}.") from None
+                raise StudyError(f"{name} cannot be measured: {reason}.") from None
         whole = search.apart(*ends)
         if whole <= ALIKE:
             first, last = (found.levels[sha] for sha in ends)

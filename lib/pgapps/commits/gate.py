@@ -34,7 +34,7 @@ def limit_of(text: str) -> float:
         raise StudyError(f"A limit is a percentage such as 0.5%, and {text!r} is none.")
     limit = float(match[1]) / 100
     if limit < EXACT:
-        raise StudyError(f"Counts are exact to 0.1 %: a limit of {text} would find nothing more.")
+        raise StudyError(f"Counts are exact to 0.1 %, so a limit of {text} is too small.")
     return limit
 
 

@@ -155,7 +155,7 @@ def _built(
     newest = repository.commit(head)
     oldest = repository.commit(repository.merge_base(base, head))
     if oldest == newest:
-        raise StudyError(f"{head} has no commit that {base} lacks: there is nothing to compare.")
+        raise StudyError(f"All commits of {head} are in {base}: there is nothing to compare.")
     with repository.held():
         before, after = built(repository, (oldest, newest), configure)
         text = repository.git("diff", *_HOW, oldest.sha, newest.sha)

@@ -120,7 +120,7 @@ def history(
         of_unit = lines.filter(unit=largest)
         drawn = history_chart(of_unit)
         if isinstance(drawn, pl.DataFrame):
-            raise StudyError("One point is no line, so there is no chart of it.")
+            raise StudyError("There is only one count, so no chart was drawn.")
         typer.echo(f"Chart: {save(drawn, chart)}")
     say(f"the record is {path}; `pgstudies book` draws it on the page History.")
 

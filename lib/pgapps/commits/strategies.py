@@ -285,8 +285,8 @@ def _compared(
             facts = found.infos[-1]["servers"].get(candidate.server, {})
             return row["ratio"], str(facts.get("version_text", "PostgreSQL"))
     raise CannotRun(
-        f"{LOOKS[-1]} blocks do not tell it from {middle:.3f} times the time of {bench.ends[0]}: "
-        f"{row['ratio']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
+        f"{LOOKS[-1]} blocks do not decide whether it takes more or less than {middle:.3f} times "
+        f"as long as {bench.ends[0]}: {row['ratio']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
     )
 
 

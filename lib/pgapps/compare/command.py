@@ -531,8 +531,8 @@ def _of_workload(request: Request) -> Request:
     found = lacking(workload.schema, (request.baseline.server, request.candidate.server))
     for extension, server in found.items():
         typer.echo(
-            f"Left out on both sides: the extension {extension}, which cannot be made on {server}, "
-            f"and every statement of the schema that needs it."
+            f"Left out on both sides: the extension {extension}, which cannot be created on "
+            f"{server}, and every statement of the schema that needs it."
         )
     if not found:
         return request

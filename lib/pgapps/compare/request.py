@@ -193,8 +193,8 @@ def _harmless(side: Side, where: str) -> Side:
     found = refused(known) + sorted(ENDANGERS_DATA & known.keys())
     if found:
         raise StudyError(
-            f"{where} sets {', '.join(found)}, which a report may not: that reaches beyond the "
-            f"server or endangers its data. Run `pgstudies compare` with a settings file instead."
+            f"{where} sets {', '.join(found)}, which a report may not, because it affects more "
+            f"than the server or endangers its data: use `pgstudies compare` with a settings file."
         )
     return replace(side, settings=known)
 
@@ -246,7 +246,7 @@ def _side(
         )
     address = address.absolute()
     if file is None and plus and not address.is_dsn and not Path(address.text).exists():
-        raise StudyError(f"There is no file of settings {name}.")
+        raise StudyError(f"There is no settings file {name}.")
     if file is None:
         return Side(address.text)
     left: dict[str, str] = {}
@@ -272,7 +272,7 @@ def without_what_it_refuses(side: Side, tell: Callable[[str], object]) -> Side:
         tell(f"Left out for {binaries.version_text}: {name} = {side.settings[name]}: {why}.")
     kept = {name: value for name, value in side.settings.items() if name not in found}
     if not kept:
-        raise StudyError(f"{side.server} takes none of the settings.")
+        raise StudyError(f"{side.server} accepts none of the settings: use another file.")
     return Side(side.server, kept)
 
 

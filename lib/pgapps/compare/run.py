@@ -241,7 +241,7 @@ def _planned(
     unknown = [plan for plan in plans if not plan.arms_s]
     if request.blocks is None and unknown and not only_plan:
         names = ", ".join(plan.study for plan in unknown)
-        tell(f"No record says how long a block takes; one is measured first, of {names}.")
+        tell(f"No record says how long a block takes, so one is measured first, of {names}.")
         looks = list(measures(of_blocks(unknown, 1)))
         looked_at = {plan.study for plan in unknown}
         plans = [
@@ -268,7 +268,7 @@ def _planned(
             enough = fitted.minutes_that_decide(spent_s)
             tell(
                 f"That decides nothing: an interval needs {MINIMUM_BLOCKS} blocks. {enough} "
-                f"minutes would decide, with the {GOAL_BLOCKS} blocks that every guard needs."
+                f"minutes are enough for the {GOAL_BLOCKS} blocks that every guard needs."
             )
             if not only_plan:
                 agree(enough)

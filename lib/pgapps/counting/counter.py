@@ -73,7 +73,7 @@ class Counter:
         self._version = valgrind_version()
         self.spec = server
         if Address.parse(self.spec).is_dsn:
-            raise CannotRun("an external server cannot be run alone under valgrind")
+            raise CannotRun("a server that is already running cannot be run under valgrind")
         self._binaries = find_binaries(self.spec)
         self._show = show
         self._advance = advance

@@ -64,7 +64,8 @@ def in_order_of_versions(found: Sequence[Point]) -> list[Point]:
 def _point(word: str) -> Point:
     if Address.parse(word).is_dsn:
         raise StudyError(
-            "A server that already runs cannot be counted alone: give releases or directories."
+            "Instructions of a server that is already running cannot be counted: give releases or "
+            "directories of programs."
         )
     place = packaged(word)
     if place is None and "/" not in word and not is_directory(word):

@@ -88,7 +88,7 @@ def _pg_config(server: ManagedServer) -> str:
 
 def _headers(server: ManagedServer) -> str:
     server_headers(server.binaries)
-    return f"those of {server.version_text} are installed"
+    return f"the headers of {server.version_text} are installed"
 
 
 def _compiler(_: ManagedServer) -> str:
@@ -99,14 +99,14 @@ def _compiler(_: ManagedServer) -> str:
 def _build(server: ManagedServer) -> str:
     for name in NAMES:
         build(name, server.binaries)
-    return f"{' and '.join(NAMES)} are in the cache"
+    return f"the extensions {', '.join(NAMES)} are built"
 
 
 def _create(server: ManagedServer) -> str:
     for name in NAMES:
         with _created(server, name):
             pass
-    return f"{' and '.join(NAMES)} are accepted by the server"
+    return f"CREATE EXTENSION works for {', '.join(NAMES)}"
 
 
 def _self_tests(server: ManagedServer) -> str:

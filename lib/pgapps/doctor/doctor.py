@@ -160,8 +160,9 @@ def _server(server: Server) -> Iterator[Check]:
         yield _able(
             "copies",
             _can_reflink(nearest_existing(run_dir())),
-            "they share their blocks with the original (reflink)",
-            "they are made byte by byte: this file system has no reflink, as XFS and Btrfs have",
+            "data directories are copied by reflink, which takes hardly any time and space",
+            "data directories are copied byte by byte: this file system has no reflinks (XFS and "
+            "Btrfs have)",
         )
     reason = reason_not_cold(server)
     way = "emptying buffers" if can_evict(server) else "a restart"
@@ -187,12 +188,12 @@ _RIGHTS: dict[Right, tuple[str, str, str]] = {
     "databases": (
         "states",
         "prepared tables are copied for every block",
-        "prepared tables are made anew for every block, which takes longer",
+        "prepared tables are loaded again for every block, which takes longer",
     ),
     "checkpoint": (
         "checkpoints",
-        "each study places its own",
-        "they come whenever the server starts one",
+        "each study makes a checkpoint before it measures",
+        "no CHECKPOINT before a step, so one may fall into it",
     ),
     "limits": (
         "limits",
@@ -201,7 +202,7 @@ _RIGHTS: dict[Right, tuple[str, str, str]] = {
     ),
     "pgbench": (
         "pgbench",
-        "transactions of microseconds are timed by it",
+        "pgbench times transactions of microseconds",
         "steps that need pgbench: not run",
     ),
 }
@@ -232,8 +233,8 @@ def _counters(server: Server) -> Iterator[Check]:
     yield _able(
         "instructions",
         reason is None,
-        "the processor counts those of every timed statement",
-        f"those of a timed statement: not recorded: {reason}",
+        "the processor's counter is read for every timed statement",
+        f"instructions of a timed statement: not recorded: {reason}",
     )
 
 
@@ -276,8 +277,8 @@ def _features(server: Server) -> Check:
     return _able(
         "features",
         not missing,
-        "it has lz4 and ICU",
-        f"it is built without {' and '.join(missing)}",
+        "the server is built with lz4 and ICU",
+        f"the server is built without {' and '.join(missing)}",
     )
 
 
@@ -290,7 +291,7 @@ def _wake_up() -> Check:
         "wake-up",
         True,
         f"waking a process takes {1e6 * other:.0f} µs on another core, {1e6 * same:.0f} µs on the "
-        f"same one; with io_method = worker, 18's default, each awaited read takes two",
+        f"same one; with io_method = worker, the default of 18, a read that is awaited needs two",
     )
 
 
@@ -307,7 +308,7 @@ def _space(name: str, directory: Path, variable: str) -> Check:
     mount = mount_of(place)
     kind = mount.fstype if mount else "unknown file system"
     free = size_text(shutil.disk_usage(place).free)
-    return Check(name, True, f"{directory} ({kind}, {free} free); {variable} sets another")
+    return Check(name, True, f"{directory} ({kind}, {free} free); change it by {variable}")
 
 
 def _can_reflink(directory: Path) -> bool:
@@ -340,6 +341,6 @@ def foreseen(study: str, server: Server) -> list[tuple[Claim, str | None]]:
     found = []
     for claim in claims(study, places=origins()[study].places):
         lacking = [unmet[name] for name in claim.requires if name in unmet]
-        larger = f"it takes --profile {claim.size}" if claim.size else None
+        larger = f"this needs --profile {claim.size}" if claim.size else None
         found.append((claim, next(filter(None, [claim.not_tested, *lacking, larger]), None)))
     return found

@@ -51,7 +51,10 @@ def _examined(session: psycopg.Connection[TupleRow]) -> Check:
     user, tables = session.info.user, may_read(session)
     hidden = [name for name, readable in tables.items() if not readable]
     if lent := rights_lent(session):
-        return _unfit(f"{user} is {lent[0]}, and {lent[1]} could use that: give a lesser role")
+        return _unfit(
+            f"{user} is {lent[0]}, and {lent[1]} could use that: connect as a role that may only "
+            f"read the tables"
+        )
     if hidden:
         return _unfit(
             f"{user} may not read {len(hidden)} of {len(tables)} tables, such as {hidden[0]}: "
@@ -65,7 +68,7 @@ def _examined(session: psycopg.Connection[TupleRow]) -> Check:
         limit = f", for other roles by --queries only: GRANT pg_read_all_stats TO {user}"
     else:
         limit = ""
-    able = f"plans can be foreseen by `pgstudies plans`, {len(tables)} tables can be read{limit}"
+    able = f"`pgstudies plans` can be used: {len(tables)} tables can be read{limit}"
     return Check("plans", None if limit else True, able)
 
 

@@ -95,7 +95,7 @@ def _profile(room: Room, profile: str) -> tuple[dict[str, object], str]:
         raise StudyError(f"There is no profile {profile}; the profiles are: {', '.join(PROFILES)}.")
     if profile not in profiles_of(room):
         raise StudyError(
-            f"{room.name} has no {profile} profile: sizes.toml of its room has no [{profile}]."
+            f"{room.name} has no {profile} profile: its sizes.toml has no [{profile}]."
         )
     values = dict(room.about.get(profile, {}))
     return values, str(values.pop("about", ""))

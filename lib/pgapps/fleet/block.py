@@ -104,7 +104,7 @@ def _patiently(ask: Callable[[], bool], ledger: Ledger) -> bool:
             if time.monotonic() > until:
                 raise SpaceError(
                     f"The ledger {ledger.url} does not answer ({type(error).__name__}: {error}); "
-                    f"what was measured is kept on this host and put there the next time."
+                    f"what was measured is kept on this host and stored there the next time."
                 ) from error
             print(f"Waiting: the ledger {ledger.url} does not answer.", file=sys.stderr)
         time.sleep(pause)

@@ -58,8 +58,8 @@ def credentials(
     """
     if not address.startswith("tls://"):
         raise StudyError(
-            f"{address} must begin with tls://, because whoever reaches an open port of Dask runs "
-            f"programs as you: {_HOW}"
+            f"{address} must begin with tls://, because anyone who can connect to an unprotected "
+            f"port of Dask can run programs as you: {_HOW}"
         )
     security = Security(require_encryption=True) if directory is None else _read(directory)
     try:

@@ -86,7 +86,7 @@ def host_records(paths: Sequence[str | Path]) -> pl.DataFrame:
         )
     if not counted:
         reasons = "; ".join(f"{row['path']}: {row['left_out']}" for row in rows)
-        raise StudyError(f"None of the records counts: {reasons.rstrip('.') or 'there is none'}.")
+        raise StudyError(f"No record can be used: {reasons.rstrip('.') or 'there is none'}.")
     schema = dict.fromkeys(["host", "server", "findings", "left_out", "path"], pl.String())
     columns = ["host", "server", "blocks", "findings", "left_out", "path"]
     return pl.DataFrame(rows, schema_overrides=schema | {"blocks": pl.Int64()}).select(columns)

@@ -165,8 +165,8 @@ def empty_copy(
         assert isinstance(server, ManagedServer)
         if server.version < RESTORES_STATISTICS:
             raise StudyError(
-                f"Plans can be foreseen on release 18 or later, which load statistics from a dump, "
-                f"and {spec} is {server.version_text}."
+                f"Plans can be predicted only for release 18 or later, which restores statistics "
+                f"from a dump, and {spec} is {server.version_text}: name another by --to."
             )
         if server.version // 10000 < source.major:
             raise StudyError(
@@ -271,8 +271,8 @@ def _run(
             output = file.read(_OUTPUT_BYTES).decode("utf-8", "replace")
     except subprocess.TimeoutExpired:
         raise ServerError(
-            f"{name} was given up after {_LONGEST_S:.0f} s: the schema is too large, or something "
-            f"in it that is computed does not end."
+            f"{name} was given up after {_LONGEST_S:.0f} s: the schema is too large, or a function "
+            f"in it does not end."
         ) from None
     return done.returncode != 0, output.splitlines()
 

@@ -234,8 +234,8 @@ def _first(
         plans.append(plan)
     if not found:
         raise StudyError(
-            f"None of the {none} queries in pg_stat_statements reads a table that is not the "
-            f"server's own: use --queries."
+            f"None of the {none} queries in pg_stat_statements uses a table that is not a system "
+            f"catalog: use --queries."
         )
     return found, plans, {_NO_TABLE: none}
 

@@ -172,7 +172,8 @@ def queries_in(directory: Path) -> list[Query]:
     found = [query for file, text in texts.items() for query in _queries_of(file, text)]
     if not found:
         raise StudyError(
-            f"{directory} has no file *.sql with a query in it, {_SCHEMA} not among them."
+            f"{directory} has no file *.sql with a query in it ({_SCHEMA} is not read): name "
+            f"another directory."
         )
     return found
 

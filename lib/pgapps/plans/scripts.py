@@ -221,13 +221,13 @@ def script_of(query: Query, columns: Mapping[str, Sequence[Column]]) -> str:
     if not _VERB.match(text):
         raise UnknownError("it is no SELECT, INSERT, UPDATE, DELETE or MERGE")
     if _UNSAFE.search(text):
-        raise UnknownError("pgbench would read a part of it as a command or a variable of its own")
+        raise UnknownError("pgbench would read a part of it as a meta-command or a variable")
     if not re.sub(r"\s", "", text).isprintable():
         raise UnknownError("it has characters that cannot be printed")
     values = _values(text, columns)
     for number in _PARAMETER.findall(text):
         if number not in values:
-            raise UnknownError(f"nothing says which values ${number} has")
+            raise UnknownError(f"the values of ${number} cannot be determined")
     in_order = [values[n] for n in sorted(values, key=int) if n in _PARAMETER.findall(text)]
     remarks = "".join(f"-- {printable(value.remark)}\n" for value in in_order)
     commands = "".join(value.commands for value in in_order)
@@ -317,7 +317,7 @@ def _drawn(
     else:
         values = typical(column.common, column.frequencies, bounds)
         if not values:
-            raise UnknownError(f"there are no statistics of {column.title} to be seen")
+            raise UnknownError(f"there are no statistics of {column.title} that the role may read")
         commands = f"\\set {name} random(1, {len(values)})\n"
         listed = ", ".join(map(_literal, values))
         expression = f"(ARRAY[{listed}]::{column.type}[])[:{name}]"

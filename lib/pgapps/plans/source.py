@@ -208,7 +208,7 @@ def opened(dsn: str) -> Iterator[Source]:
     address = Address.parse(dsn)
     if not address.is_dsn:
         raise StudyError(
-            "Name the server whose plans are to be foreseen by its address: "
+            "Give the address of the server that runs the queries: "
             "--server postgresql://me@db/shop."
         )
     name = address.public
@@ -229,7 +229,7 @@ def opened(dsn: str) -> Iterator[Source]:
     except psycopg.errors.DiskFull as error:
         raise SpaceError(f"{name} has no space left: {error.diag.message_primary}.") from error
     except UnicodeError as error:
-        raise ServerError(f"{name} cannot be read: it sends what is not UTF-8.") from error
+        raise ServerError(f"{name} cannot be read: it sends text that is not UTF-8.") from error
     except psycopg.Error as error:
         message = error.diag.message_primary
         if message is None:  # of the client's side
@@ -356,9 +356,9 @@ def _require_fit(connection: psycopg.Connection[TupleRow], name: str) -> None:
     user = connection.info.user
     if lent := rights_lent(connection):
         raise StudyError(
-            f"Planning computes immutable functions with the rights of {user}, who is {lent[0]}, "
-            f"and {lent[1]} can have made some on {name}: give the address of a role that may read "
-            f"these tables and no more (CREATE ROLE plans LOGIN; GRANT pg_read_all_stats TO plans; "
+            f"Planning evaluates functions with the privileges of {user}, who is {lent[0]}, and "
+            f"{lent[1]} may have written some on {name}: connect as a role that may only read "
+            f"these tables (CREATE ROLE plans LOGIN; GRANT pg_read_all_stats TO plans; "
             f"GRANT USAGE ON SCHEMA ... TO plans; GRANT SELECT ON ALL TABLES IN SCHEMA ... TO "
             f"plans)."
         )
@@ -367,9 +367,9 @@ def _require_fit(connection: psycopg.Connection[TupleRow], name: str) -> None:
     if hidden:
         raise StudyError(
             f"{user} may not read {len(hidden)} of the {len(tables)} tables on {name} "
-            f"({', '.join(hidden[:3])}{', ...' if len(hidden) > 3 else ''}), which are to be "
-            f"copied without their rows: GRANT USAGE ON SCHEMA ... TO {user}; GRANT SELECT ON ALL "
-            f"TABLES IN SCHEMA ... TO {user}."
+            f"({', '.join(hidden[:3])}{', ...' if len(hidden) > 3 else ''}), which pg_dump must "
+            f"lock to read their definitions: GRANT USAGE ON SCHEMA ... TO {user}; GRANT SELECT ON "
+            f"ALL TABLES IN SCHEMA ... TO {user}."
         )
 
 
@@ -406,7 +406,7 @@ def _known(
             settings=_planner_settings(connection),
         )
     except (ValueError, TypeError) as error:
-        raise ServerError(f"{name} answers as no PostgreSQL does: {error}.") from error
+        raise ServerError(f"{name} does not answer as PostgreSQL does: {error}.") from error
 
 
 def _provider(version: int) -> tuple[str, str]:

@@ -370,7 +370,7 @@ def _load_pgbench(trial: Trial, scale: int, database: str) -> None:
         if says_full(done.stderr):
             raise trial.server.no_space(message)
         raise StudyError(
-            f"pgbench's tables cannot be made on {trial.server.version_text}: {message}."
+            f"pgbench's tables cannot be created on {trial.server.version_text}: {message}."
         )
 
 

@@ -55,9 +55,9 @@ _OURS = {f"-{letter}" for letter in "hnvpdqjrtTUlP"} | {
 _PARAMETERS = {"-c": "clients", "-M": "protocol", "-s": "scale", "--random-seed": "seed"}
 
 _REFUSED = {
-    "-i": "tables are made by themselves, where a script names them: leave it out, and keep -s",
-    "-I": "tables are made by themselves, where a script names them",
-    "-F": "tables are made with the usual fillfactor",
+    "-i": "pgbench's tables are created where a script uses them: leave it out, and keep -s",
+    "-I": "pgbench's tables are created where a script uses them",
+    "-F": "pgbench's tables have the usual fillfactor",
     "-C": "sessions are opened once",
     "-R": "turns run as fast as they can",
     "-L": "every transaction counts",
@@ -83,16 +83,14 @@ def asked(line: str, directory: str | None) -> Asked:
         begin = int(bool(words) and Path(words[0]).name == "pgbench")
         options, rest = getopt.gnu_getopt(words[begin:], _SHORT, list(_LONG))
     except (ValueError, getopt.GetoptError) as error:
-        raise StudyError(
-            f"This is no command line of pgbench that can be measured: {error}."
-        ) from None
+        raise StudyError(f"This pgbench command line cannot be measured: {error}.") from None
     parameters, defines, mix = {"protocol": "simple"}, [], []
     homes: set[Path] = set()
     ours = [*rest]
     for given, value in options:
         name = _LONG.get(f"{given[2:]}=") or _LONG.get(given[2:]) or given
         if why := _REFUSED.get(name):
-            raise StudyError(f"pgbench's {given} has no place in a comparison: {why}.")
+            raise StudyError(f"pgbench's {given} cannot be used in a comparison: {why}.")
         if name in _OURS:
             ours.append(f"{given} {value}".strip())
         elif name in _PARAMETERS:
@@ -111,7 +109,7 @@ def asked(line: str, directory: str | None) -> Asked:
     homes |= {Path(directory).expanduser().absolute()} if directory else set()
     if len(homes) > 1:
         places = ", ".join(sorted(map(str, homes)))
-        raise StudyError(f"The scripts of a mix are to be in one directory, not in {places}.")
+        raise StudyError(f"The scripts of a mix must be in one directory, not in {places}.")
     home = str(homes.pop()) if homes else (mix or [f"{BUILT_IN}tpcb-like"])[0].partition("@")[0]
     if defines:
         parameters["define"] = json.dumps(defines)

@@ -28,12 +28,12 @@ _IGNORED = {"a", "echo", "f", "pset", "qecho", "restrict", "t", "timing", "unres
 
 _WHY = {
     "!": "it runs a program",
-    "c": "it leaves the database that is made for the workload",
-    "connect": "it leaves the database that is made for the workload",
-    "g": "where it sends rows is not followed",
-    "gexec": "what it would execute cannot be foreseen",
-    "o": "where it sends rows is not followed",
-    "set": "variables of psql are not put in here",
+    "c": "it leaves the database that is created for the workload",
+    "connect": "it leaves the database that is created for the workload",
+    "g": "it sends rows elsewhere",
+    "gexec": "it executes statements that are not in the file",
+    "o": "it sends rows elsewhere",
+    "set": "psql's variables are not supported",
     "q": "what follows it would not be loaded",
 }
 
@@ -205,8 +205,8 @@ def _pieces(read: Lines, home: Path, files: list[Path]) -> Iterator[Piece | Rows
         if name == "set" and item.rest[:1].isupper():  # how psql itself is to behave
             continue
         if item.within or name not in {"copy", "i", "include", "ir", "include_relative", *_IGNORED}:
-            why = _WHY.get(name, "psql's commands are not followed here")
-            raise _error(*at, f"\\{item.name} has no place in a schema, because {why}")
+            why = _WHY.get(name, "this command of psql is not supported")
+            raise _error(*at, f"\\{item.name} is not allowed in a schema, because {why}")
         if name in _IGNORED:
             continue
         if name == "copy":

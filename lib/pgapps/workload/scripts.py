@@ -143,7 +143,7 @@ def read_workload(directory: str | Path, mix: Sequence[str] = ()) -> Workload:
     names = [script.name for script in scripts]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise StudyError(f"{home} has two scripts called {twice!r}: name one of them otherwise.")
+        raise StudyError(f"{home} has two scripts called {twice!r}: rename one of them.")
     used = {schema, home / SETTINGS, *files}
     found_here = Workload(
         schema,
@@ -161,7 +161,7 @@ def _require_within(file: Path, home: Path) -> None:
     except (OSError, RuntimeError):
         raise StudyError(f"{file} cannot be read: it is a link that leads to itself.") from None
     if leads_out:
-        raise StudyError(f"{file} leads out of {home}: put the file itself there.")
+        raise StudyError(f"{file} leads out of {home}: copy the file into the directory.")
 
 
 def without_comments(text: str) -> str:
@@ -200,7 +200,7 @@ def _built_in(directory: str) -> Script:
     name = directory.removeprefix(BUILT_IN)
     pgbench = find_pgbench()
     if pgbench is None:
-        raise CannotRun("there is no pgbench here, which has that script")
+        raise CannotRun("there is no pgbench on this machine, which has that script")
     listing = run_client([pgbench, f"--show-script={name}"], {})
     if listing.returncode:
         known = run_client([pgbench, "--builtin=list"], {}).stderr
@@ -249,7 +249,7 @@ def _require_harmless(file: Path, text: str) -> None:
 
 
 def _no_place(file: Path, line: int, command: str, why: str) -> StudyError:
-    return StudyError(f"{file}, line {line}: {command} has no place in a workload, because {why}.")
+    return StudyError(f"{file}, line {line}: {command} is not allowed in a script, because {why}.")
 
 
 def _settings(file: Path) -> dict[str, str]:

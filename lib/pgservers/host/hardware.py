@@ -65,7 +65,7 @@ def reason_no_counter() -> str | None:
 
 def _why(code: int) -> str:
     if code in {errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP}:
-        return "the processor's counters are not to be had here, as in most virtual machines"
+        return "the processor's counters are not available, as in most virtual machines"
     if code in {errno.EACCES, errno.EPERM}:
         level = _PARANOID.read_text().strip() if _PARANOID.exists() else "unknown"
         return (

@@ -57,8 +57,8 @@ def require_unchanged(directory: Path) -> None:
         finished = None
     if finished != _digests(directory):
         raise ServerError(
-            f"The files in {directory} are not those that were put there: remove it, and it is "
-            f"made again."
+            f"The files in {directory} have changed since they were stored: remove the directory, "
+            f"and it is made again."
         )
 
 

@@ -96,7 +96,7 @@ def find_embedded(*, fetches: bool = True) -> Binaries:
     if found is None:
         raise ServerError(
             f"No PostgreSQL was found: {why}; none that runs is on PATH or in {_DEBIAN}, and no "
-            f"release can be had; give a directory of binaries or a postgresql:// DSN as server."
+            f"release can be fetched; give a directory of programs or a postgresql:// address."
         )
     return replace(found, stands_in=why)
 

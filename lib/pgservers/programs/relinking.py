@@ -77,12 +77,12 @@ def keep_link(command: str, program: Path, kept: Path, *, cwd: Path, trees: Sequ
         inside = "|".join(rf"{re.escape(str(tree))}(?![\w.-])" for tree in trees)
         # An installation in its tree stays where it is.
         if any(re.search(inside, word.replace(libraries, "")) for word in words):
-            raise CannotRun("the command that links the backend names a file that will be gone")
+            raise CannotRun("the command that links the backend uses a file of the build tree")
         kept_words = json.dumps([word for word in words if word])
         (kept / _COMMAND).write_text(kept_words, encoding="utf-8")
         _link(kept, program, None, trial)
         if code_of(trial, kept / "code") != code_of(program, kept / "code"):
-            raise CannotRun("its objects, linked again, are not the program that is installed")
+            raise CannotRun("linking its object files again does not give the installed program")
     finally:
         trial.unlink(missing_ok=True)
 
@@ -131,8 +131,8 @@ def relinked(binaries: Binaries, seed: int, target: Path) -> str:
     place, where = _place(binaries), f"The backend in {binaries.bindir.parent}"
     if not can_relink(binaries):
         raise ServerError(
-            f"{where} cannot be linked anew: its objects are not those that were kept in {place}: "
-            f"remove that, and it is made again."
+            f"{where} cannot be linked anew: its object files in {place} have changed since they "
+            f"were stored; remove that directory, and it is made again."
         )
     aside = target.with_name(f".{target.name}")
     try:
@@ -210,7 +210,7 @@ def _link(kept: Path, program: Path, seed: int | None, target: Path) -> None:
     _run(words, kept)
     own, anew = (_run([str(asked), "--version"], kept).strip() for asked in (program, target))
     if own != anew:
-        raise CannotRun(f"it then says {anew!r} of itself instead of {own!r}")
+        raise CannotRun(f"its --version is then {anew!r} instead of {own!r}")
 
 
 def _run(command: Sequence[str], cwd: Path) -> str:

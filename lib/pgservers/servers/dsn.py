@@ -181,7 +181,7 @@ class DsnServer(ServerBase):
                 raise full from error
             if lost:
                 raise explain(error, self.spec) from error
-            raise ServerError(f"{self.spec} does not let us work there: {error}") from error
+            raise ServerError(f"{self.spec} does not allow a run there: {error}") from error
         except BaseException:
             self.close()
             raise
@@ -332,9 +332,9 @@ class DsnServer(ServerBase):
         too_much = self._keeper.execute(_TOO_MUCH).fetchall()
         if too_much:
             raise StudyError(
-                f"A schema and scripts would have the rights of {self._keeper.info.user} on "
-                f"{self.spec}, which {too_much[0][0]}: give the address of a role made for it, "
-                f"that has CREATEDB, no more rights, and no database of its own."
+                f"Schema and scripts would run with the privileges of {self._keeper.info.user} on "
+                f"{self.spec}, which {too_much[0][0]}: connect as a role created for it, with "
+                f"CREATEDB, no other privileges, and no database of its own."
             )
 
     def _make_place(self) -> DatabasePlace | SchemaPlace:
@@ -435,7 +435,7 @@ def foreign_session(
     if row != (wanted["search_path"],):
         session.close()
         raise ServerError(
-            f"{spec} does not take the settings of a connection, as some poolers do not: give the "
+            f"{spec} ignores the settings of a connection, as some connection poolers do: give the "
             f"address of the server itself."
         )
     return session

@@ -236,7 +236,7 @@ def prepare_run_dir(account: Account) -> Path:
     directory = run_dir()
     if not str(directory).isprintable():
         raise ServerError(
-            f"No server runs in {str(directory)!r}: set PGSTUDIES_RUN_DIR to another directory."
+            f"No server can run in {str(directory)!r}: set PGSTUDIES_RUN_DIR to another directory."
         )
     try:
         if not directory.exists():

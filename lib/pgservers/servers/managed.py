@@ -300,7 +300,7 @@ class ManagedServer(ServerBase):
             except psycopg.OperationalError as error:
                 if not postmaster.alive:
                     self._running()
-                raise ServerError(f"The server does not let us in: {error}") from error
+                raise ServerError(f"The server rejects the connection: {error}") from error
         self._connections.add(connection)
         return connection
 
@@ -377,7 +377,7 @@ class ManagedServer(ServerBase):
                     **(self._account.popen_arguments() | {"stdin": opened}),
                 )
             except OSError as error:
-                raise ServerError(f"The backend cannot be run alone: {error.strerror}.") from error
+                raise ServerError(f"postgres --single cannot be run: {error.strerror}.") from error
             with process:
                 try:
                     self._instance.started(process.pid)

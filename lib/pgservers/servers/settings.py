@@ -161,8 +161,8 @@ def require_allowable(names: Collection[str]) -> None:
     ours = [name for name in names if _OURS.fullmatch(name.lower())]
     if ours:
         raise StudyError(
-            f"{', '.join(ours)} cannot be allowed: a managed server is reached by its own socket, "
-            f"and its files are where we put them."
+            f"{', '.join(ours)} cannot be allowed: pgstudies chooses the socket and the files of "
+            f"the servers that it starts."
         )
 
 
@@ -179,7 +179,8 @@ def without_refused(
         raise StudyError(
             f"{file} sets {', '.join(found)}, which say where a server listens, which files it "
             f"uses or which programs it runs: --leave-out compares without these, and "
-            f"--allow-setting NAME takes one, but for those that place a managed server."
+            f"--allow-setting NAME accepts one, unless it moves the socket or the files of a "
+            f"server that pgstudies starts."
         )
     if not kept:
         raise StudyError(f"{file} has no settings but those left out.")
@@ -228,7 +229,7 @@ def read_settings(file: Path, left: dict[str, str] | None = None) -> dict[str, s
             value = value[1:-1].replace("''", "'")
         settings[name.lower()] = value
     if not settings:
-        raise StudyError(f"{file} holds no setting.")
+        raise StudyError(f"{file} has no setting.")
     return require_wellformed(settings, str(file))
 
 

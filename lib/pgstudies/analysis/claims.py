@@ -300,7 +300,7 @@ def _origin(room: Room, file: File) -> Origin:
     try:
         about = (room.about["title"], room.about["post"])
     except KeyError as missing:
-        raise StudyError(f"{room.directory} says nowhere its {missing.args[0]}.") from None
+        raise StudyError(f"sizes.toml in {room.directory} lacks {missing.args[0]}.") from None
     return Origin(*about, file.anchor, file.places, file.stand_ins)
 
 
