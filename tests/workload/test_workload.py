@@ -67,7 +67,7 @@ def test_a_dump_takes_the_place_of_a_script(shop: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "text", "words"),
     [
-        ("one.sql", "SELECT 1;\n\\sleep 1 s\n", r"one.sql, line 2: \\sleep has no place"),
+        ("one.sql", "SELECT 1;\n\\sleep 1 s\n", r"one.sql, line 2: \\sleep is not allowed"),
         ("one.sql", "\\shell ls\n", r"one.sql, line 1: \\shell .* it runs a program"),
         ("one.sql", "\\setshell i ls\n", "runs a program"),
         ("one.sql", "-- Nothing yet.\n", "has no script"),
