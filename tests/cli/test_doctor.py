@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from typer.testing import CliRunner
 
 from pgapps.doctor import doctor
 from pgapps.doctor.checks import Check
+from pgapps.doctor.command import commands
 from pgapps.doctor.doctor import examine, exit_code
 from pgservers.host.gate import Finding
 from pgservers.programs.releases import releases
@@ -120,6 +122,7 @@ def test_releases_that_are_out_of_reach_are_told(
     monkeypatch.setattr("pgservers.programs.releases.shutil.which", lambda _: None)
     monkeypatch.setattr("platform.system", lambda: "Linux")
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr("pgservers.programs.releases._PACKAGES", ())
     known = "11 of PostgreSQL, 9.3 to 18, 0 cached"
     assert doctor._releases().ok is None
     assert doctor._releases().sentence == (
@@ -130,6 +133,30 @@ def test_releases_that_are_out_of_reach_are_told(
     assert doctor._releases() == Check(
         "releases", True, f"{known}; mvn fetches the others when they are needed"
     )
+
+
+def test_on_arm_the_releases_that_were_not_built_for_it_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGSTUDIES_CACHE", str(tmp_path))
+    monkeypatch.setattr("pgservers.programs.releases.shutil.which", lambda _: "/usr/bin/mvn")
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    monkeypatch.setattr("pgservers.programs.releases._PACKAGES", ())
+    assert doctor._releases() == Check(
+        "releases",
+        None,
+        "11 of PostgreSQL, 9.3 to 18, 0 cached; arms on 9.3, 9.6, 10, 11, 13: not run: "
+        "PostgreSQL 13.23 is built for Linux x86_64, and this is Linux aarch64",
+    )
+    fetched: list[str] = []
+    monkeypatch.setattr("pgservers.programs.fetching.fetch", fetched.append)
+    lines = CliRunner().invoke(commands, ["servers", "fetch", "all"]).output.splitlines()
+    assert fetched == ["12", "14", "15", "16", "17", "18"]
+    assert lines[0] == (
+        "9.3: not fetched: PostgreSQL 9.3.5 is built for Linux x86_64, and this is Linux aarch64."
+    )
+    assert sum("not fetched" in line for line in lines) == 5
 
 
 def test_missing_tools_are_told_with_what_needs_them_and_one_command(

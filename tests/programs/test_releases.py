@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 import time
+import tomllib
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,12 +20,18 @@ import pytest
 
 from pgapps.doctor import updating
 from pgapps.doctor.updating import update_releases
+from pgservers import paths
 from pgservers.errors import ServerError, SpaceError, StudyError
 from pgservers.files import try_lock
 from pgservers.programs import fetching, releases
 from pgservers.programs.fetching import fetch
 from pgservers.programs.installations import find_binaries
-from pgservers.programs.releases import Release, find_release, reason_not_available
+from pgservers.programs.releases import (
+    Release,
+    find_release,
+    reason_not_available,
+    reason_not_fetched,
+)
 from pgservers.programs.versions import counts_wal, parse_version
 from pgservers.servers.facts import server_facts
 from pgservers.servers.managed import ManagedServer
@@ -38,7 +45,7 @@ from tests.made_up import rows_of
 from tests.servers_at_hand import is_alive
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 FETCHED_IN_CI = ["9.3", "9.6", "13", "14", "16", "17"]
 JAR = "postgres-99.1.jar"
@@ -51,30 +58,67 @@ REFUSED = (
 )
 
 
-def test_the_catalog_is_well_formed() -> None:
-    known = releases.releases()
-    versions = [parse_version(release.version) for release in known]
-    assert versions == sorted(set(versions))
-    for release in known:
-        assert release.version.startswith(f"{release.name}.")
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Have this machine be another: x86_64, aarch64, or a word that is none."""
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    return lambda name: monkeypatch.setattr("platform.machine", lambda: name)
+
+
+def test_the_catalogs_are_complete_and_well_formed() -> None:
+    every = [*releases.builds(paths.RELEASES), *releases.builds(paths.MINOR_RELEASES)]
+    for release in every:
+        assert release.version.startswith(release.name)
         assert re.fullmatch(r"[\w.]+:[\w-]+:[\d.]+", release.artifact)
+        assert release.artifact.rpartition(":")[2].startswith(release.version) or (
+            release.name == "9.3"
+        )
         assert re.fullmatch(r"[0-9a-f]{64}", release.sha256)
         assert 5e6 < release.size_bytes < 5e7
-        assert release.built
-    for field in ("name", "artifact", "sha256"):
-        assert len({getattr(release, field) for release in known}) == len(known)
+        assert re.fullmatch(r"gcc \d+\.\d\.\d, -O[2s]", release.built)
+        arm = release.machine == "aarch64"
+        assert ("arm_64" in release.member, "arm64v8" in release.artifact) == (arm, arm)
+    for field in ("artifact", "sha256"):
+        assert len({getattr(release, field) for release in every}) == len(every)
+    assert {(release.system, release.machine) for release in every} == {
+        ("Linux", "x86_64"),
+        ("Linux", "aarch64"),
+    }
 
 
-def test_minor_releases_are_those_before_the_newest_of_two() -> None:
-    majors, minors = releases.releases(), releases.minor_releases()
-    newest = {release.name: release.numbers for release in majors[-2:]}
-    assert {minor.name.partition(".")[0] for minor in minors} == set(newest)
+@pytest.mark.parametrize("name", ["x86_64", "aarch64", "pdp11"])
+def test_every_machine_has_each_release_once_and_its_own_build(
+    machine: Callable[[str], None], name: str
+) -> None:
+    machine(name)
+    known = releases.releases()
+    assert [release.name for release in known] == list(
+        tomllib.loads(paths.RELEASES.read_text(encoding="utf-8"))
+    )
+    versions = [parse_version(release.version) for release in known]
+    assert versions == sorted(set(versions))
+    built = [r.name for r in releases.builds(paths.RELEASES) if r.machine == name]
+    assert [r.name for r in known if reason_not_fetched(r.name) is None] == built
+    newest = {release.name: release.numbers for release in known[-2:]}
+    minors = releases.minor_releases()
+    assert {minor.name.partition(".")[0] for minor in minors} == (set(newest) if built else set())
     for minor in minors:
-        assert minor.name == minor.version
+        assert (minor.name, minor.machine) == (minor.version, name)
         assert minor.numbers < newest[minor.name.partition(".")[0]]
         assert find_release(minor.version) is minor
-    every = [release.sha256 for release in (*majors, *minors)]
-    assert len(set(every)) == len(every)
+
+
+def test_what_was_not_built_for_a_machine_says_so(machine: Callable[[str], None]) -> None:
+    machine("aarch64")
+    assert {find_release(name).machine for name in ("16", "18", "17.2")} == {"aarch64"}
+    for spec, version in (("9.6", "9.6.24"), ("17.0", "17.0"), ("18.6", "18.6")):
+        assert releases.is_release(spec)
+        assert reason_not_fetched(spec) == (
+            f"PostgreSQL {version} is built for Linux x86_64, and this is Linux aarch64"
+        )
+        with pytest.raises(ServerError, match=r"is Linux aarch64\.$"):
+            fetch(spec)
 
 
 def test_a_name_and_an_exact_version_mean_the_same_release() -> None:
@@ -140,7 +184,7 @@ class Mirror:
         sha256 = hashlib.sha256(jar.read_bytes()).hexdigest()
         text = re.sub('sha256 = ".*"', f'sha256 = "{sha256}"', self.catalog.read_text())
         self.catalog.write_text(text)
-        releases.releases.cache_clear()
+        releases.builds.cache_clear()
 
     def has(self, *versions: str) -> None:
         """Say that there are these versions, and serve the jar of each that is asked for."""
@@ -176,12 +220,10 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror]:
         monkeypatch.setattr(module, "RELEASES", mirror.catalog)
         monkeypatch.setattr(module, "MINOR_RELEASES", mirror.minor)
     monkeypatch.setattr("platform.system", lambda: "Linux")
-    releases.releases.cache_clear()
-    releases.minor_releases.cache_clear()
+    releases.builds.cache_clear()
     yield mirror
     monkeypatch.undo()
-    releases.releases.cache_clear()
-    releases.minor_releases.cache_clear()
+    releases.builds.cache_clear()
 
 
 def test_a_release_is_fetched_once_and_open_to_all(
@@ -425,6 +467,40 @@ def test_a_jar_without_its_member_is_refused(mirror: Mirror) -> None:
         fetch("99")
 
 
+def test_each_machines_build_is_exchanged_for_its_own_newest(mirror: Mirror) -> None:
+    mine = mirror.catalog.read_text()
+    other = mine.replace('["99"]', '["99".pdp11]').replace(
+        "org.example:postgres:", "org.example:pdp:"
+    )
+    other = other.replace(os.uname().machine, "pdp11")
+    mirror.catalog.write_text(f"{mine}\n{other}")
+    mirror.has("99.1", "99.2")
+    (mirror.kept.parent.parent / "pdp").mkdir()
+    (mirror.kept.parent.parent / "pdp" / "maven-metadata-central.xml").write_text(
+        "<versions><version>99.1</version><version>99.3</version></versions>"
+    )
+    jars = {n: mirror.jar(f"{n}.jar", n.partition("-")[2]) for n in ("postgres-99.2", "pdp-99.3")}
+    mirror.does(
+        'case "$*" in *:resolve*) echo "[ERROR] No versions available"; exit 1;; esac\n'
+        "name=${5#-Dartifact=org.example:}; name=$(echo $name | tr : -)\n"
+        f'cp {mirror.directory}/$name.jar "${{6#-DoutputDirectory=}}"/'
+    )
+    releases.builds.cache_clear()
+    assert list(update_releases()) == [
+        "99: 99.2 in place of 99.1",
+        "99.pdp11: 99.3 in place of 99.1",
+    ]
+    found = {build.machine: build for build in releases.builds(mirror.catalog)}
+    assert {(b.version, b.sha256) for b in found.values()} == {
+        (name.partition("-")[2], hashlib.sha256(jar.read_bytes()).hexdigest())
+        for name, jar in jars.items()
+    }
+    assert found["pdp11"].artifact == "org.example:pdp:99.3"
+    minors = [(b.name, b.version, b.machine) for b in releases.builds(mirror.minor)]
+    here = os.uname().machine
+    assert minors == [("99.0", "99.0", here), ("99.1", "99.1", here), ("99.1", "99.1", "pdp11")]
+
+
 def test_newer_minor_versions_are_written_into_the_catalog(mirror: Mirror) -> None:
     others = '["9.3"]\nversion = "9.3.5"\nartifact = "org.example:old:0.3.0"\n'
     others += (
@@ -433,7 +509,7 @@ def test_newer_minor_versions_are_written_into_the_catalog(mirror: Mirror) -> No
     mirror.catalog.write_text(f"# A comment.\n{others}\n{mirror.catalog.read_text()}")
     mirror.has("99.0", "99.1", "99.1-1", "99.2", "99.10", "99.11-beta", "100.0", "9.9")
     newest = mirror.jar("postgres-99.10.jar", "99.10")
-    releases.releases.cache_clear()
+    releases.builds.cache_clear()
     assert list(update_releases()) == [
         "9.3: 9.3.5 (its artifact has versions of its own)",
         "99: 99.10 in place of 99.1",

@@ -109,7 +109,8 @@ def fetch_releases(
 ) -> None:
     """Fetch releases into the cache directory ($PGSTUDIES_CACHE names another one).
 
-    Releases in the cache are not fetched again.
+    Releases in the cache are not fetched again.  Of all, those that were not
+    built for this machine are left out, and said.
 
     \b
     Examples:
@@ -117,10 +118,14 @@ def fetch_releases(
       pgstudies servers fetch all
     """  # noqa: D301
     from pgservers.programs.fetching import fetch
-    from pgservers.programs.releases import find_release, releases
+    from pgservers.programs.releases import find_release, reason_not_fetched, releases
 
     wanted = releases() if names == ["all"] else [find_release(name) for name in names]
+    leaves_out = names == ["all"] and any(release.is_for_this_machine for release in wanted)
     for release in wanted:
+        if leaves_out and not release.is_for_this_machine:
+            typer.echo(f"{release.name}: not fetched: {reason_not_fetched(release.name)}.")
+            continue
         try:
             typer.echo(f"{release.name}: {fetch(release.name)}")
         except KeyboardInterrupt:

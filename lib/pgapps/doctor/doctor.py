@@ -107,13 +107,14 @@ def _tools() -> Check:
 def _releases() -> Check:
     known = releases()
     cached = sum(release.cached for release in known)
-    reasons = [r for release in known if (r := reason_not_available(release.name)) is not None]
+    reasons = {r.name: why for r in known if (why := reason_not_available(r.name))}
+    lacking = "other releases" if len(reasons) == len(known) else ", ".join(reasons)
     found = f"{len(known)} of PostgreSQL, {known[0].name} to {known[-1].name}, {cached} cached"
     return _able(
         "releases",
         not reasons,
         found if cached == len(known) else f"{found}; mvn fetches the others when they are needed",
-        f"{found}; arms on other releases: not run: {reasons[-1] if reasons else ''}",
+        f"{found}; arms on {lacking}: not run: {'; '.join([*reasons.values()][-1:])}",
     )
 
 

@@ -14,7 +14,7 @@ from pgservers.files import temporary_directory, write_file
 from pgservers.paths import MINOR_RELEASES, RELEASES
 from pgservers.programs.cached import sha256_of
 from pgservers.programs.fetching import copy_artifact, published_versions
-from pgservers.programs.releases import minor_releases, releases
+from pgservers.programs.releases import builds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,26 +31,32 @@ def update_releases() -> Iterator[str]:
     """
     published: dict[str, list[str]] = {}
     with temporary_directory() as work:
-        for release in releases():
+        for release in builds(RELEASES):
+            named = _named(release)
             artifact, _, own = release.artifact.rpartition(":")
             if not own.startswith(release.version):
-                yield f"{release.name}: {release.version} (its artifact has versions of its own)"
+                yield f"{named}: {release.version} (its artifact has versions of its own)"
                 continue
             if artifact not in published:
                 published[artifact] = published_versions(release.artifact, work)
             newest = max(filter(None, (_numbers(v, release.name) for v in published[artifact])))
             version = ".".join(map(str, newest[: release.version.count(".") + 1]))
             if version == release.version:
-                yield f"{release.name}: {version} is the newest"
+                yield f"{named}: {version} is the newest"
             else:
                 coordinate = ".".join(map(str, newest))
                 _exchange(release, version, f"{artifact}:{coordinate}", work)
-                yield f"{release.name}: {version} in place of {release.version}"
+                yield f"{named}: {version} in place of {release.version}"
     majors = {int(v.partition(".")[0]) for of in published.values() for v in of}
-    for major in sorted(major for major in majors if major > int(releases()[-1].name)):
+    for major in sorted(major for major in majors if major > int(builds(RELEASES)[-1].name)):
         yield f"{major}: published; add it to {RELEASES.name}"
-    releases.cache_clear()
-    minor_releases.cache_clear()
+    builds.cache_clear()
+
+
+def _named(release: Release) -> str:
+    """As its table is: the first build of a release by the release's name alone."""
+    first = next(build for build in builds(RELEASES) if build.name == release.name)
+    return release.name if release is first else f"{release.name}.{release.machine}"
 
 
 def _numbers(version: str, release: str) -> tuple[int, ...]:
@@ -73,12 +79,16 @@ def _exchange(release: Release, version: str, artifact: str, work: Path) -> None
         "size_bytes": str(jar.stat().st_size),
         "sha256": f'"{sha256_of(jar)}"',
     }
-    begin = text.index(f'["{release.name}"]')
+    heading, left_as = (
+        f'["{name}"{_named(release).removeprefix(release.name)}]'
+        for name in (release.name, release.version)
+    )
+    begin = text.index(heading)
     end = text.find("\n[", begin) % (len(text) + 1)
     table = text[begin:end]
-    if any(minor.name.startswith(f"{release.name}.") for minor in minor_releases()):
+    if any(minor.name.startswith(f"{release.name}.") for minor in builds(MINOR_RELEASES)):
         before = MINOR_RELEASES.read_text(encoding="utf-8")
-        left = table.strip().replace(f'["{release.name}"]', f'["{release.version}"]')
+        left = table.strip().replace(heading, left_as)
         write_file(MINOR_RELEASES, f"{before}\n{left}\n")
     for key, value in values.items():
         table = re.sub(rf"^{key} = .*$", f"{key} = {value}", table, flags=re.MULTILINE)

@@ -56,6 +56,11 @@ class Release:
         return version_key(self.version)
 
     @property
+    def is_for_this_machine(self) -> bool:
+        """Whether its programs can run here."""
+        return (self.system, self.machine) == (platform.system(), platform.machine())
+
+    @property
     def directory(self) -> Path:
         """Where it is in the cache, or would be; another jar would be in another directory."""
         return releases_dir() / f"{self.version}-{self.sha256[:12]}"
@@ -66,22 +71,31 @@ class Release:
         return is_finished(self.directory) and (self.directory / "bin" / "postgres").is_file()
 
 
-@functools.cache
 def releases() -> list[Release]:
-    """The newest of each major release, oldest first."""
-    return _listed_in(RELEASES)
+    """The newest of each major release, oldest first, as built for this machine if it is."""
+    by_name: dict[str, Release] = {}
+    for release in builds(RELEASES):
+        if release.is_for_this_machine or release.name not in by_name:
+            by_name[release.name] = release
+    return sorted(by_name.values(), key=lambda release: release.numbers)
+
+
+def minor_releases() -> list[Release]:
+    """Those minor releases that others followed and that can be had here, oldest first."""
+    found = (release for release in builds(MINOR_RELEASES) if release.is_for_this_machine)
+    return sorted(found, key=lambda release: release.numbers)
 
 
 @functools.cache
-def minor_releases() -> list[Release]:
-    """Those minor releases that others followed and that can be had, oldest first."""
-    return _listed_in(MINOR_RELEASES)
-
-
-def _listed_in(file: Path) -> list[Release]:
+def builds(file: Path) -> list[Release]:
+    """The releases of a catalog, as built for every machine: a table, or one in it, for each."""
     tables = tomllib.loads(file.read_text(encoding="utf-8"))
-    found = [Release(name=name, **table) for name, table in tables.items()]
-    return sorted(found, key=lambda release: release.numbers)
+    found = []
+    for name, table in tables.items():
+        others = [value for value in table.values() if isinstance(value, dict)]
+        own = {key: value for key, value in table.items() if not isinstance(value, dict)}
+        found += [Release(name=name, **fields) for fields in (own, *others) if fields]
+    return found
 
 
 def is_release(spec: str) -> bool:
@@ -90,7 +104,8 @@ def is_release(spec: str) -> bool:
 
 
 def _all() -> list[Release]:
-    return [*releases(), *minor_releases()]
+    """Those for this machine first: another's may have the same version."""
+    return [*releases(), *minor_releases(), *builds(RELEASES), *builds(MINOR_RELEASES)]
 
 
 def find_release(spec: str) -> Release:
@@ -148,11 +163,10 @@ def reason_not_fetched(spec: str) -> str | None:
     Raises StudyError when there is no such release.
     """
     release = find_release(spec)
-    here = (platform.system(), platform.machine())
-    if here != (release.system, release.machine):
+    if not release.is_for_this_machine:
         return (
             f"PostgreSQL {release.version} is built for {release.system} {release.machine}, "
-            f"and this is {' '.join(here)}"
+            f"and this is {platform.system()} {platform.machine()}"
         )
     if not release.cached and shutil.which(_MAVEN) is None:
         return (
