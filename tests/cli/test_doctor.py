@@ -135,6 +135,19 @@ def test_releases_that_are_out_of_reach_are_told(
     )
 
 
+def test_a_kernel_that_accounts_for_no_cpu_time_is_told(
+    managed: ManagedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert doctor._cpu_and_device(managed).ok
+    monkeypatch.setattr(doctor, "cpu_seconds", lambda *_: None)
+    found = doctor._cpu_and_device(managed)
+    assert found.ok is None
+    assert found.sentence == (
+        "CPU time: not recorded: this kernel does not account for it in nanoseconds "
+        "(/proc/<pid>/schedstat); what would be judged by it is judged by wall time"
+    )
+
+
 def test_on_arm_the_releases_that_were_not_built_for_it_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

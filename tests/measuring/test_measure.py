@@ -24,7 +24,9 @@ from pgservers.paths import ROOT
 from pgservers.programs.installations import find_binaries
 from pgservers.servers.managed import ManagedServer
 from pgstudies.analysis.pairing import round_values
+from pgstudies.measuring import counters
 from pgstudies.measuring.arms import Arm
+from pgstudies.measuring.counters import cpu_seconds
 from pgstudies.measuring.design import Design, turn_order
 from pgstudies.measuring.instances import Instances
 from pgstudies.measuring.measure import measure
@@ -757,3 +759,22 @@ def test_other_releases_are_measured_the_same_way(directory: Path) -> None:
     assert value(record, "rows") == [ROWS] * 3
     by_case = record.samples.filter(pl.col("metric") == "read_bytes", pl.col("case") == "cold")
     assert by_case["value"].min() > 0  # type: ignore[operator]
+
+
+def test_cpu_time_is_none_where_the_kernel_does_not_account_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (cpu_seconds(os.getpid()) or 0) > 0
+    for pid, text in (
+        ("1", "5000000000 7 9\n"),
+        ("2", "250000000 7 9\n"),
+        ("3", "0 0 0\n"),
+        ("4", ""),
+    ):
+        (tmp_path / pid).mkdir()
+        (tmp_path / pid / "schedstat").write_text(text)
+    monkeypatch.setattr(counters, "Path", lambda path: tmp_path / Path(path).relative_to("/proc"))
+    assert cpu_seconds(1, 2) == 5.25
+    for hidden in (3, 4, 5):  # switched off, empty, and no such file
+        assert cpu_seconds(hidden) is None
+        assert cpu_seconds(1, hidden) is None

@@ -193,6 +193,8 @@ def _times(result: Result, *, full: bool) -> list[str]:
     by_cpu = effects.filter(pl.col("metric") == CPU).height
     if by_cpu:
         remarks.append(f"CPU time judges {by_cpu} of {effects.height} steps.")
+    elif not any(CPU in m.samples["metric"] for m in result.measured):
+        remarks.append("CPU time was not recorded: wall time judges every step.")
     if result.anytime:
         remarks.append("Intervals hold however often the blocks were looked at.")
     left = effects.filter(is_listed).height - listed.height

@@ -28,7 +28,7 @@ from pgservers.servers.serve import serve
 from pgservers.tools import installing, missing
 from pgstudies.analysis.claims import claims, origins
 from pgstudies.measuring.cold import can_evict, reason_not_cold
-from pgstudies.measuring.counters import StatementCounters, device_bytes
+from pgstudies.measuring.counters import StatementCounters, cpu_seconds, device_bytes
 from pgstudies.measuring.requirements import unmet_requirements
 
 from ..counting.valgrind import reason_no_valgrind, valgrind_version
@@ -221,15 +221,7 @@ def _counters(server: Server) -> Iterator[Check]:
         "buffers and WAL: not recorded: pg_stat_statements is not in shared_preload_libraries, "
         "or CREATE EXTENSION is not allowed",
     )
-    reason = server.capabilities.reason("processes")
-    if reason is None and device_bytes(server.pids()) is None:
-        reason = "this system hides them (/proc/<pid>/io)"
-    yield _able(
-        "cpu and device",
-        reason is None,
-        "CPU time and bytes read from the device are recorded",
-        f"CPU time and bytes read from the device: not recorded: {reason}",
-    )
+    yield _cpu_and_device(server)
     reason = server.capabilities.reason("processes") or reason_no_counter()
     yield _able(
         "instructions",
@@ -237,6 +229,24 @@ def _counters(server: Server) -> Iterator[Check]:
         "the processor's counter is read for every timed statement",
         f"instructions of a timed statement: not recorded: {reason}",
     )
+
+
+def _cpu_and_device(server: Server) -> Check:
+    both = "CPU time and bytes read from the device"
+    lacking = {}
+    if reason := server.capabilities.reason("processes"):
+        lacking[both] = reason
+    else:
+        pids = server.pids()
+        if cpu_seconds(*pids) is None:
+            lacking["CPU time"] = (
+                "this kernel does not account for it in nanoseconds (/proc/<pid>/schedstat); "
+                "what would be judged by it is judged by wall time"
+            )
+        if device_bytes(pids) is None:
+            lacking["bytes read from the device"] = "this system hides them (/proc/<pid>/io)"
+    said = "; ".join(f"{what}: not recorded: {why}" for what, why in lacking.items())
+    return _able("cpu and device", not lacking, f"{both} are recorded", said)
 
 
 def _claims(server: Server) -> Iterator[Check]:
@@ -292,7 +302,7 @@ def _wake_up() -> Check:
         "wake-up",
         True,
         f"waking a process takes {1e6 * other:.0f} µs on another core, {1e6 * same:.0f} µs on the "
-        f"same one; with io_method = worker, the default of 18, a read that is awaited needs two",
+        f"same one; with io_method = worker, the default since 18, each awaited read takes two",
     )
 
 

@@ -112,7 +112,8 @@ def _find_view(observer: psycopg.Connection[TupleRow]) -> sql.Composed | None:
 def cpu_seconds(*pids: int) -> float | None:
     """CPU time of processes so far (s), exact once they sleep; None where the system hides it."""
     try:
-        return sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) for pid in pids) / 1e9
+        used = [int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) for pid in pids]
+        return sum(used) / 1e9 if all(used) else None  # 0 for all where the kernel does not account
     except (OSError, IndexError):
         return None
 

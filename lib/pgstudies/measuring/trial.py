@@ -308,10 +308,9 @@ class Trial:
         cpu = cpu_seconds(*(sessions or [self._backend]))
         own = None if sessions else self._instructions
         found = replace(shared, cpu_s=cpu, instructions=own.read() if own is not None else None)
-        disk = self.server.slow_disk
         if not everything:
             return found
-        if disk is not None and disk.limited:  # the device is the one that is modelled
+        if (disk := self.server.slow_disk) is not None and disk.limited:  # it is modelled
             return replace(found, read_bytes=float(disk.bytes_read), disk_s=disk.busy_s)
         return replace(found, read_bytes=device_bytes([*self._processes, *sessions]))
 
