@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from pgapps.doctor.checks import examine_extensions
+from pgservers.errors import CannotRun
 from pgservers.order import version_key
 from pgservers.programs.releases import packaged, releases
 from pgservers.programs.versions import parse_version
@@ -42,3 +45,25 @@ def test_it_has_the_settings_that_studies_require_by_whatever_name() -> None:
         with server.connect() as connection:
             names = "SELECT name, setting FROM pg_settings WHERE name ~ '^io_(max_)?workers$'"
             assert [value for _, value in connection.execute(names)] == ["2"]
+
+
+def test_io_uring_reads_or_why_it_does_not_is_said() -> None:
+    with serve(NEXT) as server:
+        assert isinstance(server, ManagedServer)
+        with server.connect() as connection:
+            offered = connection.execute(
+                "SELECT 'io_uring' = ANY (enumvals) FROM pg_settings WHERE name = 'io_method'"
+            ).fetchone()
+        assert offered is not None
+        switch = Path("/proc/sys/kernel/io_uring_disabled")
+        if not offered[0]:
+            why = "Available values"
+        elif switch.exists() and switch.read_text().strip() != "0":
+            why = "could not setup io_uring queue"
+        else:
+            server.restart({"io_method": "io_uring"})
+            with server.connect() as connection:
+                assert connection.execute("SHOW io_method").fetchone() == ("io_uring",)
+            return
+        with pytest.raises(CannotRun, match=f"io_method=io_uring: .*{why}"):
+            server.restart({"io_method": "io_uring"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -41,6 +42,8 @@ _SEMAPHORES = (
     "before 10 every connection needs a System V semaphore: lower max_connections, or raise "
     "kernel.sem"
 )
+
+_VALUES = re.compile(r"HINT: +(Available values: .*?)\.?$")
 
 
 class StartError(ServerError):
@@ -136,15 +139,15 @@ class Postmaster:
             _wait_until_dead(children)
 
     def complaint(self) -> str:
-        """The first fatal line that it wrote to its log, else the last line."""
+        """The first fatal line that it wrote to its log, with the values it takes, or the last."""
         lines = [line for line in self._log_lines() if _ANSWER_TO_PING not in line]
         for word in ("PANIC:", "FATAL:", "ERROR:"):
-            for line in lines:
+            for number, line in enumerate(lines):
                 if word in line:
                     message = line.partition(word)[2].strip()
-                    return (
-                        f"{message} ({_SEMAPHORES})" if "create semaphores" in message else message
-                    )
+                    values = _VALUES.search(" ".join(lines[number + 1 : number + 2]))
+                    more = _SEMAPHORES if "create semaphores" in message else values and values[1]
+                    return f"{message} ({more})" if more else message
         return lines[-1].strip() if lines else "it said nothing"
 
     def found_disk_full(self) -> bool:
