@@ -24,7 +24,8 @@ from pgapps.compare.request import (
     without_what_it_refuses,
 )
 from pgservers.errors import StudyError
-from pgservers.programs.installations import optimisation, require_alike_builds
+from pgservers.programs import installations
+from pgservers.programs.installations import find_binaries, optimisation, require_alike_builds
 from pgservers.servers.serve import serve
 from pgservers.servers.settings import read_settings, refused, require_wellformed
 
@@ -383,11 +384,18 @@ def test_any_setting_is_refused_in_a_sentence_or_taken(managed: ManagedServer) -
     managed.restart()
 
 
-def test_builds_that_differ_are_refused_with_a_pair_that_would_do() -> None:
+def test_builds_that_differ_are_refused_with_a_pair_that_would_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with pytest.raises(StudyError) as refused:
         require_alike_builds("17", "embedded")
     assert "17 is built with -Os and embedded with -O2" in str(refused.value)
     assert "17 and 18" in str(refused.value)
+    place = find_binaries("embedded").program("postgres")
+    assert place is not None
+    monkeypatch.setattr(installations, "installed", lambda _: place.parent)
+    with pytest.raises(StudyError, match=rf"alike: {place.parent} in place of 17, or 17 and 18"):
+        require_alike_builds("17", "embedded")
     require_alike_builds("17", "18")
     require_alike_builds("embedded", "embedded")
     require_alike_builds("17", "postgresql://me@db/test")  # the guard will tell

@@ -16,7 +16,14 @@ from ..addresses import EMBEDDED, Address
 from ..errors import ServerError, StudyError
 from .accounts import open_to_all
 from .fetching import fetch
-from .releases import find_release, is_release, packaged, reason_not_available, releases
+from .releases import (
+    find_release,
+    installed,
+    is_release,
+    packaged,
+    reason_not_available,
+    releases,
+)
 from .versions import parse_version
 
 if TYPE_CHECKING:
@@ -270,6 +277,14 @@ def require_alike_builds(baseline: str, candidate: str) -> None:
             ]
         )
     ]
+    places = {name: installed(name) for name in levels if is_release(name)}
+    pairs = [
+        f"{place} in place of {name}"
+        for name, place in places.items()
+        if place
+        and (level := optimisation(str(place))) in levels.values()
+        and level != levels[name]
+    ] + pairs
     raise StudyError(
         f"{baseline} is built with {levels[baseline]} and {candidate} with {levels[candidate]}, "
         f"so any difference could be the compiler's. Compare two that are built alike"
