@@ -462,7 +462,7 @@ def with_failures(candidate: float) -> Measured:
     """The same times on both sides, and that part of the candidate's inserts that failed."""
     whole = well().samples
     failed = whole.filter(metric="duration_s", step="insert", side="candidate").with_columns(
-        metric=pl.lit("failed"), value=pl.lit(candidate), unit=pl.lit("of transactions")
+        metric=pl.lit("deadlocks"), value=pl.lit(candidate), unit=pl.lit("of transactions")
     )
     return made_up(pl.concat([whole, failed]))
 
@@ -471,10 +471,11 @@ def test_transactions_that_fail_are_compared_by_their_part_of_all() -> None:
     found = result(with_failures(0.03))
     assert found.code == 0
     (row,) = found.failed.iter_rows(named=True)
-    assert (row["of"], row["step"], row["baseline"]) == ("heap", "insert", 0.0)
+    assert (row["of"], row["step"], row["failure"]) == ("heap", "insert", "deadlocks")
+    assert (row["baseline"], row["candidate"]) == pytest.approx((0.0, 0.03))
     assert (row["candidate"], row["low"], row["high"]) == pytest.approx((0.03, 0.03, 0.03))
     text = " ".join(as_text(found).split())
-    assert "made_up, heap, insert: 0.00 % -> 3.00 % (+3.00 to +3.00 points)" in text
+    assert "made_up, heap, insert, deadlocks: 0.00 % -> 3.00 % (+3.00 to +3.00 points)" in text
     assert result(well()).failed.is_empty()
     assert "Transactions that failed" not in as_text(result(well()))
 

@@ -142,16 +142,68 @@ def test_of_a_mix_the_script_that_fails_is_told(trial: Trial) -> None:
 def test_transactions_that_fail_are_counted_and_not_timed(trial: Trial) -> None:
     trial.execute("CREATE SEQUENCE s")
     trial.execute(
-        "CREATE FUNCTION fail() RETURNS int LANGUAGE plpgsql AS "
-        "$$BEGIN RAISE SQLSTATE '40001'; END$$"
+        "CREATE FUNCTION fail(state text) RETURNS int LANGUAGE plpgsql AS "
+        "$$BEGIN RAISE 'no' USING ERRCODE = state; END$$"
     )
-    often = "SELECT CASE WHEN nextval('s') % 4 = 0 THEN fail() END;\n"
+    often = (
+        "SELECT CASE nextval('s') % 10 WHEN 0 THEN fail('40001') WHEN 1 THEN fail('40001') "
+        "WHEN 5 THEN fail('40P01') END;\n"
+    )
     log = pgbench(trial, "often", often, transactions=20, seed=1)
-    assert log["latency_s"].null_count() == 5
-    assert metric(trial, "failed") == pytest.approx(0.25)
+    assert log["latency_s"].null_count() == 6
+    assert metric(trial, "serialization_failures") == pytest.approx(0.2)
+    assert metric(trial, "deadlocks") == pytest.approx(0.1)
     assert metric(trial, "duration_s") == pytest.approx(log["latency_s"].mean())
     with pytest.raises(StudyError, match="none of 3 transactions succeeded"):
-        pgbench(trial, "always", "SELECT fail();\n", transactions=3, seed=1)
+        pgbench(trial, "always", "SELECT fail('40001');\n", transactions=3, seed=1)
+
+
+# Two sessions wait until both have come so far, each time anew.
+MEET = """
+    CREATE FUNCTION meet(n int, other int) RETURNS void LANGUAGE plpgsql AS $$BEGIN
+        WHILE NOT EXISTS (
+            SELECT FROM pg_locks
+            WHERE locktype = 'advisory' AND granted AND classid = n::oid AND objid = other::oid
+        ) LOOP PERFORM pg_sleep(0.001); END LOOP;
+    END$$
+"""
+
+DEADLOCK = """\\set n :n + 1
+\\set other 1 - :client_id
+BEGIN;
+SELECT pg_advisory_xact_lock(:n, :client_id);
+SELECT meet(:n, :other);
+SELECT pg_advisory_xact_lock(:n, :other);
+END;
+"""
+
+NOT_SERIALIZABLE = """\\set n :n + 1
+\\set other 1 - :client_id
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SELECT i FROM one;
+SELECT pg_advisory_lock_shared(:n, :client_id);
+SELECT meet(:n, :other);
+UPDATE one SET i = i + 1;
+END;
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "failure", "other"),
+    [
+        (DEADLOCK, "deadlocks", "serialization_failures"),
+        (NOT_SERIALIZABLE, "serialization_failures", "deadlocks"),
+    ],
+)
+def test_of_two_sessions_that_must_collide_one_fails(
+    trial: Trial, script: str, failure: str, other: str
+) -> None:
+    trial.execute("CREATE TABLE one AS SELECT 1 AS i")
+    trial.execute(MEET)
+    log = pgbench(trial, "two", script, transactions=3, seed=1, clients=2, variables={"n": 0})
+    assert log["latency_s"].null_count() == 3
+    assert metric(trial, failure) == 0.5
+    assert other not in {row["metric"] for row in rows_of(trial)}
 
 
 def test_the_cpu_time_of_a_session_that_sleeps_is_not_its_duration(trial: Trial) -> None:

@@ -14,6 +14,7 @@ from pgapps.workload.scripts import read_workload
 from pgapps.workload.steps import defined, steps_of
 from pgapps.workload.turns import Turn, tried
 from pgservers.errors import StudyError
+from pgservers.programs.releases import releases
 from pgservers.servers.serve import serve
 from pgstudies.measuring.arms import Arm
 from pgstudies.measuring.trial import Trial
@@ -199,3 +200,23 @@ def test_statements_of_a_script_are_timed_and_scripts_of_a_mix(server: Server, s
         ("mix", "one"),
         ("mix", "two"),
     }
+
+
+@pytest.mark.parametrize(("release", "said"), [("14", True), ("embedded", False)])
+def test_before_15_a_failure_ends_pgbench_and_that_is_told(
+    run_base: Path, shop: Path, release: str, said: bool
+) -> None:
+    assert run_base.exists()
+    if release != "embedded" and not any(r.name == release and r.cached for r in releases()):
+        pytest.skip(f"release {release} is not fetched")
+    fail = "DO $$BEGIN RAISE 'deadlock detected' USING ERRCODE = '40P01'; END$$;\n"
+    (shop / "fails.sql").write_text(fail)
+    (step,) = [step for step in steps_of(read_workload(shop)) if step.name == "fails"]
+    with (
+        serve(release, settings={"fsync": "off"}, unprivileged=True) as server,
+        loaded(server, shop) as trial,
+        pytest.raises(StudyError) as refused,
+    ):
+        step.run(trial, "fails", Turn(1, []), seed=1, **HOW)
+    assert ("pgbench before 15 ends there" in str(refused.value)) == said
+    assert ("fails.sql, line 1" in str(refused.value)) == said

@@ -210,14 +210,15 @@ def _failed(failed: pl.DataFrame) -> list[str]:
     """Each step with transactions that failed: their part on both sides, and the difference."""
     if failed.is_empty():
         return []
-    lines = ["Transactions that failed (serialization failures, deadlocks), of all:"]
+    lines = ["Transactions that failed, of all:"]
     for row in failed.iter_rows(named=True):
         step = ", ".join(filter(None, (row["study"], row["of"], row["step"], row["case"])))
         before, after = (f"{100 * row[side]:.2f} %" for side in (BASELINE, CANDIDATE))
         difference = "too few blocks for an interval"
         if row["low"] is not None:
             difference = f"{100 * row['low']:+.2f} to {100 * row['high']:+.2f} points"
-        lines += _wrapped(f"  {step}: {before} -> {after} ({difference})", 4)
+        failure = row["failure"].replace("_", " ")
+        lines += _wrapped(f"  {step}, {failure}: {before} -> {after} ({difference})", 4)
     return [*lines, *_wrapped("The times above are of those that succeeded.", 0)]
 
 

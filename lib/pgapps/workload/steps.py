@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pgservers.errors import ServerError, SpaceError, StudyError
+from pgservers.programs.installations import counts_failures
 from pgstudies.measuring.pgbench import pgbench
 
 from .scripts import read_workload
@@ -29,6 +30,10 @@ _NEEDS_TEXT = re.compile(
     r"|operator is not unique"
     r"|syntax error at or near \"\$\d"
 )
+
+_FAILURE = re.compile(r"deadlock detected|could not serialize access")
+
+_ENDS = "pgbench before 15 ends there, later ones count such failures and go on"
 
 _AS_TEXT = "it may run as pgbench sends it by default: -p protocol=simple"
 
@@ -107,6 +112,9 @@ def _described(scripts: Sequence[Script], name: str, trial: Trial, protocol: str
         complaint, version = str(error), trial.server.version_text
         if protocol != "simple" and _NEEDS_TEXT.search(complaint):
             complaint = f"{complaint.rstrip('.')} ({_AS_TEXT})"
+        counts = counts_failures(trial.server.capabilities.pgbench)
+        if not counts and _FAILURE.search(complaint):
+            complaint = f"{complaint.rstrip('.')} ({_ENDS})"
         place = _PLACE.search(complaint)
         if place is None and len(scripts) > 1:
             raise StudyError(f"{name}, on {version}: {complaint}") from error

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -240,6 +241,15 @@ def find_pgbench(binaries: Binaries | None = None) -> Path | None:
             return wheels
     on_path = shutil.which("pgbench")
     return Path(on_path) if on_path else None
+
+
+@cache
+def counts_failures(pgbench: Path | None) -> bool:
+    """Whether a pgbench counts serialization failures and deadlocks and goes on: from 15 on."""
+    if pgbench is None:
+        return False
+    number = re.search(r"\d+", _output([str(pgbench), "--version"]))
+    return number is not None and int(number[0]) >= 15
 
 
 def optimisation(server: str | Binaries) -> str | None:

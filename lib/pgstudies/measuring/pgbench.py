@@ -15,7 +15,7 @@ import polars as pl
 from pgservers.errors import ServerError, StudyError, require
 from pgservers.files import says_full, temporary_directory
 from pgservers.host.facts import allowed_cores
-from pgservers.programs.installations import client_environment
+from pgservers.programs.installations import client_environment, counts_failures
 from pgservers.sessions import reason_no_room, wait_for_end
 
 if TYPE_CHECKING:
@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
     from .trial import Trial
 
-_LOG = ["client", "transaction", "latency_us", "script", "epoch_s", "epoch_us"]
+_LOG = ["client", "transaction", "outcome", "script", "epoch_s", "epoch_us"]
 
-_PARTS = 4
-"""The drift of a run is that of its last fourth against its second: in the first, the session loads
-its catalog caches and plans the query anew five times."""
+FAILURES = {"serialization": "serialization_failures", "deadlock": "deadlocks"}
+"""How pgbench's log tells that a transaction failed, and the metric of their part of all."""
+
+_PARTS = 4  # drift leaves out the first fourth: caches are loaded, plans made anew five times
 
 _LOCKS = 0x70677374
 """The class of the advisory locks that hold pgbench's sessions before and after their work."""
@@ -56,9 +57,7 @@ _WAITING = """
       AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
 
-_ALIVE = """
-    SELECT pid AS not_shared_blks_dirtied FROM pg_stat_activity WHERE pid = ANY (%s)
-"""
+_ALIVE = "SELECT pid AS not_shared_blks_dirtied FROM pg_stat_activity WHERE pid = ANY (%s)"
 
 _RELEASE = "SELECT pg_advisory_unlock_all() AS not_shared_blks_dirtied"
 
@@ -102,14 +101,13 @@ def pgbench(
     WAL, ``read_bytes``), and further ``median_s``, ``p99_s`` and ``drift``: the mean of the last
     fourth of the run over that of the second.  Several scripts, by name and each with its weight,
     are mixed as pgbench mixes them; ``duration_s`` of each is recorded as well, its name being the
-    case.  ``failed`` is the part of the transactions that failed, where any did: pgbench goes on
-    after a serialization failure or a deadlock, and the times are those of the others.  ``report``
-    gets what pgbench says of its statements (``-r``).
+    case.  Where any failed, ``serialization_failures`` and ``deadlocks`` are their parts of all
+    transactions, and the times are those of the others; before 15 pgbench ends at the first one.
+    ``report`` gets what pgbench says of its statements (``-r``).
 
-    Returns pgbench's log, one row per transaction: client (from 0), transaction (from 1), script
-    and latency_s, from before its first statement to its last answer.  Raises CannotRun where there
-    is no pgbench or no room for so many ``clients``, ServerError when the server goes away,
-    SpaceError when its disk is full, StudyError when pgbench does not take the script.
+    Returns ``read_log``.  Raises CannotRun where there is no pgbench or no room for so many
+    ``clients``, ServerError when the server goes away, SpaceError when its disk is full, StudyError
+    when pgbench does not take the script.
     """
     trial.server.capabilities.require("pgbench")
     require(reason_no_room(trial.server, clients) if clients > 1 else None)
@@ -122,6 +120,7 @@ def pgbench(
     threads = threads if isinstance(script, str) else clients
     options = ["-c", str(clients), "-j", str(threads), "-M", protocol, "-t", str(transactions + 2)]
     options += [f"--random-seed={seed}", *(["-r"] if report else [])]
+    options += ["--failures-detailed"] if counts_failures(trial.server.capabilities.pgbench) else []
     given = {**variables, "pgstudies_turn": 0, "pgstudies_last": transactions + 2}
     with temporary_directory() as directory:
         wrapped = [(_HEAD + text.rstrip() + _TAIL, weight) for text, weight in mix.values()]
@@ -144,8 +143,9 @@ def pgbench(
     for metric, share in {"median_s": 0.5, "p99_s": 0.99}.items():
         trial.record(step, metric, np.quantile(latency, share), "s", **where)
     trial.record(step, "drift", drift(latency), "ratio", **where)
-    if latency.len() < of:
-        trial.record(step, "failed", 1 - latency.len() / of, "of transactions", **where)
+    for outcome, metric in FAILURES.items():
+        if number := log.filter(outcome=outcome).height:
+            trial.record(step, metric, number / of, "of transactions", **where)
     if report is not None:
         report(output)
     if isinstance(script, str):
@@ -226,7 +226,8 @@ def _file(number: int) -> str:
 def read_log(directory: Path) -> pl.DataFrame:
     """The transactions that a pgbench logged there, without each client's first and last.
 
-    Columns: client, transaction (from 1), script (from 0), latency_s or null; in order of end.
+    Columns: client (from 0), transaction (from 1), script (from 0), outcome (as logged: µs, or of
+    ``FAILURES``), latency_s (from its first statement to its last answer, or null); by their end.
     """
     how: dict[str, Any] = {"separator": " ", "has_header": False, "infer_schema": False}
     logs = [
@@ -237,11 +238,11 @@ def read_log(directory: Path) -> pl.DataFrame:
     log = pl.concat([pl.DataFrame(schema=dict.fromkeys(_LOG, pl.String)), *logs])
     number = pl.col("transaction")
     return (
-        log.cast(pl.Int64, strict=False)
+        log.with_columns(pl.exclude("outcome").cast(pl.Int64, strict=False))
         .sort("epoch_s", "epoch_us", maintain_order=True)
         .with_columns(number - number.min().over("client"))
         .filter(number > 0, number < number.max().over("client"))
-        .select("client", "transaction", "script", latency_s=pl.col("latency_us") / 1e6)
+        .select(*_LOG[:4], latency_s=pl.col("outcome").cast(pl.Float64, strict=False) / 1e6)
     )
 
 

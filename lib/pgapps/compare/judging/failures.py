@@ -1,12 +1,14 @@
-"""The transactions that failed, as pgbench counts them: by serialization failures and deadlocks."""
+"""The transactions that failed: serialization failures and deadlocks, which pgbench tells apart."""
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from pgstudies.analysis.intervals import signed_rank_interval
+from pgstudies.measuring.pgbench import FAILURES
 
 from ..design import BASELINE, CANDIDATE
 from .measured import PLACE, TIME
@@ -16,26 +18,24 @@ if TYPE_CHECKING:
 
     from .measured import Measured
 
-FAILED = "failed"
-"""The metric of their part of a turn's transactions; a turn without any has none."""
-
 _AT = ("of", "side", "step", "block", "turn")
 
 _SCHEMA: dict[str, pl.DataType] = {
-    **dict.fromkeys(PLACE, pl.String()),
+    **dict.fromkeys((*PLACE, "failure"), pl.String()),
     **dict.fromkeys((BASELINE, CANDIDATE, "low", "high"), pl.Float64()),
 }
 
 
 def failed_transactions(measured: Iterable[Measured]) -> pl.DataFrame:
-    """Of the steps with transactions that failed, their parts of all: one row per step.
+    """Of the steps with transactions that failed, their parts of all: one row per step and failure.
 
-    Columns: ``PLACE``, baseline and candidate (means of the blocks), low and high (95 % interval of
-    the difference from baseline to candidate, null with too few blocks).
+    Columns: ``PLACE``, failure (of ``FAILURES``), baseline and candidate (means of the blocks), low
+    and high (95 % interval of the difference from baseline to candidate, null with too few blocks).
     """
     rows: list[dict[str, Any]] = []
-    for m in measured:
-        failed = m.samples.filter(metric=FAILED, case="").select(*_AT, share="value")
+    for m, failure in product(measured, FAILURES.values()):
+        # A turn without any has no such sample.
+        failed = m.samples.filter(metric=failure, case="").select(*_AT, share="value")
         turns = m.samples.filter(pl.col("side").is_in([BASELINE, CANDIDATE]), metric=TIME, case="")
         parts = (
             turns.join(failed, on=["of", "step"], how="semi")
@@ -51,5 +51,6 @@ def failed_transactions(measured: Iterable[Measured]) -> pl.DataFrame:
             interval = signed_rank_interval((both[CANDIDATE] - both[BASELINE]).to_numpy())
             low, high = interval or (None, None)
             means = {side: both[side].mean() for side in (BASELINE, CANDIDATE)}
-            rows.append(dict(zip(PLACE, place, strict=True)) | means | {"low": low, "high": high})
+            at = dict(zip(PLACE, place, strict=True)) | {"failure": failure}
+            rows.append(at | means | {"low": low, "high": high})
     return pl.DataFrame(rows, schema=_SCHEMA)

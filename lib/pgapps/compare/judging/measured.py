@@ -13,6 +13,7 @@ from pgstudies.analysis.families import blocks_in_family, flipped
 from pgstudies.analysis.intervals import MINIMUM_BLOCKS, hodges_lehmann, signed_rank_interval
 from pgstudies.analysis.pairing import block_values, listed, round_values
 from pgstudies.analysis.verdicts import DIRECTIONS
+from pgstudies.measuring.pgbench import FAILURES
 from pgstudies.records.reading import read_record
 
 from ..design import BASELINE, CANDIDATE
@@ -37,7 +38,11 @@ CPU = "cpu_s"
 BOUND = 0.9
 """A step whose CPU time is this part of its time on the baseline is judged by CPU time."""
 
-_NO_COUNTER = (TIME, "result", "failed", "median_s", "p99_s", "drift", "longest_s", "makespan_s")
+_NO_COUNTER = (
+    TIME,
+    *FAILURES.values(),
+    *("result", "median_s", "p99_s", "drift", "longest_s", "makespan_s"),
+)
 
 LEAST = 0.1
 """Changes of less than a tenth of that of the time do not explain it."""
