@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +15,7 @@ from pgapps.workload.scripts import read_workload
 from pgapps.workload.steps import defined, steps_of
 from pgapps.workload.turns import Turn, tried
 from pgservers.errors import StudyError
-from pgservers.programs.releases import releases
+from pgservers.programs.installations import counts_failures
 from pgservers.servers.serve import serve
 from pgstudies.measuring.arms import Arm
 from pgstudies.measuring.trial import Trial
@@ -202,21 +203,26 @@ def test_statements_of_a_script_are_timed_and_scripts_of_a_mix(server: Server, s
     }
 
 
-@pytest.mark.parametrize(("release", "said"), [("14", True), ("embedded", False)])
-def test_before_15_a_failure_ends_pgbench_and_that_is_told(
-    run_base: Path, shop: Path, release: str, said: bool
+OLD = """#!/bin/sh
+case "$*" in
+    --version) echo "pgbench (PostgreSQL) 14.24" ;;
+    *--failures-detailed*) echo "pgbench: unrecognized option" >&2; exit 1 ;;
+    *) echo "pgbench: error: client 0 script 0 aborted in command 8 query 0:" \\
+        "ERROR:  deadlock detected" >&2; exit 2 ;;
+esac
+"""
+
+
+def test_a_failure_that_ends_an_old_pgbench_is_told(
+    server: Server, shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run_base.exists()
-    if release != "embedded" and not any(r.name == release and r.cached for r in releases()):
-        pytest.skip(f"release {release} is not fetched")
-    fail = "DO $$BEGIN RAISE 'deadlock detected' USING ERRCODE = '40P01'; END$$;\n"
-    (shop / "fails.sql").write_text(fail)
+    (shop / "fails.sql").write_text("SELECT 1;\n")
     (step,) = [step for step in steps_of(read_workload(shop)) if step.name == "fails"]
-    with (
-        serve(release, settings={"fsync": "off"}, unprivileged=True) as server,
-        loaded(server, shop) as trial,
-        pytest.raises(StudyError) as refused,
-    ):
-        step.run(trial, "fails", Turn(1, []), seed=1, **HOW)
-    assert ("pgbench before 15 ends there" in str(refused.value)) == said
-    assert ("fails.sql, line 1" in str(refused.value)) == said
+    old = tmp_path / "pgbench"
+    old.write_text(OLD)
+    old.chmod(0o755)
+    assert not counts_failures(old)
+    with loaded(server, shop) as trial:
+        monkeypatch.setattr(server, "capabilities", replace(server.capabilities, pgbench=old))
+        with pytest.raises(StudyError, match=r"fails\.sql, line 1.*pgbench before 15 ends there"):
+            step.run(trial, "fails", Turn(1, []), seed=1, **HOW)
