@@ -16,7 +16,7 @@ from .errors import ServerError
 from .servers.managed import ManagedServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     import psycopg
 
@@ -121,6 +121,11 @@ def end_sessions(
     pids = [session.pgconn.backend_pid for session in sessions if not session.closed]
     for session in sessions:
         session.pgconn.finish()
+    wait_until_gone(server, pids)
+
+
+def wait_until_gone(server: Server, pids: Collection[int]) -> None:
+    """Wait until these processes of a managed server have gone; raises as ``end_sessions`` does."""
     if server.capabilities.has("processes"):
         _wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
 
@@ -128,8 +133,8 @@ def end_sessions(
 def wait_for_end(server: Server, living: int) -> None:
     """Wait until no more than ``living`` sessions' processes are left; a stopped server has none.
 
-    For sessions whose processes are not known, such as pgbench's.  Raises ServerError when they are
-    still there after a minute.
+    For sessions whose processes are not known.  Raises ServerError when they are still there after
+    a minute.
     """
     _wait_until(lambda: len(server.session_pids()) <= living)
 

@@ -215,11 +215,15 @@ def test_the_cpu_time_of_a_session_that_sleeps_is_not_its_duration(trial: Trial)
     assert 0 < metric(trial, "cpu_s") < 1.1 * metric(trial, "duration_s")
 
 
-def test_clients_run_each_their_transactions_at_the_same_time(trial: Trial) -> None:
+def test_clients_run_each_their_transactions_at_the_same_time(
+    trial: Trial, managed: ManagedServer
+) -> None:
     script = "\\set i random(1, :rows)\nINSERT INTO seen VALUES (:i);\nSELECT pg_sleep(0.02);\n"
+    before = set(managed.session_pids())
     log = pgbench(
         trial, "insert", script, transactions=5, seed=1, variables={"rows": ROWS}, clients=3
     )
+    assert set(managed.session_pids()) == before  # no other server's turn has to wait for their end
     assert log.group_by("client").agg(pl.col("transaction").sort()).sort("client").rows() == [
         (client, [1, 2, 3, 4, 5]) for client in range(3)
     ]

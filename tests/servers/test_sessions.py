@@ -17,6 +17,7 @@ from pgservers.sessions import (
     prepare_transactions,
     reason_no_room,
     room_for_sessions,
+    wait_until_gone,
 )
 
 if TYPE_CHECKING:
@@ -51,3 +52,14 @@ def test_a_session_that_is_broken_already_does_not_keep_others_from_ending(
     end_sessions(managed, [broken, other])
     assert other.closed
     assert not psutil.pid_exists(pid)
+
+
+def test_processes_that_stay_are_waited_for(
+    managed: ManagedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgservers.sessions._END_TIMEOUT_S", 0.0)
+    managed.restore("empty", lambda: None)
+    with managed.connect() as session:
+        pid = session.info.backend_pid
+        with pytest.raises(ServerError, match="still there after"):
+            wait_until_gone(managed, [pid])

@@ -16,7 +16,7 @@ from pgservers.errors import ServerError, StudyError, require
 from pgservers.files import says_full, temporary_directory
 from pgservers.host.facts import allowed_cores
 from pgservers.programs.installations import client_environment, counts_failures
-from pgservers.sessions import reason_no_room, wait_for_end
+from pgservers.sessions import reason_no_room, wait_until_gone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -111,7 +111,6 @@ def pgbench(
     """
     trial.server.capabilities.require("pgbench")
     require(reason_no_room(trial.server, clients) if clients > 1 else None)
-    living = len(trial.server.session_pids())
     where: dict[str, Any] = {"iteration": iteration, "case": case}
     mix = {"": (script, 1)} if isinstance(script, str) else script
     texts = [text for text, _ in mix.values()]
@@ -139,12 +138,12 @@ def pgbench(
                 if latency.is_empty():
                     raise StudyError(f"pgbench failed: none of {of} transactions succeeded.")
                 took.duration_s = of * float(latency.to_numpy().mean())
-    wait_for_end(trial.server, living)  # their end is no part of another server's turn
+    wait_until_gone(trial.server, pids)  # their end is no part of another server's turn
     for metric, share in {"median_s": 0.5, "p99_s": 0.99}.items():
         trial.record(step, metric, np.quantile(latency, share), "s", **where)
     trial.record(step, "drift", drift(latency), "ratio", **where)
     for outcome, metric in FAILURES.items():
-        if number := log.filter(outcome=outcome).height:
+        if number := log["outcome"].to_list().count(outcome):
             trial.record(step, metric, number / of, "of transactions", **where)
     if report is not None:
         report(output)
