@@ -36,6 +36,16 @@ Configure = Annotated[
     typer.Option(metavar="ARGUMENT", help="One more argument for configure; may be repeated."),
 ]
 
+Pgbench = Annotated[
+    str | None,
+    typer.Option(
+        metavar="OPTIONS",
+        help="pgbench's own command line, in quotes: -f and -b, mixed by their weights, -c, -D, "
+        "-M, -s.",
+        show_default=False,
+    ),
+]
+
 SKIP = 125
 """``git bisect run`` skips a commit by this code; it takes every other from 1 to 127 for bad."""
 

@@ -73,8 +73,8 @@ def test_the_commit_that_changes_a_plan_is_found_with_both_plans(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def statement(directory: str, step: str) -> Unit:
-        assert (directory, step) == (shop, "find")
+    def statement(parameters: dict[str, Any], step: str) -> Unit:
+        assert (parameters, step) == ({"directory": shop}, "find")
         return Unit("find", ("",), (1, 3), load=lambda _: None, query="SELECT 1")
 
     monkeypatch.setattr("pgapps.commits.strategies.serve", Planning)
@@ -149,9 +149,42 @@ def test_ends_that_no_number_of_blocks_tells_apart_are_told(
         bisect(repo=source, good="v0", bad="v1", workload=shop, step="find", by=By.TIME)
 
 
+def test_a_mix_by_pgbenchs_own_command_line_is_timed_as_one(
+    history: Callable[..., Repository], shop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def measured(request: Any, _: Any) -> Iterator[Any]:
+        asked.append((request.parameters, request.case))
+        yield SimpleNamespace(infos=[{"servers": {}}])
+
+    mix = "find@3, count@1"
+    row = {"step": mix, "case": "", "ratio": 1.2, "low": 1.1, "high": 1.3}
+    monkeypatch.setattr("pgapps.commits.strategies.measured_blocks", measured)
+    monkeypatch.setattr(
+        "pgapps.commits.strategies.compared_effects", lambda *_, **__: pl.DataFrame([row])
+    )
+    ends: dict[str, Any] = {"repo": history([100, 120]).source, "good": "v0", "bad": "v1"}
+    line = f"-f {shop}/find.sql@3 -f count.sql@1 -D x=1,2 -c 2 -T 60"
+    bisect(**ends, workload=shop, pgbench=line, by=By.TIME)
+    given = {
+        "protocol": "simple",
+        "mix": ["find@3", "count@1"],
+        "define": ["x=1,2"],
+        "clients": 2,
+        "directory": shop,
+    }
+    assert asked == [(given, mix)] * len(asked)
+    assert asked
+    (path,) = list_records("bisect")["path"]
+    kept = read_record(path).parameters
+    assert (kept["mix"], kept["define"]) == (given["mix"], given["define"])
+
+
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
+        ({"pgbench": "-C"}, "pgbench's -C has no place in a comparison"),
         ({}, "--unit UNIT, or --workload DIR --step STEP"),
         ({"unit": "x", "workload": "shop"}, "--unit UNIT, or --workload DIR --step STEP"),
         (

@@ -11,7 +11,7 @@ import typer
 from pgservers.errors import StudyError
 from pgservers.terminal import Progress, say
 
-from ..options import Configure
+from ..options import Configure, Pgbench
 
 if TYPE_CHECKING:
     from ..counting.units import Unit
@@ -52,6 +52,7 @@ def bisect(
             show_default=False,
         ),
     ] = None,
+    pgbench: Pgbench = None,
     step: Annotated[
         str,
         typer.Option(
@@ -79,7 +80,7 @@ def bisect(
 
     --by plan finds the commit at which a query's plan changes.  --by time finds the commit that
     made a script of a workload slower: each commit is compared with --good in turns, until it is
-    decided whether it is nearer to --good or to --bad.
+    decided whether it is nearer to --good or to --bad.  A mix of --pgbench is timed as one.
 
     To list all units or steps, give a name that does not exist.
 
@@ -89,6 +90,8 @@ def bisect(
         --unit "one session started"
       pgstudies bisect --repo ~/src/postgresql --good REL_17_0 --bad REL_18_0 \\
         --workload shop/ --step upsert --by plan
+      pgstudies bisect --repo ~/src/postgresql --good REL_17_0 --bad REL_18_0 \\
+        --pgbench "-b tpcb-like -s 10 -c 4" --by time
 
     \b
     Exit codes:
@@ -99,6 +102,7 @@ def bisect(
     """  # noqa: D301
     from ..builds.builder import Builder
     from ..builds.repository import Repository
+    from ..workload.pgbench_options import parameters_of
     from .strategies import (
         Bench,
         bisected,
@@ -108,30 +112,32 @@ def bisect(
         find_unit,
         script_named,
         statement_named,
-        workload_path,
     )
 
-    if (unit is None) == (workload is None):
+    is_own = workload is not None or pgbench is not None
+    if (unit is not None) == is_own:
         raise StudyError(
-            "Say what is to be bisected by: --unit UNIT, or --workload DIR --step STEP."
+            "Say what is to be bisected by: --unit UNIT, or --workload DIR --step STEP, or "
+            "--pgbench OPTIONS."
         )
-    if by is not By.INSTRUCTIONS and workload is None:
+    if by is not By.INSTRUCTIONS and not is_own:
         raise StudyError(
-            f"--by {by} is for a statement of your own: name its --workload and --step."
+            f"--by {by} is for a statement of your own: name its --workload and --step, or "
+            f"--pgbench OPTIONS."
         )
-    directory = workload_path(workload) if workload is not None else ""
+    parameters = parameters_of(workload, pgbench, {}, say) if is_own else {}
     if by is By.TIME:
-        wanted: Unit | str = script_named(directory, step)
+        wanted: Unit | str = script_named(parameters, step)
     elif unit is not None:
         wanted = find_unit(unit)
     else:
-        wanted = statement_named(directory, step)
+        wanted = statement_named(parameters, step)
     repository = Repository(repo)
     with Progress("bisecting", None) as progress:
         builder = Builder(repository, configure=configure or (), show=progress.show)
         bench = Bench(builder, repository, progress, (good, bad))
         if isinstance(wanted, str):
-            look = by_time(bench, directory, wanted)
+            look = by_time(bench, parameters, wanted)
         else:
             look = (by_plan if by is By.PLAN else by_counting)(bench, wanted)
         text, path = bisected(bench, look)

@@ -6,7 +6,6 @@ import math
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -20,12 +19,12 @@ from pgstudies.rooms import rooms
 from ..compare.design import Side
 from ..compare.judging.measured import compared_effects
 from ..compare.plan import Fit
-from ..compare.request import Request, share_cores_alike
+from ..compare.request import Request, share_cores_alike, typed
 from ..compare.run import measured_blocks
 from ..counting.counter import Counter
 from ..counting.units import units
 from ..workload.counting import statement_units
-from ..workload.scripts import read_workload
+from ..workload.steps import runnable, steps_of
 from .bisection import WORTH
 from .bisection import bisect as search
 from .record import RATIO, SHAPE, CommitRecord
@@ -33,6 +32,7 @@ from .report import as_text, moved_functions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     import polars as pl
 
@@ -84,7 +84,7 @@ class Look:
     what: str
     measure: Callable[[str, CommitRecord], None]
     answer: Callable[[Found, CommitRecord], str]
-    about: Mapping[str, str] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)
     same: Sequence[Any] = ()
     describe: Callable[[float], str] = "{:,.0f}".format
     worth: float | None = None
@@ -217,7 +217,7 @@ def _first_after(found: Found, step: Step) -> str:
     return next(sha for sha, level in found.levels.items() if level == step.after)
 
 
-def by_time(bench: Bench, directory: str, script: str) -> Look:
+def by_time(bench: Bench, parameters: Mapping[str, Any], script: str) -> Look:
     """By the time of a workload's script, in turns with the good end."""
     good, bad = (bench.repository.commit(end).sha for end in bench.ends)
 
@@ -226,7 +226,7 @@ def by_time(bench: Bench, directory: str, script: str) -> Look:
         if sha != good:
             whole = record.levels.get((bad, script))
             middle = 1.0 if whole is None else math.sqrt(whole)
-            ratio, version = _compared(bench, (good, sha), directory, script, middle)
+            ratio, version = _compared(bench, (good, sha), parameters, script, middle)
         record.note(
             sha,
             script,
@@ -249,14 +249,18 @@ def by_time(bench: Bench, directory: str, script: str) -> Look:
         script,
         measure,
         answer,
-        about={"by": "time", "directory": directory},
+        about={"by": "time", **parameters},
         describe="{:.3f} times the time".format,
         worth=0.5,  # what is between two ends that are near may be noise
     )
 
 
 def _compared(
-    bench: Bench, pair: tuple[str, str], directory: str, script: str, middle: float
+    bench: Bench,
+    pair: tuple[str, str],
+    parameters: Mapping[str, Any],
+    script: str,
+    middle: float,
 ) -> tuple[float, str]:
     """The ratio of a script's time on the second build, and its version.
 
@@ -264,13 +268,15 @@ def _compared(
     never does.
     """
     baseline, candidate = (Side(str(bench.builder.build(sha))) for sha in pair)
-    request = Request(
-        baseline,
-        candidate,
-        studies=("workload",),
-        parameters={"directory": directory},
-        case=script,
-        pin=share_cores_alike(baseline, candidate),
+    request = typed(
+        Request(
+            baseline,
+            candidate,
+            studies=("workload",),
+            parameters=parameters,
+            case=script,
+            pin=share_cores_alike(baseline, candidate),
+        )
     )
     for blocks in LOOKS:
         try:
@@ -306,17 +312,16 @@ def find_unit(name: str) -> Unit:
     return known[_only(name, known, "unit")]
 
 
-def statement_named(directory: str, name: str) -> Unit:
-    """A workload's statement as a unit of work; raises as ``find_unit`` does."""
-    found = statement_units("workload", EMBEDDED, {"directory": directory})
+def statement_named(parameters: Mapping[str, Any], name: str) -> Unit:
+    """A statement of the workload as a unit of work; raises as ``find_unit`` does."""
+    found = statement_units("workload", EMBEDDED, parameters)
     known: dict[str, Unit] = {unit.name: unit for unit in found}
     return known[_only(name, known, "statement")]
 
 
-def script_named(directory: str, name: str) -> str:
-    """The name of a workload's script; raises as ``find_unit`` does."""
-    scripts = read_workload(directory).scripts
-    return _only(name, [script.name for script in scripts], "script")
+def script_named(parameters: Mapping[str, Any], name: str) -> str:
+    """The name of a workload's script, or of its mix; raises as ``find_unit`` does."""
+    return _only(name, [step.name for step in steps_of(runnable(parameters))], "script")
 
 
 def _only(name: str, known: Collection[str], kind: str) -> str:
@@ -328,8 +333,3 @@ def _only(name: str, known: Collection[str], kind: str) -> str:
     )
     names = "".join(f"\n  {each}" for each in fits or known)
     raise StudyError(f"Name one {kind}: {about}.  There are:{names}")
-
-
-def workload_path(text: str) -> str:
-    """The path of a workload's directory; pgbench's own scripts have none."""
-    return text if text.startswith("pgbench:") else str(Path(text).expanduser().absolute())

@@ -16,7 +16,7 @@ from pgservers.errors import SpaceError, StudyError
 from pgservers.terminal import printable, say
 from pgstudies.run_options import RunOptions
 
-from ..options import BisectRun, Configure, Parameters, Profile, assignments, for_git
+from ..options import BisectRun, Configure, Parameters, Pgbench, Profile, assignments, for_git
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -120,15 +120,7 @@ def compare(  # noqa: D103  (its help is above)
             show_default=False,
         ),
     ] = None,
-    pgbench: Annotated[
-        str | None,
-        typer.Option(
-            metavar="OPTIONS",
-            help="A pgbench command line, in quotes: scripts by -f and -b, mixed by weight, and "
-            "-c, -D, -M, -s.",
-            show_default=False,
-        ),
-    ] = None,
+    pgbench: Pgbench = None,
     arm: Annotated[
         list[str] | None,
         typer.Option(
@@ -243,6 +235,7 @@ def compare(  # noqa: D103  (its help is above)
     try:
         from pgstudies.rooms import rooms
 
+        from ..workload.pgbench_options import parameters_of
         from .request import (
             Request,
             reason_too_old,
@@ -258,7 +251,7 @@ def compare(  # noqa: D103  (its help is above)
             if study:
                 raise StudyError("A workload takes the place of a study: leave out --study.")
             studies = list(rooms("workload"))
-            parameters = _workload(workload, pgbench, parameters)
+            parameters = parameters_of(workload, pgbench, parameters, _tell)
         if repo is not None:
             baseline, candidate = _built(repo, baseline, candidate, configure or [])
         elif configure:
@@ -402,26 +395,6 @@ def _built(
 
 def _tell(sentence: str) -> None:
     typer.echo(printable(sentence))
-
-
-def _workload(
-    workload: str | None, pgbench: str | None, parameters: Mapping[str, str]
-) -> Mapping[str, str]:
-    """The parameters of a workload, with those of a command line of pgbench; it can be read."""
-    from ..workload.pgbench_options import asked
-    from ..workload.scripts import read_workload
-
-    if pgbench is not None:
-        of_line = asked(pgbench, workload)
-        workload, parameters = of_line.directory, {**of_line.parameters, **parameters}
-        if of_line.ours:
-            ignored = ", ".join(of_line.ours)
-            _tell(f"Ignoring {ignored}: turns take about 100 ms each (-p turn_ms).")
-    assert workload is not None
-    if not workload.startswith("pgbench:"):
-        workload = str(Path(workload).expanduser().absolute())
-    read_workload(workload)  # what is wrong there, now
-    return {**parameters, "directory": workload}
 
 
 def _require_unset(parameters: Mapping[str, object]) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import getopt
-import json
 import shlex
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pgservers.errors import StudyError
 
-from .scripts import BUILT_IN
+from .scripts import BUILT_IN, read_workload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 _SHORT = "iI:h:nvp:dqb:SNc:j:Crs:t:T:U:lf:D:F:M:P:R:L:"
 
@@ -68,7 +70,7 @@ class Asked(NamedTuple):
     """A workload's directory, or a script of pgbench's own; parameters; options left to us."""
 
     directory: str
-    parameters: dict[str, str]
+    parameters: dict[str, Any]
     ours: list[str]
 
 
@@ -84,7 +86,8 @@ def asked(line: str, directory: str | None) -> Asked:
         options, rest = getopt.gnu_getopt(words[begin:], _SHORT, list(_LONG))
     except (ValueError, getopt.GetoptError) as error:
         raise StudyError(f"This pgbench command line cannot be measured: {error}.") from None
-    parameters, defines, mix = {"protocol": "simple"}, [], []
+    parameters: dict[str, Any] = {"protocol": "simple"}
+    defines, mix = [], []
     homes: set[Path] = set()
     ours = [*rest]
     for given, value in options:
@@ -112,7 +115,30 @@ def asked(line: str, directory: str | None) -> Asked:
         raise StudyError(f"The scripts of a mix must be in one directory, not in {places}.")
     home = str(homes.pop()) if homes else (mix or [f"{BUILT_IN}tpcb-like"])[0].partition("@")[0]
     if defines:
-        parameters["define"] = json.dumps(defines)
+        parameters["define"] = defines
     if mix:
-        parameters["mix"] = json.dumps(mix)
+        parameters["mix"] = mix
     return Asked(home, parameters, ours)
+
+
+def parameters_of(
+    workload: str | None,
+    line: str | None,
+    parameters: Mapping[str, Any],
+    tell: Callable[[str], object],
+) -> dict[str, Any]:
+    """The parameters of a workload that is named, by a command line of pgbench, or by both.
+
+    What was given in ``parameters`` goes before the line's.  Raises StudyError for a line as of
+    ``asked``, and for a workload that cannot be read.
+    """
+    of_line: dict[str, Any] = {}
+    if line is not None:
+        workload, of_line, ours = asked(line, workload)
+        if ours:
+            tell(f"Ignoring {', '.join(ours)}: turns take about 100 ms each (-p turn_ms).")
+    assert workload is not None
+    if not workload.startswith(BUILT_IN):
+        workload = str(Path(workload).expanduser().absolute())
+    read_workload(workload)  # what is wrong there, now
+    return {**of_line, **parameters, "directory": workload}
