@@ -1125,9 +1125,28 @@ def test_a_file_of_settings_is_read_as_postgresql_conf(tmp_path: Path) -> None:
     file = tmp_path / "my.conf"
     file.write_text("# mine\nwork_mem = 64MB  # more\n\nJIT on\nsearch_path = '\"$user\", it''s'\n")
     assert read_settings(file) == {"work_mem": "64MB", "jit": "on", "search_path": '"$user", it\'s'}
-    file.write_text("work_mem\n")
-    with pytest.raises(StudyError, match=r"my\.conf, line 1: write settings"):
-        read_settings(file)
+    for text in ("work_mem\n", "datestyle = iso, mdy\n", "log_line_prefix = 'open\n"):
+        file.write_text(text)
+        with pytest.raises(StudyError, match=r"my\.conf, line 1: write settings"):
+            read_settings(file)
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("x = 4MB# 4 would do", "4MB"),
+        ("x=1.1\t\t\t# (change requires restart)", "1.1"),
+        ("x '%m [%p] %q%u@%d '   # special values:", "%m [%p] %q%u@%d "),
+        ("x = 'it\\'s'", "it's"),
+        ("x = 'it''s # no comment'", "it's # no comment"),
+        ("x = 'a\\\\b\\101\\8'", "a\\bA8"),
+        ("x = ''", ""),
+    ],
+)
+def test_a_value_is_read_as_the_server_reads_it(tmp_path: Path, line: str, value: str) -> None:
+    file = tmp_path / "my.conf"
+    file.write_text(f"{line}\n")
+    assert read_settings(file) == {"x": value}
 
 
 def test_a_side_is_a_server_a_file_or_both(tmp_path: Path) -> None:

@@ -151,6 +151,7 @@ def test_a_file_of_settings_is_taken_line_by_line_with_a_reason_for_what_is_left
         "# DB Version: 17\n# OS Type: linux\nmax_connections = 50\nshared_buffers = 9000TB\n"
         "ssl = maybe\nwork_mem = 8MB  # each\nno_such_setting = 1\nport = 5433\n"
         "archive_command = 'cp %p /x'\nthis is not one\nauto_explain.log_min_duration = 1s\n"
+        "include_if_exists = 'tuned.conf'\n"
     )
     said: list[str] = []
     found = side(f"embedded+{file}", otherwise=None, leave_out=True, tell=said.append)
@@ -163,6 +164,7 @@ def test_a_file_of_settings_is_taken_line_by_line_with_a_reason_for_what_is_left
     for name, why in (
         ("port", "a managed server is placed and reached in its own way"),
         ("archive_command", "it names a program"),
+        ("include_if_exists", "other files are not read"),
         ("line 10", "it is no setting"),
         ("ssl = maybe", 'parameter "ssl" requires a Boolean value'),
         ("no_such_setting = 1", 'unrecognized configuration parameter "no_such_setting"'),
@@ -170,7 +172,7 @@ def test_a_file_of_settings_is_taken_line_by_line_with_a_reason_for_what_is_left
     ):
         (line,) = [line for line in said if f" {name}: " in line]
         assert why in line
-    assert len(said) == 6
+    assert len(said) == 7
 
 
 @pytest.mark.parametrize("server", ["/home/me/patched", "postgresql://h/d", "./x", "host=h", "99"])

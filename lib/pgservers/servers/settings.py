@@ -72,7 +72,16 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*(\.[A-Za-z_][A-Za-z0-9_$]*)*")
 
 _LONGEST_VALUE = 10_000
 
-_SETTING = re.compile(r"\s*([A-Za-z_][\w.$]*)\s*(?:=|\s)\s*('(?:[^']|'')*'|[^#'\s]\S*)\s*(?:#.*)?")
+# A value in quotes may have escapes by backslashes; one without ends where a comment begins.
+_SETTING = re.compile(
+    r"\s*([A-Za-z_][\w.$]*)\s*(?:=|\s)\s*('(?:[^'\\]|\\.|'')*'|[^#'\s]+)\s*(?:#.*)?"
+)
+
+_ESCAPE = re.compile(r"\\([0-7]{1,3}|.)|''")
+
+_ESCAPED = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+
+_INCLUDES = re.compile(r"include(_if_exists|_dir)?")
 
 # How a managed server is reached and where its files are is ours; the others are no settings.
 _OURS = re.compile(
@@ -114,6 +123,8 @@ def refused(names: Collection[str], allowed: Collection[str] = ()) -> list[str]:
 
 def why_refused(name: str) -> str:
     """Why a file may not set that, in a few words."""
+    if _INCLUDES.fullmatch(name.lower()):
+        return "other files are not read, so put their lines into this one"
     if _OURS.fullmatch(name.lower()):
         return "a managed server is placed and reached in its own way"
     return "it names a program, a file or a place, or calls another server"
@@ -226,11 +237,18 @@ def read_settings(file: Path, left: dict[str, str] | None = None) -> dict[str, s
             )
         name, value = found.groups()
         if value.startswith("'"):
-            value = value[1:-1].replace("''", "'")
+            value = _ESCAPE.sub(_unescaped, value[1:-1])
         settings[name.lower()] = value
     if not settings:
         raise StudyError(f"{file} has no setting.")
     return require_wellformed(settings, str(file))
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    letter = escape[1]
+    if letter is None:
+        return "'"
+    return chr(int(letter, 8) & 0xFF) if letter[0] in "01234567" else _ESCAPED.get(letter, letter)
 
 
 def same_value(wanted: str, actual: str, vartype: str, unit: str | None) -> bool:
