@@ -18,6 +18,7 @@ from pgapps.compare.design import Comparison, Side
 from pgapps.compare.report import request_in
 from pgapps.compare.request import (
     Request,
+    check_settings,
     reason_too_old,
     side,
     typed,
@@ -173,6 +174,16 @@ def test_a_file_of_settings_is_taken_line_by_line_with_a_reason_for_what_is_left
         (line,) = [line for line in said if f" {name}: " in line]
         assert why in line
     assert len(said) == 7
+
+
+def test_settings_of_a_workload_that_a_side_does_not_know_are_told() -> None:
+    both = Request(Side("embedded"), Side("embedded"), studies=("workload",))
+    settings = {"work_mem": "8MB", "made_up_one": "1"}
+    ((name, releases),) = check_settings(settings, both).items()
+    assert (name, releases.startswith("PostgreSQL 18")) == ("made_up_one", True)
+    assert check_settings({"work_mem": "8MB"}, both) == {}
+    with pytest.raises(StudyError, match="work_mem = much is not taken by PostgreSQL 18"):
+        check_settings({"work_mem": "much"}, both)
 
 
 @pytest.mark.parametrize("server", ["/home/me/patched", "postgresql://h/d", "./x", "host=h", "99"])

@@ -493,14 +493,20 @@ def _compare(
 
 
 def _of_workload(request: Request) -> Request:
-    """The request without the extensions that a side lacks, which are told; checked otherwise."""
+    """The request without the extensions that a side lacks; checked otherwise.
+
+    They are told, and so are the workload's settings that a side does not know.
+    """
     from msgspec.structs import replace
 
     from ..workload.loading import lacking
     from ..workload.steps import runnable
+    from .request import check_settings
 
     parameters: dict[str, Any] = dict(request.parameters)
     workload = runnable(parameters)
+    for name, releases in check_settings(workload.settings, request).items():
+        _tell(f"Left out of settings.conf: {name}: it is not known to {releases}.")
     found = lacking(workload.schema, (request.baseline.server, request.candidate.server))
     for extension, server in found.items():
         typer.echo(

@@ -276,6 +276,27 @@ def without_what_it_refuses(side: Side, tell: Callable[[str], object]) -> Side:
     return Side(side.server, kept)
 
 
+def check_settings(settings: Mapping[str, str], request: Request) -> dict[str, str]:
+    """Those settings of a workload that a side's release does not know, each with its releases.
+
+    A server runs without them.  Raises StudyError for a value that a side does not take.
+    """
+    unknown: dict[str, str] = {}
+    for server in dict.fromkeys((request.baseline.server, request.candidate.server)):
+        if not settings or Address.parse(server).is_dsn:
+            continue
+        binaries = find_binaries(server)
+        for name, why in not_taken(binaries, settings).items():
+            if not why.startswith("unrecognized configuration parameter"):
+                raise StudyError(
+                    f"settings.conf: {name} = {settings[name]} is not taken by "
+                    f"{binaries.version_text}: {why}."
+                )
+            both = (unknown.get(name), binaries.version_text)
+            unknown[name] = " and ".join(filter(None, both))
+    return unknown
+
+
 def _file(name: str) -> Path | None:
     """The file of that name, or None where there is none."""
     try:

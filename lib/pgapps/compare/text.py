@@ -67,6 +67,8 @@ def headline(result: Result) -> str:
     slower, faster = (decided.filter(pl.col("verdict") == v).height for v in ("slower", "faster"))
     left = count - decided.height
     summary = f"{slower} of {_number(count)} slower, {faster} faster"
+    if unmeasured := _unmeasured(result):
+        summary += f", {unmeasured} not measured"
     margin = f"{100 * result.margin:g} %"
     code = result.code
     if code == 0 and not left:
@@ -74,15 +76,24 @@ def headline(result: Result) -> str:
     if code == 0:
         alike = decided.height - slower - faster
         hidden = _half_widths(effects.filter(is_hidden()))
+        within = dict.fromkeys(f"{edge:.1f}" for edge in (min(hidden), max(hidden)))
         return (
             f"No regression found: {summary}, {alike} equivalent within {margin}; {left} known no "
-            f"better than within {min(hidden):.1f} to {max(hidden):.1f} %."
+            f"better than within {' to '.join(within)} %."
         )
     if left:
         summary += f", {left} not decided"
     if code == 1:
         return f"REGRESSION: {summary}."
     return f"Not decided, because {'; '.join(_why_undecided(result))}: {summary}."
+
+
+def _unmeasured(result: Result) -> int:
+    """How many steps were left out, as a side could not run them or there was no time."""
+    left_out = {
+        (m.study, out["step"]) for m in result.measured for i in m.infos for out in i["left_out"]
+    }
+    return len(left_out - set(result.effects.select("study", "step").iter_rows()))
 
 
 def _why_undecided(result: Result) -> Iterator[str]:
@@ -395,11 +406,12 @@ def _how(result: Result) -> list[str]:
 
 
 def _wrapped(text: str, indent: int, *, most: int | None = None) -> list[str]:
-    return textwrap.wrap(
-        text.translate(_ASCII),
+    lines = textwrap.wrap(
+        text.translate(_ASCII).replace(" %", "\xa0%"),  # a number stays with its unit
         COLUMNS,
         subsequent_indent=" " * indent,
         break_on_hyphens=False,
         max_lines=most,
         placeholder=" ...",
     )
+    return [line.replace("\xa0", " ") for line in lines]
