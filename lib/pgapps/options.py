@@ -40,8 +40,8 @@ Pgbench = Annotated[
     str | None,
     typer.Option(
         metavar="OPTIONS",
-        help="pgbench's own command line, in quotes: -f and -b, mixed by their weights, -c, -D, "
-        "-M, -s.",
+        help="A pgbench command line, in quotes: scripts by -f and -b, mixed by weight, and "
+        "-c, -D, -M, -s.",
         show_default=False,
     ),
 ]
