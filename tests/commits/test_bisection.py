@@ -165,7 +165,12 @@ def test_ninja_builds_what_is_installed_alone_and_its_steps_are_shown(
     bin_, seen, given = tmp_path / "bin", tmp_path / "seen", tmp_path / "given"
     bin_.mkdir()
     scripts = {
-        "meson": "for a; do case $a in --prefix=*) echo ${a#--prefix=} > prefix;; esac; done",
+        "meson": """for a; do case $a in --prefix=*) echo ${a#--prefix=} > prefix;; esac; done
+mkdir -p meson-info; echo '[
+{"installed": true, "filename": ["'$PWD'/src/backend/postgres"]},
+{"installed": false, "filename": ["'$PWD'/src/test/modules/test_lfind.so"]},
+{"installed": true, "filename": ["'$PWD'/src/libpq.so", "'$PWD'/src/libpq.a"]}
+]' > meson-info/intro-targets.json""",
         # It waits until somebody has seen how far it is.
         "ninja": f"""echo '[3/12] Compiling'; n=0
 while [ ! -e {seen} ] && [ $n -lt 1000 ]; do sleep 0.05; n=$((n + 1)); done
@@ -191,9 +196,10 @@ chmod 755 $(cat prefix)/bin/postgres""",
     with repository.held():
         Builder(repository, show=show).build(repository.commit("HEAD").sha)
     assert any(re.search(r"^building \w{10}: 3 of 12, about \d+ seconds left$", s) for s in shown)
-    setup, ninja = given.read_text().splitlines()
+    setup, ninja, install = given.read_text().splitlines()
     assert "-Dauto_features=disabled" in setup.split()
-    assert ninja.split()[-1] == "install-quiet"
+    assert ninja.split()[3:] == ["src/backend/postgres", "src/libpq.a", "src/libpq.so"]
+    assert install == "meson install --quiet --no-rebuild"
 
 
 def test_two_at_a_time_are_refused(history: Callable[..., Repository]) -> None:

@@ -30,7 +30,7 @@ from pgservers.terminal import Progress, rough_duration
 from .repository import ROOM_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from .repository import Commit, Repository
@@ -100,7 +100,7 @@ class Builder:
             log.unlink(missing_ok=True)
             log.touch(mode=0o644)
             with self._watched(f"building {sha[:10]}", source, work, log):
-                self._carry_out(self._commands(source, target), work, log)
+                self._carry_out(self._commands(source, work, target), work, log)
             self._keep_link(work, source, target)
             finish(target)
         except OSError as error:
@@ -112,7 +112,7 @@ class Builder:
         remove_oldest(self._all(), self._most_bytes, but=target)
         return target
 
-    def _carry_out(self, commands: Sequence[Sequence[str]], work: Path, log: Path) -> None:
+    def _carry_out(self, commands: Iterable[Sequence[str]], work: Path, log: Path) -> None:
         """Run the commands; raises SpaceError, StudyError or CannotRun for the first that fails."""
         for command in commands:
             with log.open("ab") as output:
@@ -185,8 +185,8 @@ class Builder:
         what = json.dumps([*how, shutil.which("cc"), self._compiler])
         return hashlib.sha256(what.encode()).hexdigest()[:8]
 
-    def _commands(self, source: Path, target: Path) -> list[list[str]]:
-        """The commands that build, install and try it, to be run in the directory of the build."""
+    def _commands(self, source: Path, work: Path, target: Path) -> Iterator[list[str]]:
+        """The commands that build, install and try it, each to be run in ``work`` when it comes."""
         answers = [str(target / "bin" / "postgres"), "--version"]
         compiler = ["ccache", "cc"] if shutil.which("ccache") else ["cc"]
         jobs = str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
@@ -194,11 +194,12 @@ class Builder:
             # Without pl/*, documentation and tests, and with the same libraries on every machine.
             least = ["-Dbuildtype=plain", "-Dauto_features=disabled"]
             flags = [f"--prefix={target}", f"-Dc_args={FLAGS}", *least, *self._configure]
-            return [
-                ["env", f"CC={' '.join(compiler)}", "meson", "setup", ".", str(source), *flags],
-                ["ninja", "-j", jobs, "install-quiet"],
-                answers,
-            ]
+            yield ["env", f"CC={' '.join(compiler)}", "meson", "setup", ".", str(source), *flags]
+            # In 16 and 17 the target install-quiet builds what only tests need as well.
+            yield ["ninja", "-j", jobs, *_installed(work)]
+            yield ["meson", "install", "--quiet", "--no-rebuild"]
+            yield answers
+            return
         without = [f"--without-{name}" for name in _WITHOUT]
         cc = [f"CC={' '.join(compiler)}", f"CFLAGS={FLAGS}"]
         make = ["make", "-s", "-j", jobs]
@@ -207,7 +208,7 @@ class Builder:
             made = [[*make, "-C", "src", *_left_out(goal), goal] for goal in ("all", "install")]
             made += [[*make, "-C", part, "install"] for part in ("src/interfaces/libpq", "config")]
         configure = [str(source / "configure"), f"--prefix={target}", *without, *cc]
-        return [[*configure, *self._configure], *made, answers]
+        yield from ([*configure, *self._configure], *made, answers)
 
     def _all(self) -> list[Path]:
         return [d for d in self._kept.iterdir() if d.is_dir() and not d.is_symlink()]
@@ -224,6 +225,13 @@ def remove_oldest(places: Sequence[Path], most_bytes: int, *, but: Path) -> None
             return
         shutil.rmtree(oldest, ignore_errors=True)
         del sizes[oldest]
+
+
+def _installed(work: Path) -> list[str]:
+    """What ninja is to make, by meson's own list: the files that are installed."""
+    targets = json.loads((work / "meson-info" / "intro-targets.json").read_text(encoding="utf-8"))
+    files = {file for target in targets if target["installed"] for file in target["filename"]}
+    return sorted(os.path.relpath(os.path.realpath(file), work.resolve()) for file in files)
 
 
 def _left_out(goal: str) -> list[str]:
