@@ -630,11 +630,33 @@ def test_the_query_within_a_statement_is_planned(shop: str, text: str, node: str
     assert next(lines_of(plan)).text.startswith(node)
 
 
-@pytest.mark.parametrize(
-    "text", ["SELECT 1; SELECT pg_advisory_lock(7)", "SELECT 1;\nSELECT pg_advisory_lock(7);"]
-)
-def test_a_second_statement_is_not_executed(shop: str, text: str) -> None:
+@pytest.mark.parametrize("release", ["14", "embedded"])
+def test_a_second_statement_is_not_executed_and_no_error_logged(release: str) -> None:
+    if release != "embedded" and not any(r.name == release and r.cached for r in releases()):
+        pytest.skip(f"release {release} is not fetched")
+    texts = {
+        "SELECT 1; SELECT pg_advisory_lock(7)": "it is several statements",
+        "SELECT 1;\nSELECT pg_advisory_lock(7);": "it is several statements",
+        "SELECT 1 WHERE $1 = 2; SELECT pg_advisory_lock(7)": "it is several statements",
+        "SELECT 1 \\; SELECT pg_advisory_lock(7)": "syntax error",
+        "SELECT 1 (; SELECT 2": "syntax error",
+        "SELECT * FROM missing WHERE a = ';'": "does not exist",
+        "SELECT oid FROM pg_class WHERE relname = ';' AND oid = $1;": "",
+    }
     locks = "SELECT count(*) FROM pg_catalog.pg_locks WHERE locktype = 'advisory'"
-    with opened(shop) as source:
-        assert "several statements" in explain(source.connection, Query("x", text), "public").reason
-        assert source.connection.execute(locks).fetchone() == (0,)
+    with serve(release, settings={"autovacuum": "off"}) as server:
+        assert isinstance(server, ManagedServer)
+        log = server._instance.log
+        parts = server.environment()
+        address = f"postgresql://{parts['PGUSER']}@/{parts['PGDATABASE']}?host={parts['PGHOST']}"
+        with opened(address) as source:
+            before = log.read_text().count("ERROR:")
+            for text, why in texts.items():
+                plan = explain(source.connection, Query("x", text), "public")
+                assert why in plan.reason, text
+                assert (plan.root is None) == bool(why), text
+            assert source.connection.execute(locks).fetchone() == (0,)
+            assert log.read_text().count("ERROR:") == before
+            with pytest.raises(psycopg.Error):
+                source.connection.execute("SELECT 1/0")
+            assert log.read_text().count("ERROR:") == before + 1, "it would be seen"

@@ -108,6 +108,8 @@ def test_a_script_of_pgbench_is_its_queries(tmp_path: Path) -> None:
         Query("script 2", "SELECT a FROM t WHERE id = $1"),
         Query("script 3", "INSERT INTO u VALUES ($1) RETURNING b"),
     ]
+    written(tmp_path, script=r"SELECT 1 \; SELECT 2")
+    assert [query.text for query in queries_in(tmp_path)] == ["SELECT 1", "SELECT 2"]
     written(tmp_path, script='SELECT * FROM :"t"')
     with pytest.raises(StudyError, match=r'script.sql: :"t" stands for a name, without which'):
         queries_in(tmp_path)

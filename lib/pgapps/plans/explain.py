@@ -71,8 +71,9 @@ _SET_KNOWN = """
 _QUIETLY = """
     DO $pgstudies$
     DECLARE answer pg_catalog.text; reason pg_catalog.text; code pg_catalog.text;
+        cursor_of pg_catalog.refcursor;
     BEGIN
-        EXECUTE pg_catalog.current_setting('pgstudies.statement') {into};
+        {how};
         PERFORM pg_catalog.set_config('pgstudies.answer', COALESCE(answer, ''), true);
     EXCEPTION WHEN disk_full THEN
         RAISE;
@@ -82,6 +83,18 @@ _QUIETLY = """
                 pg_catalog.set_config('pgstudies.code', code, true);
     END $pgstudies$
 """
+
+_STATEMENT = "EXECUTE pg_catalog.current_setting('pgstudies.statement')"
+
+# A cursor takes one statement, and no PREPARE: nothing is executed.  The two errors have the same
+# SQLSTATE, and their messages are in the server's language.
+_OPENED = f"OPEN cursor_of FOR {_STATEMENT}"
+
+_PREPARE = "PREPARE pgstudies_query AS"
+
+_NO_CURSOR = "42P11"
+
+_SEVERAL = "it is several statements: give each a file, or a line -- name: above it"
 
 _ASK = """
     SELECT pg_catalog.set_config('pgstudies.statement', %s, true),
@@ -149,19 +162,14 @@ def explain(
 
 def _plan(connection: psycopg.Connection[TupleRow], query: Query) -> QueryPlan:
     text = plannable(query.text)
-    if ";" in text:
-        # By the extended protocol, which takes one statement only: a second would be executed
-        # below.
-        sent = b"PREPARE pgstudies_query AS " + text.encode("utf-8", "surrogateescape")
-        connection.execute(sent, binary=True)
-        connection.execute("DEALLOCATE pgstudies_query")
+    if ";" in text and (refused := _refused(connection, text)):
+        return refused
     version = connection.info.server_version
-    if version >= _GENERIC_PLAN:
-        return _asked(connection, f"EXPLAIN (GENERIC_PLAN, FORMAT JSON) {text}")
-    if first_word(text) == "DECLARE":
-        return _asked(connection, f"EXPLAIN (FORMAT JSON) {text}")
-    prepare = f"PREPARE pgstudies_query AS {text}"
-    _, reason, code = _quietly(connection, prepare, into="")
+    is_generic = version >= _GENERIC_PLAN
+    if is_generic or first_word(text) == "DECLARE":
+        return _asked(connection, f"EXPLAIN ({'GENERIC_PLAN, ' * is_generic}FORMAT JSON) {text}")
+    prepare = f"{_PREPARE} {text}"
+    _, reason, code = _quietly(connection, prepare, _STATEMENT)
     if code:
         return QueryPlan(None, reason, code)
     row = connection.execute(
@@ -182,8 +190,17 @@ def _plan(connection: psycopg.Connection[TupleRow], query: Query) -> QueryPlan:
     # These releases leave out the partitions that the values (NULL) do not need.
     _set_here(connection, *UNPRUNED)
     connection.execute("DEALLOCATE pgstudies_query")
-    _quietly(connection, prepare, into="")
+    _quietly(connection, prepare, _STATEMENT)
     return _asked(connection, execute)._replace(is_unpruned=True)
+
+
+def _refused(connection: psycopg.Connection[TupleRow], text: str) -> QueryPlan | None:
+    """Why a text cannot be planned that has several statements, as a second would be executed."""
+    _, of_one, _ = _quietly(connection, f"{_PREPARE} SELECT 1", _OPENED)
+    _, reason, code = _quietly(connection, f"{_PREPARE} {text}", _OPENED)
+    if of_one and reason == of_one:
+        return None
+    return QueryPlan(None, _SEVERAL if code == _NO_CURSOR else reason, code)
 
 
 def _set_here(connection: psycopg.Connection[TupleRow], name: str, value: str) -> None:
@@ -192,11 +209,11 @@ def _set_here(connection: psycopg.Connection[TupleRow], name: str, value: str) -
 
 
 def _quietly(
-    connection: psycopg.Connection[TupleRow], statement: str, into: str = "INTO answer"
+    connection: psycopg.Connection[TupleRow], statement: str, how: str = f"{_STATEMENT} INTO answer"
 ) -> tuple[bytes, str, str]:
     """What a statement answers, or message and SQLSTATE of its error, which no log has then."""
     connection.execute(_ASK, [as_sent(connection, statement)])
-    connection.execute(_QUIETLY.format(into=into).encode())
+    connection.execute(_QUIETLY.format(how=how).encode())
     answer = connection.execute(_ANSWER).pgresult
     values = [answer.get_value(0, column) if answer else None for column in range(3)]
     reason, code = (_decoded(value) for value in values[1:])
@@ -239,8 +256,6 @@ def _message(error: psycopg.Error) -> str:
     result = error.pgresult
     field = psycopg.pq.DiagnosticField.MESSAGE_PRIMARY
     message = (result.error_field(field) if result else None) or str(error).encode()
-    if b"multiple commands" in message:
-        return "it is several statements: give each a file, or a line -- name: above it"
     return message.decode("utf-8", "replace")
 
 

@@ -28,7 +28,7 @@ _SCHEMA = "schema.sql"
 """The tables of a workload, which has its queries beside it."""
 
 # They end a query as a semicolon does.
-_SENDS = re.compile(r"\\(?:gset|aset|gx?)\b[^\n]*")
+_SENDS = re.compile(r"\\(?:(?:gset|aset|gx?)\b[^\n]*|;)")
 
 _PASSED = {"set", "if", "elif", "else", "endif", "sleep", "unset", "echo", "pset", "timing"} | {
     f"{word}pipeline" for word in ("start", "sync", "end")
