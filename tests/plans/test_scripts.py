@@ -28,9 +28,12 @@ if TYPE_CHECKING:
 SHOP = """
 CREATE TABLE customers (id int PRIMARY KEY, name text, city text);
 CREATE TABLE orders (id int PRIMARY KEY, customer int, placed date, state text);
+CREATE TABLE notes (id int PRIMARY KEY, tags text[], pages int[], days date[]);
 INSERT INTO customers SELECT i, 'o''name ' || i, 'city ' || i % 5 FROM generate_series(1, 999) i;
 INSERT INTO orders SELECT i, 1 + i % 99, date '2026-01-01' + i % 300, 'state: ' || i % 3
     FROM generate_series(1, 9999) i;
+INSERT INTO notes SELECT i, ARRAY['t:' || i % 7, 'all'], ARRAY[i, i + 1],
+    ARRAY[date '2026-01-01' + i] FROM generate_series(1, 999) i;
 """
 
 
@@ -48,7 +51,16 @@ COLUMNS = {
     "orders": [
         column("orders", "id", bounds=["1", "500", "9999"]),
         column("orders", "state", "text", common=["o'k", "a:b\\n"], frequencies=[0.5, 0.5]),
-        column("orders", "tags", "text[]", bounds=["{a}"]),
+        column(
+            "orders",
+            "tags",
+            "text[]",
+            bounds=["{a,b}", '{"b:c"}'],
+            elements=["a", "b"],
+            element_frequencies=[0.9, 0.9, 0.1, 0.2],
+        ),
+        column("orders", "codes", "integer[]", common=["{7,8}"], frequencies=[1.0]),
+        column("orders", "about", "jsonb", bounds=["{}"]),
         column("orders", "hidden"),
     ],
     "customers": [
@@ -117,7 +129,10 @@ def test_parameters_get_values_of_the_columns_they_are_compared_with(text: str, 
             "SELECT * FROM orders WHERE hidden = $1",
             "no statistics of orders.hidden that the role may read",
         ),
-        ("SELECT * FROM orders WHERE tags = $1", "orders.tags is an array"),
+        ("SELECT * FROM orders WHERE tags = ANY ($1)", "tags is an array, and the parameter an"),
+        ("SELECT * FROM orders WHERE about @> $1", "the values of \\$1 cannot be determined"),
+        ("SELECT * FROM orders WHERE about[$1] = $2", "the values of \\$2 cannot be determined"),
+        ("SELECT * FROM orders JOIN unnest($1::int[]) AS u (i) ON u.i = id", "the values of"),
         ("SELECT * FROM orders WHERE note = ':name'", "pgbench would read"),
         ("SELECT 'a'; DROP TABLE orders", "pgbench would read"),
         ("SELECT 1 \\shell id", "pgbench would read"),
@@ -127,6 +142,57 @@ def test_parameters_get_values_of_the_columns_they_are_compared_with(text: str, 
 def test_a_query_of_which_no_script_can_be_made_says_why(text: str, why: str) -> None:
     with pytest.raises(UnknownError, match=why):
         script(text)
+
+
+A_TAG = "(ARRAY[{}]::text[])[:p1]".format(", ".join(["'a'"] * 20 + ["'b'"] * 20))
+
+CODE = "((ARRAY[{}]::text[])[:p1]::integer[])".format(", ".join(["'{7,8}'"] * 40))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("SELECT * FROM orders WHERE $1 = ANY (tags)", A_TAG),
+        ("SELECT * FROM orders o WHERE $1::text <> ALL (o.tags)", A_TAG),
+        ("SELECT * FROM orders WHERE tags @> $1", f"ARRAY[{A_TAG}]::text[]"),
+        ("SELECT * FROM orders WHERE $1::text[] <@ tags", f"ARRAY[{A_TAG}]::text[]"),
+        ("SELECT * FROM orders WHERE tags && ARRAY[$1]", A_TAG),
+        ("SELECT * FROM orders WHERE tags[5] = $1", A_TAG),
+        ("SELECT * FROM orders WHERE tags[5] = ANY ($1)", f"ARRAY[{A_TAG}]::text[]"),
+        ("UPDATE orders SET tags = array_append(tags, $1)", A_TAG),
+        ("UPDATE orders SET tags = tags || $1", f"ARRAY[{A_TAG}]::text[]"),
+        ("INSERT INTO orders (tags) VALUES (ARRAY[$1])", A_TAG),
+        ("SELECT * FROM orders WHERE codes[2] = $1", f"{CODE}[1]"),
+        ("SELECT * FROM orders WHERE codes = $1", CODE[1:-1]),
+        ("SELECT * FROM orders WHERE codes <@ $1", CODE[1:-1]),
+        (
+            "SELECT * FROM orders WHERE tags = $1::text[]",
+            "(ARRAY['{a,b}', E'\\x7b\\x22b\\x3ac\\x22\\x7d']::text[])[:p1]::text[]",
+        ),
+    ],
+)
+def test_arrays_get_arrays_and_elements_of_the_statistics(text: str, value: str) -> None:
+    found = script(text)
+    assert found.partition("\n")[2] == f"{text.replace('$1', value)};\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("SELECT * FROM orders WHERE id IN (SELECT unnest($1::int[]))", "ARRAY[:p1]::integer[]"),
+        ("SELECT * FROM orders WHERE id = ANY (ARRAY[$1])", ":p1"),
+        ("SELECT * FROM orders WHERE tags[$1] IS NULL", "1"),
+    ],
+)
+def test_a_parameter_may_be_an_array_or_a_part_of_one(text: str, value: str) -> None:
+    found = script(text)
+    assert found.endswith(f"{text.replace('$1', value)};\n")
+
+
+def test_rows_of_arrays_are_inserted_with_new_keys() -> None:
+    found = script("INSERT INTO orders (id, state) SELECT * FROM unnest($1::int[], $2::text[])")
+    assert "\\set p1 random(10000, 1000009999)" in found
+    assert "unnest(ARRAY[:p1]::integer[]::int[], ARRAY[(ARRAY['o''k'" in found
 
 
 def test_values_are_as_frequent_as_in_the_column() -> None:
@@ -151,6 +217,19 @@ def test_names_are_read_as_the_server_reads_them(name: str, kept: str) -> None:
 # On a real server
 
 
+ARRAYS = [
+    "SELECT id FROM notes WHERE tags @> ARRAY['t:1']",
+    "SELECT id FROM notes WHERE tags && '{all,t:2}'",
+    "SELECT id FROM notes WHERE 't:1' = ANY (tags)",
+    "SELECT tags FROM notes WHERE id = ANY ('{1,2}'::int[])",
+    "SELECT id FROM notes WHERE pages = ARRAY[1, 2]",
+    "SELECT id FROM notes WHERE pages <@ '{1,2}'",
+    "SELECT id FROM notes WHERE pages[1] = 7",
+    "SELECT id FROM notes WHERE '2026-02-01' = ANY (days)",
+    "UPDATE notes SET tags = tags || '{new}' WHERE id = 5",
+]
+
+
 @pytest.fixture(scope="module")
 def shop(run_base: Path) -> Iterator[ManagedServer]:
     """A server whose application's tables are found by its role's search_path."""
@@ -163,7 +242,7 @@ def shop(run_base: Path) -> Iterator[ManagedServer]:
             c.execute("GRANT USAGE ON SCHEMA stall TO app; CREATE ROLE reader LOGIN")
             c.execute("GRANT USAGE ON SCHEMA stall TO reader; GRANT pg_read_all_stats TO reader")
             c.execute("GRANT SELECT ON ALL TABLES IN SCHEMA stall TO reader, app")
-            c.execute("GRANT INSERT ON stall.orders TO app")
+            c.execute("GRANT INSERT ON stall.orders TO app; GRANT UPDATE ON stall.notes TO app")
             c.execute("RESET search_path; SELECT pg_stat_statements_reset()")
             c.execute("SET ROLE app; SET search_path = stall")
             for text in (
@@ -172,8 +251,9 @@ def shop(run_base: Path) -> Iterator[ManagedServer]:
                 "SELECT * FROM orders WHERE placed BETWEEN '2026-02-01' AND '2026-03-01' LIMIT 5",
                 "INSERT INTO orders (id, customer, state) VALUES (999999, 7, 'new')",
                 "SELECT * FROM customers WHERE length(name) = 9",
+                *ARRAYS,
             ):
-                c.execute(text)
+                c.execute(text.encode())
         yield server
 
 
@@ -190,7 +270,7 @@ def test_the_scripts_of_a_servers_queries_run_beside_its_dump(
     before = log.stat().st_size
     said = "\n".join(write_scripts(home, address_of(shop), 40, ["app"], lambda _: None))
     assert log.read_bytes()[before:] == b""
-    assert "has 4 of the 5 queries that took most time" in said
+    assert f"has {4 + len(ARRAYS)} of the {5 + len(ARRAYS)} queries that took most time" in said
     assert "SELECT * FROM customers WHERE length(name) = $1: the values of" in said
     assert "typical of the columns, by pg_stats, and not those of the calls" in said
     for file in home.glob("*.sql"):
@@ -205,7 +285,7 @@ def test_the_scripts_of_a_servers_queries_run_beside_its_dump(
     ):
         load(trial, tables_of(workload, 1, ()))
         steps = steps_of(workload)
-        assert len(steps) == 4
+        assert len(steps) == 4 + len(ARRAYS)
         for seed, step in enumerate(steps):
             step.run(trial, step.name, Turn(9, []), seed=seed, **how)
         assert trial.value("SELECT count(*) FROM stall.orders WHERE id > 9999") == 9

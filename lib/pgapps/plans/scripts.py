@@ -32,7 +32,9 @@ _COLUMNS = r"""
            COALESCE(s.n_distinct, 0),
            COALESCE(s.most_common_vals::pg_catalog.text::pg_catalog.text[], '{}'),
            COALESCE(s.most_common_freqs, '{}'),
-           COALESCE(s.histogram_bounds::pg_catalog.text::pg_catalog.text[], '{}')
+           COALESCE(s.histogram_bounds::pg_catalog.text::pg_catalog.text[], '{}'),
+           COALESCE(s.most_common_elems::pg_catalog.text::pg_catalog.text[], '{}'),
+           COALESCE(s.most_common_elem_freqs, '{}')
     FROM pg_catalog.pg_class c
     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid
@@ -79,12 +81,42 @@ _ALIAS = re.compile(rf"(?<![\w\"])(?=({_IDENTIFIER})\s+(?:AS\s+)?({_IDENTIFIER})
 
 _PARAMETER = re.compile(r"\$(\d+)")
 
-_SIDE = rf"(?:(lower|upper)\s*\(\s*)?(?:({_IDENTIFIER})\.)?({_IDENTIFIER})(?(1)\s*\))(?:::[\w ]+)?"
+_OF_ARRAY = r"(?:\s*(\[)[^\[\]]*\])?"
+
+_SIDE = (
+    rf"(?:(?P<of>lower|upper)\s*\(\s*)?(?:({_IDENTIFIER})\.)?({_IDENTIFIER}){_OF_ARRAY}(?(of)\s*\))"
+    r"(?:::[\w ]+(?:\[\])?)?"
+)
+
+_OPERATOR = r"\s*(=|<>|!=|<@|<=?|>=?|@>|&&|\|\||(?:NOT\s+)?I?LIKE\b|!?~~?\*?)\s*"
+
+_MANY = r"((?:ANY|ALL|SOME)\s*\(\s*)"
 
 _COMPARED = re.compile(
-    rf"{_SIDE}\s*(?:=|<>|!=|<=?|>=?|(?:NOT\s+)?I?LIKE\b|!?~~?\*?)\s*"
-    r"((?:ANY|ALL|SOME)\s*\(\s*)?(?:\$(\d+)|\(\s*\$(\d+))",
+    rf"{_SIDE}{_OPERATOR}{_MANY}?(?:\$(\d+)|\(\s*\$(\d+))",
     re.IGNORECASE,
+)
+
+# ARRAY[$1, $2]
+_LISTED = re.compile(rf"{_SIDE}{_OPERATOR}{_MANY}?\(?\s*ARRAY\s*\[([^\[\]]*)\]", re.IGNORECASE)
+
+# $1 = ANY (column)
+_AMONG = re.compile(
+    rf"\$(\d+)(?:::[\w ]+)?\s*(?:=|<>|!=|<=?|>=?)\s*(?:ANY|ALL|SOME)\s*\(\s*{_SIDE}\s*\)",
+    re.IGNORECASE,
+)
+
+_WITHIN = re.compile(
+    rf"\$(\d+)(?:::[\w ]+(?:\[\])?)?\s*(?:<@|&&)\s*{_SIDE}",
+    re.IGNORECASE,
+)
+
+_ELEMENT = re.compile(
+    rf"\barray_(?:append|remove|positions?)\s*\(\s*{_SIDE}\s*,\s*\$(\d+)", re.IGNORECASE
+)
+
+_UNNESTED = re.compile(
+    rf"{_SIDE}\s+(?:NOT\s+)?IN\s*\(\s*SELECT\s+unnest\s*\(\s*\$(\d+)", re.IGNORECASE
 )
 
 _BETWEEN = re.compile(rf"{_SIDE}\s+(?:NOT\s+)?BETWEEN\s+\$(\d+)\s+AND\s+\$(\d+)", re.IGNORECASE)
@@ -97,6 +129,18 @@ _INSERT = re.compile(
     re.IGNORECASE,
 )
 
+_INSERT_UNNESTED = re.compile(
+    rf"INSERT\s+INTO\s+((?:{_IDENTIFIER}\.)?{_IDENTIFIER})\s*\(([^()]*)\)\s*"
+    r"SELECT\s+\*\s+FROM\s+unnest\s*\(([^()]*)\)",
+    re.IGNORECASE,
+)
+
+_CAST = r"(?:::[\w ]+(?:\[\])?)?"
+
+_ONE = re.compile(rf"\s*\$(\d+){_CAST}\s*")
+
+_OF_ONE = re.compile(rf"\s*ARRAY\s*\[\s*\$(\d+){_CAST}\s*\]{_CAST}\s*", re.IGNORECASE)
+
 _TUPLE = re.compile(r"\(([^()]*)\)")
 
 # Where no column says anything, and one value is as good as another, or nearly.
@@ -108,7 +152,11 @@ _GUESSED = (
     (re.compile(r"\bcount\s*\(\s*\$(\d+)\s*\)", re.IGNORECASE), "1"),
     (re.compile(r"\bSELECT\s+\$(\d+)\s+(?:AS\b|FROM\b)", re.IGNORECASE), "1"),
     (re.compile(r"[\w\")]\s*[-+]\s*\$(\d+)"), "1"),
+    (re.compile(r"(?<!ARRAY)\[\s*\$(\d+)\s*\]", re.IGNORECASE), "1"),
 )
+
+# What an operator takes of an array beside it.
+_SOME = {"@>": "some", "&&": "some", "||": "some", "<@": "all"}
 
 # WHERE 1 = 1
 _TRUE = re.compile(r"(?<![\w.])\$(\d+)\s*=\s*\$(\d+)")
@@ -125,15 +173,45 @@ class Column(NamedTuple):
     common: Sequence[str]
     frequencies: Sequence[float]
     bounds: Sequence[str]
+    elements: Sequence[str] = ()
+    element_frequencies: Sequence[float] = ()
 
     @property
     def title(self) -> str:
         """What it is called in a sentence."""
         return f"{self.table}.{self.name}"
 
+    @property
+    def is_of_arrays(self) -> bool:
+        """Whether its values are arrays."""
+        return self.type.endswith("[]")
+
 
 class UnknownError(Exception):
     """A query of which no script can be made; the message is the reason."""
+
+
+class _Use(NamedTuple):
+    """What a parameter is beside its column.
+
+    Attributes:
+        function: That the column stands in.
+        is_many: Whether it is an array of the column's values.
+        is_new: Whether it is that of a new row.
+        of_array: What it is of a column of arrays: "all", an "element", or an array of "some"; of
+            other columns only where it is empty.
+
+    """
+
+    function: str = ""
+    is_many: bool = False
+    is_new: bool = False
+    of_array: str = ""
+
+    @property
+    def is_of_elements(self) -> bool:
+        """Whether elements of arrays are drawn in place of arrays."""
+        return self.of_array in {"element", "some"}
 
 
 class _Value(NamedTuple):
@@ -202,10 +280,9 @@ def _columns(source: Source, queries: Sequence[Query]) -> dict[str, list[Column]
     with within(source.connection, _LONGEST_S, "Reading the statistics"):
         rows = source.connection.execute(_COLUMNS, [sorted(words)]).fetchall()
     found = defaultdict(list)
-    for *names, distinct, common, frequencies, bounds in rows:
-        schema, table, name, kind = map(str, names)
-        found[table].append(
-            Column(schema, table, name, kind, float(distinct), common, frequencies, bounds)
+    for schema, table, name, kind, distinct, *known in rows:
+        found[str(table)].append(
+            Column(str(schema), str(table), str(name), str(kind), float(distinct), *known)
         )
     return dict(found)
 
@@ -238,54 +315,77 @@ def script_of(query: Query, columns: Mapping[str, Sequence[Column]]) -> str:
 def _values(text: str, columns: Mapping[str, Sequence[Column]]) -> dict[str, _Value]:
     """What can stand in the place of parameters, by their numbers."""
     found: dict[str, _Value] = {}
-
-    def put(
-        number: str,
-        column: Column | None,
-        *,
-        function: str = "",
-        is_array: bool = False,
-        is_new: bool = False,
-    ) -> None:
-        if column is not None and number not in found:
-            how = {"is_array": is_array, "is_new": is_new}
-            found[number] = _drawn(number, column, function=function, **how)
-
     of_aliases = _aliases(text, columns)
-
-    def column(qualifier: str, name: str) -> Column | None:
+    for number, (qualifier, name, subscript), use in _uses(text):
         tables = [of_aliases[unquoted(qualifier)]] if unquoted(qualifier) in of_aliases else []
         named = tables or ([] if qualifier else list(dict.fromkeys(of_aliases.values())))
-        all_of = [c for table in named for c in columns[table]]
-        return next((c for c in all_of if c.name == unquoted(name)), None)
-
-    for table, names, rows in _INSERT.findall(text):
-        known = {c.name: c for c in columns.get(unquoted(_WORD.findall(table)[-1]), ())}
-        wanted = [known.get(unquoted(name.strip())) for name in names.split(",")]
-        for row in _TUPLE.findall(rows):
-            for value, of in zip(row.split(","), wanted, strict=False):
-                if number := re.fullmatch(r"\s*\$(\d+)(?:::[\w ]+)?\s*", value):
-                    put(number[1], of, is_new=True)
-    for function, qualifier, name, is_array, one, other in _COMPARED.findall(text):
-        put(one or other, column(qualifier, name), function=function, is_array=bool(is_array))
-    for function, qualifier, name, low, high in _BETWEEN.findall(text):
-        of = column(qualifier, name)
-        put(low, of, function=function)
-        put(high, of, function=function)
-        if of is not None and low in found and high in found:
+        of_name = (c for table in named for c in columns[table] if c.name == unquoted(name))
+        needs_arrays = bool(subscript or use.of_array)
+        column = next((c for c in of_name if c.is_of_arrays or not needs_arrays), None)
+        if column is not None and number not in found:
+            found[number] = _drawn(number, column, use)
+    for *_, low, high in _BETWEEN.findall(text):
+        if low in found and high in found:
             # Both in order, else most ranges would be empty.
             first, second = found[low].expression, found[high].expression
             found[low] = found[low]._replace(expression=f"LEAST({first}, {second})")
             found[high] = found[high]._replace(expression=f"GREATEST({first}, {second})")
-    for function, qualifier, name, inside in _IN.findall(text):
-        for number in _PARAMETER.findall(inside):
-            put(number, column(qualifier, name), function=function)
     for pattern, guess in _GUESSED:
         for number in pattern.findall(text):
             found.setdefault(number, _Value(guess, "", f"${number}: {guess}, a guess"))
     for number in (each for pair in _TRUE.findall(text) for each in pair):
         found.setdefault(number, _Value("1", "", f"${number}: 1, a guess"))
     return found
+
+
+def _uses(text: str) -> Iterator[tuple[str, Sequence[str], _Use]]:
+    """Parameters, the columns that they stand beside, and how; the first of each counts.
+
+    A column is its qualifier, its name, and what is not empty where an element of it is meant.
+    """
+    yield from _inserted(text)
+    for function, *of, operator, many, one, other in _COMPARED.findall(text):
+        part = _SOME.get(operator) or _part(of)
+        yield one or other, of, _Use(function, is_many=bool(many), of_array=part)
+    for function, *of, _, many, inside in _LISTED.findall(text):
+        for number in _PARAMETER.findall(inside):
+            yield number, of, _Use(function, of_array="" if many else "element")
+    for number, function, *of in _AMONG.findall(text):
+        yield number, of, _Use(function, of_array="element")
+    for number, function, *of in _WITHIN.findall(text):
+        yield number, of, _Use(function, of_array="some")
+    for function, *of, number in _ELEMENT.findall(text):
+        yield number, of, _Use(function, of_array="element")
+    for function, *of, number in _UNNESTED.findall(text):
+        yield number, of, _Use(function, is_many=True)
+    for function, *of, low, high in _BETWEEN.findall(text):
+        yield low, of, _Use(function, of_array=_part(of))
+        yield high, of, _Use(function, of_array=_part(of))
+    for function, *of, inside in _IN.findall(text):
+        for number in _PARAMETER.findall(inside):
+            yield number, of, _Use(function, of_array=_part(of))
+
+
+def _inserted(text: str) -> Iterator[tuple[str, Sequence[str], _Use]]:
+    """The same of the rows of an INSERT."""
+    for table, names, rows in _INSERT.findall(text):
+        for row in _TUPLE.findall(rows):
+            for value, name in zip(row.split(","), names.split(","), strict=False):
+                of = (_WORD.findall(table)[-1], name.strip(), "")
+                if number := _ONE.fullmatch(value):
+                    yield number[1], of, _Use(is_new=True)
+                elif number := _OF_ONE.fullmatch(value):
+                    yield number[1], of, _Use(is_new=True, of_array="element")
+    for table, names, arrays in _INSERT_UNNESTED.findall(text):
+        for value, name in zip(arrays.split(","), names.split(","), strict=False):
+            if number := _ONE.fullmatch(value):
+                of = (_WORD.findall(table)[-1], name.strip(), "")
+                yield number[1], of, _Use(is_many=True, is_new=True)
+
+
+def _part(of: Sequence[str]) -> str:
+    """What is compared of a column, whose last part is that of a subscript."""
+    return "element" if of[-1] else ""
 
 
 def _aliases(text: str, columns: Mapping[str, Sequence[Column]]) -> dict[str, str]:
@@ -297,36 +397,56 @@ def _aliases(text: str, columns: Mapping[str, Sequence[Column]]) -> dict[str, st
     return found
 
 
-def _drawn(
-    number: str, column: Column, *, function: str = "", is_array: bool = False, is_new: bool = False
-) -> _Value:
+def _drawn(number: str, column: Column, use: _Use) -> _Value:
     """A value drawn for each transaction; raises UnknownError where the column's are unknown."""
-    if column.type.endswith("[]"):
-        raise UnknownError(f"{column.title} is an array")
     if _UNSAFE.search(column.type) or not column.type.isprintable():
         raise UnknownError(f"the type of {column.title} cannot be written in a script")
+    if column.is_of_arrays and use.is_many and not use.is_of_elements:
+        raise UnknownError(f"{column.title} is an array, and the parameter an array of such")
     name, bounds = f"p{number}", column.bounds
     are_numbers = column.type in _LARGEST and all(map(_INTEGER.fullmatch, bounds))
-    if are_numbers and bounds and (is_new or not column.common):
+    if are_numbers and bounds and (use.is_new or not column.common):
         low, high = int(bounds[0]), int(bounds[-1])
-        if is_new and column.distinct == -1:  # a key, of which each value is there once
+        if use.is_new and column.distinct == -1:  # a key, of which each value is there once
             low, high = high + 1, min(_LARGEST[column.type], high + _NEW_KEYS)
         commands = f"\\set {name} random({low}, {max(low, high)})\n"
         expression = f":{name}"
-        remark = f"${number}: {column.title}, between {low} and {max(low, high)}"
+        remark = f"{column.title}, between {low} and {max(low, high)}"
     else:
-        values = typical(column.common, column.frequencies, bounds)
-        if not values:
-            raise UnknownError(f"there are no statistics of {column.title} that the role may read")
-        commands = f"\\set {name} random(1, {len(values)})\n"
-        listed = ", ".join(map(_literal, values))
-        expression = f"(ARRAY[{listed}]::{column.type}[])[:{name}]"
-        remark = f"${number}: {column.title}, one of {len(values)} values of its statistics"
-    if function:
-        expression = f"{function}({expression})"
-    if is_array:
-        expression = f"ARRAY[{expression}]::{column.type}[]"
-    return _Value(expression, commands, remark)
+        commands, expression, remark = _listed(name, column, use)
+    if use.function:
+        expression = f"{use.function}({expression})"
+    if use.is_many or use.of_array == "some":
+        kind = column.type.removesuffix("[]")
+        expression, remark = f"ARRAY[{expression}]::{kind}[]", f"an array of one: {remark}"
+    return _Value(expression, commands, f"${number}: {remark}")
+
+
+def _listed(name: str, column: Column, use: _Use) -> tuple[str, str, str]:
+    """A command of pgbench, the expression and a remark for one of a list of values."""
+    if use.is_of_elements and column.elements:
+        of_all = sum(column.element_frequencies[: len(column.elements)]) or 1
+        parts = [part / of_all for part in column.element_frequencies]
+        values, kind = typical(column.elements, parts, ()), column.type.removesuffix("[]")
+    else:
+        values, kind = typical(column.common, column.frequencies, column.bounds), column.type
+    if not values:
+        raise UnknownError(f"there are no statistics of {column.title} that the role may read")
+    number = f"{len(values)} values of its statistics"
+    commands = f"\\set {name} random(1, {len(values)})\n"
+    literals = ", ".join(map(_literal, values))
+    if not column.is_of_arrays:
+        remark = f"{column.title}, one of {number}"
+        return commands, f"(ARRAY[{literals}]::{kind}[])[:{name}]", remark
+    if use.is_of_elements and column.elements:
+        remark = f"an element of {column.title}, one of {number}"
+        return commands, f"(ARRAY[{literals}]::{kind}[])[:{name}]", remark
+    # Arrays of one length would become one array of more dimensions.
+    expression = f"(ARRAY[{literals}]::text[])[:{name}]::{kind}"
+    if use.is_of_elements:
+        remark = f"the first element of {column.title}, of one of {number}"
+        return commands, f"({expression})[1]", remark
+    return commands, expression, f"{column.title}, one of {number}"
 
 
 def typical(
