@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pgapps.plans.queries import Query
-from pgapps.plans.scripts import Column, UnknownError, script_of, typical, unquoted, write_scripts
+from pgapps.plans.scripts import Column, script_of, typical, write_scripts
 from pgapps.workload.loading import load, tables_of
 from pgapps.workload.scripts import read_workload
 from pgapps.workload.steps import steps_of
 from pgapps.workload.turns import Turn
+from pgapps.workload.writing import UnknownError, unquoted
 from pgservers.errors import StudyError
 from pgservers.servers.serve import serve
 from pgstudies.measuring.arms import Arm

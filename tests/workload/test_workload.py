@@ -16,9 +16,9 @@ from pgapps.compare.run import measured_blocks
 from pgapps.compare.text import as_text
 from pgapps.counting.valgrind import reason_no_valgrind
 from pgapps.workload.counting import statement_units
-from pgapps.workload.example import new_workload
 from pgapps.workload.scripts import read_workload
 from pgapps.workload.turns import round_125
+from pgapps.workload.writing import new_workload
 from pgservers.errors import StudyError
 from tests.servers_at_hand import skip_but_not_in_ci
 

@@ -12,9 +12,21 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from pgservers.errors import StudyError
-from pgservers.files import cannot_write
 from pgservers.terminal import printable
 
+from ..workload.writing import (
+    IDENTIFIER,
+    UNSAFE,
+    VERB,
+    UnknownError,
+    literal,
+    require_new,
+    short,
+    tables_named,
+    title_of,
+    unquoted,
+    write_files,
+)
 from .queries import Choice, told_left_out, top_queries
 from .sessions import within
 from .source import opened
@@ -57,34 +69,18 @@ _LARGEST = {"smallint": 2**15 - 1, "integer": 2**31 - 1, "bigint": 2**63 - 1}
 
 _NEW_KEYS = 10**9
 
-_LONGEST_TITLE = 30
-
 _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 
-_VERB = re.compile(r"[\s(]*(SELECT|INSERT|UPDATE|DELETE|MERGE|WITH|VALUES|TABLE)\b", re.IGNORECASE)
+_WORD = re.compile(IDENTIFIER)
 
-_CATALOG = re.compile(r"(?:pg_|information_schema$|sql_)", re.IGNORECASE)
-
-# What pgbench would read as a command, or as a variable.
-_UNSAFE = re.compile(r"\\|(?<!:):[A-Za-z_]|;")
-
-_IDENTIFIER = r'(?:"(?:[^"]|"")+"|[A-Za-z_\x80-\uffff][\w$]*)'
-
-_WORD = re.compile(_IDENTIFIER)
-
-_NAMED = re.compile(
-    rf"\b(?:FROM|JOIN|INTO|UPDATE|USING)\s+(?:ONLY\s+)?(?:{_IDENTIFIER}\.)?({_IDENTIFIER})",
-    re.IGNORECASE,
-)
-
-_ALIAS = re.compile(rf"(?<![\w\"])(?=({_IDENTIFIER})\s+(?:AS\s+)?({_IDENTIFIER}))", re.IGNORECASE)
+_ALIAS = re.compile(rf"(?<![\w\"])(?=({IDENTIFIER})\s+(?:AS\s+)?({IDENTIFIER}))", re.IGNORECASE)
 
 _PARAMETER = re.compile(r"\$(\d+)")
 
 _OF_ARRAY = r"(?:\s*(\[)[^\[\]]*\])?"
 
 _SIDE = (
-    rf"(?:(?P<of>lower|upper)\s*\(\s*)?(?:({_IDENTIFIER})\.)?({_IDENTIFIER}){_OF_ARRAY}(?(of)\s*\))"
+    rf"(?:(?P<of>lower|upper)\s*\(\s*)?(?:({IDENTIFIER})\.)?({IDENTIFIER}){_OF_ARRAY}(?(of)\s*\))"
     r"(?:::[\w ]+(?:\[\])?)?"
 )
 
@@ -124,13 +120,13 @@ _BETWEEN = re.compile(rf"{_SIDE}\s+(?:NOT\s+)?BETWEEN\s+\$(\d+)\s+AND\s+\$(\d+)"
 _IN = re.compile(rf"{_SIDE}\s+(?:NOT\s+)?IN\s*\(\s*([^()]*)\)", re.IGNORECASE)
 
 _INSERT = re.compile(
-    rf"INSERT\s+INTO\s+((?:{_IDENTIFIER}\.)?{_IDENTIFIER})(?:\s+AS\s+{_IDENTIFIER})?\s*"
+    rf"INSERT\s+INTO\s+((?:{IDENTIFIER}\.)?{IDENTIFIER})(?:\s+AS\s+{IDENTIFIER})?\s*"
     r"\(([^()]*)\)\s*(?:OVERRIDING\s+\w+\s+VALUE\s*)?VALUES\s*((?:\([^()]*\)[\s,]*)+)",
     re.IGNORECASE,
 )
 
 _INSERT_UNNESTED = re.compile(
-    rf"INSERT\s+INTO\s+((?:{_IDENTIFIER}\.)?{_IDENTIFIER})\s*\(([^()]*)\)\s*"
+    rf"INSERT\s+INTO\s+((?:{IDENTIFIER}\.)?{IDENTIFIER})\s*\(([^()]*)\)\s*"
     r"SELECT\s+\*\s+FROM\s+unnest\s*\(([^()]*)\)",
     re.IGNORECASE,
 )
@@ -187,10 +183,6 @@ class Column(NamedTuple):
         return self.type.endswith("[]")
 
 
-class UnknownError(Exception):
-    """A query of which no script can be made; the message is the reason."""
-
-
 class _Use(NamedTuple):
     """What a parameter is beside its column.
 
@@ -231,12 +223,11 @@ def write_scripts(
     values are.  Raises as ``opened`` and ``top_queries`` do, and StudyError where the directory is
     there, or no script can be made.
     """
-    if directory.exists():
-        raise StudyError(f"There is a {directory} already: use another name.")
+    require_new(directory)
     with opened(dsn) as source:
         show("reading the server's queries")
         queries, left_out = top_queries(source.connection, Choice(roles))
-        queries = [query for query in queries if _tables(query.text)][:top]
+        queries = [query for query in queries if tables_named(query.text)][:top]
         show("reading what is known of their columns")
         columns = _columns(source, queries)
         paths = list(dict.fromkeys(source.session(query.role).search_path for query in queries))
@@ -247,31 +238,19 @@ def write_scripts(
         try:
             script = script_of(query, columns)
         except UnknownError as reason:
-            not_written.append(f"{_short(query.text)}: {reason}")
+            not_written.append(f"{short(query.text)}: {reason}")
         else:
             known = "".join(f"-- {line}\n" for line in _head(query, number, name))
-            scripts[f"{number:02}-{_title(query.text)}.sql"] = known + script
+            scripts[f"{number:02}-{title_of(query.text)}.sql"] = known + script
     if not scripts:
         none = f"No script can be made of the queries of {name}:"
         raise StudyError("\n  ".join([none, *not_written]))
-    _write(directory, scripts | _settings(paths, columns) | {"README": _README.format(name=name)})
+    write_files(
+        directory, scripts | _settings(paths, columns) | {"README": _README.format(name=name)}
+    )
     written = f"{directory} has {len(scripts)} of the {len(queries)} queries"
     most = f"{written} that took most time on {name}."
     return [most, *_told(directory, not_written, left_out)]
-
-
-def _tables(text: str) -> list[str]:
-    """What a statement names after FROM and the like, but what is the server's own."""
-    bare = _COMMENT.sub(" ", text)
-    named = map(unquoted, _NAMED.findall(bare))
-    return [name for name in named if not _CATALOG.match(name)]
-
-
-def _title(text: str) -> str:
-    """The first word and the first table, as a part of a file's name."""
-    verb = _VERB.match(_COMMENT.sub(" ", text))
-    words = [verb[1].lower() if verb else "", *_tables(text)[:1]]
-    return "-".join(re.sub(r"[^a-z0-9_]", "_", word.lower())[:_LONGEST_TITLE] for word in words)
 
 
 def _columns(source: Source, queries: Sequence[Query]) -> dict[str, list[Column]]:
@@ -287,17 +266,12 @@ def _columns(source: Source, queries: Sequence[Query]) -> dict[str, list[Column]
     return dict(found)
 
 
-def unquoted(name: str) -> str:
-    """A name as the server keeps it."""
-    return name[1:-1].replace('""', '"') if name.startswith('"') else name.lower()
-
-
 def script_of(query: Query, columns: Mapping[str, Sequence[Column]]) -> str:
     """The script of a query; raises UnknownError where none can be made."""
     text = _COMMENT.sub(" ", query.text).strip().rstrip("; \n")
-    if not _VERB.match(text):
+    if not VERB.match(text):
         raise UnknownError("it is no SELECT, INSERT, UPDATE, DELETE or MERGE")
-    if _UNSAFE.search(text):
+    if UNSAFE.search(text):
         raise UnknownError("pgbench would read a part of it as a meta-command or a variable")
     if not re.sub(r"\s", "", text).isprintable():
         raise UnknownError("it has characters that cannot be printed")
@@ -399,7 +373,7 @@ def _aliases(text: str, columns: Mapping[str, Sequence[Column]]) -> dict[str, st
 
 def _drawn(number: str, column: Column, use: _Use) -> _Value:
     """A value drawn for each transaction; raises UnknownError where the column's are unknown."""
-    if _UNSAFE.search(column.type) or not column.type.isprintable():
+    if UNSAFE.search(column.type) or not column.type.isprintable():
         raise UnknownError(f"the type of {column.title} cannot be written in a script")
     if column.is_of_arrays and use.is_many and not use.is_of_elements:
         raise UnknownError(f"{column.title} is an array, and the parameter an array of such")
@@ -434,7 +408,7 @@ def _listed(name: str, column: Column, use: _Use) -> tuple[str, str, str]:
         raise UnknownError(f"there are no statistics of {column.title} that the role may read")
     number = f"{len(values)} values of its statistics"
     commands = f"\\set {name} random(1, {len(values)})\n"
-    literals = ", ".join(map(_literal, values))
+    literals = ", ".join(map(literal, values))
     if not column.is_of_arrays:
         remark = f"{column.title}, one of {number}"
         return commands, f"(ARRAY[{literals}]::{kind}[])[:{name}]", remark
@@ -460,19 +434,6 @@ def typical(
     places = (int(i * step) for i in range(room))
     found += [bounds[place] for place in places if place < len(bounds)]
     return found or list(common[:_VALUES])
-
-
-def _literal(value: str) -> str:
-    """A string of SQL, in which pgbench finds neither commands nor variables of its own."""
-    plain = value.replace("'", "''")
-    if not re.search(r"[\\:;]|[^ -~\x80-\U0010ffff]", value) and value.isprintable():
-        return f"'{plain}'"
-    return "E'{}'".format(
-        "".join(
-            c if c.isalnum() or c in " .,_-" else f"\\x{ord(c):02x}" if ord(c) < 128 else c
-            for c in value
-        )
-    )
 
 
 def _head(query: Query, number: int, name: str) -> Iterator[str]:
@@ -507,17 +468,6 @@ What is missing is the tables:
 """
 
 
-def _write(directory: Path, files: Mapping[str, str]) -> None:
-    try:
-        directory.mkdir(parents=True)
-        for name, text in files.items():
-            (directory / name).write_text(text, encoding="utf-8")
-    except UnicodeEncodeError:
-        raise StudyError("A query of the server's has bytes that are not UTF-8.") from None
-    except OSError as error:
-        raise cannot_write(error, directory) from error
-
-
 def _told(
     directory: Path, not_written: Sequence[str], left_out: Mapping[str, int]
 ) -> Iterator[str]:
@@ -534,8 +484,3 @@ def _told(
         f"Put the tables beside them: pg_dump --format=custom --file={directory}/schema.dump, "
         f"with the address of the server, or of a copy."
     )
-
-
-def _short(text: str) -> str:
-    words = printable(" ".join(text.split()))
-    return words if len(words) <= 60 else f"{words[:60].rstrip()}..."

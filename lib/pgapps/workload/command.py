@@ -35,14 +35,26 @@ def new_workload(
             show_default=False,
         ),
     ] = None,
+    from_log: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write scripts of the queries that took most time by this log of a server.",
+            show_default=False,
+        ),
+    ] = None,
     top: Annotated[
-        int, typer.Option(min=1, max=1000, metavar="N", help="With --from-server: N queries.")
+        int,
+        typer.Option(
+            min=1, max=1000, metavar="N", help="With --from-server or --from-log: N queries."
+        ),
     ] = 40,
     role: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="With --from-server: only queries that this role ran; may be repeated.",
+            help="With --from-server, or --from-log of a csvlog or jsonlog: only queries that this "
+            "role ran; may be repeated.",
         ),
     ] = None,
 ) -> None:
@@ -55,23 +67,34 @@ def new_workload(
     command only reads from the server, in sessions with an empty search_path; no query is planned
     or run there.  It needs a role that may read the tables and has pg_read_all_stats.
 
+    With --from-log they are those of a log, by log_min_duration_statement or auto_explain (its
+    formats text and json), in PostgreSQL's formats stderr, csvlog or jsonlog with English messages.
+    A script is one real call, that of the middle time, with the values it had.
+
     \b
     Examples:
       pgstudies new-workload shop
       pgstudies new-workload shop --from-server postgresql://me@db/shop --top 40
+      pgstudies new-workload shop --from-log postgresql-Mon.log
     """  # noqa: D301
     from pgservers.paths import for_display
 
-    from .example import new_workload as write
+    from .log import write_scripts_of_log
+    from .writing import new_workload as write
 
+    if from_server is not None and from_log is not None:
+        raise StudyError("Give --from-server or --from-log, not both.")
+    if from_server is not None and not FROM_SERVERS:
+        raise StudyError("--from-server needs the application plans, which is not installed.")
+    how = (top, role or [], lambda what: say(f"{what} ..."))
+    told: list[str] = []
     if from_server is not None:
-        if not FROM_SERVERS:
-            raise StudyError("--from-server needs the application plans, which is not installed.")
-        directory = directory.expanduser()
-        for sentence in FROM_SERVERS[0](
-            directory, from_server, top, role or [], lambda what: say(f"{what} ...")
-        ):
-            typer.echo(sentence)
+        told = FROM_SERVERS[0](directory.expanduser(), from_server, *how)
+    elif from_log is not None:
+        told = write_scripts_of_log(directory.expanduser(), from_log.expanduser(), *how)
+    for sentence in told:
+        typer.echo(sentence)
+    if told:
         return
     for file in write(directory):
         typer.echo(for_display(file))

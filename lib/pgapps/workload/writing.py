@@ -1,0 +1,113 @@
+"""What ``new-workload`` writes: an example, or scripts of queries of a server's."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from pgservers.errors import StudyError
+from pgservers.files import cannot_write, copy_tree
+from pgservers.terminal import printable
+from pgstudies.rooms import rooms
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+_LONGEST_TITLE = 30
+
+_COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+
+VERB = re.compile(r"[\s(]*(SELECT|INSERT|UPDATE|DELETE|MERGE|WITH|VALUES|TABLE)\b", re.IGNORECASE)
+
+_CATALOG = re.compile(r"(?:pg_|information_schema$|sql_)", re.IGNORECASE)
+
+# What pgbench would read as a command, or as a variable.
+UNSAFE = re.compile(r"\\|(?<!:):[A-Za-z_]|;")
+
+IDENTIFIER = r'(?:"(?:[^"]|"")+"|[A-Za-z_\x80-\uffff][\w$]*)'
+
+_NAMED = re.compile(
+    rf"\b(?:FROM|JOIN|INTO|UPDATE|USING)\s+(?:ONLY\s+)?(?:{IDENTIFIER}\.)?({IDENTIFIER})",
+    re.IGNORECASE,
+)
+
+
+class UnknownError(Exception):
+    """A query of which no script can be made; the message is the reason."""
+
+
+def new_workload(directory: Path) -> list[Path]:
+    """Write an example of a workload into a new directory; returns the files.
+
+    Raises StudyError where the directory exists, and where nothing can be written.
+    """
+    example = next(iter(rooms("workload").values())).directory / "example"
+    try:
+        directory.expanduser().mkdir(parents=True)
+        copy_tree(example, directory.expanduser())
+    except FileExistsError:
+        raise StudyError(f"There is a {directory} already: use another name.") from None
+    except OSError as error:
+        raise cannot_write(error, directory) from error
+    return sorted(directory.expanduser().iterdir())
+
+
+def require_new(directory: Path) -> None:
+    """Raise StudyError where the directory exists."""
+    if directory.exists():
+        raise StudyError(f"There is a {directory} already: use another name.")
+
+
+def tables_named(text: str) -> list[str]:
+    """What a statement names after FROM and the like, but what is the server's own."""
+    bare = _COMMENT.sub(" ", text)
+    named = map(unquoted, _NAMED.findall(bare))
+    return [name for name in named if not _CATALOG.match(name)]
+
+
+def title_of(text: str) -> str:
+    """The first word and the first table, as a part of a file's name."""
+    verb = VERB.match(_COMMENT.sub(" ", text))
+    words = [verb[1].lower() if verb else "", *tables_named(text)[:1]]
+    return "-".join(re.sub(r"[^a-z0-9_]", "_", word.lower())[:_LONGEST_TITLE] for word in words)
+
+
+def unquoted(name: str) -> str:
+    """A name as the server keeps it."""
+    return name[1:-1].replace('""', '"') if name.startswith('"') else name.lower()
+
+
+def literal(value: str) -> str:
+    """A string of SQL, in which pgbench finds neither commands nor variables of its own."""
+    plain = value.replace("'", "''")
+    if (
+        not re.search(r"[\\;]|:[A-Za-z_\x80-\U0010ffff]|[^ -~\x80-\U0010ffff]", value)
+        and value.isprintable()
+    ):
+        return f"'{plain}'"
+    return "E'{}'".format(
+        "".join(
+            c if c.isalnum() or c in " .,_-" else f"\\x{ord(c):02x}" if ord(c) < 128 else c
+            for c in value
+        )
+    )
+
+
+def write_files(directory: Path, files: Mapping[str, str]) -> None:
+    """Write files, by their names, into a new directory; raises StudyError where that fails."""
+    try:
+        directory.mkdir(parents=True)
+        for name, text in files.items():
+            (directory / name).write_text(text, encoding="utf-8")
+    except UnicodeEncodeError:
+        raise StudyError("A query of the server's has bytes that are not UTF-8.") from None
+    except OSError as error:
+        raise cannot_write(error, directory) from error
+
+
+def short(text: str) -> str:
+    """The first words of a statement, on one line."""
+    words = printable(" ".join(text.split()))
+    return words if len(words) <= 60 else f"{words[:60].rstrip()}..."
