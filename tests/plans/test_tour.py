@@ -166,6 +166,7 @@ def test_a_shop_is_foreseen_twice_alike_and_as_it_is(release: str) -> None:
         assert log.read_text().count("ERROR:") == before
     told = {q.query.text: q.verdict for q in first.queries}
     assert {q.query.text: q.verdict for q in second.queries} == told
+    assert second.left_out == first.left_out
     assert len(told) == len(QUERIES)
     unjudged = {text for text, verdict in told.items() if verdict == "not judged"}
     assert unjudged == {UNJUDGED}, as_text(first)

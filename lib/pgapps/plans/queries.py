@@ -70,6 +70,7 @@ _MOST = 5000
 """So many of the most expensive queries are looked at, as pg_stat_statements has by default."""
 
 # What is left out is counted by its cause, in as many rows as there are causes; those come first.
+# What our own role ran is not, as the count would be another each time that we ask.
 _TOP = """
     WITH statement AS (
         SELECT s.dbid, r.rolname::pg_catalog.text AS role, {queryid} AS queryid, s.query,
@@ -92,18 +93,20 @@ _TOP = """
             END AS cause
         FROM statement
     )
-    SELECT cause, pg_catalog.count(*), named.role, named.queryid, named.query
+    SELECT CASE WHEN sorted.role = current_user::pg_catalog.text AND cause IS NOT NULL
+                THEN {ours} ELSE cause END,
+           pg_catalog.count(*), named.role, named.queryid, named.query
     FROM sorted, LATERAL (
         SELECT sorted.role, sorted.queryid, sorted.query WHERE cause IS NULL
         UNION ALL SELECT NULL, NULL, NULL WHERE cause IS NOT NULL
     ) AS named (role, queryid, query)
     GROUP BY 1, 3, 4, 5
-    ORDER BY cause IS NULL, pg_catalog.sum(time_ms) DESC, 4, 3 LIMIT {most}
+    ORDER BY pg_catalog.bool_and(cause IS NULL), pg_catalog.sum(time_ms) DESC, 4, 3 LIMIT {most}
 """
 
 _HIDDEN = "hidden from this role (GRANT pg_read_all_stats shows them)"
 
-_OURS = "only asked for by this tool"
+_OURS = "of the role that asks"
 
 
 @dataclass(frozen=True)
@@ -240,6 +243,7 @@ def top_queries(
                 roles=list(choice.roles),
                 not_roles=list(choice.not_roles),
                 hidden=_HIDDEN,
+                ours=_OURS,
                 explained=_EXPLAINED,
                 longest=_LONGEST,
                 calls=choice.calls,
@@ -261,7 +265,7 @@ def top_queries(
     # EXPLAIN can be counted as a call by our role of what another role has run.
     others = {query.queryid for query in found if query.role != connection.info.user} - {None}
     ours = [q for q in found if q.role == connection.info.user and q.queryid in others]
-    left_out[_OURS] += len(ours)
+    del left_out[_OURS]
     queries = [query for query in found if query not in ours]
     if not queries:
         why = told_left_out(left_out)

@@ -56,7 +56,8 @@ def _control(found: Foresight) -> str:
 def left_out(found: Foresight) -> list[str]:
     """A line on the statements of pg_stat_statements that are not asked for."""
     told = told_left_out(found.left_out)
-    return [f"Left out of pg_stat_statements: {told}."] if told else []
+    not_counted = "without what the role that asks has run itself"
+    return [f"Left out of pg_stat_statements, {not_counted}: {told}."] if told else []
 
 
 def as_text(found: Foresight) -> str:
