@@ -112,6 +112,10 @@ def script(text: str) -> str:
             "UPDATE orders SET id = id + $1 WHERE $2 = $3",
             "UPDATE orders SET id = id + 1 WHERE 1 = 1;\n",
         ),
+        (
+            "SELECT count(*) FROM orders WHERE placed > now() - interval $1",
+            "SELECT count(*) FROM orders WHERE placed > now() - interval '1 day';\n",
+        ),
         ("SELECT count(*) FROM orders", "SELECT count(*) FROM orders;\n"),
     ],
 )

@@ -22,7 +22,7 @@ from pgapps.workload.log import (
 from pgapps.workload.scripts import read_workload
 from pgapps.workload.steps import steps_of
 from pgapps.workload.turns import Turn
-from pgapps.workload.writing import UnknownError
+from pgapps.workload.writing import UnknownError, tables_named
 from pgservers.errors import StudyError
 from pgservers.servers.managed import ManagedServer
 from pgservers.servers.serve import serve
@@ -230,6 +230,20 @@ def test_a_statement_has_the_values_of_its_call(text: str, given: str, written: 
 def test_a_statement_that_cannot_be_written_says_why(text: str, given: str, why: str) -> None:
     with pytest.raises(UnknownError, match=why):
         statement_of(Call(1, text, given))
+
+
+@pytest.mark.parametrize(
+    ("text", "tables"),
+    [
+        ("SELECT 1 FROM a JOIN ONLY s.b ON x IS DISTINCT FROM a.c", ["a", "b"]),
+        ("SELECT 1 FROM unnest('{1}'::int[]) AS x JOIN pg_catalog.pg_class ON true", []),
+        ("INSERT INTO a (b) VALUES (1)", ["a"]),
+        ("DELETE FROM a USING b WHERE a.i = b.i", ["a", "b"]),
+        ('SELECT 1 FROM "A b", c', ["A b"]),
+    ],
+)
+def test_functions_and_catalogs_are_no_tables(text: str, tables: list[str]) -> None:
+    assert tables_named(text) == tables
 
 
 def test_calls_of_one_query_are_known_whatever_their_values() -> None:

@@ -145,6 +145,7 @@ _GUESSED = (
     (re.compile(r"\bFETCH\s+(?:FIRST|NEXT)\s+\$(\d+)", re.IGNORECASE), "10"),
     (re.compile(r"\bOFFSET\s+\$(\d+)", re.IGNORECASE), "0"),
     (re.compile(r"\bdate_trunc\s*\(\s*\$(\d+)", re.IGNORECASE), "'day'"),
+    (re.compile(r"\binterval\s+\$(\d+)", re.IGNORECASE), "'1 day'"),
     (re.compile(r"\bcount\s*\(\s*\$(\d+)\s*\)", re.IGNORECASE), "1"),
     (re.compile(r"\bSELECT\s+\$(\d+)\s+(?:AS\b|FROM\b)", re.IGNORECASE), "1"),
     (re.compile(r"[\w\")]\s*[-+]\s*\$(\d+)"), "1"),

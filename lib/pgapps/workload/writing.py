@@ -28,8 +28,10 @@ UNSAFE = re.compile(r"\\|(?<!:):[A-Za-z_]|;")
 
 IDENTIFIER = r'(?:"(?:[^"]|"")+"|[A-Za-z_\x80-\uffff][\w$]*)'
 
+# No function after FROM, and no IS DISTINCT FROM.
 _NAMED = re.compile(
-    rf"\b(?:FROM|JOIN|INTO|UPDATE|USING)\s+(?:ONLY\s+)?(?:{IDENTIFIER}\.)?({IDENTIFIER})",
+    rf"(?:(?<!DISTINCT )\b(FROM|JOIN)|\b(?:INTO|UPDATE|USING))\s+(?:ONLY\s+)?"
+    rf"(?:{IDENTIFIER}\.)?({IDENTIFIER})(?(1)(?![\w$.]|\s*\())",
     re.IGNORECASE,
 )
 
@@ -63,7 +65,7 @@ def require_new(directory: Path) -> None:
 def tables_named(text: str) -> list[str]:
     """What a statement names after FROM and the like, but what is the server's own."""
     bare = _COMMENT.sub(" ", text)
-    named = map(unquoted, _NAMED.findall(bare))
+    named = (unquoted(name) for _, name in _NAMED.findall(bare))
     return [name for name in named if not _CATALOG.match(name)]
 
 
