@@ -217,6 +217,14 @@ def test_a_script_of_pgbenchs_own_is_compared_with_several_clients(
     assert result.guards.filter(guard="results")["passed"].to_list() == [True]
 
 
+def test_statements_are_looked_at_under_the_workloads_settings(shop: Path) -> None:
+    (shop / "schema.sql").write_text("CREATE SCHEMA stall;\nCREATE TABLE stall.t (i int);\n")
+    (shop / "one.sql").write_text("SELECT i FROM t;\n")
+    (shop / "settings.conf").write_text("search_path = 'stall'\n")
+    (unit,) = statement_units("workload", "embedded", {"directory": str(shop)})
+    assert (unit.query, unit.settings) == ("SELECT i FROM t", {"search_path": "stall"})
+
+
 def test_the_statements_themselves_are_counted(shop: Path, run_base: Path) -> None:
     reason = reason_no_valgrind()
     if reason:

@@ -70,7 +70,7 @@ def statement_units(study: str, server: str, parameters: Mapping[str, Any]) -> I
             load(trial, tables)
             vacuum(trial)
 
-    with serve(server, unprivileged=True) as counted_on:
+    with serve(server, settings=workload.settings, unprivileged=True) as counted_on:
         load_into(counted_on)
         with Trial(counted_on, Arm("counted"), block=0) as trial:
             sent = {
