@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -50,14 +51,17 @@ def test_the_page_is_there_before_the_first_study_and_filled_in_after_each(
         write_file(path, text)
 
     monkeypatch.setattr("pgapps.book.first_page.write_file", written)
+    clock = iter([1000.0, 1240.0])
+    known = SimpleNamespace(monotonic=lambda: next(clock))
+    monkeypatch.setattr("pgapps.book.first_page.time", known)
     with first_page(STUDIES) as finished:
         assert str(place()) in capsys.readouterr().err
         assert "hash_index, study 1 of 2." in shown()
         finished("hash_index")
     told = capsys.readouterr().err
-    assert "1 of 2 studies have ended; the others take about 0 seconds on this machine." in told
+    assert "1 of 2 studies have ended; the others take about 4 minutes on this machine." in told
     _, second, last = map(shown, pages)
-    assert "sync_scans, study 2 of 2; " in second
+    assert "sync_scans, study 2 of 2; about 4 minutes left on this machine" in second
     assert 'http-equiv="refresh"' in second
     assert last == shown()
     assert asked == [[], ["hash_index"], ["hash_index"]]
