@@ -524,7 +524,7 @@ def test_a_study_is_a_row_that_shows_its_question_and_the_claim_of_its_first_hea
 ) -> None:
     last = cards.drop_nulls("ratio")["claim"][-1]
     headline = Headline(last, "{now}")
-    monkeypatch.setattr("pgapps.scorecard.table.headlines", lambda _: [headline])
+    monkeypatch.setattr("pgapps.scorecard.shown.headlines", lambda _: [headline])
     monkeypatch.setattr("pgapps.scorecard.table.question", lambda _: "Is <it> faster?")
     front = score_front(cards).data
     assert front.count("score-study") == 1

@@ -293,9 +293,13 @@ def in_sum(cards: pl.DataFrame) -> str:
     )
 
 
+DECIDED = (*HOLDS, "gone", "reversed")
+"""The outcomes of claims that are judged: those of any other outcome are open."""
+
+
 def is_decided(cards: pl.DataFrame) -> pl.Series:
-    """Which claims hold, weaker or not, or are gone or reversed: the others are open."""
-    return with_outcome(cards)["outcome"].is_in([*HOLDS, "gone", "reversed"])
+    """Which claims are judged, as ``DECIDED`` says."""
+    return with_outcome(cards)["outcome"].is_in(DECIDED)
 
 
 def decided(cards: pl.DataFrame) -> str:

@@ -16,7 +16,7 @@ from pgservers import paths
 from pgservers.paths import for_display
 from pgservers.terminal import printable
 from pgstudies.analysis.agreement import MUCH_STRONGER, ratio_text
-from pgstudies.analysis.claims import all_claims, headlines, origins
+from pgstudies.analysis.claims import all_claims, origins
 from pgstudies.charts.claims import answer
 from pgstudies.charts.outcomes import OUTCOMES, agreement_with, outcome_of
 from pgstudies.records.reading import made_where
@@ -25,6 +25,7 @@ from pgstudies.templates import environment
 
 from .checks import doubt, failures, in_short, read_checks
 from .scorecard import decided, in_full, in_sum, in_words, is_decided
+from .shown import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -40,11 +41,11 @@ def score_front(cards: pl.DataFrame) -> HTML:
 
     ``cards`` is a ``scorecard`` with the reference records.  The first line counts the claims by
     what they came to, the next says what this machine's column is worth.  A row shows the claim of
-    the study's first headline; below it, folded, are the study's answer in a sentence or two and
-    all its claims, a line for each: its name, the published ratio and ours, a picture of how much
-    of the published effect is left, and whether this machine agrees.  A line links to the claim's
-    row in the scorecard, and its title has the claim's words and both verdicts.  A study without a
-    reference record shows its own run alone.
+    a headline, as ``shown`` says, and which others of its kind are open; below it, folded, are the
+    study's answer in a sentence or two and all its claims, a line for each: its name, the published
+    ratio and ours, a picture of how much of the published effect is left, and whether this machine
+    agrees.  A line links to the claim's row in the scorecard, and its title has the claim's words
+    and both verdicts.  A study without a reference record shows its own run alone.
     """
     checks = read_checks()
     studies = []
@@ -58,7 +59,6 @@ def score_front(cards: pl.DataFrame) -> HTML:
                 "question": question(str(study)),
                 "post": origin.post,
                 "year": next(iter(re.findall(r"\d{4}", origin.post)), ""),
-                "shown": _shown(str(study), claims),
                 "answer": answer(str(study), now),
                 "doubt": doubt(now, checks),
                 "sum": in_sum(now),
@@ -68,6 +68,7 @@ def score_front(cards: pl.DataFrame) -> HTML:
                 "checks": next(iter(checks["study"]), ""),
                 "own_sum": in_sum(own) if own.height else "",
                 "claims": claims,
+                **shown(str(study), claims),
             }
         )
     now, here = (pl.concat(tables) for tables in zip(*_by_study(cards), strict=True))
@@ -81,14 +82,6 @@ def question(study: str) -> str:
     text = "".join(cells[0]["source"]) if cells else ""
     first = text.strip().partition("\n\n")[2].partition("\n\n")[0]
     return " ".join(first.replace("`", "").split()) or origins()[study].title
-
-
-def _shown(study: str, claims: list[dict[str, Any]]) -> dict[str, Any]:
-    """The claim in a study's row: its first headline's that has a ratio, or else the first one."""
-    order = [headline.claim for headline in headlines(study)]
-    known = [row for row in claims if row["figures"]] or claims
-    told = [row for name in order for row in known if row["claim"] == name]
-    return (told or known)[0]
 
 
 def _worth(here: pl.DataFrame, studies: list[dict[str, Any]]) -> dict[str, Any] | None:
