@@ -63,7 +63,7 @@ book: .venv/project  ## measure every study at quick size and build the report, 
 verdicts: install  ## judge the reference records anew, after a change of a notebook or of the analysis, and draw README's picture
 	@$(BIN)/python -c 'from pgapps.scorecard.judging import keep_reference; print(*keep_reference(), sep="\n")'
 	@$(BIN)/python -c 'from pgstudies.charts.claims import claims_chart; from pgstudies.records.reading import read_record; from pgstudies.records.verdicts import reference_verdicts as told; \
-	  claims_chart(told("hash_index").verdicts, read_record(told("hash_index").record), None).save("book/_static/example.svg")'
+	  claims_chart(told("hash_index").verdicts, read_record(told("hash_index").record), None).properties(padding={"left": 40, "top": 4, "right": 16, "bottom": 4}).save("book/_static/example.svg")'
 
 # The tests measure on servers of their own, and keep their records apart from the user's.
 # Three workers for two cores, as tests wait for servers as well.
