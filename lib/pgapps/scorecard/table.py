@@ -15,7 +15,7 @@ from IPython.display import HTML
 from pgservers import paths
 from pgservers.paths import for_display
 from pgservers.terminal import printable
-from pgstudies.analysis.agreement import MUCH_STRONGER, ratio_text
+from pgstudies.analysis.agreement import MEASURES, MUCH_STRONGER, ratio_text
 from pgstudies.analysis.claims import all_claims, origins
 from pgstudies.charts.claims import answer
 from pgstudies.charts.outcomes import OUTCOMES, agreement_with, outcome_of
@@ -197,8 +197,8 @@ def row_id(row: Mapping[str, Any]) -> str:
 def for_template(row: Mapping[str, Any]) -> dict[str, Any]:
     """The row, with what the templates show of it.
 
-    ``figures`` is our ratio and its interval, ``by_wall`` the ratio by wall time, where CPU time
-    judged, or a dash.
+    ``figures`` is our ratio and its interval, ``measure`` what it is a ratio of, ``by_wall`` the
+    ratio by wall time, where CPU time judged, or a dash.
     """
     ratio, _, interval = ("", "", "") if row["ratio"] is None else interval_text(row).partition(" ")
     return {
@@ -207,6 +207,7 @@ def for_template(row: Mapping[str, Any]) -> dict[str, Any]:
         "outcome": outcome_of(row["verdict"]),
         "figures": (ratio, interval) if ratio else None,
         "published": ratio_text(row["published_ratio"]),
+        "measure": MEASURES.get(row["metric"], row["metric"]),
         "by_wall": ratio_text(row["beside"]) if row["metric"] == "cpu_s" else "–",
     }
 
