@@ -58,8 +58,9 @@ def table_html(frame: pl.DataFrame, *, whole: bool = False) -> str:
 
 
 def column_labels(columns: list[str]) -> str:
-    """The names of columns as CSS variables, ``--c1`` and so on, for a table of class "wide"."""
-    quoted = (name.replace("\\", r"\\").replace("'", r"\'") for name in columns)
+    """The names of columns, each with a colon, as CSS variables ``--c1``, ... for class "wide"."""
+    titled = (name and f"{name}: " for name in columns)
+    quoted = (name.replace("\\", r"\\").replace("'", r"\'") for name in titled)
     return "".join(f"--c{number}: '{name}';" for number, name in enumerate(quoted, start=1))
 
 
