@@ -17,6 +17,8 @@ from pgstudies.charts.style import description_of
 from pgstudies.templates import environment
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import altair as alt
 
 _KINDS: dict[str, Literal["svg", "png", "json"]] = {".svg": "svg", ".png": "png", ".json": "json"}
@@ -58,8 +60,19 @@ def chart_markup(spec: dict[str, Any]) -> str:
     svg = re.sub(r"url\(#([^)]+)\)", rf"url(#c{mark}-\1)", svg)
     # Neither is escaped: the one is markup, and "<!--<script" would hide the end of a script.
     return _TEMPLATES.get_template("chart.html").render(
-        description=description, svg=svg, spec=payload.replace("<", "\\u003c")
+        description=description,
+        svg=svg,
+        spec=payload.replace("<", "\\u003c"),
+        chosen=" and ".join(_chosen(spec)),
     )
+
+
+def _chosen(spec: dict[str, Any]) -> Iterator[str]:
+    """What the menus of a chart stand at, such as "study hash_index", but for those at all."""
+    for param in spec.get("params", []):
+        menu = param.get("bind")
+        if isinstance(menu, dict) and menu.get("input") == "select" and param["value"] != "all":
+            yield f"{menu.get('name', '').strip()} {param['value']}".strip()
 
 
 def _in_few_digits(spec: Any) -> Any:

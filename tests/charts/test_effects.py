@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import polars as pl
 import pytest
 
-from pgstudies.charts.effects import beside_chart
+from pgapps.markup import chart_markup
+from pgstudies.charts.effects import beside_chart, effect_chart
 from pgstudies.charts.style import arm_colours, log_ticks
 
 JUDGED = pl.DataFrame(
@@ -65,3 +67,33 @@ def test_a_logarithmic_axis_is_marked_between_decades(
 def test_no_two_arms_of_a_study_share_a_colour() -> None:
     arms = ["array", "hash", "intset", "tbm", "radix", "radix_tree", "tidstore", "vacuum"]
     assert len(set(arm_colours(arms).values())) == len(arms)
+
+
+def effects(steps: list[str], candidates: list[str]) -> pl.DataFrame:
+    """A row for each step with its candidate, all alike."""
+    frame = pl.DataFrame({"step": steps, "candidate": candidates})
+    known = {"ratio": 1.5, "low": 1.25, "high": 1.75, "margin": 0.02, "verdict": "slower"}
+    return frame.with_columns(pl.lit(value).alias(name) for name, value in known.items())
+
+
+def test_candidates_of_one_step_stand_beside_each_other_and_others_in_the_middle_of_their_row() -> (
+    None
+):
+    both = effects(["scan", "scan", "lookup"], ["worker", "sync", "sync"])
+    apart = effects(["scan", "lookup"], ["worker", "sync"])
+    offsets, heights = [], []
+    for frame in (both, apart):
+        spec = effect_chart(frame, description="Of made-up steps.").to_dict()
+        offsets.append(sum("yOffset" in layer["encoding"] for layer in spec["layer"]))
+        heights.append(spec["height"])
+    assert offsets == [2, 0]
+    assert heights == [72, 60]
+
+
+def test_a_picture_says_what_its_menu_stands_at_for_readers_without_scripts() -> None:
+    both = effects(["scan", "lookup", "scan", "lookup"], ["worker", "worker", "sync", "sync"])
+    one = effect_chart(both, description="Of made-up steps.", tallest=50).to_dict()
+    (sentence,) = re.findall("<noscript>(.*?)</noscript>", chart_markup(one))
+    assert re.search("shows step (scan|lookup) alone", sentence)
+    everything = effect_chart(both, description="Of made-up steps.").to_dict()
+    assert "<noscript>" not in chart_markup(everything)

@@ -78,8 +78,9 @@ def effect_chart(  # noqa: PLR0915  (a chart is drawn from its back to its front
     group = alt.Y("step:N").sort(steps).title(None).scale(paddingInner=0.2)
     colour = style.arm_channels("candidate", arms, candidates, width)[0]
     base, grey = alt.Chart(data), alt.Chart(bands)
-    place: dict[str, Any] = {"yOffset": alt.YOffset("candidate:N").sort(candidates)}
-    place["opacity"] = style.faded(picked)
+    lanes = len(candidates) if data["step"].is_duplicated().any() else 1
+    place: dict[str, Any] = {"opacity": style.faded(picked)}
+    place |= {"yOffset": alt.YOffset("candidate:N").sort(candidates)} if lanes > 1 else {}
     if are_many:  # a step has a panel, in which names stand at the rows
         group = alt.Y("row:N").sort([*names.values()]).title(None)
         group = group.axis(labelExpr=IN_LINES, labelLimit=0)
@@ -105,16 +106,14 @@ def effect_chart(  # noqa: PLR0915  (a chart is drawn from its back to its front
         ours_only.mark_point(size=70).encode(x=x, shape=shape, tooltip=tooltip),
     ]
     if "published_ratio" in data.columns:
-        known = (
-            "isValid(datum.published_ratio)"  # of a chosen step none may be, and an axis needs one
-        )
+        known = "isValid(datum.published_ratio)"  # of a step none may be, and an axis needs one
         posts = base.transform_calculate(post=f"{known} ? datum.published_ratio : datum.ratio")
         posts = posts.mark_point(filled=False, shape="diamond", strokeWidth=1.5)
         size = alt.condition(known, alt.value(110), alt.value(0))
         layers.append(posts.encode(x=alt.X("post:Q").scale(scale), size=size, tooltip=tooltip))
     one = alt.Chart().mark_rule(color=NEUTRAL).encode(x=alt.XDatum(1, scale=scale))
     row = 4 + 14 * max(1 + name.count("\n") for name in names.values())
-    of_a_step = row * (2 + len(candidates)) if are_many else max(30, 18 * len(candidates))
+    of_a_step = row * (2 + len(candidates)) if are_many else max(30, 18 * lanes)
     height, step = len(steps) * of_a_step, None
     if height > tallest:
         height, step = of_a_step, "step"
@@ -180,6 +179,6 @@ def beside_chart(
         .encode(x=alt.X("published_ratio:Q").scale(scale), y=y)
     )
     lines = [line for name in ours["claim"] for line in name.split("\n")]
-    size = {"width": plot_width(lines, most=WIDTH), "height": alt.Step(34)}
-    chart = alt.LayerChart(layer=layers).properties(**size)
+    width = plot_width(lines, most=WIDTH)
+    chart = alt.LayerChart(layer=layers, width=width, height=alt.Step(34))
     return described(chart, description, letters=max(map(len, lines)))
