@@ -59,6 +59,19 @@
 
   const NAMES = ["nominal", "ordinal"];
 
+  /* Names that are in lines for a wide page leave a phone's plot a fifth of the room. */
+  const ON_A_PHONE = 22;
+
+  /* The names of a field in such lines, as an expression of Vega; rows become as high as three of them. */
+  function inShorterLines(field, spec) {
+    const lines = {};
+    for (const rows of Object.values(spec.datasets)) {
+      for (const { [field]: name } of rows) if (name) lines[name] = wrapped(name.replaceAll("\n", " "), ON_A_PHONE);
+    }
+    if (!spec.height.for) spec.height.step = Math.max(spec.height.step, 6 + 14 * Math.max(...Object.values(lines).map((each) => each.length)));
+    return `(${JSON.stringify(lines)})[datum.label]`;
+  }
+
   const isLabel = (layer) => layer.name?.startsWith("labels");
 
   /* Panels on a phone: two beside each other, or one whose rows have names. */
@@ -104,8 +117,8 @@
     const tail = step == null ? "" : `, ${JSON.stringify(`${step}: `)} + chosen_step`;
     spec.title = { ...spec.title, text: { expr: `[${title.map((line) => JSON.stringify(line))}${tail}]` } };
     const rows = spec.height?.step;  // of fixed height: it cannot be fitted, so its names get half of the room
-    const inLines = spec.usermeta?.letters;  // they are in lines, and never cut
-    const names = inLines ? 6.5 * inLines : room / (rows ? 1.65 : 3);
+    const inLines = spec.usermeta?.letters && ON_A_PHONE;  // they are in lines, and never cut
+    const names = inLines ? 6.5 * inLines : room / (rows ? 1.65 : 2.4);
     if (rows) {
       spec.width = Math.floor(room - names) - 44;
       // Its legend may reach to the left above the names, as they leave the plot little width.
@@ -131,6 +144,7 @@
         }
         if (key === "y" && NAMES.includes(value.type) && value.axis !== null) {
           value.axis = { ...value.axis, labelLimit: inLines ? 0 : names };
+          if (inLines) value.axis.labelExpr = inShorterLines(value.field, spec);
           if (!rows) value.axis.labelExpr = "split(datum.label, ', ')";
         }
         narrow(value);

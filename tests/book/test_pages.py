@@ -125,7 +125,8 @@ UNREADABLE = f"""
     const box = text.getBoundingClientRect();
     const isInside = box.left >= frame.left - 1 && box.right <= frame.right + 1
       && box.top >= frame.top - 1 && box.bottom <= frame.bottom + 1;
-    return text.textContent.endsWith("…") || (box.width > 0 && !isInside);
+    const lines = [text, ...text.querySelectorAll("tspan")];
+    return lines.some((line) => line.textContent.endsWith("…")) || (box.width > 0 && !isInside);
   }};
   const texts = [...svg.querySelectorAll("text")].filter(isCut).map((text) => text.textContent);
   const legends = [...svg.querySelectorAll(".role-legend")]
@@ -151,6 +152,34 @@ def test_a_chart_has_a_short_legend_and_all_its_text_inside_its_frame(
         expect(chart).to_have_attribute("data-live", "")
     found = page.evaluate(UNREADABLE)
     assert found == []
+    figures = "[...document.querySelectorAll('.vega-chart figure')]"
+    too_wide = f"{figures}.filter(f => f.scrollWidth > f.clientWidth + 1).map(f => f.textContent)"
+    assert page.evaluate(too_wide) == []
+
+
+UNDER_CONTENTS = """
+(() => {
+  const contents = document.querySelector(".bd-sidebar-secondary");
+  if (!contents?.clientWidth) return [];
+  const from = contents.getBoundingClientRect().left;
+  return [...document.querySelectorAll(".table-box, .vega-chart")]
+    .filter((box) => box.clientWidth && box.getBoundingClientRect().right > from + 1)
+    .map((box) => box.textContent);
+})()"""
+
+
+@pytest.mark.parametrize("options", [{"viewport": {"width": 1300, "height": 900}}], ids=["wide"])
+@pytest.mark.parametrize("name", [page for page in PAGES if "search" not in page])
+def test_on_a_wide_page_nothing_lies_under_its_contents(page: Page, name: str) -> None:
+    open_page(page, HTML / name)
+    assert page.evaluate(UNDER_CONTENTS) == []
+
+
+@pytest.mark.parametrize("options", [{"viewport": {"width": 1300, "height": 900}}], ids=["wide"])
+def test_the_scorecard_has_all_its_columns_in_sight(page: Page) -> None:
+    page.goto(STUDY.with_stem("scorecard").as_uri())
+    box = page.locator(".table-box.claims")
+    assert box.evaluate("b => b.scrollWidth - b.clientWidth") <= 1
 
 
 @pytest.mark.parametrize("options", [{"viewport": PHONE}], ids=["phone"])
@@ -179,6 +208,30 @@ def test_charts_and_text_are_readable_without_scripts(page: Page) -> None:
         assert box is not None
         assert min(box["width"], box["height"]) > 100
     assert page.locator("html").get_attribute("data-theme") == "light"
+
+
+@pytest.mark.parametrize(
+    "options", [{"java_script_enabled": False, "viewport": PHONE}], ids=["phone"]
+)
+@pytest.mark.parametrize("study", ["cluster_order", "releases", "scorecard"])
+def test_without_scripts_a_phone_has_all_of_a_chart_in_sight(page: Page, study: str) -> None:
+    open_page(page, STUDY.with_stem(study))
+    charts = page.locator(".vega-chart svg.marks:visible").all()
+    assert charts
+    for chart in charts:
+        box = chart.bounding_box()
+        assert box is not None
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= PHONE["width"]
+
+
+@pytest.mark.parametrize("options", [{"java_script_enabled": s} for s in (True, False)])
+def test_only_without_scripts_a_chart_says_what_alone_it_shows(
+    page: Page, options: dict[str, bool]
+) -> None:
+    open_page(page, STUDY.with_stem("scorecard"))
+    sentence = page.get_by_text("Without JavaScript this picture shows study ").first
+    assert sentence.is_visible() != options["java_script_enabled"]
 
 
 @pytest.mark.parametrize(
