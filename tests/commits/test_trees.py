@@ -155,7 +155,7 @@ def test_why_a_directory_is_not_linked_anew_is_said_in_one_sentence(
     (tree / "src" / "backend" / "postgres").unlink()
     assert said() == f"there is no src/backend/postgres in {tree} (--build-tree DIR names another)."
     shutil.rmtree(prefix / "lib")
-    assert said() == "it does not say where it was built (--build-tree DIR does)."
+    assert said() == "it does not say where it was built (name that by --build-tree DIR)."
 
 
 def test_a_tree_can_be_given_and_must_be_one(
