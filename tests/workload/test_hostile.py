@@ -141,7 +141,7 @@ def test_a_link_out_of_the_directory_is_not_followed(shop: Path, name: str) -> N
     (shop / name).symlink_to(secret)
     if "/" in name:
         (shop / "schema.sql").unlink()
-    with pytest.raises(StudyError, match=r"leads out of .*shop: put the file itself there"):
+    with pytest.raises(StudyError, match=r"leads out of .*shop: copy the file"):
         read_workload(shop)
 
 
