@@ -184,7 +184,7 @@ def test_a_mix_by_pgbenchs_own_command_line_is_timed_as_one(
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ({"pgbench": "-C"}, "pgbench's -C has no place in a comparison"),
+        ({"pgbench": "-C"}, "pgbench's -C cannot be used in a comparison"),
         ({}, "--unit UNIT, or --workload DIR --step STEP"),
         ({"unit": "x", "workload": "shop"}, "--unit UNIT, or --workload DIR --step STEP"),
         (

@@ -424,13 +424,13 @@ def test_a_workload_wants_a_role_that_can_do_no_harm_elsewhere(stranger: Managed
         connection.execute("CREATE DATABASE richest OWNER rich")
     try:
         for role, why in (
-            ("rich", "which may create roles: give the address of a role made for it"),
+            ("rich", "which may create roles: connect as a role created for it"),
             ("writer", "may run programs or reach files"),
             (LESSER, "may not create a database"),
         ):
             with pytest.raises(StudyError, match=why):
                 serve(dsn_of(stranger, role), unprivileged=True)
-        with pytest.raises(StudyError, match="is a superuser: give the address of a role"):
+        with pytest.raises(StudyError, match="is a superuser: connect as a role"):
             serve(dsn_of(stranger, "postgres"), unprivileged=True)
         with serve(dsn_of(stranger, BUILDER), unprivileged=True) as server:
             assert not server.capabilities.has("superuser")
