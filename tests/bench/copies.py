@@ -18,9 +18,8 @@ import polars as pl
 
 from pgapps.compare.design import BASELINE, CANDIDATE, COMPARED, COPY
 from pgapps.compare.judging.measured import (
-    CPU,
+    JUDGING,
     PLACE,
-    TIME,
     Measured,
     as_family,
     in_sides,
@@ -37,7 +36,7 @@ def of_equals(record: Record, equal: str) -> pl.DataFrame:
     study = str(record.info["study"]).removeprefix(COMPARED)
     samples = in_sides(record).with_columns(study=pl.lit(study)).sort("block")
     measured = Measured(study, (record.info,), (record.path,), samples)
-    times = rounds_of([measured], pl.col("metric").is_in([TIME, CPU]))
+    times = rounds_of([measured], pl.col("metric").is_in(JUDGING))
     judged = times.join(judging(times), on=[*PLACE, "metric"], how="semi", maintain_order="left")
     copies = judged.filter(pl.col("arm").is_in([BASELINE, equal])).with_columns(
         copy_of=pl.lit(None, pl.String)

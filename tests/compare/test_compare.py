@@ -539,6 +539,16 @@ def test_cpu_time_judges_what_is_bound_by_the_processor() -> None:
     assert waits.select("metric", "verdict").rows() == [("duration_s", "equivalent")]
 
 
+def test_a_step_that_waited_for_a_core_is_bound_by_the_processor() -> None:
+    """Other work on the machine takes the core away: that is no wait of the step's."""
+    waited = of_work(logs(1.0), logs(1.1), share=0.6)
+    by_clock = waited.samples.filter(metric="duration_s")
+    for part, judges in ((0.2, "duration_s"), (0.39, "cpu_s")):
+        delay = by_clock.with_columns(metric=pl.lit("run_delay_s"), value=part * pl.col("value"))
+        measured = replace(waited, samples=pl.concat([waited.samples, delay]))
+        assert compared_effects([measured])["metric"].to_list() == [judges]
+
+
 def test_what_only_waits_longer_is_caught_by_the_clock() -> None:
     measured = of_work(logs(1.1), logs(1.0))
     assert compared_effects([measured])["verdict"].to_list() == ["equivalent"]

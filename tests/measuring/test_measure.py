@@ -20,11 +20,11 @@ import pytest
 
 from pgapps.compare.design import Comparison, Side
 from pgservers.errors import CannotRun, ServerError, SpaceError, StudyError
+from pgservers.host import usage
 from pgservers.paths import ROOT
 from pgservers.programs.installations import find_binaries
 from pgservers.servers.managed import ManagedServer
 from pgstudies.analysis.pairing import round_values
-from pgstudies.measuring import counters
 from pgstudies.measuring.arms import Arm
 from pgstudies.measuring.counters import cpu_seconds
 from pgstudies.measuring.design import Design, turn_order
@@ -773,8 +773,9 @@ def test_cpu_time_is_none_where_the_kernel_does_not_account_for_it(
     ):
         (tmp_path / pid).mkdir()
         (tmp_path / pid / "schedstat").write_text(text)
-    monkeypatch.setattr(counters, "Path", lambda path: tmp_path / Path(path).relative_to("/proc"))
+    monkeypatch.setattr(usage, "Path", lambda path: tmp_path / Path(path).relative_to("/proc"))
     assert cpu_seconds(1, 2) == 5.25
+    assert usage.scheduled(1, 2) == (5.25, 14e-9)
     for hidden in (3, 4, 5):  # switched off, empty, and no such file
         assert cpu_seconds(hidden) is None
         assert cpu_seconds(1, hidden) is None

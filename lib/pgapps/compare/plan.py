@@ -21,7 +21,7 @@ from pgstudies.analysis.pairing import log_ratios, round_values
 from pgstudies.records.reading import infos_below, is_of_this_host, list_records, readable_records
 
 from .design import BASELINE, COMPARED, Comparison
-from .judging.measured import CPU, TIME, is_compared, judging
+from .judging.measured import JUDGING, is_compared, judging
 from .turns import copied_arms, repeated, repeats_in, shares_of_steps
 
 if TYPE_CHECKING:
@@ -418,7 +418,7 @@ def fit_lines(found: Fit, plans: Sequence[Forecast], minutes: float) -> Iterator
 
 def _timed(record: Record) -> pl.DataFrame:
     """The times that a comparison judges."""
-    return record.measured.filter(pl.col("metric").is_in([TIME, CPU]), is_compared(record.info))
+    return record.measured.filter(pl.col("metric").is_in(JUDGING), is_compared(record.info))
 
 
 def _noise(record: Record, case: str | None) -> pl.DataFrame:

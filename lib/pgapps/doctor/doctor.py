@@ -19,6 +19,7 @@ from pgservers.files import is_full, size_text
 from pgservers.host.facts import git_revision, mount_of, nearest_existing
 from pgservers.host.gate import gate
 from pgservers.host.hardware import reason_no_counter
+from pgservers.host.usage import device_bytes
 from pgservers.host.wakeups import wake_up_seconds
 from pgservers.paths import records_dir, run_dir
 from pgservers.programs.accounts import server_account
@@ -28,7 +29,7 @@ from pgservers.servers.serve import serve
 from pgservers.tools import installing, missing
 from pgstudies.analysis.claims import claims, origins
 from pgstudies.measuring.cold import can_evict, reason_not_cold
-from pgstudies.measuring.counters import StatementCounters, cpu_seconds, device_bytes
+from pgstudies.measuring.counters import StatementCounters, cpu_seconds
 from pgstudies.measuring.requirements import unmet_requirements
 
 from ..counting.valgrind import reason_no_valgrind, valgrind_version

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from psycopg import sql
 
+from pgservers.host.usage import scheduled
 from pgservers.programs.versions import counts_wal, marks_toplevel
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from psycopg.rows import TupleRow
 
 UNITS = {
-    **dict.fromkeys(["duration_s", "cpu_s", "disk_s"], "s"),
+    **dict.fromkeys(["duration_s", "cpu_s", "run_delay_s", "disk_s"], "s"),
     **dict.fromkeys(["buffers_hit", "buffers_read", "buffers_touched", "buffers_dirtied"], "pages"),
     **dict.fromkeys(["wal_bytes", "read_bytes"], "bytes"),
     "wal_fpi": "images",
@@ -29,6 +29,7 @@ class Counts:
     """Running totals; a field is None where the server does not tell."""
 
     cpu_s: float | None = None
+    run_delay_s: float | None = None
     buffers_hit: float | None = None
     buffers_read: float | None = None
     buffers_dirtied: float | None = None
@@ -111,22 +112,4 @@ def _find_view(observer: psycopg.Connection[TupleRow]) -> sql.Composed | None:
 
 def cpu_seconds(*pids: int) -> float | None:
     """CPU time of processes so far (s), exact once they sleep; None where the system hides it."""
-    try:
-        used = [int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) for pid in pids]
-        return sum(used) / 1e9 if all(used) else None  # 0 for all where the kernel does not account
-    except (OSError, IndexError):
-        return None
-
-
-def device_bytes(pids: list[int]) -> float | None:
-    """Bytes that these processes had the device read, by /proc/<pid>/io; None where hidden."""
-    total = 0
-    for pid in pids:
-        try:
-            lines = Path(f"/proc/{pid}/io").read_text().splitlines()
-        except FileNotFoundError:
-            continue  # a worker that has ended
-        except OSError:
-            return None
-        total += next(int(x.split()[1]) for x in lines if x.startswith("read_bytes"))
-    return float(total)
+    return scheduled(*pids)[0]

@@ -13,11 +13,12 @@ from psycopg import pq
 
 from pgservers.errors import CannotRun, StudyError, require
 from pgservers.host.hardware import InstructionCounter
+from pgservers.host.usage import device_bytes, scheduled
 from pgservers.servers.managed import ManagedServer
 
 from ..records.reading import AMONG_OTHERS, UNDISTURBED
 from .cold import can_evict, drop_from_page_cache, evict, reason_not_cold
-from .counters import UNITS, Counts, StatementCounters, cpu_seconds, device_bytes
+from .counters import UNITS, Counts, StatementCounters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -153,8 +154,8 @@ class Trial:
         """Run a statement once and record what it took; returns its cursor, rows fetched.
 
         Records ``duration_s`` (wall time of psycopg's execute: sent, answered, all rows received),
-        and, where they can be seen, ``cpu_s`` and ``instructions`` (in user mode) of the backend,
-        buffers, WAL, ``read_bytes`` and a modelled disk's ``disk_s`` of the whole server.
+        and, where they can be seen, ``cpu_s``, ``run_delay_s`` (without a core) and, in user mode,
+        ``instructions`` of the backend, the server's buffers, WAL, ``read_bytes`` and ``disk_s``.
         """
         execute = self.connection.execute
         with self.measuring(step, iteration=iteration, case=case) as took:
@@ -265,7 +266,7 @@ class Trial:
         measured = {"duration_s": took.duration_s}
         measured |= (took.counts or self.counts(everything=counters)).since(before)
         if other_sessions:
-            for of_backend in ("cpu_s", "instructions"):
+            for of_backend in ("cpu_s", "run_delay_s", "instructions"):
                 measured.pop(of_backend, None)
         each = {metric: value / of for metric, value in measured.items()}
         self.keep(step, each, iteration=iteration, case=case, at=at)
@@ -305,9 +306,10 @@ class Trial:
         shared = self._counters.read() if everything else Counts()
         if not self._sees_processes:
             return shared
-        cpu = cpu_seconds(*(sessions or [self._backend]))
+        cpu, delay = scheduled(*(sessions or [self._backend]))
         own = None if sessions else self._instructions
-        found = replace(shared, cpu_s=cpu, instructions=own.read() if own is not None else None)
+        own_counts = {"instructions": own.read()} if own is not None else {}
+        found = replace(shared, cpu_s=cpu, run_delay_s=delay, **own_counts)
         if not everything:
             return found
         if (disk := self.server.slow_disk) is not None and disk.limited:  # it is modelled

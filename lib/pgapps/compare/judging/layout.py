@@ -23,7 +23,7 @@ from pgstudies.records.reading import infos_below, readable_records
 
 from ..counted import ALIKE, of_steps
 from ..design import BASELINE, CANDIDATE, COMPARED, COPY
-from .measured import CPU, PLACE, TIME, Measured, in_sides, judging, rounds_of
+from .measured import DELAY, JUDGING, PLACE, Measured, in_sides, judging, rounds_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -150,7 +150,7 @@ def pairs_in(record: Record) -> pl.DataFrame:
     )
     samples = (
         in_sides(record)
-        .filter(pl.col("side").is_in([BASELINE, COPY]), pl.col("metric").is_in([TIME, CPU]))
+        .filter(pl.col("side").is_in([BASELINE, COPY]), pl.col("metric").is_in(JUDGING))
         .join(linked, on=["block", "arm"], how="semi", maintain_order="left")
         .with_columns(study=pl.lit(study))
     )
@@ -159,7 +159,7 @@ def pairs_in(record: Record) -> pl.DataFrame:
     times = rounds_of([Measured(study, (record.info,), (record.path,), samples)], pl.lit(True))
     judges = judging(times).with_columns(judges=pl.lit(True))
     return (
-        log_ratios(times, baseline=BASELINE, by=_STEP)
+        log_ratios(times.filter(pl.col("metric") != DELAY), baseline=BASELINE, by=_STEP)
         .with_columns(pl.col("log_ratio").fill_nan(None))
         .drop_nulls("log_ratio")
         .join(judges, on=_STEP, how="left", maintain_order="left")

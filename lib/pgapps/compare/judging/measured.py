@@ -35,8 +35,15 @@ TIME = "duration_s"
 
 CPU = "cpu_s"
 
+DELAY = "run_delay_s"
+"""The time for which the backend could run and other processes had its core."""
+
+JUDGING = (TIME, CPU, DELAY)
+"""The metrics that ``judging`` looks at."""
+
 BOUND = 0.9
-"""A step whose CPU time is this part of its time on the baseline is judged by CPU time."""
+"""A step whose CPU time is this part of its time on the baseline, without the time in which other
+processes had its core, is judged by CPU time."""
 
 _NO_COUNTER = (
     TIME,
@@ -185,7 +192,7 @@ def compared_effects(
     ``anytime`` intervals are confidence sequences, because results were looked at on the way.
     Raises StudyError when nothing was timed, or nothing of that case.
     """
-    metrics = [TIME] if clock else [TIME, CPU]
+    metrics = [TIME] if clock else JUDGING
     times = rounds_of(measured, pl.col("metric").is_in(metrics))
     if times.is_empty() or CANDIDATE not in times["arm"]:
         raise StudyError("No block was finished on both servers, so there is nothing to compare.")
@@ -256,9 +263,9 @@ def judging(
     own metric.
     """
     reference = {} if baseline is None else {"arm": baseline}
-    cpu, clock = (pl.col("value").filter(metric=m, **reference).median() for m in (CPU, TIME))
+    clock, cpu, delay = (pl.col("value").filter(metric=m, **reference).median() for m in JUDGING)
     on_all = pl.col("arm").filter(metric=CPU).n_unique() == pl.col("arm").n_unique()
-    is_bound = (on_all & (cpu >= BOUND * clock)).fill_null(value=False)
+    is_bound = (on_all & (cpu >= BOUND * (clock - delay.fill_null(0)))).fill_null(value=False)
     return times.group_by(*place, maintain_order=True).agg(
         metric=pl.when(is_bound).then(pl.lit(CPU)).otherwise(pl.lit(TIME))
     )
@@ -297,7 +304,7 @@ def _seconds(m: Measured, differing: pl.DataFrame) -> pl.DataFrame:
     Only changes in the step's own direction explain it.  Where several sessions wait at once, a
     share is a part of their total wait, so that shares never add up to more than 1.
     """
-    metric = pl.col("metric").str.starts_with(WAIT) | (pl.col("metric") == "cpu_s")
+    metric = pl.col("metric").str.starts_with(WAIT) | pl.col("metric").is_in([CPU, DELAY])
     wanted = differing.select(*PLACE)
     times = blocks_of([m], (pl.col("metric") == TIME) & pl.col("side").is_in([BASELINE, CANDIDATE]))
     parts = blocks_of([m], metric & pl.col("side").is_in([BASELINE, CANDIDATE]))
@@ -305,7 +312,7 @@ def _seconds(m: Measured, differing: pl.DataFrame) -> pl.DataFrame:
     if parts.is_empty():
         return pl.DataFrame()
     parts = _with_one_name(parts)
-    if "cpu_s" in parts["metric"]:  # which the samples only estimate
+    if CPU in parts["metric"]:  # which the samples only estimate
         parts = parts.filter(pl.col("metric") != f"{WAIT}CPU")
     whole = _by_block(times.join(wanted, on=PLACE, how="semi"))
     for (*place, name), part in parts.join(wanted, on=PLACE, how="semi").group_by(
