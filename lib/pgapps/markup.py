@@ -68,11 +68,11 @@ def chart_markup(spec: dict[str, Any]) -> str:
 
 
 def _chosen(spec: dict[str, Any]) -> Iterator[str]:
-    """What the menus of a chart stand at, such as "study hash_index", but for those at all."""
+    """What the menus of a chart stand at, in quotes, but for those at all."""
     for param in spec.get("params", []):
         menu = param.get("bind")
         if isinstance(menu, dict) and menu.get("input") == "select" and param["value"] != "all":
-            yield f"{menu.get('name', '').strip()} {param['value']}".strip()
+            yield f"“{param['value']}”"
 
 
 def _in_few_digits(spec: Any) -> Any:

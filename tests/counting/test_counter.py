@@ -206,7 +206,7 @@ def test_what_a_backend_cannot_do_alone_is_a_reason_in_one_sentence(
         counter.count(Unit("wrong", ("SELECT 1",), prepare=("DROP TABLE nothing",)))
     with pytest.raises(CannotRun, match="has no setting no_such_setting"):
         counter.count(replace(HASHED, settings={"no_such_setting": "1"}))
-    with pytest.raises(CannotRun, match="external server"):
+    with pytest.raises(CannotRun, match="already running"):
         Counter("postgresql://somebody@nowhere/else")
     with pytest.raises(StudyError, match="the smaller first"):
         replace(HASHED, sizes=(3, 3))

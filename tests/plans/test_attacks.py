@@ -271,7 +271,7 @@ def test_a_schema_that_fills_the_disk_is_told_so(
 @pytest.mark.usefixtures("owner")
 def test_rights_that_others_could_use_are_refused(server: ManagedServer) -> None:
     with (
-        pytest.raises(StudyError, match="postgres, who is a superuser, and owner can have made"),
+        pytest.raises(StudyError, match="postgres, who is a superuser, and owner may have written"),
         opened(as_superuser(server)),
     ):
         pass

@@ -383,7 +383,7 @@ def test_a_statement_is_known_by_its_first_word(shop: str, text: str, seen: bool
 
 
 def test_what_cannot_be_foreseen_ends_in_a_sentence(shop: str) -> None:
-    with pytest.raises(StudyError, match="by its address"), opened("embedded"):
+    with pytest.raises(StudyError, match="Give the address of the server"), opened("embedded"):
         pass
     with (
         pytest.raises(ServerError, match="No connection"),
