@@ -476,4 +476,5 @@ def _of_study(plan: Forecast, blocks: int, margin: float) -> Iterator[str]:
         yield "no record of this size tells how long a block takes, or how noisy it is"
         return
     took = rough_duration(plan.start_s + blocks * plan.block_s)
-    yield f"{blocks} block{'s' if blocks > 1 else ''} in all, {took} where that record was made"
+    all_blocks = "one block" if blocks == 1 else f"{blocks} blocks"
+    yield f"{all_blocks} would take {took} where that record was made"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 # Tables, functions and types.
 _NOT_FOUND = {"42P01", "42883", "42704"}
+
+_WITH_SCHEMA = re.compile(r"\w\.\w")
 
 _DENIED = "42501"
 
@@ -271,7 +274,7 @@ def _own_plan(source: Source, query: Query) -> QueryPlan:
         reading = replace(query, text=rows)
         found = explain(source.connection, reading, path, {**settings, **_SERIAL})
         return plan if found.root is None else found._replace(rows_of=rows)
-    if plan.code not in _NOT_FOUND:
+    if plan.code not in _NOT_FOUND or _WITH_SCHEMA.search(plan.reason or ""):
         return plan
     reason = (
         f"{plan.reason}; it was looked for in {path or 'no schema'}, the search_path of {whose}: "
