@@ -94,6 +94,6 @@ def test_a_picture_says_what_its_menu_stands_at_for_readers_without_scripts() ->
     both = effects(["scan", "lookup", "scan", "lookup"], ["worker", "worker", "sync", "sync"])
     one = effect_chart(both, description="Of made-up steps.", tallest=50).to_dict()
     (sentence,) = re.findall("<noscript>(.*?)</noscript>", chart_markup(one))
-    assert re.search("shows step (scan|lookup) alone", sentence)
+    assert re.search("shows only “(scan|lookup)”", sentence)
     everything = effect_chart(both, description="Of made-up steps.").to_dict()
     assert "<noscript>" not in chart_markup(everything)
