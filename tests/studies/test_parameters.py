@@ -285,4 +285,5 @@ def test_whatever_a_parameter_is_given_is_taken_or_refused_in_one_sentence(
     except StudyError as error:
         said = str(error)
     assert len(said.splitlines()) <= 1
-    assert "secret" not in said
+    # Hypothesis draws this module's own strings, too, and a value that is refused is repeated.
+    assert "secret" not in said or "secret" in given_values.values()
