@@ -379,6 +379,16 @@ def test_owners_roles_and_extensions_of_a_dump_are_made_or_passed_over(
         assert trial.value("SELECT count(*) FROM pg_roles WHERE rolsuper") == 1
 
 
+def test_a_user_mapping_is_no_role(guarded: ManagedServer, shop: Path) -> None:
+    (shop / "schema.sql").write_text("CREATE USER app;\nCREATE USER MAPPING FOR app SERVER far;\n")
+    why = r'line 2, fails .*server "far" does not exist'
+    with pytest.raises(StudyError, match=why), loaded(guarded, shop / "schema.sql"):
+        pass
+    with guarded.as_superuser() as connection:
+        made = connection.execute("SELECT FROM pg_roles WHERE rolname = 'mapping'")
+        assert made.rowcount == 0
+
+
 @pytest.mark.parametrize("kind", ["plain", "custom", "directory"])
 def test_a_dump_is_loaded_whole(
     managed: ManagedServer, guarded: ManagedServer, shop: Path, kind: str

@@ -45,7 +45,9 @@ _NO_ROLE = re.compile(r'role "(.*)" does not exist')
 
 _NO_SCHEMA = re.compile(r'schema "(.*)" does not exist')
 
-_ROLE = re.compile(rb"""create\s+(?:role|user|group)\s+("(?:[^"]|"")+"|[^\s;]+)""", re.IGNORECASE)
+_ROLE = re.compile(
+    rb"""create\s+(?:role|group|user(?!\s+mapping\b))\s+("(?:[^"]|"")+"|[^\s;]+)""", re.IGNORECASE
+)
 
 # What a superuser may do alone, and no plan and no time depends on.
 _UNNEEDED = re.compile(
