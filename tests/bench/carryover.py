@@ -1,20 +1,27 @@
 """The check of carry-over on the simulated machines: planted ones found, and false alarms.
 
 The table in book/method.md: ``python -m tests.bench.carryover``, some minutes.
+
+With ``--steady RECORD`` it prints how many passes of a turn's work it takes until the baseline is
+steady.  Measure once with many passes, ``pgstudies run STUDY -p among_others=8``.  What is printed
+is how dear each pass is, relative to the undisturbed one of the same turns; the study's parameter
+is then the first pass that is not dearer.
 """
 
 from __future__ import annotations
 
+import argparse
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
+import polars as pl
 
 from pgstudies.analysis.diagnostics import CARRY_OVER, diagnose
+from pgstudies.analysis.effects import paired_effects
+from pgstudies.analysis.pairing import block_values
+from pgstudies.analysis.tables import with_interval
+from pgstudies.records.reading import AMONG_OTHERS, UNDISTURBED, read_record
 from tests.machines import ALL_AT_ONCE, GOOD, TWO_SPEEDS, Machine, after_others
-
-if TYPE_CHECKING:
-    import polars as pl
 
 RUNS = 200
 FEWEST_RUNS = 60  # where something is planted
@@ -52,7 +59,28 @@ def share(
     return alarms / runs
 
 
-def main() -> None:
+def passes(samples: pl.DataFrame, baseline: str) -> pl.DataFrame:
+    """Each pass of the baseline's turns against the undisturbed: step, case, metric, pass, ratio.
+
+    ``pass`` counts from 1; ``ratio`` is text, with its interval over blocks.
+    """
+    at = ["block", "group", "turn", "case", "step", "iteration", "metric"]
+    own = samples.filter(
+        (pl.col("part") == UNDISTURBED).any().over("case", "step", "metric"),
+        pl.col("metric").is_in(["cpu_s", "duration_s"]),
+        arm=baseline,
+    )
+    number = pl.int_range(1, pl.len() + 1).over(*at, "part")
+    first = pl.when(part=AMONG_OTHERS).then(number).otherwise(0)
+    by = ["step", "case", "metric"]
+    values = block_values(
+        own.with_columns(number=first).drop("part"), by=[*by, "number"], statistic="median"
+    )
+    found = paired_effects(values, baseline=0, key="number", by=by)
+    return found.select(*by, pl.col("candidate").alias("pass"), ratio=with_interval(3))
+
+
+def simulate() -> None:
     machines = {"good": GOOD, "two speeds": TWO_SPEEDS, "all at once": ALL_AT_ONCE}
     for design, (others, rounds) in DESIGNS.items():
         for name, machine in machines.items():
@@ -68,6 +96,19 @@ def main() -> None:
                 f"| {design} | {name} | {none:.3f} | {alike:.3f} | {bound:.2f} | {one} |",
                 flush=True,
             )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--steady", metavar="RECORD", help="when is this record's baseline steady?")
+    chosen = parser.parse_args()
+    if chosen.steady is None:
+        simulate()
+        return
+    record = read_record(chosen.steady)
+    baseline = next(arm["name"] for arm in record.info["arms"] if arm["baseline"])
+    with pl.Config(tbl_rows=-1, fmt_str_lengths=40):
+        print(passes(record.measured, baseline))
 
 
 if __name__ == "__main__":
