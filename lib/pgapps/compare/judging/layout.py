@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
-from scipy.special import stdtrit
 
 from pgservers import paths
 from pgservers.addresses import EMBEDDED
 from pgservers.errors import StudyError
 from pgservers.programs.releases import is_release
-from pgstudies.analysis.pairing import log_ratios
 from pgstudies.records.reading import infos_below, readable_records
 
 from ..counted import ALIKE, of_steps
@@ -46,7 +44,19 @@ EXPLAINED = 0.5
 
 _STEP = [*PLACE, "metric"]
 
-_PAIRS = dict.fromkeys(_STEP, pl.String()) | {"judges": pl.Boolean(), "log_ratio": pl.Float64()}
+_PAIRS = dict.fromkeys([*_STEP, "block"], pl.String()) | {
+    "judges": pl.Boolean(),
+    "log_ratio": pl.Float64(),
+}
+
+_ALLOWED = dict.fromkeys(_STEP, pl.String()) | {
+    "judges": pl.Boolean(),
+    "allowance": pl.Float64(),
+    "is_repeated": pl.Boolean(),
+}
+
+_DRAWS, _SEED = 20_000, 1
+"""Of the pivot: so that an allowance is the same every time, and exact to a hundredth of itself."""
 
 
 def layout(measured: Sequence[Measured], effects: pl.DataFrame) -> tuple[bool | None, str]:
@@ -120,27 +130,49 @@ def doubted(effects: pl.DataFrame, *, is_fixed: bool) -> pl.DataFrame:
 
 
 def allowed(pairs: pl.DataFrame) -> pl.DataFrame:
-    """The part by which a link moves each step: study, of, case, step, metric, judges, allowance.
+    """The part by which a link moves each step, one row for each.
 
-    ``pairs`` are those of ``pairs_in``.  It is the 95 % prediction interval of one more pair of
-    links.  That holds the noise of a block as well, so it is on the safe side.
+    ``pairs`` are those of ``pairs_in``.  Columns: study, of, case, step, metric, judges, allowance,
+    and is_repeated, whether a block has it in several rounds.  The allowance is the 95 % prediction
+    interval of one more pair of links, by a generalised pivot (Weerahandi 1993): of how far the
+    means of blocks lie from 0 what a round's own noise explains is taken off.  Without rounds, it
+    is Student's, and the noise of a block is a part of it.
     """
     d = pl.col("log_ratio")
-    spread = (
-        pairs.group_by(_STEP, maintain_order=True)
-        .agg(pl.col("judges").any(), blocks=d.len().cast(pl.Float64), sd=d.std())
-        .drop_nulls("sd")
+    blocks = pairs.group_by(*_STEP, "block", maintain_order=True).agg(
+        pl.col("judges").any(), mean=d.mean(), rounds=d.len(), within=(d - d.mean()).pow(2).sum()
     )
-    blocks = spread["blocks"].to_numpy()
-    in_sd = pl.Series(stdtrit(blocks - 1, 0.975) * np.sqrt(1 + 1 / blocks), dtype=pl.Float64)
-    return spread.select(*_STEP, "judges", allowance=(pl.col("sd") * in_sd).exp() - 1)
+    rows = []
+    for place, part in blocks.group_by(_STEP, maintain_order=True):
+        repeated = int((part["rounds"] - 1).sum())
+        if part.height > 1:
+            allowance = _predicted(
+                part["mean"].to_numpy(),
+                float(part["within"].sum()) / float(part["rounds"].mean()),  # type: ignore[arg-type]
+                repeated,
+            )
+            rows.append((*place, part["judges"].any(), allowance, repeated > 0))
+    return pl.DataFrame(rows, schema=_ALLOWED, orient="row")
+
+
+def _predicted(means: np.ndarray, within: float, freedom: int) -> float:
+    """Beyond what part one more pair of links seldom lies, of the means of blocks over rounds.
+
+    ``within`` is the sum of squares of rounds about them, per round, of so many degrees of freedom.
+    """
+    rng = np.random.default_rng(_SEED)
+    between = (means**2).sum() / rng.chisquare(means.size, _DRAWS)  # both links are of one kind
+    noise = within / rng.chisquare(freedom, _DRAWS) if freedom else 0.0
+    drawn = np.sqrt(np.maximum(between - noise, 0)) * rng.standard_normal(_DRAWS)
+    return float(np.expm1(np.quantile(np.abs(drawn), 0.95)))
 
 
 def pairs_in(record: Record) -> pl.DataFrame:
     """The logarithm of the baseline's second copy over the first, where a block linked both anew.
 
-    Columns: study, of, case, step, metric, judges (whether that metric judges the step) and
-    log_ratio, one row for each block.  Errors as of ``log_ratios``.
+    Columns: study, of, case, step, metric, judges (whether that metric judges the step), block (of
+    which record) and log_ratio, one row for each round of a block.  Raises StudyError where it
+    cannot be compared.
     """
     study = record.info["study"].removeprefix(COMPARED)
     linked = pl.DataFrame(
@@ -159,11 +191,15 @@ def pairs_in(record: Record) -> pl.DataFrame:
     times = rounds_of([Measured(study, (record.info,), (record.path,), samples)], pl.lit(True))
     judges = judging(times).with_columns(judges=pl.lit(True))
     return (
-        log_ratios(times.filter(pl.col("metric") != DELAY), baseline=BASELINE, by=_STEP)
-        .with_columns(pl.col("log_ratio").fill_nan(None))
-        .drop_nulls("log_ratio")
+        times.filter(pl.col("metric") != DELAY, pl.col("value") > 0)
+        .pivot("arm", on_columns=[BASELINE, COPY], index=[*_STEP, "block", "round"], values="value")
+        .drop_nulls([BASELINE, COPY])
         .join(judges, on=_STEP, how="left", maintain_order="left")
-        .with_columns(pl.col("judges").fill_null(value=False))
+        .with_columns(
+            pl.col("judges").fill_null(value=False),
+            block=pl.format("{}, {}", pl.lit(str(record.path)), "block"),
+            log_ratio=(pl.col(COPY) / pl.col(BASELINE)).log(),
+        )
         .select(list(_PAIRS))
     )
 
@@ -171,7 +207,8 @@ def pairs_in(record: Record) -> pl.DataFrame:
 def _with_allowances(effects: pl.DataFrame, host: Mapping[str, Any]) -> pl.DataFrame:
     """The effects with allowance and machine, by metric.
 
-    It is the step's own, else the largest of its study, else the largest of all.
+    It is the step's own, else the largest of its study, else the largest of all, of those that a
+    block repeats where there are any: in the others is the noise of a block.
     """
     own = infos_below(paths.records_dir(), f"{COMPARED}*")
     theirs = infos_below(paths.LAYOUT_RECORDS, None)
@@ -184,8 +221,9 @@ def _with_allowances(effects: pl.DataFrame, host: Mapping[str, Any]) -> pl.DataF
         pairs = [pl.DataFrame(schema=_PAIRS), *_pairs(readable_records(of_machine))]
         found.append(allowed(pl.concat(pairs)).with_columns(machine=pl.lit(machine)))
     every = pl.concat(found)
-    of_step = every.unique(_STEP, keep="first", maintain_order=True).drop("judges")
-    largest = every.filter("judges").sort("allowance", descending=True)
+    of_step = every.unique(_STEP, keep="first", maintain_order=True)
+    of_step = of_step.drop("judges", "is_repeated")
+    largest = every.filter("judges").sort("is_repeated", "allowance", descending=True)
     known = effects.join(of_step, on=_STEP, how="left", maintain_order="left")
     for by in (["study", "metric"], ["metric"]):
         most = largest.unique(by, keep="first", maintain_order=True)
@@ -223,8 +261,8 @@ def _allowing(effects: pl.DataFrame) -> str:
     machines = " and ".join(m for m in (_HERE, _REFERENCE) if m in effects["machine"])
     also = ", or its instructions changed with it" if by_work else ""
     return (
-        f"Two links of one program differ by up to {100 * most:.1f} % in a block, its noise "
-        f"included ({machines}); what is called slower or faster is beyond that of its step{also}."
+        f"Two links of one program differ by up to {100 * most:.1f} % ({machines}); what is called "
+        f"slower or faster is beyond that of its step{also}."
     )
 
 
