@@ -47,7 +47,7 @@ REFERENCE_RECORDS = ROOT / "data" / "records"
 """Dated reference runs of this project."""
 
 LAYOUT_RECORDS = ROOT / "data" / "layout"
-"""Comparisons of this project whose programs were linked anew in every block: how much that moves
+"""Comparisons of this project whose programs were relinked in every block: how much that moves
 times."""
 
 HTML = BUILD / "html"

@@ -1,4 +1,4 @@
-"""What a build keeps so that its backend can be linked anew when the trees are gone."""
+"""What a build keeps so that its backend can be relinked when the trees are gone."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_a_directory_is_linked_anew_from_the_tree_that_it_names_where_nothing_is
     tree: Path, prefix: Path, tmp_path: Path
 ) -> None:
     before = seen(tree)
-    said = f"{prefix} is linked anew in every block, from the objects in {tree}."
+    said = f"{prefix} is relinked in every block, from the objects in {tree}."
     assert list(keep_links([str(prefix), str(prefix)])) == [said]
     assert seen(tree) == before
     assert list(keep_links([str(prefix)])) == []
@@ -127,7 +127,7 @@ def test_a_tree_of_ninja_serves_as_well(tree: Path, prefix: Path) -> None:
     run("ninja", cwd=tree)
     shutil.copy(tree / "src" / "backend" / "postgres", prefix / "bin")
     before = seen(tree)
-    assert "is linked anew" in next(keep_links([str(prefix)]))
+    assert "is relinked" in next(keep_links([str(prefix)]))
     assert seen(tree) == before
 
 
@@ -136,7 +136,7 @@ def test_why_a_directory_is_not_linked_anew_is_said_in_one_sentence(
 ) -> None:
     def said() -> str:
         (line,) = keep_links([str(prefix)])
-        assert line.startswith(f"{prefix} runs as it is, not linked anew in every block: ")
+        assert line.startswith(f"{prefix} runs as it is, not relinked in every block: ")
         assert not can_relink(find_binaries(prefix))
         assert not list(place_of_links().glob("*"))
         return line.partition("block: ")[2]
@@ -178,7 +178,7 @@ def test_a_tree_can_be_given_and_must_be_one(
         return done.output
 
     assert f"{tmp_path} is no build tree of PostgreSQL: it has no src/" in compare(tmp_path)
-    assert f"{prefix} is linked anew in every block, from the objects in {tree}." in compare(tree)
+    assert f"{prefix} is relinked in every block, from the objects in {tree}." in compare(tree)
 
 
 def test_other_servers_have_no_tree() -> None:
@@ -196,6 +196,6 @@ def test_what_was_used_longest_ago_makes_room(
     (tree / "src" / "backend" / "first.c").write_text("int first(void) { return 2; }")
     run("make", "postgres", cwd=tree / "src" / "backend")
     shutil.copy(tree / "src" / "backend" / "postgres", prefix / "bin")
-    assert "is linked anew" in next(keep_links([str(prefix)]))
+    assert "is relinked" in next(keep_links([str(prefix)]))
     (second,) = place_of_links().iterdir()
     assert first != second

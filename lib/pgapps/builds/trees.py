@@ -61,9 +61,9 @@ def keep_links(servers: Sequence[str], given: Sequence[Path] = ()) -> Iterator[s
         try:
             tree = _keep(binaries, trees)
         except CannotRun as reason:
-            yield f"{server} runs as it is, not linked anew in every block: {reason}."
+            yield f"{server} runs as it is, not relinked in every block: {reason}."
         else:
-            yield f"{server} is linked anew in every block, from the objects in {tree}."
+            yield f"{server} is relinked in every block, from the objects in {tree}."
 
 
 def _keep(binaries: Binaries, given: Sequence[Path]) -> Path:

@@ -397,7 +397,7 @@ def fit_lines(found: Fit, plans: Sequence[Forecast], minutes: float) -> Iterator
     count = len(known - {(study, name) for study, name, _ in found.left_out})
     arms = f"{count} arm{'s' if count != 1 else ''}"
     number = f"{found.blocks} block{'s' if found.blocks != 1 else ''}"
-    yield f"{minutes:g} minutes: {number} of {arms}."
+    yield f"{minutes:g} minute{'s' * (minutes != 1)}: {number} of {arms}."
     turns = {
         study: [f"{name} = {value}" for name, value in chosen.items() if name != LEAVE]
         for study, chosen in found.parameters.items()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pgservers.addresses import Address
 from pgservers.errors import StudyError
 from pgservers.order import version_in, version_key
-from pgservers.programs.installations import find_binaries, is_directory, optimisation
+from pgservers.programs.installations import find_binaries, is_directory, optimization
 from pgservers.programs.releases import find_release, packaged, reason_not_available
 from pgservers.servers.facts import digest_of
 from pgstudies.records.reading import built_with, version_number
@@ -79,8 +79,8 @@ def _point(word: str) -> Point:
 
 
 def _built(binaries: Binaries) -> str | None:
-    """Compiler and optimisation; the words of ``version()`` stand in the program as they are."""
+    """Compiler and optimization; the words of ``version()`` stand in the program as they are."""
     program = (binaries.bindir / "postgres").read_bytes()
     said = re.search(rb"PostgreSQL [ -~]{1,200}compiled by [ -~]{1,200}", program)
     build = said[0].decode("ascii") if said else None
-    return built_with({"build": build, "cflags": optimisation(binaries)})
+    return built_with({"build": build, "cflags": optimization(binaries)})

@@ -17,7 +17,7 @@ from rich.table import Table
 from pgservers.addresses import EMBEDDED
 from pgservers.errors import ServerError, StudyError
 from pgservers.files import size_text
-from pgservers.programs.installations import find_embedded, optimisation
+from pgservers.programs.installations import find_embedded, optimization
 from pgservers.programs.releases import minor_releases, reason_not_available, releases, releases_dir
 from pgservers.terminal import printable
 from pgstudies.analysis.claims import origins
@@ -119,7 +119,7 @@ def _embedded() -> tuple[str, str, str, str]:
         return EMBEDDED, "", "", f"not here: {error}"
     number = recorded.version_number(found.version_text)
     why = f" (because {found.stands_in})" if found.stands_in else ""
-    return EMBEDDED, number, optimisation(found) or "", f"{found.source}{why}"
+    return EMBEDDED, number, optimization(found) or "", f"{found.source}{why}"
 
 
 def _state(release: Release) -> str:

@@ -86,7 +86,7 @@ _TOP = """
               OR role = ANY ({not_roles}) THEN 'of other roles'
             WHEN query = '<insufficient privilege>' THEN {hidden}
             WHEN query ~* {explained} IS NOT TRUE
-                THEN 'other commands than SELECT, INSERT, UPDATE, DELETE and MERGE'
+                THEN 'of other commands than SELECT, INSERT, UPDATE, DELETE and MERGE'
             WHEN pg_catalog.length(query) > {longest} THEN 'longer than a million characters'
             WHEN calls < {calls} THEN 'with fewer calls'
             WHEN time_ms < {least_ms} THEN 'with less time'

@@ -267,9 +267,9 @@ def _with_blocks(row: Mapping[str, Any]) -> str:
 def _server(record: Record, candidate: str | None) -> dict[str, str | None]:
     """The version of the candidate, which may be another release than the record's own server."""
     arms = dict(record.arms.select("name", "server").drop_nulls().iter_rows())
-    numbers = {version_number(version): version for version in arms.values()}
-    named = (candidate or "").split()[:1]
-    version = arms.get(candidate or "") or next((numbers[n] for n in named if n in numbers), None)
+    known = {version_number(version): version for version in arms.values()}
+    known |= {name: s.get("version_text") for name, s in record.info.get("servers", {}).items()}
+    version = arms.get(candidate or "") or known.get(re.split("[ ,]", candidate or "")[0])
     number = version_number(version or record.info["server"].get("version_text"))
     release = _RELEASE.match(number)
     return {"server": number, "release": release[0] if release else number}

@@ -215,7 +215,7 @@ def _maven(what: str, arguments: list[str], directory: Path) -> tuple[bool, str]
     # Its debug output tells where it keeps jars, however that was configured.  A download with a
     # wrong checksum is refused (--strict-checksums), where Maven itself would only warn.
     command = ["mvn", "--batch-mode", "--debug", "--strict-checksums", *arguments]
-    # It runs for two seconds: to optimise its code takes longer than that gains.
+    # It runs for two seconds: to optimize its code takes longer than that gains.
     options = f"-XX:TieredStopAtLevel=1 {os.environ.get('MAVEN_OPTS', '')}".strip()
     with Progress(what, 0) as progress:
         try:

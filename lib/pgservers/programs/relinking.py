@@ -126,12 +126,12 @@ def relinked(binaries: Binaries, seed: int, target: Path) -> str:
     """Make the program ``target`` the backend, linked in an order by ``seed``; returns its SHA-256.
 
     It should be in a copy of the installation, which finds its files relative to the program.
-    Raises ServerError where the installation cannot be linked anew, SpaceError on a full disk.
+    Raises ServerError where the installation cannot be relinked, SpaceError on a full disk.
     """
     place, where = _place(binaries), f"The backend in {binaries.bindir.parent}"
     if not can_relink(binaries):
         raise ServerError(
-            f"{where} cannot be linked anew: its object files in {place} have changed since they "
+            f"{where} cannot be relinked: its object files in {place} have changed since they "
             f"were stored; remove that directory, and it is made again."
         )
     aside = target.with_name(f".{target.name}")
@@ -141,7 +141,7 @@ def relinked(binaries: Binaries, seed: int, target: Path) -> str:
         aside.replace(target)
         return sha256_of(target)
     except CannotRun as reason:
-        raise ServerError(f"{where} cannot be linked anew: {reason}.") from reason
+        raise ServerError(f"{where} cannot be relinked: {reason}.") from reason
     except OSError as error:
         raise cannot_write(error, target, "PGSTUDIES_RUN_DIR") from error
     finally:

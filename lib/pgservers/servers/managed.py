@@ -166,11 +166,11 @@ class ManagedServer(ServerBase):
 
     @cached_property
     def can_relink(self) -> bool:
-        """Whether its programs are a build that can be linked anew."""
+        """Whether its programs are a build that can be relinked."""
         return can_relink(self.binaries)
 
     def relink(self, seed: int) -> str:
-        """Have the next start run a backend linked anew, in an order drawn from ``seed``.
+        """Have the next start run a backend relinked, in an order drawn from ``seed``.
 
         Returns the SHA-256 of the program, which no other server runs.  Raises as ``relinked``.
         """

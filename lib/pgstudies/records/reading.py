@@ -86,7 +86,7 @@ class Record:
 
     @property
     def built_with(self) -> dict[str, str | None]:
-        """Compiler and optimisation of each arm's server, by the arm's name, as far as known."""
+        """Compiler and optimization of each arm's server, by the arm's name, as far as known."""
         servers = _servers_of(self.info, self.info["arms"])
         return dict(zip(self.arms["name"], map(built_with, servers), strict=True))
 
@@ -205,7 +205,7 @@ class Record:
 
 
 def built_with(server: Mapping[str, Any]) -> str | None:
-    """Compiler and optimisation in record.json, "gcc 7.5.0, -Os", as far as known; else None."""
+    """Compiler and optimization in record.json, "gcc 7.5.0, -Os", as far as known; else None."""
     compiler = _COMPILER.search(server.get("build") or "")
     levels = [word for word in (server.get("cflags") or "").split() if word.startswith("-O")]
     name = [" ".join(compiler.groups())] if compiler else []

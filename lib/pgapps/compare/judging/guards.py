@@ -212,41 +212,63 @@ def not_compared(measured: Sequence[Measured]) -> list[str]:
     return sorted(arms | steps | fitted)
 
 
-def _clock(measured: Sequence[Measured], effects: pl.DataFrame) -> GuardResult:
-    """Whether no step that CPU time judges waits longer, or less long, on the candidate."""
+def beyond_cpu(measured: Sequence[Measured], effects: pl.DataFrame) -> tuple[pl.DataFrame, bool]:
+    """The steps judged by CPU time whose wall time surely changes by other than that explains.
+
+    One session's second more on the processor explains a second of wall time, whatever else is in
+    it, such as the client's own work.  Columns: ``PLACE`` and factor, wall time over what CPU time
+    explains.  The other value is whether there are blocks enough to tell.
+    """
     by_cpu = effects.filter(pl.col("metric") == CPU)
+    none = by_cpu.select(*PLACE, factor=pl.col("ratio"))
     if by_cpu.is_empty():
-        return GuardResult(passed=True, sentence="Wall time judges every step.")
+        return none, True
     both = rounds_of(measured, pl.col("metric").is_in([TIME, CPU]))
     both = both.filter(pl.col("arm").is_in([BASELINE, CANDIDATE])).join(
         by_cpu, on=PLACE, how="semi"
     )
     ratios = log_ratios(both, baseline=BASELINE, by=[*PLACE, "metric"]).pivot(
-        "metric", on_columns=[TIME, CPU], index=[*PLACE, "block"], values="log_ratio"
+        "metric",
+        on_columns=[TIME, CPU],
+        index=[*PLACE, "block"],
+        values=["log_ratio", "baseline_value"],
     )
+    part = pl.col(f"baseline_value_{CPU}") / pl.col(f"baseline_value_{TIME}")
+    grown = (pl.col(f"log_ratio_{CPU}").exp() - 1) * part.clip(upper_bound=1)
+    d = pl.col(f"log_ratio_{TIME}") - grown.log1p()
     waited = (
         ratios.group_by(*PLACE, maintain_order=True)
-        .agg(d=(pl.col(TIME) - pl.col(CPU)).sort_by("block").fill_nan(None))
+        .agg(d=d.sort_by("block").fill_nan(None))
         .filter(pl.col("d").list.drop_nulls().list.len() > 0)
     )
     p_values, least = flipped(waited["d"].to_list())
     edge = math.log1p(float(by_cpu["margin"].max() or 0.0))  # type: ignore[arg-type]
-    findings, steps = [], []
-    for row, p_value in zip(waited.iter_rows(named=True), p_values, strict=True):
-        more = hodges_lehmann([d for d in row["d"] if d is not None])
-        if p_value <= LEVEL and abs(more) > edge:
-            steps.append(step_name([row[column] for column in PLACE]))
-            findings.append(f"{steps[-1]}: wall time grew {math.exp(more):.3f} times as much")
-    if steps:
-        sentence = (
-            f"CPU time and wall time disagree; --clock judges by wall time. {named(findings)}."
-        )
-        return GuardResult(passed=False, sentence=sentence, steps=steps)
-    if not (least <= LEVEL).any():
+    found = [
+        (*(row[column] for column in PLACE), math.exp(more))
+        for row, p_value in zip(waited.iter_rows(named=True), p_values, strict=True)
+        for more in [hodges_lehmann([d for d in row["d"] if d is not None])]
+        if p_value <= LEVEL and abs(more) > edge
+    ]
+    return pl.DataFrame(found, schema=none.schema, orient="row"), bool((least <= LEVEL).any())
+
+
+def _clock(measured: Sequence[Measured], effects: pl.DataFrame) -> GuardResult:
+    """Whether wall time grows as CPU time says; where it grows more, it judges the step itself."""
+    count = effects.filter(pl.col("metric") == CPU).height
+    if not count:
+        return GuardResult(passed=True, sentence="Wall time judges every step.")
+    found, is_enough = beyond_cpu(measured, effects)
+    if found.height:
+        names = [step_name(place) for place in found.select(PLACE).rows()]
+        factors = zip(names, found["factor"], strict=True)
+        told = named([f"{n}: wall time is {f:.3f} times what CPU time explains" for n, f in factors])
+        sentence = f"CPU time and wall time disagree; --clock judges by wall time. {told}."
+        return GuardResult(passed=False, sentence=sentence, steps=names)
+    if not is_enough:
         return GuardResult(passed=None, sentence="Too few blocks to tell.")
-    count = f"{by_cpu.height} step{'s' if by_cpu.height != 1 else ''}"
+    steps = f"{count} step{'s' if count != 1 else ''}"
     return GuardResult(
-        passed=True, sentence=f"CPU time judges {count}, and wall time changes as much in each."
+        passed=True, sentence=f"CPU time judges {steps}, and explains how wall time changes."
     )
 
 
@@ -390,7 +412,7 @@ def _first_what_moves_times(name: str) -> tuple[int, str]:
 
 
 def builds(measured: Sequence[Measured]) -> GuardResult:
-    """Whether both are built without assertions, and at the same level of optimisation."""
+    """Whether both are built without assertions, and at the same level of optimization."""
     wrong: dict[str, None] = {}
     levels: dict[str, str] = {}
     compilers: dict[str, None] = {}

@@ -1,7 +1,7 @@
 """Layout: where a program's code came to lie, which moves times though no work differs.
 
 All copies of a build have one layout, so blocks do not draw it (Mytkowicz and others, ASPLOS 2009;
-Curtsinger and Berger, ASPLOS 2013).  Where every block ran programs linked anew, the intervals hold
+Curtsinger and Berger, ASPLOS 2013).  Where every block ran programs relinked, the intervals hold
 what links move.  Of two programs that were not, a step is called slower or faster only beyond what
 links were seen to move it by, or if its instructions changed with it and by enough.
 """
@@ -60,13 +60,13 @@ _DRAWS, _SEED = 20_000, 1
 
 
 def layout(measured: Sequence[Measured], effects: pl.DataFrame) -> tuple[bool | None, str]:
-    """The guard: whether every block ran each side from programs linked anew, and a sentence.
+    """The guard: whether every block ran each side from programs relinked, and a sentence.
 
     ``effects`` are those of ``with_layout``.
     """
     fixed = _fixed(measured)
     if not fixed:
-        return True, "Each block ran programs linked anew, in another order."
+        return True, "Each block ran relinked programs, in another link order."
     if _is_one_program(measured):
         return None, "Both sides run the same programs, so their layout is one."
     whose = f"the {min(fixed)}'s" if len(fixed) == 1 else "these"
@@ -287,7 +287,7 @@ def _servers(info: Info) -> list[str]:
 
 
 def _linked(info: Info) -> set[tuple[int, str]]:
-    """The blocks and arms that ran programs linked anew."""
+    """The blocks and arms that ran programs relinked."""
     known = [(entry.get("block"), entry.get("arm")) for entry in info.get("links", [])]
     return _ran(info) & {(b, a) for b, a in known if isinstance(b, int) and isinstance(a, str)}
 

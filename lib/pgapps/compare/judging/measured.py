@@ -182,13 +182,14 @@ def compared_effects(
     case: str | None = None,
     margin: float = 0.02,
     clock: bool = False,
+    waiting: pl.DataFrame | None = None,
     anytime: bool = False,
 ) -> pl.DataFrame:
     """The time of every step on the candidate relative to the baseline: one row per step.
 
     With ``case`` only steps, or cases, of that name.  Columns: ``PLACE``, metric (cpu_s where the
-    step is CPU-bound, see ``BOUND``, else, or with ``clock``, duration_s), then those of
-    ``paired_effects`` without the A/A copy, and p_family.  All rows are one family; with
+    step is CPU-bound, see ``BOUND``, else, if it is among ``waiting``, or with ``clock``,
+    duration_s), then those of ``paired_effects`` without the A/A copy, and p_family.  All rows are one family; with
     ``anytime`` intervals are confidence sequences, because results were looked at on the way.
     Raises StudyError when nothing was timed, or nothing of that case.
     """
@@ -201,7 +202,11 @@ def compared_effects(
         times = times.filter((pl.col("case") == case) | (pl.col("step") == case))
         if times.is_empty():
             raise StudyError(f"No step or case is called {case!r}; there is {listed(known)}.")
-    judged = times.join(judging(times), on=[*PLACE, "metric"], how="semi", maintain_order="left")
+    judges = judging(times)
+    if waiting is not None:
+        by_wall = waiting.select(*PLACE, metric=pl.lit(TIME))
+        judges = pl.concat([judges.join(waiting, on=PLACE, how="anti"), by_wall])
+    judged = times.join(judges, on=[*PLACE, "metric"], how="semi", maintain_order="left")
     # Of sixty steps some have copies that differ by luck; the guard A/A judges them together.
     effects = paired_effects(
         judged,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -12,7 +13,7 @@ from pgstudies.analysis.verdicts import OPEN
 
 from ..design import BASELINE, CANDIDATE
 from .failures import failed_transactions
-from .guards import check, differing_plans, differing_rows, not_compared, step_name
+from .guards import beyond_cpu, check, differing_plans, differing_rows, not_compared, step_name
 from .layout import with_layout
 from .measured import PLACE, TIME, compared_effects, reasons
 
@@ -114,8 +115,14 @@ def result_of(
     if not any(TIME in m.samples["metric"] for m in finished):
         raise nothing_measured(measured)
     anytime = until_decided or any(m.was_looked_at for m in finished)
-    timed = compared_effects(finished, case=case, margin=margin, clock=clock, anytime=anytime)
-    effects = with_layout(timed, finished, counted)
+    judge = partial(
+        compared_effects, finished, case=case, margin=margin, clock=clock, anytime=anytime
+    )
+    timed = judge()
+    waiting = beyond_cpu(finished, timed)[0].filter(pl.col("factor") > 1)
+    if waiting.height:
+        timed = judge(waiting=waiting)
+    effects = _with_waits(with_layout(timed, finished, counted), waiting)
     guards = check(finished, effects)
     return Result(
         comparison=comparison,
@@ -133,6 +140,15 @@ def result_of(
         strict=strict,
         failures=tuple(failures),
     )
+
+
+def _with_waits(effects: pl.DataFrame, waiting: pl.DataFrame) -> pl.DataFrame:
+    """The effects, their note that of ``waiting`` where the step is among those."""
+    note = pl.format(
+        "waits longer: wall time is {} times what CPU time explains", pl.col("factor").round(3)
+    )
+    known = effects.join(waiting, on=PLACE, how="left", maintain_order="left")
+    return known.with_columns(note=pl.coalesce(note, "note")).drop("factor")
 
 
 def nothing_measured(measured: Sequence[Measured]) -> StudyError:
