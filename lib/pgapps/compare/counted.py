@@ -50,8 +50,8 @@ _SIDES = ("baseline", "candidate")
 ALIKE = 0.001
 """Counts that differ by a smaller part count as the same, as they vary by that much."""
 
-_WORTH_NAMING = 0.005
-"""Functions are listed whose own count changed by at least this part of the unit's."""
+_WORTH_NAMING, _SHARE = 0.005, 0.2
+"""Functions are listed whose own count changed by this part of the unit's, or of its change."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,9 @@ class Counted:
         units: study, unit, baseline and candidate (instructions), ratio, reason (why it was not
             counted, or null), arm and steps (as of ``Unit``).  With a reason beside a baseline the
             candidate alone cannot do it.
-        moved: Of the units that differ, the functions that changed by half a per cent of the unit:
-            unit, function, before, after, change; at most ten each.
+        moved: Of the units that differ, the functions that changed by half a per cent of the unit,
+            or by a fifth of what it changed by: unit, function, before, after, change; at most ten
+            each.
 
     """
 
@@ -127,9 +128,10 @@ def counted(
             one, other = numbers.values()
             rows.append(place | numbers | {"ratio": other / one})
             if abs(other / one - 1) > ALIKE:
+                least = min(_WORTH_NAMING * one, _SHARE * abs(other - one))
                 functions += (
                     moved(before.slice(1), after.slice(1))
-                    .filter(pl.col("change").abs() >= _WORTH_NAMING * one)
+                    .filter(pl.col("change").abs() >= least)
                     .with_columns(unit=pl.lit(unit.name))
                     .to_dicts()
                 )
