@@ -261,7 +261,9 @@ def _clock(measured: Sequence[Measured], effects: pl.DataFrame) -> GuardResult:
     if found.height:
         names = [step_name(place) for place in found.select(PLACE).rows()]
         factors = zip(names, found["factor"], strict=True)
-        told = named([f"{n}: wall time is {f:.3f} times what CPU time explains" for n, f in factors])
+        told = named(
+            [f"{n}: wall time is {f:.3f} times what CPU time explains" for n, f in factors]
+        )
         sentence = f"CPU time and wall time disagree; --clock judges by wall time. {told}."
         return GuardResult(passed=False, sentence=sentence, steps=names)
     if not is_enough:

@@ -189,8 +189,9 @@ def compared_effects(
 
     With ``case`` only steps, or cases, of that name.  Columns: ``PLACE``, metric (cpu_s where the
     step is CPU-bound, see ``BOUND``, else, if it is among ``waiting``, or with ``clock``,
-    duration_s), then those of ``paired_effects`` without the A/A copy, and p_family.  All rows are one family; with
-    ``anytime`` intervals are confidence sequences, because results were looked at on the way.
+    duration_s), then those of ``paired_effects`` without the A/A copy, and p_family.  All rows are
+    one family; with ``anytime`` intervals are confidence sequences, because results were looked at
+    on the way.
     Raises StudyError when nothing was timed, or nothing of that case.
     """
     metrics = [TIME] if clock else JUDGING
