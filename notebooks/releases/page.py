@@ -7,8 +7,11 @@ from typing import Any
 
 import polars as pl
 
+from IPython.display import Markdown
+
 import pgstudies as pg
 from pgapps.counting.by_function import functions_counted
+from pgapps.scorecard.advice import counted_ahead, counted_between, counted_builds
 from pgstudies.records.counts import counted_since, units_counted
 
 from . import reading
@@ -79,6 +82,24 @@ class Page:
 
     def counted_later(self) -> pl.DataFrame:
         return reading.counted_later(self.counts, counted_since(self.record))
+
+    def ahead(self) -> list[object]:
+        """The units that change with a release after these, and how both were built."""
+        releases = [name for name in self.names if name[:1].isdigit()]
+        pair = counted_ahead(releases[-1]) if releases else None
+        if pair is None:
+            return []
+        before, after = pair
+        changed = counted_between(before, after).select(
+            "unit",
+            transactions=reading.held(),
+            **{
+                before: pl.col("before").round(0),
+                after: pl.col("after").round(0),
+                "ratio": pl.col("ratio").round(3),
+            },
+        )
+        return [changed, Markdown(counted_builds(before, after))]  # type: ignore[no-untyped-call]
 
     @cached_property
     def steps(self) -> list[dict[str, Any]]:

@@ -29,11 +29,16 @@ def by_transactions(counts: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
         counts.filter(pl.col("arm").is_in(names))
         .sort(pl.col("arm").cast(pl.Enum(names)), "open", "nested", maintain_order=True)
         .with_columns(
-            transactions=pl.struct("open", "nested").map_elements(
-                lambda held: _held(*held.values()), return_dtype=pl.String
-            ),
+            transactions=held(),
             thousands=pl.col("instructions") / 1000,
         )
+    )
+
+
+def held() -> pl.Expr:
+    """The columns open and nested as text."""
+    return pl.struct("open", "nested").map_elements(
+        lambda one: _held(*one.values()), return_dtype=pl.String
     )
 
 
@@ -66,7 +71,7 @@ def differing(counts: pl.DataFrame, baseline: str, repeat: str | None) -> pl.Dat
 
 
 def counted_later(counts: pl.DataFrame, records: Iterable[Record]) -> pl.DataFrame:
-    """What ``records`` counted and ``counts`` have not, of several counts the first one's.
+    """What ``records`` counted of the arms of ``counts`` and these have not, the first of several.
 
     Columns: unit, transactions, release, thousands (of instructions), record.
     """
@@ -75,7 +80,9 @@ def counted_later(counts: pl.DataFrame, records: Iterable[Record]) -> pl.DataFra
         by_transactions(
             units_counted(record),
             [a["name"] for a in record.info["arms"] if not a["copy_of"]],
-        ).with_columns(pl.col("arm").cast(pl.String), record=pl.lit(record.path.name))
+        )
+        .filter(pl.col("arm").cast(pl.String).is_in(set(counts["arm"])))
+        .with_columns(pl.col("arm").cast(pl.String), record=pl.lit(record.path.name))
         for record in records
     ]
     if not later:

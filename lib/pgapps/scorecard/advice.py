@@ -207,6 +207,16 @@ def release_before(after: str) -> str:
     return known[known.index(after) - 1]
 
 
+def counted_ahead(after: str) -> tuple[str, str] | None:
+    """The two newest versions of the newest record that counted a later major release, or None."""
+    for record in counted_records():
+        names = [name for name in _names_in(record).values() if name[:1].isdigit()]
+        newest = sorted({*names}, key=lambda name: version_key(version_in(name)))[-2:]
+        if len(newest) == 2 and major_number(version_in(newest[1])) > major_number(after):
+            return newest[0], newest[1]
+    return None
+
+
 def _changes(ratios: pl.Series) -> str:
     """From the least of these to the most, such as "17 to 20 % more"; they are sorted."""
     both = []
