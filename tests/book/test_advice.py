@@ -11,6 +11,7 @@ from pgapps.scorecard.advice import (
     WORTH_A_SENTENCE,
     advice,
     advice_text,
+    counted_ahead,
     counted_between,
     counted_by_release,
     counted_in_words,
@@ -112,6 +113,9 @@ def test_a_directory_is_told_by_what_was_counted_of_it(
         advice_text("18", f"{tmp_path}/other")
     with pytest.raises(StudyError, match=r"19rc1 is not newer than 19\.0"):
         advice_text("19.0", "19rc1")
+    assert [counted_ahead(after) for after in ("17", "18", "19")] == [("18", "19.0")] * 2 + [None]
+    monkeypatch.setattr("pgapps.scorecard.advice.counted_records", lambda: [reference])
+    assert counted_ahead("18") is None
 
 
 def test_times_are_of_releases_that_were_built_alike() -> None:

@@ -208,12 +208,17 @@ def release_before(after: str) -> str:
 
 
 def counted_ahead(after: str) -> tuple[str, str] | None:
-    """The two newest versions of the newest record that counted a later major release, or None."""
+    """The newest version that a record counted of a later major release, and of the one before.
+
+    In this order: before, then after; None where no record has both.
+    """
     for record in counted_records():
         names = [name for name in _names_in(record).values() if name[:1].isdigit()]
-        newest = sorted({*names}, key=lambda name: version_key(version_in(name)))[-2:]
-        if len(newest) == 2 and major_number(version_in(newest[1])) > major_number(after):
-            return newest[0], newest[1]
+        majors = {name: major_number(version_in(name)) for name in names}
+        in_order = sorted(majors, key=lambda name: version_key(version_in(name)))
+        earlier = [name for name in in_order if majors[name] < majors[in_order[-1]]]
+        if earlier and majors[in_order[-1]] > major_number(after):
+            return earlier[-1], in_order[-1]
     return None
 
 
