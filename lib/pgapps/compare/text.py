@@ -37,6 +37,9 @@ _MOST_STEPS = 12
 _MOST_DEFAULTS = 5
 """Lines on defaults that differ."""
 
+_OWN = "this server"
+"""The arm of studies that have no other: both sides of a comparison are that."""
+
 
 def as_text(result: Result, command: str = "", *, full: bool = False) -> str:
     """The summary: verdict, sides, the steps that moved, reasons, failed guards and ``command``.
@@ -248,7 +251,8 @@ def _steps(effects: pl.DataFrame, measured: Sequence[Measured]) -> list[str]:
     }
     for (study, of), part in effects.group_by("study", "of", maintain_order=True):
         what = arms.get((study, of), "").rstrip(".")
-        lines += ["", *_wrapped(f"{study}, {of}{': ' if what else ''}{what}", 2)]
+        heading = study if of == _OWN else f"{study}, {of}{': ' if what else ''}{what}"
+        lines += ["", *_wrapped(heading, 2)]
         for row in part.iter_rows(named=True):
             step = f"{row['step']}, {row['case']}" if row["case"] else row["step"]
             figures = f"{_figures(row)}  {_verdict(row)}"
