@@ -6,7 +6,6 @@ from functools import cached_property
 from typing import Any
 
 import polars as pl
-
 from IPython.display import Markdown
 
 import pgstudies as pg
