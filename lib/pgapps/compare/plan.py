@@ -340,6 +340,8 @@ def fit(plans: Sequence[Forecast], seconds: float) -> Fit:
     room = seconds - takes(0, kept)
     blocks = max(1, min(MOST_BLOCKS, int(room / (sum(kept.values()) or room or 1.0))))
     costs = {study: sum(kept[n] for n in kept if n[0] == study) for study, _ in kept}
+    # On a machine that has become slower, fewer than these would have been measured for nothing.
+    least = 2 * MINIMUM_BLOCKS if blocks >= MINIMUM_BLOCKS else 0
     return Fit(
         blocks=blocks,
         arms=dict.fromkeys(costs, ())
@@ -350,7 +352,7 @@ def fit(plans: Sequence[Forecast], seconds: float) -> Fit:
         }
         | settled,
         block_s=costs,
-        limit_s={study: _SPARE * blocks * cost for study, cost in costs.items()},
+        limit_s={study: max(_SPARE * blocks, least) * cost for study, cost in costs.items()},
         left_out=(*steps, *arms_left_out),
         whole_s=whole_s,
         kept_s=takes(GOAL_BLOCKS, kept),
