@@ -75,6 +75,31 @@ def test_without_valgrind_every_unit_says_so(monkeypatch: pytest.MonkeyPatch) ->
     assert set(found.units["reason"]) == {"there is no valgrind on PATH"}
 
 
+def test_of_many_units_those_that_changed_most_are_told() -> None:
+    names = [f"unit {number}" for number in range(40)]
+    ratios = [1 + 0.01 * number if number % 2 else 1 - 0.0001 * number for number in range(40)]
+    rows = [
+        {"study": "made_up", "unit": n, "baseline": 1000.0, "candidate": 1000 * r, "ratio": r}
+        for n, r in zip(names, ratios, strict=True)
+    ]
+    units = pl.DataFrame(rows).with_columns(reason=pl.lit(None, pl.String()))
+    moved = pl.DataFrame(
+        [
+            {"unit": "unit 39", "function": f"f{n}", "before": 0.0, "after": 9.0, "change": 9.0}
+            for n in range(10)
+        ]
+    )
+    compared = replace(result(well()), counted=Counted(units, moved))
+    text = as_text(compared)
+    told = [name for name in names if f"  {name} " in text]
+    assert told == [f"unit {number}" for number in range(17, 40, 2)]
+    assert "  13 more changed less, 15 by no more than 0.1 %: see the report.\n" in text
+    assert "changed most: f0 +9, f1 +9, f2 +9, f3 +9, f4 +9\n" in text
+    full = as_text(compared, full=True)
+    assert all(f"  {name} " in full for name in names)
+    assert "f9 +9" in full
+
+
 @pytest.mark.parametrize(("largest", "hinted"), [("(no name) in postgres", 1), ("scan", 0)])
 def test_where_code_without_a_name_leads_the_text_says_once_what_to_install(
     largest: str, hinted: int

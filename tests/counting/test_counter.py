@@ -206,6 +206,9 @@ def test_what_a_backend_cannot_do_alone_is_a_reason_in_one_sentence(
         counter.count(Unit("wrong", ("SELECT 1",), prepare=("DROP TABLE nothing",)))
     with pytest.raises(CannotRun, match="has no setting no_such_setting"):
         counter.count(replace(HASHED, settings={"no_such_setting": "1"}))
+    less = LOOP.replace(N, f"1000 - {N}")
+    with pytest.raises(CannotRun, match=r"^400 of it take no more instructions than 200, as "):
+        counter.count(replace(HASHED, statements=(less,)), twice=False)
     with pytest.raises(CannotRun, match="already running"):
         Counter("postgresql://somebody@nowhere/else")
     with pytest.raises(StudyError, match="the smaller first"):

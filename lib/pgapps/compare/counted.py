@@ -128,7 +128,7 @@ def counted(
             one, other = numbers.values()
             rows.append(place | numbers | {"ratio": other / one})
             if abs(other / one - 1) > ALIKE:
-                least = min(_WORTH_NAMING * one, _SHARE * abs(other - one))
+                least = max(0.5, min(_WORTH_NAMING * one, _SHARE * abs(other - one)))
                 functions += (
                     moved(before.slice(1), after.slice(1))
                     .filter(pl.col("change").abs() >= least)

@@ -12,6 +12,7 @@ from pgservers.terminal import printable
 from pgstudies.records.reading import built_with
 
 from ..counting.by_function import hint_of_names
+from .counted import ALIKE
 from .design import BASELINE, CANDIDATE
 from .judging.guards import named, not_compared
 from .judging.layout import NOT_EXCLUDED, SAME_WORK
@@ -34,6 +35,9 @@ _MOST_REASONS = 4
 
 _MOST_STEPS = 12
 
+_MOST_UNITS, _MOST_FUNCTIONS = 12, 5
+"""Units of work whose instructions are told, those that changed most, and functions of each."""
+
 _MOST_DEFAULTS = 5
 """Lines on defaults that differ."""
 
@@ -54,7 +58,7 @@ def as_text(result: Result, command: str = "", *, full: bool = False) -> str:
         _left_out(result),
         _why(result),
         _rows(result.rows),
-        _instructions(result.counted),
+        _instructions(result.counted, full=full),
         _guards(result.guards, full=full),
         _how(result) if full else [],
     ]
@@ -352,12 +356,16 @@ def seconds(before: float, after: float) -> tuple[str, str]:
 _UNITS = (("s", 1.0), ("ms", 1e3), ("µs", 1e6), ("ns", 1e9))
 
 
-def _instructions(counted: Counted | None) -> list[str]:
+def _instructions(counted: Counted | None, *, full: bool) -> list[str]:
     if counted is None or counted.units.is_empty():
         return []
     done = counted.units.filter(pl.col("reason").is_null())
+    differing, told = done.filter((pl.col("ratio") - 1).abs() > ALIKE), done
+    if not full and done.height > _MOST_UNITS:
+        top = differing.sort(-pl.col("ratio").log().abs()).head(_MOST_UNITS)
+        told = done.join(top, on=["study", "unit"], how="semi", maintain_order="left")
     lines = ["Instructions for one unit of work, counted in a lone backend:"]
-    for row in done.iter_rows(named=True):
+    for row in told.iter_rows(named=True):
         figures = f"{row['baseline']:,.0f} -> {row['candidate']:,.0f}  {row['ratio']:7.4f}"
         unit, width = row["unit"], COLUMNS - len(figures) - 3
         if len(unit) > width:
@@ -366,8 +374,13 @@ def _instructions(counted: Counted | None) -> list[str]:
         lines.append(f"  {unit:{width}} {figures}")
         parts = counted.moved.filter(unit=row["unit"])
         if parts.height:
+            parts = parts if full else parts.head(_MOST_FUNCTIONS)
             changes = (f"{r['function']} {r['change']:+,.0f}" for r in parts.iter_rows(named=True))
             lines += _wrapped(f"    changed most: {', '.join(changes)}", 6)
+    if told.height < done.height:
+        less = differing.height - told.height
+        same = done.height - differing.height
+        lines.append(f"  {less} more changed less, {same} by no more than 0.1 %: see the report.")
     for reason, part in counted.units.drop_nulls("reason").group_by("reason", maintain_order=True):
         lines += _wrapped(f"  not run ({named(part['unit'].to_list())}): {reason[0]}", 4)
     hints = (hint_of_names(part) for _, part in counted.moved.group_by("unit"))

@@ -29,7 +29,7 @@ from pgservers.sessions import prepare_transactions
 from pgservers.terminal import Progress
 from pgstudies.records.writing import parquet_bytes
 
-from .frames import counted, deviation, per_unit
+from .frames import WHOLE, counted, deviation, per_unit
 from .valgrind import count, valgrind_version
 
 if TYPE_CHECKING:
@@ -135,7 +135,15 @@ class Counter:
 
         small, large = unit.sizes
         first = run(small)
-        return first if unit.inside else per_unit(first, run(large), (large - small) * unit.of)
+        if unit.inside:
+            return first
+        found = per_unit(first, run(large), (large - small) * unit.of)
+        if found.filter(function=WHOLE)["inclusive"].item() <= 0:
+            raise CannotRun(
+                f"{large} of it take no more instructions than {small}, as other work of the "
+                f"backend varies by more"
+            )
+        return found
 
     def _serving(self, unit: Unit, settings: dict[str, str]) -> ManagedServer:
         """The server, with the state that the unit begins with."""
