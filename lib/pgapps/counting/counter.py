@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .units import Unit
 
 
-_FORMAT = 3
+_FORMAT = 4
 """Raised whenever counting changes: cached counts of a lower version are not used."""
 
 SETTINGS = {
