@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from pgapps.counting.counter import Counter
+from pgapps.counting.frames import EXACT, deviation
+from pgapps.counting.units import Unit
+from pgapps.counting.valgrind import reason_no_valgrind
 from pgapps.doctor.checks import examine_extensions
 from pgservers.errors import CannotRun
 from pgservers.order import version_key
@@ -67,3 +71,15 @@ def test_io_uring_reads_or_why_it_does_not_is_said() -> None:
             return
         with pytest.raises(CannotRun, match=f"io_method=io_uring: .*{why}"):
             server.restart({"io_method": "io_uring"})
+
+
+def test_two_counts_of_little_work_agree() -> None:
+    """What it does at its start by the clock would be more than these twenty."""
+    reason = reason_no_valgrind()
+    if reason:
+        pytest.skip(reason)
+    n = "current_setting('pgstudies.n')::int"
+    loop = f"DO $$BEGIN FOR i IN 1..{n} LOOP PERFORM md5('x'); END LOOP; END$$"
+    with Counter(NEXT) as counter:
+        found = counter.count(Unit("one text hashed", (loop,), sizes=(20, 40)), fresh=True)
+    assert deviation(found) < EXACT
