@@ -53,10 +53,16 @@ _ALLOWED = dict.fromkeys(_STEP, pl.String()) | {
     "judges": pl.Boolean(),
     "allowance": pl.Float64(),
     "is_repeated": pl.Boolean(),
+    "moves": pl.List(pl.Float64()),
 }
 
 _DRAWS, _SEED = 20_000, 1
 """Of the pivot: so that an allowance is the same every time, and exact to a hundredth of itself."""
+
+_LEVEL = 0.95
+
+_POINTS = (np.arange(200) + 0.5) / 200
+"""The quantiles by which the moves of a step are kept."""
 
 
 def layout(measured: Sequence[Measured], effects: pl.DataFrame) -> tuple[bool | None, str]:
@@ -133,7 +139,8 @@ def allowed(pairs: pl.DataFrame) -> pl.DataFrame:
     """The part by which a link moves each step, one row for each.
 
     ``pairs`` are those of ``pairs_in``.  Columns: study, of, case, step, metric, judges, allowance,
-    and is_repeated, whether a block has it in several rounds.  The allowance is the 95 % prediction
+    is_repeated, whether a block has it in several rounds, and moves, quantiles of how far a pair of
+    links differs (of the absolute logarithm).  The allowance is the 95 % prediction
     interval of one more pair of links, by a generalised pivot (Weerahandi 1993): of how far the
     means of blocks lie from 0 what a round's own noise explains is taken off.  Without rounds, it
     is Student's, and the noise of a block is a part of it.
@@ -146,25 +153,26 @@ def allowed(pairs: pl.DataFrame) -> pl.DataFrame:
     for place, part in blocks.group_by(_STEP, maintain_order=True):
         repeated = int((part["rounds"] - 1).sum())
         if part.height > 1:
-            allowance = _predicted(
+            moves = _predicted(
                 part["mean"].to_numpy(),
                 float(part["within"].sum()) / float(part["rounds"].mean()),  # type: ignore[arg-type]
                 repeated,
             )
-            rows.append((*place, part["judges"].any(), allowance, repeated > 0))
+            allowance = float(np.expm1(np.quantile(moves, _LEVEL)))
+            kept = np.quantile(moves, _POINTS).tolist()
+            rows.append((*place, part["judges"].any(), allowance, repeated > 0, kept))
     return pl.DataFrame(rows, schema=_ALLOWED, orient="row")
 
 
-def _predicted(means: np.ndarray, within: float, freedom: int) -> float:
-    """Beyond what part one more pair of links seldom lies, of the means of blocks over rounds.
+def _predicted(means: np.ndarray, within: float, freedom: int) -> np.ndarray:
+    """How far one more pair of links may differ, drawn, by the means of blocks over rounds.
 
     ``within`` is the sum of squares of rounds about them, per round, of so many degrees of freedom.
     """
     rng = np.random.default_rng(_SEED)
     between = (means**2).sum() / rng.chisquare(means.size, _DRAWS)  # both links are of one kind
     noise = within / rng.chisquare(freedom, _DRAWS) if freedom else 0.0
-    drawn = np.sqrt(np.maximum(between - noise, 0)) * rng.standard_normal(_DRAWS)
-    return float(np.expm1(np.quantile(np.abs(drawn), 0.95)))
+    return np.abs(np.sqrt(np.maximum(between - noise, 0)) * rng.standard_normal(_DRAWS))
 
 
 def pairs_in(record: Record) -> pl.DataFrame:
@@ -207,8 +215,8 @@ def pairs_in(record: Record) -> pl.DataFrame:
 def _with_allowances(effects: pl.DataFrame, host: Mapping[str, Any]) -> pl.DataFrame:
     """The effects with allowance and machine, by metric.
 
-    It is the step's own, else the largest of its study, else the largest of all, of those that a
-    block repeats where there are any: in the others is the noise of a block.
+    It is the step's own, else that of a step drawn at random from its study, else from all, of
+    those that a block repeats where there are any: in the others is the noise of a block.
     """
     own = infos_below(paths.records_dir(), f"{COMPARED}*")
     theirs = infos_below(paths.LAYOUT_RECORDS, None)
@@ -222,20 +230,19 @@ def _with_allowances(effects: pl.DataFrame, host: Mapping[str, Any]) -> pl.DataF
         found.append(allowed(pl.concat(pairs)).with_columns(machine=pl.lit(machine)))
     every = pl.concat(found)
     of_step = every.unique(_STEP, keep="first", maintain_order=True)
-    of_step = of_step.drop("judges", "is_repeated")
-    largest = every.filter("judges").sort("is_repeated", "allowance", descending=True)
+    of_step = of_step.drop("judges", "is_repeated", "moves")
     known = effects.join(of_step, on=_STEP, how="left", maintain_order="left")
     for by in (["study", "metric"], ["metric"]):
-        most = largest.unique(by, keep="first", maintain_order=True)
-        known = known.join(
-            most.select(*by, most="allowance", most_of="machine"),
-            on=by,
-            how="left",
-            maintain_order="left",
-        ).select(
-            pl.exclude("allowance", "machine", "most", "most_of"),
-            allowance=pl.coalesce("allowance", "most"),
-            machine=pl.coalesce("machine", "most_of"),
+        is_repeated = pl.col("is_repeated")
+        among = every.filter("judges").filter(is_repeated | ~is_repeated.any().over(by))
+        of_any = among.group_by(by, maintain_order=True).agg(
+            of_any=pl.col("moves").explode().quantile(_LEVEL, "linear").exp() - 1,
+            whose=pl.col("machine").first(),
+        )
+        known = known.join(of_any, on=by, how="left", maintain_order="left").select(
+            pl.exclude("allowance", "machine", "of_any", "whose"),
+            allowance=pl.coalesce("allowance", "of_any"),
+            machine=pl.coalesce("machine", "whose"),
         )
     return known
 
