@@ -199,9 +199,7 @@ def test_a_step_that_no_record_has_is_one_of_any_of_its_metric(
     assert set(found["verdict"]) == {"slower"}
 
 
-def test_a_new_step_of_a_study_is_one_of_any_of_that_study(
-    tmp_path: Path, project: Path
-) -> None:
+def test_a_new_step_of_a_study_is_one_of_any_of_that_study(tmp_path: Path, project: Path) -> None:
     record(project, {"insert": spread(2)})
     other = record(tmp_path / "records", {"vacuum": spread(5)}, study="compare_another")
     assert result(fixed({"mine": 1.1})).effects["allowance"].to_list() == pytest.approx(

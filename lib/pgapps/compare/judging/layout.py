@@ -172,7 +172,9 @@ def _predicted(means: np.ndarray, within: float, freedom: int) -> np.ndarray:
     rng = np.random.default_rng(_SEED)
     between = (means**2).sum() / rng.chisquare(means.size, _DRAWS)  # both links are of one kind
     noise = within / rng.chisquare(freedom, _DRAWS) if freedom else 0.0
-    return np.abs(np.sqrt(np.maximum(between - noise, 0)) * rng.standard_normal(_DRAWS))
+    drawn = np.sqrt(np.maximum(between - noise, 0)) * rng.standard_normal(_DRAWS)
+    moves: np.ndarray = np.abs(drawn)
+    return moves
 
 
 def pairs_in(record: Record) -> pl.DataFrame:
