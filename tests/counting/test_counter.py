@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("private")
 
 N = "current_setting('pgstudies.n')::int"
 LOOP = f"DO $$BEGIN FOR i IN 1..{N} LOOP PERFORM md5('x'); END LOOP; END$$"
-HASHED = Unit("one text hashed", (LOOP,), sizes=(200, 400))
+HASHED = Unit("one text hashed", (LOOP,), sizes=(200, 1200))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -168,11 +168,11 @@ def test_what_was_counted_is_not_counted_again(monkeypatch: pytest.MonkeyPatch) 
     again = instructions(replace(HASHED, name="another name"), server="embedded")
     assert again.equals(first)
     with pytest.raises(TypeError):
-        instructions(replace(HASHED, sizes=(200, 401)), server="embedded")
+        instructions(replace(HASHED, sizes=(200, 1201)), server="embedded")
 
 
 def test_a_damaged_count_is_counted_again(run_base: Path) -> None:
-    unit = replace(HASHED, sizes=(200, 300))
+    unit = replace(HASHED, sizes=(200, 1300))
     with Counter("embedded") as counter:
         before = set((run_base / "counted" / "counts").iterdir())
         first = counter.count(unit, twice=False)
@@ -206,8 +206,8 @@ def test_what_a_backend_cannot_do_alone_is_a_reason_in_one_sentence(
         counter.count(Unit("wrong", ("SELECT 1",), prepare=("DROP TABLE nothing",)))
     with pytest.raises(CannotRun, match="has no setting no_such_setting"):
         counter.count(replace(HASHED, settings={"no_such_setting": "1"}))
-    less = LOOP.replace(N, f"1000 - {N}")
-    with pytest.raises(CannotRun, match=r"^400 of it take no more instructions than 200, as "):
+    less = LOOP.replace(N, f"2000 - {N}")
+    with pytest.raises(CannotRun, match=r"^1200 of it take no more instructions than 200, as "):
         counter.count(replace(HASHED, statements=(less,)), twice=False)
     with pytest.raises(CannotRun, match="already running"):
         Counter("postgresql://somebody@nowhere/else")
