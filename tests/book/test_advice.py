@@ -109,6 +109,7 @@ def test_a_directory_is_told_by_what_was_counted_of_it(
         text = advice_text("18", word)
         assert text.startswith("From release 18 to 19rc1\n")
         assert "One probe: 30 % more instructions (1,000, then 1,300)." in text
+        assert f"  pgstudies compare --baseline 18 --candidate {place} --minutes 30\n" in text
     with pytest.raises(StudyError, match=f"^{tmp_path}/other was not counted"):
         advice_text("18", f"{tmp_path}/other")
     with pytest.raises(StudyError, match=r"19rc1 is not newer than 19\.0"):

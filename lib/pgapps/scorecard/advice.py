@@ -360,6 +360,19 @@ def _builds(*releases: str) -> list[str]:
     return [built.get(release) or "an unknown compiler" for release in releases]
 
 
+def to_compare(before: str, after: str) -> str:
+    """The command that compares two counted releases, by the servers that were counted.
+
+    They are named only if they were built alike.
+    """
+    one = other = "DIRECTORY"
+    record = _record_of(before, after)
+    if record and len(set(_builds(before, after))) == 1:
+        servers = {name: server for server, name in reversed(_names_in(record).items())}
+        one, other = servers[before] or one, servers[after] or other
+    return f"pgstudies compare --baseline {one} --candidate {other} --minutes 30"
+
+
 def advice_text(before: str | None = None, after: str | None = None) -> str:
     """The card for a terminal: for an upgrade from ``before`` to ``after``, or for settings alone.
 
@@ -392,9 +405,8 @@ def _lines(before: str | None, after: str | None) -> Iterator[str]:
         yield from wrapped(counted_builds(before, after))
         yield ""
         alike = len(set(_builds(before, after))) == 1
-        one, other = (before, after) if alike else ("DIRECTORY", "DIRECTORY")
         yield f"Measure it on servers of your own{'' if alike else ', both built alike'}:"
-        yield f"  pgstudies compare --baseline {one} --candidate {other} --minutes 30"
+        yield f"  {to_compare(before, after)}"
         yield ""
     yield "Settings and habits"
     yield "=" * WIDTH
