@@ -95,7 +95,7 @@ def test_every_release_is_relative_to_the_one_you_run_and_the_newest_is_first() 
 def test_a_directory_is_told_by_what_was_counted_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = tmp_path / "pg"
+    place = tmp_path / "pg; of mine"
     names = {"18": (1000, "18"), "19rc1": (1300, str(place)), "19.0": (1200, "/elsewhere")}
     counts = [
         made_up.samples({n: [c]}, INSTRUCTIONS, metric=INSTRUCTIONS, iteration=1, step="one probe")
@@ -109,7 +109,7 @@ def test_a_directory_is_told_by_what_was_counted_of_it(
         text = advice_text("18", word)
         assert text.startswith("From release 18 to 19rc1\n")
         assert "One probe: 30 % more instructions (1,000, then 1,300)." in text
-        assert f"  pgstudies compare --baseline 18 --candidate {place} --minutes 30\n" in text
+        assert f"  pgstudies compare --baseline 18 --candidate '{place}' --minutes 30\n" in text
     with pytest.raises(StudyError, match=f"^{tmp_path}/other was not counted"):
         advice_text("18", f"{tmp_path}/other")
     with pytest.raises(StudyError, match=r"19rc1 is not newer than 19\.0"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -370,7 +371,8 @@ def to_compare(before: str, after: str) -> str:
     if record and len(set(_builds(before, after))) == 1:
         servers = {name: server for server, name in reversed(_names_in(record).items())}
         one, other = servers[before] or one, servers[after] or other
-    return f"pgstudies compare --baseline {one} --candidate {other} --minutes 30"
+    sides = f"--baseline {shlex.quote(one)} --candidate {shlex.quote(other)}"  # a record names them
+    return f"pgstudies compare {sides} --minutes 30"
 
 
 def advice_text(before: str | None = None, after: str | None = None) -> str:
