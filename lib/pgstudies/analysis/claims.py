@@ -225,7 +225,7 @@ def claims(
     for entry in own:
         claim = made(entry, not_tested)
         rule = then.get(entry.id)
-        if rule is not None and rule != current[entry.id]:
+        if rule is not None and _without_words(rule) != _without_words(current[entry.id]):
             try:  # the words of a rule are not kept
                 words = {"name": entry.name, "text": entry.text}
                 old = made(checked({**words, **rule}, Entry, "its rule then"), not_tested)
@@ -234,6 +234,11 @@ def claims(
             claim = replace(claim, then=old)
         found.append(claim)
     return found
+
+
+def _without_words(rule: Mapping[str, Any]) -> dict[str, Any]:
+    """A rule in which the reason why a claim is not tested is whether there is one."""
+    return {**rule, "not_tested": bool(rule.get("not_tested"))}
 
 
 def all_claims() -> pl.DataFrame:
