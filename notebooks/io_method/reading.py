@@ -68,7 +68,11 @@ def which(effects: pl.DataFrame, cores: int) -> pl.DataFrame:
         effects.filter(pl.col("candidate") == "worker", pl.col("step").is_in(TIMED))
         .sort(pl.col("case") != "cached", "case", "step", "iteration")
         .with_columns(
-            step=pl.format("{}: {}, {}", "case", reads, per_core), candidate=choice
+            # On a phone a name is broken at its commas, and there is room for two lines.
+            step=pl.format(
+                "{}: {}, {}", pl.col("case").str.replace(", ", " "), reads, per_core
+            ),
+            candidate=choice,
         )
     )
 

@@ -145,8 +145,8 @@ def test_what_a_verdict_speaks_for_is_said_by_connections_to_a_core() -> None:
     assert found.select("step", "candidate").rows() == [
         ("cached: scan, 2.0 to a core", "sync"),
         ("cached: VACUUM, 0.5 to a core", "either"),
-        ("network, 5 ms: lookup, 0.5 to a core", "not decided"),
-        ("network, 5 ms: scan, 0.5 to a core", "worker"),
+        ("network 5 ms: lookup, 0.5 to a core", "not decided"),
+        ("network 5 ms: scan, 0.5 to a core", "worker"),
     ]
     assert set(found["candidate"]) <= set(READING.CHOICES)
 
