@@ -82,6 +82,11 @@ def test_a_claim_has_the_rule_that_a_record_was_begun_with_where_it_is_another(f
     record = Record(file.parent, made_up.info("swept", rules=begun), pl.DataFrame())
     (same,) = claims("swept", places={"arm": "2", "last": 7}, record=record)
     assert same.then is None
+    file.write_text(f'{ONE}\nnot_tested = "in other words"\n')
+    begun_for = [begun[0] | {"not_tested": "a reason"}]
+    told = Record(file.parent, made_up.info("swept", rules=begun_for), pl.DataFrame())
+    (reworded,) = claims("swept", places={"arm": "2", "last": 7}, record=told)
+    assert (reworded.then, reworded.not_tested) == (None, "in other words")
     file.write_text(ONE.replace("published_ratio = 2.0", "published_ratio = 3.0"))
     (changed,) = claims("swept", places={"arm": "2", "last": 7}, record=record)
     assert changed.then == replace(same, published_ratio=2.0)
