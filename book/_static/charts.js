@@ -62,15 +62,23 @@
   /* Names that are in lines for a wide page leave a phone's plot a fifth of the room. */
   const ON_A_PHONE = 22;
 
-  /* The names of a field in such lines, as an expression of Vega; rows become as high as three of them. */
-  function inShorterLines(field, spec) {
+  /* The names of a field, each in lines by `broken`, as an expression of Vega; rows become as high as they need. */
+  function inLines(field, spec, broken) {
     const lines = {};
     for (const rows of Object.values(spec.datasets)) {
-      for (const { [field]: name } of rows) if (name) lines[name] = wrapped(name.replaceAll("\n", " "), ON_A_PHONE);
+      for (const { [field]: name } of rows) if (name) lines[name] = broken(String(name));
     }
-    if (!spec.height.for) spec.height.step = Math.max(spec.height.step, 6 + 14 * Math.max(...Object.values(lines).map((each) => each.length)));
+    const names = Object.values(lines);
+    const high = 6 + 14 * Math.max(...names.map((each) => each.length));
+    if (typeof spec.height === "number") {
+      const shown = spec.usermeta?.step === field ? 1 : names.length;
+      spec.height = Math.max(spec.height, shown * high);
+    } else if (!spec.height.for) spec.height.step = Math.max(spec.height.step, high);
     return `(${JSON.stringify(lines)})[datum.label]`;
   }
+
+  const atCommas = (name) => name.split(", ");
+  const inShorterLines = (name) => wrapped(name.replaceAll("\n", " "), ON_A_PHONE);
 
   const isLabel = (layer) => layer.name?.startsWith("labels");
 
@@ -117,8 +125,8 @@
     const tail = step == null ? "" : `, ${JSON.stringify(`${step}: `)} + chosen_step`;
     spec.title = { ...spec.title, text: { expr: `[${title.map((line) => JSON.stringify(line))}${tail}]` } };
     const rows = spec.height?.step;  // of fixed height: it cannot be fitted, so its names get half of the room
-    const inLines = spec.usermeta?.letters && ON_A_PHONE;  // they are in lines, and never cut
-    const names = inLines ? 6.5 * inLines : room / (rows ? 1.65 : 2.4);
+    const areBroken = spec.usermeta?.letters > 0;  // they are in lines, and never cut
+    const names = areBroken ? 6.5 * ON_A_PHONE : room / (rows ? 1.65 : 2.4);
     if (rows) {
       spec.width = Math.floor(room - names) - 44;
       // Its legend may reach to the left above the names, as they leave the plot little width.
@@ -140,12 +148,12 @@
         if (key === "x" && value.title) value.title = wrapped([value.title].flat().join("; "), letters - 8);
         if (key === "x" && (rows || hasNames) && value.axis !== null) value.axis = { ...value.axis, titleAnchor: "end" };
         if (key === "x" && NAMES.includes(value.type) && value.axis !== null) {
-          value.axis = { ...value.axis, labelAngle: -35, labelLimit: room / 3 };
+          value.axis = { ...value.axis, labelAngle: -35, labelLimit: room / 3, labelExpr: "split(datum.label, ', ')" };
         }
         if (key === "y" && NAMES.includes(value.type) && value.axis !== null) {
-          value.axis = { ...value.axis, labelLimit: inLines ? 0 : names };
-          if (inLines) value.axis.labelExpr = inShorterLines(value.field, spec);
-          if (!rows) value.axis.labelExpr = "split(datum.label, ', ')";
+          value.axis = { ...value.axis, labelLimit: areBroken ? 0 : rows ? names : room / 2 };
+          if (areBroken) value.axis.labelExpr = inLines(value.field, spec, inShorterLines);
+          else if (!rows) value.axis.labelExpr = inLines(value.field, spec, atCommas);
         }
         narrow(value);
       }

@@ -129,11 +129,19 @@ UNREADABLE = f"""
     return lines.some((line) => line.textContent.endsWith("…")) || (box.width > 0 && !isInside);
   }};
   const texts = [...svg.querySelectorAll("text")].filter(isCut).map((text) => text.textContent);
+  const upright = [...svg.querySelectorAll("text")]
+    .filter((text) => !/rotate\\((?!0\\))/.test(text.getAttribute("transform") ?? ""))
+    .map((text) => ({{ text: text.textContent, box: text.getBoundingClientRect() }}))
+    .filter(({{ text, box }}) => box.width > 0 && text.trim());
+  const touch = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1
+    && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 4;
+  const touching = upright.flatMap(({{ text, box }}, n) => upright.slice(n + 1)
+    .filter((other) => touch(box, other.box)).map((other) => `${{text}} over ${{other.text}}`));
   const legends = [...svg.querySelectorAll(".role-legend")]
     .map((legend) => legend.querySelectorAll(".role-legend-label text").length)
     .filter((entries) => entries > {MOST_ENTRIES}).map((entries) => `a legend of ${{entries}}`);
   const name = svg.textContent;
-  return [...texts, ...legends].map((wrong) => `${{name}}: ${{wrong}}`);
+  return [...texts, ...touching, ...legends].map((wrong) => `${{name}}: ${{wrong}}`);
 }})"""
 
 
@@ -143,7 +151,7 @@ UNREADABLE = f"""
     ids=["wide", "phone"],
 )
 @pytest.mark.parametrize("name", [page for page in PAGES if "/studies/" in page])
-def test_a_chart_has_a_short_legend_and_all_its_text_inside_its_frame(
+def test_a_chart_has_a_short_legend_and_all_its_text_apart_and_inside_its_frame(
     page: Page, name: str
 ) -> None:
     open_page(page, HTML / name)

@@ -294,6 +294,15 @@ def test_names_of_places_do_not_run_into_each_other(names: list[str], angle: int
     assert chart.to_dict()["layer"][0]["encoding"]["x"]["axis"]["labelAngle"] == angle
 
 
+def test_names_below_dots_are_broken_where_they_would_touch() -> None:
+    names = ["cfq", *(f"reads on {kib} kB" for kib in range(8))]
+    frame = pl.DataFrame({"arm": "a", "point": names, "s": [float(i) for i in range(len(names))]})
+    chart: Any = dot_chart(frame, x="point", y="s", y_title="s", description=SENTENCE)
+    axis = chart.to_dict()["layer"][0]["encoding"]["x"]["axis"]
+    assert axis["labelAngle"] == 0
+    assert '"cfq": ["cfq"], "reads on 0 kB": ["reads on", "0 kB"]' in axis["labelExpr"]
+
+
 READS = pl.DataFrame(
     {
         "case": ["wide", "wide", "narrow"],
