@@ -25,7 +25,15 @@ from pgapps.compare.judging.measured import (
     reasons,
 )
 from pgapps.compare.judging.result import Result, result_of, undecided
-from pgapps.compare.plan import GOAL_BLOCKS, Forecast, fit, fit_lines, forecast_lines, forecast_of
+from pgapps.compare.plan import (
+    GOAL_BLOCKS,
+    Forecast,
+    by_time,
+    fit,
+    fit_lines,
+    forecast_lines,
+    forecast_of,
+)
 from pgapps.compare.report import request_in, write_report
 from pgapps.compare.request import Request, share_cores_alike, side
 from pgapps.compare.text import COLUMNS, as_text, noise, seconds
@@ -591,26 +599,35 @@ def forecast(study: str, start_s: float = 2.0, **arms_s: float) -> Forecast:
 
 def test_a_time_buys_as_many_blocks_of_every_study() -> None:
     plans = [forecast("a", heap=5.0), forecast("b", heap=10.0, tree=5.0)]
-    found = fit(plans, 204.0)
-    assert (found.blocks, found.arms, found.left_out) == (10, {"a": (), "b": ()}, ())
+    found = fit(plans, 244.0)
+    assert (found.blocks, found.arms, found.left_out) == (12, {"a": (), "b": ()}, ())
     assert found.block_s == {"a": 5.0, "b": 15.0}
-    assert found.limit_s == {"a": pytest.approx(62.5), "b": pytest.approx(187.5)}
+    assert found.limit_s == {"a": pytest.approx(75.0), "b": pytest.approx(225.0)}
     few = fit(plans[:1], 35.0)  # as many as decide something, also at half the speed
     assert few.blocks == 6
     assert few.limit_s == {"a": pytest.approx(60.0)}
     assert fit(plans[:1], 30.0).limit_s == {"a": pytest.approx(1.25 * 25.0)}
-    assert list(fit_lines(found, plans, 3.4)) == ["3.4 minutes: 10 blocks of 3 arms."]
+    assert list(fit_lines(found, plans, 4.1)) == ["4.1 minutes: 12 blocks of 3 arms."]
+
+
+def test_blocks_that_take_less_than_was_planned_leave_time_for_more() -> None:
+    plans = [forecast("a", heap=5.0), forecast("b", heap=10.0, tree=5.0)]
+    found = by_time(fit(plans, 244.0))
+    assert found.blocks == 2 * 12
+    assert found.limit_s == {"a": pytest.approx(60.0), "b": pytest.approx(180.0)}
+    few = fit(plans[:1], 35.0)
+    assert by_time(few) == few
 
 
 def test_the_dearest_arms_are_left_out_of_too_short_a_time() -> None:
     plans = [forecast("a", heap=5.0), forecast("b", heap=10.0, tree=5.0)]
-    found = fit(plans, 96.0)
+    found = fit(plans, 126.0)
     assert found.left_out == (("b", "heap", 10.0),)
     assert (found.blocks, found.arms) == (GOAL_BLOCKS, {"a": (), "b": ("tree",)})
-    said = list(fit_lines(found, plans, 1.6))
-    assert said[0] == "1.6 minutes: 9 blocks of 2 arms."
-    assert "b, heap (10 s) in each block. To measure them as well: --minutes 4." in said[1]
-    enough = fit(plans, 60 * 4)
+    said = list(fit_lines(found, plans, 2.1))
+    assert said[0] == "2.1 minutes: 12 blocks of 2 arms."
+    assert "b, heap (10 s) in each block. To measure them as well: --minutes 5." in said[1]
+    enough = fit(plans, 60 * 5)
     assert not enough.left_out
     assert enough.blocks >= GOAL_BLOCKS
 
@@ -623,9 +640,9 @@ def test_the_dearest_scripts_are_left_out_of_too_short_a_time() -> None:
     assert (found.blocks, found.arms) == (GOAL_BLOCKS, {"workload": ()})
     assert found.block_s == {"workload": pytest.approx(8)}
     first, *said = fit_lines(found, [plan], 1.3)
-    assert first == "1.3 minutes: 9 blocks of 1 arm."
-    assert "workload, a (12 s) in each block. To measure them as well: --minutes 4." in said[0]
-    assert fit([plan], 60 * 4).left_out == ()
+    assert first == "1.3 minutes: 12 blocks of 1 arm."
+    assert "workload, a (12 s) in each block. To measure them as well: --minutes 5." in said[0]
+    assert fit([plan], 60 * 5).left_out == ()
     assert [step for _, step, _ in fit([plan], 5.0).left_out] == ["a", "b"]
 
 
@@ -647,7 +664,7 @@ def test_a_time_too_short_for_anything_has_minutes_that_decide() -> None:
     found = fit(plans, 5.0)
     assert (found.blocks, found.arms) == (1, {"a": ()})
     enough = found.minutes_that_decide(lost_s=20.0)
-    assert enough == 2  # 2 s to start, 9 blocks of 5 s
+    assert enough == 2  # 2 s to start, 12 blocks of 5 s
     assert fit(plans, 60 * enough - 20.0).blocks >= GOAL_BLOCKS
 
 
@@ -656,7 +673,7 @@ class Planned(Exception):  # noqa: N818
 
 
 @pytest.mark.parametrize("yes", [True, False])
-@pytest.mark.parametrize(("minutes", "offered"), [(0.5, [3]), (None, [])])
+@pytest.mark.parametrize(("minutes", "offered"), [(0.5, [4]), (None, [])])
 def test_what_decides_nothing_is_measured_for_the_minutes_that_decide_or_not_at_all(
     minutes: float | None, offered: list[int], yes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

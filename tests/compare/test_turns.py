@@ -128,12 +128,12 @@ def plan(wanted: int) -> Forecast:
     return Forecast("a", None, 0.0, {"heap": 10.0}, None, pl.DataFrame(), (repeats,))
 
 
-def test_the_turns_are_cut_before_there_are_fewer_than_nine_blocks() -> None:
+def test_the_turns_are_cut_before_there_are_fewer_than_twelve_blocks() -> None:
     plenty = fit([plan(wanted=40)], 1000)
     assert plenty.parameters == {"a": {"selects": 80}}
     assert plenty.block_s == {"a": pytest.approx(15.0)}
-    short = fit([plan(wanted=40)], 80)
-    assert short.blocks == 9
+    short = fit([plan(wanted=40)], 107)
+    assert short.blocks == 12
     assert short.parameters["a"]["selects"] <= 40
     least = fit([plan(wanted=40)], 30)
     assert least.parameters == {"a": {"selects": 2 * LEAST}}

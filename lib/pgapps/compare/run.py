@@ -29,6 +29,7 @@ from .plan import (
     GOAL_BLOCKS,
     REPORT_S,
     as_before,
+    by_time,
     fit,
     fit_lines,
     forecast_lines,
@@ -268,7 +269,7 @@ def _planned(
             enough = fitted.minutes_that_decide(spent_s)
             tell(
                 f"That decides nothing: an interval needs {MINIMUM_BLOCKS} blocks. {enough} "
-                f"minutes are enough for the {GOAL_BLOCKS} blocks that every guard needs."
+                f"minutes are enough for {GOAL_BLOCKS}."
             )
             if not only_plan:
                 agree(enough)
@@ -278,9 +279,16 @@ def _planned(
     if request.blocks is None and only_plan and unknown:
         tell("Without --plan one block of these is measured first, and the plan made from it.")
     tell("")
+    return _first_look(request, fitted, plans), minutes
+
+
+def _first_look(request: Request, fitted: Fit, plans: Iterable[Forecast]) -> Fit:
+    """What is measured before the first look; for a run that looks but once, all of it."""
     if request.until_decided:
-        fitted = replace(fitted, blocks=min(fitted.blocks, FIRST_LOOK))
-    return fitted, minutes
+        return replace(fitted, blocks=min(fitted.blocks, FIRST_LOOK))
+    if request.blocks is not None or any(plan.before for plan in plans):
+        return fitted
+    return by_time(fitted)
 
 
 def _next(
