@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pgapps.compare import run
+from pgapps.compare import plan, run
 from pgapps.compare.command import _require_consent
 from pgapps.compare.design import Comparison, Side
 from pgapps.compare.judging.measured import (
@@ -33,6 +33,7 @@ from pgapps.compare.plan import (
     fit_lines,
     forecast_lines,
     forecast_of,
+    of_asked,
 )
 from pgapps.compare.report import request_in, write_report
 from pgapps.compare.request import Request, share_cores_alike, side
@@ -608,6 +609,16 @@ def test_a_time_buys_as_many_blocks_of_every_study() -> None:
     assert few.limit_s == {"a": pytest.approx(60.0)}
     assert fit(plans[:1], 30.0).limit_s == {"a": pytest.approx(1.25 * 25.0)}
     assert list(fit_lines(found, plans, 4.1)) == ["4.1 minutes: 12 blocks of 3 arms."]
+
+
+def test_arms_of_several_studies_are_each_looked_for_in_its_own() -> None:
+    plans = [forecast("a", heap=5.0), forecast("b", tree=5.0), forecast("c")]
+    asked = of_asked(plans, ["tree", "heap"])
+    for found in (fit(asked, 244.0), plan.of_blocks(asked, 3)):
+        assert found.arms == {"a": ("heap",), "b": ("tree",)}
+    assert fit(of_asked(plans[:1], ["heap"]), 244.0).arms == {"a": ()}
+    with pytest.raises(StudyError, match="No record of these studies has an arm 'hash'"):
+        of_asked(plans, ["heap", "hash"])
 
 
 def test_blocks_that_take_less_than_was_planned_leave_time_for_more() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
+from pgservers.errors import StudyError
 from pgservers.paths import records_dir
 from pgservers.terminal import rough_duration
 from pgstudies.analysis.intervals import (
@@ -70,6 +71,7 @@ class Forecast:
         before: What an earlier run of this comparison chose; None without one.
         steps_s: How long a step takes in each block, on all sides (s), where the study can leave
             out steps by its parameter ``LEAVE``; else empty.
+        asked: The arms that are asked for, where other studies have others; empty for all.
 
     """
 
@@ -82,6 +84,7 @@ class Forecast:
     repeats: tuple[Repeats, ...] = ()
     before: Before | None = None
     steps_s: Mapping[str, float] = field(default_factory=dict)
+    asked: tuple[str, ...] = ()
 
     def with_turns(self, part: float) -> tuple[dict[str, float], dict[str, Any]]:
         """``arms_s`` and the parameters that repeat turns, with that part of the turns wanted."""
@@ -158,6 +161,21 @@ def forecast_of(
         repeats=repeats,
         steps_s={step: share * sum(arms_s.values()) for step, share in shares.items()},
     )
+
+
+def of_asked(plans: Sequence[Forecast], arms: Collection[str]) -> list[Forecast]:
+    """Of several studies, those that have some of these arms, each with its own.
+
+    Raises StudyError for an arm that is in none of the records.
+    """
+    if len(plans) == 1 or not arms:
+        return list(plans)
+    for arm in arms:
+        if not any(arm in plan.arms_s for plan in plans):
+            raise StudyError(
+                f"No record of these studies has an arm {arm!r}: name its study alone, by --study."
+            )
+    return [replace(plan, asked=tuple(plan.arms_s)) for plan in plans if plan.arms_s]
 
 
 def as_before(
@@ -271,7 +289,7 @@ def of_blocks(plans: Sequence[Forecast], blocks: int) -> Fit:
     """That number of blocks of every study, however long they take."""
     return Fit(
         blocks=blocks,
-        arms={plan.study: plan.before.arms if plan.before else () for plan in plans},
+        arms={plan.study: plan.before.arms if plan.before else plan.asked for plan in plans},
         parameters={plan.study: plan.before.parameters if plan.before else {} for plan in plans},
     )
 
@@ -357,7 +375,7 @@ def fit(plans: Sequence[Forecast], seconds: float) -> Fit:
     least = 2 * MINIMUM_BLOCKS if blocks >= MINIMUM_BLOCKS else 0
     return Fit(
         blocks=blocks,
-        arms=dict.fromkeys(costs, ())
+        arms={plan.study: plan.asked for plan in plans if plan.study in costs}
         | {
             out: tuple(arm for of, arm in kept if of == out)
             for out, _, _ in arms_left_out

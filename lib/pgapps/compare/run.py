@@ -35,6 +35,7 @@ from .plan import (
     forecast_lines,
     forecast_of,
     next_look,
+    of_asked,
     of_blocks,
 )
 
@@ -224,6 +225,7 @@ def _planned(
             )
             for study in studies
         ]
+        found = of_asked(found, request.arms)
         if since:
             return found
         return [
