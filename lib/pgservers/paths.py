@@ -50,6 +50,9 @@ LAYOUT_RECORDS = ROOT / "data" / "layout"
 """Comparisons of this project whose programs were relinked in every block: how much that moves
 times."""
 
+COMPARISONS = ROOT / "data" / "comparisons"
+"""Comparisons of two servers by this project, which *What to do today* shows."""
+
 HTML = BUILD / "html"
 """The built book."""
 

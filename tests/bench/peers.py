@@ -5,11 +5,11 @@ in alternation and judged by Welch's test, hyperfine, pyperf, and ``compare``, b
 pgbench's own tables.  A and B are directories of programs; ``--truth`` is what is known of B beside
 A: ``same``, or ``slower``.  All servers and clients are on one core, and for the other tools both
 servers run until the tool is done: what somebody does who knows them.  ``compare`` goes first, and
-the others get as long as it took, as it measures six blocks at least.  A tool is right where it
-calls a slower build slower, and an equal one nothing.  What has no interval of its own is given
-Welch's, of its own times.  It prints a line for each, which ``--output`` adds to a CSV file; a tool
-that is not there is "not run".  pyperf: ``.venv/bin/pip install pyperf``; hyperfine is a package of
-most systems.
+the others get as long as it took, as it measures six blocks at least; its margin is ``MARGIN``.  A
+tool is right where it calls a slower build slower, and an equal one nothing.  What has no interval
+of its own is given Welch's, of its own times.  It prints a line for each, which ``--output`` adds
+to a CSV file; a tool that is not there is "not run".  pyperf: ``.venv/bin/pip install pyperf``;
+hyperfine is a package of most systems.
 """
 
 from __future__ import annotations
@@ -50,6 +50,9 @@ if TYPE_CHECKING:
 
 SLICE_S = 5
 """Seconds of one run of pgbench in alternation."""
+
+MARGIN = 0.01
+"""What is less than a hundredth is called nothing by ``compare``."""
 
 RUN_S = 1.0
 """Seconds of one command that hyperfine and pyperf repeat."""
@@ -133,6 +136,7 @@ def ours(sides: Sequence[str], s: float) -> Answer:
         studies=("workload",),
         parameters={"directory": "pgbench:select-only"},
         minutes=s / 60,
+        margin=MARGIN,
     )
     with (
         tempfile.TemporaryDirectory() as records,

@@ -582,6 +582,16 @@ def test_what_waits_less_than_cpu_time_explains_fails_the_guard() -> None:
     assert verdict_of(measured) == 2
 
 
+def test_what_is_slower_by_both_clocks_is_slower_whatever_they_explain() -> None:
+    measured = of_work(logs(1.6), logs(1.8))
+    passed, sentence = guards_of(measured)["clock"]
+    assert (passed, sentence) == (
+        True,
+        "CPU time judges 1 step, and gives the same verdicts as wall time.",
+    )
+    assert verdict_of(measured) == 1
+
+
 def test_cpu_time_explains_as_many_seconds_of_wall_time() -> None:
     """A client on the same core has its own time, which does not grow with the server's."""
     shared = of_work(logs(1.18), logs(1.3), share=0.6)
@@ -616,6 +626,7 @@ def test_arms_of_several_studies_are_each_looked_for_in_its_own() -> None:
     asked = of_asked(plans, ["tree", "heap"])
     for found in (fit(asked, 244.0), plan.of_blocks(asked, 3)):
         assert found.arms == {"a": ("heap",), "b": ("tree",)}
+        assert found.asked == found.arms, "so that none was left out for want of time"
     assert fit(of_asked(plans[:1], ["heap"]), 244.0).arms == {"a": ()}
     with pytest.raises(StudyError, match="No record of these studies has an arm 'hash'"):
         of_asked(plans, ["heap", "hash"])

@@ -195,7 +195,8 @@ def as_before(
     infos = (i for _, i in infos_below(records_dir(), f"{COMPARED}{plan.study}"))
     for info in sorted(infos, key=lambda i: str(i["started_at"]), reverse=True):
         found = Comparison.from_dict(info["comparison"])
-        asked = comparison.arms if found.fitted else found.arms
+        is_part = found.fitted or (plan.asked and found.arms == plan.asked)
+        asked = comparison.arms if is_part else found.arms
         like = replace(found, arms=asked, seconds=0.0, since="", fitted=False)
         is_pilot = info["blocks"] == 1
         if like != comparison or is_pilot or info["profile"] != profile:
@@ -268,6 +269,7 @@ class Fit:
         left_out: The arms, or steps, that are not measured, with their time in each block (s).
         whole_s: How long ``GOAL_BLOCKS`` blocks of everything would take (s).
         kept_s: How long they would take of what is left (s).
+        asked: By study, the arms that were asked for; empty for all.
 
     """
 
@@ -279,6 +281,7 @@ class Fit:
     left_out: tuple[tuple[str, str, float], ...] = ()
     whole_s: float = 0.0
     kept_s: float = 0.0
+    asked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def minutes_that_decide(self, lost_s: float) -> int:
         """The minutes in which every guard has its blocks, if ``lost_s`` go into other things."""
@@ -291,6 +294,7 @@ def of_blocks(plans: Sequence[Forecast], blocks: int) -> Fit:
         blocks=blocks,
         arms={plan.study: plan.before.arms if plan.before else plan.asked for plan in plans},
         parameters={plan.study: plan.before.parameters if plan.before else {} for plan in plans},
+        asked={plan.study: plan.asked for plan in plans},
     )
 
 
@@ -387,6 +391,7 @@ def fit(plans: Sequence[Forecast], seconds: float) -> Fit:
         left_out=(*steps, *arms_left_out),
         whole_s=whole_s,
         kept_s=takes(GOAL_BLOCKS, kept),
+        asked={plan.study: plan.asked for plan in plans},
         parameters={
             plan.study: plan.with_turns(part)[1]
             | ({LEAVE: gone} if (gone := [step for s, step, _ in steps if s == plan.study]) else {})

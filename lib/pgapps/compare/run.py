@@ -334,7 +334,7 @@ def measured_blocks(
             arms=arms or request.comparison.arms,
             seconds=fitted.limit_s.get(study, 0.0),
             since=since,
-            fitted=bool(arms),
+            fitted=bool(arms) and arms != fitted.asked.get(study),
         )
         parameters = dict(fitted.parameters.get(study, {})) | dict(request.parameters)
         interrupted = False

@@ -15,7 +15,7 @@ from pgstudies.records.reading import built_with
 
 from ..design import BASELINE, CANDIDATE
 from .layout import layout
-from .measured import CPU, PLACE, TIME, rounds_of
+from .measured import CPU, PLACE, TIME, clock_effects, rounds_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -253,11 +253,18 @@ def beyond_cpu(measured: Sequence[Measured], effects: pl.DataFrame) -> tuple[pl.
 
 
 def _clock(measured: Sequence[Measured], effects: pl.DataFrame) -> GuardResult:
-    """Whether wall time grows as CPU time says; where it grows more, it judges the step itself."""
+    """Whether wall time grows as CPU time says; where it grows more, it judges the step itself.
+
+    Where it grows less, and yet calls the step slower or faster as well, the verdict stands.
+    """
     count = effects.filter(pl.col("metric") == CPU).height
     if not count:
         return GuardResult(passed=True, sentence="Wall time judges every step.")
     found, is_enough = beyond_cpu(measured, effects)
+    says = pl.col("says").is_in(["slower", "faster"]) & (pl.col("says") == pl.col("verdict"))
+    agreed = effects.join(clock_effects(measured, effects), on=PLACE).filter(says)
+    less = found.join(agreed, on=PLACE, how="semi").height
+    found = found.join(agreed, on=PLACE, how="anti", maintain_order="left")
     if found.height:
         names = [step_name(place) for place in found.select(PLACE).rows()]
         factors = zip(names, found["factor"], strict=True)
@@ -269,9 +276,8 @@ def _clock(measured: Sequence[Measured], effects: pl.DataFrame) -> GuardResult:
     if not is_enough:
         return GuardResult(passed=None, sentence="Too few blocks to tell.")
     steps = f"{count} step{'s' if count != 1 else ''}"
-    return GuardResult(
-        passed=True, sentence=f"CPU time judges {steps}, and explains how wall time changes."
-    )
+    explains = "gives the same verdicts as wall time" if less else "explains how wall time changes"
+    return GuardResult(passed=True, sentence=f"CPU time judges {steps}, and {explains}.")
 
 
 def _diagnosed(

@@ -251,13 +251,15 @@ def as_family(effects: pl.DataFrame, *, anytime: bool = False) -> pl.DataFrame:
 
 
 def clock_effects(measured: Sequence[Measured], effects: pl.DataFrame) -> pl.DataFrame:
-    """The ratio by wall time of the steps judged by CPU time: ``PLACE``, and clock."""
+    """What wall time says of the steps judged by CPU time: ``PLACE``, clock (ratio), and says."""
     by_cpu = effects.filter(pl.col("metric") == CPU)
     if by_cpu.is_empty():
-        return by_cpu.select(*PLACE, clock=pl.col("ratio"))
+        return by_cpu.select(*PLACE, clock=pl.col("ratio"), says=pl.col("verdict"))
     times = rounds_of(measured, pl.col("metric") == TIME).join(by_cpu, on=PLACE, how="semi")
-    found = paired_effects(times, baseline=BASELINE, by=PLACE)
-    return found.filter(pl.col("candidate") == CANDIDATE).select(*PLACE, clock=pl.col("ratio"))
+    margin = float(by_cpu["margin"].max() or 0.0)  # type: ignore[arg-type]
+    found = paired_effects(times, baseline=BASELINE, by=PLACE, margin=margin)
+    found = found.filter(pl.col("candidate") == CANDIDATE)
+    return found.select(*PLACE, clock=pl.col("ratio"), says=pl.col("verdict"))
 
 
 def judging(
