@@ -131,6 +131,7 @@ UNREADABLE = f"""
   const texts = [...svg.querySelectorAll("text")].filter(isCut).map((text) => text.textContent);
   const upright = [...svg.querySelectorAll("text")]
     .filter((text) => !/rotate\\((?!0\\))/.test(text.getAttribute("transform") ?? ""))
+    .filter((text) => getComputedStyle(text).opacity !== "0")
     .map((text) => ({{ text: text.textContent, box: text.getBoundingClientRect() }}))
     .filter(({{ text, box }}) => box.width > 0 && text.trim());
   const touch = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1
