@@ -164,9 +164,9 @@ def forecast_of(
 
 
 def of_asked(plans: Sequence[Forecast], arms: Collection[str]) -> list[Forecast]:
-    """Of several studies, those that have some of these arms, each with its own.
+    """Of several studies, each with those of these arms that it has.
 
-    Raises StudyError for an arm that is in none of the records.
+    One that has none will say so.  Raises StudyError for an arm that is in none of the records.
     """
     if len(plans) == 1 or not arms:
         return list(plans)
@@ -175,7 +175,7 @@ def of_asked(plans: Sequence[Forecast], arms: Collection[str]) -> list[Forecast]
             raise StudyError(
                 f"No record of these studies has an arm {arm!r}: name its study alone, by --study."
             )
-    return [replace(plan, asked=tuple(plan.arms_s)) for plan in plans if plan.arms_s]
+    return [replace(plan, asked=tuple(plan.arms_s)) for plan in plans]
 
 
 def as_before(
