@@ -585,9 +585,10 @@ def test_what_waits_less_than_cpu_time_explains_fails_the_guard() -> None:
 def test_what_is_slower_by_both_clocks_is_slower_whatever_they_explain() -> None:
     measured = of_work(logs(1.6), logs(1.8))
     passed, sentence = guards_of(measured)["clock"]
-    assert (passed, sentence) == (
-        True,
-        "CPU time judges 1 step, and gives the same verdicts as wall time.",
+    assert passed is True
+    assert sentence == (
+        "CPU time judges 1 step. Where it explains too much, both agree: "
+        "made_up, heap, probe: wall time is 0.893 times what CPU time explains."
     )
     assert verdict_of(measured) == 1
 

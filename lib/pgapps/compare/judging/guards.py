@@ -263,21 +263,29 @@ def _clock(measured: Sequence[Measured], effects: pl.DataFrame) -> GuardResult:
     found, is_enough = beyond_cpu(measured, effects)
     says = pl.col("says").is_in(["slower", "faster"]) & (pl.col("says") == pl.col("verdict"))
     agreed = effects.join(clock_effects(measured, effects), on=PLACE).filter(says)
-    less = found.join(agreed, on=PLACE, how="semi").height
+    same = _told(found.join(agreed, on=PLACE, how="semi", maintain_order="left"))
     found = found.join(agreed, on=PLACE, how="anti", maintain_order="left")
     if found.height:
+        sentence = f"CPU time and wall time disagree; --clock judges by wall time. {_told(found)}."
         names = [step_name(place) for place in found.select(PLACE).rows()]
-        factors = zip(names, found["factor"], strict=True)
-        told = named(
-            [f"{n}: wall time is {f:.3f} times what CPU time explains" for n, f in factors]
-        )
-        sentence = f"CPU time and wall time disagree; --clock judges by wall time. {told}."
         return GuardResult(passed=False, sentence=sentence, steps=names)
     if not is_enough:
         return GuardResult(passed=None, sentence="Too few blocks to tell.")
     steps = f"{count} step{'s' if count != 1 else ''}"
-    explains = "gives the same verdicts as wall time" if less else "explains how wall time changes"
-    return GuardResult(passed=True, sentence=f"CPU time judges {steps}, and {explains}.")
+    sentence = f"CPU time judges {steps}, and explains how wall time changes."
+    if same:
+        sentence = f"CPU time judges {steps}. Where it explains too much, both agree: {same}."
+    return GuardResult(passed=True, sentence=sentence)
+
+
+def _told(found: pl.DataFrame) -> str:
+    """The steps of ``beyond_cpu`` with their factors; empty where there are none."""
+    return named(
+        [
+            f"{step_name(place)}: wall time is {factor:.3f} times what CPU time explains"
+            for *place, factor in found.select(*PLACE, "factor").rows()
+        ]
+    )
 
 
 def _diagnosed(
