@@ -153,7 +153,10 @@ class Page:
 
     def answers(self) -> dict[str, bool | None]:
         """Answers that rest on counts; None where they were not taken."""
-        sleeps, reads = (reading.counted(self.samples, n) for n in ("sleeps", "reads"))
+        few = self.used["few_buffers_mb"]
+        sleeps, reads = (
+            reading.counted(self.samples, n, few) for n in ("sleeps", "reads")
+        )
         return {
             "a session that reads for itself sleeps less than once in ten reads": pg.if_known(
                 operator.lt, sleeps.get("sync"), reading.tenth(reads.get("sync"))

@@ -251,12 +251,18 @@ def wake_ups(samples: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def counted(samples: pl.DataFrame, metric: str) -> dict[str, float]:
-    """The median of a count over the blocks of the watched scan by one connection, by arm."""
+def counted(samples: pl.DataFrame, metric: str, few: Sequence[int]) -> dict[str, float]:
+    """A count of the watched scans by method, on average, with the fewest shared buffers.
+
+    There a scan asks for most reads: of few, workers may be done before the session would wait.
+    """
+    behind = f", {min(few)} MB" if few else ""
     rows = samples.filter(pl.col("step") == "watched scan", pl.col("metric") == metric)
-    rows = rows.filter(pl.col("iteration") == pl.col("iteration").min())
-    found = rows.group_by("arm").agg(pl.col("value").median()).iter_rows()
-    return dict(found)
+    means = {
+        method: rows.filter(pl.col("arm") == f"{method}{behind}")["value"].mean()
+        for method in ("sync", "worker")
+    }
+    return {method: mean for method, mean in means.items() if isinstance(mean, float)}
 
 
 def tenth(number: float | None) -> float | None:

@@ -112,8 +112,16 @@ def test_workers_are_compared_at_equal_shared_buffers() -> None:
 def test_what_was_not_watched_is_unknown() -> None:
     table = READING.closer(SAMPLES.filter(pl.col("metric") == "scan_s"), ["sync", "worker"])
     assert table["sleeps"].to_list() == [None] * 3
-    assert READING.counted(SAMPLES, "sleeps") == {"sync": 2.0, "worker": 202.0}
-    assert READING.counted(SAMPLES.clear(), "sleeps") == {}
+    assert READING.counted(SAMPLES.clear(), "sleeps", []) == {}
+
+
+def test_counts_are_of_the_fewest_shared_buffers() -> None:
+    few = pl.DataFrame(
+        [*watched("sync, 16 MB", 1, sleeps=1.0), *watched("sync, 8 MB", 1, sleeps=3.0)]
+    )
+    samples = pl.concat([SAMPLES, few])
+    assert READING.counted(samples, "sleeps", []) == {"sync": 26.0, "worker": 202.0}
+    assert READING.counted(samples, "sleeps", [16, 8]) == {"sync": 3.0}
 
 
 @pytest.mark.parametrize(
