@@ -146,6 +146,8 @@ def measured(*linked: tuple[int, str], candidate: str = "patched") -> Measured:
         "s",
         arms=[{"name": side, "side": side, "not_run": None} for side in SIDES],
         comparison={"baseline": {"server": "master"}, "candidate": {"server": candidate}},
+        server={},
+        servers={},
         timeline=[{"block": block, "arm": side} for block, side in ran],
         links=[{"block": block, "arm": side} for block, side in linked],
     )
@@ -171,6 +173,11 @@ def test_layout_is_drawn_where_every_block_of_both_sides_was_linked_anew() -> No
     assert guard(measured(every[0]))[0] is None
     assert "these programs cannot be relinked here" in guard(measured())[1]
     assert "same programs" in guard(measured(candidate="master"))[1]
+    copied = measured()
+    for digest in ("two", "one"):
+        copied.infos[0]["server"] = {"programs": "one"}
+        copied.infos[0]["servers"] = {"patched": {"programs": digest}}
+        assert ("same programs" in guard(copied)[1]) == (digest == "one")
     never = measured(*every)
     never.infos[0]["timeline"].clear()
     assert guard(never)[0] is None

@@ -31,7 +31,8 @@ def server_facts(server: Server) -> dict[str, Any]:
 
     ``elsewhere`` is whether it runs on another machine than we do, as far as its address tells.
     ``source`` is where a managed server's programs are from, ``stands_in`` why they are taken in
-    place of the wheel's; ``cflags`` is what it was compiled with, null where that is not known.
+    place of the wheel's; ``programs`` is their digest; ``cflags`` is what it was compiled with,
+    null where that is not known.
     """
     capabilities = server.capabilities
     with server.connect() as connection:
@@ -42,6 +43,7 @@ def server_facts(server: Server) -> dict[str, Any]:
         "spec": server.spec,
         "source": server.binaries.source if server.binaries else None,
         "stands_in": (server.binaries.stands_in or None) if server.binaries else None,
+        "programs": digest_of(server.binaries) if server.binaries else None,
         "version": server.version,
         "version_text": server.version_text,
         "build": build[0] if build else None,

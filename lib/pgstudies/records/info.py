@@ -47,6 +47,7 @@ class ServerFacts(TypedDict, total=False):
     spec: str | None
     source: str | None
     stands_in: str | None
+    programs: str | None  # their digest
     version: int
     version_text: str
     build: str | None
