@@ -29,8 +29,8 @@ def device_bytes(pids: Iterable[int]) -> float | None:
     for pid in pids:
         try:
             lines = Path(f"/proc/{pid}/io").read_text().splitlines()
-        except FileNotFoundError:
-            continue  # a worker that has ended
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # a worker that has ended, before the file was opened or while it was read
         except OSError:
             return None
         total += next(int(x.split()[1]) for x in lines if x.startswith("read_bytes"))
