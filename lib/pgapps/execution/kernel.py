@@ -86,7 +86,8 @@ def execute(
         except _Enough:
             return None
         except papermill.PapermillExecutionError as error:
-            return error
+            # The cell that measures may go on to read a record of too few arms for a page.
+            return None if kernel.is_enough else error
         except (DeadKernelError, RuntimeError, TimeoutError) as error:
             return kernel.death(error)
         finally:
@@ -297,10 +298,16 @@ class _Kernel:
     def _before_cell(self, cell_index: int, **_: object) -> None:
         if self.interrupted:  # the kernel ignores a signal that comes between two cells
             raise KeyboardInterrupt
+        if self.is_enough:
+            raise _Enough
         if self._replies and self._replies.record:
-            if self._options.block or self._options.design:  # one block tells nothing by itself
-                raise _Enough
             self._analysing.reached(cell_index)
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether it was to measure only, and has: one block tells nothing by itself."""
+        measures_only = self._options.block or self._options.design
+        return bool(measures_only and self._replies and self._replies.record)
 
     def _begin_cell(self, **_: object) -> None:
         self._loop = asyncio.get_running_loop()

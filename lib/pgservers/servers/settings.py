@@ -49,6 +49,7 @@ NOT_RECORDED = [
     "extension_control_path",
     "external_pid_file",
     "hba_file",
+    "hosts_file",
     "ident_file",
     "krb_server_keyfile",
     "listen_addresses",
@@ -85,7 +86,7 @@ _INCLUDES = re.compile(r"include(_if_exists|_dir)?")
 
 # How a managed server is reached and where its files are is ours; the others are no settings.
 _OURS = re.compile(
-    r"listen_addresses|port|unix_socket_.*|hba_file|ident_file|config_file|data_directory|include.*"
+    r"listen_addresses|port|unix_socket_.*|(hba|hosts|ident|config)_file|data_directory|include.*"
 )
 
 # By the ends of their names, as every release and every extension adds some: what runs a program,
