@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
 import socket
 from dataclasses import replace
 from functools import partial
@@ -26,6 +27,7 @@ from pgapps.compare.judging.measured import (
 )
 from pgapps.compare.judging.result import Result, result_of, undecided
 from pgapps.compare.plan import (
+    ELSEWHERE,
     GOAL_BLOCKS,
     Forecast,
     by_time,
@@ -38,13 +40,15 @@ from pgapps.compare.plan import (
 from pgapps.compare.report import request_in, write_report
 from pgapps.compare.request import Request, share_cores_alike, side
 from pgapps.compare.text import COLUMNS, as_text, noise, seconds
+from pgservers import paths
 from pgservers.errors import StudyError
 from pgservers.servers.settings import read_settings
 from pgstudies.analysis.intervals import MINIMUM_BLOCKS
 from pgstudies.measuring.arms import Arm
 from pgstudies.measuring.design import planned
-from pgstudies.records.reading import SAMPLES_SCHEMA
+from pgstudies.records.reading import SAMPLES_SCHEMA, read_info
 from pgstudies.records.writing import write_whole
+from pgstudies.rooms import rooms
 from pgstudies.run_options import RunOptions
 from tests.machines import GOOD, after_others
 from tests.made_up import info, samples, swept_info
@@ -1257,6 +1261,33 @@ def test_the_plan_tells_blocks_and_minutes_from_a_record() -> None:
         "Candidate: /home/me/patched with work_mem = 64MB",
     ]
     assert any(re.fullmatch(r"  .+: \d+ blocks show [\d.]+ %; 2 % takes .+", x) for x in lines)
+
+
+@pytest.mark.parametrize("study", rooms("study"))
+@pytest.mark.usefixtures("private")
+def test_a_new_machine_has_a_plan_by_what_the_project_keeps(study: str) -> None:
+    plan = forecast_of(study, COMPARISON, profile="quick", case=None)
+    assert plan.arms_s
+    assert not plan.is_own
+    assert not plan.noise.is_empty()
+    lines = list(forecast_lines(COMPARISON, [plan], blocks=12, margin=0.02))
+    assert any(line.startswith("No record of this machine") for line in lines)
+
+
+def test_a_record_of_ones_own_is_planned_by_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGSTUDIES_RECORDS", str(tmp_path))
+    kept = forecast_of("sync_scans", COMPARISON, profile="quick", case=None)
+    (place,) = (paths.LAYOUT_RECORDS / "compare_sync_scans").iterdir()
+    shutil.copytree(place, tmp_path / "compare_sync_scans" / place.name)
+    monkeypatch.setattr(socket, "gethostname", lambda: read_info(place)["host"]["hostname"])
+    own = forecast_of("sync_scans", COMPARISON, profile="quick", case=None)
+    assert own.is_own
+    assert own.record != kept.record
+    assert kept.block_s == pytest.approx(ELSEWHERE * own.block_s)
+    monkeypatch.setattr(socket, "gethostname", lambda: "another")
+    assert not forecast_of("sync_scans", COMPARISON, profile="quick", case=None).is_own
 
 
 @pytest.mark.usefixtures("private")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
+from pgservers import paths
 from pgservers.errors import StudyError
 from pgservers.paths import records_dir
 from pgservers.terminal import rough_duration
@@ -43,6 +44,9 @@ _BY = ["case", "step", "metric"]
 _NOTEBOOK_S = 12.0
 """The start and end of a notebook, which no record has (s)."""
 
+ELSEWHERE = 1.5
+"""How much longer things may take here than in a record of another machine."""
+
 REPORT_S = 20.0
 """What judging the blocks and writing the report takes (s)."""
 
@@ -72,6 +76,7 @@ class Forecast:
         steps_s: How long a step takes in each block, on all sides (s), where the study can leave
             out steps by its parameter ``LEAVE``; else empty.
         asked: The arms that are asked for, where other studies have others; empty for all.
+        is_own: Whether the record is of this user and machine, not one that the project keeps.
 
     """
 
@@ -85,6 +90,7 @@ class Forecast:
     before: Before | None = None
     steps_s: Mapping[str, float] = field(default_factory=dict)
     asked: tuple[str, ...] = ()
+    is_own: bool = True
 
     def with_turns(self, part: float) -> tuple[dict[str, float], dict[str, Any]]:
         """``arms_s`` and the parameters that repeat turns, with that part of the turns wanted."""
@@ -118,7 +124,9 @@ def forecast_of(
 ) -> Forecast:
     """The forecast of a comparison, from the newest record of the study at this profile.
 
-    ``given`` are parameters with fixed values; records with other values are not used.
+    ``given`` are parameters with fixed values; records with other values are not used.  Times of
+    another machine are taken for half as long again: one that is slower still measures more than
+    six blocks in the time for twelve, and a faster one has time for more.
     """
     record = _newest(study, profile, comparison.arms, given)
     empty = pl.DataFrame(schema=_NOISE)
@@ -146,6 +154,8 @@ def forecast_of(
     whole_s = sum(busy.values()) or 1.0
     # Times of blocks are by the system clock, which may have jumped; busy times are not.
     each_s = max(record.block_s or 0.0, whole_s / max(record.blocks, 1)) / whole_s
+    is_own = is_of_this_host(record.info) and record.path.is_relative_to(records_dir())
+    each_s *= 1 if is_own else ELSEWHERE
     arms_s = {of: sides * busy.get(name, 0.0) * each_s for name, of in once.items()}
     has_noise = record.blocks >= MINIMUM_BLOCKS
     noise = _noise(record, case) if has_noise else empty
@@ -154,12 +164,13 @@ def forecast_of(
     return Forecast(
         study=study,
         record=str(record.path),
-        start_s=_start_s(record),
+        start_s=_start_s(record) * (1 if is_own else ELSEWHERE),
         arms_s=arms_s,
         comparisons=comparisons,
         noise=noise,
         repeats=repeats,
         steps_s={step: share * sum(arms_s.values()) for step, share in shares.items()},
+        is_own=is_own,
     )
 
 
@@ -233,12 +244,22 @@ def _newest(
 ) -> Record | None:
     """The newest complete record with times, preferably one with an estimate of the noise.
 
-    A comparison that left out arms counts only if ``arms`` asks for none of those.  A record with
-    other parameters than those ``given``, such as another workload, does not count.
+    Records that this project keeps count where the user has none.  A comparison that left out arms
+    counts only if ``arms`` asks for none of those.  A record with other parameters than those
+    ``given``, such as another workload, does not count.
     """
-    records = pl.concat([list_records(study), list_records(f"{COMPARED}{study}")])
+    records = pl.concat(
+        [
+            list_records(study),
+            list_records(f"{COMPARED}{study}"),
+            list_records(f"{COMPARED}{study}", below=paths.LAYOUT_RECORDS),
+        ]
+    )
     usable = records.filter(pl.col("profile") == profile, pl.col("status") == "complete").sort(
-        pl.col("blocks_done") >= MINIMUM_BLOCKS, "started_at", descending=True
+        pl.col("path").str.starts_with(str(records_dir())),
+        pl.col("blocks_done") >= MINIMUM_BLOCKS,
+        "started_at",
+        descending=True,
     )
     found = readable_records(usable["path"])
     alike = (
@@ -492,6 +513,11 @@ def forecast_lines(
     """The plan as lines for a terminal; ``blocks`` are those of each study."""
     yield f"Baseline:  {comparison.baseline}"
     yield f"Candidate: {comparison.candidate}"
+    if any(plan.arms_s and not plan.is_own for plan in plans):
+        yield (
+            "No record of this machine tells how long a block takes: planned by those of this "
+            "project, for a machine that takes half as long again."
+        )
     for plan in plans:
         yield f"{plan.study}:"
         yield from (f"  {line}" for line in _of_study(plan, blocks, margin))

@@ -22,7 +22,7 @@ from pgstudies.templates import environment
 
 from ..markup import chart_markup
 from .design import BASELINE, CANDIDATE, SIDES
-from .judging.measured import CPU, PLACE, TIME, blocks_of, clock_effects
+from .judging.measured import CPU, PLACE, STEP_NAME, TIME, blocks_of, clock_effects
 from .judging.result import IS_DECIDED
 from .request import Request
 from .text import headline, reason
@@ -115,13 +115,13 @@ def _parts(result: Result, request: Request, text: str) -> dict[str, Any]:
 def _study(result: Result, m: Measured) -> dict[str, Any]:
     effects = result.effects.filter(pl.col("study") == m.study).select(
         "ratio", "low", "high", "margin", "verdict", "blocks",
-        candidate="of", step=_step(),
+        candidate="of", step=STEP_NAME,
     )  # fmt: skip
     drawn = effects.drop_nulls("ratio")
     times = (
         blocks_of([m], pl.col("metric").is_in([TIME, CPU]))
         .join(_moved(result).select(*PLACE, "metric", "place"), on=[*PLACE, "metric"])
-        .with_columns(what=pl.format("{}: {}", "of", _step()))
+        .with_columns(what=pl.format("{}: {}", "of", STEP_NAME))
         .sort("place", "block", "position")
     )
     charts: list[alt.TopLevelMixin | pl.DataFrame] = []
@@ -160,10 +160,6 @@ def _moved(result: Result) -> pl.DataFrame:
     return result.effects.sort(order).with_row_index("place")
 
 
-def _step() -> pl.Expr:
-    return pl.when(pl.col("case") == "").then("step").otherwise(pl.format("{}, {}", "step", "case"))
-
-
 def _drawn(chart: alt.TopLevelMixin) -> str:
     return chart_markup(chart.to_dict())
 
@@ -174,7 +170,7 @@ def _times(result: Result) -> pl.DataFrame:
     return result.effects.join(clock, on=PLACE, how="left", maintain_order="left").select(
         *study,
         arm="of",
-        step=_step(),
+        step=STEP_NAME,
         verdict=pl.when(pl.col("doubt").is_null())
         .then("verdict")
         .otherwise(pl.format("open: {}", "doubt")),

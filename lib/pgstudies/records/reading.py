@@ -395,8 +395,8 @@ def fullest(records: Iterable[Record]) -> Record | None:
     return max(records, key=lambda record: record.samples.height, default=None)
 
 
-def list_records(study: str | None = None) -> pl.DataFrame:
-    """All records of this user and of the project, oldest first.
+def list_records(study: str | None = None, *, below: Path | None = None) -> pl.DataFrame:
+    """All records of this user and of the project, oldest first, or those below a directory.
 
     Columns: study, started_at (UTC), host, server, profile, blocks_done, blocks, status
     (complete, interrupted, running or unfinished), path.
@@ -407,7 +407,7 @@ def list_records(study: str | None = None) -> pl.DataFrame:
     schema["started_at"] = pl.Datetime("us", "UTC")
     rows = [
         _summary(directory, info)
-        for base in (paths.REFERENCE_RECORDS, records_dir())
+        for base in ((below,) if below else (paths.REFERENCE_RECORDS, records_dir()))
         for directory, info in _skipping(record_directories(base, study), _whole_info)
     ]
     return pl.DataFrame(rows, schema=schema).sort("started_at")

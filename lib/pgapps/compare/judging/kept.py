@@ -10,7 +10,7 @@ from pgservers import paths
 from pgstudies.records.reading import infos_below
 
 from ..design import BASELINE, CANDIDATE, COMPARED, Comparison
-from .measured import CPU, read_measured
+from .measured import CPU, STEP_NAME, read_measured
 from .result import IS_DECIDED, result_of
 
 if TYPE_CHECKING:
@@ -53,7 +53,6 @@ def _results() -> Iterator[Result]:
 def _decided(result: Result) -> pl.DataFrame:
     is_by_cpu = pl.col("metric") == CPU
     decided = result.effects.filter(IS_DECIDED, pl.col("verdict").is_in(["slower", "faster"]))
-    step = pl.when(pl.col("case") == "").then("step").otherwise(pl.format("{}, {}", "step", "case"))
     return decided.select(
         "study",
         "ratio",
@@ -61,7 +60,7 @@ def _decided(result: Result) -> pl.DataFrame:
         "high",
         "blocks",
         arm="of",
-        step=step,
+        step=STEP_NAME,
         baseline=pl.lit(result.builds[BASELINE]["version_text"]),
         candidate=pl.lit(result.builds[CANDIDATE]["version_text"]),
         by=pl.when(is_by_cpu).then(pl.lit("CPU time")).otherwise(pl.lit("wall time")),

@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 PLACE = ("study", "of", "case", "step")
 """What is compared: ``of`` is the study's arm."""
 
+STEP_NAME = (
+    pl.when(pl.col("case") == "").then("step").otherwise(pl.format("{}, {}", "step", "case"))
+)
+"""A step as a reader is told of it."""
+
 TIME = "duration_s"
 
 CPU = "cpu_s"
