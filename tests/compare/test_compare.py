@@ -36,6 +36,7 @@ from pgapps.compare.plan import (
     forecast_lines,
     forecast_of,
     of_asked,
+    time_of,
 )
 from pgapps.compare.report import request_in, write_report
 from pgapps.compare.request import Request, share_cores_alike, side
@@ -641,9 +642,28 @@ def test_blocks_that_take_less_than_was_planned_leave_time_for_more() -> None:
     plans = [forecast("a", heap=5.0), forecast("b", heap=10.0, tree=5.0)]
     found = by_time(fit(plans, 244.0))
     assert found.blocks == 2 * 12
-    assert found.limit_s == {"a": pytest.approx(60.0), "b": pytest.approx(180.0)}
+    assert time_of(found, "a", 244.0) == pytest.approx(60.0)
+    assert time_of(found, "b", 200.0) == pytest.approx(198.0), "a took less than its part"
+    assert time_of(found, "b", -5.0) == 1.0
     few = fit(plans[:1], 35.0)
     assert by_time(few) == few
+
+
+def test_an_arm_is_measured_where_dropping_a_dearer_one_left_time_for_it() -> None:
+    plans = [forecast("a", heap=9.0, tree=1.0), forecast("b", radix=6.0, array=5.0)]
+    found = fit(plans, 4 + GOAL_BLOCKS * 13.0)
+    assert found.left_out == (("a", "heap", 9.0),)
+    assert found.arms == {"a": ("tree",), "b": ()}
+    assert found.blocks == GOAL_BLOCKS + 1
+
+
+def test_fewer_arms_start_sooner() -> None:
+    plan = forecast("a", start_s=12.0 + 80.0, heap=5.0, tree=15.0)
+    assert plan.start_of(["heap", "tree"]) == pytest.approx(12.0 + 80.0)
+    assert plan.start_of(["heap"]) == pytest.approx(12.0 + 20.0)
+    found = fit([plan], 12.0 + 20.0 + GOAL_BLOCKS * 5.0)
+    assert (found.blocks, found.arms) == (GOAL_BLOCKS, {"a": ("heap",)})
+    assert found.start_s == {"a": pytest.approx(32.0)}
 
 
 def test_the_dearest_arms_are_left_out_of_too_short_a_time() -> None:

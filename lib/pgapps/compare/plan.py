@@ -105,6 +105,12 @@ class Forecast:
         """The same with prepared states, whose copies take half of the time."""
         return replace(self, start_s=_NOTEBOOK_S + (self.start_s - _NOTEBOOK_S) / 2)
 
+    def start_of(self, arms: Collection[str]) -> float:
+        """How long it takes until the first block of these arms begins (s)."""
+        prepares_s = max(0.0, self.start_s - _NOTEBOOK_S)
+        part = sum(self.arms_s[arm] for arm in arms) / (self.block_s or 1.0)
+        return self.start_s - (1 - part) * prepares_s
+
     @property
     def block_s(self) -> float:
         """How long a block will take (s)."""
@@ -291,6 +297,8 @@ class Fit:
         whole_s: How long ``GOAL_BLOCKS`` blocks of everything would take (s).
         kept_s: How long they would take of what is left (s).
         asked: By study, the arms that were asked for; empty for all.
+        start_s: By study, how long it takes until the first block begins (s).
+        is_timed: Whether time ends it, and not the number of blocks: see ``time_of``.
 
     """
 
@@ -303,6 +311,8 @@ class Fit:
     whole_s: float = 0.0
     kept_s: float = 0.0
     asked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    start_s: Mapping[str, float] = field(default_factory=dict)
+    is_timed: bool = False
 
     def minutes_that_decide(self, lost_s: float) -> int:
         """The minutes in which every guard has its blocks, if ``lost_s`` go into other things."""
@@ -342,8 +352,20 @@ def by_time(fitted: Fit) -> Fit:
     """
     if fitted.blocks < GOAL_BLOCKS:
         return fitted
-    limit_s = {study: fitted.blocks * cost for study, cost in fitted.block_s.items()}
-    return replace(fitted, blocks=min(MOST_BLOCKS, 2 * fitted.blocks), limit_s=limit_s)
+    return replace(fitted, blocks=min(MOST_BLOCKS, 2 * fitted.blocks), is_timed=True)
+
+
+def time_of(fitted: Fit, study: str, left_s: float) -> float:
+    """What the blocks of a study may take (s) of what is left for it and those after it.
+
+    Each has the part of the time that its blocks have of the plan's, however far those before it
+    were from theirs.
+    """
+    own = list(fitted.arms)
+    rest = [name for name in own[own.index(study) :] if name in fitted.block_s]
+    left_s -= sum(fitted.start_s.get(name, 0.0) for name in rest)
+    part = fitted.block_s[study] / sum(fitted.block_s[name] for name in rest)
+    return max(1.0, part * left_s)
 
 
 GOAL_BLOCKS = 12
@@ -363,10 +385,16 @@ def fit(plans: Sequence[Forecast], seconds: float) -> Fit:
     expensive first, and then arms: the most expensive arm of the study that takes longest, and the
     last arm of a study only when no other study has two.
     """
-    starts = {plan.study: plan.start_s for plan in plans}
+
+    def starts(costs: Collection[tuple[str, str]]) -> dict[str, float]:
+        return {
+            plan.study: plan.start_of([arm for study, arm in costs if study == plan.study])
+            for plan in plans
+            if any(study == plan.study for study, _ in costs)
+        }
 
     def takes(blocks: int, costs: Mapping[tuple[str, str], float]) -> float:
-        return sum(starts[study] for study in {s for s, _ in costs}) + blocks * sum(costs.values())
+        return sum(starts(costs).values()) + blocks * sum(costs.values())
 
     def arms_with(part: float) -> dict[tuple[str, str], float]:
         return {(p.study, arm): s for p in plans for arm, s in p.with_turns(part)[0].items()}
@@ -377,6 +405,7 @@ def fit(plans: Sequence[Forecast], seconds: float) -> Fit:
     kept = arms_with(part)
     whole_s = takes(GOAL_BLOCKS, kept)
     steps = _steps_left_out(plans, kept, takes(GOAL_BLOCKS, kept) - seconds)
+    every = dict(kept)
     arms_left_out = []
     settled = {plan.study: plan.before.arms for plan in plans if plan.before is not None}
     while takes(GOAL_BLOCKS, kept) > seconds and len(kept) > 1:
@@ -393,6 +422,11 @@ def fit(plans: Sequence[Forecast], seconds: float) -> Fit:
             for study, arm in free
         )
         arms_left_out.append((*dearest[1:], kept.pop(dearest[1:])))
+    for entry in arms_left_out[::-1]:  # the last one may have been much more than was over
+        with_it = {name: s for name, s in every.items() if name in kept or name == entry[:2]}
+        if takes(GOAL_BLOCKS, with_it) <= seconds:
+            kept = with_it
+            arms_left_out.remove(entry)
     room = seconds - takes(0, kept)
     blocks = max(1, min(MOST_BLOCKS, int(room / (sum(kept.values()) or room or 1.0))))
     costs = {study: sum(kept[n] for n in kept if n[0] == study) for study, _ in kept}
@@ -413,6 +447,7 @@ def fit(plans: Sequence[Forecast], seconds: float) -> Fit:
         whole_s=whole_s,
         kept_s=takes(GOAL_BLOCKS, kept),
         asked={plan.study: plan.asked for plan in plans},
+        start_s=starts(kept),
         parameters={
             plan.study: plan.with_turns(part)[1]
             | ({LEAVE: gone} if (gone := [step for s, step, _ in steps if s == plan.study]) else {})

@@ -37,6 +37,7 @@ from .plan import (
     next_look,
     of_asked,
     of_blocks,
+    time_of,
 )
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def compared(
                 return None
             look: Fit | None = planned
             while look is not None:
-                for found in measures(look):
+                for found in measures(look, ends_at=began + 60 * minutes - REPORT_S):
                     measured[found.study] = found
                 left_s = 60 * minutes - (time.monotonic() - began)
                 look = _next(request, list(measured.values()), look, left_s, tell)
@@ -318,21 +319,26 @@ def measured_blocks(
     failed: Callable[[str, StudyError], None] | None = None,
     fresh: bool = False,
     states: str = "",
+    ends_at: float = math.inf,
 ) -> Iterator[Measured]:
     """Measure every study of ``fitted`` in turn; yields its blocks, those of earlier runs included.
 
     Blocks from before ``since`` (UTC) do not count; with ``fresh`` no record is continued.
-    ``states`` is the directory in which runs leave each other prepared states, or empty.  After
-    Ctrl-C the finished blocks are yielded as well, and then KeyboardInterrupt is raised.
+    ``states`` is the directory in which runs leave each other prepared states, or empty.  What is
+    timed ends at ``ends_at``, of the monotonic clock.  After Ctrl-C the finished blocks are yielded
+    as well, and then KeyboardInterrupt is raised.
     ``failed`` is called for a study that cannot be compared, or whose server died, and the others
     continue; without it, and for an error that concerns all studies (a server that cannot be
     started, a disk), the error is raised.
     """
     for study, arms in fitted.arms.items():
+        seconds = fitted.limit_s.get(study, 0.0)
+        if fitted.is_timed:
+            seconds = time_of(fitted, study, ends_at - time.monotonic())
         comparison = replace(
             request.comparison,
             arms=arms or request.comparison.arms,
-            seconds=fitted.limit_s.get(study, 0.0),
+            seconds=seconds,
             since=since,
             fitted=bool(arms) and arms != fitted.asked.get(study),
         )
