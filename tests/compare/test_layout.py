@@ -174,10 +174,9 @@ def test_layout_is_drawn_where_every_block_of_both_sides_was_linked_anew() -> No
     assert "these programs cannot be relinked here" in guard(measured())[1]
     assert "same programs" in guard(measured(candidate="master"))[1]
     copied = measured()
-    for digest in ("two", "one"):
-        copied.infos[0]["server"] = {"programs": "one"}
-        copied.infos[0]["servers"] = {"patched": {"programs": digest}}
-        assert ("same programs" in guard(copied)[1]) == (digest == "one")
+    copied.infos[0]["server"] = {"programs": "one"}
+    copied.infos[0]["servers"] = {"patched": {"programs": "one"}}
+    assert "cannot be relinked here" in guard(copied)[1]
     never = measured(*every)
     never.infos[0]["timeline"].clear()
     assert guard(never)[0] is None
