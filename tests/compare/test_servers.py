@@ -293,6 +293,7 @@ def test_blocks_and_looking_again_exclude_each_other(place: Path) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("planted")  # a record that has the arm
 def test_a_study_that_cannot_be_compared_leaves_the_others(place: Path) -> None:
     arguments = ["--candidate", "embedded", "--study", "swept", "--study", STUDY]
     arguments += ["--arm", "other", "--blocks", "1", "--report", "some.html"]

@@ -383,7 +383,7 @@ def fit(plans: Sequence[Forecast], seconds: float) -> Fit:
     The turns of a block suit its costs and variances, or are fewer if 12 blocks fit only so.  If 12
     do not fit at all, steps are left out until they do, where a study can do that, the most
     expensive first, and then arms: the most expensive arm of the study that takes longest, and the
-    last arm of a study only when no other study has two.
+    last arm of a study only when no other study has two.  Those that fit then are taken back.
     """
 
     def starts(costs: Collection[tuple[str, str]]) -> dict[str, float]:
@@ -548,10 +548,10 @@ def forecast_lines(
     """The plan as lines for a terminal; ``blocks`` are those of each study."""
     yield f"Baseline:  {comparison.baseline}"
     yield f"Candidate: {comparison.candidate}"
-    if any(plan.arms_s and not plan.is_own for plan in plans):
+    if strange := [plan.study for plan in plans if plan.arms_s and not plan.is_own]:
         yield (
-            "No record of this machine tells how long a block takes: planned by those of this "
-            "project, for a machine that takes half as long again."
+            f"No record of this machine tells how long a block of {', '.join(strange)} takes: "
+            "planned by records of another, for a machine that takes half as long again."
         )
     for plan in plans:
         yield f"{plan.study}:"

@@ -87,7 +87,7 @@ def execute(
             return None
         except papermill.PapermillExecutionError as error:
             # The cell that measures may go on to read a record of too few arms for a page.
-            return None if kernel.is_enough else error
+            return None if kernel.is_enough and not kernel.interrupted else error
         except (DeadKernelError, RuntimeError, TimeoutError) as error:
             return kernel.death(error)
         finally:
