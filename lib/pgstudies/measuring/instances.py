@@ -124,11 +124,11 @@ class Instances:
         self._to_keep: list[tuple[ManagedServer, Arm, Sequence[tuple[Any, ...]]]] = []
         self._of: dict[str, Server] = {}
         self._made: list[Server] = []
-        firsts: dict[tuple[str | None, bool], Server] = {}
+        firsts: dict[tuple[str | None, bool, bool], Server] = {}
         for arm in arms:
             if arm.not_run is not None:
                 continue
-            like = arm.server, arm.own_programs
+            like = arm.server, arm.own_programs, arm.own_programs and arm.copy_of is not None
             if like in firsts or arm.own_programs:
                 first = firsts.get(like, self.roots[arm.server])
                 self._of[arm.name] = first.another(own_programs=like not in firsts)
