@@ -3,10 +3,11 @@
 Every comparison runs its baseline twice.  ``python -m tests.bench.copies DIRECTORY ...`` takes the
 records of comparisons in directories such as ``~/.local/share/pgstudies/records``, judges the
 second copy in each as if it were the candidate, and prints how many intervals miss 1 and how many
-verdicts are wrong, by study.  With ``--candidates`` it judges the candidates, of comparisons of
-equal programs: they have a state of their own, which the copy shares with the baseline.  Then it
+verdicts are wrong, by study.  With ``--candidates`` it also judges the candidates, of comparisons
+of equal programs: they have a state of their own, which the copy shares with the baseline.  Then it
 prints the steps that differ most, over all records: of mean z² far above 1, luck is common to a
-run; of a mean far from 1, one side is put at a disadvantage.
+run; of a mean far from 1, one side is put at a disadvantage.  ``--output`` keeps the intervals as
+CSV, with the directory that each is from.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ from pgstudies.analysis.effects import paired_effects
 from pgstudies.analysis.intervals import MINIMUM_BLOCKS
 from pgstudies.records.reading import Record, infos_below, read_record
 
+KEPT = ["directory", "record", "side", "step", "metric", "blocks", "ratio", "low", "high"]
 
-def of_equals(record: Record, equal: str) -> pl.DataFrame:
+
+def of_equals(record: Record, equal: str, directory: str = "") -> pl.DataFrame:
     """An equal side against the baseline, one row per step: those of ``compared_effects``."""
     study = str(record.info["study"]).removeprefix(COMPARED)
     samples = in_sides(record).with_columns(study=pl.lit(study)).sort("block")
@@ -43,19 +46,34 @@ def of_equals(record: Record, equal: str) -> pl.DataFrame:
     )
     by = [*PLACE, "metric"]
     effects = paired_effects(copies, baseline=BASELINE, by=by, margin=0.02, gated=False)
-    return as_family(effects).with_columns(record=pl.lit(record.path.name))
+    return as_family(effects).with_columns(
+        directory=pl.lit(directory), side=pl.lit(equal), record=pl.lit(record.path.name)
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("directories", nargs="+", type=Path, metavar="DIRECTORY")
     parser.add_argument("--candidates", action="store_true", help="they are equal programs, too")
+    parser.add_argument("--output", type=Path, metavar="CSV", help="keep the intervals")
     chosen = parser.parse_args()
-    equal = CANDIDATE if chosen.candidates else COPY
-    below = [found for name in chosen.directories for found in infos_below(name, None)]
-    paths = [path for path, info in below if str(info["study"]).startswith(COMPARED)]
-    records = [record for record in map(read_record, paths) if record.blocks >= MINIMUM_BLOCKS]
-    found = pl.concat([of_equals(record, equal) for record in records])
+    sides = [COPY, CANDIDATE] if chosen.candidates else [COPY]
+    records = [
+        (read_record(path), directory.name)
+        for directory in chosen.directories
+        for path, info in infos_below(directory, None)
+        if str(info["study"]).startswith(COMPARED)
+    ]
+    found = pl.concat(
+        [
+            of_equals(record, side, directory)
+            for record, directory in records
+            if record.blocks >= MINIMUM_BLOCKS
+            for side in sides
+        ]
+    )
+    if chosen.output is not None:
+        found.select(KEPT).write_csv(chosen.output, float_precision=5)
     misses = (pl.col("low") > 1) | (pl.col("high") < 1)
     width = (pl.col("high") / pl.col("low")).log() / 2
     wrong = pl.col("verdict").is_in(["slower", "faster"]).any().over("record")
@@ -67,11 +85,11 @@ def main() -> None:
         width.median().alias("half-width, median"),
     ]
     with pl.Config(tbl_rows=-1, tbl_cols=-1, fmt_str_lengths=40):
-        print(found.group_by("study", maintain_order=True).agg(counted))
-        print(found.select(counted))
+        print(found.group_by("directory", "side", "study", maintain_order=True).agg(counted))
+        print(found.group_by("directory", "side", maintain_order=True).agg(counted))
         z = pl.col("ratio").log() / (width / 1.96)
         print(
-            found.group_by("study", "step", "case")
+            found.group_by("directory", "side", "study", "step", "case")
             .agg(
                 pl.len().alias("comparisons"),
                 pl.col("ratio").log().mean().exp().alias("mean"),
