@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from pgapps.builds.builder import Builder, _objects
+from pgapps.builds.builder import Builder, _objects, commit_of
 from pgapps.compare.command import commands
 from pgservers.programs.installations import Binaries
 from pgservers.programs.relinking import can_relink, relinked
@@ -157,6 +157,8 @@ def test_both_sides_of_a_comparison_are_built_alike_from_a_repository(
     places = [Path(side.server) for side in (asked[0].baseline, asked[0].candidate)]
     assert f"v0 is built in {places[0]}.\nv1 is built in {places[1]}.\n" in done.output
     assert list(map(cost_of, places)) == [1, 2]
+    shas = [git(Path(source), "rev-parse", name)[:10] for name in ("v0", "v1")]
+    assert [commit_of(side.server) for side in (asked[0].baseline, asked[0].candidate)] == shas
     assert places[0].name.partition("-")[2] == places[1].name.partition("-")[2]
     assert asked[0].candidate.settings == {"work_mem": "64MB"}
     for words, said in (

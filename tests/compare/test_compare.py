@@ -1146,6 +1146,16 @@ def test_the_text_for_the_mailing_list_is_the_golden_one() -> None:
     assert text == GOLDEN.read_text(encoding="utf-8").rstrip("\n")
 
 
+def test_a_side_that_was_built_from_a_repository_is_named_by_its_commit() -> None:
+    place = "/home/me/.cache/pgstudies/commits/70782104cc4d/builds/f20c4278342f6afc-5373d40b"
+    found = result(made_up(samples_of({"insert": logs(1.0)}, METRICS), info_of()))
+    built = replace(COMPARISON, candidate=Side(place, {"work_mem": "64MB"}))
+    text = as_text(replace(found, comparison=built))
+    assert "Candidate: commit f20c427834 with work_mem = 64MB (" in text
+    named = replace(COMPARISON, candidate=Side(f"{place}/install"))
+    assert f"\n           {place}/install\n" in as_text(replace(found, comparison=named))
+
+
 def test_the_text_is_of_what_moved_and_says_how_little_the_rest_did() -> None:
     steps = {f"step {n}": logs(1.0) for n in range(40)}
     steps |= {f"slow {n}": logs(1.1 + n / 100) for n in range(20)}

@@ -214,6 +214,12 @@ class Builder:
         return [d for d in self._kept.iterdir() if d.is_dir() and not d.is_symlink()]
 
 
+def commit_of(place: str) -> str | None:
+    """The commit that a directory of a repository's builds is of, abbreviated; None for others."""
+    found = re.search(r"/commits/[0-9a-f]+/builds/([0-9a-f]{10})[0-9a-f]{6}-[0-9a-f]{8}$", place)
+    return found[1] if found else None
+
+
 def remove_oldest(places: Sequence[Path], most_bytes: int, *, but: Path) -> None:
     """Remove the directories of these that were used longest ago, until all are as small as that.
 

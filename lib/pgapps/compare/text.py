@@ -1,4 +1,4 @@
-"""A comparison as plain text of at most 72 ASCII columns, fit for a mailing list."""
+"""A comparison as plain text, fit for a mailing list: 72 ASCII columns, if no path is longer."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import textwrap
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import polars as pl
 
 from pgservers.terminal import printable
 from pgstudies.records.reading import built_with
 
+from ..builds.builder import commit_of
 from ..counting.by_function import hint_of_names
 from .counted import ALIKE
 from .design import BASELINE, CANDIDATE
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from .counted import Counted
+    from .design import Side
     from .judging.measured import Measured
     from .judging.result import Result
 
@@ -185,7 +188,10 @@ def _side(result: Result, name: str) -> str:
         built_with(build) or "",
         "with assertions" if build.get("assertions") == "on" else "",
     ]
-    return f"{getattr(result.comparison, name)} ({', '.join(filter(None, parts))})"
+    side: Side = getattr(result.comparison, name)
+    if commit := commit_of(side.server):
+        side = msgspec.structs.replace(side, server=f"commit {commit}")
+    return f"{side} ({', '.join(filter(None, parts))})"
 
 
 def _times(result: Result, *, full: bool) -> list[str]:
@@ -428,6 +434,7 @@ def _wrapped(text: str, indent: int, *, most: int | None = None) -> list[str]:
         COLUMNS,
         subsequent_indent=" " * indent,
         break_on_hyphens=False,
+        break_long_words=False,  # a path is copied whole
         max_lines=most,
         placeholder=" ...",
     )
