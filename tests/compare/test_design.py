@@ -46,7 +46,7 @@ def test_a_comparison_has_every_arm_on_both_sides_and_its_own_name() -> None:
     assert [arm.server for arm in design.arms] == [None, None, "18"]
     assert design.arms[2].settings == {"jit": "on"}
     assert design.arms[1].copy_of == names[0]
-    assert [arm.own_programs for arm in design.arms] == [False, True, False]
+    assert [arm.own_programs for arm in design.arms] == [True, True, True]
     assert (design.study, design.seconds) == (f"{COMPARED}s", 60.0)
     assert design.completed(info("s"))["comparison"] == comparison.as_dict()
     assert design.units(design.arms) == ([], [list(design.arms)])

@@ -1,14 +1,19 @@
-"""The page on comparisons says of other tools what the kept answers say."""
+"""The pages say of other tools, and of equal programs, what the kept answers and intervals say."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import polars as pl
 import pytest
 
+from pgapps.compare.design import CANDIDATE, COPY
 from pgservers.paths import BOOK, ROOT
 
 ANSWERS = pl.read_csv(ROOT / "data" / "peers.csv")
+
+EQUALS = pl.read_csv(ROOT / "data" / "equals.csv")
 
 
 @pytest.mark.parametrize("tool", ANSWERS["tool"].unique(maintain_order=True))
@@ -21,3 +26,19 @@ def test_the_page_counts_the_kept_answers(tool: str) -> None:
     half_width = 100 * float(np.median((answers["high"] / answers["low"]).sqrt() - 1))
     told = [f"{w} of {a}" for w, a in zip(wrong, asked, strict=True)]
     assert [cell.strip() for cell in cells[:3]] == [*told, f"{half_width:.1f} %"]
+
+
+@pytest.mark.parametrize("copied", ["the second copy alone", "every side"])
+def test_the_page_counts_the_kept_intervals_of_equal_programs(copied: str) -> None:
+    kept = EQUALS.filter(directory=copied.replace(" ", "-"))
+    for step in ("lookups", "scans", "updates"):
+        found = kept.filter(step=step)
+        told = [copied, step]
+        for side in (COPY, CANDIDATE):
+            of = found.filter(side=side)
+            misses = of.filter((pl.col("low") > 1) | (pl.col("high") < 1)).height
+            mean = math.exp(float(np.mean(of["ratio"].log().to_numpy())))
+            told.append(f"{mean:.3f}, {misses} of {of.height}")
+        half_width = 100 * float(np.median((found["high"] / found["low"]).sqrt() - 1))
+        line = " | ".join([*told, f"{half_width:.1f} %"])
+        assert f"| {line} |\n" in (BOOK / "method.md").read_text(encoding="utf-8")

@@ -205,15 +205,16 @@ def of(these: Instances, arm: str) -> Stopped:
     return found
 
 
-def test_arms_with_programs_of_their_own_share_one_copy_that_goes_last(tmp_path: Path) -> None:
-    arms = [Arm("a"), Arm("a2", own_programs=True), Arm("b"), Arm("b2", own_programs=True)]
+def test_arms_share_a_copy_of_the_programs_and_their_second_copies_another(tmp_path: Path) -> None:
+    names = {"a": None, "a2": "a", "b": None, "b2": "b"}
+    arms = [Arm(name, own_programs=True, copy_of=first) for name, first in names.items()]
     with instances(tmp_path, arms) as these:
-        root, copied = of(these, "a"), of(these, "a2")
-        assert of(these, "b").programs is root.programs
-        assert of(these, "b2").programs is copied.programs is copied is not root
-        assert of(these, "b2") is not copied
+        programs = [of(these, name).programs for name in names]
+        assert programs == [of(these, name) for name in ("a", "a2", "a", "a2")]
+        assert len({*programs, *these.roots.values()}) == 3
+        assert len({of(these, name) for name in names}) == 4
         Stopped.closed.clear()
-    assert Stopped.closed[-1] is copied
+    assert set(Stopped.closed[-2:]) == set(programs)
 
 
 @pytest.mark.parametrize("held", [False, True])

@@ -26,8 +26,8 @@ class Arm:
         not_run: Why it cannot run here, known beforehand.
         memory_bytes: What it takes beside shared buffers, for all arms are up at once.
         extension: One of our C extensions that it needs, built for the server that it runs on.
-        own_programs: Whether it runs from a copy of its server's programs, which no other arm warms
-            the processor's caches for.
+        own_programs: Whether it runs from a copy of its server's programs.  Arms of a server share
+            one, and their second copies another, so that neither warms the caches for the other.
 
     """
 
