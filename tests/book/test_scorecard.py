@@ -575,7 +575,7 @@ def test_two_builds_give_the_same_bytes(records: Callable[..., Path]) -> None:
 def test_the_state_of_the_instrument_is_told(place: Path) -> None:
     assert "Measuring was not tested" in checks_line().data
     page(place, "instrument", None, checks=[check("speed", passed=True)])
-    assert "1 of 1 checks passed on db1" in checks_line().data
+    assert "was tested on db1, 2026-11-21: 1 of 1 checks passed." in checks_line().data
     assert 'href="studies/instrument.html"' in checks_line().data
 
 

@@ -24,8 +24,10 @@ def test_the_page_counts_the_kept_answers(tool: str) -> None:
     wrong = [answers.filter(~pl.col("right"), truth=truth).height for truth in ("same", "slower")]
     asked = [answers.filter(truth=truth).height for truth in ("same", "slower")]
     half_width = 100 * float(np.median((answers["high"] / answers["low"]).sqrt() - 1))
+    spread = 100 * float(np.std(answers.filter(truth="same")["ratio"].log().to_numpy(), ddof=1))
     told = [f"{w} of {a}" for w, a in zip(wrong, asked, strict=True)]
-    assert [cell.strip() for cell in cells[:3]] == [*told, f"{half_width:.1f} %"]
+    told += [f"{half_width:.1f} %", f"{spread:.1f} %"]
+    assert [cell.strip() for cell in cells[:4]] == told
 
 
 @pytest.mark.parametrize("copied", ["the second copy alone", "every side"])
