@@ -44,3 +44,16 @@ def test_the_page_counts_the_kept_intervals_of_equal_programs(copied: str) -> No
         half_width = 100 * float(np.median((found["high"] / found["low"]).sqrt() - 1))
         line = " | ".join([*told, f"{half_width:.1f} %"])
         assert f"| {line} |\n" in (BOOK / "method.md").read_text(encoding="utf-8")
+
+
+def test_the_pages_say_what_the_kept_figures_come_to() -> None:
+    compare = ANSWERS.filter(tool="compare", truth="slower")["ratio"].log().to_numpy()
+    longer = f"takes {100 * math.expm1(np.mean(compare)):.1f} % longer (`compare`, mean)"
+    assert longer in (BOOK / "compare.md").read_text(encoding="utf-8")
+    updates = EQUALS.filter(directory="every-side", step="updates")
+    second, candidate = (
+        float(np.mean(updates.filter(side=side)["ratio"].log().to_numpy()))
+        for side in (COPY, CANDIDATE)
+    )
+    taken = f"takes {math.exp(candidate - second / 2):.3f} times as long"
+    assert taken in (BOOK / "method.md").read_text(encoding="utf-8")
