@@ -42,7 +42,8 @@ def what_changed(before: Setup, now: Setup, headings: Mapping[str, str]) -> str:
         for heading, names in sorted(places.items(), reverse=True)
     ]
     more = len(found) - _MOST_NAMED
-    return listed([*words, f"{more} more"] if more > 0 else words)
+    words += [f"{more} more"] if more > 0 else []
+    return listed(words) if words else ""
 
 
 def _arms(setup: Setup) -> object:
