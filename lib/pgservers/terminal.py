@@ -124,7 +124,7 @@ def _overwritten(line: str) -> str:
 class Progress:
     """A bar over the trials of a run, or so; the same text in a terminal, a notebook and a log.
 
-    ``total`` is None where a run ends by the clock: ``expect`` tells once there is an estimate; 0
+    ``total`` is None where a run ends by the clock: ``expect_more`` tells once it is estimated; 0
     where nothing is counted, and only the time is drawn.  Nothing is drawn for ``delay_s``.
 
     It is plain text and not a widget: a widget needs JavaScript from elsewhere in the book, and
@@ -210,9 +210,9 @@ class Progress:
         since = self._clock() - self._trials_began - self._took_s
         return self._took_s * (self._total - self._done) / done - since
 
-    def expect(self, total: int) -> None:
-        """So many trials there will be in all."""
-        self._total = total
+    def expect_more(self, trials: int) -> None:
+        """So many trials there will be after those that are done."""
+        self._total = self._done + trials
 
     def note(self, sentence: str) -> None:
         """Print a sentence of its own above the bar."""

@@ -22,6 +22,7 @@ from .charts.claims import claims_chart, today, verdict_strip
 from .charts.tables import about, began, style_jupyterlab
 from .measuring.arms import arm_table
 from .measuring.measure import measure
+from .measuring.session import Measurement
 from .parameters import parameter_table, study_parameters
 from .records.counts import claims_counted
 from .records.reading import Record, find_record, list_records, read_record
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
     from .analysis.agreement import Claim
     from .measuring.arms import Arm
-    from .measuring.run import Procedure
+    from .measuring.session import Procedure
     from .measuring.trial import Trial
 
 
@@ -106,6 +107,31 @@ class Study:
         self._computed = more.keys()
         return arm_table(self._arms)
 
+    def measurement(
+        self,
+        prepare: Callable[[Trial, Arm], None],
+        procedure: Procedure,
+        *,
+        settings: Mapping[str, str],
+        also: Mapping[str, Any] = {},
+        **how: Any,
+    ) -> Measurement:
+        """What ``measure`` would measure, given the same; raises StudyError as it does."""
+        for name, value in self._values.items():
+            if name not in self._computed and self._namespace.get(name, value) != value:
+                raise StudyError(f"{name} was changed: run the cells from pg.study on again.")
+        if not self._arms:
+            self.arms()
+        return Measurement(
+            study=self.name,
+            arms=self._arms,
+            prepare=prepare,
+            procedure=procedure,
+            parameters={**self._values, **also},
+            settings=settings,
+            **how,
+        )
+
     def measure(
         self,
         prepare: Callable[[Trial, Arm], None],
@@ -119,22 +145,11 @@ class Study:
 
         ``prepare(trial, arm)`` builds what an arm starts from; ``procedure(trial, arm)`` is what is
         measured, each ``yield`` the end of a turn.  ``settings`` hold for all servers; ``also`` is
-        noted beside the parameters; ``how`` and what is raised are those of ``measuring.measure``.
+        noted beside the parameters; ``how`` are the rest of ``Measurement``, and what is raised is
+        that of ``measuring.measure``.
         """
-        for name, value in self._values.items():
-            if name not in self._computed and self._namespace.get(name, value) != value:
-                raise StudyError(f"{name} was changed: run the cells from pg.study on again.")
-        if not self._arms:
-            self.arms()
-        self._record = measure(
-            self.name,
-            arms=self._arms,
-            prepare=prepare,
-            procedure=procedure,
-            parameters={**self._values, **also},
-            settings=settings,
-            **how,
-        )
+        what = self.measurement(prepare, procedure, settings=settings, also=also, **how)
+        self._record = measure(what)
         return self._record
 
     @property

@@ -49,7 +49,8 @@ class Sizes(TypedDict, total=False):
     title: str
     post: str
     since: str
-    repeats: dict[str, list[str]]
+    compare: list[str]
+    free: list[str]
     quick: dict[str, Any]
     smallest: dict[str, Any]
     standard: dict[str, Any]

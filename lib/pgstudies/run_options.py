@@ -22,11 +22,9 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     import polars as pl
 
 _RUN_OPTIONS = "PGSTUDIES_RUN_OPTIONS"
@@ -41,11 +39,8 @@ class RunOptions:
         replay: What to analyse instead of measuring; empty: measure.
         fresh: Whether an unfinished record is left alone.
         profile: The size that the parameters are of; None where it is not given.
-        block: The number of the only block to measure; 0: all of them.
-        design: What is measured in place of the study's own arms: the ``name`` of an entry point of
-            the group ``pgstudies.designs``, and what it is given; None: the study's own.
-        states: Where runs leave each other prepared states (``directory``), and a digest of the
-            code that makes them (``code``); None where they do not.
+        states: The directory where sessions leave each other prepared states; empty where they do
+            not.  No kernel is given it.
         replies: The directory for the replies; empty where nobody waits for them.
 
     """
@@ -54,9 +49,7 @@ class RunOptions:
     replay: str = ""
     fresh: bool = False
     profile: str | None = None
-    block: int = 0
-    design: Mapping[str, Any] | None = None
-    states: Mapping[str, str] | None = None
+    states: str = ""
     replies: str = ""
 
     @classmethod
@@ -78,7 +71,7 @@ class RunOptions:
 
     def environment(self) -> dict[str, str]:
         """The variables by which another process is given these options."""
-        names = ("profile", "block", "design", "states", "replies")
+        names = ("profile", "replies")
         more = {name: getattr(self, name) for name in names}
         return {
             "PGSTUDIES_SERVER": self.server,
@@ -105,12 +98,6 @@ class Replies:
         return Path(file.read_text(encoding="utf-8")) if file.exists() else None
 
     @property
-    def records(self) -> list[Path]:
-        """The earlier records that the run adds blocks to, oldest first, and its own."""
-        file = self.directory / "records.json"
-        return list(map(Path, json.loads(file.read_text("utf-8")))) if file.exists() else []
-
-    @property
     def verdicts(self) -> pl.DataFrame | None:
         """The table of ``judge``; None where no claim was judged."""
         import polars as pl  # noqa: PLC0415  (takes a quarter of a second)
@@ -119,13 +106,8 @@ class Replies:
         return pl.read_parquet(file) if file.exists() else None
 
     def tell_record(self, path: Path) -> None:
-        """Say which record the notebook rests on; where it only measures, it ends there."""
+        """Say which record the notebook rests on."""
         (self.directory / "record").write_text(str(path), encoding="utf-8")
-
-    def tell_records(self, paths: Sequence[Path]) -> None:
-        """Say, before the first block, which records the run will have added blocks to."""
-        text = json.dumps(list(map(str, paths)))
-        (self.directory / "records.json").write_text(text, encoding="utf-8")
 
     def tell_verdicts(self, verdicts: pl.DataFrame) -> None:
         """Hand over the verdicts on the study's claims."""

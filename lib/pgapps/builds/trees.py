@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pgservers.errors import CannotRun, StudyError
+from pgservers.errors import CannotRun
 from pgservers.files import cannot_write, sweep_temporary, temporary_directory
 from pgservers.paths import cache_dir
 from pgservers.programs.accounts import make_open_directory, others_can_change
@@ -37,17 +37,12 @@ MOST_BYTES = 2 * 2**30
 _BACKEND = Path("src", "backend", "postgres")
 
 
-def keep_links(servers: Sequence[str], given: Sequence[Path] = ()) -> Iterator[str]:
+def keep_links(servers: Sequence[str]) -> Iterator[str]:
     """Keep what links the backends of directories of programs anew; says what came of it.
 
-    It is taken from one of the build trees that are ``given``, else from the one that an
-    installation names; nothing is written there.  Other servers than directories are passed over.
-    Raises StudyError for one that is given and is no build tree.
+    It is taken from the build tree that an installation names; nothing is written there.  Other
+    servers than directories are passed over.
     """
-    trees = [tree.expanduser().resolve() for tree in given]
-    for tree in trees:
-        if not (tree / _BACKEND).is_file():
-            raise StudyError(f"{tree} is no build tree of PostgreSQL: it has no {_BACKEND}.")
     for server in dict.fromkeys(servers):
         if not (Path(server).is_absolute() and is_directory(server)):
             continue
@@ -59,28 +54,21 @@ def keep_links(servers: Sequence[str], given: Sequence[Path] = ()) -> Iterator[s
                 os.utime(place_of_links() / sha256_of(binaries.bindir / "postgres"))
             continue
         try:
-            tree = _keep(binaries, trees)
+            tree = _keep(binaries)
         except CannotRun as reason:
             yield f"{server} runs as it is, not relinked in every block: {reason}."
         else:
             yield f"{server} is relinked in every block, from the objects in {tree}."
 
 
-def _keep(binaries: Binaries, given: Sequence[Path]) -> Path:
+def _keep(binaries: Binaries) -> Path:
     """Keep what links an installation's backend anew; returns its build tree, or CannotRun."""
     named = _named(binaries)
     tree, source = named.get("builddir"), named.get("srcdir")
-    if tree is None and not given:
-        raise CannotRun("it does not say where it was built (name that by --build-tree DIR)")
-    reasons = []
-    for candidate in [*given, *([tree] if tree else [])]:
-        try:
-            _keep_from(candidate, [s for s in [source] if s and s.is_dir()], binaries)
-        except CannotRun as reason:
-            reasons.append(str(reason))
-        else:
-            return candidate
-    raise CannotRun("; ".join(dict.fromkeys(reasons[: len(given)] or reasons)))
+    if tree is None:
+        raise CannotRun("it does not say where it was built")
+    _keep_from(tree, [s for s in [source] if s and s.is_dir()], binaries)
+    return tree
 
 
 _NAMED = re.compile(r"^abs_top_(builddir|srcdir) = (/.+)$", re.MULTILINE)
@@ -100,7 +88,7 @@ def _keep_from(tree: Path, sources: Sequence[Path], binaries: Binaries) -> None:
     """Keep it from this tree; raises CannotRun where it is another build's, or not ours alone."""
     program, links = binaries.bindir / "postgres", place_of_links()
     if not (tree / _BACKEND).is_file():
-        raise CannotRun(f"there is no {_BACKEND} in {tree} (--build-tree DIR names another)")
+        raise CannotRun(f"there is no {_BACKEND} in {tree}")
     trees = list(dict.fromkeys(path.resolve() for path in (tree, *sources)))
     for own in trees:
         _require_ours(own)

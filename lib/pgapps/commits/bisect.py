@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,18 +11,6 @@ from pgservers.errors import StudyError
 from pgservers.terminal import Progress, say
 
 from ..options import Configure, Pgbench
-
-if TYPE_CHECKING:
-    from ..counting.units import Unit
-
-
-class By(StrEnum):
-    """The ways to measure a commit."""
-
-    INSTRUCTIONS = "instructions"
-    PLAN = "plan"
-    TIME = "time"
-
 
 Repo = Annotated[
     Path,
@@ -57,18 +44,10 @@ def bisect(
         str,
         typer.Option(
             metavar="STEP",
-            help="The statement, or for --by time the script: its name, or a part of it that no "
-            "other name has.",
+            help="The statement: its name, or a part of it that no other name has.",
             show_default=False,
         ),
     ] = "",
-    by: Annotated[
-        By,
-        typer.Option(
-            help="What decides: instructions; the plan of a workload's statement; or the time of a "
-            "workload's script, compared with --good."
-        ),
-    ] = By.INSTRUCTIONS,
     configure: Configure = None,
 ) -> None:
     """Find the commit that changed how many instructions a unit of work takes.
@@ -78,10 +57,7 @@ def bisect(
     each commit is enough.  Your checkout and index are not changed.  Builds and counts are kept:
     the same command continues after Ctrl-C.  A commit that does not build is skipped.
 
-    --by plan finds the commit at which a query's plan changes.  --by time finds the commit that
-    made a script of a workload slower: each commit is compared with --good in turns, until it is
-    decided whether it is nearer to --good or to --bad.  A mix of --pgbench is timed as one.
-
+    To bisect by time, let git do it: git bisect run pgstudies compare --bisect-run ...
     To list all units or steps, give a name that does not exist.
 
     \b
@@ -89,9 +65,7 @@ def bisect(
       pgstudies bisect --repo ~/src/postgresql --good REL_17_0 --bad REL_18_0 \\
         --unit "one session started"
       pgstudies bisect --repo ~/src/postgresql --good REL_17_0 --bad REL_18_0 \\
-        --workload shop/ --step upsert --by plan
-      pgstudies bisect --repo ~/src/postgresql --good REL_17_0 --bad REL_18_0 \\
-        --pgbench "-b tpcb-like -s 10 -c 4" --by time
+        --workload shop/ --step upsert
 
     \b
     Exit codes:
@@ -103,16 +77,7 @@ def bisect(
     from ..builds.builder import Builder
     from ..builds.repository import Repository
     from ..workload.pgbench_options import parameters_of
-    from .strategies import (
-        Bench,
-        bisected,
-        by_counting,
-        by_plan,
-        by_time,
-        find_unit,
-        script_named,
-        statement_named,
-    )
+    from .strategies import Bench, bisected, by_counting, find_unit, statement_named
 
     is_own = workload is not None or pgbench is not None
     if (unit is not None) == is_own:
@@ -120,26 +85,14 @@ def bisect(
             "Say what is to be bisected by: --unit UNIT, or --workload DIR --step STEP, or "
             "--pgbench OPTIONS."
         )
-    if by is not By.INSTRUCTIONS and not is_own:
-        raise StudyError(
-            f"--by {by} is for a statement of your own: name its --workload and --step, or "
-            f"--pgbench OPTIONS."
-        )
-    parameters = parameters_of(workload, pgbench, {}, say) if is_own else {}
-    if by is By.TIME:
-        wanted: Unit | str = script_named(parameters, step)
-    elif unit is not None:
+    if unit is not None:
         wanted = find_unit(unit)
     else:
-        wanted = statement_named(parameters, step)
+        wanted = statement_named(parameters_of(workload, pgbench, {}, say), step)
     repository = Repository(repo)
     with Progress("bisecting", None) as progress:
         builder = Builder(repository, configure=configure or (), show=progress.show)
         bench = Bench(builder, repository, progress, (good, bad))
-        if isinstance(wanted, str):
-            look = by_time(bench, parameters, wanted)
-        else:
-            look = (by_plan if by is By.PLAN else by_counting)(bench, wanted)
-        text, path = bisected(bench, look)
+        text, path = bisected(bench, by_counting(bench, wanted))
     typer.echo(text)
     say(f"{builder.built} built; the builds are in {repository.place}, the record is {path}.")

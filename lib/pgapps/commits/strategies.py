@@ -1,8 +1,7 @@
-"""How a bisection measures a commit: by counting, by a plan, or by time against an end."""
+"""How a bisection measures a commit: by the instructions of a unit of work."""
 
 from __future__ import annotations
 
-import math
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,23 +10,16 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pgservers.addresses import EMBEDDED
-from pgservers.errors import CannotRun, ServerError, SpaceError, StudyError
-from pgservers.servers.serve import serve
+from pgservers.errors import CannotRun, StudyError
 from pgservers.terminal import rough_duration, say
 from pgstudies.rooms import rooms
 
-from ..compare.design import Side
-from ..compare.judging.measured import compared_effects
-from ..compare.plan import Fit
-from ..compare.request import Request, share_cores_alike, typed
-from ..compare.run import measured_blocks
 from ..counting.counter import Counter
 from ..counting.units import units
 from ..workload.counting import statement_units
-from ..workload.steps import runnable, steps_of
 from .bisection import WORTH
 from .bisection import bisect as search
-from .record import RATIO, SHAPE, CommitRecord
+from .record import CommitRecord
 from .report import as_text, moved_functions
 
 if TYPE_CHECKING:
@@ -41,14 +33,7 @@ if TYPE_CHECKING:
     from ..builds.builder import Builder
     from ..builds.repository import Repository
     from ..counting.units import Unit
-    from .bisection import Found, Step
-
-
-LOOKS = (8, 12, 18, 27)
-"""Blocks after which a comparison of two builds is looked at, until it says which end is nearer."""
-
-SAMPLED = {"default_statistics_target": "1000", "autovacuum": "off", "fsync": "off"}
-"""For plans: statistics of up to 300,000 rows are of all of them, and the same each time."""
+    from .bisection import Found
 
 
 @dataclass(frozen=True)
@@ -157,145 +142,6 @@ def by_counting(bench: Bench, unit: Unit) -> Look:
     return Look(unit.name, measure, answer, same=unit.what_counts())
 
 
-def by_plan(bench: Bench, unit: Unit) -> Look:
-    """By the plan of a workload's statement, on its data, loaded and analyzed anew."""
-
-    def planned(sha: str) -> tuple[str, str]:
-        server_of = str(bench.builder.build(sha))
-        with serve(server_of, settings=SAMPLED | dict(unit.settings)) as server:
-            bench.progress.show("loading the workload")
-            assert unit.load is not None
-            unit.load(server)
-            with server.connect() as connection:
-                rows = connection.execute(f"EXPLAIN (COSTS OFF) {unit.query}".encode()).fetchall()
-            return "\n".join(line for (line,) in rows), server.version_text
-
-    def measure(sha: str, record: CommitRecord) -> None:
-        plan, version = planned(sha)
-        shapes = list(dict.fromkeys([*(p[unit.name] for p in record.plans.values()), plan]))
-        record.note(
-            sha,
-            unit.name,
-            1 + shapes.index(plan),
-            metric=SHAPE,
-            description=bench.about(sha),
-            version_text=version,
-            plan=plan,
-        )
-
-    def answer(found: Found, record: CommitRecord) -> str:
-        def both(step: Step) -> list[str]:
-            after = record.plans.get(step.commit.sha) or record.plans[_first_after(found, step)]
-            plans = {"before": record.plans[step.since], "after": after}
-            return [
-                line
-                for name, plan in plans.items()
-                for line in (
-                    f"  {name}:",
-                    *(f"    {each}" for each in plan[unit.name].splitlines()),
-                )
-            ]
-
-        return as_text(
-            found,
-            unit.name,
-            {},
-            headline=lambda _: "another plan",
-            more=both,
-            limits="Plans of data that each commit's own server loaded and analyzed.",
-        )
-
-    about = {"by": "plan"}
-    same = [unit.query, unit.loaded, SAMPLED]
-    return Look(
-        unit.name, measure, answer, about=about, same=same, describe=lambda n: f"plan {n:.0f}"
-    )
-
-
-def _first_after(found: Found, step: Step) -> str:
-    """A commit with the number that a step leads to."""
-    return next(sha for sha, level in found.levels.items() if level == step.after)
-
-
-def by_time(bench: Bench, parameters: Mapping[str, Any], script: str) -> Look:
-    """By the time of a workload's script, in turns with the good end."""
-    good, bad = (bench.repository.commit(end).sha for end in bench.ends)
-
-    def measure(sha: str, record: CommitRecord) -> None:
-        ratio, version = 1.0, "PostgreSQL"
-        if sha != good:
-            whole = record.levels.get((bad, script))
-            middle = 1.0 if whole is None else math.sqrt(whole)
-            ratio, version = _compared(bench, (good, sha), parameters, script, middle)
-        record.note(
-            sha,
-            script,
-            ratio,
-            metric=RATIO,
-            description=bench.about(sha),
-            version_text=version,
-        )
-
-    def answer(found: Found, _: CommitRecord) -> str:
-        return as_text(
-            found,
-            script,
-            {},
-            headline=lambda step: f"{100 * (step.after / step.before - 1):+.1f} % time",
-            limits=f"Times in turns with {bench.ends[0]}, of which these are ratios.",
-        )
-
-    return Look(
-        script,
-        measure,
-        answer,
-        about={"by": "time", **parameters},
-        describe="{:.3f} times the time".format,
-        worth=0.5,  # what is between two ends that are near may be noise
-    )
-
-
-def _compared(
-    bench: Bench,
-    pair: tuple[str, str],
-    parameters: Mapping[str, Any],
-    script: str,
-    middle: float,
-) -> tuple[float, str]:
-    """The ratio of a script's time on the second build, and its version.
-
-    Blocks are added until the confidence sequence excludes ``middle``.  Raises CannotRun where it
-    never does.
-    """
-    baseline, candidate = (Side(str(bench.builder.build(sha))) for sha in pair)
-    request = typed(
-        Request(
-            baseline,
-            candidate,
-            studies=("workload",),
-            parameters=parameters,
-            case=script,
-            pin=share_cores_alike(baseline, candidate),
-        )
-    )
-    for blocks in LOOKS:
-        try:
-            (found,) = measured_blocks(request, Fit(blocks, {"workload": ()}))
-            effects = compared_effects([found], case=script, anytime=True)
-        except (ServerError, SpaceError):
-            raise
-        except StudyError as error:
-            raise CannotRun(str(error)) from None
-        (row,) = effects.filter(step=script, case="").iter_rows(named=True)
-        if row["low"] is not None and not row["low"] <= middle <= row["high"]:
-            facts = found.infos[-1]["servers"].get(candidate.server, {})
-            return row["ratio"], str(facts.get("version_text", "PostgreSQL"))
-    raise CannotRun(
-        f"{LOOKS[-1]} blocks do not decide whether it takes more or less than {middle:.3f} times "
-        f"as long as {bench.ends[0]}: {row['ratio']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
-    )
-
-
 @contextmanager
 def continued() -> Iterator[None]:
     """End after Ctrl-C with a sentence and the code for it."""
@@ -317,11 +163,6 @@ def statement_named(parameters: Mapping[str, Any], name: str) -> Unit:
     found = statement_units("workload", EMBEDDED, parameters)
     known: dict[str, Unit] = {unit.name: unit for unit in found}
     return known[_only(name, known, "statement")]
-
-
-def script_named(parameters: Mapping[str, Any], name: str) -> str:
-    """The name of a workload's script, or of its mix; raises as ``find_unit`` does."""
-    return _only(name, [step.name for step in steps_of(runnable(parameters))], "script")
 
 
 def _only(name: str, known: Collection[str], kind: str) -> str:

@@ -16,10 +16,10 @@ from pgservers.errors import SpaceError, StudyError
 from pgservers.terminal import printable, say
 from pgstudies.run_options import RunOptions
 
-from ..options import BisectRun, Configure, Parameters, Pgbench, Profile, assignments, for_git
+from ..options import BisectRun, Parameters, Pgbench, Profile, assignments, for_git
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from .request import Request
 
@@ -31,14 +31,9 @@ HELP = """\
 Compare two builds, releases or settings files: is the candidate slower?
 
 The same work is done on both servers and on a second copy of the baseline, in
-random order, and repeated (each repetition is a block) for ten minutes or
---minutes.  The plan is printed first: how many blocks fit into the time, which
-work does not, and how small a change they can show.  If the time is too short
-for any verdict, the plan says how long it would take; nothing is measured
-until you agree, or give --yes.
-
-After Ctrl-C the same command continues; with more --blocks it adds to those
-that are done.
+random order, a block of every study in turn, for ten minutes or --minutes.
+After Ctrl-C the same command continues; with more --minutes, or more --blocks,
+it adds to the blocks that are done.
 
 A side is embedded (the PostgreSQL 18 that comes with pgstudies), a release such
 as 17, a directory of programs, the address of a running server, a settings file
@@ -65,10 +60,8 @@ Exit codes:
   1    a step is slower: a regression
   2    not decided, and the first line says why: a guard failed, layout may
        explain a difference, times differ but instructions do not, a step has
-       no interval, a study could not be compared, or, with --strict, a step
-       is open
-  3    the comparison could not be run, or the time was too short for any
-       verdict and a longer time was not agreed to
+       no interval, or a study could not be compared
+  3    the comparison could not be run
   5    the disk is full, or cannot be written to
   125  with --bisect-run, in place of 2 and 3; 133, in place of 5
   130  interrupted; the report has the finished blocks
@@ -97,16 +90,6 @@ def compare(  # noqa: D103  (its help is above)
             show_default=False,
         ),
     ] = None,
-    configure: Configure = None,
-    build_tree: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="DIR",
-            help="The build tree of a side's programs, if it is not the one in their "
-            "Makefile.global; may be repeated.",
-            show_default=False,
-        ),
-    ] = None,
     study: Annotated[
         list[str] | None,
         typer.Option(metavar="STUDY", help="A study to run; may be repeated.  [default: all]"),
@@ -125,8 +108,8 @@ def compare(  # noqa: D103  (its help is above)
         list[str] | None,
         typer.Option(
             metavar="ARM",
-            help="Run only this arm (one of the alternatives that the study measures); may be "
-            "repeated.  [default: all that need no server of their own]",
+            help="Run this arm (one of the alternatives that the study measures), or all; may be "
+            "repeated.  [default: a few of each study, that fit into ten minutes]",
         ),
     ] = None,
     case: Annotated[
@@ -154,19 +137,11 @@ def compare(  # noqa: D103  (its help is above)
         bool,
         typer.Option(
             "--until-decided",
-            help="Look at the result after 8 blocks, 12, 18 and so on, and stop when all steps are "
-            "decided, or after --minutes.  Intervals are then wider, so that they are valid "
-            "however often you look.",
+            help="Look at the result after every block, and stop when all steps are decided, or "
+            "after --minutes.  Intervals are then wider, so that they are valid however often one "
+            "looks.",
         ),
     ] = False,
-    allow_setting: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Accept this setting from a file although it runs a program or names a file; may "
-            "be repeated.",
-        ),
-    ] = None,
     leave_out: Annotated[
         bool,
         typer.Option(
@@ -184,18 +159,6 @@ def compare(  # noqa: D103  (its help is above)
             help="Smallest relative change that counts as slower or faster.",
         ),
     ] = 0.02,
-    copies: Annotated[
-        bool, typer.Option("--aa/--no-aa", help="Run a second copy of the baseline.")
-    ] = True,
-    pin: Annotated[
-        bool | None,
-        typer.Option(
-            "--pin/--no-pin",
-            help="Pin server and client to one core if the study does so.  [default: --pin, unless "
-            "only one side has I/O workers]",
-            show_default=False,
-        ),
-    ] = None,
     instructions: Annotated[
         bool | None,
         typer.Option(
@@ -206,26 +169,6 @@ def compare(  # noqa: D103  (its help is above)
             show_default=False,
         ),
     ] = None,
-    clock: Annotated[
-        bool,
-        typer.Option("--clock", help="Judge every step by wall time instead of CPU time."),
-    ] = False,
-    strict: Annotated[
-        bool,
-        typer.Option(
-            "--strict",
-            help="Exit with 2 unless every step is decided: slower, faster, or equivalent within "
-            "the margin.",
-        ),
-    ] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="Print the plan and exit.")] = False,
-    yes: Annotated[
-        bool,
-        typer.Option("--yes", help="Do not ask before taking longer than the time that was given."),
-    ] = False,
-    full: Annotated[
-        bool, typer.Option("--full", help="Print every step and guard, and the method.")
-    ] = False,
     bisect_run: BisectRun = False,
     report: Annotated[
         Path | None,
@@ -253,11 +196,9 @@ def compare(  # noqa: D103  (its help is above)
             studies = list(rooms("workload"))
             parameters = parameters_of(workload, pgbench, parameters, _tell)
         if repo is not None:
-            baseline, candidate = _built(repo, baseline, candidate, configure or [])
-        elif configure:
-            raise StudyError("--configure is for builds: name their --repo.")
+            baseline, candidate = _built(repo, baseline, candidate)
 
-        side = partial(read_side, allowed=allow_setting or [], leave_out=leave_out, tell=_tell)
+        side = partial(read_side, leave_out=leave_out, tell=_tell)
         before = side(
             RunOptions.given().server_for(baseline),
             otherwise="embedded",
@@ -265,12 +206,9 @@ def compare(  # noqa: D103  (its help is above)
         after = side(candidate, otherwise=before.server)
         if leave_out:
             before, after = (without_what_it_refuses(each, _tell) for each in (before, after))
-        if pin is None:
-            pin = share_cores_alike(before, after)
-            if not pin:
-                typer.echo(
-                    "Only one side has I/O workers, so no server is pinned to one core (--no-pin)."
-                )
+        pin = share_cores_alike(before, after)
+        if not pin:
+            typer.echo("Only one side has I/O workers, so no server is pinned to one core.")
         for name in list(studies):
             reason = reason_too_old(name, (before, after))
             if reason is not None and name in (study or ()):
@@ -286,27 +224,16 @@ def compare(  # noqa: D103  (its help is above)
             parameters=parameters,
             arms=tuple(arm or ()),
             case=case,
-            copies=copies,
             pin=pin,
             margin=margin,
             blocks=blocks,
             minutes=minutes,
             until_decided=until_decided,
             instructions=instructions,
-            clock=clock,
-            strict=strict,
         )
         if until_decided and blocks is not None:
             raise StudyError("--until-decided chooses the number of blocks: leave out --blocks.")
-        code = _compare(
-            request,
-            report,
-            trees=build_tree or [],
-            only_plan=plan,
-            full=full,
-            yes=yes,
-            asks=not bisect_run,
-        )
+        code = _compare(request, report)
     except StudyError as error:
         say(str(error))
         code = _code(error)
@@ -332,9 +259,6 @@ def rerun(
         typer.Option(metavar="SIDE", help="Candidate to use instead of the report's."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before measuring.")] = False,
-    full: Annotated[
-        bool, typer.Option("--full", help="Print every step and guard, and the method.")
-    ] = False,
 ) -> None:
     """Measure a comparison again, from its report.
 
@@ -365,15 +289,13 @@ def rerun(
             typer.echo(line)
         if not yes:
             _require_consent("Measure this?", "pass --yes to run what is listed above")
-        code = _compare(request, output, fresh=True, full=full, yes=yes)
+        code = _compare(request, output, fresh=True)
     except StudyError as error:
         _cannot_run(error)
     raise typer.Exit(code)
 
 
-def _built(
-    repo: Path, baseline: str | None, candidate: str, configure: Sequence[str]
-) -> tuple[str, str]:
+def _built(repo: Path, baseline: str | None, candidate: str) -> tuple[str, str]:
     """The directories that two commits are built in, each of which may have a settings file."""
     from ..builds.builder import built
     from ..builds.repository import Repository
@@ -387,7 +309,7 @@ def _built(
         parts.append((name, plus + file) if plus and Path(file).is_file() else (text, ""))
     commits = [repository.commit(name) for name, _ in parts]
     with repository.held():
-        before, after = built(repository, commits, configure)
+        before, after = built(repository, commits, [])
     for (name, _), place in zip(parts, (before, after), strict=True):
         typer.echo(f"{name} is built in {place}.")
     return f"{before}{parts[0][1]}", f"{after}{parts[1][1]}"
@@ -418,9 +340,9 @@ def _asked(request: Request) -> Iterator[str]:
         yield f"Only: {', '.join(filter(None, [*request.arms, request.case]))}"
 
 
-def _require_consent(question: str, otherwise: str, *, asks: bool = True) -> None:
+def _require_consent(question: str, otherwise: str) -> None:
     """Ask on a terminal; raises StudyError for a no, and where nobody can be asked."""
-    if not (asks and sys.stdin.isatty()):
+    if not sys.stdin.isatty():
         raise StudyError(f"Nothing was compared: {otherwise}.")
     if not typer.confirm(question):
         raise StudyError("Nothing was compared.")
@@ -436,17 +358,7 @@ def _code(error: StudyError) -> int:
     return error.exit_code if isinstance(error, SpaceError) else CANNOT_RUN
 
 
-def _compare(
-    request: Request,
-    report: Path | None,
-    *,
-    trees: Sequence[Path] = (),
-    only_plan: bool = False,
-    fresh: bool = False,
-    full: bool = False,
-    yes: bool = False,
-    asks: bool = True,
-) -> int:
+def _compare(request: Request, report: Path | None, *, fresh: bool = False) -> int:
     from pgservers.programs.installations import require_alike_builds
 
     from ..builds.trees import keep_links
@@ -455,38 +367,23 @@ def _compare(
     from .run import compared, result_for
     from .text import as_text
 
-    def agree(minutes: int) -> None:
-        if not yes:
-            otherwise = f"pass --minutes {minutes}, or --yes to take what decides"
-            _require_consent(f"Measure for {minutes} minutes?", otherwise, asks=asks)
-
     target = _target(report)
     request = typed(request)
     if "directory" in request.parameters:
         request = _of_workload(request)
     servers = request.baseline.server, request.candidate.server
     require_alike_builds(*servers)
-    for line in keep_links(servers, trees):
-        typer.echo(printable(line))
-    found = compared(
-        request,
-        only_plan=only_plan,
-        fresh=fresh,
-        tell=_tell,
-        warn=say,
-        agree=agree,
-    )
-    if found is None:
-        return 0
+    for line in keep_links(servers):
+        _tell(line)
+    fresh = fresh or RunOptions.given().fresh
+    found = compared(request, fresh=fresh, tell=_tell, warn=say)
     if found.interrupted:
         say("interrupted; what is finished is kept: run it again to continue.")
         if not any(m.samples.height for m in found.measured):
             return 130
     result = result_for(request, found.measured, found.counts, found.failures)
-    command = shlex.join(["pgstudies", *sys.argv[1:]])
-    typer.echo(as_text(result, command, full=full))
-    text = as_text(result, command, full=True)
-    typer.echo(f"\nReport: {write_report(result, request, text, target)}")
+    text = as_text(result, shlex.join(["pgstudies", *sys.argv[1:]]))
+    typer.echo(f"{text}\n\nReport: {write_report(result, request, text, target)}")
     if found.failures:
         say(f"not compared: {', '.join(found.failures)}, for the reasons above.")
     return 130 if found.interrupted else result.code

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from pgservers.servers.serve import Server
     from pgstudies.measuring.arms import Arm
+    from pgstudies.measuring.session import Measurement
     from pgstudies.measuring.trial import Trial
     from pgstudies.records.info import ArmFacts, Info, Setup
 
@@ -49,38 +50,23 @@ class Side(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is compared, in which arms of a study, and for how long.
+    """What is compared.
 
     Attributes:
         baseline: The side that is divided by.
         candidate: The other one.
-        arms: The names of the study's arms; empty for all that run on the study's own server.
-        copies: Whether a second copy of the baseline runs as well (A/A).
         pin: Whether studies may keep client and server on one core.
-        seconds: No block but the first begins that would probably end later than this; 0 for no
-            limit.
-        since: Blocks measured before this time (UTC) do not count; empty for all.
-        fitted: Whether the arms are those for which there was time, not all that were asked for.
 
     """
 
     baseline: Side
     candidate: Side
-    arms: tuple[str, ...] = ()
-    copies: bool = True
     pin: bool = True
-    seconds: float = 0.0
-    since: str = ""
-    fitted: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """The comparison in the types of JSON."""
         about: dict[str, Any] = msgspec.to_builtins(self)
         return about
-
-    def as_run_options(self) -> dict[str, Any]:
-        """The design to measure it by, for ``RunOptions``."""
-        return {"name": "compare", "comparison": self.as_dict()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Comparison:
@@ -151,12 +137,10 @@ class ComparisonDesign(Design):
 
     def continues(self, info: Info) -> bool:
         """Also complete records of the same two: further blocks are added to theirs."""
-        if "comparison" not in info:
+        if self.fresh or "comparison" not in info:
             return False
         own, found = self.comparison, Comparison.from_dict(info["comparison"])
-        if (found.baseline, found.candidate) != (own.baseline, own.candidate):
-            return False
-        return str(info["started_at"]) >= own.since
+        return (found.baseline, found.candidate) == (own.baseline, own.candidate)
 
     def begin(self, info: Info, block: int, arm: Arm, server: Server) -> None:
         """Draw the size of the server's environment, and link its program anew where it can be."""
@@ -216,38 +200,25 @@ def _with(entries: Sequence[dict[str, Any]], drawn: dict[str, Any]) -> list[dict
     return [*(e for e in entries if (e["block"], e["arm"]) != place), drawn]
 
 
-def planned(own: Design, comparison: Mapping[str, Any]) -> ComparisonDesign:
-    """The design of a comparison, in place of a study's own, from what ``as_run_options`` wrote.
+def designed(
+    what: Measurement, arms: Sequence[str], comparison: Comparison, *, fresh: bool = False
+) -> ComparisonDesign:
+    """The design that runs these arms of a study on every side.
 
-    Raises StudyError for arms that do not exist or cannot run.
+    With ``fresh`` no earlier record is continued.  Raises StudyError where none of them can run.
     """
-    what = Comparison.from_dict(comparison)
-    stands_for = _on_both_sides(what, own.arms)
-    return ComparisonDesign(
-        study=f"{COMPARED}{own.study}",
-        arms=tuple(_on_side(what, name, *arm) for name, arm in stands_for.items()),
-        blocks=own.blocks,
-        pin=what.pin,
-        seconds=what.seconds,
-        fresh=own.fresh or bool(what.since),
-        comparison=what,
-        stands_for=stands_for,
-    )
-
-
-def _on_both_sides(comparison: Comparison, arms: Sequence[Arm]) -> dict[str, tuple[Arm, str]]:
-    """Every chosen arm of a study on every side, by the name that it has there."""
-    own = {arm.name: arm for arm in arms if arm.server is None}
-    unknown = [name for name in comparison.arms if name not in own]
-    if unknown:
-        raise StudyError(
-            f"The study has no arm {unknown[0]!r} to compare; there is {', '.join(own)}."
-        )
-    chosen = [own[name] for name in comparison.arms or own]
+    chosen = [arm for arm in what.arms if arm.name in arms and arm.server is None]
     if all(arm.not_run for arm in chosen):
         raise StudyError(f"No arm can be compared: {chosen[0].not_run}.")
-    sides = [name for name in SIDES if comparison.copies or name != COPY]
-    return {f"{arm.name}, {side}": (arm, side) for arm in chosen for side in sides}
+    stands_for = {f"{arm.name}, {side}": (arm, side) for arm in chosen for side in SIDES}
+    return ComparisonDesign(
+        study=f"{COMPARED}{what.study}",
+        arms=tuple(_on_side(comparison, name, *arm) for name, arm in stands_for.items()),
+        pin=comparison.pin,
+        fresh=fresh,
+        comparison=comparison,
+        stands_for=stands_for,
+    )
 
 
 def _on_side(comparison: Comparison, name: str, arm: Arm, side: str) -> Arm:

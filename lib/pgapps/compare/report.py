@@ -25,7 +25,7 @@ from .design import BASELINE, CANDIDATE, SIDES
 from .judging.measured import CPU, PLACE, STEP_NAME, TIME, blocks_of, clock_effects
 from .judging.result import IS_DECIDED
 from .request import Request
-from .text import headline, reason
+from .text import headline, method, reason
 
 if TYPE_CHECKING:
     import altair as alt
@@ -81,6 +81,7 @@ def _parts(result: Result, request: Request, text: str) -> dict[str, Any]:
     return {
         "headline": headline(result),
         "text": text,
+        "method": method(result),
         "baseline": f"{result.comparison.baseline} ({result.builds[BASELINE]['version_text']})",
         "candidate": f"{result.comparison.candidate} ({result.builds[CANDIDATE]['version_text']})",
         "studies": [
@@ -220,14 +221,10 @@ def _asked(request: Request) -> pl.DataFrame:
         "studies": ", ".join(request.studies),
         "size": request.profile,
         "parameters": ", ".join(f"{k} = {v}" for k, v in request.parameters.items()),
-        "arms": ", ".join(request.arms) or "all of the study's own server",
+        "arms": ", ".join(request.arms) or "those of a default comparison",
         "only": request.case or "every step and case",
         "margin": f"{100 * request.margin:g} %",
         "instructions": _INSTRUCTIONS[request.instructions],
-        "judged by": "the clock"
-        if request.clock
-        else "CPU time where it is nearly all of the time",
-        "A/A copy": "yes" if request.copies else "no",
         "kept on one core": "where the study does" if request.pin else "no",
     }
     return pl.DataFrame({"": list(rows), "asked for": list(rows.values())})

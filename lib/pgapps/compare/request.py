@@ -54,20 +54,17 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parameters: Parameters = msgspec.field(default_factory=dict)
     arms: tuple[Text, ...] = ()
     case: Text | None = None
-    copies: bool = True
     pin: bool = True
     margin: Annotated[float, Meta(ge=0.001, le=1)] = 0.02
     blocks: Annotated[int, Meta(ge=1, le=10**6)] | None = None
     minutes: Annotated[float, Meta(ge=0.01, le=1e6)] | None = None
     until_decided: bool = False
     instructions: bool | None = None
-    clock: bool = False
-    strict: bool = False
 
     @property
     def comparison(self) -> Comparison:
-        """The part that the notebooks need, without a limit of time."""
-        return Comparison(self.baseline, self.candidate, self.arms, self.copies, self.pin)
+        """The part that a record keeps."""
+        return Comparison(self.baseline, self.candidate, self.pin)
 
     def as_dict(self) -> dict[str, Any]:
         """The request in the types of JSON."""

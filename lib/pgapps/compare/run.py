@@ -1,52 +1,40 @@
-"""Measuring a comparison: the notebooks of the studies, each with both servers in its blocks."""
+"""Measuring a comparison: a block of every study in turn, until the time is up."""
 
 from __future__ import annotations
 
 import math
 import time
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from functools import partial
-from typing import TYPE_CHECKING
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
 from pgservers.addresses import Address
 from pgservers.errors import NotebookError, ServerDied, StudyError
-from pgservers.files import temporary_directory
-from pgservers.servers.instance import place_for_states
-from pgstudies.analysis.intervals import MINIMUM_BLOCKS
-from pgstudies.rooms import rooms
-from pgstudies.run_options import Replies, RunOptions
+from pgservers.terminal import Progress
+from pgstudies.analysis.intervals import MOST_BLOCKS
+from pgstudies.measuring.measure import measuring_here
+from pgstudies.measuring.session import session
+from pgstudies.rooms import find_room, rooms
+from pgstudies.run_options import RunOptions
 
 from ..counting.valgrind import reason_no_valgrind
-from ..execution.run import run_study
+from ..execution.cells import measurement_of
+from ..execution.plan import plan
 from ..workload.counting import statement_units
 from .counted import counted
+from .design import SIDES, designed
 from .judging.measured import read_measured
-from .judging.result import IS_DECIDED, nothing_measured, result_of, undecided
-from .plan import (
-    FIRST_LOOK,
-    GOAL_BLOCKS,
-    REPORT_S,
-    as_before,
-    by_time,
-    fit,
-    fit_lines,
-    forecast_lines,
-    forecast_of,
-    next_look,
-    of_asked,
-    of_blocks,
-    time_of,
-)
+from .judging.result import IS_DECIDED, result_of, undecided
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+    from pgstudies.measuring.session import Measurement, Session
 
     from .counted import Counted
     from .judging.measured import Measured
     from .judging.result import Result
-    from .plan import Fit, Forecast
     from .request import Request
 
 
@@ -54,6 +42,24 @@ DEFAULT_MINUTES = 10.0
 
 ASKED_PART, UNASKED_PART = 1 / 2, 1 / 5
 """Of the time, what counting instructions may take where it is asked for, and where it is not."""
+
+FEWEST_ROUNDS = 12
+"""Blocks that every study is to have: where fewer fit into the time, arms are left out.  Every
+guard needs nine; six decide as well, but an interval of six is as wide as they differ."""
+
+FIRST_LOOK = 7
+"""Blocks that a confidence sequence of 95 % takes at least."""
+
+REPORT_S = 15.0
+"""What judging the blocks and writing the report takes (s)."""
+
+EVERY = "all"
+"""In place of the names of arms."""
+
+NO_TIME = "there was no time, see --minutes"
+
+_OF_A_WORKLOAD = 0.7
+"""The part of a workload's block that its scripts may take; the rest restores and starts."""
 
 
 @dataclass(frozen=True)
@@ -74,74 +80,294 @@ class ComparisonRun:
     interrupted: bool
 
 
+class _Study:
+    """A study that is being compared; it leaves as a context manager, with its session."""
+
+    def __init__(
+        self, name: str, what: Measurement, known: Sequence[str], arms: Sequence[str]
+    ) -> None:
+        self.name = name
+        self.what = what
+        self.known = known
+        self.arms = tuple(arms)
+        self.took: list[float] = []
+        self.session: Session | None = None
+        self._stack = ExitStack()
+
+    def __enter__(self) -> _Study:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+    def enter(self, request: Request, *, fresh: bool, **how: Any) -> None:
+        """Begin its session, where arms stay left out that an earlier run had no time for."""
+        options = RunOptions(server=request.baseline.server, profile=request.profile)
+        design = designed(self.what, self.arms, request.comparison, fresh=fresh)
+        self.session = self._stack.enter_context(session(self.what, design, options, **how))
+        if self.session.records:
+            known = self.session.info["arms"]
+            late = [arm["name"] for arm in known if arm["not_run"] == NO_TIME]
+            self.session.not_run |= dict.fromkeys(late, NO_TIME)
+
+    @property
+    def done(self) -> int:
+        """How many blocks it has."""
+        return len(self.session.finished) if self.session else 0
+
+    @property
+    def block_s(self) -> float:
+        """How long a block takes, by those of this run (s)."""
+        return sum(self.took) / len(self.took) if self.took else 0.0
+
+    def block(self) -> None:
+        """Measure its next block."""
+        assert self.session is not None
+        self.session.begin()
+        finished = self.session.finished
+        number = next(n for n in range(1, len(finished) + 2) if n not in finished)
+        began = time.monotonic()
+        self.session.block(number)
+        self.took.append(time.monotonic() - began)
+
+    def arm_of(self, unit: Sequence[str]) -> str:
+        """The study's arm whose sides these are."""
+        assert self.session is not None
+        return self.session.design.own(self.session.arms[unit[0]]).name
+
+    def costs(self) -> dict[tuple[str, ...], float]:
+        """How long the sides of each arm take in a block (s), by their names."""
+        assert self.session is not None
+        busy: dict[str, float] = {}
+        for entry in self.session.info["timeline"]:
+            busy[entry["arm"]] = busy.get(entry["arm"], 0.0) + entry["busy_s"]
+        whole = sum(busy.values()) or 1.0
+        able = [arm for arm in self.session.design.arms if arm.name not in self.session.not_run]
+        _, units = self.session.design.units(able)
+        return {
+            tuple(arm.name for arm in unit): self.block_s
+            * sum(busy.get(arm.name, 0.0) for arm in unit)
+            / whole
+            for unit in units
+        }
+
+    def leave_out(self, names: Collection[str]) -> None:
+        """Measure no more of these arms; what takes a block then is known from its costs."""
+        assert self.session is not None
+        saved = self.costs()[tuple(names)]
+        self.session.leave_out(names, NO_TIME)
+        self.took = [self.block_s - saved]
+
+
 def compared(
     request: Request,
     *,
-    only_plan: bool = False,
     fresh: bool = False,
     tell: Callable[[str], None],
     warn: Callable[[str], None],
-    agree: Callable[[int], object],
-) -> ComparisonRun | None:
-    """Plan and measure a comparison, judging it on the way if it runs until decided.
+) -> ComparisonRun:
+    """Measure a comparison until its time is up, or every study has its blocks.
 
-    ``tell`` gets the lines of the plan and of each look, ``warn`` why a study cannot be compared,
-    as soon as that is known.  Where the time decides nothing, ``agree`` gets the minutes that
-    would, and raises StudyError unless they may be taken.  With ``only_plan`` nothing is measured
-    and None returned; with ``fresh`` only what is measured now counts.
+    ``tell`` gets what is measured and what is left out, ``warn`` why a study cannot be compared, as
+    soon as that is known.  With ``fresh`` only what is measured now counts.  What was finished
+    before Ctrl-C is there as well.  Raises StudyError for an arm that no study has, and for what
+    concerns all studies, such as a server that cannot be started, or a disk.
     """
-    measured: dict[str, Measured] = {}
+    began = time.monotonic()
+    seconds = 60 * (request.minutes or DEFAULT_MINUTES)
+    ends_at = math.inf if request.minutes is None and request.blocks else began + seconds - REPORT_S
     failures: list[str] = []
+    studies: list[_Study] = []
+    counts = None
 
     def failed(study: str, error: StudyError) -> None:
+        if type(error) not in {StudyError, NotebookError, ServerDied}:
+            raise error
         warn(f"{study}: {error}")
         failures.append(study)
 
-    counts = None
-    began = time.monotonic()
-    since = datetime.now(UTC).isoformat() if fresh else ""
     interrupted = False
     try:
-        if not only_plan:
-            counts = _counts(request, warn)
-        with _states() as states:
-            measures = partial(
-                measured_blocks,
-                request,
-                since=since,
-                failed=failed,
-                fresh=RunOptions.given().fresh,
-                states=states,
-            )
-            spent = time.monotonic() - began
-            planned, minutes = _planned(
-                request, measures, spent, only_plan=only_plan, since=since, tell=tell, agree=agree
-            )
-            if only_plan:
-                return None
-            look: Fit | None = planned
-            while look is not None:
-                for found in measures(look, ends_at=began + 60 * minutes - REPORT_S):
-                    measured[found.study] = found
-                left_s = 60 * minutes - (time.monotonic() - began)
-                look = _next(request, list(measured.values()), look, left_s, tell)
+        for name in request.studies:
+            try:
+                studies.append(_planned(name, request, seconds))
+            except StudyError as error:
+                failed(name, error)
+        studies = _of_arms(request, studies)
+        for line in _intention(request, studies, ends_at - began + REPORT_S):
+            tell(line)
+        counts = _counts(request, warn)
+        with measuring_here("a comparison") as findings, ExitStack() as stack:
+            progress = stack.enter_context(Progress("comparing", None))
+            how = {"fresh": fresh, "findings": findings, "progress": progress}
+            for study in studies:
+                stack.push(study)
+            rotation = _Rotation(request, studies, ends_at=ends_at, how=how, failed=failed)
+            rotation.until_over()
     except KeyboardInterrupt:
         interrupted = True
-    return ComparisonRun(tuple(measured.values()), counts, tuple(failures), interrupted)
+    found = [_measured(study) for study in studies if study.name not in failures]
+    return ComparisonRun(
+        tuple(m for m in found if m is not None), counts, tuple(failures), interrupted
+    )
 
 
-@contextmanager
-def _states() -> Iterator[str]:
-    """The directory in which looks at a study share prepared states; empty where they cannot."""
-    try:
-        place = place_for_states()
-    except StudyError:  # the first block will say it, if it needs one
-        yield ""
-        return
-    try:
-        yield str(place.snapshots)
-    finally:
-        place.remove()
+def _planned(name: str, request: Request, seconds: float) -> _Study:
+    """The study with the arms that are compared; raises StudyError where its notebook does."""
+    parameters = dict(request.parameters)
+    room = find_room(name)
+    if room.kind == "workload":
+        arm_s = _OF_A_WORKLOAD * seconds / FEWEST_ROUNDS / len(SIDES)
+        parameters.setdefault("arm_s", 0.0 if request.blocks else arm_s)
+    planned = plan(
+        name, profile=request.profile, server=request.baseline.server, parameters=parameters
+    )
+    what = measurement_of(planned)
+    known = [arm.name for arm in what.arms if arm.server is None]
+    wanted = request.arms or room.about.get("compare", ())
+    chosen = [arm for arm in known if arm in wanted]
+    if request.arms == (EVERY,) or not (chosen or request.arms):
+        chosen = known
+    return _Study(name, what, known, chosen)
+
+
+def _of_arms(request: Request, studies: Sequence[_Study]) -> list[_Study]:
+    """The studies with an arm to compare; raises StudyError for an arm that none of them has."""
+    for arm in request.arms:
+        if arm != EVERY and not any(arm in study.known for study in studies):
+            known = "; ".join(f"{study.name}: {', '.join(study.known)}" for study in studies)
+            raise StudyError(f"There is no arm {arm!r} to compare; there is {known}.")
+    return [study for study in studies if study.arms or not request.arms]
+
+
+def _intention(request: Request, studies: Sequence[_Study], seconds: float) -> Iterator[str]:
+    """What is measured, and until when, as lines for a terminal."""
+    yield f"Baseline:  {request.baseline}"
+    yield f"Candidate: {request.candidate}"
+    if math.isinf(seconds):
+        yield f"A block of each study in turn, {request.blocks} of each:"
+    else:
+        ends = datetime.now(UTC).astimezone() + timedelta(seconds=seconds)
+        yield f"A block of each study in turn, until {ends:%H:%M:%S}:"
+    for study in studies:
+        left = len(study.known) - len(study.arms)
+        more = f" ({left} more: --arm {EVERY})" if left and not request.arms else ""
+        yield f"  {study.name}: {', '.join(study.arms)}{more}"
+
+
+class _Rotation:
+    """A block of every study in turn, the one with the fewest blocks next."""
+
+    def __init__(
+        self,
+        request: Request,
+        studies: Sequence[_Study],
+        *,
+        ends_at: float,
+        how: dict[str, Any],
+        failed: Callable[[str, StudyError], None],
+    ) -> None:
+        self.request = request
+        self.left = list(studies)
+        self.ends_at = ends_at
+        self.how = how
+        self.failed = failed
+
+    def until_over(self) -> None:
+        """Measure until the time is up, or there are the blocks that are asked for."""
+        for study in list(self.left):
+            self._block(study, is_first=True)
+        self._leave_out_arms()
+        most = self.request.blocks or MOST_BLOCKS
+        while self.left:
+            study = min(self.left, key=lambda study: study.done)
+            if study.done >= most:
+                return
+            if time.monotonic() + study.block_s > self.ends_at:
+                self.left.remove(study)
+                most = min(most, study.done + 1)  # the others get no further than the next
+                continue
+            self._block(study)
+            if len({study.done for study in self.left}) == 1:
+                self._foretell()
+                self._look()
+
+    def _block(self, study: _Study, *, is_first: bool = False) -> None:
+        """Measure a study's next block; one that cannot go on is left, with its reason told."""
+        try:
+            if is_first:
+                study.enter(self.request, **self.how)
+            if study.done < (self.request.blocks or MOST_BLOCKS):
+                study.block()
+        except StudyError as error:
+            study.__exit__(type(error), error, error.__traceback__)
+            self.left.remove(study)
+            self.failed(study.name, error)
+
+    def _leave_out_arms(self) -> None:
+        """Leave out the dearest arms until ``FEWEST_ROUNDS`` blocks fit, where arms were not named.
+
+        A study keeps one.
+        """
+        done = min((study.done for study in self.left), default=0)
+        lacking = FEWEST_ROUNDS - done
+        left_s = self.ends_at - time.monotonic()
+        whole_s = sum(study.block_s for study in self.left)
+        gone = []
+        while lacking * sum(study.block_s for study in self.left) > left_s:
+            costs = {
+                (study, unit): cost
+                for study in self.left
+                for unit, cost in study.costs().items()
+                if len(study.costs()) > 1 and self.request.arms in {(), (EVERY,)}
+            }
+            if not costs:
+                break
+            study, unit = max(costs, key=lambda place: costs[place])
+            gone.append(f"{study.name}, {study.arm_of(unit)} ({costs[study, unit]:.1f} s)")
+            study.leave_out(unit)
+        if gone:
+            over_s = lacking * whole_s - left_s
+            minutes = (self.request.minutes or DEFAULT_MINUTES) + over_s / 60
+            self._note(
+                f"Left out, so that {FEWEST_ROUNDS} blocks fit: {'; '.join(gone)} in each block. "
+                f"To measure them as well: --minutes {math.ceil(minutes)}."
+            )
+        self._foretell()
+
+    def _foretell(self) -> None:
+        """Say in the progress bar how much there will be."""
+        arms = sum(len(study.session.arms) for study in self.left if study.session)
+        round_s = sum(study.block_s for study in self.left)
+        done = min((study.done for study in self.left), default=0)
+        if self.request.blocks:
+            more = self.request.blocks - done
+        elif round_s:
+            more = max(0, int((self.ends_at - time.monotonic()) / round_s))
+        else:
+            return
+        self.how["progress"].expect_more(more * arms)
+
+    def _look(self) -> None:
+        """With --until-decided, go on with the studies that have an open step only."""
+        done = self.left[0].done
+        if not self.request.until_decided or done < FIRST_LOOK:
+            return
+        measured = [read_measured(s.name, s.session.records) for s in self.left if s.session]
+        result = result_for(self.request, measured)
+        still = undecided(result)
+        decided = result.effects.filter(IS_DECIDED).height
+        self._note(f"{done} blocks: {decided} of {result.effects.height} steps are decided.")
+        self.left = [study for study in self.left if study.name in still]
+
+    def _note(self, sentence: str) -> None:
+        self.how["progress"].note(sentence)
+
+
+def _measured(study: _Study) -> Measured | None:
+    """Its blocks; None where none was begun."""
+    records = study.session.records if study.session else []
+    return read_measured(study.name, records) if records else None
 
 
 def result_for(
@@ -156,8 +382,6 @@ def result_for(
         tuple(measured),
         case=request.case,
         margin=request.margin,
-        clock=request.clock,
-        strict=request.strict,
         until_decided=request.until_decided,
         profile=request.profile,
         counted=counts,
@@ -198,178 +422,3 @@ def _is_worth_counting(request: Request) -> bool:
     servers = {request.baseline.server, request.candidate.server}
     is_external = any(Address.parse(server).is_dsn for server in servers)
     return len(servers) > 1 and not is_external and reason_no_valgrind() is None
-
-
-def _planned(
-    request: Request,
-    measures: Callable[[Fit], Iterator[Measured]],
-    spent_s: float,
-    *,
-    only_plan: bool,
-    since: str,
-    tell: Callable[[str], None],
-    agree: Callable[[int], object],
-) -> tuple[Fit, float]:
-    """Print the plan for the time left after ``spent_s``; returns it, and its minutes.
-
-    Without a record that says how long a block takes, ``measures`` measures one first.
-    """
-
-    def forecasts(studies: Iterable[str]) -> list[Forecast]:
-        found = [
-            forecast_of(
-                study,
-                request.comparison,
-                profile=request.profile,
-                case=request.case,
-                given=request.parameters,
-            )
-            for study in studies
-        ]
-        found = of_asked(found, request.arms)
-        if since:
-            return found
-        return [
-            as_before(
-                plan,
-                request.comparison,
-                request.profile,
-                given=request.parameters,
-                seconds=60 * (request.minutes or DEFAULT_MINUTES) - spent_s - REPORT_S,
-            )
-            for plan in found
-        ]
-
-    began = time.monotonic()
-    plans = forecasts(request.studies)
-    unknown = [plan for plan in plans if not plan.arms_s]
-    if request.blocks is None and unknown and not only_plan:
-        names = ", ".join(plan.study for plan in unknown)
-        tell(f"No record says how long a block takes, so one is measured first, of {names}.")
-        looks = list(measures(of_blocks(unknown, 1)))
-        looked_at = {plan.study for plan in unknown}
-        plans = [
-            plan.with_states_kept() if plan.study in looked_at else plan
-            for plan in forecasts(request.studies)
-            if plan.arms_s
-        ]
-        if looks and not plans:
-            raise nothing_measured(looks)
-    minutes = request.minutes or DEFAULT_MINUTES
-    if request.blocks is not None:
-        fitted = of_blocks(plans, request.blocks)
-    else:
-        spent_s += time.monotonic() - began + REPORT_S
-        fitted = fit(plans, 60 * minutes - spent_s)
-    for line in forecast_lines(
-        request.comparison, plans, blocks=fitted.blocks, margin=request.margin
-    ):
-        tell(line)
-    if request.blocks is None and any(plan.arms_s for plan in plans):
-        for line in fit_lines(fitted, plans, minutes):
-            tell(line)
-        if fitted.blocks < MINIMUM_BLOCKS:
-            enough = fitted.minutes_that_decide(spent_s)
-            tell(
-                f"That decides nothing: an interval needs {MINIMUM_BLOCKS} blocks. {enough} "
-                f"minutes are enough for {GOAL_BLOCKS}."
-            )
-            if not only_plan:
-                agree(enough)
-                fitted, minutes = fit(plans, 60 * enough - spent_s), enough
-                for line in fit_lines(fitted, plans, minutes):
-                    tell(line)
-    if request.blocks is None and only_plan and unknown:
-        tell("Without --plan one block of these is measured first, and the plan made from it.")
-    tell("")
-    return _first_look(request, fitted, plans), minutes
-
-
-def _first_look(request: Request, fitted: Fit, plans: Iterable[Forecast]) -> Fit:
-    """What is measured before the first look; for a run that looks but once, all of it."""
-    if request.until_decided:
-        return replace(fitted, blocks=min(fitted.blocks, FIRST_LOOK))
-    if request.blocks is not None or any(plan.before for plan in plans):
-        return fitted
-    return by_time(fitted)
-
-
-def _next(
-    request: Request,
-    measured: list[Measured],
-    look: Fit,
-    left_s: float,
-    tell: Callable[[str], None],
-) -> Fit | None:
-    """What to measure before the next look; None after the last one."""
-    if not request.until_decided:
-        return None
-    result = result_for(request, measured)
-    still = undecided(result)
-    decided = result.effects.filter(IS_DECIDED).height
-    tell(f"{look.blocks} blocks: {decided} of {result.effects.height} steps are decided.")
-    return next_look(look, still, left_s) if still else None
-
-
-def measured_blocks(
-    request: Request,
-    fitted: Fit,
-    *,
-    since: str = "",
-    failed: Callable[[str, StudyError], None] | None = None,
-    fresh: bool = False,
-    states: str = "",
-    ends_at: float = math.inf,
-) -> Iterator[Measured]:
-    """Measure every study of ``fitted`` in turn; yields its blocks, those of earlier runs included.
-
-    Blocks from before ``since`` (UTC) do not count; with ``fresh`` no record is continued.
-    ``states`` is the directory in which runs leave each other prepared states, or empty.  What is
-    timed ends at ``ends_at``, of the monotonic clock.  After Ctrl-C the finished blocks are yielded
-    as well, and then KeyboardInterrupt is raised.
-    ``failed`` is called for a study that cannot be compared, or whose server died, and the others
-    continue; without it, and for an error that concerns all studies (a server that cannot be
-    started, a disk), the error is raised.
-    """
-    for study, arms in fitted.arms.items():
-        seconds = fitted.limit_s.get(study, 0.0)
-        if fitted.is_timed:
-            seconds = time_of(fitted, study, ends_at - time.monotonic())
-        comparison = replace(
-            request.comparison,
-            arms=arms or request.comparison.arms,
-            seconds=seconds,
-            since=since,
-            fitted=bool(arms) and arms != fitted.asked.get(study),
-        )
-        parameters = dict(fitted.parameters.get(study, {})) | dict(request.parameters)
-        interrupted = False
-        with temporary_directory() as scratch:
-            replies = scratch / "replies"
-            replies.mkdir()
-            try:
-                done = run_study(
-                    study,
-                    profile=request.profile,
-                    fresh=fresh,
-                    server=request.baseline.server,
-                    parameters=parameters | {"blocks": fitted.blocks},
-                    design=comparison.as_run_options(),
-                    states={"directory": states, "code": ""} if states else None,
-                    replies=replies,
-                    output=scratch / f"{study}.ipynb",
-                )
-                if done.record is None:
-                    raise StudyError(f"The notebook of {study} measures nothing to compare.")
-            except KeyboardInterrupt:
-                interrupted = True
-            except StudyError as error:
-                if failed is None or type(error) not in {StudyError, NotebookError, ServerDied}:
-                    raise
-                failed(study, error)
-                continue
-            records = Replies(replies).records
-        if records:
-            yield read_measured(study, records)
-        if interrupted:
-            raise KeyboardInterrupt

@@ -19,7 +19,7 @@ from .design import BASELINE, CANDIDATE
 from .judging.guards import named, not_compared
 from .judging.layout import NOT_EXCLUDED, SAME_WORK
 from .judging.measured import CPU, PLACE
-from .judging.result import IS_DECIDED, decisive_failures, is_hidden
+from .judging.result import IS_DECIDED, IS_HIDDEN, decisive_failures
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -48,22 +48,18 @@ _OWN = "this server"
 """The arm of studies that have no other: both sides of a comparison are that."""
 
 
-def as_text(result: Result, command: str = "", *, full: bool = False) -> str:
-    """The summary: verdict, sides, the steps that moved, reasons, failed guards and ``command``.
-
-    With ``full`` it has every step and guard, and the method.
-    """
+def as_text(result: Result, command: str = "") -> str:
+    """The summary: verdict, sides, the steps that moved, reasons, failed guards and ``command``."""
     parts = [
         _wrapped(headline(result), 0),
         _who(result, command),
-        _times(result, full=full),
+        _times(result),
         _failed(result.failed),
         _left_out(result),
         _why(result),
         _rows(result.rows),
-        _instructions(result.counted, full=full),
-        _guards(result.guards, full=full),
-        _how(result) if full else [],
+        _instructions(result.counted),
+        _guards(result.guards),
     ]
     text = "\n\n".join("\n".join(map(printable, part)) for part in parts if part)
     return text.translate(_ASCII).encode("ascii", "replace").decode()
@@ -85,7 +81,7 @@ def headline(result: Result) -> str:
         return f"No regression: {summary}, the others equivalent within {margin}."
     if code == 0:
         alike = decided.height - slower - faster
-        hidden = _half_widths(effects.filter(is_hidden()))
+        hidden = _half_widths(effects.filter(IS_HIDDEN))
         within = dict.fromkeys(f"{edge:.1f}" for edge in (min(hidden), max(hidden)))
         return (
             f"No regression found: {summary}, {alike} equivalent within {margin}; {left} known no "
@@ -122,9 +118,6 @@ def _why_undecided(result: Result) -> Iterator[str]:
     without = rest.filter(pl.col("low").is_null()).height
     if without:
         yield f"there is no interval for {_number(without)}"
-    hidden = rest.filter(is_hidden()).height
-    if hidden and result.strict:
-        yield f"--strict allows no open step, and there is {_number(hidden)}"
     if result.failures:
         yield f"{named(result.failures)} could not be compared"
 
@@ -194,16 +187,14 @@ def _side(result: Result, name: str) -> str:
     return f"{side} ({', '.join(filter(None, parts))})"
 
 
-def _times(result: Result, *, full: bool) -> list[str]:
+def _times(result: Result) -> list[str]:
     effects = result.effects
-    is_listed = pl.lit(full) | ~IS_DECIDED | (pl.col("verdict") != "equivalent")
-    listed = effects.filter(is_listed)
-    if not full:
-        # Those that differ before those that are open, and of either the largest first.
-        order = [IS_DECIDED.not_(), -pl.col("ratio").log().abs().fill_null(0)]
-        top = listed.sort(order).head(_MOST_STEPS)
-        listed = listed.join(top, on=PLACE, how="semi", maintain_order="left")
-    decided = listed.filter(IS_DECIDED) if not full else listed
+    is_listed = ~IS_DECIDED | (pl.col("verdict") != "equivalent")
+    # Those that differ before those that are open, and of either the largest first.
+    order = [IS_DECIDED.not_(), -pl.col("ratio").log().abs().fill_null(0)]
+    top = effects.filter(is_listed).sort(order).head(_MOST_STEPS)
+    listed = effects.join(top, on=PLACE, how="semi", maintain_order="left")
+    decided = listed.filter(IS_DECIDED)
     lines = []
     if decided.height:
         lines = [
@@ -362,12 +353,12 @@ def seconds(before: float, after: float) -> tuple[str, str]:
 _UNITS = (("s", 1.0), ("ms", 1e3), ("µs", 1e6), ("ns", 1e9))
 
 
-def _instructions(counted: Counted | None, *, full: bool) -> list[str]:
+def _instructions(counted: Counted | None) -> list[str]:
     if counted is None or counted.units.is_empty():
         return []
     done = counted.units.filter(pl.col("reason").is_null())
     differing, told = done.filter((pl.col("ratio") - 1).abs() > ALIKE), done
-    if not full and done.height > _MOST_UNITS:
+    if done.height > _MOST_UNITS:
         top = differing.sort(-pl.col("ratio").log().abs()).head(_MOST_UNITS)
         told = done.join(top, on=["study", "unit"], how="semi", maintain_order="left")
     lines = ["Instructions for one unit of work, counted in a lone backend:"]
@@ -380,8 +371,8 @@ def _instructions(counted: Counted | None, *, full: bool) -> list[str]:
         lines.append(f"  {unit:{width}} {figures}")
         parts = counted.moved.filter(unit=row["unit"])
         if parts.height:
-            parts = parts if full else parts.head(_MOST_FUNCTIONS)
-            changes = (f"{r['function']} {r['change']:+,.0f}" for r in parts.iter_rows(named=True))
+            most = parts.head(_MOST_FUNCTIONS).iter_rows(named=True)
+            changes = (f"{r['function']} {r['change']:+,.0f}" for r in most)
             lines += _wrapped(f"    changed most: {', '.join(changes)}", 6)
     if told.height < done.height:
         less = differing.height - told.height
@@ -395,36 +386,32 @@ def _instructions(counted: Counted | None, *, full: bool) -> list[str]:
     return lines
 
 
-def _guards(guards: pl.DataFrame, *, full: bool) -> list[str]:
+def _guards(guards: pl.DataFrame) -> list[str]:
     passed = guards.filter(pl.col("passed"))
-    names = f" ({', '.join(passed['guard'])})" if full else ""
     unlooked = guards["passed"].null_count()
     others = f", {unlooked} not checked" if unlooked else ""
-    lines = _wrapped(f"Guards: {passed.height} of {guards.height} passed{names}{others}.", 2)
+    lines = _wrapped(f"Guards: {passed.height} of {guards.height} passed{others}.", 2)
     for sentence in guards.filter(pl.col("passed"), guard="settings")["sentence"]:
         _, differ, names = sentence.partition("Differing defaults: ")
         lines += _wrapped(f"  {differ}{names}", 4, most=_MOST_DEFAULTS) if differ else []
     for row in guards.filter(~pl.col("passed")).iter_rows(named=True):
         lines += _wrapped(f"  FAILED {row['guard']}: {row['sentence']}", 4)
-    for row in guards.filter(pl.col("passed").is_null()).iter_rows(named=True) if full else ():
-        lines += _wrapped(f"  not checked, {row['guard']}: {row['sentence']}", 4)
     return lines
 
 
-def _how(result: Result) -> list[str]:
-    copies = "with a second copy of the baseline, " if result.comparison.copies else ""
+def method(result: Result) -> str:
+    """How the steps were measured and judged, in a paragraph."""
     if result.anytime:
         intervals, family = "confidence sequences", "Holm's correction"
     else:
         intervals, family = "exact (signed-rank)", "joint sign flips"
-    return _wrapped(
-        f"Each block runs every arm on both servers from restored state, in random order, {copies}"
-        f"and gives one ratio of times per step: of CPU time if the baseline spends at least nine "
-        f"tenths of its time on the processor, else of wall time. Estimates are Hodges-Lehmann, "
-        f"intervals {intervals}; slower and faster mean past {100 * result.margin:g} %, "
-        f"and evident among all {result.effects.height} by {family}. 'open, +n': n more "
-        f"blocks would probably decide it.",
-        0,
+    return (
+        f"Each block runs every arm on both servers from restored state, in random order, with a "
+        f"second copy of the baseline, and gives one ratio of times per step: of CPU time if the "
+        f"baseline spends at least nine tenths of its time on the processor, else of wall time. "
+        f"Estimates are Hodges-Lehmann, intervals {intervals}; slower and faster mean past "
+        f"{100 * result.margin:g} %, and evident among all {result.effects.height} by {family}. "
+        f"'open, +n': n more blocks would probably decide it."
     )
 
 

@@ -56,10 +56,10 @@ def execute(
 ) -> papermill.PapermillExecutionError | str | None:
     """Execute ``notebook`` into ``executed``, up to the first cell that fails.
 
-    The kernel gets ``options``; if they are to measure only, the cell that measures is the last to
-    be executed.  What the kernel writes to stderr goes to ``terminal`` at once, followed by a bar
-    over the cells that read the record.  Returns the error of the failed cell, or how the kernel
-    died, in words; None if neither happened.  Raises KeyboardInterrupt when a signal ended the run.
+    The kernel gets ``options``.  What it writes to stderr goes to ``terminal`` at once, followed by
+    a bar over the cells that read the record.  Returns the error of the failed cell, or how the
+    kernel died, in words; None if neither happened.  Raises KeyboardInterrupt when a signal
+    ended the run.
     """
     relay = Relay(terminal)
     with (
@@ -83,11 +83,8 @@ def execute(
                     stderr_file=relay,
                     **kernel.options(),
                 )
-        except _Enough:
-            return None
         except papermill.PapermillExecutionError as error:
-            # The cell that measures may go on to read a record of too few arms for a page.
-            return None if kernel.is_enough and not kernel.interrupted else error
+            return error
         except (DeadKernelError, RuntimeError, TimeoutError) as error:
             return kernel.death(error)
         finally:
@@ -135,10 +132,6 @@ def quiet() -> Iterator[None]:
     finally:
         for logger, disabled in before:
             logger.disabled = disabled
-
-
-class _Enough(Exception):  # noqa: N818  (nothing went wrong)
-    """All that the notebook was to do is done."""
 
 
 class _Engine(NBClientEngine):  # type: ignore[misc]
@@ -298,16 +291,8 @@ class _Kernel:
     def _before_cell(self, cell_index: int, **_: object) -> None:
         if self.interrupted:  # the kernel ignores a signal that comes between two cells
             raise KeyboardInterrupt
-        if self.is_enough:
-            raise _Enough
         if self._replies and self._replies.record:
             self._analysing.reached(cell_index)
-
-    @property
-    def is_enough(self) -> bool:
-        """Whether it was to measure only, and has: one block tells nothing by itself."""
-        measures_only = self._options.block or self._options.design
-        return bool(measures_only and self._replies and self._replies.record)
 
     def _begin_cell(self, **_: object) -> None:
         self._loop = asyncio.get_running_loop()

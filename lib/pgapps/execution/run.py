@@ -68,10 +68,6 @@ def run_study(
     parameters: Mapping[str, object] | None = None,
     fresh: bool = False,
     replay: str | Path | None = None,
-    block: int = 0,
-    design: Mapping[str, Any] | None = None,
-    states: Mapping[str, str] | None = None,
-    replies: Path | None = None,
     output: Path | None = None,
     terminal: TextIO | LinesOnly | None = None,
     given: RunOptions = _NO_OPTIONS,
@@ -80,13 +76,10 @@ def run_study(
 
     With ``fresh`` an unfinished record is not continued; with ``replay`` a record (or the newest
     complete one below a directory) is analysed instead of measuring, with its profile and its
-    parameters in place of those not given.  With ``block`` or
-    ``design`` the notebook measures that and ends; ``states`` is that of ``RunOptions``.
+    parameters in place of those not given.
     ``given`` are the user's options: server, record and freshness where these do not say.
-    ``replies`` is an empty directory in which the notebook's replies can be found also when this
-    ends by an exception.  Progress and warnings go to ``terminal``, by default stderr.  The
-    notebook's metadata ``pgstudies`` has study, profile, parameters, record and, without its
-    password, the server.
+    Progress and warnings go to ``terminal``, by default stderr.  The notebook's metadata
+    ``pgstudies`` has study, profile, parameters, record and, without its password, the server.
 
     Raises StudyError as ``plan`` does, or as the notebook did; NotebookError when the notebook
     failed otherwise; KeyboardInterrupt after Ctrl-C, SIGTERM or SIGHUP, with the server stopped.
@@ -101,20 +94,16 @@ def run_study(
     chosen = plan(
         study, profile=profile, server=server, parameters=parameters, usual_server=given.server
     )
-    measures = bool(block or design)
     target = output or paths.STUDIES / f"{study}.ipynb"
     target.parent.mkdir(parents=True, exist_ok=True)
     with _scratch(study, target.parent) as scratch:
         executed = Path(scratch) / f"{study}.ipynb"
         options = RunOptions(
             server=chosen.server.text or given.server,
-            replay="" if measures else str(replay or given.replay),
+            replay=str(replay or given.replay),
             fresh=fresh or given.fresh,
             profile=profile,
-            block=block,
-            design=design,
-            states=states,
-            replies=str(replies or scratch),
+            replies=scratch,
         )
         try:
             document, failure = _execute(chosen, executed, options, terminal or sys.stderr)
@@ -124,7 +113,7 @@ def run_study(
             raise cannot_write(error, for_display(target.parent)) from error
         if failure is not None and not isinstance(failure, NotebookError):
             raise failure  # its sentence says all that the notebook could
-        replied = Replies(replies or Path(scratch))
+        replied = Replies(Path(scratch))
         failed = paths.BUILD / "failed" / f"{study}.ipynb"
         kept = target if failure is None else failed
         document["metadata"]["pgstudies"] = _about(chosen, replied.record)

@@ -17,14 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 from pgservers.errors import SpaceError, StudyError
 from pgservers.files import space_error
-from pgservers.host.facts import git_revision
 from pgservers.paths import records_dir
 from pgservers.servers.leftovers import scratch
+from pgstudies.measuring.design import Design
+from pgstudies.measuring.measure import measuring_here
+from pgstudies.measuring.session import session
 from pgstudies.records.reading import read_record
 from pgstudies.run_options import RunOptions
 
+from ..execution.cells import measurement_of
 from ..execution.plan import plan
-from ..execution.run import run_study
 from .ledger import Ledger, SweepBlock, packed
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ def carry_out(request: dict[str, Any]) -> None:
     ``request`` has block (study, cell, host, number), profile, server, parameters, ledger, and
     states: the directory where blocks leave each other prepared states, or nothing.  A block that
     cannot be put is kept below ``records_dir()`` and put the next time.  Raises StudyError as
-    ``run_study`` does, SpaceError when the ledger has no room for the block.
+    ``session`` does, SpaceError when the ledger has no room for the block.
     """
     block = SweepBlock(**request["block"])
     ledger = Ledger(request["ledger"])
@@ -67,28 +69,29 @@ def carry_out(request: dict[str, Any]) -> None:
 
 def _measured(block: SweepBlock, request: dict[str, Any], place: Path) -> bytes:
     os.environ["PGSTUDIES_RECORDS"] = str(place)
-    done = run_study(
+    given = RunOptions.given()  # this is where a worker's process begins
+    planned = plan(
         block.study,
         profile=request["profile"],
         server=request["server"] or None,
         parameters=request["parameters"],
-        block=block.number,
-        states=_states(block, request["states"]),
-        output=place / "executed.ipynb",
-        given=RunOptions.given(),  # this is where a worker's process begins
+        usual_server=given.server,
     )
-    if done.record is None:
-        raise StudyError(f"The notebook of {block.study} measures nothing.")
-    record = read_record(done.record)
+    options = RunOptions(
+        server=planned.server.text or given.server,
+        profile=request["profile"],
+        states=request["states"],
+    )
+    what = measurement_of(planned)
+    design = Design(study=block.study, arms=tuple(what.arms))
+    with (
+        measuring_here(f"the study {block.study}") as findings,
+        session(what, design, options, findings=findings) as measured,
+    ):
+        measured.begin(1)
+        measured.block(block.number)
+    record = read_record(measured.records[-1])
     return packed(record.info, record.samples)
-
-
-def _states(block: SweepBlock, directory: str) -> dict[str, str] | None:
-    if not directory:
-        return None
-    # Blocks of an older notebook or library may have left theirs there.
-    code = plan(block.study).notebook.read_bytes() + json.dumps(git_revision()).encode()
-    return {"directory": directory, "code": hashlib.sha256(code).hexdigest()}
 
 
 def _patiently(ask: Callable[[], bool], ledger: Ledger) -> bool:

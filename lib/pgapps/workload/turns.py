@@ -33,6 +33,9 @@ MOST = 100_000
 WITHOUT_TRYING = 10
 """Transactions of a turn where none can be tried beforehand: on an external server."""
 
+FEWEST = 3
+"""The fewest turns of a block: their trimmed mean leaves out what one of them met."""
+
 SHORTEST_S = 100e-6
 """Shorter statements are not timed: pgbench reports whole microseconds, too coarse for them."""
 
@@ -46,10 +49,11 @@ _LATENCY = re.compile(r"latency average = ([\d.]+) ms")
 
 @dataclass(frozen=True)
 class Turn:
-    """How often a step runs in a turn, and which of its statements are timed one by one."""
+    """How often a step runs in a turn, which statements are timed one by one, what it takes (s)."""
 
     transactions: int
     statements: list[str]
+    seconds: float
 
 
 def tried(
@@ -67,7 +71,7 @@ def tried(
     """
     server = trial.server
     if not isinstance(server, ManagedServer):
-        return {step.name: Turn(WITHOUT_TRYING, []) for step in steps}
+        return {step.name: Turn(WITHOUT_TRYING, [], turn_s) for step in steps}
     database = sql.Identifier(_TRIED_IN)
     with server.as_superuser() as connection:
         connection.execute(sql.SQL("CREATE DATABASE {}").format(database))
@@ -83,6 +87,7 @@ def tried(
 
 def _turn(step: Step, turn_s: float, say: Callable[[int], str | None]) -> Turn:
     number = worked = 1
+    latency_s = turn_s
     while report := say(number):
         worked = number
         latency = _LATENCY.search(report)
@@ -92,12 +97,11 @@ def _turn(step: Step, turn_s: float, say: Callable[[int], str | None]) -> Turn:
             alone = len(step.scripts) == 1
             times = statement_times(report, step.scripts[0].text) if alone else []
             long = [name for name, s in times if s >= SHORTEST_S]
-            return Turn(
-                min(round_125(wanted), MOST),
-                long if len(times) > 1 else [],
-            )
+            transactions = min(round_125(wanted), MOST)
+            timed = long if len(times) > 1 else []
+            return Turn(transactions, timed, transactions * latency_s)
         number = min(wanted, 20 * number, MOST)
-    return Turn(round_125(worked), [])
+    return Turn(round_125(worked), [], round_125(worked) * latency_s)
 
 
 def _report(
@@ -135,12 +139,13 @@ def round_125(number: int) -> int:
 def keep_turns(trial: Trial, turns: Mapping[str, Turn]) -> None:
     """Keep the turns in the database, where later blocks find them."""
     table = sql.Identifier(TURNS)
-    create = "CREATE TABLE {} (script text, transactions int, statements text[])"
+    columns = "script text, transactions int, statements text[], seconds float8"
+    create = f"CREATE TABLE {{}} ({columns})"
     trial.execute(sql.SQL(create).format(table))
     for script, turn in turns.items():
         trial.execute(
-            sql.SQL("INSERT INTO {} VALUES (%s, %s, %s)").format(table),
-            [script, turn.transactions, turn.statements],
+            sql.SQL("INSERT INTO {} VALUES (%s, %s, %s, %s)").format(table),
+            [script, turn.transactions, turn.statements, turn.seconds],
         )
         trial.record(
             "load",
@@ -153,6 +158,18 @@ def keep_turns(trial: Trial, turns: Mapping[str, Turn]) -> None:
 
 def kept_turns(trial: Trial) -> dict[str, Turn]:
     """The turns, by script."""
-    query = sql.SQL("SELECT script, transactions, statements FROM {}").format(sql.Identifier(TURNS))
+    query = sql.SQL("SELECT * FROM {}").format(sql.Identifier(TURNS))
     with closing(trial.execute(query)) as cursor:
         return {script: Turn(*turn) for script, *turn in cursor.fetchall()}
+
+
+def number_of_turns(turns: Mapping[str, Turn], wanted: int, arm_s: float) -> int:
+    """The turns that an arm does in a block: ``wanted``, or fewer where they would take longer.
+
+    ``arm_s`` is what all scripts may take in a block (s), 0 any time.  ``FEWEST`` are done all the
+    same.
+    """
+    each_s = sum(turn.seconds for turn in turns.values())
+    if not arm_s or not each_s:
+        return wanted
+    return min(wanted, max(FEWEST, int(arm_s / each_s) - 1))

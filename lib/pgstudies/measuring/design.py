@@ -1,13 +1,11 @@
-"""Arms, and the design of a run: which arms, which blocks, when to stop."""
+"""The design of a block: which arms, on which servers, in which order they take turns."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Self
 
-from pgservers.errors import StudyError
 from pgservers.servers.settings import merged
 
 from .arms import Arm, baseline_of
@@ -16,10 +14,10 @@ from .trial import Trial
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from pgservers.errors import StudyError
     from pgservers.servers.serve import Server
 
     from ..records.info import ArmFacts, Info, Setup
-    from ..run_options import RunOptions
 
 
 def with_repeat(arms: Sequence[Arm]) -> list[Arm]:
@@ -71,26 +69,19 @@ def _williams(count: int) -> list[list[list[int]]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Design:
-    """What a run measures: a study's own arms, in all its blocks or in one block of a sweep.
-
-    Other designs derive from it: see ``planned``.
+    """What is measured in a block: a study's own arms; other designs derive from it.
 
     Attributes:
         study: The name of its records' study.
         arms: Every arm.
-        blocks: The numbers of the blocks wanted.
         pin: Whether client and managed servers share a core, where the study lets them.
-        seconds: No block but the first begins that would probably end later than this after the
-            first began; 0 is no limit.
         fresh: Whether an unfinished record is left alone.
 
     """
 
     study: str
     arms: tuple[Arm, ...]
-    blocks: tuple[int, ...]
     pin: bool = True
-    seconds: float = 0.0
     fresh: bool = False
 
     @property
@@ -135,7 +126,7 @@ class Design:
         return None
 
     def continues(self, info: Info) -> bool:
-        """Whether the run goes on from an earlier record that is alike: from an unfinished one."""
+        """Whether blocks are added to those of an earlier record that is alike."""
         return info["status"] != "complete"
 
     def begin(self, info: Info, block: int, arm: Arm, server: Server) -> None:
@@ -165,22 +156,3 @@ class Design:
     def completed(self, setup: Setup) -> Setup:
         """What a record of this design knows before its first block."""
         return setup
-
-
-def planned(study: str, arms: Sequence[Arm], blocks: int, options: RunOptions) -> Design:
-    """The design of a study's run by its options, which may name another one than its own.
-
-    Such a one is an entry point of the group ``pgstudies.designs``: a function that is given the
-    study's own design, and the values in the options.  Raises StudyError where there is none, or as
-    it does.
-    """
-    numbers = (options.block,) if options.block else tuple(range(1, blocks + 1))
-    own = Design(study=study, arms=tuple(arms), blocks=numbers, fresh=options.fresh)
-    if options.design is None:
-        return own
-    values = dict(options.design)
-    name = values.pop("name")
-    for entry in entry_points(group="pgstudies.designs", name=name):
-        design: Design = entry.load()(own, **values)
-        return design
-    raise StudyError(f"No design {name!r} is installed: install pgstudies again.")

@@ -204,12 +204,7 @@ def not_compared(measured: Sequence[Measured]) -> list[str]:
         for study, info in infos
         for out in info["left_out"]
     }
-    fitted = {
-        f"{study}, all arms but {', '.join(comparison['arms'])}: there was no time, see --minutes"
-        for study, info in infos
-        if (comparison := info["comparison"]).get("fitted")
-    }
-    return sorted(arms | steps | fitted)
+    return sorted(arms | steps)
 
 
 def beyond_cpu(measured: Sequence[Measured], effects: pl.DataFrame) -> tuple[pl.DataFrame, bool]:

@@ -186,21 +186,18 @@ def compared_effects(
     *,
     case: str | None = None,
     margin: float = 0.02,
-    clock: bool = False,
     waiting: pl.DataFrame | None = None,
     anytime: bool = False,
 ) -> pl.DataFrame:
     """The time of every step on the candidate relative to the baseline: one row per step.
 
     With ``case`` only steps, or cases, of that name.  Columns: ``PLACE``, metric (cpu_s where the
-    step is CPU-bound, see ``BOUND``, else, if it is among ``waiting``, or with ``clock``,
-    duration_s), then those of ``paired_effects`` without the A/A copy, and p_family.  All rows are
+    step is CPU-bound, see ``BOUND``, else, or if it is among ``waiting``, duration_s), then those of ``paired_effects`` without the A/A copy, and p_family.  All rows are
     one family; with ``anytime`` intervals are confidence sequences, because results were looked at
     on the way.
     Raises StudyError when nothing was timed, or nothing of that case.
     """
-    metrics = [TIME] if clock else JUDGING
-    times = rounds_of(measured, pl.col("metric").is_in(metrics))
+    times = rounds_of(measured, pl.col("metric").is_in(JUDGING))
     if times.is_empty() or CANDIDATE not in times["arm"]:
         raise StudyError("No block was finished on both servers, so there is nothing to compare.")
     if case is not None:

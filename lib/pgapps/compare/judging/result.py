@@ -42,7 +42,6 @@ class Result:
         profile: The size of the run.
         anytime: Whether the intervals are confidence sequences, as it was looked at on the way.
         counted: Instructions of both sides, where they were asked for.
-        strict: Whether a step that is open keeps the comparison from being decided.
         failures: The studies that could not be compared.
 
     """
@@ -59,13 +58,12 @@ class Result:
     profile: str
     anytime: bool = False
     counted: Counted | None = None
-    strict: bool = False
     failures: tuple[str, ...] = ()
 
     @property
     def code(self) -> int:
         """The exit code: see ``exit_code``; undecided, too, if a study could not be compared."""
-        return exit_code(self.effects, strict=self.strict) or (UNDECIDED if self.failures else 0)
+        return exit_code(self.effects) or (UNDECIDED if self.failures else 0)
 
     @property
     def host(self) -> Mapping[str, Any]:
@@ -100,11 +98,9 @@ def result_of(
     *,
     case: str | None,
     margin: float,
-    clock: bool = False,
     until_decided: bool = False,
     profile: str,
     counted: Counted | None = None,
-    strict: bool = False,
     failures: Sequence[str] = (),
 ) -> Result:
     """Judge the comparison; raises StudyError when no block is finished.
@@ -115,9 +111,7 @@ def result_of(
     if not any(TIME in m.samples["metric"] for m in finished):
         raise nothing_measured(measured)
     anytime = until_decided or any(m.was_looked_at for m in finished)
-    judge = partial(
-        compared_effects, finished, case=case, margin=margin, clock=clock, anytime=anytime
-    )
+    judge = partial(compared_effects, finished, case=case, margin=margin, anytime=anytime)
     timed = judge()
     waiting = beyond_cpu(finished, timed)[0].filter(pl.col("factor") > 1)
     if waiting.height:
@@ -137,7 +131,6 @@ def result_of(
         profile=profile,
         anytime=anytime,
         counted=counted,
-        strict=strict,
         failures=tuple(failures),
     )
 
@@ -187,27 +180,26 @@ def undecided(result: Result) -> list[str]:
     return result.effects.filter(is_open)["study"].unique(maintain_order=True).to_list()
 
 
-def is_hidden(*, strict: bool = False) -> pl.Expr:
-    """Whether a step without a finding has an interval wider than the margin allows.
-
-    With ``strict`` no step passes so: it is undecided instead.
-    """
-    is_open = pl.col("failed").is_null() & pl.col("doubt").is_null() & pl.col("verdict").is_in(OPEN)
-    return is_open & pl.col("low").is_not_null() & pl.lit(not strict)
+IS_HIDDEN = (
+    pl.col("failed").is_null()
+    & pl.col("doubt").is_null()
+    & pl.col("verdict").is_in(OPEN)
+    & pl.col("low").is_not_null()
+)
+"""Whether a step without a finding has an interval wider than the margin allows."""
 
 
 UNDECIDED = 2
 
 
-def exit_code(effects: pl.DataFrame, *, strict: bool = False) -> int:
+def exit_code(effects: pl.DataFrame) -> int:
     """0: no step was found to be slower; 1: one was, whatever else is undecided; 2: undecided.
 
     ``effects`` are those of ``with_guards``.  A comparison is undecided if for one of its steps a
-    guard failed, there is a doubt of ``with_layout`` or no interval, or with ``strict`` if any step
-    is open.
+    guard failed, or there is a doubt of ``with_layout`` or no interval.
     """
     decided = effects.filter(IS_DECIDED)
     if "slower" in decided["verdict"]:
         return 1
-    hidden = effects.filter(is_hidden(strict=strict))
+    hidden = effects.filter(IS_HIDDEN)
     return 0 if decided.height + hidden.height == effects.height else UNDECIDED

@@ -1,0 +1,551 @@
+"""A session that measures: prepared once, it measures a block at every request and keeps it."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import psycopg
+
+from pgservers.errors import CannotRun, ServerDied, StudyError
+from pgservers.host.exclusive import on_core
+from pgservers.host.facts import allowed_cores, boot_id, git_revision, host_facts, packages
+from pgservers.paths import records_dir, run_dir
+from pgservers.programs.extensions import source_digests
+from pgservers.servers.base import ends_session, where_not_loaded
+from pgservers.servers.facts import identity, server_facts
+from pgservers.servers.serve import serve
+from pgservers.terminal import Progress, notice, printable, rough_duration
+
+from ..analysis.claims import claim_marks, rules
+from ..records.changes import what_changed
+from ..records.reached import FREE, Reached
+from ..records.reading import (
+    AMONG_OTHERS,
+    alike_before,
+    infos_below,
+    is_of_this_host,
+    read_record,
+)
+from ..records.writing import RecordWriter, fingerprint
+from ..rooms import rooms
+from .design import turn_order
+from .instances import Instances, PreparedStates, lacking, roots_of
+from .requirements import unmet_requirements
+from .trial import Trial
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+    from pgservers.host.gate import Finding
+    from pgservers.servers.base import Limits
+    from pgservers.servers.serve import Server
+
+    from ..records.info import Info, LeftOut, ServerFacts, Setup, TimelineEntry
+    from ..rooms import Room
+    from ..run_options import RunOptions
+    from .arms import Arm
+    from .design import Design
+
+    Procedure = Callable[[Trial, Arm], Iterator[None] | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """What a notebook asks to be measured, and how.
+
+    Attributes:
+        study: The name of the study.
+        arms: Each is one way of doing it; the first that can run is the baseline.
+        prepare: Builds the state that an arm starts from in the database, once per server and
+            state.
+        procedure: What is measured.  Each ``yield`` of a generator ends a turn; any other function
+            is a single turn.
+        parameters: All of them, for the record; ``server``, ``blocks`` and ``seed`` are used.
+        settings: Those of every arm.
+        as_then: Settings of a plain run, with which today's servers work as the post's did.
+        pin: Whether client and managed servers share one core.
+        limits: How ``limited`` limits servers.
+        not_compared: The steps, or "step, case", that say nothing of a server, such as a warm-up.
+        unprivileged: Whether its work may come from others: it runs by a role that can do no harm
+            beyond its own database.
+
+    """
+
+    study: str
+    arms: Sequence[Arm]
+    prepare: Callable[[Trial, Arm], None]
+    procedure: Procedure
+    parameters: Mapping[str, Any]
+    settings: Mapping[str, str]
+    as_then: Mapping[str, str] = field(default_factory=dict)
+    pin: bool = True
+    limits: Limits | None = None
+    not_compared: Sequence[str] = ()
+    unprivileged: bool = False
+
+
+@contextmanager
+def session(
+    what: Measurement,
+    design: Design,
+    options: RunOptions,
+    *,
+    findings: Sequence[Finding] = (),
+    progress: Progress | None = None,
+) -> Iterator[Session]:
+    """Servers and a record for ``what``, by a design of its arms; at the end the record is whole.
+
+    Nothing is measured, prepared or written before it is asked for.  An unfinished record of the
+    same measurement is continued.  ``findings`` are the gate's; ``progress`` counts the arms of
+    blocks, by default in a bar of its own.  Whoever enters has this host alone: see
+    ``measure.measuring_here``.
+
+    Raises ServerError, SpaceError, or StudyError where nothing can be measured; an arm that cannot
+    run is left out, with its reason in the record.
+    """
+    settings = design.in_force(what.settings, what.as_then)
+    is_pinned = what.pin and design.pin and hasattr(os, "sched_getaffinity")
+    core = max(os.sched_getaffinity(0)) if is_pinned else None
+    with ExitStack() as stack:
+        start = partial(
+            serve, settings=settings, cpu=core, limits=what.limits, unprivileged=what.unprivileged
+        )
+        own = start(options.server_for(what.parameters["server"]))
+        stack.enter_context(own)
+        roots, errors = roots_of(design.arms, own, start, stack)
+        design = design.served(errors, lacking(design.arms, roots))
+        measured = Session(
+            what,
+            design,
+            options,
+            roots=roots,
+            settings=settings,
+            core=core,
+            findings=findings,
+            stack=stack,
+            progress=progress,
+        )
+        try:
+            yield measured
+            measured.finish()
+        except BaseException as error:
+            measured.interrupt(error)
+            raise
+
+
+class Session:
+    """The state of what is being measured: see ``session``.
+
+    Attributes:
+        design: The arms, with a second copy of the baseline.
+        not_run: By the name of an arm, why it cannot run.
+        earlier: Complete records that this one adds blocks to, oldest first.
+
+    """
+
+    def __init__(
+        self,
+        what: Measurement,
+        design: Design,
+        options: RunOptions,
+        *,
+        roots: Mapping[str | None, Server],
+        settings: Mapping[str, str],
+        core: int | None,
+        findings: Sequence[Finding],
+        stack: ExitStack,
+        progress: Progress | None,
+    ) -> None:
+        self.design = design
+        self.arms = {arm.name: arm for arm in design.arms}
+        self.not_run = {arm.name: arm.not_run for arm in design.arms if arm.not_run}
+        self._what = what
+        self._options = options
+        self._roots = roots
+        self._settings = settings
+        self._core = core
+        self._seed = what.parameters["seed"]
+        self._findings = findings
+        self._stack = stack
+        self._progress = progress
+        self._room = rooms().get(what.study)
+        self._same = self._conditions()
+        functions = {"prepare": what.prepare, "procedure": what.procedure}
+        modules = self._room.modules if self._room else ()
+        self._code = Reached(functions, modules, what.parameters)
+        self._code.digests |= source_digests(arm.extension for arm in design.arms)
+        stack.callback(self._code.settle)
+        self._mark = f"{fingerprint(self._same)}-{fingerprint(self._code.digests)}"
+        self.earlier = {
+            path: info
+            for path, info in infos_below(records_dir(), design.study)
+            if info.get("fingerprint") == self._mark
+            and info["status"] == "complete"
+            and is_of_this_host(info)
+            and design.continues(info)
+        }
+        self._writer = None if design.fresh else RecordWriter.resume(design.study, self._mark)
+        if self._writer is not None:
+            stack.callback(self._writer.close)
+        self._begun = False
+
+    @property
+    def finished(self) -> list[int]:
+        """The numbers of the blocks that are done, those of earlier records among them."""
+        done = {e["block"] for info in self.earlier.values() for e in info["timeline"]}
+        return sorted(done | (self._writer.finished_blocks if self._writer else set()))
+
+    @property
+    def records(self) -> list[Path]:
+        """The records that hold these blocks, oldest first."""
+        return [*self.earlier, *([self._writer.path] if self._writer else [])]
+
+    @property
+    def info(self) -> Info:
+        """What the record knows so far; that of the last earlier one before ``begin``."""
+        return self._writer.info if self._writer else [*self.earlier.values()][-1]
+
+    def begin(self, blocks: int = 0) -> None:
+        """Make or reopen the record and prepare every state; ``blocks`` are wanted, 0 any number.
+
+        Raises StudyError if the baseline cannot run.
+        """
+        if self._begun:
+            return
+        self._begun = True
+        writer = self._writer
+        if writer is None:
+            setup = self._setup(blocks)
+            writer = RecordWriter.create(self.design.study, self.design.completed(setup))
+            self._writer = writer
+            self._stack.callback(writer.close)
+            if self._progress is None:
+                notice(_intention(setup, writer.path))
+        else:
+            done = len(writer.finished_blocks)
+            notice(f"Continuing {writer.path}: {done} of its blocks are done.")
+        info = writer.info
+        number = len(info["sessions"]) + 1
+        info["sessions"].append({"started_at": _now(), "boot_id": boot_id()})
+        info["gate"] += [
+            {"name": f.name, "level": "warn", "sentence": f.sentence} for f in self._findings
+        ]
+        info["status"] = "running"
+        info["blocks"] = blocks
+        kept = None
+        if self._options.states:
+            mark = fingerprint({**self._same, "arms": [], "code": self._code.digests})
+            kept = PreparedStates(Path(self._options.states), mark)
+        # What runs is closed before the servers are, which were entered before.
+        self._instances = self._stack.enter_context(Instances(self._roots, self.design.arms, kept))
+        if self._progress is None:
+            done = len(writer.finished_blocks) * len(self.arms)
+            total = blocks * len(self.arms)
+            self._progress = self._stack.enter_context(Progress(self.design.study, total, done))
+        self.progress = self._progress
+        self._prepare_states(number)
+        self.progress.prepared()
+
+    def block(self, number: int) -> None:
+        """Measure a block: a fresh start of every arm, and then turns; it is kept when it ends.
+
+        Raises ServerDied; StudyError if the baseline cannot run.
+        """
+        self.begin()
+        rows: list[tuple[Any, ...]] = []
+        left = set(self.arms)
+        for group, names in enumerate(self.info["groups"], start=1):
+            arms = [self.arms[name] for name in names if name not in self.not_run]
+            rows += self._group(number, group, arms)
+            self.progress.advance(len(left.intersection(names)))
+            left -= set(names)
+        self.progress.advance(len(left))
+        self.writer.write_block(f"{number:04d}", rows)
+        self.info["blocks"] = max(self.info["blocks"], len(self.writer.finished_blocks))
+
+    def leave_out(self, names: Collection[str], reason: str) -> None:
+        """Measure no further block of these arms."""
+        for name in names:
+            self.not_run[name] = reason
+        self._note_not_run()
+
+    def finish(self) -> None:
+        """Make the record whole, if it was begun."""
+        if self._begun:
+            self.writer.finish()
+
+    def interrupt(self, error: BaseException) -> None:
+        """Keep what is finished for the next session; nothing where the request is at fault."""
+        if not self._begun:
+            return
+        if isinstance(error, StudyError) and not self.writer.finished_blocks:
+            self.writer.discard()
+        else:
+            self.writer.interrupt(type(error).__name__)
+
+    @property
+    def writer(self) -> RecordWriter:
+        """The record being made, from ``begin`` on."""
+        assert self._writer is not None
+        return self._writer
+
+    def _conditions(self) -> dict[str, Any]:
+        """Everything but the code that must be alike for two runs to be one."""
+        what, design, servers = self._what, self.design, self._roots.values()
+        free = FREE | set(self._room.about.get("free", ()) if self._room else ())
+        return {
+            "study": design.study,
+            "parameters": {k: v for k, v in what.parameters.items() if k not in free},
+            "arms": [[design.describe(arm), arm.own_programs] for arm in design.arms],
+            "settings": dict(self._settings),
+            "server": [[server.spec, server.version_text] for server in servers],
+            "programs": [identity(server) for server in servers],
+            "extensions": [server.extensions for server in servers],
+            "pinned": self._core is not None,
+            "cores": len(allowed_cores() or ()),
+            "limits": what.limits,
+            "packages": packages(),
+            "kernel": os.uname().release,
+        }
+
+    def _setup(self, blocks: int) -> Setup:
+        """What is known before the first block."""
+        what, room, own = self._what, self._room, self._roots[None]
+        setup: Setup = {
+            "profile": self._options.profile,
+            "fingerprint": self._mark,
+            "code": self._code.digests,
+            "parameters": dict(what.parameters) | {"server": own.spec},
+            "arms": [self.design.describe(arm) for arm in self.design.arms],
+            "settings": dict(self._settings),
+            "not_compared": list(what.not_compared),
+            "blocks": blocks,
+            "seed": what.parameters["seed"],
+            "sessions": [],
+            "gate": [],
+            "limits": what.limits,
+            "pinned_to_core": self._core if _can_pin(self._roots.values()) else None,
+            "server": facts_of(own),
+            "unmet": unmet_requirements(room.name, own, self._settings) if room else {},
+            "claims": claim_marks(room.name) if room else {},
+            "rules": rules(room.name) if room else [],
+            "study_mark": room.mark if room else None,
+            "servers": {s: facts_of(server) for s, server in self._roots.items() if s},
+            "host": host_facts(run_dir()),
+            "packages": packages(),
+            "git": git_revision(),
+        }
+        if not self.design.fresh:
+            _tell_of_changes(self.design, setup, room)
+        setup["seen"] = alike_before(self.design.study, setup)
+        return setup
+
+    def _able(self) -> list[Arm]:
+        return [arm for arm in self.arms.values() if arm.name not in self.not_run]
+
+    def _prepare_states(self, session: int) -> None:
+        """Build every state, and find out which arms cannot run, before anything is measured."""
+        rows: list[tuple[Any, ...]] = []
+        info = self.info
+        for arm in self._able():
+            self.progress.show(f"preparing {arm.name}: {arm.state}")
+            server = self._instances[arm.name]
+            try:
+                with self._pinned(arm), self._explained(arm, "while preparing"):
+                    self.design.begin(info, 0, arm, server)  # what it takes of the disk, it has now
+                    self._instances.make_room([arm])
+                    rows += self._instances.kept_samples(arm)
+                    self._restore(arm, rows, session)
+            except CannotRun as reason:
+                self._cannot_run(arm, reason)
+            else:
+                known = info["server"] if arm.server is None else info["servers"][arm.server]
+                known.update(facts_of(server))
+            self._instances.stop([arm])
+        self.writer.write_block(f"0-{session}", rows)
+        groups = self._instances.groups(self.design.units(self._able()))
+        info["groups"] = [[arm.name for arm in group] for group in groups]
+        if len(groups) > 1:
+            self.progress.note(
+                f"Memory or disk do not hold all {len(self._able())} servers at once: they run in "
+                f"{len(groups)} groups, each with the baseline."
+            )
+
+    def _restore(self, arm: Arm, rows: list[tuple[Any, ...]], session: int) -> None:
+        server = self._instances[arm.name]
+
+        def build() -> None:
+            with Trial(server, arm, block=0, own=self.design.own(arm)) as trial:
+                trial.position = session
+                self._what.prepare(trial, trial.arm)
+                self._instances.prepared(arm, trial.rows)
+                rows.extend(trial.rows)
+
+        server.restore(arm.state, build, arm.settings)
+
+    def _pinned(self, arm: Arm) -> AbstractContextManager[None]:
+        """Be on the core of a managed server."""
+        return on_core(
+            self._core if self._instances[arm.name].capabilities.has("processes") else None
+        )
+
+    def _group(self, block: int, group: int, arms: Sequence[Arm]) -> list[tuple[Any, ...]]:
+        """Start every arm anew, let them take turns until all have done, and stop them."""
+        trials: dict[str, Trial] = {}
+        began = _now()  # a block takes as long as its restoring, too
+        with ExitStack() as stack:
+            stack.callback(lambda: self._instances.stop(arms))
+            self._instances.make_room(arms)
+            self._instances.draw_places(arms)
+            with ExitStack() as sessions:
+                for name in turn_order([arm.name for arm in arms], self._seed, block, 0):
+                    arm, server, show = self.arms[name], self._instances[name], self.progress.show
+                    show(f"block {block}, {name}: restoring")
+                    try:
+                        with self._pinned(arm), self._explained(arm, f"in block {block}"):
+                            self.design.begin(self.info, block, arm, server)
+                            self._restore(arm, [], session=0)
+                            where = {"block": block, "group": group, "show": show}
+                            trial = self.design.trial(server, arm, **where)
+                            trials[name] = sessions.enter_context(trial)
+                    except CannotRun as reason:
+                        self._cannot_run(arm, reason)
+                self._take_turns(trials, block, began)
+            self.design.note(self.info, trials)
+        for name, trial in trials.items():
+            self._note_left_out(name, trial)
+        return [row for name, trial in trials.items() if name not in self.not_run
+                for row in trial.rows]  # fmt: skip
+
+    def _take_turns(self, trials: dict[str, Trial], block: int, began_at: str) -> None:
+        """Round by round, every arm does one turn, in random order."""
+        turns = {name: self._turns(trial) for name, trial in trials.items()}
+        times: dict[str, TimelineEntry] = {
+            name: {"block": block, "position": position, "arm": name, "started_at": began_at,
+                   "finished_at": began_at, "busy_s": 0.0}
+            for position, name in enumerate(trials, start=1)
+        }  # fmt: skip
+        turn = 0
+        while turns:
+            turn += 1
+            order = turn_order(list(turns), self._seed, block, turn)
+            for position, name in enumerate(order, start=1):
+                arm, trial = self.arms[name], trials[name]
+                if name in self.not_run:  # with another of its unit
+                    turns.pop(name, None)
+                    continue
+                trial.turn, trial.position, trial.part = turn, position, AMONG_OTHERS
+                began = time.monotonic()
+                try:
+                    with self._pinned(arm), self._explained(arm, f"in block {block}"):
+                        next(turns[name])
+                except StopIteration:
+                    del turns[name]
+                except CannotRun as reason:
+                    del turns[name]
+                    self._cannot_run(arm, reason)
+                times[name]["finished_at"] = _now()
+                times[name]["busy_s"] += time.monotonic() - began
+        self.info["timeline"] += [t for name, t in times.items() if name not in self.not_run]
+
+    def _turns(self, trial: Trial) -> Iterator[None]:
+        """The turns of one arm; a procedure that does not yield is one turn."""
+        turns = self._what.procedure(trial, trial.arm)
+        if turns is not None:
+            yield from turns
+
+    @contextmanager
+    def _explained(self, arm: Arm, when: str) -> Iterator[None]:
+        """Say what a database's error means for the run."""
+        try:
+            yield
+        except psycopg.Error as error:
+            full = self._instances[arm.name].space_error(error)
+            if full is not None:
+                raise full from error
+            if ends_session(error):
+                raise ServerDied(
+                    f"The server went away {when}, {arm.name} ({_first_line(error)}): the blocks "
+                    f"before are kept; run the same command again to continue."
+                ) from error
+            where = self.design.fails_on(arm) or where_not_loaded(arm.extension, error)
+            if where is None or not isinstance(error, psycopg.DatabaseError):
+                raise
+            raise CannotRun(f"it fails on {where}: {_first_line(error)}") from error
+
+    def _note_left_out(self, name: str, trial: Trial) -> None:
+        left_out = self.info["left_out"]
+        for step, case, why in trial.left_out:
+            entry: LeftOut = {"arm": name, "step": step, "case": case, "reason": why}
+            if entry not in left_out:
+                left_out.append(entry)
+
+    def _cannot_run(self, arm: Arm, reason: CannotRun) -> None:
+        _, units = self.design.units(self.design.arms)
+        for other in next((unit for unit in units if arm in unit), [arm]):
+            self.not_run[other.name] = str(reason)
+        if arm is self.design.needed:
+            raise StudyError(f"The baseline, {arm.name}, cannot run here: {reason}") from reason
+        if len(self.not_run) == len(self.arms):
+            raise StudyError(f"No arm can run here: {reason}.") from reason
+        self.progress.note(f"{arm.name}: not run: {reason}")
+        self._note_not_run()
+
+    def _note_not_run(self) -> None:
+        for entry in self.info["arms"]:
+            if entry["name"] in self.not_run:
+                entry["not_run"] = self.not_run[entry["name"]]
+
+
+def _intention(setup: Setup, path: Path) -> str:
+    """What a run is going to do, and for how long, by the last one like it on this machine."""
+    seen = [path.parent / name for name in setup["seen"] if (path.parent / name).is_dir()]
+    block_s = read_record(seen[-1]).block_s if seen else None
+    took = f", {rough_duration(setup['blocks'] * block_s)} as in {seen[-1].name}" if block_s else ""
+    able = sum(arm["not_run"] is None for arm in setup["arms"])
+    return (
+        f"Blocks to measure: {setup['blocks']}; arms that start anew and take turns in each: {able}"
+        f"{took}. Each block is kept at {path}; interrupted, the next run goes on from there."
+    )
+
+
+def _tell_of_changes(design: Design, setup: Setup, room: Room | None) -> None:
+    """Say what changed in the notebook since the record that this run would else have gone on with.
+
+    It has these parameters.  Nothing is said again once a record was made of what is there now.
+    """
+    size = {name: v for name, v in setup["parameters"].items() if name != "blocks"}
+    found = [
+        (path, info)
+        for path, info in infos_below(records_dir(), design.study)
+        if is_of_this_host(info) and size.items() <= info["parameters"].items()
+    ]
+    if any(info.get("fingerprint") == setup["fingerprint"] for _, info in found):
+        return
+    for path, info in [each for each in found if design.continues(each[1])][-1:]:
+        if changed := what_changed(info, setup, room.headings if room else {}):
+            notice(printable(f"Not continuing {path}: since then {changed} changed."))
+
+
+def _can_pin(servers: Iterable[Server]) -> bool:
+    return any(server.capabilities.has("processes") for server in servers)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()
+
+
+def facts_of(server: Server) -> ServerFacts:
+    """What a record tells of a server."""
+    return cast("ServerFacts", server_facts(server))
