@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 import re
-import shutil
 import socket
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import numpy as np
 import polars as pl
 import pytest
 
-from pgapps.compare import plan, run
-from pgapps.compare.command import _require_consent
-from pgapps.compare.design import Comparison, Side
+from pgapps.compare import run
+from pgapps.compare.design import Comparison, Side, designed
 from pgapps.compare.judging.measured import (
     Measured,
     _was_looked_at,
@@ -26,45 +25,25 @@ from pgapps.compare.judging.measured import (
     reasons,
 )
 from pgapps.compare.judging.result import Result, result_of, undecided
-from pgapps.compare.plan import (
-    ELSEWHERE,
-    GOAL_BLOCKS,
-    Forecast,
-    by_time,
-    fit,
-    fit_lines,
-    forecast_lines,
-    forecast_of,
-    of_asked,
-    time_of,
-)
 from pgapps.compare.report import request_in, write_report
 from pgapps.compare.request import Request, share_cores_alike, side
 from pgapps.compare.text import COLUMNS, as_text, noise, seconds
-from pgservers import paths
 from pgservers.errors import StudyError
 from pgservers.servers.settings import read_settings
-from pgstudies.analysis.intervals import MINIMUM_BLOCKS
 from pgstudies.measuring.arms import Arm
-from pgstudies.measuring.design import planned
-from pgstudies.records.reading import SAMPLES_SCHEMA, read_info
+from pgstudies.records.reading import SAMPLES_SCHEMA
 from pgstudies.records.writing import write_whole
-from pgstudies.rooms import rooms
-from pgstudies.run_options import RunOptions
 from tests.machines import GOOD, after_others
 from tests.made_up import info, samples, swept_info
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from pgapps.compare.plan import Fit
     from pgstudies.measuring.design import Design
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "comparison.txt"
 
-COMPARISON = Comparison(
-    Side("embedded"), Side("/home/me/patched", {"work_mem": "64MB"}), copies=True
-)
+COMPARISON = Comparison(Side("embedded"), Side("/home/me/patched", {"work_mem": "64MB"}))
 NOISE = (0.0, 0.004, -0.003, 0.002, -0.004, 0.003, -0.002, 0.001, -0.001)
 """Log-ratios of two equal arms: no effect, no order, no drift."""
 
@@ -216,17 +195,6 @@ def test_what_noise_hides_is_no_regression_and_is_told_with_its_width() -> None:
         "No regression found: 0 of 2 steps slower, 0 faster, 1 equivalent within 2 %; "
         "1 known no better than within 2.1 %."
     )
-
-
-def test_strictly_what_is_open_is_not_decided() -> None:
-    wide = [8 * noise + 0.02 for noise in NOISE]
-    found = result(made_up(samples_of({"insert": wide, "select": logs(1.0)})), strict=True)
-    assert found.code == 2
-    assert first_line(found) == (
-        "Not decided, because --strict allows no open step, and there is 1 step: "
-        "0 of 2 steps slower, 0 faster, 1 not decided."
-    )
-    assert verdict_of(well(), strict=True) == 0
 
 
 def test_a_study_that_could_not_be_compared_leaves_it_undecided_and_is_named() -> None:
@@ -610,167 +578,6 @@ def test_cpu_time_explains_as_many_seconds_of_wall_time() -> None:
     assert judged.code == 1
 
 
-def forecast(study: str, start_s: float = 2.0, **arms_s: float) -> Forecast:
-    return Forecast(study, None, start_s, arms_s, None, pl.DataFrame())
-
-
-def test_a_time_buys_as_many_blocks_of_every_study() -> None:
-    plans = [forecast("a", heap=5.0), forecast("b", heap=10.0, tree=5.0)]
-    found = fit(plans, 244.0)
-    assert (found.blocks, found.arms, found.left_out) == (12, {"a": (), "b": ()}, ())
-    assert found.block_s == {"a": 5.0, "b": 15.0}
-    assert found.limit_s == {"a": pytest.approx(75.0), "b": pytest.approx(225.0)}
-    few = fit(plans[:1], 35.0)  # as many as decide something, also at half the speed
-    assert few.blocks == 6
-    assert few.limit_s == {"a": pytest.approx(60.0)}
-    assert fit(plans[:1], 30.0).limit_s == {"a": pytest.approx(1.25 * 25.0)}
-    assert list(fit_lines(found, plans, 4.1)) == ["4.1 minutes: 12 blocks of 3 arms."]
-
-
-def test_arms_of_several_studies_are_each_looked_for_in_its_own() -> None:
-    plans = [forecast("a", heap=5.0), forecast("b", tree=5.0), forecast("c")]
-    asked = of_asked(plans, ["tree", "heap"])
-    for found in (fit(asked, 244.0), plan.of_blocks(asked, 3)):
-        assert {**found.arms, "c": ()} == {"a": ("heap",), "b": ("tree",), "c": ()}
-        assert {**found.arms, "c": ()} == found.asked, "so that none was left out for want of time"
-    assert fit(of_asked(plans[:1], ["heap"]), 244.0).arms == {"a": ()}
-    with pytest.raises(StudyError, match="No record of these studies has an arm 'hash'"):
-        of_asked(plans, ["heap", "hash"])
-
-
-def test_blocks_that_take_less_than_was_planned_leave_time_for_more() -> None:
-    plans = [forecast("a", heap=5.0), forecast("b", heap=10.0, tree=5.0)]
-    found = by_time(fit(plans, 244.0))
-    assert found.blocks == 2 * 12
-    assert time_of(found, "a", 244.0) == pytest.approx(60.0)
-    assert time_of(found, "b", 200.0) == pytest.approx(198.0), "a took less than its part"
-    assert time_of(found, "b", -5.0) == 1.0
-    few = fit(plans[:1], 35.0)
-    assert by_time(few) == few
-
-
-def test_an_arm_is_measured_where_dropping_a_dearer_one_left_time_for_it() -> None:
-    plans = [forecast("a", heap=9.0, tree=1.0), forecast("b", radix=6.0, array=5.0)]
-    found = fit(plans, 4 + GOAL_BLOCKS * 13.0)
-    assert found.left_out == (("a", "heap", 9.0),)
-    assert found.arms == {"a": ("tree",), "b": ()}
-    assert found.blocks == GOAL_BLOCKS + 1
-
-
-def test_fewer_arms_start_sooner() -> None:
-    plan = forecast("a", start_s=12.0 + 80.0, heap=5.0, tree=15.0)
-    assert plan.start_of(["heap", "tree"]) == pytest.approx(12.0 + 80.0)
-    assert plan.start_of(["heap"]) == pytest.approx(12.0 + 20.0)
-    found = fit([plan], 12.0 + 20.0 + GOAL_BLOCKS * 5.0)
-    assert (found.blocks, found.arms) == (GOAL_BLOCKS, {"a": ("heap",)})
-    assert found.start_s == {"a": pytest.approx(32.0)}
-
-
-def test_the_dearest_arms_are_left_out_of_too_short_a_time() -> None:
-    plans = [forecast("a", heap=5.0), forecast("b", heap=10.0, tree=5.0)]
-    found = fit(plans, 126.0)
-    assert found.left_out == (("b", "heap", 10.0),)
-    assert (found.blocks, found.arms) == (GOAL_BLOCKS, {"a": (), "b": ("tree",)})
-    said = list(fit_lines(found, plans, 2.1))
-    assert said[0] == "2.1 minutes: 12 blocks of 2 arms."
-    assert "b, heap (10 s) in each block. To measure them as well: --minutes 5." in said[1]
-    enough = fit(plans, 60 * 5)
-    assert not enough.left_out
-    assert enough.blocks >= GOAL_BLOCKS
-
-
-def test_the_dearest_scripts_are_left_out_of_too_short_a_time() -> None:
-    plan = replace(forecast("workload", own=20.0), steps_s={"b": 5.0, "a": 12.0, "c": 3.0})
-    found = fit([plan], 2 + GOAL_BLOCKS * 8.5)
-    assert found.left_out == (("workload", "a", 12.0),)
-    assert found.parameters == {"workload": {"leave": ["a"]}}
-    assert (found.blocks, found.arms) == (GOAL_BLOCKS, {"workload": ()})
-    assert found.block_s == {"workload": pytest.approx(8)}
-    first, *said = fit_lines(found, [plan], 1.3)
-    assert first == "1.3 minutes: 12 blocks of 1 arm."
-    assert "workload, a (12 s) in each block. To measure them as well: --minutes 5." in said[0]
-    assert fit([plan], 60 * 5).left_out == ()
-    assert [step for _, step, _ in fit([plan], 5.0).left_out] == ["a", "b"]
-
-
-def test_the_study_that_takes_longest_gives_up_arms_first() -> None:
-    plans = [forecast("a", heap=8.0), forecast("b", heap=5.0, tree=4.0), forecast("c", hash=3.0)]
-    left_out = fit(plans, 6 + GOAL_BLOCKS * 15).left_out
-    assert [arm for *arm, _ in left_out] == [["b", "heap"]]
-    left_out = fit(plans, 6 + GOAL_BLOCKS * 7).left_out
-    assert [arm for *arm, _ in left_out] == [["b", "heap"], ["a", "heap"]]
-
-
-def test_what_has_no_time_for_every_guard_is_measured_as_often_as_it_can_be() -> None:
-    found = fit([forecast("a", heap=5.0)], 35.0)
-    assert (found.blocks, found.arms, found.left_out) == (MINIMUM_BLOCKS, {"a": ()}, ())
-
-
-def test_a_time_too_short_for_anything_has_minutes_that_decide() -> None:
-    plans = [forecast("a", heap=5.0), forecast("b", heap=10.0)]
-    found = fit(plans, 5.0)
-    assert (found.blocks, found.arms) == (1, {"a": ()})
-    enough = found.minutes_that_decide(lost_s=20.0)
-    assert enough == 2  # 2 s to start, 12 blocks of 5 s
-    assert fit(plans, 60 * enough - 20.0).blocks >= GOAL_BLOCKS
-
-
-class Planned(Exception):  # noqa: N818
-    """Raised in place of measuring, with what would be measured."""
-
-
-@pytest.mark.parametrize("yes", [True, False])
-@pytest.mark.parametrize(("minutes", "offered"), [(0.5, [4]), (None, [])])
-def test_what_decides_nothing_is_measured_for_the_minutes_that_decide_or_not_at_all(
-    minutes: float | None, offered: list[int], yes: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run, "forecast_of", lambda *_, **__: forecast("made_up", heap=15.0))
-    monkeypatch.setattr(run, "as_before", lambda plan, *_, **__: plan)
-
-    def measured(_: Request, fitted: Fit, **__: object) -> Iterator[Measured]:
-        raise Planned(fitted.blocks)
-
-    monkeypatch.setattr(run, "measured_blocks", measured)
-    same = Side("embedded")
-    request = Request(baseline=same, candidate=same, studies=("made_up",), minutes=minutes)
-    told: list[str] = []
-    asked: list[int] = []
-
-    def agree(enough: int) -> None:
-        asked.append(enough)
-        if not yes:
-            raise StudyError("no")
-
-    compare = partial(run.compared, request, tell=told.append, warn=told.append, agree=agree)
-    with pytest.raises(Planned if yes or not offered else StudyError) as ended:
-        compare()
-    assert asked == offered
-    assert ("That decides nothing: an interval needs 6 blocks." in "".join(told)) == bool(offered)
-    if ended.type is Planned:
-        assert ended.value.args[0] >= GOAL_BLOCKS
-    asked.clear()
-    assert compare(only_plan=True) is None
-    assert not asked
-
-
-def test_nobody_is_asked_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    def answer(reply: bool) -> None:
-        monkeypatch.setattr("typer.confirm", lambda _: reply)
-
-    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    answer(True)
-    _require_consent("Measure?", "pass --yes")
-    answer(False)
-    with pytest.raises(StudyError, match=r"^Nothing was compared\.$"):
-        _require_consent("Measure?", "pass --yes")
-    answer(True)
-    with pytest.raises(StudyError, match=r"^Nothing was compared: pass --yes\.$"):
-        _require_consent("Measure?", "pass --yes", asks=False)
-    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
-    with pytest.raises(StudyError, match=r"^Nothing was compared: pass --yes\.$"):
-        _require_consent("Measure?", "pass --yes")
-
-
 BUILD, SETTINGS = Side("/home/me/patched"), Side("embedded", {"jit": "on"})
 
 
@@ -886,18 +693,6 @@ def test_of_many_steps_one_whose_copies_differ_by_luck_does_not_undo_the_compari
     (row,) = found.effects.filter(step="step 7").iter_rows(named=True)
     assert row["aa_low"] > 1.02
     assert row["verdict"] != "not valid"
-
-
-def test_the_answer_names_what_there_was_no_time_for() -> None:
-    whole = info_of()
-    chosen = whole["comparison"] | {"arms": ["heap"]}
-    of_time = info_of(comparison=chosen | {"fitted": True})
-    of_choice = info_of(comparison=chosen | {"fitted": False})
-    samples = well().samples
-    told = "made_up, all arms but heap: there was no time, see --minutes"
-    assert told in " ".join(as_text(result(made_up(samples, of_time))).split())
-    for asked in (whole, of_choice):
-        assert "no time" not in as_text(result(made_up(samples, asked)))
 
 
 def test_copies_that_differ_are_named() -> None:
@@ -1139,10 +934,9 @@ def test_the_text_for_the_mailing_list_is_the_golden_one() -> None:
     info["facts"]["heap, candidate"]["revision"] = "0123456789+"
     found = result(made_up(samples_of(steps, METRICS), info))
     command = "pgstudies compare --candidate /home/me/patched+my.conf"
-    text = as_text(found, command, full=True)
-    for told in (text, as_text(found)):
-        assert max(map(len, told.splitlines())) <= COLUMNS
-        assert told.isascii()
+    text = as_text(found, command)
+    assert max(map(len, text.splitlines())) <= COLUMNS
+    assert text.isascii()
     assert text == GOLDEN.read_text(encoding="utf-8").rstrip("\n")
 
 
@@ -1202,14 +996,39 @@ def test_a_file_that_is_no_report_is_refused(tmp_path: Path) -> None:
         request_in(tmp_path / "missing.html")
 
 
+@pytest.mark.parametrize(
+    ("asked", "chosen"),
+    [((), ["a: heap", "b: tree, hash"]), (("all",), ["a: heap, sorted", "b: tree, hash"]),
+     (("sorted",), ["a: sorted"]), (("hash", "heap"), ["a: heap", "b: hash"])],
+)  # fmt: skip
+def test_what_is_measured_and_until_when_is_told(
+    asked: tuple[str, ...], chosen: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arms = {"a": [Arm("heap"), Arm("sorted"), Arm("other", server="9.6")]}
+    arms["b"] = [Arm("tree"), Arm("hash")]
+    rooms = {name: Mock(kind="study", about={}) for name in arms}
+    rooms["a"].about["compare"] = ["heap", "of another size"]
+    monkeypatch.setattr(run, "find_room", rooms.__getitem__)
+    monkeypatch.setattr(run, "plan", lambda name, **_: name)
+    monkeypatch.setattr(run, "measurement_of", lambda name: Mock(arms=arms[name]))
+    request = Request(Side("embedded"), Side("17"), ("a", "b"), arms=asked)
+    studies = run._of_arms(request, [run._planned(name, request, 600) for name in arms])
+    told = [line.strip().partition(" (")[0] for line in run._intention(request, studies, 600)]
+    assert told[:2] == ["Baseline:  embedded", "Candidate: 17"]
+    assert re.fullmatch(r"A block of each study in turn, until \d\d:\d\d:\d\d:", told[2])
+    assert told[3:] == chosen
+    wrong = Request(Side("embedded"), Side("17"), ("a", "b"), arms=("heap", "haep"))
+    with pytest.raises(StudyError, match="There is no arm 'haep' to compare; there is a: heap"):
+        run._of_arms(wrong, studies)
+
+
 def compared(comparison: Comparison, arms: Sequence[Arm]) -> Design:
-    return planned("made_up", arms, 1, RunOptions(design=comparison.as_run_options()))
+    return designed("made_up", arms, comparison)
 
 
 def test_every_arm_of_the_own_server_runs_on_both_sides() -> None:
     arms = [
         Arm("heap", settings={"jit": "off"}),
-        Arm("heap, 9.6", server="9.6"),
         Arm("patched", state="patched", options={"a": 1}),
     ]
     design = compared(COMPARISON, arms)
@@ -1221,17 +1040,12 @@ def test_every_arm_of_the_own_server_runs_on_both_sides() -> None:
         ("patched, baseline (again)", None, {}),
         ("patched, candidate", "/home/me/patched", {"work_mem": "64MB"}),
     ]
-    assert [design.own(arm) for arm in design.arms] == [arms[0]] * 3 + [arms[2]] * 3
+    assert [design.own(arm) for arm in design.arms] == [arms[0]] * 3 + [arms[1]] * 3
 
 
 def test_settings_alone_need_one_server() -> None:
-    comparison = Comparison(Side("embedded"), Side("embedded", {"jit": "on"}), copies=False)
-    assert [arm.server for arm in compared(comparison, [Arm("heap")]).arms] == [None, None]
-
-
-def test_an_unknown_arm_is_refused() -> None:
-    with pytest.raises(StudyError, match="has no arm 'haep' to compare; there is heap"):
-        compared(Comparison(Side("embedded"), Side("17"), arms=("haep",)), [Arm("heap")])
+    comparison = Comparison(Side("embedded"), Side("embedded", {"jit": "on"}))
+    assert [arm.server for arm in compared(comparison, [Arm("heap")]).arms] == [None] * 3
 
 
 def test_a_file_of_settings_is_read_as_postgresql_conf(tmp_path: Path) -> None:
@@ -1275,101 +1089,8 @@ def test_a_side_is_a_server_a_file_or_both(tmp_path: Path) -> None:
         side("postgresql://me:secret@host/db", otherwise="17")
 
 
-def test_a_comparison_survives_its_way_to_the_notebook() -> None:
+def test_a_comparison_survives_its_way_to_a_record() -> None:
     assert Comparison.from_dict(COMPARISON.as_dict()) == COMPARISON
-
-
-@pytest.mark.usefixtures("private")
-def test_the_plan_tells_blocks_and_minutes_from_a_record() -> None:
-    plan = forecast_of("cluster_order", COMPARISON, profile="standard", case=None)
-    assert plan.record is not None
-    assert plan.comparisons is not None
-    assert plan.block_s > 0
-    lines = list(forecast_lines(COMPARISON, [plan], blocks=10, margin=0.02))
-    assert lines[:2] == [
-        "Baseline:  embedded",
-        "Candidate: /home/me/patched with work_mem = 64MB",
-    ]
-    assert any(re.fullmatch(r"  .+: \d+ blocks show [\d.]+ %; 2 % takes .+", x) for x in lines)
-
-
-@pytest.mark.parametrize("study", rooms("study"))
-@pytest.mark.usefixtures("private")
-def test_a_new_machine_has_a_plan_by_what_the_project_keeps(study: str) -> None:
-    plan = forecast_of(study, COMPARISON, profile="quick", case=None)
-    assert plan.arms_s
-    assert not plan.is_own
-    assert not plan.noise.is_empty()
-    lines = list(forecast_lines(COMPARISON, [plan], blocks=12, margin=0.02))
-    assert any(line.startswith("No record of this machine") for line in lines)
-
-
-def test_a_record_of_ones_own_is_planned_by_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PGSTUDIES_RECORDS", str(tmp_path))
-    kept = forecast_of("sync_scans", COMPARISON, profile="quick", case=None)
-    (place,) = (paths.LAYOUT_RECORDS / "compare_sync_scans").iterdir()
-    shutil.copytree(place, tmp_path / "compare_sync_scans" / place.name)
-    monkeypatch.setattr(socket, "gethostname", lambda: read_info(place)["host"]["hostname"])
-    own = forecast_of("sync_scans", COMPARISON, profile="quick", case=None)
-    assert own.is_own
-    assert own.record != kept.record
-    assert kept.block_s == pytest.approx(ELSEWHERE * own.block_s)
-    monkeypatch.setattr(socket, "gethostname", lambda: "another")
-    assert not forecast_of("sync_scans", COMPARISON, profile="quick", case=None).is_own
-
-
-@pytest.mark.usefixtures("private")
-def test_without_a_record_the_plan_says_so() -> None:
-    plan = forecast_of("unheard_of", COMPARISON, profile="quick", case=None)
-    assert not plan.arms_s
-    lines = list(forecast_lines(COMPARISON, [plan], blocks=10, margin=0.02))
-    assert "  no record of this size tells how long a block takes, or how noisy it is" in lines
-
-
-def test_a_clock_that_jumped_back_does_not_shorten_a_block(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PGSTUDIES_RECORDS", str(tmp_path))
-    whole = samples_of({"insert": logs(1.0)}).drop("study", "of", "side")
-    times = {"started_at": "2026-11-21T20:10:00+00:00", "finished_at": "2026-11-21T19:10:02+00:00"}
-    timeline = [
-        {"block": 1, "position": n, "arm": arm["name"], "busy_s": 2.0, **times}
-        for n, arm in enumerate(info_of()["arms"])
-    ]
-    about = info_of(
-        status="complete",
-        profile="quick",
-        timeline=timeline,
-        not_compared=[],
-        host={"hostname": socket.gethostname()},
-    )
-    empty = pl.DataFrame(schema=SAMPLES_SCHEMA)
-    rows = pl.concat([empty, whole.filter(pl.col("block") == 1)], how="diagonal_relaxed")
-    place = tmp_path / "compare_made_up" / "20261121T200000Z-host-abcdef"
-    write_whole(place, swept_info("host") | about, rows.cast(pl.Schema(SAMPLES_SCHEMA)))
-    plan = forecast_of("made_up", COMPARISON, profile="quick", case=None)
-    assert plan.arms_s == {"heap": pytest.approx(6.0)}
-
-    # What a comparison left out has no time in its record, so that record plans for no others.
-    limited = replace(COMPARISON, arms=("heap",))
-    later = {"started_at": "2026-11-22T20:00:00+00:00", "comparison": limited.as_dict()}
-    write_whole(
-        place.with_name("20261122T200000Z-host-abcdef"),
-        swept_info("host") | about | later,
-        rows.cast(pl.Schema(SAMPLES_SCHEMA)),
-    )
-    again = forecast_of("made_up", COMPARISON, profile="quick", case=None)
-    assert again.record == plan.record
-    own = forecast_of("made_up", limited, profile="quick", case=None)
-    assert own.record != plan.record
-
-    # Nor does a record tell of another workload, or of other sizes.
-    other = {"directory": "/another"}
-    assert (
-        forecast_of("made_up", COMPARISON, profile="quick", case=None, given=other).record is None
-    )
 
 
 def test_a_block_that_two_records_have_counts_as_the_newer_has_it(

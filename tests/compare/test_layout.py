@@ -11,7 +11,7 @@ import polars as pl
 import psutil
 import pytest
 
-from pgapps.compare.design import Comparison, Side
+from pgapps.compare.design import Comparison, Side, designed
 from pgapps.compare.judging.layout import layout
 from pgapps.compare.judging.measured import Measured
 from pgservers.programs.cached import finish, sha256_of
@@ -20,8 +20,6 @@ from pgservers.programs.relinking import KEPT, can_relink, keep_link
 from pgservers.servers.managed import ManagedServer
 from pgservers.servers.serve import serve
 from pgstudies.measuring.arms import Arm
-from pgstudies.measuring.design import planned
-from pgstudies.run_options import RunOptions
 from tests.made_up import info
 
 if TYPE_CHECKING:
@@ -86,7 +84,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManagedServer]:
 
 def test_every_instance_of_a_block_runs_a_program_of_its_own_link(built: ManagedServer) -> None:
     comparison = Comparison(Side("master"), Side("patched"))
-    design = planned("s", [Arm("one")], 2, RunOptions(design=comparison.as_run_options()))
+    design = designed("s", [Arm("one")], comparison)
     about = cast("Info", info("s", seed=7))
     with built.another(own_programs=True) as second, built.another() as third:
         servers = (built, second, third)
@@ -124,7 +122,7 @@ def test_programs_that_are_not_of_a_build_of_ours_have_an_environment_drawn_alon
     managed: ManagedServer,
 ) -> None:
     comparison = Comparison(Side("master"), Side("patched"))
-    design = planned("s", [Arm("one")], 1, RunOptions(design=comparison.as_run_options()))
+    design = designed("s", [Arm("one")], comparison)
     about = cast("Info", info("s", seed=7))
     programs = managed._programs
     design.begin(about, 1, design.arms[0], managed)

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING, Any
-from unittest.mock import Mock
 
 import polars as pl
 import pytest
@@ -17,13 +16,12 @@ from playwright.sync_api import expect
 
 from pgapps.compare.design import Side
 from pgapps.compare.judging.result import Result, result_of
-from pgapps.compare.plan import Fit
 from pgapps.compare.request import Request
-from pgapps.compare.run import measured_blocks
+from pgapps.compare.rotation import NO_TIME
+from pgapps.compare.run import compared as measured_run
 from pgapps.execution.run import run_study
 from pgservers import paths
-from pgservers.errors import ServerDied, ServerError, StudyError
-from pgservers.servers.instance import place_for_states
+from pgservers.errors import StudyError
 from pgstudies.records.reading import list_records, read_record
 from tests.made_up import ROOMS
 
@@ -51,10 +49,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield place
 
 
-def compared(candidate: Side, blocks: int = 8, fitted: Fit | None = None, **more: Any) -> Result:
-    request = Request(Side("embedded"), candidate, (STUDY,), blocks=blocks, **more)
-    measured = list(measured_blocks(request, fitted or Fit(blocks, {STUDY: ()})))
-    return result_of(request.comparison, measured, case=None, margin=1.0, profile="quick")
+def compared(candidate: Side, **more: Any) -> Result:
+    wanted = {"blocks": 8} | more
+    request = Request(Side("embedded"), candidate, (STUDY,), instructions=False, **wanted)
+    complaints: list[str] = []
+    run = measured_run(request, tell=lambda _: None, warn=complaints.append)
+    assert not complaints, complaints
+    return result_of(request.comparison, run.measured, case=None, margin=1.0, profile="quick")
 
 
 @pytest.fixture(scope="module")
@@ -94,32 +95,6 @@ def test_random_results_are_not_taken_for_a_difference(planted: Result) -> None:
     )
 
 
-def test_a_server_that_dies_in_one_study_does_not_end_the_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked, failures = [], []
-
-    def run(study: str, **_: object) -> Mock:
-        asked.append(study)
-        if study == "absent":
-            raise ServerError("There is no server.")
-        if study == "dying":
-            raise ServerDied("The server went away.")
-        return Mock()
-
-    def failed(study: str, error: StudyError) -> None:
-        failures.append((study, str(error)))
-
-    monkeypatch.setattr("pgapps.compare.run.run_study", run)
-    request = Request(Side("embedded"), Side("embedded"), ("dying", "another"), blocks=1)
-    fitted = Fit(1, {"dying": (), "another": ()})
-    assert list(measured_blocks(request, fitted, failed=failed)) == []
-    assert asked == ["dying", "another"]
-    assert failures == [("dying", "The server went away.")]
-    with pytest.raises(ServerError, match="There is no server"):
-        list(measured_blocks(request, Fit(1, {"absent": ()}), failed=failed))
-
-
 def test_an_arm_that_fails_on_one_side_is_left_out_with_its_reason(planted: Result) -> None:
     assert "refusing" not in planted.effects["of"].to_list()
     (sentence,) = planted.guards.filter(pl.col("guard") == "both sides")["sentence"]
@@ -140,27 +115,22 @@ def test_blocks_are_added_to_those_that_there_are(planted: Result) -> None:
     assert compared(TWENTYFOLD, blocks=9).measured[0].paths == more.measured[0].paths
 
 
-@pytest.mark.thorough
-def test_a_second_look_starts_from_what_the_first_one_prepared() -> None:
-    request = Request(Side("embedded"), Side("embedded", {"work_mem": "6MB"}), (STUDY,), blocks=1)
-    place = place_for_states()
-    prepared = []
-    try:
-        for fitted in (Fit(1, {STUDY: ()}), Fit(2, {STUDY: ("other",)})):
-            (found,) = measured_blocks(request, fitted, states=str(place.snapshots))
-            of_other = pl.col("block") == 0, pl.col("arm") == "other, baseline"
-            prepared.append(read_record(found.paths[-1]).samples.filter(*of_other))
-    finally:
-        place.remove()
-    assert prepared[0].height > 0
-    assert prepared[0].equals(prepared[1])  # by the microsecond at which it was prepared
-
-
 def test_a_time_that_is_too_short_for_two_blocks_measures_one() -> None:
-    short = Fit(8, {STUDY: ("plain",)}, limit_s={STUDY: 0.01})
-    result = compared(Side("embedded", {"work_mem": "8MB"}), fitted=short)
+    slower = Side("embedded", {"work_mem": "8MB"})
+    result = compared(slower, blocks=None, minutes=0.01, arms=("plain",))
     assert result.measured[0].blocks == 1
     assert result.measured[0].infos[0]["status"] == "complete"
+
+
+def test_an_arm_without_time_is_left_out_and_stays_so() -> None:
+    slower = Side("embedded", {"work_mem": "9MB"})
+    (found,) = compared(slower, blocks=None, minutes=0.01).measured
+    reasons = {arm["of"]: arm["not_run"] for arm in found.infos[0]["arms"]}
+    assert list(reasons.values()).count(NO_TIME) == 1  # of two that can run on both sides
+    assert found.samples["of"].n_unique() == 1
+    (more,) = compared(slower, blocks=2).measured
+    assert (more.blocks, more.paths[0]) == (2, found.paths[0])
+    assert set(more.samples["of"]) == set(found.samples["of"])
 
 
 def test_the_records_are_not_those_of_the_study(planted: Result) -> None:
@@ -188,8 +158,9 @@ def test_another_plan_is_seen() -> None:
 
 
 def test_a_server_that_is_not_there_cannot_be_compared_with(tmp_path: Path) -> None:
+    request = Request(Side("embedded"), Side(str(tmp_path)), (STUDY,), blocks=1)
     with pytest.raises(StudyError, match="holds no PostgreSQL"):
-        compared(Side(str(tmp_path)))
+        measured_run(request, tell=lambda _: None, warn=lambda _: None)
 
 
 def command(place: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -222,8 +193,8 @@ def test_the_command_says_regression_by_its_exit_code(reported: tuple[Path, int,
     assert lines[:2] == ["Baseline:  embedded", "Candidate: embedded with planted.work = 400000"]
     failed = "because a guard failed" in said  # what noise may do to order, drift and copies
     assert code == (2 if failed else 1)
-    of_plan = lines.index("")
-    assert max(map(len, lines[of_plan:-1])) <= 72
+    assert lines[2:4] == ["A block of each study in turn, 8 of each:", "  two_sides: plain"]
+    assert max(map(len, lines[4:-1])) <= 72
 
 
 def test_the_report_opens_without_a_network(page: Page, reported: tuple[Path, int, str]) -> None:
@@ -271,15 +242,14 @@ def test_after_ctrl_c_what_is_finished_is_in_the_report(place: Path) -> None:
 def test_it_ends_with_the_look_that_decides(place: Path) -> None:
     (place / "most.conf").write_text("planted.work = 400001\n")
     arguments = ["--candidate", "most.conf", "--study", STUDY, "--arm", "plain", "--case", "work"]
-    # By the clock alone: a guard asks whether it agrees with CPU time, which noise can prevent.
-    arguments += ["--until-decided", "--minutes", "3", "--report", "looks.html", "--clock"]
+    arguments += ["--until-decided", "--minutes", "3", "--report", "looks.html"]
     process = command(place, "compare", *arguments)
     said, complained = process.communicate(timeout=300)
     assert "Traceback" not in complained
     assert "Intervals hold however often the blocks were looked at." in " ".join(said.split())
-    looks = re.findall(r"^(\d+) blocks: (\d) of 1 steps are decided\.$", said, re.MULTILINE)
+    looks = re.findall(r"(\d+) blocks: (\d) of 1 steps are decided\.", complained)
     # What noise may do to order, drift and copies keeps a look from deciding; then it goes on.
-    assert looks[0][0] == "8"
+    assert looks[0][0] == "7"
     assert [decided for _, decided in looks[:-1]] == ["0"] * (len(looks) - 1)
     assert looks[-1][1] == "1" or "because a guard failed" in " ".join(said.split())
 
@@ -294,14 +264,13 @@ def test_blocks_and_looking_again_exclude_each_other(place: Path) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("planted")  # a record that has the arm
-def test_a_study_that_cannot_be_compared_leaves_the_others(place: Path) -> None:
+def test_a_study_without_the_arm_leaves_the_others(place: Path) -> None:
     arguments = ["--candidate", "embedded", "--study", "swept", "--study", STUDY]
     arguments += ["--arm", "other", "--blocks", "1", "--report", "some.html"]
     process = command(place, "compare", *arguments)
     said, complained = process.communicate(timeout=100)
     assert process.returncode == 2
-    assert "swept: The study has no arm 'other' to compare; there is one, two." in complained
-    assert "not compared: swept, for the reasons above." in complained
+    assert "swept" not in said.split("two_sides: other")[1]
     assert "two_sides 1 block" in said
 
 
@@ -324,13 +293,3 @@ def test_what_is_not_compared_is_not_run(place: Path) -> None:
     assert alone is not None
     steps, of_compared = ({*read_record(path).measured["step"]} for path in (alone, compared_by))
     assert steps - of_compared == {"alone"}
-
-
-@pytest.mark.usefixtures("planted")  # what a block takes is known from its record
-def test_a_plan_measures_nothing(place: Path) -> None:
-    before = list_records(f"compare_{STUDY}").height
-    process = command(place, "compare", "--candidate", "embedded", "--study", STUDY, "--plan")
-    said, _ = process.communicate(timeout=60)
-    assert process.returncode == 0
-    assert "blocks would take" in said
-    assert list_records(f"compare_{STUDY}").height == before

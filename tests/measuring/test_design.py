@@ -7,15 +7,13 @@ import re
 from collections import Counter
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import pgstudies
 from pgservers.errors import StudyError
 from pgstudies.measuring.arms import Arm
-from pgstudies.measuring.design import planned, turn_order
-from pgstudies.run_options import RunOptions
+from pgstudies.measuring.design import Design, turn_order
 
 ARMS = st.lists(st.text(min_size=1), min_size=1, max_size=6, unique=True)
 PLAIN = [Arm("one"), Arm("two", state="other")]
@@ -77,34 +75,26 @@ def test_over_many_turns_no_arm_comes_first_more_often_than_chance() -> None:
     assert all(900 < count < 1100 for count in first.values())
 
 
-def test_a_run_has_all_blocks_and_one_copy_of_the_first_arm_that_can_run() -> None:
-    design = planned("s", [Arm("known", not_run="why"), *PLAIN], 3, RunOptions()).served({})
+def designed(*arms: Arm) -> Design:
+    return Design(study="s", arms=arms)
+
+
+def test_a_run_has_one_copy_of_the_first_arm_that_can_run() -> None:
+    design = designed(Arm("known", not_run="why"), *PLAIN).served({})
     assert [arm.name for arm in design.arms] == ["known", "one", "one (again)", "two"]
-    assert (design.study, design.blocks) == ("s", (1, 2, 3))
     assert design.needed == PLAIN[0]
     always, units = design.units(design.arms[1:])
     assert [arm.name for arm in always] == ["one", "one (again)"]
     assert units == [[PLAIN[1]]]
 
 
-def test_one_block_of_a_sweep_is_the_same_design_with_one_block() -> None:
-    alone, whole = (planned("s", PLAIN, 3, RunOptions(block=block)) for block in (2, 0))
-    assert alone.arms == whole.arms
-    assert alone.blocks == (2,)
-
-
 def test_an_arm_without_its_server_or_extension_is_left_out() -> None:
     errors: dict[str | None, StudyError] = {"18": StudyError("there is no 18")}
     arms = [*PLAIN, Arm("new", server="18")]
-    assert planned("s", arms, 3, RunOptions()).served(errors).arms[-1].not_run == "there is no 18"
-    design = planned("s", PLAIN, 3, RunOptions()).served({}, {"one": "no headers"})
+    assert designed(*arms).served(errors).arms[-1].not_run == "there is no 18"
+    design = designed(*PLAIN).served({}, {"one": "no headers"})
     assert [arm.not_run for arm in design.arms] == ["no headers", None, None]
     assert design.needed == PLAIN[1]
-
-
-def test_a_design_that_is_not_installed_is_one_sentence() -> None:
-    with pytest.raises(StudyError, match=r"^No design 'other' is installed"):
-        planned("s", PLAIN, 3, RunOptions(design={"name": "other"}))
 
 
 def test_measuring_and_run_options_know_no_comparison() -> None:

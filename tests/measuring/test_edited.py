@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pgapps.compare.design import Comparison, Side
+from pgapps.compare.design import Side
+from pgapps.compare.request import Request
+from pgapps.compare.run import compared
 from pgservers import paths
 from pgservers.errors import Interrupted
 from pgstudies.measuring.trial import Trial
 from pgstudies.records.reading import list_records
-from pgstudies.run_options import Replies, RunOptions
 from tests.made_up import copied_rooms
 
 if TYPE_CHECKING:
@@ -91,19 +92,14 @@ def test_an_interrupted_run_is_continued_after_an_edit_of_something_else(
 
 @pytest.mark.thorough
 def test_a_comparison_is_not_added_to_after_an_edit_and_says_of_what(
-    room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    room: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def compare(work_mem: str, blocks: int) -> list[Path]:
         sides = Side("embedded"), Side("embedded", {"work_mem": work_mem})
-        design = Comparison(*sides, copies=False).as_run_options()
-        options = RunOptions(design=design, replies=str(tmp_path))
-        for name, text in options.environment().items():
-            monkeypatch.setenv(name, text)
-        edit(room / "edited.ipynb", f"blocks: int = {blocks - 1}", f"blocks: int = {blocks}")
-        execute(room)
-        return Replies(tmp_path).records
+        request = Request(*sides, ("edited",), blocks=blocks, instructions=False)
+        (found,) = compared(request, tell=lambda _: None, warn=lambda _: None).measured
+        return [*found.paths]
 
-    edit(room / "edited.ipynb", "blocks: int = 2", "blocks: int = 1")
     first = compare("1MB", 2)
     assert compare("1MB", 3)[:1] == first
     edit(room / "steps.py", "SELECT i", "SELECT -i")

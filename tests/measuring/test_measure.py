@@ -11,14 +11,13 @@ import tempfile
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from unittest.mock import Mock
 
 import polars as pl
 import psutil
 import psycopg
 import pytest
 
-from pgapps.compare.design import Comparison, Side
+from pgapps.compare.design import Comparison, Side, designed
 from pgservers.errors import CannotRun, ServerError, SpaceError, StudyError
 from pgservers.host import usage
 from pgservers.paths import ROOT
@@ -30,7 +29,7 @@ from pgstudies.measuring.counters import cpu_seconds
 from pgstudies.measuring.design import Design, turn_order
 from pgstudies.measuring.instances import Instances
 from pgstudies.measuring.measure import measure
-from pgstudies.measuring.run import Run
+from pgstudies.measuring.session import Measurement, Session, session
 from pgstudies.records.reading import AMONG_OTHERS, UNDISTURBED, list_records, read_record
 from pgstudies.run_options import Replies, RunOptions
 from tests.servers_at_hand import BUILDER, LESSER, dsn_of, wait_until_dead
@@ -67,9 +66,24 @@ def procedure(trial: Trial, arm: Arm) -> None:
 
 
 def run(server: str = "", arms: list[Arm] | None = None, blocks: int = 2, **changed: Any) -> Record:
+    return measure(wanted(server, arms, blocks, **changed))
+
+
+def wanted(
+    server: str = "", arms: list[Arm] | None = None, blocks: int = 2, **changed: Any
+) -> Measurement:
     parameters = PARAMETERS | {"server": server, "blocks": blocks}
-    options: dict[str, Any] = {"prepare": prepare, "procedure": procedure} | changed
-    return measure("made_up", arms=arms or ARMS, parameters=parameters, settings={}, **options)
+    options: dict[str, Any] = {"prepare": prepare, "procedure": procedure, "settings": {}} | changed
+    return Measurement(study="made_up", arms=arms or ARMS, parameters=parameters, **options)
+
+
+def one_block(number: int, states: str = "", **changed: Any) -> Record:
+    """A block alone, as a sweep asks for it."""
+    what = wanted(**changed)
+    design = Design(study="made_up", arms=tuple(what.arms))
+    with session(what, design, RunOptions(states=states)) as measured:
+        measured.block(number)
+    return read_record(measured.records[-1])
 
 
 def value(record: Record, metric: str, step: str = "count") -> list[float]:
@@ -421,22 +435,44 @@ def test_a_run_cut_short_is_continued_with_the_blocks_that_are_missing() -> None
     assert list_records("made_up").height == 1
 
 
-def test_a_run_that_has_a_time_measures_the_blocks_that_fit_into_it(
+def test_a_session_measures_what_it_is_asked_for_and_nothing_before() -> None:
+    what = wanted()
+    design = Design(study="made_up", arms=tuple(what.arms))
+    with session(what, design, RunOptions()) as measured:
+        pass
+    assert list_records("made_up").is_empty()
+    with session(what, design, RunOptions()) as measured:
+        measured.block(2)
+        measured.block(7)
+        measured.leave_out(["wide"], "there was no time")
+        measured.block(8)
+        assert measured.finished == [2, 7, 8]
+    record = read_record(measured.records[-1])
+    assert (record.info["status"], record.info["blocks"]) == ("complete", 3)
+    assert {arm for (arm,) in record.measured.filter(block=8).select("arm").unique().rows()} == {
+        "plain",
+        "plain (again)",
+    }
+    assert dict(record.arms.select("name", "not_run").iter_rows())["wide"] == "there was no time"
+
+
+def test_places_on_the_disk_are_drawn_anew_for_states_that_are_copied_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    now = [0.0]
+    cleared: list[ManagedServer] = []
+    clear = ManagedServer.clear
 
-    def block(*_: object) -> None:
-        now[0] += 10
+    def noted(server: ManagedServer) -> None:
+        cleared.append(server)
+        clear(server)
 
-    info: dict[str, Any] = {"study": "timed", "sessions": [], "gate": []}
-    writer = Mock(info=info, finished_blocks=set())
-    design = Mock(arms=ARMS, seconds=60.0)
-    monkeypatch.setattr("pgstudies.measuring.run.time", Mock(monotonic=lambda: now[0]))
-    monkeypatch.setattr(Run, "_prepare_states", lambda *_: None)
-    monkeypatch.setattr(Run, "_block", block)
-    Run(design, Mock(), writer, prepare, procedure, seed=1, core=None).carry_out(range(1, 99), [])
-    assert (info["blocks"], now[0]) == (6, 60.0)
+    monkeypatch.setattr(ManagedServer, "clear", noted)
+    run(blocks=2)
+    assert len(cleared) == 2 * 3
+    cleared.clear()
+    monkeypatch.setattr("pgstudies.measuring.instances._COPIED_WHOLE_BYTES", 1000)
+    run(blocks=1)
+    assert not cleared
 
 
 def test_another_procedure_is_not_a_continuation() -> None:
@@ -467,24 +503,25 @@ def test_a_record_is_not_continued_with_another_constant_which_is_told(
 
 
 def test_a_comparison_adds_no_blocks_of_another_procedure_and_says_to_which_records(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     side = Side("embedded")
-    comparison = Comparison(side, side, arms=("plain",), copies=False).as_run_options()
-    options = RunOptions(design=comparison, replies=str(tmp_path))
-    for name, text in options.environment().items():
-        monkeypatch.setenv(name, text)
-    first = run(blocks=1)
-    more = run(blocks=2)
-    assert [r.info["timeline"][-1]["block"] for r in (first, more)] == [1, 2]
-    assert Replies(tmp_path).records == [first.path, more.path]
-    assert run(blocks=2).path == more.path
-    assert Replies(tmp_path).records == [first.path, more.path]
+
+    def compared(block: int) -> Session:
+        what = wanted()
+        design = designed("made_up", [Arm("plain")], Comparison(side, side))
+        with session(what, design, RunOptions()) as measured:
+            assert block not in measured.finished
+            measured.block(block)
+        return measured
+
+    first, more = compared(1), compared(2)
+    assert (more.finished, more.records) == ([1, 2], [*first.records, more.records[-1]])
     monkeypatch.setattr("tests.measuring.test_measure.ROWS", 10)
-    other = run(blocks=3)
-    assert Replies(tmp_path).records == [other.path]
-    assert {entry["block"] for entry in other.info["timeline"]} == {1, 2, 3}
-    assert other.info["fingerprint"] != more.info["fingerprint"] == first.info["fingerprint"]
+    other = compared(1)
+    assert (other.finished, other.earlier) == ([1], {})
+    marks = [each.info["fingerprint"] for each in (first, more, other)]
+    assert marks[0] == marks[1] != marks[2]
 
 
 def calling(trial: Trial, arm: Arm) -> None:
@@ -515,12 +552,9 @@ def test_a_fresh_run_continues_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(list_records("made_up")["status"]) == ["complete", "interrupted"]
 
 
-def test_one_block_alone_is_as_in_the_whole_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_block_alone_is_as_in_the_whole_run() -> None:
     whole = run(blocks=3)
-    monkeypatch.setenv(
-        "PGSTUDIES_RUN_OPTIONS", RunOptions(block=3).environment()["PGSTUDIES_RUN_OPTIONS"]
-    )
-    alone = run(blocks=3)
+    alone = one_block(3, blocks=3)
     assert alone.info["fingerprint"] == whole.info["fingerprint"]
     assert alone.info["status"] == "complete"
     assert (alone.blocks, alone.info["blocks"]) == (1, 1)
@@ -537,11 +571,6 @@ def kept(run_base: Path) -> Iterator[Path]:
         yield Path(directory)
 
 
-def in_sweep(block: int, kept: Path, code: str = "") -> None:
-    states = {"directory": str(kept), "code": code}
-    os.environ.update(RunOptions(block=block, states=states).environment())
-
-
 @pytest.mark.thorough
 def test_a_later_block_of_a_sweep_starts_from_what_an_earlier_one_prepared(
     kept: Path, run_base: Path, monkeypatch: pytest.MonkeyPatch
@@ -556,13 +585,9 @@ def test_a_later_block_of_a_sweep_starts_from_what_an_earlier_one_prepared(
         calls.append(arm.state)
         prepare(trial, arm)
 
-    for name, value_now in RunOptions().environment().items():
-        monkeypatch.setenv(name, value_now)
     before = set(run_base.glob("s-*"))
-    in_sweep(1, kept)
-    first = run(prepare=counted)
-    in_sweep(2, kept)
-    second = run(prepare=counted)
+    first = one_block(1, str(kept), prepare=counted)
+    second = one_block(2, str(kept), prepare=counted)
     assert calls == ["plain", "wide"]
     prepared = [r.samples.filter(pl.col("block") == 0) for r in (first, second)]
     assert prepared[0].height > 0
@@ -570,17 +595,14 @@ def test_a_later_block_of_a_sweep_starts_from_what_an_earlier_one_prepared(
     for record in (first, second):
         assert value(record, "rows") == [ROWS] * 3
     monkeypatch.setitem(PARAMETERS, "seed", 2)
-    run(prepare=counted)
+    one_block(2, str(kept), prepare=counted)
     assert len(calls) == 4
-    run(prepare=otherwise)
+    one_block(2, str(kept), prepare=otherwise)
     assert len(calls) == 6
-    in_sweep(2, kept, code="of another notebook")
-    run(prepare=otherwise)
-    assert len(calls) == 8
-    run(prepare=otherwise)
-    assert len(calls) == 8
+    one_block(3, str(kept), prepare=otherwise)
+    assert len(calls) == 6
     assert {path.stat().st_mode & 0o777 for path in kept.iterdir()} == {0o700}
-    assert len(list(kept.iterdir())) == 8
+    assert len(list(kept.iterdir())) == 6
     assert set(run_base.glob("s-*")) == before
 
 

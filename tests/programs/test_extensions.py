@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pgapps.compare.design import Comparison, Side
+from pgapps.compare.design import Comparison, Side, designed
 from pgapps.doctor.checks import Check, examine_extensions
 from pgservers.errors import CannotRun, StudyError
 from pgservers.paths import EXTENSIONS
@@ -23,7 +23,9 @@ from pgservers.programs.installations import copy_installation, find_binaries
 from pgservers.servers.serve import serve
 from pgservers.tools import installing
 from pgstudies.measuring.arms import Arm
-from pgstudies.measuring.measure import measure
+from pgstudies.measuring.design import Design
+from pgstudies.measuring.session import Measurement, session
+from pgstudies.records.reading import read_record
 from pgstudies.run_options import RunOptions
 from tests.servers_at_hand import embedded
 
@@ -141,21 +143,26 @@ def another(run_base: Path, tmp_path: Path) -> Iterator[Path]:
 STRUCT = "PG_RETURN_INT32(sizeof(RelationData))"
 
 
-def measured_sizes(*arms: Arm) -> dict[str, Any]:
-    """What ``one`` returns on the servers of the arms."""
+def measured_sizes(*arms: Arm, comparison: Comparison | None = None) -> dict[str, Any]:
+    """What ``one`` returns on the servers of the arms, or of both sides."""
 
     def procedure(trial: Trial, _: Arm) -> None:
         create_extension(trial.connection, "small")
         trial.record("size", "bytes", trial.value("SELECT one()"), "bytes")
 
-    record = measure(
-        "s",
+    what = Measurement(
+        study="s",
         arms=arms,
         prepare=lambda *_: None,
         procedure=procedure,
         parameters={"server": "embedded", "blocks": 1, "seed": 1},
         settings={"fsync": "off"},
     )
+    own = Design(study="s", arms=arms)
+    design = own if comparison is None else designed("s", arms, comparison)
+    with session(what, design, RunOptions()) as measured:
+        measured.block(1)
+    record = read_record(measured.records[-1])
     found = record.samples.filter(metric="bytes").group_by("arm").agg("value")
     return {"not run": list(record.not_run["reason"]), **dict(found.iter_rows())}
 
@@ -176,24 +183,23 @@ def test_every_arms_server_has_what_was_built_against_its_own_headers(another: P
 
 @pytest.mark.usefixtures("cache", "sized")
 def test_each_side_of_a_comparison_has_what_was_built_against_its_own_headers(
-    another: Path, monkeypatch: pytest.MonkeyPatch
+    another: Path,
 ) -> None:
     comparison = Comparison(Side("embedded"), Side(str(another)))
-    compare(comparison, monkeypatch)
-    found = measured_sizes(Arm("own", extension="small"))
+    found = measured_sizes(Arm("own", extension="small"), comparison=comparison)
     assert found["own, baseline"] == found["own, baseline (again)"]
     assert found["own, candidate"][0] == found["own, baseline"][0] + 512
 
 
 @pytest.mark.usefixtures("cache", "sized")
 def test_an_arm_that_one_side_lacks_the_extension_for_is_not_compared(
-    another: Path, monkeypatch: pytest.MonkeyPatch
+    another: Path,
 ) -> None:
     (another / "bin" / "pg_config").unlink()
-    compare(Comparison(Side("embedded"), Side(str(another))), monkeypatch)
+    comparison = Comparison(Side("embedded"), Side(str(another)))
     reason = "the server's headers are not installed, on the candidate"
     with pytest.raises(StudyError, match=f"No arm can be compared: {reason}"):
-        measured_sizes(Arm("own", extension="small"))
+        measured_sizes(Arm("own", extension="small"), comparison=comparison)
 
 
 @pytest.mark.usefixtures("cache", "sized")
@@ -203,11 +209,6 @@ def test_an_arm_whose_server_lacks_the_headers_is_not_run(another: Path) -> None
     found = measured_sizes(Arm("own", extension="small"), other)
     assert found["not run"] == ["the server's headers are not installed"]
     assert "other" not in found
-
-
-def compare(comparison: Comparison, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = RunOptions(design=comparison.as_run_options()).environment()
-    monkeypatch.setenv("PGSTUDIES_RUN_OPTIONS", options["PGSTUDIES_RUN_OPTIONS"])
 
 
 def test_what_is_set_for_other_builds_does_not_reach_ours(

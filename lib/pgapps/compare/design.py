@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from pgservers.servers.serve import Server
     from pgstudies.measuring.arms import Arm
-    from pgstudies.measuring.session import Measurement
     from pgstudies.measuring.trial import Trial
     from pgstudies.records.info import ArmFacts, Info, Setup
 
@@ -201,18 +200,17 @@ def _with(entries: Sequence[dict[str, Any]], drawn: dict[str, Any]) -> list[dict
 
 
 def designed(
-    what: Measurement, arms: Sequence[str], comparison: Comparison, *, fresh: bool = False
+    study: str, arms: Sequence[Arm], comparison: Comparison, *, fresh: bool = False
 ) -> ComparisonDesign:
     """The design that runs these arms of a study on every side.
 
     With ``fresh`` no earlier record is continued.  Raises StudyError where none of them can run.
     """
-    chosen = [arm for arm in what.arms if arm.name in arms and arm.server is None]
-    if all(arm.not_run for arm in chosen):
-        raise StudyError(f"No arm can be compared: {chosen[0].not_run}.")
-    stands_for = {f"{arm.name}, {side}": (arm, side) for arm in chosen for side in SIDES}
+    if all(arm.not_run for arm in arms):
+        raise StudyError(f"No arm can be compared: {arms[0].not_run}.")
+    stands_for = {f"{arm.name}, {side}": (arm, side) for arm in arms for side in SIDES}
     return ComparisonDesign(
-        study=f"{COMPARED}{what.study}",
+        study=f"{COMPARED}{study}",
         arms=tuple(_on_side(comparison, name, *arm) for name, arm in stands_for.items()),
         pin=comparison.pin,
         fresh=fresh,

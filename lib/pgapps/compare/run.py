@@ -12,25 +12,21 @@ from typing import TYPE_CHECKING, Any
 from pgservers.addresses import Address
 from pgservers.errors import NotebookError, ServerDied, StudyError
 from pgservers.terminal import Progress
-from pgstudies.analysis.intervals import MOST_BLOCKS
 from pgstudies.measuring.measure import measuring_here
-from pgstudies.measuring.session import session
 from pgstudies.rooms import find_room, rooms
-from pgstudies.run_options import RunOptions
 
 from ..counting.valgrind import reason_no_valgrind
 from ..execution.cells import measurement_of
 from ..execution.plan import plan
 from ..workload.counting import statement_units
 from .counted import counted
-from .design import SIDES, designed
+from .design import SIDES
 from .judging.measured import read_measured
 from .judging.result import IS_DECIDED, result_of, undecided
+from .rotation import FEWEST_ROUNDS, ComparedStudy, Rotation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-
-    from pgstudies.measuring.session import Measurement, Session
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from .counted import Counted
     from .judging.measured import Measured
@@ -43,10 +39,6 @@ DEFAULT_MINUTES = 10.0
 ASKED_PART, UNASKED_PART = 1 / 2, 1 / 5
 """Of the time, what counting instructions may take where it is asked for, and where it is not."""
 
-FEWEST_ROUNDS = 12
-"""Blocks that every study is to have: where fewer fit into the time, arms are left out.  Every
-guard needs nine; six decide as well, but an interval of six is as wide as they differ."""
-
 FIRST_LOOK = 7
 """Blocks that a confidence sequence of 95 % takes at least."""
 
@@ -55,8 +47,6 @@ REPORT_S = 15.0
 
 EVERY = "all"
 """In place of the names of arms."""
-
-NO_TIME = "there was no time, see --minutes"
 
 _OF_A_WORKLOAD = 0.7
 """The part of a workload's block that its scripts may take; the rest restores and starts."""
@@ -80,85 +70,6 @@ class ComparisonRun:
     interrupted: bool
 
 
-class _Study:
-    """A study that is being compared; it leaves as a context manager, with its session."""
-
-    def __init__(
-        self, name: str, what: Measurement, known: Sequence[str], arms: Sequence[str]
-    ) -> None:
-        self.name = name
-        self.what = what
-        self.known = known
-        self.arms = tuple(arms)
-        self.took: list[float] = []
-        self.session: Session | None = None
-        self._stack = ExitStack()
-
-    def __enter__(self) -> _Study:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._stack.__exit__(*error)
-
-    def enter(self, request: Request, *, fresh: bool, **how: Any) -> None:
-        """Begin its session, where arms stay left out that an earlier run had no time for."""
-        options = RunOptions(server=request.baseline.server, profile=request.profile)
-        design = designed(self.what, self.arms, request.comparison, fresh=fresh)
-        self.session = self._stack.enter_context(session(self.what, design, options, **how))
-        if self.session.records:
-            known = self.session.info["arms"]
-            late = [arm["name"] for arm in known if arm["not_run"] == NO_TIME]
-            self.session.not_run |= dict.fromkeys(late, NO_TIME)
-
-    @property
-    def done(self) -> int:
-        """How many blocks it has."""
-        return len(self.session.finished) if self.session else 0
-
-    @property
-    def block_s(self) -> float:
-        """How long a block takes, by those of this run (s)."""
-        return sum(self.took) / len(self.took) if self.took else 0.0
-
-    def block(self) -> None:
-        """Measure its next block."""
-        assert self.session is not None
-        self.session.begin()
-        finished = self.session.finished
-        number = next(n for n in range(1, len(finished) + 2) if n not in finished)
-        began = time.monotonic()
-        self.session.block(number)
-        self.took.append(time.monotonic() - began)
-
-    def arm_of(self, unit: Sequence[str]) -> str:
-        """The study's arm whose sides these are."""
-        assert self.session is not None
-        return self.session.design.own(self.session.arms[unit[0]]).name
-
-    def costs(self) -> dict[tuple[str, ...], float]:
-        """How long the sides of each arm take in a block (s), by their names."""
-        assert self.session is not None
-        busy: dict[str, float] = {}
-        for entry in self.session.info["timeline"]:
-            busy[entry["arm"]] = busy.get(entry["arm"], 0.0) + entry["busy_s"]
-        whole = sum(busy.values()) or 1.0
-        able = [arm for arm in self.session.design.arms if arm.name not in self.session.not_run]
-        _, units = self.session.design.units(able)
-        return {
-            tuple(arm.name for arm in unit): self.block_s
-            * sum(busy.get(arm.name, 0.0) for arm in unit)
-            / whole
-            for unit in units
-        }
-
-    def leave_out(self, names: Collection[str]) -> None:
-        """Measure no more of these arms; what takes a block then is known from its costs."""
-        assert self.session is not None
-        saved = self.costs()[tuple(names)]
-        self.session.leave_out(names, NO_TIME)
-        self.took = [self.block_s - saved]
-
-
 def compared(
     request: Request,
     *,
@@ -177,7 +88,7 @@ def compared(
     seconds = 60 * (request.minutes or DEFAULT_MINUTES)
     ends_at = math.inf if request.minutes is None and request.blocks else began + seconds - REPORT_S
     failures: list[str] = []
-    studies: list[_Study] = []
+    studies: list[ComparedStudy] = []
     counts = None
 
     def failed(study: str, error: StudyError) -> None:
@@ -199,11 +110,27 @@ def compared(
         counts = _counts(request, warn)
         with measuring_here("a comparison") as findings, ExitStack() as stack:
             progress = stack.enter_context(Progress("comparing", None))
-            how = {"fresh": fresh, "findings": findings, "progress": progress}
             for study in studies:
                 stack.push(study)
-            rotation = _Rotation(request, studies, ends_at=ends_at, how=how, failed=failed)
-            rotation.until_over()
+
+            def enter(study: ComparedStudy) -> None:
+                how: Any = {"findings": findings, "progress": progress, "fresh": fresh}
+                study.enter(request.comparison, request.profile, **how)
+
+            rotation = Rotation(
+                studies,
+                blocks=request.blocks,
+                ends_at=ends_at,
+                enter=enter,
+                failed=failed,
+                progress=progress,
+            )
+            rotation.first_round()
+            if request.arms in {(), (EVERY,)} and (gone := rotation.leave_out_arms()):
+                progress.note(_left_out(gone, seconds))
+            for done in rotation.rounds():
+                if request.until_decided and done >= FIRST_LOOK:
+                    rotation.left = _undecided(request, rotation.left, progress)
     except KeyboardInterrupt:
         interrupted = True
     found = [_measured(study) for study in studies if study.name not in failures]
@@ -212,7 +139,7 @@ def compared(
     )
 
 
-def _planned(name: str, request: Request, seconds: float) -> _Study:
+def _planned(name: str, request: Request, seconds: float) -> ComparedStudy:
     """The study with the arms that are compared; raises StudyError where its notebook does."""
     parameters = dict(request.parameters)
     room = find_room(name)
@@ -228,10 +155,10 @@ def _planned(name: str, request: Request, seconds: float) -> _Study:
     chosen = [arm for arm in known if arm in wanted]
     if request.arms == (EVERY,) or not (chosen or request.arms):
         chosen = known
-    return _Study(name, what, known, chosen)
+    return ComparedStudy(name, what, known, chosen)
 
 
-def _of_arms(request: Request, studies: Sequence[_Study]) -> list[_Study]:
+def _of_arms(request: Request, studies: Sequence[ComparedStudy]) -> list[ComparedStudy]:
     """The studies with an arm to compare; raises StudyError for an arm that none of them has."""
     for arm in request.arms:
         if arm != EVERY and not any(arm in study.known for study in studies):
@@ -240,7 +167,7 @@ def _of_arms(request: Request, studies: Sequence[_Study]) -> list[_Study]:
     return [study for study in studies if study.arms or not request.arms]
 
 
-def _intention(request: Request, studies: Sequence[_Study], seconds: float) -> Iterator[str]:
+def _intention(request: Request, studies: Sequence[ComparedStudy], seconds: float) -> Iterator[str]:
     """What is measured, and until when, as lines for a terminal."""
     yield f"Baseline:  {request.baseline}"
     yield f"Candidate: {request.candidate}"
@@ -255,116 +182,30 @@ def _intention(request: Request, studies: Sequence[_Study], seconds: float) -> I
         yield f"  {study.name}: {', '.join(study.arms)}{more}"
 
 
-class _Rotation:
-    """A block of every study in turn, the one with the fewest blocks next."""
-
-    def __init__(
-        self,
-        request: Request,
-        studies: Sequence[_Study],
-        *,
-        ends_at: float,
-        how: dict[str, Any],
-        failed: Callable[[str, StudyError], None],
-    ) -> None:
-        self.request = request
-        self.left = list(studies)
-        self.ends_at = ends_at
-        self.how = how
-        self.failed = failed
-
-    def until_over(self) -> None:
-        """Measure until the time is up, or there are the blocks that are asked for."""
-        for study in list(self.left):
-            self._block(study, is_first=True)
-        self._leave_out_arms()
-        most = self.request.blocks or MOST_BLOCKS
-        while self.left:
-            study = min(self.left, key=lambda study: study.done)
-            if study.done >= most:
-                return
-            if time.monotonic() + study.block_s > self.ends_at:
-                self.left.remove(study)
-                most = min(most, study.done + 1)  # the others get no further than the next
-                continue
-            self._block(study)
-            if len({study.done for study in self.left}) == 1:
-                self._foretell()
-                self._look()
-
-    def _block(self, study: _Study, *, is_first: bool = False) -> None:
-        """Measure a study's next block; one that cannot go on is left, with its reason told."""
-        try:
-            if is_first:
-                study.enter(self.request, **self.how)
-            if study.done < (self.request.blocks or MOST_BLOCKS):
-                study.block()
-        except StudyError as error:
-            study.__exit__(type(error), error, error.__traceback__)
-            self.left.remove(study)
-            self.failed(study.name, error)
-
-    def _leave_out_arms(self) -> None:
-        """Leave out the dearest arms until ``FEWEST_ROUNDS`` blocks fit, where arms were not named.
-
-        A study keeps one.
-        """
-        done = min((study.done for study in self.left), default=0)
-        lacking = FEWEST_ROUNDS - done
-        left_s = self.ends_at - time.monotonic()
-        whole_s = sum(study.block_s for study in self.left)
-        gone = []
-        while lacking * sum(study.block_s for study in self.left) > left_s:
-            costs = {
-                (study, unit): cost
-                for study in self.left
-                for unit, cost in study.costs().items()
-                if len(study.costs()) > 1 and self.request.arms in {(), (EVERY,)}
-            }
-            if not costs:
-                break
-            study, unit = max(costs, key=lambda place: costs[place])
-            gone.append(f"{study.name}, {study.arm_of(unit)} ({costs[study, unit]:.1f} s)")
-            study.leave_out(unit)
-        if gone:
-            over_s = lacking * whole_s - left_s
-            minutes = (self.request.minutes or DEFAULT_MINUTES) + over_s / 60
-            self._note(
-                f"Left out, so that {FEWEST_ROUNDS} blocks fit: {'; '.join(gone)} in each block. "
-                f"To measure them as well: --minutes {math.ceil(minutes)}."
-            )
-        self._foretell()
-
-    def _foretell(self) -> None:
-        """Say in the progress bar how much there will be."""
-        arms = sum(len(study.session.arms) for study in self.left if study.session)
-        round_s = sum(study.block_s for study in self.left)
-        done = min((study.done for study in self.left), default=0)
-        if self.request.blocks:
-            more = self.request.blocks - done
-        elif round_s:
-            more = max(0, int((self.ends_at - time.monotonic()) / round_s))
-        else:
-            return
-        self.how["progress"].expect_more(more * arms)
-
-    def _look(self) -> None:
-        """With --until-decided, go on with the studies that have an open step only."""
-        done = self.left[0].done
-        if not self.request.until_decided or done < FIRST_LOOK:
-            return
-        measured = [read_measured(s.name, s.session.records) for s in self.left if s.session]
-        result = result_for(self.request, measured)
-        still = undecided(result)
-        decided = result.effects.filter(IS_DECIDED).height
-        self._note(f"{done} blocks: {decided} of {result.effects.height} steps are decided.")
-        self.left = [study for study in self.left if study.name in still]
-
-    def _note(self, sentence: str) -> None:
-        self.how["progress"].note(sentence)
+def _left_out(arms: Sequence[tuple[str, float]], seconds: float) -> str:
+    """What is left out of so many seconds, and how long it would take with it, in a sentence."""
+    names = "; ".join(f"{name} ({took:.1f} s)" for name, took in arms)
+    more = FEWEST_ROUNDS * sum(took for _, took in arms)
+    return (
+        f"Left out, so that {FEWEST_ROUNDS} blocks fit: {names} in each block.  To measure them as "
+        f"well: --minutes {math.ceil((seconds + more) / 60)}."
+    )
 
 
-def _measured(study: _Study) -> Measured | None:
+def _undecided(
+    request: Request, studies: Sequence[ComparedStudy], progress: Progress
+) -> list[ComparedStudy]:
+    """The studies with a step that more blocks would probably decide."""
+    measured = [m for study in studies if (m := _measured(study)) is not None]
+    result = result_for(request, measured)
+    still = undecided(result)
+    decided = result.effects.filter(IS_DECIDED).height
+    blocks = studies[0].done
+    progress.note(f"{blocks} blocks: {decided} of {result.effects.height} steps are decided.")
+    return [study for study in studies if study.name in still]
+
+
+def _measured(study: ComparedStudy) -> Measured | None:
     """Its blocks; None where none was begun."""
     records = study.session.records if study.session else []
     return read_measured(study.name, records) if records else None

@@ -21,7 +21,7 @@ from pgservers.paths import records_dir
 from pgservers.servers.leftovers import scratch
 
 from .certificates import credentials, make_certificates
-from .workers import SLOT
+from .workers import resources_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -87,7 +87,7 @@ def serve_as_worker(scheduler: str, name: str, certificates: Path | None) -> Non
             host=get_ip(host),
             name=name,
             nthreads=1,
-            resources=SLOT,
+            resources=resources_of(name),
             memory_limit=0,
             death_timeout=60,
             security=security,

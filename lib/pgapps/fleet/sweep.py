@@ -1,35 +1,43 @@
-"""A sweep under way: blocks handed to hosts one at a time by Dask, what is done in a ledger."""
+"""A sweep under way: Dask hands blocks to their hosts and repeats what it loses."""
 
 from __future__ import annotations
 
-import queue
 import signal
 import threading
 import time
-from collections import Counter, deque
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from distributed import CancelledError, wait
+
 from pgservers.errors import ServerError, SpaceError, StudyError
 
 from .ledger import Ledger, SweepBlock
-from .workers import SLOT, TOPIC, abort_running, forget_states, measure_block, versions_here
+from .workers import (
+    MEASURING,
+    TOPIC,
+    abort_running,
+    forget_states,
+    measure_block,
+    of_host,
+    versions_here,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
     from distributed import Client, Future
 
     from pgservers.terminal import Progress
 
-    from .plan import Cell, Sweep
+    from .plan import Sweep
 
 
 TRIES = 3
-"""How often a block is handed out when its worker, its process or its server is lost."""
+"""How often a block is measured when its worker, its process or its server is lost."""
 
 LOST_S = 120.0
 """How long a host may be without a worker when all others are done."""
@@ -67,61 +75,51 @@ def measure_missing(
     ``blocks`` are these, where the caller has listed the ledger already.
 
     An error of the study ends its cell on that host; a full disk ends the host; only lost blocks
-    are tried again.  After Ctrl-C no more blocks are handed out and running ones finish; a second
-    one aborts them; either ends in KeyboardInterrupt.  Raises StudyError when a worker has other
+    are tried again.  After Ctrl-C no more blocks are begun and running ones finish; a second one
+    aborts them; either ends in KeyboardInterrupt.  Raises StudyError when a worker has other
     versions of the libraries, ServerError when the scheduler is gone.
     """
     lacking = missing(sweep) if blocks is None else blocks
-    return _HandingOut(sweep, lacking, client, progress, lost_s).until_done()
+    return _Submitted(sweep, client, progress, lost_s).until_done(lacking)
 
 
 def missing(sweep: Sweep) -> list[SweepBlock]:
-    """The blocks that the ledger lacks, in the order in which they are handed out."""
+    """The blocks that the ledger lacks, in the order in which they are measured."""
     done = Ledger(sweep.ledger).done()
     return [block for block in sweep.blocks() if block not in done]
 
 
-class _HandingOut:
-    """The state of one run of a sweep while it lasts."""
+class _Submitted:
+    """The blocks that were submitted and have not ended."""
 
-    def __init__(
-        self,
-        sweep: Sweep,
-        lacking: list[SweepBlock],
-        client: Client,
-        progress: Progress,
-        lost_s: float,
-    ) -> None:
+    def __init__(self, sweep: Sweep, client: Client, progress: Progress, lost_s: float) -> None:
         self.sweep = sweep
         self.client = client
         self.progress = progress
         self.lost_s = lost_s
-        self.cells: dict[str, Cell] = {cell.id: cell for cell in sweep.cells}
-        self.waiting = {host: deque(u for u in lacking if u.host == host) for host in sweep.hosts}
-        self.running: dict[Any, tuple[SweepBlock, str, Future[Any]]] = {}
-        self.addresses: dict[str, str] = {}
-        self.known: dict[str, dict[str, str]] = {}
-        self.ours = versions_here()
+        self.cells = {cell.id: cell for cell in sweep.cells}
+        self.pending: dict[Future[Any], SweepBlock] = {}
+        self.running: dict[str, str] = {}  # by host, the path of its block
         self.seen = dict.fromkeys(sweep.hosts, time.monotonic())
-        self.tries: Counter[SweepBlock] = Counter()
         self.failures: list[Failure] = []
-        self.ended: queue.Queue[Future[Any]] = queue.Queue()
         self.signals = 0
         self.heeded = 0
+        self.absent: list[str] = []
 
-    def until_done(self) -> list[Failure]:
-        self.client.subscribe_topic(TOPIC, self._hear)
+    def until_done(self, blocks: list[SweepBlock]) -> list[Failure]:
         try:
+            for address, theirs in self.client.run(versions_here, on_error="ignore").items():
+                _refuse_other_versions(theirs.get("host", address), theirs, versions_here())
+            self.client.subscribe_topic(TOPIC, self._hear)
             with self._interruptible():
-                while self._goes_on():
+                for place, block in enumerate(blocks):
+                    self._submit(block, priority=-place)
+                while self.pending:
                     self._heed_signals()
-                    self._look_at_workers()
-                    for host in self.sweep.hosts:
-                        self._hand_out(host)
+                    self._look_at_hosts()
                     self.progress.show(self._what_runs())
-                    with suppress(queue.Empty):
-                        self._end(self.ended.get(timeout=_POLL_S))
-        except (OSError, TimeoutError, RuntimeError):
+                    self._wait()
+        except (OSError, TimeoutError, RuntimeError, CancelledError):
             if self.client.status == "running":
                 raise
             raise ServerError(_GONE) from None
@@ -131,112 +129,93 @@ class _HandingOut:
             raise KeyboardInterrupt
         return self.failures
 
-    def _goes_on(self) -> bool:
-        if self.client.status != "running":
-            raise ServerError(_GONE)
-        if self.running:
-            return True
-        if self.signals or not any(self.waiting.values()):
-            return False
-        now = time.monotonic()
-        for host, blocks in self.waiting.items():
-            if blocks and now - self.seen[host] > self.lost_s:
-                self._stop(host, blocks[0], f"no worker has its name for {self.lost_s:.0f} s")
-        return any(self.waiting.values())
-
-    def _look_at_workers(self) -> None:
-        """Learn where the hosts' workers are now, and take back what was lost with one."""
-        workers = self.client.scheduler_info(n_workers=-1)["workers"]
-        for address in workers.keys() - self.known.keys():
-            answers = self.client.run(versions_here, workers=[address], on_error="ignore")
-            if address in answers:
-                self.known[address] = answers[address]
-        names = {self.known[a]["host"]: a for a in workers if a in self.known}
-        names |= {str(w["name"]): a for a, w in workers.items() if a in self.known}
-        self.addresses = {host: names[host] for host in self.sweep.hosts if host in names}
-        for host, address in self.addresses.items():
-            self.seen[host] = time.monotonic()
-            _refuse_other_versions(host, self.known[address], self.ours)
-        for key, (block, address, future) in list(self.running.items()):
-            if address not in workers:
-                del self.running[key]
-                future.cancel()
-                self._lost(block, "its worker was lost")
-
-    def _hand_out(self, host: str) -> None:
-        busy = any(block.host == host for block, _, _ in self.running.values())
-        if self.signals or busy or not self.waiting[host] or host not in self.addresses:
-            return
-        block = self.waiting[host].popleft()
+    def _submit(self, block: SweepBlock, priority: int) -> None:
         cell = self.cells[block.cell]
-        self.tries[block] += 1
         request = {
             "block": asdict(block),
             "profile": cell.profile,
             "server": cell.server,
             "parameters": cell.parameters,
             "ledger": self.sweep.ledger,
+            "versions": versions_here(),
         }
-        address = self.addresses[host]
         future = self.client.submit(
             measure_block,
             request,
             key=f"{block.path}-{time.monotonic_ns()}",
-            workers=[address],
-            resources=SLOT,
+            resources={MEASURING: 1, of_host(block.host): 1},
+            priority=priority,
+            retries=TRIES - 1,
             pure=False,
         )
-        self.running[future.key] = (block, address, future)
-        future.add_done_callback(self.ended.put)
+        self.pending[future] = block
 
-    def _end(self, future: Future[Any]) -> None:
-        """Take note of a block that ended, however it did."""
-        if future.key not in self.running:
-            return  # lost, and handed out again
-        block, _, _ = self.running.pop(future.key)
+    def _wait(self) -> None:
+        """Take note of the blocks that end within a moment."""
+        if self.client.status != "running":
+            raise ServerError(_GONE)
+        try:
+            ended = wait(list(self.pending), timeout=_POLL_S, return_when="FIRST_COMPLETED").done
+        except TimeoutError:
+            return
+        for future in ended:
+            if future in self.pending:  # and not given up with another
+                self._end(self.pending.pop(future), future)
+
+    def _end(self, block: SweepBlock, future: Future[Any]) -> None:
         try:
             code, message = future.result(timeout=10)
-        except Exception as error:  # whatever Dask raises for a task that it lost
-            self._lost(block, f"{type(error).__name__}: {error}".splitlines()[0])
-            return
+        except Exception as error:  # a block that was lost too often, or whatever Dask raises
+            code, message = 1, f"{str(error).splitlines()[0]}, {TRIES} times"
         if code == 0:
             self.progress.advance()
-        elif code == _INTERRUPTED and self.signals:
-            self.waiting[block.host].appendleft(block)
         elif code == SpaceError.exit_code:
-            self._stop(block.host, block, message)
-        elif code < 0 or code in {ServerError.exit_code, _INTERRUPTED}:
-            self._lost(block, message or f"it was ended by signal {-code}")
-        else:
-            self._fail(block, message)
-            rest = (u for u in self.waiting[block.host] if u.cell != block.cell)
-            self.waiting[block.host] = deque(rest)
+            self._fail(block, message, lambda other: other.host == block.host)
+        elif not (code == _INTERRUPTED and self.signals):
+            alike = block.host, block.cell
+            self._fail(block, message, lambda other: (other.host, other.cell) == alike)
 
-    def _lost(self, block: SweepBlock, reason: str) -> None:
-        if self.tries[block] < TRIES:
-            self.progress.note(f"{block}: {reason}; it will be measured again.")
-            self.waiting[block.host].appendleft(block)
-        else:
-            self._fail(block, f"{reason}, {TRIES} times")
-
-    def _stop(self, host: str, block: SweepBlock, reason: str) -> None:
-        """Hand out nothing more to a host."""
-        self._fail(block, reason)
-        self.waiting[host].clear()
-
-    def _fail(self, block: SweepBlock, reason: str) -> None:
+    def _fail(self, block: SweepBlock, reason: str, given_up: Callable[[SweepBlock], bool]) -> None:
         self.failures.append(Failure(block, reason))
         self.progress.note(f"{block}: not done: {reason}")
+        self._cancel(given_up)
+
+    def _cancel(self, given_up: Callable[[SweepBlock], bool]) -> None:
+        futures = [future for future, block in self.pending.items() if given_up(block)]
+        for future in futures:
+            del self.pending[future]
+        self.client.cancel(futures)
+
+    def _look_at_hosts(self) -> None:
+        """Give up a host that has been without a worker, once the others are done."""
+        workers = self.client.scheduler_info(n_workers=-1)["workers"].values()
+        there = {name for worker in workers for name in worker["resources"]}
+        waiting = dict.fromkeys(block.host for block in self.pending.values())
+        now = time.monotonic()
+        self.absent = [host for host in waiting if of_host(host) not in there]
+        for host in waiting:
+            if host not in self.absent:
+                self.seen[host] = now
+        if len(self.absent) < len(waiting):
+            return
+        for host in self.absent:
+            if now - self.seen[host] > self.lost_s:
+                first = next(block for block in self.pending.values() if block.host == host)
+                reason = f"no worker has its name for {self.lost_s:.0f} s"
+                self._fail(first, reason, lambda other, host=host: other.host == host)  # type: ignore[misc]
 
     def _what_runs(self) -> str:
-        blocks = [block for block, _, _ in self.running.values()]
-        missing = [host for host in self.sweep.hosts if host not in self.addresses]
+        paths = {block.path: block for block in self.pending.values()}
+        blocks = [paths[path] for path in self.running.values() if path in paths]
         words = [f"{block.host}: {block.study} {block.number}" for block in blocks]
-        return ", ".join(words + [f"{host}: no worker" for host in missing if self.waiting[host]])
+        return ", ".join(words + [f"{host}: no worker" for host in self.absent])
 
     def _hear(self, event: tuple[float, Any]) -> None:
         message = event[1]
-        self.progress.note(f"{message['host']}: {message['says']}")
+        if "begins" in message:
+            self.running[message["host"]] = message["begins"]
+        else:
+            self.progress.note(f"{message['host']}: {message['says']}")
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
@@ -251,35 +230,36 @@ class _HandingOut:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
-        self.signals += 1  # and nothing is written: this may interrupt a write
+    def _interrupt(self, number: int, _frame: FrameType | None) -> None:
+        # Nothing is written: this may interrupt a write.  Who sends SIGTERM waits for no block.
+        self.signals += 2 if number == signal.SIGTERM else 1
         if self.signals > 2:
             raise KeyboardInterrupt
 
     def _heed_signals(self) -> None:
-        if self.signals and not self.heeded and self.running:
-            self.progress.note(
-                "Nothing more is handed out; the blocks that run will finish.  "
-                "Ctrl-C again aborts them."
-            )
-        if self.signals >= 2 and self.heeded < 2:
+        if self.signals and not self.heeded:
+            running = [*self.running.values()]
+            self._cancel(lambda block: block.path not in running)
+        if self.signals == 1 and not self.heeded and self.pending:
+            self.progress.note("The blocks that run will finish.  Ctrl-C again aborts them.")
+        if self.signals >= 2 and self.heeded < 2 and self.pending:
             self.progress.note("Aborting the blocks that run.")
-            addresses = [address for _, address, _ in self.running.values()]
-            self.client.run(abort_running, workers=addresses, on_error="ignore")
+            self.client.run(abort_running, on_error="ignore")
         self.heeded = self.signals
 
     def _forget(self) -> None:
         """Have every host remove its prepared states; one that does not answer does it later."""
-        addresses = list(self.addresses.values())
-        if self.client.status != "running" or not addresses:
+        if self.client.status != "running":
             return
-        ask = partial(self.client.run, forget_states, workers=addresses, on_error="ignore")
-        asking = threading.Thread(target=ask, daemon=True)
+        asking = threading.Thread(
+            target=partial(self.client.run, forget_states, on_error="ignore"), daemon=True
+        )
         asking.start()
         asking.join(_FORGET_S)
 
 
 def _refuse_other_versions(host: str, theirs: dict[str, str], ours: dict[str, str]) -> None:
+    """Raise StudyError where two machines would not measure alike."""
     for name in sorted((ours.keys() | theirs.keys()) - {"host"}):
         if ours.get(name) != theirs.get(name):
             raise StudyError(

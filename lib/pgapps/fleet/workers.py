@@ -15,12 +15,14 @@ from typing import Any
 
 from distributed import get_worker
 
-from pgservers.errors import StudyError
+from pgservers.errors import ServerError, StudyError
 from pgservers.host.facts import git_revision, packages
 from pgservers.servers.instance import Instance, place_for_states
 
-SLOT = {"bench": 1}
-"""The Dask resource of a worker, which one block takes."""
+from .ledger import SweepBlock
+
+MEASURING = "measuring"
+"""The Dask resource of which a worker has one, and a block takes it."""
 
 TOPIC = "pgstudies"
 """The topic on which workers send messages for the user."""
@@ -32,14 +34,47 @@ STATES_S = 1800.0
 
 _running: set[subprocess.Popen[str]] = set()
 
+_aborted: set[subprocess.Popen[str]] = set()
+
+
+def of_host(name: str) -> str:
+    """The Dask resource of the worker of a host, which ties a block to it."""
+    return f"host {name}"
+
+
+def resources_of(name: str) -> dict[str, float]:
+    """What the worker of that name has: it answers to the name of its machine as well."""
+    return {MEASURING: 1, of_host(name): 1, of_host(socket.gethostname()): 1}
+
+
+class LostError(Exception):
+    """A block ended with its process or its server, and may be measured again."""
+
 
 def measure_block(request: dict[str, Any]) -> tuple[int, str]:
     """Measure a block in a process of its own; returns its exit code and error message.
 
-    ``request`` is that of ``block.carry_out``.  A negative code is the signal that ended it.
+    ``request`` is that of ``block.carry_out``, with the ``versions`` of who asks.  Raises LostError
+    where another try may succeed.
     """
-    host = request["block"]["host"]
-    request = request | {"states": _states.directory()}
+    ours, asked = versions_here(), request.pop("versions")
+    other = [
+        n for n in sorted((ours.keys() | asked.keys()) - {"host"}) if ours.get(n) != asked.get(n)
+    ]
+    if other:
+        return StudyError.exit_code, f"it has another {other[0]} than the one who asks"
+    host, block = request["block"]["host"], SweepBlock(**request["block"])
+    get_worker().log_event(TOPIC, {"host": host, "begins": block.path})
+    code, message = _measured(request | {"states": _states.directory()}, host)
+    if code < 0 or code == ServerError.exit_code:
+        why = message or f"it was ended by signal {-code}"
+        get_worker().log_event(TOPIC, {"host": host, "says": f"{block}: {why}"})
+        raise LostError(why)
+    return code, message
+
+
+def _measured(request: dict[str, Any], host: str) -> tuple[int, str]:
+    """The exit code and the message of the block's process; minus the signal that ended it."""
     process = subprocess.Popen(
         [sys.executable, "-m", "pgapps.fleet.block"],
         stdin=subprocess.PIPE,
@@ -62,10 +97,13 @@ def measure_block(request: dict[str, Any]) -> tuple[int, str]:
             if notice := _NOTICE.search(line):
                 get_worker().log_event(TOPIC, {"host": host, "says": notice[0]})
         message = process.stdout.read().strip()
-        return process.wait(), message or " ".join(last)
+        code = process.wait()
+        # However it ended: what was aborted is not lost.
+        return 130 if process in _aborted else code, message or " ".join(last)
     finally:
         _states.keep_for(STATES_S)
         _running.discard(process)
+        _aborted.discard(process)
         with process:  # closes its input, should we leave early
             pass
 
@@ -73,6 +111,7 @@ def measure_block(request: dict[str, Any]) -> tuple[int, str]:
 def abort_running() -> None:
     """Stop the blocks that this worker runs, servers first."""
     for process in list(_running):
+        _aborted.add(process)
         process.terminate()
 
 

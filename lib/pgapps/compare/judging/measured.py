@@ -192,9 +192,9 @@ def compared_effects(
     """The time of every step on the candidate relative to the baseline: one row per step.
 
     With ``case`` only steps, or cases, of that name.  Columns: ``PLACE``, metric (cpu_s where the
-    step is CPU-bound, see ``BOUND``, else, or if it is among ``waiting``, duration_s), then those of ``paired_effects`` without the A/A copy, and p_family.  All rows are
-    one family; with ``anytime`` intervals are confidence sequences, because results were looked at
-    on the way.
+    step is CPU-bound, see ``BOUND``, else, or if it is among ``waiting``, duration_s), then those
+    of ``paired_effects`` without the A/A copy, and p_family.  All rows are one family; with
+    ``anytime`` intervals are confidence sequences, because results were looked at on the way.
     Raises StudyError when nothing was timed, or nothing of that case.
     """
     times = rounds_of(measured, pl.col("metric").is_in(JUDGING))
