@@ -136,10 +136,6 @@ def test_an_honest_file_names_all_that_is_left_out(tmp_path: Path) -> None:
     with pytest.raises(StudyError, match=sentence):
         side(str(file), otherwise="17")
     assert side(str(file), otherwise="17", leave_out=True) == Side("17", {"work_mem": "64MB"})
-    some = side(str(file), otherwise="17", leave_out=True, allowed=["Archive_Command"])
-    assert some.settings == {"work_mem": "64MB", "archive_command": "cp %p /backup/%f"}
-    with pytest.raises(StudyError, match="port cannot be allowed: pgstudies chooses"):
-        side(str(file), otherwise="17", allowed=["port"])
     file.write_text("port = 5433\n")
     with pytest.raises(StudyError, match="no settings but those left out"):
         side(str(file), otherwise="17", leave_out=True)

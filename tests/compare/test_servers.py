@@ -268,7 +268,7 @@ def test_a_study_without_the_arm_leaves_the_others(place: Path) -> None:
     arguments = ["--candidate", "embedded", "--study", "swept", "--study", STUDY]
     arguments += ["--arm", "other", "--blocks", "1", "--report", "some.html"]
     process = command(place, "compare", *arguments)
-    said, complained = process.communicate(timeout=100)
+    said, _ = process.communicate(timeout=100)
     assert process.returncode == 2
     assert "swept" not in said.split("two_sides: other")[1]
     assert "two_sides 1 block" in said

@@ -77,7 +77,7 @@ def bisect(
     from ..builds.builder import Builder
     from ..builds.repository import Repository
     from ..workload.pgbench_options import parameters_of
-    from .strategies import Bench, bisected, by_counting, find_unit, statement_named
+    from .strategies import Bench, bisected, find_unit, statement_named
 
     is_own = workload is not None or pgbench is not None
     if (unit is not None) == is_own:
@@ -93,6 +93,6 @@ def bisect(
     with Progress("bisecting", None) as progress:
         builder = Builder(repository, configure=configure or (), show=progress.show)
         bench = Bench(builder, repository, progress, (good, bad))
-        text, path = bisected(bench, by_counting(bench, wanted))
+        text, path = bisected(bench, wanted)
     typer.echo(text)
     say(f"{builder.built} built; the builds are in {repository.place}, the record is {path}.")

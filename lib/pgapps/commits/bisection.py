@@ -68,21 +68,19 @@ def bisect(
     measure: Callable[[str], float],
     *,
     show: Callable[[str, int], object] = lambda _, __: None,
-    describe: Callable[[float], str] = "{:,.0f}".format,
-    worth: float = WORTH,
 ) -> Found:
     """Find the commits between ``good`` and ``bad`` at which a number changes.
 
     ``measure`` gives the number of a commit, and raises CannotRun for one that has none: it is
     skipped.  Each commit is measured once, and is good or bad by the end that its number is nearer
     to, as a ratio.  If a third level lies between, what remains on either side is searched in the
-    same way, as long as it is at least the part ``worth`` of the whole.  Raises StudyError where an
+    same way, as long as it is at least the part ``WORTH`` of the whole.  Raises StudyError where an
     end cannot be measured, where both have the same number (two steps may cancel out), and where
     git finds no path from one to the other.
 
     Where ``good`` is on a branch of its own, such as a release's, both ends are compared with the
     commit where it branched off.  ``show`` gets what is measured next, and how many commits are
-    left to measure; ``describe`` puts a number into words.
+    left to measure.
     """
     found = Found()
     search = _Search(repository, measure, show, found)
@@ -100,10 +98,10 @@ def bisect(
         if whole <= ALIKE:
             first, last = (found.levels[sha] for sha in ends)
             raise StudyError(
-                f"{good} and {bad} do not differ: {describe(first)} and {describe(last)}.  Steps "
+                f"{good} and {bad} do not differ: {first:,.0f} and {last:,.0f}.  Steps "
                 f"between them may cancel out: try other ends."
             )
-        search.worth = max(ALIKE, worth * whole)
+        search.worth = max(ALIKE, WORTH * whole)
         for end in dict.fromkeys(ends):
             if search.apart(origin, end) > search.worth:
                 search.between(origin, end)

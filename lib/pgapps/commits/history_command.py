@@ -182,7 +182,7 @@ def _commits(
     from ..builds.repository import Repository
     from .history import lines_of, steps_of
     from .record import CommitRecord
-    from .strategies import Bench, bisected, by_counting, continued
+    from .strategies import Bench, bisected, continued
 
     repository = Repository(repo)
     points = repository.every(*ends, every)
@@ -214,7 +214,7 @@ def _commits(
         for row in steps_of(lines_of(read_record(path))).head(narrow).iter_rows(named=True):
             (unit,) = [unit for unit in wanted if unit.name == row["unit"]]
             bench = Bench(builder, repository, progress, (row["from"], row["to"]))
-            text, _ = bisected(bench, by_counting(bench, unit))
+            text, _ = bisected(bench, unit)
             texts.append(text)
     return path, texts
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
-import polars as pl
-
 from pgservers.host.facts import git_revision, host_facts, packages
 from pgservers.paths import records_dir, run_dir
 from pgstudies.records.counts import INSTRUCTIONS, units_counted
@@ -19,24 +17,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    import polars as pl
+
     from pgstudies.records.info import Setup, TimelineEntry
-
-
-SHAPE = "shape"
-"""The number of a plan: 1 for that of the first point, and one more for each that differs."""
-
-RATIO = "ratio"
-"""The ratio of a step's time at a point to that at the first point."""
 
 
 class CommitRecord:
     """The record of ``what`` (``bisect`` or ``history``) with these parameters, new or continued.
 
-    ``levels`` has a number by point (commit or release) and what was measured there, such as the
-    instructions of a unit; ``plans`` has plans by point and query; ``reasons`` says, for a complete
-    record, why a point has no number.  A complete record of the same parameters is read and not
-    written again; an unfinished one is continued.  ``same`` is what else must be alike, such as a
-    unit's statements.
+    ``levels`` has a number by point (commit or release) and what was measured there: the
+    instructions of a unit; ``reasons`` says, for a complete record, why a point has no number.  A
+    complete record of the same parameters is read and not written again; an unfinished one is
+    continued.  ``same`` is what else must be alike, such as a unit's statements.
     """
 
     def __init__(
@@ -47,7 +39,6 @@ class CommitRecord:
         self._writer: RecordWriter | None = None
         self.path: Path
         self.levels: dict[tuple[str, str], float] = {}
-        self.plans: dict[str, dict[str, str]] = {}
         self.reasons: dict[str, str] = {}
         for path, info in infos_below(records_dir(), what):
             if info["status"] == "complete" and info.get("fingerprint") == mark:
@@ -83,10 +74,6 @@ class CommitRecord:
         record = read_record(self.path)
         for arm, unit, _, _, instructions, _ in units_counted(record).iter_rows():
             self.levels[arm, unit] = instructions
-        noted = record.samples.filter(pl.col("metric").is_in([SHAPE, RATIO]))
-        for arm, what, number in noted.select("arm", "step", "value").iter_rows():
-            self.levels[arm, what] = number
-        self.plans = dict(record.info.get("plans", {}))
 
     def __enter__(self) -> Self:
         return self
@@ -124,26 +111,6 @@ class CommitRecord:
         ]
         about = (description, built or self._built, version_text)
         self._write(point, rows, *about, left_out=left_out or {})
-
-    def note(
-        self,
-        point: str,
-        what: str,
-        number: float,
-        *,
-        metric: str,
-        description: str,
-        version_text: str = "PostgreSQL",
-        plan: str | None = None,
-    ) -> None:
-        """Write a number other than counts at a point: ``SHAPE``, with the plan, or ``RATIO``."""
-        self.levels[point, what] = number
-        if plan is not None:
-            self.plans[point] = {what: plan}
-            if self._writer is not None:
-                self._writer.info.setdefault("plans", {})[point] = {what: plan}
-        rows = [(what, 1, metric, number, metric)]
-        self._write(point, rows, description, self._built, version_text, left_out={})
 
     def _write(
         self,

@@ -10,7 +10,7 @@ from pgservers.terminal import printable
 from ..counting.by_function import moved
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     import polars as pl
 
@@ -20,6 +20,9 @@ _WIDTH = 79
 
 _WORTH_NAMING = 0.005
 """Functions are listed whose own count changed by at least this part of the whole."""
+
+
+_LIMITS = "Counts of one backend under callgrind; waiting, contention and caches are not in them."
 
 
 def moved_functions(step: Step, counts: Callable[[str], pl.DataFrame]) -> pl.DataFrame:
@@ -32,27 +35,15 @@ def moved_functions(step: Step, counts: Callable[[str], pl.DataFrame]) -> pl.Dat
     return table.filter(table["change"].abs() >= _WORTH_NAMING * step.before)
 
 
-def as_text(
-    found: Found,
-    what: str,
-    functions: Mapping[str, pl.DataFrame],
-    *,
-    headline: Callable[[Step], str] | None = None,
-    more: Callable[[Step], Sequence[str]] = lambda _: (),
-    limits: str = (
-        "Counts of one backend under callgrind; waiting, contention and caches are not in them."
-    ),
-) -> str:
+def as_text(found: Found, what: str, functions: Mapping[str, pl.DataFrame]) -> str:
     """The steps with commit, date, author, subject, both numbers and the functions that moved.
 
     ``what`` names what was counted, ``functions`` has the tables of ``moved_functions`` by commit.
-    Where no instructions were counted, ``headline`` says what a step changes, ``more`` has lines
-    below its commits, and ``limits`` ends the text.
     """
     lines = []
     for step in found.steps:
         change = f"{_count(step.before)} -> {_count(step.after)} ({_percent(step)})"
-        lines.append(f"{what}: {headline(step) if headline else change}")
+        lines.append(f"{what}: {change}")
         if len(step.among) > 1:
             lines.append(f"by one of {len(step.among)} commits: the others could not be measured")
         for commit in step.among:
@@ -66,10 +57,10 @@ def as_text(
             for name, before, after, change_of in table.iter_rows():
                 both = f"{_count(before):>10} -> {_count(after):>10}"
                 lines.append(f"    {name[:40]:40} {both}  {change_of:+,.0f}")
-        lines += [*more(step), ""]
+        lines.append("")
     lines.append(f"{len(found.levels)} commits measured, {len(found.skipped)} skipped.")
     lines += [f"  skipped {sha[:10]}: {reason}" for sha, reason in found.skipped.items()]
-    lines += textwrap.wrap(limits, _WIDTH)
+    lines += textwrap.wrap(_LIMITS, _WIDTH)
     return "\n".join(map(printable, lines))
 
 

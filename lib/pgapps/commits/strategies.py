@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -17,13 +17,12 @@ from pgstudies.rooms import rooms
 from ..counting.counter import Counter
 from ..counting.units import units
 from ..workload.counting import statement_units
-from .bisection import WORTH
 from .bisection import bisect as search
 from .record import CommitRecord
 from .report import as_text, moved_functions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
 
     import polars as pl
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from ..builds.builder import Builder
     from ..builds.repository import Repository
     from ..counting.units import Unit
-    from .bisection import Found
 
 
 @dataclass(frozen=True)
@@ -45,55 +43,33 @@ class Bench:
     progress: Progress
     ends: tuple[str, str]
 
-    def about(self, sha: str) -> str:
-        """A commit in words, for the record."""
-        return self.repository.commit(sha).about
 
-
-@dataclass(frozen=True)
-class Look:
-    """How a commit gets its number, and how a change of it is reported.
-
-    Attributes:
-        what: The name of what is measured.
-        about: More parameters of the record.
-        same: What must be alike for a record to be continued.
-        measure: Writes a commit's number into the record; raises CannotRun.
-        answer: The result, as text.
-        describe: Puts a number into words.
-        worth: The part of the whole below which no further step is searched for; None for the
-            default.
-
-    """
-
-    what: str
-    measure: Callable[[str, CommitRecord], None]
-    answer: Callable[[Found, CommitRecord], str]
-    about: Mapping[str, Any] = field(default_factory=dict)
-    same: Sequence[Any] = ()
-    describe: Callable[[float], str] = "{:,.0f}".format
-    worth: float | None = None
-
-
-def bisected(bench: Bench, look: Look) -> tuple[str, Path]:
-    """Run a bisection; returns its answer and its record."""
+def bisected(bench: Bench, unit: Unit) -> tuple[str, Path]:
+    """Bisect by the instructions of a unit of work; returns the answer and its record."""
     took: list[float] = []
     repository, progress = bench.repository, bench.progress
 
+    def counted(sha: str) -> tuple[pl.DataFrame, str]:
+        server = str(bench.builder.build(sha))
+        with Counter(server, show=progress.show) as counter:
+            return counter.count(unit, twice=False), counter.version_text
+
     def measure(sha: str) -> float:
-        if (sha, look.what) in record.levels:
-            return record.levels[sha, look.what]
+        if (sha, unit.name) in record.levels:
+            return record.levels[sha, unit.name]
         if sha in record.reasons:
             raise CannotRun(record.reasons[sha])
+        about = repository.commit(sha).about
         began = time.monotonic()
         try:
-            look.measure(sha, record)
+            table, version = counted(sha)
         except CannotRun as reason:
-            record.skip(sha, bench.about(sha), str(reason))
+            record.skip(sha, about, str(reason))
             raise
+        record.add(sha, {unit.name: table}, description=about, version_text=version)
         took.append(time.monotonic() - began)
         progress.advance()
-        return record.levels[sha, look.what]
+        return record.levels[sha, unit.name]
 
     def show(what: str, steps: int) -> None:
         left = f", {rough_duration(steps * sum(took) / len(took))} left" if took else ""
@@ -104,42 +80,23 @@ def bisected(bench: Bench, look: Look) -> tuple[str, Path]:
         "repo": str(repository.source),
         "good": repository.commit(good).sha,
         "bad": repository.commit(bad).sha,
-        "unit": look.what,
-        **look.about,
+        "unit": unit.name,
     }
-    worth = WORTH if look.worth is None else look.worth
     how = bench.builder.how
-    with continued(), CommitRecord("bisect", parameters, built=how, same=look.same) as record:
-        found = search(
-            repository, good, bad, measure, show=show, describe=look.describe, worth=worth
-        )
-        text = look.answer(found, record)
-        path = record.finish(steps=[step.as_dict() for step in found.steps], answer=text)
-    return text, path
-
-
-def by_counting(bench: Bench, unit: Unit) -> Look:
-    """By the instructions of a unit of work."""
-
-    def counted(sha: str) -> tuple[pl.DataFrame, str]:
-        server = str(bench.builder.build(sha))
-        with Counter(server, show=bench.progress.show) as counter:
-            return counter.count(unit, twice=False), counter.version_text
-
-    def measure(sha: str, record: CommitRecord) -> None:
-        table, version = counted(sha)
-        record.add(sha, {unit.name: table}, description=bench.about(sha), version_text=version)
-
-    def answer(found: Found, _: CommitRecord) -> str:
-        with bench.repository.held():
+    with (
+        continued(),
+        CommitRecord("bisect", parameters, built=how, same=unit.what_counts()) as record,
+    ):
+        found = search(repository, good, bad, measure, show=show)
+        with repository.held():
             functions = {
                 step.commit.sha: moved_functions(step, lambda sha: counted(sha)[0])
                 for step in found.steps
                 if step.commit.sha in found.levels
             }
-        return as_text(found, unit.name, functions)
-
-    return Look(unit.name, measure, answer, same=unit.what_counts())
+        text = as_text(found, unit.name, functions)
+        path = record.finish(steps=[step.as_dict() for step in found.steps], answer=text)
+    return text, path
 
 
 @contextmanager

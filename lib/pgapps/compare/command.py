@@ -208,7 +208,7 @@ def compare(  # noqa: D103  (its help is above)
             before, after = (without_what_it_refuses(each, _tell) for each in (before, after))
         pin = share_cores_alike(before, after)
         if not pin:
-            typer.echo("Only one side has I/O workers, so no server is pinned to one core.")
+            typer.echo("Not both sides have I/O workers, so no server is pinned to one core.")
         for name in list(studies):
             reason = reason_too_old(name, (before, after))
             if reason is not None and name in (study or ()):

@@ -32,7 +32,7 @@ from ..options import showable
 from .design import Comparison, Side
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Iterable
 
 Text = Annotated[str, Meta(max_length=4000)]
 
@@ -141,10 +141,9 @@ def _chosen(name: str, reported: Side, text: str | None) -> Side:
 def share_cores_alike(baseline: Side, candidate: Side) -> bool:
     """Whether both sides, or neither, have I/O workers, for which a session on one core would wait.
 
-    True where a side's are not known: the guard "cores" looks at the servers themselves.
+    False where it is known of one alone.
     """
-    have = [_has_workers(side) for side in (baseline, candidate)]
-    return None in have or have[0] == have[1]
+    return _has_workers(baseline) == _has_workers(candidate)
 
 
 def _has_workers(side: Side) -> bool | None:
@@ -200,19 +199,18 @@ def side(
     text: str,
     *,
     otherwise: str | None,
-    allowed: Collection[str] = (),
     leave_out: bool = False,
     tell: Callable[[str], object] = lambda _: None,
 ) -> Side:
     """A side as the command line has it: SERVER, FILE of settings, or SERVER+FILE.
 
-    ``otherwise`` is the server for a file alone, if a file alone is allowed.  Settings that reach
-    out of a server are taken from a file only where ``allowed``; with ``leave_out`` they are left
-    out, as are lines that are no settings, and ``tell`` gets a sentence on each.  Raises StudyError
-    for such a setting, an address with a password, and a file that cannot be read.
+    ``otherwise`` is the server for a file alone, if a file alone is allowed.  With ``leave_out``
+    settings that reach out of a server are left out, as are lines that are no settings, and
+    ``tell`` gets a sentence on each.  Raises StudyError for such a setting, an address with a
+    password, and a file that cannot be read.
     """
     try:
-        return _side(text, otherwise, allowed, tell if leave_out else None)
+        return _side(text, otherwise, tell if leave_out else None)
     except (OSError, RuntimeError, ValueError) as error:  # ~nobody/x, 5,000 characters, a zero byte
         why = error.strerror if isinstance(error, OSError) else error
         excerpt = text if len(text) < 60 else f"{text[:60]}..."
@@ -224,7 +222,6 @@ def side(
 def _side(
     text: str,
     otherwise: str | None,
-    allowed: Collection[str],
     tell: Callable[[str], object] | None,
 ) -> Side:
     server, plus, name = text.rpartition("+")
@@ -248,7 +245,7 @@ def _side(
         return Side(address.text)
     left: dict[str, str] = {}
     settings = read_settings(file, None if tell is None else left)
-    kept = without_refused(settings, str(file), allowed, leave_out=tell is not None)
+    kept = without_refused(settings, str(file), leave_out=tell is not None)
     left |= {name: why_refused(name) for name in settings if name not in kept}
     if tell is not None:
         for name, why in left.items():

@@ -110,16 +110,11 @@ ENDANGERS_DATA = frozenset(
 """Settings that a stranger may not have set on a server with data of the user's."""
 
 
-def refused(names: Collection[str], allowed: Collection[str] = ()) -> list[str]:
-    """Those settings that a file or a report may not set on a server, without those ``allowed``."""
-    may = {name.lower() for name in allowed} | _HARMLESS
-    return [n for n in names if _OURS.fullmatch(n.lower())] + [
-        n
-        for n in names
-        if _REACHES_OUT.fullmatch(n.lower())
-        and not _OURS.fullmatch(n.lower())
-        and n.lower() not in may
-    ]
+def refused(names: Collection[str]) -> list[str]:
+    """Those settings that a file or a report may not set on a server."""
+    ours = [name for name in names if _OURS.fullmatch(name.lower())]
+    reaching = [name for name in names if _REACHES_OUT.fullmatch(name.lower())]
+    return [n for n in dict.fromkeys(ours + reaching) if n.lower() not in _HARMLESS]
 
 
 def why_refused(name: str) -> str:
@@ -168,31 +163,16 @@ def _complaint(command: Sequence[str], settings: Mapping[str, str]) -> str | Non
     return re.split(r"(?:FATAL|ERROR): +", fatal)[-1].rstrip(".")
 
 
-def require_allowable(names: Collection[str]) -> None:
-    """Raise StudyError for settings that nobody can allow: those of a managed server are ours."""
-    ours = [name for name in names if _OURS.fullmatch(name.lower())]
-    if ours:
-        raise StudyError(
-            f"{', '.join(ours)} cannot be allowed: pgstudies chooses the socket and the files of "
-            f"the servers that it starts."
-        )
-
-
-def without_refused(
-    settings: dict[str, str], file: str, allowed: Collection[str], *, leave_out: bool
-) -> dict[str, str]:
+def without_refused(settings: dict[str, str], file: str, *, leave_out: bool) -> dict[str, str]:
     """The settings of a file that may be set; raises StudyError for others unless ``leave_out``."""
-    require_allowable(allowed)
-    found = refused(settings, allowed)
+    found = refused(settings)
     if not found:
         return settings
     kept = {name: value for name, value in settings.items() if name not in found}
     if not leave_out:
         raise StudyError(
             f"{file} sets {', '.join(found)}, which say where a server listens, which files it "
-            f"uses or which programs it runs: --leave-out compares without these, and "
-            f"--allow-setting NAME accepts one, unless it moves the socket or the files of a "
-            f"server that pgstudies starts."
+            f"uses or which programs it runs: --leave-out compares without these."
         )
     if not kept:
         raise StudyError(f"{file} has no settings but those left out.")

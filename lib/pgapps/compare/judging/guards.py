@@ -261,7 +261,7 @@ def _clock(measured: Sequence[Measured], effects: pl.DataFrame) -> GuardResult:
     same = _told(found.join(agreed, on=PLACE, how="semi", maintain_order="left"))
     found = found.join(agreed, on=PLACE, how="anti", maintain_order="left")
     if found.height:
-        sentence = f"CPU time and wall time disagree; --clock judges by wall time. {_told(found)}."
+        sentence = f"CPU time and wall time disagree. {_told(found)}."
         names = [step_name(place) for place in found.select(PLACE).rows()]
         return GuardResult(passed=False, sentence=sentence, steps=names)
     if not is_enough:
@@ -465,7 +465,7 @@ def cores(measured: Sequence[Measured]) -> GuardResult:
                 name = (BASELINE, CANDIDATE)[methods.index("worker")]
                 sentence = (
                     f"{m.study} keeps each server on one core, where the I/O workers of the {name} "
-                    f"take turns with its session: measure with --no-pin."
+                    f"take turns with its session."
                 )
                 return GuardResult(passed=False, sentence=sentence)
     return GuardResult(
