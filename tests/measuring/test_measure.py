@@ -449,23 +449,6 @@ def test_another_procedure_is_not_a_continuation() -> None:
     assert sorted(list_records("made_up")["status"]) == ["complete", "interrupted"]
 
 
-def test_a_record_is_not_continued_with_another_constant_which_is_told(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr("tests.measuring.test_measure.work", interrupted)
-        with pytest.raises(Stopped):
-            run(procedure=calling, blocks=2)
-    left = list_records("made_up")["path"].item()
-    monkeypatch.setattr("tests.measuring.test_measure.ROWS", 10)
-    record = run(procedure=calling, blocks=2)
-    assert str(record.path) != left
-    assert value(record, "rows") == [10] * 6
-    said = capsys.readouterr().err
-    assert f"Not continuing {left}: since then `ROWS` and `work` changed.\n" in said
-    assert "ROWS" in record.info["code"]
-
-
 def test_a_comparison_adds_no_blocks_of_another_procedure_and_says_to_which_records(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -480,23 +463,14 @@ def test_a_comparison_adds_no_blocks_of_another_procedure_and_says_to_which_reco
     assert Replies(tmp_path).records == [first.path, more.path]
     assert run(blocks=2).path == more.path
     assert Replies(tmp_path).records == [first.path, more.path]
-    monkeypatch.setattr("tests.measuring.test_measure.ROWS", 10)
-    other = run(blocks=3)
+    other = run(blocks=3, procedure=calling)
     assert Replies(tmp_path).records == [other.path]
     assert {entry["block"] for entry in other.info["timeline"]} == {1, 2, 3}
     assert other.info["fingerprint"] != more.info["fingerprint"] == first.info["fingerprint"]
 
 
 def calling(trial: Trial, arm: Arm) -> None:
-    work(trial, arm)
-
-
-def interrupted(trial: Trial, _: Arm) -> None:
-    if trial.block == 2:
-        raise Stopped
-
-
-work = procedure
+    procedure(trial, arm)
 
 
 def test_a_fresh_run_continues_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from pgservers.terminal import notice, printable, rough_duration
 
 from ..analysis.claims import claim_marks, rules
 from ..records.changes import what_changed
-from ..records.reached import FREE, Reached
+from ..records.code import FREE, code_digests
 from ..records.reading import alike_before, find_record, infos_below, is_of_this_host, read_record
 from ..records.writing import RecordWriter, fingerprint
 from ..rooms import rooms
@@ -118,10 +118,10 @@ def measure(
             design, roots, parameters=parameters, settings=settings, core=core, limits=limits
         )
         functions = {"prepare": prepare, "procedure": procedure}
-        code = Reached(functions, room.modules if room else (), parameters)
-        code.digests |= source_digests(arm.extension for arm in design.arms)
-        stack.callback(code.settle)
-        mark = f"{fingerprint(same)}-{fingerprint(code.digests)}"
+        own_module = type(design).__module__
+        code = code_digests(functions, room.directory if room else None, parameters, [own_module])
+        code |= source_digests(arm.extension for arm in design.arms)
+        mark = f"{fingerprint(same)}-{fingerprint(code)}"
         earlier = _earlier(design, mark)
         blocks = design.blocks[_last_block(earlier.values()) :]
         if not blocks:
@@ -133,7 +133,7 @@ def measure(
             setup: Setup = {
                 "profile": options.profile,
                 "fingerprint": mark,
-                "code": code.digests,
+                "code": code,
                 "parameters": dict(parameters) | {"server": own.spec},
                 "arms": [design.describe(arm) for arm in design.arms],
                 "settings": dict(settings),
@@ -270,12 +270,12 @@ def _tell_of_changes(design: Design, setup: Setup, room: Room | None) -> None:
 
 
 def _alike_when_prepared(
-    same: Mapping[str, Any], code: Reached, room: Room | None
+    same: Mapping[str, Any], code: Mapping[str, str], room: Room | None
 ) -> dict[str, Any]:
     """What of ``same`` runs that share prepared states share: neither other arms nor repeats."""
     repeats = room.about.get("repeats", {}) if room else {}
     parameters = {name: value for name, value in same["parameters"].items() if name not in repeats}
-    return {**same, "arms": [], "parameters": parameters, "code": code.digests}
+    return {**same, "arms": [], "parameters": parameters, "code": code}
 
 
 def _can_pin(servers: Iterable[Server]) -> bool:
