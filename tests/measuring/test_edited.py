@@ -103,13 +103,13 @@ def test_a_run_is_not_continued_after_an_edit_of_the_library_as_it_was_where_tha
     shutil.copy(ROOT / "lib" / "pgstudies" / "measuring" / "trial.py", trial)
     monkeypatch.setattr(code, "_LIB", tmp_path)
     monkeypatch.setattr(code, "_library", code._library.__wrapped__ if counts else dict)
-    edit(room / "edited.ipynb", "    count(trial)", '    trial.record("two", "two", 2, "")')
+    edit(room / "edited.ipynb", "    count(trial)", "    trial.record('two', 'two', 2, '')")
     interrupt_after_a_block(room)
     left = list_records("edited")["path"].item()
     record = Trial.record
 
-    def ten_times(self: Trial, step: str, metric: str, value: float, *more: Any) -> None:
-        record(self, step, metric, 10 * value, *more)
+    def ten_times(self: Trial, step: str, metric: str, value: float, *a: Any, **k: Any) -> None:
+        record(self, step, metric, 10 * value, *a, **k)
 
     edit(trial, "    def record(", "    def edited(")
     monkeypatch.setattr(Trial, "record", ten_times)

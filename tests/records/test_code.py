@@ -6,7 +6,6 @@ import importlib
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from tests.made_up import copied_rooms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 NOTEBOOK = """
 import functools
