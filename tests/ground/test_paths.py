@@ -19,33 +19,9 @@ OF_DATA = re.compile(r"(?<![\w.~/-])/(?:root|work|mnt|tmp|var|srv|opt|home|Users
 """Data name no place but the system's."""
 
 BEFORE = {
-    *[
-        "771988",
-        "c38f59",
-        "78c252",
-        "b00e93",
-        "091276",
-        "51dcf7",
-        "e36282",
-        "3b20e3",
-        "e7a313",
-        "619996",
-        "dbfc5f",
-    ],
-    *[
-        "31ab14",
-        "f5a3e5",
-        "658718",
-        "45d95f",
-        "7bd1de",
-        "e7f57e",
-        "adf500",
-        "472cd2",
-        "a70879",
-        "ca7b36",
-        "1e4f88",
-    ],
-    *["472c32", "067d44", "6239d2", "9d29c8", "c3e48b"],
+    *("771988", "c38f59", "78c252", "b00e93", "091276", "51dcf7", "e36282", "3b20e3", "e7a313"),
+    *("619996", "dbfc5f", "31ab14", "f5a3e5", "658718", "45d95f", "7bd1de", "e7f57e", "adf500"),
+    *("472cd2", "a70879", "ca7b36", "1e4f88", "472c32", "067d44", "6239d2", "9d29c8", "c3e48b"),
 }
 """Records that name such a place, and are never edited.  There are to be no more of them."""
 

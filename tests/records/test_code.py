@@ -370,9 +370,6 @@ def lib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / "lib" / file, tmp_path / file)
     monkeypatch.setattr(code, "_LIB", tmp_path)
-    monkeypatch.setattr(
-        code, "_SAYS_NOTHING", [tmp_path / "pgstudies" / n for n in ("analysis", "charts")]
-    )
     monkeypatch.setattr(code, "_LOADED_AT", float("inf"))
     monkeypatch.setattr(code, "_library", code._library.__wrapped__)
     monkeypatch.setattr(code, "_place", lambda name: tmp_path if name == "pgapps" else None)

@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ FREE = {"blocks", "server"}
 """The parameters in which the sessions of one run may differ."""
 
 _LIB = Path(__file__).resolve().parents[2]
-_SAYS_NOTHING = [_LIB / "pgstudies" / name for name in ("analysis", "charts")]  # of the measuring
+_SAYS_NOTHING = {"analysis", "charts"}  # of what is measured
 
 _LOADED_AT = time.time()
 """A module whose file changed later is not what its file says."""
@@ -62,7 +63,7 @@ def code_digests(
     inner = {role: inspect.unwrap(getattr(f, "func", f)) for role, f in functions.items()}
     spaces = (getattr(function, "__globals__", {}) for function in inner.values())
     space: Mapping[str, Any] = next((s for s in spaces if "In" in s), {})
-    files = [Path(inspect.getfile(f)) for f in inner.values() if inspect.isroutine(f)]
+    files = [Path(inspect.getfile(f)) for f in inner.values() if isinstance(f, FunctionType)]
     files = [file for file in files if file.is_file()]
     found: dict[str, list[str]] = defaultdict(list)
     names = {_EVERYTHING}
@@ -85,7 +86,7 @@ def code_digests(
 @functools.cache
 def _library() -> dict[str, str]:
     files = [f for name in ("pgservers", "pgstudies") for f in (_LIB / name).rglob("*.py")]
-    counted = [f for f in files if not any(f.is_relative_to(place) for place in _SAYS_NOTHING)]
+    counted = [f for f in files if not _SAYS_NOTHING & {*f.relative_to(_LIB).parts}]
     was_enabled = gc.isenabled()
     gc.disable()  # which takes a third of the time, and finds no cycle in a tree
     try:
@@ -121,7 +122,7 @@ def _syntax(tree: ast.AST) -> str:
     while waiting:
         node = waiting.pop()
         if isinstance(node, list):
-            kept = [n for n in node if not isinstance(n, ast.Expr) or not _is_constant(n.value)]
+            kept = [n for n in node if not _is_text(n)]
             told.append(str(len(kept)))
             waiting += kept
         elif isinstance(node, ast.AST):
@@ -132,8 +133,8 @@ def _syntax(tree: ast.AST) -> str:
     return "\n".join(told)
 
 
-def _is_constant(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant)
+def _is_text(node: object) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 @dataclass(frozen=True)
@@ -237,18 +238,12 @@ def _files(start: Iterable[Path], trees: Iterable[ast.AST], room: Path | None) -
 def _named(tree: ast.AST, home: Path | None, room: Path | None) -> Iterator[Path]:
     """The files that a module ``home``, or a cell, imports or, of a room's, names."""
     nodes = [*_executed(tree)]
-    for node in nodes:
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            level = getattr(node, "level", 0)
-            prefix = [getattr(node, "module", None)] if getattr(node, "module", None) else []
-            for names in ([*prefix, *alias.name.split(".")] for alias in node.names):
-                parts = ".".join(names).split(".")
-                place = home.parents[level - 1] if level and home else _place(parts[0])
-                stems = (
-                    [place.joinpath(*parts[: n + 1]) for n in range(len(parts))] if place else []
-                )
-                files = (f for s in stems for f in (s.with_suffix(".py"), s / "__init__.py"))
-                yield from (file for file in files if file.is_file())
+    for level, name in (imported for node in nodes for imported in _imported(node)):
+        parts = name.split(".")
+        if place := home.parents[level - 1] if level and home else _place(parts[0]):
+            stems = [place.joinpath(*parts[: n + 1]) for n in range(len(parts))]
+            files = (f for s in stems for f in (s.with_suffix(".py"), s / "__init__.py"))
+            yield from (file for file in files if file.is_file())
     if room and (home is None or home.parent == room):
         words = {n.value if isinstance(n, ast.Constant) else getattr(n, "attr", 0) for n in nodes}
         for file in room.glob("*.*"):
@@ -257,14 +252,26 @@ def _named(tree: ast.AST, home: Path | None, room: Path | None) -> Iterator[Path
                 yield file
 
 
+def _imported(node: ast.AST) -> list[tuple[int, str]]:
+    """What an import names, each with the number of its leading dots."""
+    if isinstance(node, ast.Import):
+        return [(0, alias.name) for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        inside = f"{node.module}." if node.module else ""
+        return [(node.level, f"{inside}{alias.name}") for alias in node.names]
+    return []
+
+
 def _executed(tree: ast.AST) -> Iterator[ast.AST]:
     """The nodes of a tree, without what is there for the type checker alone."""
     waiting = [tree]
     while waiting:
         node = waiting.pop()
         yield node
-        is_for_types = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        waiting += node.orelse if is_for_types else ast.iter_child_nodes(node)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            waiting += node.orelse
+        else:
+            waiting += ast.iter_child_nodes(node)
 
 
 @functools.cache
