@@ -14,6 +14,7 @@ import importlib.util
 import json
 import re
 import sys
+import time
 import tomllib
 from contextlib import suppress
 from copy import deepcopy
@@ -198,6 +199,7 @@ def study_module(study: str, module: str) -> ModuleType:
     sys.modules[package] = room
     loaded = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = loaded
+    vars(loaded)["__loaded_at__"] = time.time()  # for whom its file may have changed since
     spec.loader.exec_module(loaded)
     return loaded
 

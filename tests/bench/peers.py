@@ -38,7 +38,8 @@ from pgapps.compare.design import Side
 from pgapps.compare.request import Request
 from pgapps.compare.run import compared, result_for
 from pgservers.host.exclusive import on_core
-from pgservers.programs.installations import run_client
+from pgservers.programs.installations import find_binaries, run_client
+from pgservers.servers.facts import digest_of
 from pgservers.servers.managed import ManagedServer
 from pgservers.servers.serve import serve
 from tests.bench.turns import SETTINGS
@@ -196,6 +197,8 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=10)
     parser.add_argument("--output", type=Path, help="a CSV file, to which it is added")
     chosen = parser.parse_args()
+    # A path tells of the machine, and not which programs they are.
+    names = [f"{Path(s).name} {digest_of(find_binaries(s))}" for s in chosen.sides]
     for number in range(chosen.repeat):
         rows = []
         for tool, answer, took_s in asked(chosen.sides, 60 * chosen.minutes):
@@ -210,7 +213,7 @@ def main() -> None:
                 f"{'right' if right else 'WRONG'}  {took_s:.0f} s, load {load}",
                 flush=True,
             )
-            rows.append((*chosen.sides, chosen.truth, tool, *answer, right, took_s, load))
+            rows.append((*names, chosen.truth, tool, *answer, right, took_s, load))
         frame = pl.DataFrame(rows, schema=COLUMNS, orient="row")
         if chosen.output:
             with chosen.output.open("a", encoding="utf-8") as file:

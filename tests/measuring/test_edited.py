@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import linecache
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,8 +13,10 @@ from pgapps.compare.request import Request
 from pgapps.compare.run import compared
 from pgservers import paths
 from pgservers.errors import Interrupted
+from pgservers.paths import ROOT
 from pgstudies.measuring.trial import Trial
-from pgstudies.records.reading import list_records
+from pgstudies.records import code
+from pgstudies.records.reading import list_records, read_record
 from tests.made_up import copied_rooms
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ EDITS = {
     "a helper": ("edited.ipynb", "count(*)", "sum(i)", '`count` under "The procedure"'),
     "a constant": ("edited.ipynb", "ROWS = 20", "ROWS = 30", '`ROWS` under "What is prepared"'),
     "a setting": ("edited.ipynb", "off", "on", '`settings` under "What is prepared"'),
-    "a module": ("steps.py", "SELECT i", "SELECT -i", "`find` and steps.py"),
+    "a module": ("steps.py", "SELECT i", "SELECT -i", "steps.py"),
     "an arm": ("arms.py", "7", "8", "arms.py"),
 }
 
@@ -37,15 +39,13 @@ def room(private: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 def execute(room: Path) -> None:
-    """The cells of the notebook, each with its source at hand, as a kernel executes them."""
+    """The cells of the notebook, as a kernel executes them."""
     space: dict[str, Any] = {"__name__": "__main__", "In": [""]}
     for cell in json.loads((room / "edited.ipynb").read_text())["cells"]:
         if cell["cell_type"] == "code":
             text = "".join(cell["source"])
-            file = f"<cell {hash(text)}>"
-            linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
             space["In"].append(text)
-            exec(compile(text, file, "exec"), space)
+            exec(compile(text, "<cell>", "exec"), space)
 
 
 def edit(file: Path, old: str, new: str) -> None:
@@ -90,6 +90,38 @@ def test_an_interrupted_run_is_continued_after_an_edit_of_something_else(
     assert "Not continuing" not in capsys.readouterr().err  # another run, asked for as such
 
 
+@pytest.mark.parametrize("counts", [True, False])
+def test_a_run_is_not_continued_after_an_edit_of_the_library_as_it_was_where_that_did_not_count(
+    room: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    counts: bool,
+) -> None:
+    """``trial.record`` is edited to write ten times the value."""
+    trial = tmp_path / "pgstudies" / "measuring" / "trial.py"
+    trial.parent.mkdir(parents=True)
+    shutil.copy(ROOT / "lib" / "pgstudies" / "measuring" / "trial.py", trial)
+    monkeypatch.setattr(code, "_LIB", tmp_path)
+    monkeypatch.setattr(code, "_library", code._library.__wrapped__ if counts else dict)
+    edit(room / "edited.ipynb", "    count(trial)", "    trial.record('two', 'two', 2, '')")
+    interrupt_after_a_block(room)
+    left = list_records("edited")["path"].item()
+    record = Trial.record
+
+    def ten_times(self: Trial, step: str, metric: str, value: float, *a: Any, **k: Any) -> None:
+        record(self, step, metric, 10 * value, *a, **k)
+
+    edit(trial, "    def record(", "    def edited(")
+    monkeypatch.setattr(Trial, "record", ten_times)
+    execute(room)
+    found = read_record(list_records("edited")["path"][-1])
+    values = found.measured.filter(metric="two", arm="plain").sort("block")["value"].to_list()
+    is_told = f"Not continuing {left}: since then pgstudies/measuring/trial.py changed."
+    assert (is_told in capsys.readouterr().err) == counts
+    assert values == ([20, 20] if counts else [2, 20])
+
+
 @pytest.mark.thorough
 def test_a_comparison_is_not_added_to_after_an_edit_and_says_of_what(
     room: Path, capsys: pytest.CaptureFixture[str]
@@ -109,4 +141,4 @@ def test_a_comparison_is_not_added_to_after_an_edit_and_says_of_what(
     assert len(last) == 1
     assert not {*last} & {*first, other}
     said = capsys.readouterr().err
-    assert "since then `find` and steps.py changed." in said
+    assert "since then steps.py changed." in said

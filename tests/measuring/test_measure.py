@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pgservers.servers.serve import Server
+    from pgstudies.measuring.session import Procedure
     from pgstudies.measuring.trial import Trial
     from pgstudies.records.info import Info
     from pgstudies.records.reading import Record
@@ -485,30 +486,11 @@ def test_another_procedure_is_not_a_continuation() -> None:
     assert sorted(list_records("made_up")["status"]) == ["complete", "interrupted"]
 
 
-def test_a_record_is_not_continued_with_another_constant_which_is_told(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr("tests.measuring.test_measure.work", interrupted)
-        with pytest.raises(Stopped):
-            run(procedure=calling, blocks=2)
-    left = list_records("made_up")["path"].item()
-    monkeypatch.setattr("tests.measuring.test_measure.ROWS", 10)
-    record = run(procedure=calling, blocks=2)
-    assert str(record.path) != left
-    assert value(record, "rows") == [10] * 6
-    said = capsys.readouterr().err
-    assert f"Not continuing {left}: since then `ROWS` and `work` changed.\n" in said
-    assert "ROWS" in record.info["code"]
-
-
-def test_a_comparison_adds_no_blocks_of_another_procedure_and_says_to_which_records(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_comparison_adds_no_blocks_of_another_procedure_and_says_to_which_records() -> None:
     side = Side("embedded")
 
-    def compared(block: int) -> Session:
-        what = wanted()
+    def compared(block: int, procedure: Procedure = procedure) -> Session:
+        what = wanted(procedure=procedure)
         design = designed("made_up", [Arm("plain")], Comparison(side, side))
         with session(what, design, RunOptions()) as measured:
             assert block not in measured.finished
@@ -517,23 +499,14 @@ def test_a_comparison_adds_no_blocks_of_another_procedure_and_says_to_which_reco
 
     first, more = compared(1), compared(2)
     assert (more.finished, more.records) == ([1, 2], [*first.records, more.records[-1]])
-    monkeypatch.setattr("tests.measuring.test_measure.ROWS", 10)
-    other = compared(1)
+    other = compared(1, calling)
     assert (other.finished, other.earlier) == ([1], {})
     marks = [each.info["fingerprint"] for each in (first, more, other)]
     assert marks[0] == marks[1] != marks[2]
 
 
 def calling(trial: Trial, arm: Arm) -> None:
-    work(trial, arm)
-
-
-def interrupted(trial: Trial, _: Arm) -> None:
-    if trial.block == 2:
-        raise Stopped
-
-
-work = procedure
+    procedure(trial, arm)
 
 
 def test_a_fresh_run_continues_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

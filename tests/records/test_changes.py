@@ -11,7 +11,8 @@ from pgstudies.records.changes import what_changed
 if TYPE_CHECKING:
     from pgstudies.records.info import Setup
 
-MADE: dict[str, Any] = {"code": {"work": "1", "ROWS": "2"}, "settings": {}, "arms": []}
+CODE = {"work": "1", "ROWS": "2", "pgstudies/measuring/trial.py": "3"}
+MADE: dict[str, Any] = {"code": CODE, "settings": {}, "arms": []}
 
 
 @pytest.mark.parametrize(
@@ -19,10 +20,20 @@ MADE: dict[str, Any] = {"code": {"work": "1", "ROWS": "2"}, "settings": {}, "arm
     [
         ({}, ""),  # programs built again, for one: they are in no notebook
         ({"code": {}}, ""),
-        ({"code": {"work": "3", "ROWS": "2"}}, "`work`"),
+        ({"code": CODE | {"work": "3"}}, "`work`"),
         ({"settings": {"jit": "off"}}, "`settings`"),
-        ({"code": {"work": "3", "ROWS": "4"}}, "`ROWS` and `work`"),
+        ({"code": CODE | {"work": "3", "ROWS": "4"}}, "`ROWS` and `work`"),
+        (
+            {"code": CODE | {"work": "3", "pgstudies/measuring/trial.py": "4"}},
+            "`work` and pgstudies/measuring/trial.py",
+        ),
     ],
 )
 def test_what_changed_in_a_notebook_is_named(changed: dict[str, Any], told: str) -> None:
     assert what_changed(cast("Setup", MADE), cast("Setup", MADE | changed), {}) == told
+
+
+def test_nothing_is_named_where_a_record_does_not_know_the_library() -> None:
+    """Its digests were made in another way: all of them differ, and nothing need have changed."""
+    old = MADE | {"code": {"work": "5", "ROWS": "6"}}
+    assert what_changed(cast("Setup", old), cast("Setup", MADE), {}) == ""

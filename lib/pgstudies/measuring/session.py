@@ -25,7 +25,7 @@ from pgservers.terminal import Progress, notice, printable, rough_duration
 
 from ..analysis.claims import claim_marks, rules
 from ..records.changes import what_changed
-from ..records.reached import FREE, Reached
+from ..records.code import FREE, code_digests
 from ..records.reading import (
     AMONG_OTHERS,
     alike_before,
@@ -177,12 +177,14 @@ class Session:
         self._progress = progress
         self._room = rooms().get(what.study)
         self._same = self._conditions()
-        functions = {"prepare": what.prepare, "procedure": what.procedure}
-        modules = self._room.modules if self._room else ()
-        self._code = Reached(functions, modules, what.parameters)
-        self._code.digests |= source_digests(arm.extension for arm in design.arms)
-        stack.callback(self._code.settle)
-        self._mark = f"{fingerprint(self._same)}-{fingerprint(self._code.digests)}"
+        self._code = code_digests(
+            {"prepare": what.prepare, "procedure": what.procedure},
+            self._room.directory if self._room else None,
+            what.parameters,
+            [type(design).__module__],
+        )
+        self._code |= source_digests(arm.extension for arm in design.arms)
+        self._mark = f"{fingerprint(self._same)}-{fingerprint(self._code)}"
         self.earlier = {
             path: info
             for path, info in infos_below(records_dir(), design.study)
@@ -241,7 +243,7 @@ class Session:
         info["blocks"] = blocks
         kept = None
         if self._options.states:
-            mark = fingerprint({**self._same, "arms": [], "code": self._code.digests})
+            mark = fingerprint({**self._same, "arms": [], "code": self._code})
             kept = PreparedStates(Path(self._options.states), mark)
         # What runs is closed before the servers are, which were entered before.
         self._instances = self._stack.enter_context(Instances(self._roots, self.design.arms, kept))
@@ -321,7 +323,7 @@ class Session:
         setup: Setup = {
             "profile": self._options.profile,
             "fingerprint": self._mark,
-            "code": self._code.digests,
+            "code": self._code,
             "parameters": dict(what.parameters) | {"server": own.spec},
             "arms": [self.design.describe(arm) for arm in self.design.arms],
             "settings": dict(self._settings),

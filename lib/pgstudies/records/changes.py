@@ -1,4 +1,4 @@
-"""What changed in a notebook since a record was made, as a reader finds it there."""
+"""What changed in a notebook, or the library, since a record was made, as a reader finds it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 from typing import TYPE_CHECKING
 
 from ..parameters import listed
-from .reached import is_module
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,16 +13,17 @@ if TYPE_CHECKING:
     from .info import Setup
 
 _MOST_NAMED = 5
+_FILES = (".py", ".csv", ".toml")
 
 
 def what_changed(before: Setup, now: Setup, headings: Mapping[str, str]) -> str:
     """The globals, settings, arms and modules that differ, each by its name and its heading.
 
     ``headings`` are those that a notebook's globals stand under.  Empty where nothing differs, or
-    where one of the two does not know the digests of its code.
+    where one of the two does not know the digests of its code and the library's.
     """
     old, new = before.get("code"), now.get("code")
-    if not old or not new:
+    if not old or not new or not any("/" in name for name in old):
         return ""
     # What is only reached now, or no longer, is so because of something else that changed.
     names = {name for name in old.keys() & new.keys() if old[name] != new[name]}
@@ -32,10 +32,10 @@ def what_changed(before: Setup, now: Setup, headings: Mapping[str, str]) -> str:
         names.add("settings")
     if "arms.py" not in names and _arms(before) != _arms(now):
         names.add("arms")
-    found = sorted({name.rstrip("'") for name in names}, key=lambda name: (is_module(name), name))
+    found = sorted(names, key=lambda name: (name.endswith(_FILES), name))
     places: dict[str, list[str]] = {}
     for name in found[:_MOST_NAMED]:
-        spelled = name if is_module(name) else f"`{name}`"
+        spelled = name if name.endswith(_FILES) else f"`{name}`"
         places.setdefault(headings.get(name, ""), []).append(spelled)
     words = [
         f'{listed(names)} under "{heading}"' if heading else listed(names)
