@@ -31,15 +31,17 @@ def _look(event: str, _: object) -> None:
         _refuse()
 
 
-def main() -> None:
-    """Start the kernel on what is left of the command line."""
+def forbid() -> None:
+    """From now on this process starts no program and opens no connection: PermissionError."""
     import psycopg.generators  # noqa: PLC0415
-    from ipykernel import kernelapp  # noqa: PLC0415
 
     psycopg.generators.connect = _refuse  # libpq connects without an event
     sys.addaudithook(_look)
-    kernelapp.launch_new_instance()
 
 
 if __name__ == "__main__":
-    main()
+    sys.modules["debugpy"] = None  # type: ignore[assignment]  # it asks a program for the machine
+    from ipykernel import kernelapp
+
+    forbid()
+    kernelapp.launch_new_instance()
