@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
-import psycopg
 import pytest
 
 from pgapps.execution import replaying, run
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 REFERENCE = Path(paths.ROOT / "data" / "records")
 
-WATCH = '''
+WATCH = """
 import os, sys
 
 allowed = os.environ["ALLOWED"].split(":")
@@ -59,7 +58,7 @@ def look(event, args):
     raise PermissionError(1, "forbidden by the test", str(what))
 
 sys.addaudithook(look)
-'''
+"""
 """What is done before anything else in a kernel: it notes, and forbids, what reaches out."""
 
 
@@ -162,12 +161,16 @@ def test_a_replay_of_every_kind_of_record_reaches_nothing_outside_of_it(
     """As on a machine without PostgreSQL; ``releases`` is the newest, which names directories."""
     record = KINDS[study](place)
     noted = watched(place, record, monkeypatch)
-    done = run_study(study, replay=record, output=place / "out" / "page.ipynb", terminal=io.StringIO())
+    done = run_study(
+        study, replay=record, output=place / "out" / "page.ipynb", terminal=io.StringIO()
+    )
     assert done.record == record
     assert noted.read_text() == ""
 
 
-def test_programs_that_a_record_names_are_words(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_that_a_record_names_are_words(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     marker = place / "marker"
     theirs = programs(place / "theirs" / "releases" / "a" / "bin", marker)
     shutil.move(theirs, place / "bin")
@@ -179,7 +182,9 @@ def test_programs_that_a_record_names_are_words(place: Path, monkeypatch: pytest
     assert not marker.exists()
     assert str(theirs) in page.read_text(), "a reader sees what was named"
     # What a page did that made the arms of the record's parameters:
-    study_module("releases", "arms").arms(server="", releases=read_record(record).parameters["releases"])
+    study_module("releases", "arms").arms(
+        server="", releases=read_record(record).parameters["releases"]
+    )
     assert set(marker.read_text().split()) >= {"initdb", "postgres", "pg_config"}
 
 
