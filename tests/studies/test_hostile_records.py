@@ -168,9 +168,7 @@ def test_a_replay_of_every_kind_of_record_reaches_nothing_outside_of_it(
     assert noted.read_text() == ""
 
 
-def test_programs_that_a_record_names_are_words(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_programs_that_a_record_names_are_words(place: Path) -> None:
     marker = place / "marker"
     theirs = programs(place / "theirs" / "releases" / "a" / "bin", marker)
     shutil.move(theirs, place / "bin")
@@ -181,7 +179,7 @@ def test_programs_that_a_record_names_are_words(
     assert done.record == record
     assert not marker.exists()
     assert str(theirs) in page.read_text(), "a reader sees what was named"
-    # What a page did that made the arms of the record's parameters:
+    # What the page did when it made its arms of the record's parameters:
     study_module("releases", "arms").arms(
         server="", releases=read_record(record).parameters["releases"]
     )
@@ -243,8 +241,9 @@ def test_a_study_that_runs_a_program_in_a_replay_is_stopped(
     assert marker.exists()
 
 
+@pytest.mark.usefixtures("rooms")
 def test_modules_that_lie_in_a_record_are_not_imported(
-    place: Path, rooms: Path, monkeypatch: pytest.MonkeyPatch
+    place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A person may stand in the record's directory: ``pgstudies run STUDY --replay .``"""
     record = made_up.swept_record(place / "theirs", "db1")
@@ -295,7 +294,7 @@ def no_samples(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (lambda path: None, "No such file or directory"),
+        (str, "No such file or directory"),
         (loop, "it is a link that leads to itself"),
         (lambda path: path.write_text(""), "Not a directory"),
         (os.mkfifo, "Not a directory"),
