@@ -229,7 +229,7 @@ def test_a_report_chooses_no_programs_and_no_directory_by_a_parameter(
 
 
 def test_a_report_may_name_releases_by_a_parameter_and_a_user_anything(tmp_path: Path) -> None:
-    parameters = {"releases": ["9.6", "16.11", "embedded"]}
+    parameters = {"releases": ["9.6", "16", "embedded"]}
     told = request_in(report(tmp_path, asked(studies=["releases"], parameters=parameters)))
     assert told.with_servers(None, None).parameters == parameters
     own = plan("releases", parameters={"releases": "9.6,/home/me/bin"}).parameters["releases"]

@@ -91,7 +91,7 @@ def watched(place: Path, record: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     python = [sys.prefix, sys.base_prefix, *sys.path[1:]]
     own = [paths.ROOT, record, place / "out", hook, noted, "/proc", "/sys", "/dev"]
     usual = [Path.home() / ".ipython", Path.home() / ".jupyter", "/usr/share/zoneinfo"]
-    allowed = [os.path.realpath(str(p)) for p in [*python, *own, *usual] if str(p)]
+    allowed = [os.path.realpath(str(p)) for p in [*python, *own, *usual] if p]
     monkeypatch.setenv("ALLOWED", ":".join(allowed))
     monkeypatch.setenv("WATCHED", str(noted))
     monkeypatch.setenv("PYTHONPATH", str(hook))
