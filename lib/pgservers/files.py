@@ -262,19 +262,24 @@ def read_within(directory: Path, name: str, most_bytes: int) -> bytes:
     """The content of a file in a directory of somebody else's, who may have put anything there.
 
     No link is followed below the directory, and nothing is waited for.  Raises FileNotFoundError,
-    and OSError whose ``strerror`` is the reason.
+    and StudyError where it is a link, no file, too large or cannot be read.
     """
     file = directory / name
-    status = file.lstat()
-    if any(part.is_symlink() for part in (file, *file.parents[: name.count("/")])):
-        raise OSError(errno.EINVAL, "it is a link, which may lead anywhere")
-    if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "it is no regular file")
-    if status.st_size > most_bytes:
-        raise OSError(errno.EINVAL, f"it is larger than {size_text(most_bytes)}")
-    descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with os.fdopen(descriptor, "rb") as opened:
-        return opened.read(most_bytes)
+    try:
+        status = file.lstat()
+        if any(part.is_symlink() for part in (file, *file.parents[: name.count("/")])):
+            raise OSError(errno.EINVAL, "it is a link, which may lead anywhere")
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        if status.st_size > most_bytes:
+            raise OSError(errno.EINVAL, f"it is larger than {size_text(most_bytes)}")
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as opened:
+            return opened.read(most_bytes)
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(file) from None
+    except OSError as error:
+        raise StudyError(f"{file} cannot be read ({error.strerror}).") from None
 
 
 def existing_directory(path: str | Path) -> Path:

@@ -21,7 +21,7 @@ from pgservers.terminal import notice, printable
 from .rooms import find_room
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+    from collections.abc import Mapping, MutableMapping, Sequence
     from pathlib import Path
 
 _KINDS = {
@@ -189,16 +189,6 @@ def checked(
         }
     except ValueError as error:
         raise StudyError(printable(f"{study}: {error}.")) from None
-
-
-def names_in(study: str, given: Mapping[str, object]) -> Iterator[tuple[Parameter, str]]:
-    """The words in ``given`` that name a server or a directory, each with its parameter."""
-    for parameter in _of(study):
-        if parameter.names and parameter.name in given:
-            value = checked(study, [parameter], given={parameter.name: given[parameter.name]})
-            for words in value.values():
-                for word in [words] if isinstance(words, str) else words:
-                    yield parameter, word
 
 
 def study_parameters(study: str, namespace: MutableMapping[str, Any]) -> dict[str, Any]:

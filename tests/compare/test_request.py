@@ -224,7 +224,7 @@ def test_a_report_chooses_no_programs_and_no_directory_by_a_parameter(
     told = request_in(report(tmp_path, asked(studies=[study], parameters=parameters)))
     with pytest.raises(StudyError, match=rf"^The report's {name} has '.*use `pgstudies compare -p"):
         told.with_servers(None, None)
-    monkeypatch.setattr("pgapps.compare.request.names_in", lambda *_: ())  # as before
+    monkeypatch.setattr("pgapps.compare.request._named", lambda *_: ())  # as before
     assert told.with_servers(None, None).parameters == parameters
 
 

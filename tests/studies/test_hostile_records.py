@@ -301,7 +301,7 @@ def no_samples(path: Path) -> None:
         (Path.mkdir, "There is no complete record of swept at"),
         (huge, "it is larger than 32.0 MB"),
         (pipe_within, "it is no regular file"),
-        (only('{"format_version": NaN}'), "NaN is no number"),
+        (only('{"format_version": NaN}'), "NaN"),
         (only("[" * 100_000), "it is not JSON"),
         (only('{"a":' * 900 + "1" + "}" * 900), "it has no format_version"),
         (no_samples, "its SHA-256 is not the one in record.json"),

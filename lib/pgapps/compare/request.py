@@ -25,15 +25,18 @@ from pgservers.servers.settings import (
     without_refused,
 )
 from pgstudies.checking import checked
-from pgstudies.parameters import names_in
-from pgstudies.rooms import rooms
+from pgstudies.parameters import checked as checked_parameters
+from pgstudies.parameters import declared
+from pgstudies.rooms import find_room, rooms
 
 from ..execution.plan import plan, studies
 from ..options import showable
 from .design import Comparison, Side
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Iterator
+
+    from pgstudies.parameters import Parameter
 
 Text = Annotated[str, Meta(max_length=4000)]
 
@@ -143,12 +146,21 @@ def _chosen(name: str, reported: Side, text: str | None) -> Side:
 
 
 def _require_harmless(study: str, given: Parameters) -> None:
-    for parameter, word in names_in(study, given):
+    for parameter, word in _named(study, given):
         if word and not (parameter.names == "server" and is_known(word)):
             raise StudyError(
                 f"The report's {parameter.name} has {word!r}, and a report may not choose what is "
                 f"run, read or connected to: use `pgstudies compare -p {parameter.name}=...`."
             )
+
+
+def _named(study: str, given: Parameters) -> Iterator[tuple[Parameter, str]]:
+    """The words that name a server or a directory, each with its parameter."""
+    for parameter in declared(find_room(study).notebook):
+        name = parameter.name
+        if parameter.names and name in given:
+            words = checked_parameters(study, [parameter], {name: given[name]})[name]
+            yield from ((parameter, w) for w in ([words] if isinstance(words, str) else words))
 
 
 def share_cores_alike(baseline: Side, candidate: Side) -> bool:

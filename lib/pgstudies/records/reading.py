@@ -500,17 +500,9 @@ def sample_files(directory: Path, info: Info) -> list[str]:
 
 
 def content_of(directory: Path, name: str) -> bytes:
-    """A file of the record in a directory, which may be somebody else's.
-
-    Raises FileNotFoundError, and StudyError for a link, what is no file and one that is too large.
-    """
-    try:
-        most = _LARGEST_SAMPLES if name.endswith(".parquet") else _LARGEST_INFO
-        return read_within(directory, name, most)
-    except (FileNotFoundError, NotADirectoryError):
-        raise FileNotFoundError(directory / name) from None
-    except OSError as error:
-        raise StudyError(f"{directory / name} cannot be read ({error.strerror}).") from None
+    """A file of a record, which may be somebody else's: raises what ``read_within`` does."""
+    largest = _LARGEST_SAMPLES if name.endswith(".parquet") else _LARGEST_INFO
+    return read_within(directory, name, largest)
 
 
 def _skipping(places: Iterable[Path], read: Callable[[Path], T]) -> Iterator[tuple[Path, T]]:
