@@ -258,6 +258,44 @@ def _written_aside(target: Path, content: bytes | str, variable: str) -> Iterato
         raise cannot_write(error, target, variable) from error
 
 
+def read_within(directory: Path, name: str, most_bytes: int) -> bytes:
+    """The content of a file in a directory of somebody else's, who may have put anything there.
+
+    No link is followed below the directory, and nothing is waited for.  Raises FileNotFoundError,
+    and StudyError where it is a link, no file, too large or cannot be read.
+    """
+    file = directory / name
+    try:
+        status = file.lstat()
+        if any(part.is_symlink() for part in (file, *file.parents[: name.count("/")])):
+            raise OSError(errno.EINVAL, "it is a link, which may lead anywhere")
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        if status.st_size > most_bytes:
+            raise OSError(errno.EINVAL, f"it is larger than {size_text(most_bytes)}")
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as opened:
+            return opened.read(most_bytes)
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(file) from None
+    except OSError as error:
+        raise StudyError(f"{file} cannot be read ({error.strerror}).") from None
+
+
+def existing_directory(path: str | Path) -> Path:
+    """The directory that the user names, absolute; raises StudyError where it cannot be listed."""
+    try:
+        directory = Path(path).expanduser().resolve(strict=True)
+        os.scandir(directory).close()
+        if not os.access(directory, os.X_OK):  # it may be listed and not entered
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except (OSError, RuntimeError, ValueError) as error:  # ~ of nobody, a zero byte
+        loops = isinstance(error, RuntimeError) and "loop" in str(error)
+        why = "it is a link that leads to itself" if loops else getattr(error, "strerror", error)
+        raise StudyError(f"{str(path)[:200]} cannot be read: {why}.") from None
+    return directory
+
+
 def size_text(size_bytes: float) -> str:
     """A size in words, such as "25.3 GB": 1 GB is 1,000,000,000 bytes."""
     return filesize.decimal(int(size_bytes))

@@ -24,6 +24,7 @@ from pgapps.compare.request import (
     typed,
     without_what_it_refuses,
 )
+from pgapps.execution.plan import plan
 from pgservers.errors import StudyError
 from pgservers.programs import installations
 from pgservers.programs.installations import find_binaries, optimization, require_alike_builds
@@ -200,6 +201,39 @@ def test_a_report_chooses_no_programs_and_no_address(server: str, tmp_path: Path
     assert told.with_servers(None, f"16+{file}").candidate == Side("16", {"jit": "off"})
     with pytest.raises(StudyError, match="Name the server of"):
         told.with_servers(None, str(file))
+
+
+@pytest.mark.parametrize(
+    ("study", "parameters"),
+    [
+        ("releases", {"releases": ["/home/me/bin"]}),
+        ("releases", {"releases": ["9.6", "./x"]}),
+        ("releases", {"releases": "16, ~/x"}),
+        ("releases", {"releases": ["postgresql://h/d"]}),
+        ("releases", {"releases": ["bin"]}),
+        ("workload", {"directory": "/home/me/private"}),
+        ("workload", {"directory": "16"}),
+    ],
+)
+def test_a_report_chooses_no_programs_and_no_directory_by_a_parameter(
+    study: str, parameters: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bin").mkdir()
+    (name,) = parameters
+    told = request_in(report(tmp_path, asked(studies=[study], parameters=parameters)))
+    with pytest.raises(StudyError, match=rf"^The report's {name} has '.*use `pgstudies compare -p"):
+        told.with_servers(None, None)
+    monkeypatch.setattr("pgapps.compare.request._named", lambda *_: ())  # as before
+    assert told.with_servers(None, None).parameters == parameters
+
+
+def test_a_report_may_name_releases_by_a_parameter_and_a_user_anything(tmp_path: Path) -> None:
+    parameters = {"releases": ["9.6", "16", "embedded"]}
+    told = request_in(report(tmp_path, asked(studies=["releases"], parameters=parameters)))
+    assert told.with_servers(None, None).parameters == parameters
+    own = plan("releases", parameters={"releases": "9.6,/home/me/bin"}).parameters["releases"]
+    assert own == ["9.6", "/home/me/bin"]
 
 
 @pytest.mark.parametrize(

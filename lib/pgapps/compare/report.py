@@ -17,6 +17,8 @@ from pgservers.paths import BOOK
 from pgstudies.charts.effects import effect_chart
 from pgstudies.charts.series import block_chart
 from pgstudies.charts.tables import table_html
+from pgstudies.records.format import INFO
+from pgstudies.records.reading import content_of
 from pgstudies.records.writing import parquet_bytes
 from pgstudies.templates import environment
 
@@ -148,7 +150,7 @@ def _study(result: Result, m: Measured) -> dict[str, Any]:
         "charts": [_drawn(chart) for chart in charts if not isinstance(chart, pl.DataFrame)],
         "files": [_download(f"{m.study}-samples.parquet", parquet_bytes(m.samples))]
         + [
-            _download(f"{m.study}-{number}-record.json", (path / "record.json").read_bytes())
+            _download(f"{m.study}-{number}-record.json", content_of(path, INFO))
             for number, path in enumerate(m.paths, start=1)
         ],
     }

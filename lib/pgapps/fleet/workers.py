@@ -41,7 +41,7 @@ def measure_block(request: dict[str, Any]) -> tuple[int, str]:
     host = request["block"]["host"]
     request = request | {"states": _states.directory()}
     process = subprocess.Popen(
-        [sys.executable, "-m", "pgapps.fleet.block"],
+        [sys.executable, "-P", "-m", "pgapps.fleet.block"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -17,6 +17,8 @@ from markupsafe import Markup
 from pgservers.files import size_text
 from pgservers.terminal import JUPYTER_SESSION
 
+from ..records.format import INFO, SAMPLES
+from ..records.reading import content_of
 from ..templates import environment
 
 if TYPE_CHECKING:
@@ -126,15 +128,14 @@ def began(record: Record, more: Mapping[str, object]) -> str:
 def about(record: Record) -> str:
     """Where and how it was measured, what the gate found, and links that hold the files."""
     files = []
-    for name in ("samples.parquet", "record.json"):
-        path = record.path / name
-        size = path.stat().st_size
-        href = None
-        if size <= LARGEST_BYTES:
-            content = base64.b64encode(path.read_bytes()).decode("ascii")
-            href = f"data:application/octet-stream;base64,{content}"
+    for name in (SAMPLES, INFO):
+        content, href = content_of(record.path, name), None
+        if len(content) <= LARGEST_BYTES:
+            coded = base64.b64encode(content).decode("ascii")
+            href = f"data:application/octet-stream;base64,{coded}"
+        size, path = size_text(len(content)), record.path / name
         label = f"{record.info['study']}-{name}"
-        files.append({"label": label, "path": path, "size": size_text(size), "href": href})
+        files.append({"label": label, "path": path, "size": size, "href": href})
     return TEMPLATES.get_template("about.html").render(
         facts=table_html(record.facts),
         gate=table_html(record.gate) if record.gate.height else "",

@@ -18,8 +18,6 @@ from pgservers.host.facts import allowed_cores, git_revision, host_facts, packag
 from pgservers.host.gate import gate
 from pgservers.paths import records_dir, run_dir
 from pgservers.programs.extensions import source_digests
-from pgservers.programs.releases import find_release
-from pgservers.programs.releases import reason_not_available as reason_no_release
 from pgservers.servers.facts import identity
 from pgservers.servers.leftovers import sweep
 from pgservers.servers.serve import serve
@@ -52,12 +50,6 @@ if TYPE_CHECKING:
     from .design import Design
     from .run import Procedure
     from .trial import Trial
-
-
-def reason_not_available(release: str) -> str | None:
-    """Why a release cannot be had here; None if it can, and in a replay.  StudyError if unknown."""
-    find_release(release)
-    return None if RunOptions.given().replay else reason_no_release(release)
 
 
 def measure(
