@@ -174,6 +174,7 @@
       renderer: "svg",
       actions: false,
       defaultStyle: false,
+      ast: true,  // expressions are interpreted: the page's policy allows no code made of text
       tooltip: { theme: "custom", disableDefaultStyle: true },
     });
     live.className = "vega-target";

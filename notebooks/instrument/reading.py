@@ -25,6 +25,7 @@ from pgstudies.analysis.intervals import (
 )
 from pgstudies.analysis.pairing import log_ratios, round_values
 from pgstudies.analysis.verdicts import DIRECTIONS
+from pgstudies.templates import markdown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -237,7 +238,7 @@ def reach_in_words(
     """The smallest effects that ten blocks show, and what of the noise is the machine's own."""
     of_ten = reach.filter(pl.col("blocks") == 10).drop_nulls()
     told = [
-        f"{row['detectable']:.2g} % in {row['seconds']:.1f} s (*{row['step']}*)"
+        f"{row['detectable']:.2g} % in {row['seconds']:.1f} s (*{markdown(row['step'])}*)"
         for row in of_ten.sort("detectable").iter_rows(named=True)
     ]
     said = []

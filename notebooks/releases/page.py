@@ -12,6 +12,7 @@ import pgstudies as pg
 from pgapps.counting.by_function import functions_counted
 from pgapps.scorecard.advice import counted_ahead, counted_between, counted_builds
 from pgstudies.records.counts import counted_since, units_counted
+from pgstudies.templates import markdown
 
 from . import reading
 
@@ -98,7 +99,7 @@ class Page:
                 "ratio": pl.col("ratio").round(3),
             },
         )
-        return [changed, Markdown(counted_builds(before, after))]  # type: ignore[no-untyped-call]
+        return [changed, Markdown(markdown(counted_builds(before, after)))]  # type: ignore[no-untyped-call]
 
     @cached_property
     def steps(self) -> list[dict[str, Any]]:

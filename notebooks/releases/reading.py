@@ -14,6 +14,7 @@ from IPython.display import Markdown
 
 from pgapps.counting.by_function import moved
 from pgstudies.records.counts import open_case, units_counted
+from pgstudies.templates import markdown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -218,7 +219,7 @@ def _side_in_words(steps: pl.DataFrame, title: str, word: str, sign: int) -> lis
         several = row["units"] > 1
         what = f"{row['work']}, {row['units']} kinds" if several else row["unit"]
         lines.append(
-            f"- **{row['from']} to {row['to']}**, {what}: "
+            f"- **{markdown(row['from'])} to {markdown(row['to'])}**, {markdown(what)}: "
             f"{' to '.join(ends)} % {word} instructions"
         )
     return [f"*{title}*", "", *lines, ""] if lines else []

@@ -22,6 +22,7 @@ from pgstudies.records.reading import (
     readable_records,
     version_number,
 )
+from pgstudies.templates import markdown
 
 from .bisection import ALIKE
 
@@ -172,7 +173,8 @@ def _part_in_words(name: str, steps: pl.DataFrame, most: int) -> list[str]:
     what = several if steps.height > 1 else "one count changes by more than 0.1 %"
     head = f"**Between {name} releases** {what}:"
     lines = [
-        f"- [{_short(row['from'])} to {_short(row['to'])}]({row['range']}), {row['unit']}: "
+        f"- [{markdown(_short(row['from']))} to {markdown(_short(row['to']))}]({row['range']}), "
+        f"{markdown(row['unit'])}: "
         f"{abs(row['percent']):.1f} % {'more' if row['percent'] > 0 else 'fewer'} instructions "
         f"({row['before']:,.0f}, then {row['after']:,.0f})"
         for row in steps.head(most).iter_rows(named=True)
