@@ -52,8 +52,9 @@ _STYLED = "style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 def _visible(value: object) -> object:
     """Text without what would hide or turn round the text beside it."""
-    is_text = isinstance(value, str) and not hasattr(value, "__html__")
-    return lines_printable(value) if is_text else value
+    if isinstance(value, str) and not hasattr(value, "__html__"):
+        return lines_printable(value)
+    return value
 
 
 _MARKS = re.compile(r"[\\`*_{}\[\]<>&|#@~$^:]")
