@@ -15,6 +15,7 @@ import polars as pl
 import vl_convert
 
 from pgservers.errors import StudyError
+from pgservers.terminal import printable
 
 from . import tables
 
@@ -51,12 +52,31 @@ def book_renderer(spec: dict[str, Any], **_options: object) -> dict[str, Any]:
 
     Raises StudyError for a chart without a description.
     """
+    spec = quotable(spec)
     png = vl_convert.vegalite_to_png(spec, scale=2)
     return {
         MIME: spec,
         "image/png": base64.b64encode(png).decode("ascii"),
         "text/plain": description_of(spec),
     }
+
+
+def quotable(spec: Any) -> Any:
+    """The specification with nothing in its titles that would end a string.
+
+    Vega-Lite makes expressions of them, and escapes quotes alone: no backslash, no end of a line.
+    """
+    if isinstance(spec, list):
+        return list(map(quotable, spec))
+    return {k: _quotable(k, v) for k, v in spec.items()} if isinstance(spec, dict) else spec
+
+
+def _quotable(key: str, value: Any) -> Any:
+    if key == "title" and isinstance(value, list):
+        return [_quotable(key, line) for line in value]
+    if key == "title" and isinstance(value, str):
+        return printable(value).replace("\\", "∖")
+    return value if key == "datasets" else quotable(value)
 
 
 def description_of(spec: dict[str, Any]) -> str:
