@@ -18,6 +18,10 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from pgapps.book.build import COMMAND
 from pgapps.commits.history import STEPS, steps_in_words
+from pgapps.compare.design import Side
+from pgapps.compare.report import write_report
+from pgapps.compare.request import Request
+from pgapps.compare.text import as_text
 from pgservers import paths
 from pgservers.terminal import Progress, notice, printable, say, tell
 from pgstudies.charts.series import series_chart
@@ -25,14 +29,16 @@ from pgstudies.charts.style import book_renderer
 from pgstudies.charts.tables import about, began, column_labels, table_html
 from pgstudies.records.reading import read_record
 from pgstudies.rooms import study_module
-from pgstudies.templates import environment, markdown
-from tests.hostile import ATTACKS, MARK, NAME, hostile_record
+from pgstudies.templates import environment, markdown, policy
+from tests.compare.test_compare import info_of, logs, made_up, result, samples_of
+from tests.hostile import ATTACKS, MARK, NAME, SHORT, hostile_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Request as Asked
 
 GENUINE = sorted(paths.REFERENCE_RECORDS.glob("cluster_order/*/record.json"))[-1].parent
 
@@ -88,6 +94,9 @@ def test_nothing_is_printed_but_by_the_terminals_functions() -> None:
             assert not re.search(r"\btyper\.echo\(|(?<![\w.])print\(", code), file
 
 
+TITLE = f"{ATTACKS[10]} {ATTACKS[11]}"
+
+
 def page_of(record: Path) -> Any:
     """A notebook that shows a hostile record by all that notebooks show records with."""
     read = read_record(record)
@@ -102,11 +111,11 @@ def page_of(record: Path) -> Any:
         steps_in_words(steps).data,
     ]
     lines = pl.DataFrame(
-        {"x": [1, 2, 3] * 2, "y": [1.0, 2.0, 3.0] * 2, "arm": [NAME] * 3 + [f"{NAME}!"] * 3}
-    ).with_columns(step=pl.lit(NAME))
+        {"x": [1, 2, 3] * 2, "y": [1.0, 2.0, 3.0] * 2, "arm": [SHORT] * 3 + [f"{SHORT}!"] * 3}
+    ).with_columns(step=pl.lit(SHORT))
     lines = pl.concat([lines, lines.with_columns(step=pl.lit("other"))])
     chart = series_chart(
-        lines, x="x", y="y", y_title=NAME, color="arm", step="step", description=NAME
+        lines, x="x", y="y", y_title=TITLE, color="arm", step="step", description=SHORT
     )
     assert not isinstance(chart, pl.DataFrame)
     data = [{"text/html": text} for text in (table_html(names), began(read, {}), about(read))]
@@ -152,7 +161,8 @@ def built(page: Any, place: Path, *, before: str = "", more: str = "") -> Path:
 
 ALL_EVENTS = """
 for (const each of document.querySelectorAll('details')) each.open = true;
-for (const each of document.querySelectorAll('a')) if (each.protocol === 'javascript:') each.click();
+for (const each of document.querySelectorAll('a'))
+  if (each.protocol === 'javascript:') each.click();
 for (const each of document.querySelectorAll('*'))
   for (const name of ['mouseover', 'focus', 'load', 'error']) each.dispatchEvent(new Event(name));
 """
@@ -160,16 +170,17 @@ for (const each of document.querySelectorAll('*'))
 
 def visited(page: Page, file: Path) -> list[str]:
     """What the page asked for that is not on this disk, with all in it opened and pointed at."""
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
-    page.on("dialog", lambda dialog: asked.append(dialog.message) or dialog.dismiss())
+    asked: list[Asked] = []
+    page.on("request", asked.append)
+    page.on("dialog", lambda dialog: dialog.dismiss())
     page.goto(file.as_uri())
     page.evaluate(ALL_EVENTS)
     for chart in page.locator(".vega-chart").all():
         chart.scroll_into_view_if_needed()
         chart.locator("svg").first.hover(force=True)
     page.wait_for_timeout(500)
-    return [url for url in asked if not url.startswith(("file:", "data:", "blob:"))]
+    near = ("file:", "data:", "blob:")
+    return [r.url for r in asked if not r.url.startswith(near) and r.failure != "csp"]
 
 
 @pytest.fixture
@@ -212,3 +223,46 @@ def test_where_names_are_not_escaped_they_run_and_the_policy_stops_them(
     bound = built(hostile, tmp_path / "bound", before=UNESCAPED)
     assert visited(bare, bound) == []
     assert pwned(bare) is None
+
+
+def reported(place: Path) -> Path:
+    """A report of a comparison whose every name is an attack."""
+    words = {"hostname": NAME, "cpu_model": NAME, NAME: NAME}
+    versions = {"version_text": f"PostgreSQL {NAME}"}
+    about = info_of(host=words, server=versions, servers={"/home/me/patched": versions})
+    about["plans"] = {arm: {"insert": NAME, SHORT: NAME} for arm in about["plans"]}
+    steps = {SHORT: logs(1.1), "insert": logs(1.0)}
+    found = result(made_up(samples_of(steps), about), failures=[NAME])
+    request = Request(Side("embedded"), Side("17", {"jit": NAME}), (NAME,), parameters={NAME: NAME})
+    text = as_text(found, NAME, full=True)
+    assert all(line.isprintable() for line in text.split("\n"))
+    return write_report(found, request, text, place / "report.html")
+
+
+def test_a_report_of_names_that_are_attacks_runs_none(page: Page, tmp_path: Path) -> None:
+    assert visited(page, reported(tmp_path)) == []
+    assert pwned(page) is None
+    page.locator(".vega-chart[data-live]").first.wait_for()
+    assert page.locator(".vega-chart[data-live]").count() == 2
+
+
+def test_what_is_planted_in_a_report_runs_only_without_its_policy(
+    bare: Page, tmp_path: Path
+) -> None:
+    text = reported(tmp_path).read_text(encoding="utf-8")
+    planted = text.replace("<h2>As text</h2>", "".join(ATTACKS[:4]) + "<p>here</p>")
+    file = tmp_path / "planted.html"
+    file.write_text(planted, encoding="utf-8")
+    assert visited(bare, file) == []
+    assert pwned(bare) is None
+    file.write_text(re.sub(r"<meta http-equiv=[^>]*>", "", planted), encoding="utf-8")
+    assert visited(bare, file) != []
+    assert pwned(bare) == 1
+
+
+@pytest.mark.parametrize("name", ["plans/plans.html", "book/first_page.html", "book/lead_on.html"])
+def test_a_page_that_needs_no_script_allows_none(name: str) -> None:
+    source = (paths.ROOT / "lib" / "pgapps" / name).read_text(encoding="utf-8")
+    assert '<meta http-equiv="Content-Security-Policy" content="{{ policy() }}">' in source
+    assert "<script" not in source
+    assert "default-src 'none'; script-src 'none';" in policy()
