@@ -13,7 +13,8 @@ import vl_convert
 
 from pgservers.errors import StudyError
 from pgservers.files import write_file
-from pgstudies.charts.style import description_of, quotable
+from pgservers.shown import quotable
+from pgstudies.charts.style import description_of
 from pgstudies.templates import environment
 
 if TYPE_CHECKING:

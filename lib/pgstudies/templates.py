@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import re
 from typing import TYPE_CHECKING
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from pgservers.terminal import lines_printable, printable
+from pgservers.shown import policy, visible
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,43 +20,10 @@ def environment(directory: Path) -> Environment:
     made = Environment(
         loader=FileSystemLoader(directory),
         autoescape=True,
-        finalize=_visible,
+        finalize=visible,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     made.globals["policy"] = policy
     return made
-
-
-def policy(*scripts: str) -> str:
-    """The Content-Security-Policy of a page that fetches nothing and runs these scripts alone.
-
-    They stand in the page.  Attributes such as ``onclick`` and links to ``javascript:`` do nothing.
-    """
-    allowed = " ".join(map(digest_source, scripts)) or "'none'"
-    return f"default-src 'none'; script-src {allowed}; img-src data: blob:; {_STYLED}"
-
-
-def digest_source(script: str) -> str:
-    """How a policy names a script that stands in the page."""
-    digest = hashlib.sha256(script.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
-
-
-_STYLED = "style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-
-
-def _visible(value: object) -> object:
-    """Text without what would hide or turn round the text beside it."""
-    if isinstance(value, str) and not hasattr(value, "__html__"):
-        return lines_printable(value)
-    return value
-
-
-_MARKS = re.compile(r"[\\`*_{}\[\]<>&|#@~$^:]")
-
-
-def markdown(text: str) -> str:
-    """Text, on one line, as Markdown that shows it as it is."""
-    return _MARKS.sub(r"\\\g<0>", printable(" ".join(text.split())))

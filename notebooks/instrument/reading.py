@@ -15,6 +15,7 @@ from IPython.display import Markdown
 from statsmodels.stats.proportion import proportion_confint
 
 from pgapps.scorecard.checks import SCHEMA
+from pgservers.shown import markdown
 from pgstudies.analysis.diagnostics import ALPHA, drift
 from pgstudies.analysis.families import flipped, permuted
 from pgstudies.analysis.intervals import (
@@ -25,7 +26,6 @@ from pgstudies.analysis.intervals import (
 )
 from pgstudies.analysis.pairing import log_ratios, round_values
 from pgstudies.analysis.verdicts import DIRECTIONS
-from pgstudies.templates import markdown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,8 +11,8 @@ from IPython.display import Markdown
 import pgstudies as pg
 from pgapps.counting.by_function import functions_counted
 from pgapps.scorecard.advice import counted_ahead, counted_between, counted_builds
+from pgservers.shown import markdown
 from pgstudies.records.counts import counted_since, units_counted
-from pgstudies.templates import markdown
 
 from . import reading
 

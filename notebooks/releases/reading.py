@@ -13,8 +13,8 @@ import polars as pl
 from IPython.display import Markdown
 
 from pgapps.counting.by_function import moved
+from pgservers.shown import markdown
 from pgstudies.records.counts import open_case, units_counted
-from pgstudies.templates import markdown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

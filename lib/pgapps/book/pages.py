@@ -18,11 +18,11 @@ import polars as pl
 from docutils import nodes
 
 from pgservers import paths
+from pgservers.shown import markdown
 from pgstudies.charts.style import MIME
 from pgstudies.records.format import INFO
 from pgstudies.records.reading import read_info, where_of
 from pgstudies.records.verdicts import reference_verdicts
-from pgstudies.templates import markdown
 
 from ..scorecard.checks import doubtful_machines, failures, machine_of, read_checks
 from .citing import with_more_downloads

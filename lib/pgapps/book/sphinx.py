@@ -18,8 +18,8 @@ from sphinx.errors import ExtensionError
 
 from pgservers.errors import StudyError
 from pgservers.files import write_file
+from pgservers.shown import digest_source
 from pgstudies.charts.style import MIME
-from pgstudies.templates import digest_source
 
 from ..markup import chart_markup
 from ..scorecard.checks import doubtful_machines, read_checks

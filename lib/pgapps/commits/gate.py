@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from pgservers.errors import StudyError
+from pgservers.shown import markdown
 from pgservers.terminal import printable
-from pgstudies.templates import markdown
 
 from ..counting.by_function import hint_of_names
 

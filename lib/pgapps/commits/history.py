@@ -12,6 +12,7 @@ from IPython.display import Markdown
 
 from pgservers.errors import StudyError
 from pgservers.order import version_in
+from pgservers.shown import markdown
 from pgservers.terminal import printable
 from pgstudies.charts.series import series_chart
 from pgstudies.records.counts import fullest_counts, units_counted
@@ -22,7 +23,6 @@ from pgstudies.records.reading import (
     readable_records,
     version_number,
 )
-from pgstudies.templates import markdown
 
 from .bisection import ALIKE
 

@@ -15,7 +15,7 @@ import polars as pl
 import vl_convert
 
 from pgservers.errors import StudyError
-from pgservers.terminal import printable
+from pgservers.shown import quotable
 
 from . import tables
 
@@ -59,24 +59,6 @@ def book_renderer(spec: dict[str, Any], **_options: object) -> dict[str, Any]:
         "image/png": base64.b64encode(png).decode("ascii"),
         "text/plain": description_of(spec),
     }
-
-
-def quotable(spec: Any) -> Any:
-    """The specification with nothing in its titles that would end a string.
-
-    Vega-Lite makes expressions of them, and escapes quotes alone: no backslash, no end of a line.
-    """
-    if isinstance(spec, list):
-        return list(map(quotable, spec))
-    return {k: _quotable(k, v) for k, v in spec.items()} if isinstance(spec, dict) else spec
-
-
-def _quotable(key: str, value: Any) -> Any:
-    if key == "title" and isinstance(value, list):
-        return [_quotable(key, line) for line in value]
-    if key == "title" and isinstance(value, str):
-        return printable(value).replace("\\", "∖")
-    return value if key == "datasets" else quotable(value)
 
 
 def description_of(spec: dict[str, Any]) -> str:
