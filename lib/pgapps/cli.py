@@ -19,7 +19,7 @@ import typer
 from pgservers.errors import StudyError
 from pgservers.files import space_error, sweep_temporary
 from pgservers.paths import cache_dir
-from pgservers.terminal import say
+from pgservers.terminal import say, tell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +68,7 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
-        typer.echo(f"pgstudies {version('pgstudies')}")
+        tell(f"pgstudies {version('pgstudies')}")
         raise typer.Exit
 
 

@@ -10,7 +10,7 @@ import typer
 
 from pgservers import paths
 from pgservers.errors import NotebookError, StudyError
-from pgservers.terminal import say
+from pgservers.terminal import say, tell
 from pgstudies.run_options import RunOptions
 
 from ..options import Parameters, Profile, Server, assignments
@@ -126,7 +126,7 @@ def run(
             else:
                 keep(done)
                 for line in ended(name, done):
-                    typer.echo(line)
+                    tell(line)
             finished(name)
     if study == _ALL:
         _sum_up(names)
@@ -144,7 +144,7 @@ def _sum_up(names: list[str]) -> None:
 
     if not origins().keys().isdisjoint(names):
         for line in wrapped(in_sentence(scorecard(records="reference"))):
-            typer.echo(line)
+            tell(line)
 
 
 def _foretell(planned: PlannedRun) -> None:
@@ -154,11 +154,11 @@ def _foretell(planned: PlannedRun) -> None:
     from ..execution.durations import all_blocks_seconds
 
     if planned.about:
-        typer.echo(f"{planned.study}, {planned.profile}: {planned.about}", err=True)
+        tell(f"{planned.study}, {planned.profile}: {planned.about}", err=True)
     if took_s := all_blocks_seconds(planned):
         took = f"{planned.parameters['blocks']} blocks: {rough_duration(took_s)}"
         estimate = f"{took} where the newest record of this size was made"
-        typer.echo(f"{planned.study}, {planned.profile}: {estimate}", err=True)
+        tell(f"{planned.study}, {planned.profile}: {estimate}", err=True)
 
 
 @commands.command(short_help="Build the report from the executed notebooks.")
@@ -166,7 +166,7 @@ def book() -> None:
     """Build the report from the executed notebooks: _build/html/index.html."""
     from ..book.build import build
 
-    typer.echo(build())
+    tell(build())
 
 
 def clean() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pgservers.errors import StudyError
-from pgservers.terminal import Progress, say
+from pgservers.terminal import Progress, say, tell
 
 from ..options import Configure, Pgbench
 
@@ -141,5 +141,5 @@ def bisect(
         else:
             look = (by_plan if by is By.PLAN else by_counting)(bench, wanted)
         text, path = bisected(bench, look)
-    typer.echo(text)
+    tell(text)
     say(f"{builder.built} built; the builds are in {repository.place}, the record is {path}.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pgservers.errors import StudyError
-from pgservers.terminal import say
+from pgservers.terminal import say, tell
 
 from ..options import BisectRun, Configure, for_git
 
@@ -130,7 +130,7 @@ def _judged(
     wanted = order if asked else order[:most]
     request = Request(Side(sides[0]), Side(sides[1]), studies=())
     found = counted(request, [unit for unit, _ in wanted])
-    typer.echo(
+    tell(
         as_markdown(
             found.units,
             found.moved,

@@ -80,6 +80,11 @@ def request_in(report: Path) -> Request:
 
 def _parts(result: Result, request: Request, text: str) -> dict[str, Any]:
     order = [*_moved(result)["study"], *(m.study for m in result.measured)]
+    vega = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    scripts = [
+        "(function () {\n" + vega.replace("</script", "<\\/script") + "\n})();",
+        (BOOK / "_static" / "charts.js").read_text(encoding="utf-8"),
+    ]
     return {
         "headline": headline(result),
         "text": text,
@@ -107,10 +112,7 @@ def _parts(result: Result, request: Request, text: str) -> dict[str, Any]:
         "asked": table_html(_asked(request)),
         "host": table_html(_facts(dict(result.host))),
         "style": (BOOK / "_static" / "book.css").read_text(encoding="utf-8"),
-        "charts": (BOOK / "_static" / "charts.js").read_text(encoding="utf-8"),
-        "vega": vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace(
-            "</script", "<\\/script"
-        ),
+        "scripts": scripts,
     }
 
 

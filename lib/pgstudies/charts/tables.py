@@ -15,7 +15,7 @@ from IPython.display import HTML, display
 from markupsafe import Markup
 
 from pgservers.files import size_text
-from pgservers.terminal import JUPYTER_SESSION
+from pgservers.terminal import JUPYTER_SESSION, printable
 
 from ..records.format import INFO, SAMPLES
 from ..records.reading import content_of
@@ -62,7 +62,8 @@ def table_html(frame: pl.DataFrame, *, whole: bool = False) -> str:
 def column_labels(columns: list[str]) -> str:
     """The names of columns, each with a colon, as CSS variables ``--c1``, ... for class "wide"."""
     titled = (name and f"{name}: " for name in columns)
-    quoted = (name.replace("\\", r"\\").replace("'", r"\'") for name in titled)
+    # A line's end would end the string, and the rest of the name would be CSS.
+    quoted = (printable(name).replace("\\", r"\\").replace("'", r"\'") for name in titled)
     return "".join(f"--c{number}: '{name}';" for number, name in enumerate(quoted, start=1))
 
 
