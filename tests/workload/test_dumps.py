@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -65,6 +66,13 @@ def dump(shop: Path, dumped: Path) -> Path:
         (copy / file.name).write_bytes(file.read_bytes())
     (shop.parent / "secret").write_bytes(SECRET)
     return copy
+
+
+@contextmanager
+def empty(server: ManagedServer) -> Iterator[Trial]:
+    server.restore("empty", lambda: None)
+    with Trial(server, Arm("plain"), block=0) as trial:
+        yield trial
 
 
 def renamed(text: bytes, old: bytes, new: bytes) -> bytes:
@@ -137,8 +145,7 @@ def test_no_dump_reaches_a_file_outside_of_it(
 def test_a_dump_in_directory_format_keeps_its_rows_and_large_objects(
     guarded: ManagedServer, shop: Path, dump: Path
 ) -> None:
-    guarded.restore("empty", lambda: None)
-    with Trial(guarded, Arm("plain"), block=0) as trial:
+    with empty(guarded) as trial:
         load(trial, Tables(read_workload(shop).schema))
         assert trial.value("SELECT s FROM held.t WHERE i = 7") == "kept"
         assert trial.value("SELECT lo_get(oid) FROM pg_largeobject_metadata") == b"large"
@@ -259,10 +266,8 @@ def test_what_is_missing_is_made_once(
     (shop / "schema.sql").write_text(
         f"DO $$ BEGIN RAISE EXCEPTION '{message}' USING errcode = '{code}'; END $$;\n"
     )
-    guarded.restore("empty", lambda: None)
-    with Trial(guarded, Arm("plain"), block=0) as trial:
-        with pytest.raises(StudyError, match=rf"line 1, fails on .*{message}"):
-            load(trial, Tables(shop / "schema.sql"))
+    with empty(guarded) as trial, pytest.raises(StudyError, match=f"line 1, fails .*{message}"):
+        load(trial, Tables(shop / "schema.sql"))
     with guarded.as_superuser() as connection:
         connection.execute("DROP ROLE IF EXISTS x")
 
@@ -279,10 +284,8 @@ def test_no_more_is_made_than_a_limit(
         f"format('{kind} \"%s\" does not exist', 'z' || clock_timestamp()) "
         f"USING errcode = '{code}'; END $$;\n"
     )
-    guarded.restore("empty", lambda: None)
-    with Trial(guarded, Arm("plain"), block=0) as trial:
-        with pytest.raises(StudyError, match="lacks more than 5 roles and schemas"):
-            load(trial, Tables(shop / "schema.sql"))
+    with empty(guarded) as trial, pytest.raises(StudyError, match="lacks more than 5 roles and"):
+        load(trial, Tables(shop / "schema.sql"))
     with guarded.as_superuser() as connection:
         made = connection.execute("SELECT rolname FROM pg_roles WHERE rolname LIKE 'z%'").fetchall()
         assert len(made) == (5 if kind == "role" else 0)
@@ -307,8 +310,7 @@ def test_it_would_be_made_without_end(
 
     monkeypatch.setattr(loading._Loader, "_make_missing", always)
     (shop / "schema.sql").write_text("SELECT 1 / 0;\n")
-    guarded.restore("empty", lambda: None)
-    with Trial(guarded, Arm("plain"), block=0) as trial, pytest.raises(EnoughError):
+    with empty(guarded) as trial, pytest.raises(EnoughError):
         load(trial, Tables(shop / "schema.sql"))
 
 
@@ -320,8 +322,6 @@ def test_a_load_that_does_not_end_is_given_up(
         "DO $$ BEGIN LOOP BEGIN PERFORM pg_sleep(60);"
         " EXCEPTION WHEN query_canceled THEN NULL; END; END LOOP; END $$;\n"
     )
-    guarded.restore("empty", lambda: None)
-    with Trial(guarded, Arm("plain"), block=0) as trial:
-        with pytest.raises(ServerError, match=r"Loading .* was given up after 1 s"):
-            load(trial, Tables(shop / "schema.sql"))
+    with empty(guarded) as trial, pytest.raises(ServerError, match="was given up after 1 s"):
+        load(trial, Tables(shop / "schema.sql"))
     guarded.restore("empty", lambda: None)

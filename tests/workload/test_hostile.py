@@ -110,6 +110,8 @@ def loaded(server: ManagedServer, schema: Path) -> Iterator[Trial]:
         ("\\connect -reuse-previous=on \"dbname='x'\"", r"\\connect is not allowed"),
         ("DROP DATABASE IF EXISTS x;", "DROP DATABASE reaches beyond the database"),
         ("/* a */ create\n DATABASE x;", "CREATE DATABASE reaches beyond"),
+        ("create/**/database x;", r"CREATE/\*\*/DATABASE reaches beyond"),
+        ("create --x\n/*a*b*/database x;", "DATABASE reaches beyond"),
         ("ALTER SYSTEM SET work_mem = '1GB';", "ALTER SYSTEM reaches beyond"),
         ("create tablespace x location '/tmp';", "CREATE TABLESPACE reaches beyond"),
         ("\\foo", r"\\foo is not allowed in a schema, because this command"),
@@ -546,9 +548,18 @@ def test_with_the_rights_of_the_addresss_role_it_would(
 ) -> None:
     with serve(dsn_of(stranger, MAKER)) as server:
         executed(server, statement)
+        with server.connect() as connection:
+            found = connection.execute(
+                "SELECT ',' || array_to_string(datacl, ','), shobj_description(oid, 'pg_database')"
+                " FROM pg_database WHERE datname = current_database()"
+            ).fetchone()
+            assert found
+            assert (",=c/" in found[0]) == (statement == OPENS_ITS_DATABASE)
+            assert (found[1] == "x$x") == (statement == NAMES_ITS_DATABASE)
+    left = left_on(stranger)
+    assert bool(left) == (statement in {LEAVES_A_DATABASE, KEEPS_ITS_DATABASE})
     with stranger.connect() as connection:
-        for name in left_on(stranger):
-            assert statement in {LEAVES_A_DATABASE, KEEPS_ITS_DATABASE}
+        for name in left:
             connection.execute(f'ALTER DATABASE "{name}" is_template false'.encode())
             connection.execute(f'DROP DATABASE "{name}"'.encode())
 
@@ -623,8 +634,7 @@ def test_a_prepared_transaction_keeps_no_database(dies: bool) -> None:
             Path(path).write_text(f"{Path(path).read_text()}local all all scram-sha-256\n")
             connection.execute("SELECT pg_reload_conf()")
         with serve(dsn_of(server, MAKER), unprivileged=True) as ours:
-            for statement in ("BEGIN; CREATE TABLE t (); PREPARE TRANSACTION 'p'",):
-                executed(ours, statement)
+            executed(ours, "BEGIN; CREATE TABLE t (); PREPARE TRANSACTION 'p'")
             if dies:
                 ours.close_connections()
                 getattr(ours, "_keeper").close()  # noqa: B009

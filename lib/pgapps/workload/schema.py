@@ -41,8 +41,11 @@ _WHY = {
     "q": "what follows it would not be loaded",
 }
 
+_GAP = rb"(?:\s|--[^\n]*\n|/\*(?:[^*]|\*(?!/))*\*/)+"
+
 LEAVES = re.compile(
-    rb"((?:create|drop|alter)\s+(?:database|tablespace)|alter\s+system)\b", re.IGNORECASE
+    rb"((?:create|drop|alter)%b(?:database|tablespace)|alter%bsystem)\b" % (_GAP, _GAP),
+    re.IGNORECASE,
 )
 
 _OF_DATABASE = re.compile(rb"(?:create|drop|alter)\s+database\b", re.IGNORECASE)

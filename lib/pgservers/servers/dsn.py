@@ -233,8 +233,6 @@ class DsnServer(ServerBase):
                 self._furnish()
                 build()
                 self.close_connections()
-                if self._guest is not None:
-                    self._end_prepared(self._guest.name)
                 if isinstance(place, DatabasePlace):
                     self._states[state] = place.keep()
             if isinstance(place, DatabasePlace):
@@ -280,8 +278,6 @@ class DsnServer(ServerBase):
         self._forget_databases()
         self.close_connections()
         try:
-            if self._guest is not None:
-                self._end_prepared(self._guest.name)
             if self._place is not None:
                 self._place.remove()
                 forget_statements(self._keeper, self._place.stem)
@@ -295,6 +291,13 @@ class DsnServer(ServerBase):
             _log.warning("%s stays on %s until the next run there: %s", name, self.spec, error)
         finally:
             self._keeper.close()
+
+    def close_connections(self) -> None:
+        """Close every connection that was given out, and end what is prepared."""
+        super().close_connections()
+        if self._guest is not None:
+            with suppress(psycopg.Error, ServerError):  # it is told where a database stays for it
+                self._end_prepared(self._guest.name)
 
     def _end_prepared(self, guest: str) -> None:
         """Roll back what a script has prepared, for its database could not be copied or dropped."""
