@@ -555,7 +555,7 @@ def test_with_the_rights_of_the_addresss_role_it_would(
             ).fetchone()
             assert found
             assert (",=c/" in found[0]) == (statement == OPENS_ITS_DATABASE)
-            assert (found[1] == "x$x") == (statement == NAMES_ITS_DATABASE)
+            assert (found[1] == "x") == (statement == NAMES_ITS_DATABASE)
     left = left_on(stranger)
     assert bool(left) == (statement in {LEAVES_A_DATABASE, KEEPS_ITS_DATABASE})
     with stranger.connect() as connection:
