@@ -218,7 +218,7 @@ def test_a_fifo_among_the_rows_of_a_dump_is_told(dump: Path) -> None:
     rows = next(file for file in dump.glob("*.dat") if file.name[0].isdigit())
     rows.unlink()
     os.mkfifo(rows)
-    with pytest.raises(StudyError, match="cannot be read: it is not a regular file"):
+    with pytest.raises(StudyError, match=rf"{rows.name} cannot be read: it is not a regular file"):
         contents(dump)
 
 

@@ -176,7 +176,8 @@ def opened(schema: Path, *, rows: bool = True) -> Iterator[IO[bytes]]:
         except OSError as error:
             if is_full(error):
                 raise cannot_write(error, gettempdir(), "TMPDIR") from error
-            raise StudyError(f"{schema} cannot be read: {error.strerror}.") from None
+            where = error.filename or schema
+            raise StudyError(f"{where} cannot be read: {error.strerror}.") from None
         if script is not None and os.pread(script.fileno(), len(_MAGIC), 0) != _MAGIC:
             yield script
             return
