@@ -282,9 +282,9 @@ class DsnServer(ServerBase):
                 self._place.remove()
                 forget_statements(self._keeper, self._place.stem)
             if self._guest is not None and self._is_first:
+                self._tell_changes()
                 self._guest.remove()
                 forget_statements(self._keeper, self._guest.name)
-                self._tell_changes()
         except psycopg.Error as error:
             name = self._place.name if self._place is not None else ""
             # No reason to lose a run that is done, or to hide the error that it is ending of.

@@ -233,7 +233,8 @@ class DatabasePlace(Place):
             _log.warning("database %s stays for now: %s", self.name, error)
             self._take_next_name()
         guest = self._guest.name if self._guest is not None else ""
-        names = {"name": self.name, "kept": kept or "template0", "guest": guest}
+        named = {"name": self.name, "kept": kept or "template0", "guest": guest}
+        names = {key: sql.Identifier(name) for key, name in named.items()}
         statements: tuple[LiteralString, ...] = (
             "CREATE DATABASE {name} ALLOW_CONNECTIONS false " + options,
             # Everybody may connect to a new database, and before 15 make functions in its schema
@@ -243,8 +244,7 @@ class DatabasePlace(Place):
             "ALTER DATABASE {name} ALLOW_CONNECTIONS true",
         )
         for number, statement in enumerate(statements):
-            quoted = {key: sql.Identifier(name) for key, name in names.items() if name}
-            self._keeper.execute(sql.SQL(statement).format(**quoted))
+            self._keeper.execute(sql.SQL(statement).format(**names))
             if number == 0:
                 self._made.add(self.name)
                 self._mark(self.name)
