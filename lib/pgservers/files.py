@@ -17,8 +17,9 @@ import tempfile
 import time
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
+from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from rich import filesize
 
@@ -133,6 +134,37 @@ def _sweep(path: Path) -> None:
             shutil.rmtree(path)
         finally:
             os.close(lock)
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """A regular file, to be read.
+
+    Raises OSError for one that cannot be read, and for a directory, a FIFO, a socket or a device,
+    of which the first would make us wait for ever.
+    """
+    if stat.S_ISREG(path.stat().st_mode):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # for what takes its place
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return os.fdopen(descriptor, "rb")
+        os.close(descriptor)
+    raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+
+
+def read_regular(path: Path, longest: int = 10_000_000) -> str:
+    """The text of a regular file in UTF-8.
+
+    Raises StudyError for one that cannot be read, is no text or has more characters than that.
+    """
+    try:
+        with open_regular(path) as file, TextIOWrapper(file, encoding="utf-8") as lines:
+            text = lines.read(longest + 1)
+    except OSError as error:
+        raise StudyError(f"{path} cannot be read: {error.strerror or error}.") from None
+    except UnicodeDecodeError as error:
+        raise StudyError(f"{path} is not UTF-8: {error.reason}.") from None
+    if len(text) > longest:
+        raise StudyError(f"{path} cannot be read: it has more than {longest:,} characters.")
+    return text
 
 
 _SAYS_FULL = re.compile(r"No space left on device|quota exceeded")

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
 
-from .sessions import as_sent, within
+from pgservers.sessions import within
+
+from .sessions import as_sent
 from .statements import first_word, plannable
 
 if TYPE_CHECKING:

@@ -19,8 +19,9 @@ from pgservers.errors import ServerError, SpaceError, StudyError
 from pgservers.programs.installations import find_binaries
 from pgservers.programs.releases import installed, is_release, packaged, reason_not_fetched
 from pgservers.servers.dsn import foreign_session, may_read, rights_lent
+from pgservers.sessions import within
 
-from .sessions import take_bytes, within
+from .sessions import take_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -40,8 +40,8 @@ def serve(
     is for what comes from others, who get no right that could do harm beyond our own database.
     A notice on stderr says what stands in for the embedded server, and which package is taken.
 
-    Raises StudyError for any other word, and for an address whose role has rights that an
-    unprivileged one may not have; ServerError for a server that cannot be used.
+    Raises StudyError for any other word, and for an address at which no role without rights can be
+    made or used where one is wanted; ServerError for a server that cannot be used.
     """
     address = Address.parse(spec)
     if address.is_dsn:
