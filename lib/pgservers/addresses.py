@@ -46,6 +46,11 @@ _COMPLAINTS = [
         r"too many clients|too many connections|connection slots are reserved",
         "it has too many connections: close some, or raise its max_connections",
     ),
+    (
+        r"unsupported startup parameter",
+        "a connection pooler there refuses the settings of a connection: give the address of the "
+        "server itself",
+    ),
     (r"closed the connection|terminating connection", "it has closed the connection: see its log"),
     (r"is starting up|is shutting down|recovery mode", "it is starting or stopping: try again"),
     (
@@ -182,4 +187,4 @@ def explain(error: psycopg.Error, spec: str) -> ServerError:
         if re.search(pattern, message):
             return ServerError(f"No connection to {spec}: {sentence}.")
     last = message.strip().splitlines()[-1] if message.strip() else type(error).__name__
-    return ServerError(f"No connection to {spec}: {last}")
+    return ServerError(f"No connection to {spec}: {last:.200}")

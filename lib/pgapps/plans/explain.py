@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
 
+from pgservers.foreign import as_postgres
+
 from .sessions import as_sent, within
 from .statements import first_word, plannable
 
@@ -129,6 +131,7 @@ _DEEPEST = 300
 """The deepest plan that is read, in nodes; Python's recursion limit is a thousand."""
 
 
+@as_postgres("The server")
 def explain(
     connection: psycopg.Connection[TupleRow],
     query: Query,

@@ -11,6 +11,7 @@ import psycopg
 from psycopg import sql
 
 from pgservers.errors import StudyError
+from pgservers.foreign import as_postgres
 
 from ..workload.statements import Command, Lines
 from .statements import first_word
@@ -218,6 +219,7 @@ def _numbered(file: Path, text: str) -> str:
     return _VARIABLE.sub(numbered, text)
 
 
+@as_postgres("The server")
 def top_queries(
     connection: psycopg.Connection[TupleRow], choice: Choice
 ) -> tuple[list[Query], Counter[str]]:
