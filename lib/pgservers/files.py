@@ -26,7 +26,11 @@ from .errors import SpaceError, StudyError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import BinaryIO
 
+
+_MOST_TEXT = 16_000_000
+"""The longest file of settings, scripts or so that is read (bytes)."""
 
 _GET_FLAGS, _SET_FLAGS, _TOP = 0x80086601, 0x40086602, 0x00020000  # linux/fs.h
 
@@ -256,6 +260,60 @@ def _written_aside(target: Path, content: bytes | str, variable: str) -> Iterato
             aside.unlink(missing_ok=True)
     except OSError as error:
         raise cannot_write(error, target, variable) from error
+
+
+@contextmanager
+def regular(path: Path, what: str) -> Iterator[BinaryIO]:
+    """A file of somebody's, open for reading; ``what`` it is to be, as "a log", is for messages.
+
+    Raises StudyError where it cannot be read, and for what is no file but a pipe, say, for which
+    one would wait.
+    """
+    shown = f"{str(path)[:200]} cannot be read as {what}"
+    try:
+        path = path.expanduser()
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY), "rb") as file:  # noqa: PTH123
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise StudyError(f"{shown}: it is no regular file.")
+            yield file
+    except OSError as error:
+        raise StudyError(f"{shown}: {error.strerror or error}.") from None
+    except (RuntimeError, ValueError):  # ~ of a user there is none of; a name with a null character
+        raise StudyError(f"{shown}: there is no such file.") from None
+
+
+def read_regular(path: Path, limit_bytes: int, what: str) -> bytes:
+    """The content of such a file; raises StudyError for one that is longer, too."""
+    with regular(path, what) as file:
+        content = file.read(limit_bytes + 1)
+    if len(content) > limit_bytes:
+        raise StudyError(f"{path} is too long for {what}: the limit is {size_text(limit_bytes)}.")
+    return content
+
+
+def read_text(path: Path, what: str, limit_bytes: int = _MOST_TEXT) -> str:
+    """The same of a file in UTF-8."""
+    try:
+        return read_regular(path, limit_bytes, what).decode().replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise StudyError(
+            f"{path} cannot be read as {what}: it is not UTF-8 from byte {error.start} on."
+        ) from None
+
+
+def real_directory(path: Path, what: str) -> Path:
+    """A directory without links and ~; raises StudyError where it is none, or cannot be entered."""
+    shown = f"{str(path)[:200]} cannot be used as {what}"
+    try:
+        found = path.expanduser().resolve()
+        if not found.is_dir():
+            raise StudyError(f"{shown}: there is no such directory.")
+        os.scandir(found).close()
+    except OSError as error:
+        raise StudyError(f"{shown}: {error.strerror}.") from None
+    except (RuntimeError, ValueError):  # links that lead to themselves; as above
+        raise StudyError(f"{shown}: there is no such directory.") from None
+    return found
 
 
 def size_text(size_bytes: float) -> str:
