@@ -136,9 +136,11 @@ class Address:
         try:
             directory = Path(self.text).expanduser()
             is_path = "/" in self.text or directory.is_dir()
-        except (OSError, RuntimeError):  # too long a name, or ~ of a user there is none of
+            place = str(directory.resolve())
+        # Too long a name, ~ of a user there is none of, or a link that leads to itself.
+        except (OSError, RuntimeError, ValueError):
             return self
-        return Address(str(directory.resolve()), self.parts, is_dsn=False) if is_path else self
+        return Address(place, self.parts, is_dsn=False) if is_path else self
 
 
 def _looks_like_an_address(text: str) -> bool:

@@ -154,7 +154,7 @@ def test_what_is_no_log_ends_in_a_sentence(content: bytes, tmp_path: Path) -> No
     with pytest.raises(StudyError, match="has no time of a query: it is no log of PostgreSQL in"):
         write_scripts_of_log(tmp_path / "shop", tmp_path / "log", 40, [], lambda _: None)
     assert not (tmp_path / "shop").exists()
-    with pytest.raises(StudyError, match=r"nothing cannot be read: No such file"):
+    with pytest.raises(StudyError, match=r"nothing cannot be read as a log: No such file"):
         write_scripts_of_log(tmp_path / "shop", tmp_path / "nothing", 40, [], lambda _: None)
 
 

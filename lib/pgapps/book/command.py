@@ -66,7 +66,8 @@ def run(
     ] = None,
 ) -> None:
     """Run one study or all."""
-    from pgservers.terminal import rough_duration
+    from pgservers.addresses import EMBEDDED
+    from pgservers.servers.serve import require_server
     from pgstudies.analysis.claims import headlines
     from pgstudies.rooms import rooms
 
@@ -87,6 +88,8 @@ def run(
         plan(name, profile=profile, server=server, parameters=given, usual_server=options.server)
         for name in names
     ]
+    if not replay:
+        require_server(plans[0].server.text or options.server or EMBEDDED)
     list(map(headlines, names))  # a mistake in claims.toml is told before anything is measured
     if not (replay or plans[0].server.text or options.server) and os.environ.get("PGHOST"):
         say(
@@ -97,8 +100,7 @@ def run(
     shows = study == _ALL and not replay
     expected = expected_seconds(plans) if shows else None
     if expected:
-        took = rough_duration(sum(expected.values()))
-        say(f"{len(names)} studies: they took {took} when they were last measured at this size.")
+        _say_expected(expected)
     with first_page(names, expected) if shows else nullcontext(str) as finished:
         for name, planned in zip(names, plans, strict=True):
             if not replay:
@@ -117,7 +119,7 @@ def run(
                 again = "run the command again without --fresh" if fresh else "run it again"
                 say(f"interrupted; what is finished is kept: {again} to continue.")
                 raise typer.Exit(130) from None
-            except (NotebookError, StudyError) as error:
+            except StudyError as error:
                 # The other studies would meet the same server and the same disk.
                 if type(error) not in {NotebookError, StudyError} or len(names) == 1:
                     raise
@@ -133,6 +135,13 @@ def run(
     if failures:
         say(f"{len(failures)} of {len(names)} studies failed.")
         raise typer.Exit(failures[0].exit_code)
+
+
+def _say_expected(seconds: Mapping[str, float]) -> None:
+    from pgservers.terminal import rough_duration
+
+    took = rough_duration(sum(seconds.values()))
+    say(f"{len(seconds)} studies: they took {took} when they were last measured at this size.")
 
 
 def _sum_up(names: list[str]) -> None:
