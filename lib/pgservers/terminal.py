@@ -22,8 +22,12 @@ JUPYTER_SESSION = "JPY_SESSION_NAME"
 
 def say(sentence: str) -> None:
     """Tell the user of the command line something, as the programs of Unix do."""
-    lines = "\n".join(map(printable, sentence.split("\n")))
-    print(f"pgstudies: {lines}", file=sys.stderr)
+    print(f"pgstudies: {_printable_lines(sentence)}", file=sys.stderr)
+
+
+def tell(text: str) -> None:
+    """Print what a command answers, lines of which may have text from elsewhere in them."""
+    print(_printable_lines(text), flush=True)
 
 
 def notice(sentence: str) -> None:
@@ -31,6 +35,7 @@ def notice(sentence: str) -> None:
 
     In JupyterLab, which colours stderr as an error, it goes to stdout.
     """
+    sentence = _printable_lines(sentence)
     if _open:
         _open[-1].note(sentence)
     else:
@@ -51,6 +56,10 @@ def printable(text: str) -> str:
     return "".join(
         c if c.isprintable() or unicodedata.category(c) == "Zs" else ascii(c)[1:-1] for c in text
     )
+
+
+def _printable_lines(text: str) -> str:
+    return "\n".join(map(printable, text.split("\n")))
 
 
 class Relay:

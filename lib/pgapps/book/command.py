@@ -10,12 +10,14 @@ import typer
 
 from pgservers import paths
 from pgservers.errors import NotebookError, StudyError
-from pgservers.terminal import say
+from pgservers.terminal import say, tell
 from pgstudies.run_options import RunOptions
 
 from ..options import Parameters, Profile, Server, assignments
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pgstudies.rooms import Kind
 
     from ..execution.plan import PlannedRun
@@ -66,8 +68,6 @@ def run(
     ] = None,
 ) -> None:
     """Run one study or all."""
-    from pgservers.addresses import EMBEDDED
-    from pgservers.servers.serve import require_server
     from pgstudies.analysis.claims import headlines
     from pgstudies.rooms import rooms
 
@@ -88,14 +88,9 @@ def run(
         plan(name, profile=profile, server=server, parameters=given, usual_server=options.server)
         for name in names
     ]
-    if not replay:
-        require_server(plans[0].server.text or options.server or EMBEDDED)
     list(map(headlines, names))  # a mistake in claims.toml is told before anything is measured
-    if not (replay or plans[0].server.text or options.server) and os.environ.get("PGHOST"):
-        say(
-            "Ignoring PGHOST and measuring the embedded server; use --server postgresql:// for "
-            "yours."
-        )
+    if not replay:
+        _require_server(plans[0].server.text or options.server)
     failures: list[StudyError] = []
     shows = study == _ALL and not replay
     expected = expected_seconds(plans) if shows else None
@@ -128,13 +123,26 @@ def run(
             else:
                 keep(done)
                 for line in ended(name, done):
-                    typer.echo(line)
+                    tell(line)
             finished(name)
     if study == _ALL:
         _sum_up(names)
     if failures:
         say(f"{len(failures)} of {len(names)} studies failed.")
         raise typer.Exit(failures[0].exit_code)
+
+
+def _require_server(asked: str) -> None:
+    """Raise StudyError or ServerError before a kernel is started, which takes long."""
+    from pgservers.addresses import EMBEDDED
+    from pgservers.servers.serve import require_server
+
+    if not asked and os.environ.get("PGHOST"):
+        say(
+            "Ignoring PGHOST and measuring the embedded server; use --server postgresql:// for "
+            "yours."
+        )
+    require_server(asked or EMBEDDED)
 
 
 def _say_expected(seconds: Mapping[str, float]) -> None:

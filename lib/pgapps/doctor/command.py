@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pgservers.terminal import say
+from pgservers.terminal import say, tell
 from pgstudies.run_options import RunOptions
 
 from ..options import Server
@@ -36,7 +36,7 @@ def doctor(
     checks = []
     for check in examine(server, otherwise=RunOptions.given().server_for(server)):
         checks.append(check)
-        typer.echo(check.line)
+        tell(check.line)
     raise typer.Exit(exit_code(checks))
 
 
