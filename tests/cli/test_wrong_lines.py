@@ -7,6 +7,7 @@ import random
 import re
 import signal
 import socket
+import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -158,7 +159,8 @@ def wrong(code: int | None, said: str, line: Sequence[str]) -> str:
         return f"{line}: a traceback: {said[-600:]}"
     if code not in CODES:
         return f"{line}: code {code}: {said}"
-    sentences = [text for text in said.splitlines() if not text.startswith(("Usage:", "Try "))]
+    beside = ("Usage:", "Try ", "  ")  # what there is to choose from is indented
+    sentences = [text for text in said.splitlines() if not text.startswith(beside)]
     if code and (not said.strip() or sum(map(len, sentences)) > LONGEST):
         return f"{line}: {len(said)} characters: {said[:1500]}"
     if re.search(r"[\x00-\x09\x0b-\x1f\x7f]", said):
@@ -195,3 +197,87 @@ def test_a_wrong_line_ends_in_a_sentence(
             signal.signal(signal.SIGALRM, before)
         found.append(wrong(code, capsys.readouterr().err, line))
     assert list(filter(None, found)) == []
+
+
+COMMAND = f"{sys.executable} -m pgapps"
+
+
+def in_a_shell(line: str, **environment: str) -> tuple[int, str]:
+    done = subprocess.run(
+        ["/bin/sh", "-c", line],
+        check=False,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        stdin=subprocess.DEVNULL,
+        timeout=LIMIT_S,
+        env=os.environ | environment,
+    )
+    return done.returncode, done.stderr
+
+
+REPOSITORY = "--repo /nonexistent"
+
+AS_PROCESSES = [
+    ("studies >&-", 5, "Standard output is closed"),
+    ("records >&- 2>&- <&-", 5, ""),
+    ("studies >/dev/full", 5, "No space left"),
+    ("records >/dev/full", 5, "No space left"),
+    ("--help >/dev/full", 5, "No space left"),
+    ("studies >/dev/null <&-", 0, ""),
+    ("studies >/dev/null 2>&-", 0, ""),
+    ("nonsense 2>&-", 2, ""),
+    ("nonsense 2>/dev/full", 5, ""),
+    (f"servers build REL_16_0 {REPOSITORY}", 2, "there is no such directory"),
+    (f"history {REPOSITORY} --since a --until b", 2, "there is no such directory"),
+    (f"gate --base a --head b {REPOSITORY}", 2, "there is no such directory"),
+    (f"bisect --unit x --good a --bad b {REPOSITORY}", 2, "no"),
+    (f"compare --candidate a --baseline b {REPOSITORY}", 2, "there is no such directory"),
+    ("run sync_scans --server nonsense", 2, "is not a server"),
+    ("run sync_scans --server ./loop", 3, "There is no directory"),
+    ("run sync_scans --server ./programs", 3, "holds no PostgreSQL"),
+    ("plans --server postgresql://127.0.0.1:1/x --queries scripts", 2, "it is no regular file"),
+    ("plans --server postgresql://127.0.0.1:1/x --setting fifo", 2, "it is no regular file"),
+    ("new-workload new --from-log fifo", 2, "it is no regular file"),
+    ("sweep fifo", 2, "it is no regular file"),
+    ("rerun fifo", 2, "it is no regular file"),
+    ("gate --base a --head b --diff fifo", 2, "it is no regular file"),
+]
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize(("line", "code", "sentence"), AS_PROCESSES)
+def test_a_process_ends_as_its_help_says(line: str, code: int, sentence: str) -> None:
+    ended, said = in_a_shell(f"{COMMAND} {line}")
+    assert (ended, said.count("Traceback")) == (code, 0), said
+    assert sentence in said
+    assert len(said) <= LONGEST
+
+
+@pytest.mark.usefixtures("place")
+def test_no_server_keeps_its_data_in_proc() -> None:
+    code, said = in_a_shell(f"{COMMAND} run sync_scans", PGSTUDIES_RUN_DIR="/proc")
+    assert code == 5
+    assert "set PGSTUDIES_RUN_DIR to a directory that you may write to" in said
+
+
+INTERRUPTED = """
+import os, signal, sys
+
+class Interrupts:
+    def find_spec(self, name, *_):
+        if name == "typer":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts())
+"""
+
+
+@pytest.mark.parametrize(("module", "code"), [("pgapps.__main__", 130), ("pgapps.cli", 1)])
+def test_ctrl_c_while_modules_are_imported_is_no_error(module: str, code: int) -> None:
+    text = f"{INTERRUPTED}\nfrom {module} import main\nsys.argv = ['pgstudies', 'studies']\nmain()"
+    done = subprocess.run([sys.executable, "-c", text], check=False, capture_output=True, text=True)
+    if code == 130:
+        assert (done.returncode, done.stderr) == (130, "")
+    else:  # as it was: the module that defines the command is what is interrupted
+        assert "KeyboardInterrupt" in done.stderr
