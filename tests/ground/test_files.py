@@ -178,8 +178,8 @@ def test_a_file_is_read_up_to_a_limit(tmp_path: Path) -> None:
     assert read_regular(tmp_path / "ten", 10, "a log") == b"x" * 10
     with pytest.raises(StudyError, match="too long for a log: the limit is 9 bytes"):
         read_regular(tmp_path / "ten", 9, "a log")
+    (tmp_path / "ten").write_bytes(b"ab\xff")
     with pytest.raises(StudyError, match="it is not UTF-8 from byte 2 on"):
-        (tmp_path / "ten").write_bytes(b"ab\xff")
         read_text(tmp_path / "ten", "a log")
 
 
