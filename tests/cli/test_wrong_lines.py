@@ -161,7 +161,7 @@ def wrong(code: int | None, said: str, line: Sequence[str]) -> str:
         return f"{line}: code {code}: {said}"
     beside = ("Usage:", "Try ", "  ")  # what there is to choose from is indented
     sentences = [text for text in said.splitlines() if not text.startswith(beside)]
-    if code and (not said.strip() or sum(map(len, sentences)) > LONGEST):
+    if code and line[0] != "doctor" and (not said.strip() or sum(map(len, sentences)) > LONGEST):
         return f"{line}: {len(said)} characters: {said[:1500]}"
     if re.search(r"[\x00-\x09\x0b-\x1f\x7f]", said):
         return f"{line}: an escape: {said!r}"
