@@ -232,7 +232,7 @@ AS_PROCESSES = [
     (f"history {REPOSITORY} --since a --until b", 2, "there is no such directory"),
     (f"gate --base a --head b {REPOSITORY}", 2, "there is no such directory"),
     (f"bisect --unit x --good a --bad b {REPOSITORY}", 2, "no"),
-    (f"compare --candidate a --baseline b {REPOSITORY}", 2, "there is no such directory"),
+    (f"compare --candidate a --baseline b {REPOSITORY}", 3, "there is no such directory"),
     ("run sync_scans --server nonsense", 2, "is not a server"),
     ("run sync_scans --server ./loop", 3, "There is no directory"),
     ("run sync_scans --server ./programs", 3, "holds no PostgreSQL"),
@@ -240,7 +240,7 @@ AS_PROCESSES = [
     ("plans --server postgresql://127.0.0.1:1/x --setting fifo", 2, "it is no regular file"),
     ("new-workload new --from-log fifo", 2, "it is no regular file"),
     ("sweep fifo", 2, "it is no regular file"),
-    ("rerun fifo", 2, "it is no regular file"),
+    ("rerun fifo", 3, "it is no regular file"),
     ("gate --base a --head b --diff fifo", 2, "it is no regular file"),
 ]
 
