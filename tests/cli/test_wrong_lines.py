@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from click import Command
 
 CODES = {0, 2, 3, 4, 5, 125, 130}
 """Those of the help; 1 is an error of ours, or a verdict, which no wrong line gets to."""
@@ -100,7 +99,7 @@ PATHS = [
 ]
 
 
-def leaves(command: Command, *words: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+def leaves(command: Any, *words: str) -> Iterator[tuple[tuple[str, ...], Any]]:
     if hasattr(command, "commands"):
         for name, below in command.commands.items():
             yield from leaves(below, *words, name)
@@ -128,7 +127,7 @@ def wrong_lines(seed: int = 70) -> list[list[str]]:
             return [parameter.opts[0]]
         return [parameter.opts[0], value(parameter)]
 
-    found = []
+    found: list[Any] = []
     while len(found) < LINES:
         for words, command in leaves(typer.main.get_command(cli.app)):
             needed = [p for p in command.params if p.required]
@@ -181,7 +180,7 @@ def test_a_wrong_line_ends_in_a_sentence(
     monkeypatch.setattr("pgapps.execution.run._execute", started)
     monkeypatch.setattr("pgapps.fleet.cluster.run", started, raising=False)
     cli._applications()
-    found = []
+    found: list[Any] = []
     for line in wrong_lines():
         monkeypatch.setattr(sys, "argv", ["pgstudies", *line])
         before = signal.signal(signal.SIGALRM, hang)
