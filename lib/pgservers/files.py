@@ -17,9 +17,8 @@ import tempfile
 import time
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
-from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from rich import filesize
 
@@ -27,7 +26,11 @@ from .errors import SpaceError, StudyError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import BinaryIO
 
+
+_MOST_TEXT = 16_000_000
+"""The longest file of settings, scripts or so that is read (bytes)."""
 
 _GET_FLAGS, _SET_FLAGS, _TOP = 0x80086601, 0x40086602, 0x00020000  # linux/fs.h
 
@@ -134,37 +137,6 @@ def _sweep(path: Path) -> None:
             shutil.rmtree(path)
         finally:
             os.close(lock)
-
-
-def open_regular(path: Path) -> BinaryIO:
-    """A regular file, to be read.
-
-    Raises OSError for one that cannot be read, and for a directory, a FIFO, a socket or a device,
-    of which the first would make us wait for ever.
-    """
-    if stat.S_ISREG(path.stat().st_mode):
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # for what takes its place
-        if stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return os.fdopen(descriptor, "rb")
-        os.close(descriptor)
-    raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-
-
-def read_regular(path: Path, longest: int = 10_000_000) -> str:
-    """The text of a regular file in UTF-8.
-
-    Raises StudyError for one that cannot be read, is no text or has more characters than that.
-    """
-    try:
-        with open_regular(path) as file, TextIOWrapper(file, encoding="utf-8") as lines:
-            text = lines.read(longest + 1)
-    except OSError as error:
-        raise StudyError(f"{path} cannot be read: {error.strerror or error}.") from None
-    except UnicodeDecodeError as error:
-        raise StudyError(f"{path} is not UTF-8: {error.reason}.") from None
-    if len(text) > longest:
-        raise StudyError(f"{path} cannot be read: it has more than {longest:,} characters.")
-    return text
 
 
 _SAYS_FULL = re.compile(r"No space left on device|quota exceeded")
@@ -288,6 +260,55 @@ def _written_aside(target: Path, content: bytes | str, variable: str) -> Iterato
             aside.unlink(missing_ok=True)
     except OSError as error:
         raise cannot_write(error, target, variable) from error
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """A regular file, to be read.
+
+    Raises OSError for one that cannot be read, and for a directory, a FIFO, a socket or a device,
+    of which the first would make us wait for ever.
+    """
+    if stat.S_ISREG(path.stat().st_mode):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # for what takes its place
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return os.fdopen(descriptor, "rb")
+        os.close(descriptor)
+    raise OSError(errno.EINVAL, "it is no regular file", str(path))
+
+
+@contextmanager
+def regular(path: Path, what: str) -> Iterator[BinaryIO]:
+    """The same, for a file that the user names; ``what`` it is to be, as "a log", is for messages.
+
+    Raises StudyError where it cannot be read.
+    """
+    shown = f"{str(path)[:200]} cannot be read as {what}"
+    try:
+        with open_regular(path.expanduser()) as file:
+            yield file
+    except OSError as error:
+        raise StudyError(f"{shown}: {error.strerror or error}.") from None
+    except (RuntimeError, ValueError):  # ~ of a user there is none of; a name with a null character
+        raise StudyError(f"{shown}: there is no such file.") from None
+
+
+def read_regular(path: Path, limit_bytes: int, what: str) -> bytes:
+    """The content of such a file; raises StudyError for one that is longer, too."""
+    with regular(path, what) as file:
+        content = file.read(limit_bytes + 1)
+    if len(content) > limit_bytes:
+        raise StudyError(f"{path} is too long for {what}: the limit is {size_text(limit_bytes)}.")
+    return content
+
+
+def read_text(path: Path, what: str, limit_bytes: int = _MOST_TEXT) -> str:
+    """The same of a file in UTF-8."""
+    try:
+        return read_regular(path, limit_bytes, what).decode().replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise StudyError(
+            f"{path} cannot be read as {what}: it is not UTF-8 from byte {error.start} on."
+        ) from None
 
 
 def read_within(directory: Path, name: str, most_bytes: int) -> bytes:

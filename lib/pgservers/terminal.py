@@ -28,7 +28,7 @@ def say(sentence: str) -> None:
 
 def tell(text: str | Path, *, err: bool = False) -> None:
     """Print an answer, line by line as ``printable`` has it: all other output goes through here."""
-    print(lines_printable(str(text)), file=sys.stderr if err else sys.stdout)
+    print(lines_printable(str(text)), file=sys.stderr if err else sys.stdout, flush=True)
 
 
 def notice(sentence: str) -> None:
@@ -36,6 +36,7 @@ def notice(sentence: str) -> None:
 
     In JupyterLab, which colours stderr as an error, it goes to stdout.
     """
+    sentence = lines_printable(sentence)
     if _open:
         _open[-1].note(sentence)
     else:

@@ -325,7 +325,7 @@ def test_what_is_no_request_at_all_is_one_sentence(text: str, tmp_path: Path) ->
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
 def test_a_report_that_is_no_file_is_not_waited_for(make: Any, tmp_path: Path) -> None:
     make(tmp_path / "report.html")
-    with pytest.raises(StudyError, match="is not a file"):
+    with pytest.raises(StudyError, match="it is no regular file"):
         request_in(tmp_path / "report.html")
 
 

@@ -17,7 +17,7 @@ from pgapps.workload.loading import Tables, load
 from pgapps.workload.schema import contents, opened
 from pgapps.workload.scripts import read_workload
 from pgservers.errors import ServerError, StudyError
-from pgservers.files import read_regular
+from pgservers.files import read_text
 from pgservers.servers.managed import ManagedServer
 from pgservers.servers.serve import serve
 from pgservers.servers.settings import read_settings
@@ -210,7 +210,7 @@ def test_only_regular_files_are_read_and_the_others_are_told(
         os.mknod(name, 0o20666, os.makedev(1, 3))
     else:
         pytest.skip("an ordinary account makes no device")
-    with pytest.raises(StudyError, match=rf"{name} cannot be read: it is not a regular file"):
+    with pytest.raises(StudyError, match=rf"{name} cannot be read: it is no regular file"):
         read_workload(shop)
 
 
@@ -218,14 +218,14 @@ def test_a_fifo_among_the_rows_of_a_dump_is_told(dump: Path) -> None:
     rows = next(file for file in dump.glob("*.dat") if file.name[0].isdigit())
     rows.unlink()
     os.mkfifo(rows)
-    with pytest.raises(StudyError, match=rf"{rows.name} cannot be read: it is not a regular file"):
+    with pytest.raises(StudyError, match=rf"{rows.name} cannot be read: it is no regular file"):
         contents(dump)
 
 
 def test_a_fifo_among_queries_and_settings_is_told(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "q.sql")
     for read in (lambda: queries_in(tmp_path), lambda: read_settings(tmp_path / "q.sql")):
-        with pytest.raises(StudyError, match="it is not a regular file"):
+        with pytest.raises(StudyError, match="it is no regular file"):
             read()
 
 
@@ -237,8 +237,8 @@ def test_a_fifo_would_be_waited_for_without_end(tmp_path: Path) -> None:
 
 def test_no_more_is_read_than_a_limit(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (shop / "one.sql").write_text("SELECT 1;" * 1000)
-    with pytest.raises(StudyError, match="it has more than 100 characters"):
-        read_regular(shop / "one.sql", 100)
+    with pytest.raises(StudyError, match="is too long for a script"):
+        read_text(shop / "one.sql", "a script", 100)
     monkeypatch.setattr(statements, "_LONGEST_BYTES", 1 << 20)
     for text in (
         "x" * (1 << 21),

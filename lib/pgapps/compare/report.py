@@ -12,7 +12,7 @@ import polars as pl
 import vl_convert
 
 from pgservers.errors import StudyError
-from pgservers.files import write_file
+from pgservers.files import read_text, write_file
 from pgservers.paths import BOOK
 from pgstudies.charts.effects import effect_chart
 from pgstudies.charts.series import block_chart
@@ -43,6 +43,9 @@ _INSTRUCTIONS = {
     None: "counted where valgrind is there and the programs differ, in a fifth of the time",
 }
 
+_MOST_BYTES = 500_000_000
+"""The longest report that is read: its samples are in it."""
+
 _REQUEST = re.compile(
     r'<script type="application/json" id="pgstudies-comparison">(.*?)</script>', re.DOTALL
 )
@@ -64,15 +67,11 @@ def write_report(result: Result, request: Request, text: str, target: Path) -> P
 
 def request_in(report: Path) -> Request:
     """The request that a report was made for; raises StudyError for a file that is no report."""
+    found = _REQUEST.search(read_text(report, "a report", _MOST_BYTES))
     try:
-        file = report.expanduser()
-        if file.exists() and not file.is_file():  # a pipe would be waited for
-            raise StudyError(f"{report} is not a file.")
-        found = _REQUEST.search(file.read_text(encoding="utf-8"))
         values = json.loads(found[1]) if found else None
-    except (OSError, RuntimeError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no report"
-        raise StudyError(f"{str(report)[:200]} cannot be read: {why}.") from None
+    except (ValueError, RecursionError):
+        raise StudyError(f"{str(report)[:200]} cannot be read as a report.") from None
     if not isinstance(values, dict):
         raise StudyError(f"{report} is not a report of `pgstudies compare`.")
     return Request.from_dict(values)

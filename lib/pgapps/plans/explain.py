@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
 
+from pgservers.foreign import as_postgres
 from pgservers.sessions import within
 
 from .sessions import as_sent
@@ -131,6 +132,7 @@ _DEEPEST = 300
 """The deepest plan that is read, in nodes; Python's recursion limit is a thousand."""
 
 
+@as_postgres("The server")
 def explain(
     connection: psycopg.Connection[TupleRow],
     query: Query,

@@ -11,7 +11,8 @@ import psycopg
 from psycopg import sql
 
 from pgservers.errors import StudyError
-from pgservers.files import read_regular
+from pgservers.files import read_text
+from pgservers.foreign import as_postgres
 
 from ..workload.statements import Command, Lines
 from .statements import first_word
@@ -170,7 +171,8 @@ def queries_in(directory: Path) -> list[Query]:
         )
     except OSError as error:
         raise StudyError(f"{directory} cannot be read: {error.strerror}.") from None
-    found = [query for file in files for query in _queries_of(file, read_regular(file))]
+    texts = {file: read_text(file, "a file of queries") for file in files}
+    found = [query for file, text in texts.items() for query in _queries_of(file, text)]
     if not found:
         raise StudyError(
             f"{directory} has no file *.sql with a query in it ({_SCHEMA} is not read): name "
@@ -216,6 +218,7 @@ def _numbered(file: Path, text: str) -> str:
     return _VARIABLE.sub(numbered, text)
 
 
+@as_postgres("The server")
 def top_queries(
     connection: psycopg.Connection[TupleRow], choice: Choice
 ) -> tuple[list[Query], Counter[str]]:

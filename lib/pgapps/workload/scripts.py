@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pgservers.errors import CannotRun, StudyError
-from pgservers.files import read_regular
+from pgservers.files import read_text
 from pgservers.programs.installations import find_pgbench, run_client
 from pgservers.servers.settings import read_settings, refused
 
@@ -212,7 +212,7 @@ def _built_in(directory: str) -> Script:
 
 
 def _scripts_of(file: Path) -> list[Script]:
-    text = read_regular(file)
+    text = read_text(file, "a script")
     _require_harmless(file, text)
     marks = list(_NAME.finditer(text))
     starts = [0, *(mark.end() for mark in marks)]

@@ -14,6 +14,7 @@ from psycopg.conninfo import make_conninfo
 
 from ..addresses import explain, write_uri
 from ..errors import CannotRun, ServerError, SpaceError, StudyError
+from ..foreign import STATEMENT_TIMEOUT_S, ForeignSession, as_postgres, connect, timeouts
 from ..programs.installations import find_pgbench
 from ..terminal import notice, printable
 from .base import NO_PGBENCH, Capabilities, Right, ServerBase
@@ -43,9 +44,7 @@ OLDEST_RUNNING = 130000
 _GIVES_PUBLIC = 150000
 """From here on the schema public belongs to whoever owns the database."""
 
-_CONNECT_TIMEOUT_S = 10
-
-_EMPTY_PATH = {"search_path": ""}
+_FIRST_SETTINGS = {"search_path": "", "statement_timeout": f"{STATEMENT_TIMEOUT_S}s"}
 """Whoever owns a database chooses where its sessions look for functions, and those would run with
 our rights.  With this only what belongs to the server is found by its bare name."""
 
@@ -153,22 +152,23 @@ class DsnServer(ServerBase):
         self.unmet_settings = {}
         self._keeper = self._connect({})
         try:
-            self._look_at_server()
-            if unprivileged:
-                self._require_right_to_make_guest()
-            else:
-                self._settings, self.unmet_settings = self._base_settings(settings)
-            if like is None:
-                self._sweep()
-            atexit.register(self.close)
-            if unprivileged and like is None:
-                self._before = shared_objects(self._keeper)
-                self._guest = GuestRole(self._keeper, self.spec)
-            self._place = self._make_place()
-            if self._guest is not None:
-                self._require_login()
-                self._settings, self.unmet_settings = self._base_settings(settings)
-            self.capabilities = self._find_capabilities()
+            with as_postgres(self.spec):
+                self._look_at_server()
+                if unprivileged:
+                    self._require_right_to_make_guest()
+                else:
+                    self._settings, self.unmet_settings = self._base_settings(settings)
+                if like is None:
+                    self._sweep()
+                atexit.register(self.close)
+                if unprivileged and like is None:
+                    self._before = shared_objects(self._keeper)
+                    self._guest = GuestRole(self._keeper, self.spec)
+                self._place = self._make_place()
+                if self._guest is not None:
+                    self._require_login()
+                    self._settings, self.unmet_settings = self._base_settings(settings)
+                self.capabilities = self._find_capabilities()
         except psycopg.Error as error:
             lost = self._keeper.closed
             full = self.space_error(error)
@@ -253,7 +253,7 @@ class DsnServer(ServerBase):
             parts = connection.info.get_parameters()
             password = connection.info.password
         variables = {names[part]: parts[part] for part in names if part in parts}
-        variables |= {"PGOPTIONS": parts["options"]}
+        variables |= {"PGOPTIONS": parts["options"]} | timeouts()
         variables |= {
             f"PG{part.upper()}": parts[part]
             for part in ("sslmode", "sslrootcert", "sslcert", "sslkey")
@@ -479,28 +479,24 @@ class DsnServer(ServerBase):
 
 def foreign_session(
     parts: Mapping[str, str], spec: str, settings: Mapping[str, str] = {}, **kwargs: Any
-) -> psycopg.Connection[TupleRow]:
+) -> ForeignSession:
     """A session at an address, in autocommit mode, whose search_path is empty from its start.
 
     ``parts`` are libpq's, ``spec`` is the address for messages, ``settings`` may name another
-    search_path.  Raises ServerError where there is no connection, or one through a pooler that
-    drops its settings.
+    search_path or statement_timeout.  Raises ServerError where there is no connection or no answer
+    in time, or a connection through a pooler that drops its settings.
     """
-    wanted = _EMPTY_PATH | dict(settings)
+    wanted = _FIRST_SETTINGS | dict(settings)
     # Last, so that neither the address nor PGOPTIONS has another.
     given = parts.get("options") or os.environ.get("PGOPTIONS", "")
-    arguments: dict[str, Any] = {
-        "autocommit": True,
-        "application_name": "pgstudies",
-        "client_encoding": "UTF8",  # else a database without an encoding would answer in bytes
-        "options": f"{given} {startup_options(wanted)}".strip(),
-    }
-    if "connect_timeout" not in parts and "PGCONNECT_TIMEOUT" not in os.environ:
-        arguments["connect_timeout"] = _CONNECT_TIMEOUT_S
+    options = f"{given} {startup_options(wanted)}".strip()
+    session = None
     try:
-        session = psycopg.connect(make_conninfo(**parts), **(arguments | kwargs))
+        session = connect(make_conninfo(**parts), parts, **({"options": options} | kwargs))
         row = session.execute("SELECT pg_catalog.current_setting('search_path')").fetchone()
     except psycopg.Error as error:
+        if session is not None:
+            session.close()
         raise explain(error, spec) from error
     if row != (wanted["search_path"],):
         session.close()
@@ -508,6 +504,7 @@ def foreign_session(
             f"{spec} ignores the settings of a connection, as some connection poolers do: give the "
             f"address of the server itself."
         )
+    session.trust()
     return session
 
 

@@ -10,7 +10,7 @@ import psutil
 import psycopg
 
 from ..errors import CannotRun, StudyError
-from ..files import read_regular, temporary_directory
+from ..files import read_text, temporary_directory
 from ..programs.accounts import server_environment
 from ..programs.locales import locale_environment
 
@@ -221,7 +221,8 @@ def read_settings(file: Path, left: dict[str, str] | None = None) -> dict[str, s
     is raised for such a line, and in any case for a file without settings.
     """
     settings: dict[str, str] = {}
-    for number, line in enumerate(read_regular(file).splitlines(), start=1):
+    lines = read_text(file, "a file of settings").splitlines()
+    for number, line in enumerate(lines, start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         found = _SETTING.fullmatch(line)
