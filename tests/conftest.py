@@ -24,6 +24,7 @@ from pgstudies.measuring.trial import Trial
 from tests.servers_at_hand import (
     BUILDER,
     LESSER,
+    MAKER,
     PASSWORD,
     dsn_of,
     embedded,
@@ -186,11 +187,12 @@ def managed_on_disk() -> Iterator[ManagedServer]:
 
 @pytest.fixture(scope="session")
 def stranger(run_base: Path) -> Iterator[ManagedServer]:
-    """A server that plays somebody else's: passwords asked for, two roles, a user's own table."""
+    """A server that plays somebody else's: passwords asked for, three roles, a user's own table."""
     assert run_base.exists()
     with embedded({"fsync": "off", "password_encryption": "scram-sha-256"}) as server:
         with server.connect() as c:
             c.execute(f"CREATE ROLE {BUILDER} LOGIN CREATEDB PASSWORD '{PASSWORD}'")
+            c.execute(f"CREATE ROLE {MAKER} LOGIN CREATEDB CREATEROLE PASSWORD '{PASSWORD}'")
             c.execute(f"CREATE ROLE {LESSER} LOGIN PASSWORD '{PASSWORD}'")
             c.execute(f"GRANT CREATE ON DATABASE pgstudies TO {LESSER}")
             c.execute(

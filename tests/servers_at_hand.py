@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 BUILDER = "dba"
 LESSER = "lesser"
+MAKER = "maker"
 PASSWORD = "a password: p@ss/w0rd"
 
 

@@ -1,7 +1,7 @@
 /* Replace each static chart by the live one, first those that the reader is near to.
    Colours of text and axes come from book.css, so a change of theme needs no redrawing. */
 (() => {
-  const here = document.currentScript.src;
+  const { src: here, nonce } = document.currentScript;
   let vega;
 
   function loadVega() {
@@ -9,6 +9,7 @@
     vega ??= new Promise((resolve, reject) => {
       const script = document.createElement("script");
       script.src = new URL("vega-bundle.js", here);
+      script.nonce = nonce;
       script.onload = resolve;
       script.onerror = () => reject(new Error(`cannot load ${script.src}`));
       document.head.append(script);
@@ -174,6 +175,7 @@
       renderer: "svg",
       actions: false,
       defaultStyle: false,
+      ast: true,  // expressions are interpreted: the page's policy allows no code made of text
       tooltip: { theme: "custom", disableDefaultStyle: true },
     });
     live.className = "vega-target";

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from pgservers.errors import StudyError
-from pgservers.files import space_error, sweep_temporary
+from pgservers.errors import SpaceError, StudyError
+from pgservers.files import cannot_write, space_error, sweep_temporary
 from pgservers.paths import cache_dir
-from pgservers.terminal import say
+from pgservers.terminal import say, tell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +68,7 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
-        typer.echo(f"pgstudies {version('pgstudies')}")
+        tell(f"pgstudies {version('pgstudies')}")
         raise typer.Exit
 
 
@@ -127,13 +127,44 @@ def _ignore_signals() -> None:
             signal.signal(number, signal.SIG_IGN)
 
 
+def _open_standard_streams() -> None:
+    """Open those that were closed, so that no file of ours gets their numbers.
+
+    Raises SpaceError where it was stdout: what a command answers would be lost.
+    """
+    is_lost = sys.stdout is None
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)
+    sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+    if is_lost:
+        raise SpaceError("Standard output is closed: redirect it, to /dev/null perhaps.")
+
+
+def _written(code: int) -> int:
+    """The exit code, once all is written that was printed; a full disk may be noticed only now."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError as error:
+            # Else Python would try again, and end with 120.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            if not isinstance(error, BrokenPipeError):
+                with suppress(OSError):
+                    say(str(cannot_write(error, stream.name)))
+                code = SpaceError.exit_code
+    return code
+
+
 def main() -> NoReturn:
     """Run the command line; every error ends in a sentence and an exit code of its own."""
     signal.signal(signal.SIGTERM, _stop)
     os.umask(os.umask(0o077) & 0o077)  # else we could not use what we make
     try:
         try:
-            code = _exit_code()
+            code = _written(_exit_code())
         finally:
             _ignore_signals()
     except KeyboardInterrupt:  # again, while the first one was dealt with
@@ -142,17 +173,27 @@ def main() -> NoReturn:
     sys.exit(code)
 
 
+def _sentence(error: OSError) -> StudyError | None:
+    """What to say of an error with a file that nobody has foreseen; None where there is no file."""
+    if known := space_error(error, error.filename or "the disk"):
+        return known
+    if error.filename is None or isinstance(error.filename, int):
+        return None
+    return StudyError(f"{str(error.filename)[:200]} cannot be used: {error.strerror}.")
+
+
 def _exit_code() -> int:
-    _sweep(_applications())
     try:
+        _open_standard_streams()
+        _sweep(_applications())
         app()
+    except SystemExit as ended:  # of every command
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except StudyError as error:
         say(str(error))
         return error.exit_code
     except Exception as error:
-        known = (
-            space_error(error, error.filename or "the disk") if isinstance(error, OSError) else None
-        )
+        known = _sentence(error) if isinstance(error, OSError) else None
         if known is not None:
             say(str(known))
             return known.exit_code

@@ -13,6 +13,7 @@ import vl_convert
 
 from pgservers.errors import StudyError
 from pgservers.files import write_file
+from pgservers.shown import quotable
 from pgstudies.charts.style import description_of
 from pgstudies.templates import environment
 
@@ -45,7 +46,7 @@ def save(chart: alt.TopLevelMixin, path: str | Path) -> Path:
 
 def chart_markup(spec: dict[str, Any]) -> str:
     """The chart for the page; raises StudyError when it has no description."""
-    description = description_of(spec)
+    description, spec = description_of(spec), quotable(spec)
     payload = json.dumps(_in_few_digits(spec), separators=(",", ":"))
     # All charts of a page share one space of ids, the clip paths' among them.
     mark = hashlib.sha256(payload.encode()).hexdigest()[:8]

@@ -46,6 +46,11 @@ _COMPLAINTS = [
         r"too many clients|too many connections|connection slots are reserved",
         "it has too many connections: close some, or raise its max_connections",
     ),
+    (
+        r"unsupported startup parameter",
+        "a connection pooler there refuses the settings of a connection: give the address of the "
+        "server itself",
+    ),
     (r"closed the connection|terminating connection", "it has closed the connection: see its log"),
     (r"is starting up|is shutting down|recovery mode", "it is starting or stopping: try again"),
     (
@@ -131,9 +136,11 @@ class Address:
         try:
             directory = Path(self.text).expanduser()
             is_path = "/" in self.text or directory.is_dir()
-        except (OSError, RuntimeError):  # too long a name, or ~ of a user there is none of
+            place = str(directory.resolve())
+        # Too long a name, ~ of a user there is none of, or a link that leads to itself.
+        except (OSError, RuntimeError, ValueError):
             return self
-        return Address(str(directory.resolve()), self.parts, is_dsn=False) if is_path else self
+        return Address(place, self.parts, is_dsn=False) if is_path else self
 
 
 def _looks_like_an_address(text: str) -> bool:
@@ -182,4 +189,4 @@ def explain(error: psycopg.Error, spec: str) -> ServerError:
         if re.search(pattern, message):
             return ServerError(f"No connection to {spec}: {sentence}.")
     last = message.strip().splitlines()[-1] if message.strip() else type(error).__name__
-    return ServerError(f"No connection to {spec}: {last}")
+    return ServerError(f"No connection to {spec}: {last:.200}")

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 _LONGEST = 2000
+
+# A path or a value that somebody has made long.
+_LONG_WORD = re.compile(r"(\S{80})\S{100,}(\S{40})")
 
 
 class StudyError(Exception):
@@ -11,8 +16,8 @@ class StudyError(Exception):
     exit_code = 2
 
     def __str__(self) -> str:
-        """The sentence, without the middle of a value of megabytes that it repeats."""
-        text = super().__str__()
+        """The sentence, without the middle of a long value that it repeats."""
+        text = _LONG_WORD.sub(r"\1...\2", super().__str__())
         return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-400:]}"
 
     def _render_traceback_(self) -> list[str]:

@@ -26,7 +26,11 @@ from .errors import SpaceError, StudyError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import BinaryIO
 
+
+_MOST_TEXT = 16_000_000
+"""The longest file of settings, scripts or so that is read (bytes)."""
 
 _GET_FLAGS, _SET_FLAGS, _TOP = 0x80086601, 0x40086602, 0x00020000  # linux/fs.h
 
@@ -256,6 +260,93 @@ def _written_aside(target: Path, content: bytes | str, variable: str) -> Iterato
             aside.unlink(missing_ok=True)
     except OSError as error:
         raise cannot_write(error, target, variable) from error
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """A regular file, to be read.
+
+    Raises OSError for one that cannot be read, and for a directory, a FIFO, a socket or a device,
+    of which the first would make us wait for ever.
+    """
+    if stat.S_ISREG(path.stat().st_mode):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # for what takes its place
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return os.fdopen(descriptor, "rb")
+        os.close(descriptor)
+    raise OSError(errno.EINVAL, "it is no regular file", str(path))
+
+
+@contextmanager
+def regular(path: Path, what: str) -> Iterator[BinaryIO]:
+    """The same, for a file that the user names; ``what`` it is to be, as "a log", is for messages.
+
+    Raises StudyError where it cannot be read.
+    """
+    shown = f"{str(path)[:200]} cannot be read as {what}"
+    try:
+        with open_regular(path.expanduser()) as file:
+            yield file
+    except OSError as error:
+        raise StudyError(f"{shown}: {error.strerror or error}.") from None
+    except (RuntimeError, ValueError):  # ~ of a user there is none of; a name with a null character
+        raise StudyError(f"{shown}: there is no such file.") from None
+
+
+def read_regular(path: Path, limit_bytes: int, what: str) -> bytes:
+    """The content of such a file; raises StudyError for one that is longer, too."""
+    with regular(path, what) as file:
+        content = file.read(limit_bytes + 1)
+    if len(content) > limit_bytes:
+        raise StudyError(f"{path} is too long for {what}: the limit is {size_text(limit_bytes)}.")
+    return content
+
+
+def read_text(path: Path, what: str, limit_bytes: int = _MOST_TEXT) -> str:
+    """The same of a file in UTF-8."""
+    try:
+        return read_regular(path, limit_bytes, what).decode().replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise StudyError(
+            f"{path} cannot be read as {what}: it is not UTF-8 from byte {error.start} on."
+        ) from None
+
+
+def read_within(directory: Path, name: str, most_bytes: int) -> bytes:
+    """The content of a file in a directory of somebody else's, who may have put anything there.
+
+    No link is followed below the directory, and nothing is waited for.  Raises FileNotFoundError,
+    and StudyError where it is a link, no file, too large or cannot be read.
+    """
+    file = directory / name
+    try:
+        status = file.lstat()
+        if any(part.is_symlink() for part in (file, *file.parents[: name.count("/")])):
+            raise OSError(errno.EINVAL, "it is a link, which may lead anywhere")
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        if status.st_size > most_bytes:
+            raise OSError(errno.EINVAL, f"it is larger than {size_text(most_bytes)}")
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as opened:
+            return opened.read(most_bytes)
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(file) from None
+    except OSError as error:
+        raise StudyError(f"{file} cannot be read ({error.strerror}).") from None
+
+
+def existing_directory(path: str | Path) -> Path:
+    """The directory that the user names, absolute; raises StudyError where it cannot be listed."""
+    try:
+        directory = Path(path).expanduser().resolve(strict=True)
+        os.scandir(directory).close()
+        if not os.access(directory, os.X_OK):  # it may be listed and not entered
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except (OSError, RuntimeError, ValueError) as error:  # ~ of nobody, a zero byte
+        loops = isinstance(error, RuntimeError) and "loop" in str(error)
+        why = "it is a link that leads to itself" if loops else getattr(error, "strerror", error)
+        raise StudyError(f"{str(path)[:200]} cannot be read: {why}.") from None
+    return directory
 
 
 def size_text(size_bytes: float) -> str:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event, Timer
 from typing import TYPE_CHECKING, Any
 
 import psutil
+import psycopg
 
 from .errors import ServerError
 from .servers.managed import ManagedServer
@@ -18,7 +21,7 @@ from .servers.managed import ManagedServer
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
-    import psycopg
+    from psycopg.rows import TupleRow
 
     from .servers.serve import Server
 
@@ -228,3 +231,29 @@ def _room_for_processes() -> list[_Room]:
         free = max(0, most - mine - _SPARE_PROCESSES)
         rooms.append(_Room(free, f"this account may start {free} more processes (ulimit -u)"))
     return rooms
+
+
+@contextlib.contextmanager
+def within(connection: psycopg.Connection[TupleRow], seconds: float, what: str) -> Iterator[None]:
+    """Close the connection and raise ServerError where ``what`` takes longer than that.
+
+    statement_timeout does not suffice: a function can catch its error.
+    """
+    late = Event()
+
+    def hang_up(descriptor: int) -> None:
+        late.set()
+        with socket.socket(fileno=os.dup(descriptor)) as line:
+            line.shutdown(socket.SHUT_RDWR)
+
+    timer = Timer(seconds, hang_up, [connection.fileno()])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except (psycopg.OperationalError, ServerError) as error:
+        if late.is_set():
+            raise ServerError(f"{what} was given up after {seconds:.0f} s.") from error
+        raise
+    finally:
+        timer.cancel()

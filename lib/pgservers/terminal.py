@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
     from typing import Self, TextIO
 
 JUPYTER_SESSION = "JPY_SESSION_NAME"
@@ -22,8 +23,12 @@ JUPYTER_SESSION = "JPY_SESSION_NAME"
 
 def say(sentence: str) -> None:
     """Tell the user of the command line something, as the programs of Unix do."""
-    lines = "\n".join(map(printable, sentence.split("\n")))
-    print(f"pgstudies: {lines}", file=sys.stderr)
+    tell(f"pgstudies: {sentence}", err=True)
+
+
+def tell(text: str | Path, *, err: bool = False) -> None:
+    """Print an answer, line by line as ``printable`` has it: all other output goes through here."""
+    print(lines_printable(str(text)), file=sys.stderr if err else sys.stdout, flush=True)
 
 
 def notice(sentence: str) -> None:
@@ -31,10 +36,11 @@ def notice(sentence: str) -> None:
 
     In JupyterLab, which colours stderr as an error, it goes to stdout.
     """
+    sentence = lines_printable(sentence)
     if _open:
         _open[-1].note(sentence)
     else:
-        print(sentence, file=sys.stdout if _in_jupyterlab() else sys.stderr)
+        tell(sentence, err=not _in_jupyterlab())
 
 
 @functools.cache
@@ -48,9 +54,16 @@ def printable(text: str) -> str:
 
     Else the name of a stranger's host could colour, move or hide what others have written.
     """
+    if text.isprintable():
+        return text
     return "".join(
         c if c.isprintable() or unicodedata.category(c) == "Zs" else ascii(c)[1:-1] for c in text
     )
+
+
+def lines_printable(text: str) -> str:
+    """The same of a text of several lines."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 class Relay:
@@ -218,7 +231,7 @@ class Progress:
         """Print a sentence of its own above the bar."""
         with self._drawing:
             over = "\r" if self._drawn else ""
-            self._stream.write(f"{over}{sentence:{len(self._drawn)}}\n")
+            self._stream.write(f"{over}{lines_printable(sentence):{len(self._drawn)}}\n")
             if over:
                 self._draw()
 
@@ -231,16 +244,17 @@ class Progress:
             self._due = self._clock() + 0.5
 
     def _line(self, elapsed_s: float) -> str:
-        doing = f", {self._doing}" if self._doing else ""
+        doing = f", {printable(self._doing)}" if self._doing else ""
+        what = printable(self._what)
         if self._total == 0:
-            return f"{self._what}: {_minutes(elapsed_s)}{doing}"
+            return f"{what}: {_minutes(elapsed_s)}{doing}"
         left_s = self._left_s() or 0
         is_done = self._done == (self._total or 0)
         remaining = _minutes(max(left_s, 0)) if left_s > 0 or is_done else "?"
         eighths = int(160 * min(self._done / self._total, 1)) if self._total else 0
         bar = "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
         return (
-            f"{self._what}: {self._done}/{self._total or '?'} |{bar:20}| "
+            f"{what}: {self._done}/{self._total or '?'} |{bar:20}| "
             f"{_minutes(elapsed_s)}<{remaining}{doing}"
         )
 

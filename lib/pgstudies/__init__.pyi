@@ -1,6 +1,7 @@
 from pgservers.errors import CannotRun as CannotRun
 from pgservers.errors import require as require
 from pgservers.programs.extensions import create_extension as create_extension
+from pgservers.programs.releases import reason_not_available as reason_not_available
 from pgservers.servers.limits import accounted as accounted
 from pgservers.servers.limits import limited as limited
 from pgservers.servers.snapshots import require_space as require_space
@@ -26,7 +27,6 @@ from .charts.series import dot_chart as dot_chart
 from .charts.series import series_chart as series_chart
 from .measuring.arms import Arm as Arm
 from .measuring.cold import cache_state as cache_state
-from .measuring.measure import reason_not_available as reason_not_available
 from .measuring.pgbench import pgbench as pgbench
 from .notebook import Study as Study
 from .notebook import study as study

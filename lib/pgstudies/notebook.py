@@ -20,7 +20,7 @@ from .analysis.runs import runs_apart
 from .analysis.tables import verdict_table
 from .charts.claims import claims_chart, today, verdict_strip
 from .charts.tables import about, began, style_jupyterlab
-from .measuring.arms import arm_table
+from .measuring.arms import Arm, arm_table
 from .measuring.measure import measure
 from .measuring.session import Measurement
 from .parameters import parameter_table, study_parameters
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     import altair as alt
 
     from .analysis.agreement import Claim
-    from .measuring.arms import Arm
     from .measuring.session import Procedure
     from .measuring.trial import Trial
 
@@ -92,11 +91,21 @@ class Study:
         """A table of ``published.toml``, which describes its columns; the first one by default."""
         return published(self.name, table)
 
+    @property
+    def replays(self) -> bool:
+        """Whether a record is read in place of measuring: then nothing is asked of this machine."""
+        return bool(RunOptions.given().replay)
+
     def arms(self, **more: Any) -> pl.DataFrame:
         """The arms to be measured: arm, what it is, not run (why, or null).
 
-        ``arms`` of arms.py makes them, of the parameters that it names and of what is ``more``.
+        ``arms`` of arms.py makes them, of the parameters that it names and of what is ``more``.  In
+        a replay they are the record's: programs that are named there are not looked for.
         """
+        if self.replays:
+            arms = read_record(find_record(self.name, RunOptions.given().replay)).info["arms"]
+            self._arms = [Arm(a["name"], a["description"], not_run=a["not_run"]) for a in arms]
+            return arm_table(self._arms)
         make = self.module("arms").arms
         known = {**self._values, **more}
         asked = inspect.signature(make).parameters

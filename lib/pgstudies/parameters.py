@@ -41,7 +41,8 @@ _ELEMENTS: Mapping[str, Any] = {"int": _INTEGER, "float": float, "str": str, "bo
 
 _LIMITS = re.compile(
     r"^(?P<help>.*?)\s*"
-    r"\[(?:(?P<none>\|)?(?P<low>[-+.\d_e]*?)\.\.(?P<high>[-+.\d_e]*)(?: (?P<unit>[^\]]+))?"
+    r"\[(?:(?P<blank>\|)?(?P<names>server|directory)"
+    r"|(?P<none>\|)?(?P<low>[-+.\d_e]*?)\.\.(?P<high>[-+.\d_e]*)(?: (?P<unit>[^\]]+))?"
     r"|(?P<choices>[^\]|]*(?:\|[^\]|]*)+))\]$"
 )
 
@@ -51,7 +52,8 @@ class Parameter:
     """One declared parameter: its annotation, its default, and what the comment says of it.
 
     Limits and ``choices`` are those of a value, or of every element of a list; ``unit`` is what its
-    numbers count.
+    numbers count.  ``names`` is ``server`` where its words are servers (a release, a directory of
+    programs, an address), ``directory`` where they are directories, and else empty.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Parameter:
     choices: tuple[Any, ...] = ()
     unit: str = ""
     may_be_empty: bool = False
+    names: str = ""
 
     @property
     def element(self) -> str:
@@ -88,8 +91,9 @@ def declared(notebook: Path) -> tuple[Parameter, ...]:
     The cell holds annotated assignments of plain values, each with a comment, which may end with
     limits and their unit: ``rows: int = 50_000  # rows in the table [2_000..]``, ``[1..10]``,
     ``[16..1024 MB]``, ``[a|b]``.  Limits and choices of a list are those of its elements; it may be
-    empty if its default is, or with ``[|a|b]``, ``[|]``.  Raises StudyError when the cell holds
-    another thing.
+    empty if its default is, or with ``[|a|b]``, ``[|]``.  Text that names servers or directories
+    ends with ``[server]``, ``[|server]`` or ``[directory]``, but for the parameter ``server``.
+    Raises StudyError when the cell holds another thing.
     """
     try:
         cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
@@ -136,7 +140,9 @@ def _parameter(statement: ast.stmt, comment: str) -> Parameter:
         default = ast.literal_eval(value)
     except ValueError:
         raise ValueError(f"{name} is not a plain value") from None
-    parameter = _limited(Parameter(name, kind, default, comment, may_be_empty=default == []))
+    names = "server" if name == "server" else ""
+    plain = Parameter(name, kind, default, comment, may_be_empty=default == [], names=names)
+    parameter = _limited(plain)
     if _value(parameter, default) != default:
         raise ValueError(f"{name} has a default that is not of type {kind}")
     return parameter
@@ -146,6 +152,9 @@ def _limited(plain: Parameter) -> Parameter:
     found = _LIMITS.match(plain.help)
     if found is None:
         return plain
+    if found["names"] and plain.element == "str":
+        empty = plain.may_be_empty or found["blank"] is not None
+        return replace(plain, help=found["help"], names=found["names"], may_be_empty=empty)
     choices = found["choices"].split("|") if found["choices"] else []
     if plain.element in {"str", "bool"} and found["choices"] is None:
         raise ValueError(f"{plain.name} is {_KINDS[plain.type]}, which has no range")

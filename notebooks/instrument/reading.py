@@ -15,6 +15,7 @@ from IPython.display import Markdown
 from statsmodels.stats.proportion import proportion_confint
 
 from pgapps.scorecard.checks import SCHEMA
+from pgservers.shown import markdown
 from pgstudies.analysis.diagnostics import ALPHA, drift
 from pgstudies.analysis.families import flipped, permuted
 from pgstudies.analysis.intervals import (
@@ -237,7 +238,7 @@ def reach_in_words(
     """The smallest effects that ten blocks show, and what of the noise is the machine's own."""
     of_ten = reach.filter(pl.col("blocks") == 10).drop_nulls()
     told = [
-        f"{row['detectable']:.2g} % in {row['seconds']:.1f} s (*{row['step']}*)"
+        f"{row['detectable']:.2g} % in {row['seconds']:.1f} s (*{markdown(row['step'])}*)"
         for row in of_ten.sort("detectable").iter_rows(named=True)
     ]
     said = []

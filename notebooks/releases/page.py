@@ -11,6 +11,7 @@ from IPython.display import Markdown
 import pgstudies as pg
 from pgapps.counting.by_function import functions_counted
 from pgapps.scorecard.advice import counted_ahead, counted_between, counted_builds
+from pgservers.shown import markdown
 from pgstudies.records.counts import counted_since, units_counted
 
 from . import reading
@@ -98,7 +99,7 @@ class Page:
                 "ratio": pl.col("ratio").round(3),
             },
         )
-        return [changed, Markdown(counted_builds(before, after))]  # type: ignore[no-untyped-call]
+        return [changed, Markdown(markdown(counted_builds(before, after)))]  # type: ignore[no-untyped-call]
 
     @cached_property
     def steps(self) -> list[dict[str, Any]]:

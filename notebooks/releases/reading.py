@@ -13,6 +13,7 @@ import polars as pl
 from IPython.display import Markdown
 
 from pgapps.counting.by_function import moved
+from pgservers.shown import markdown
 from pgstudies.records.counts import open_case, units_counted
 
 if TYPE_CHECKING:
@@ -218,7 +219,7 @@ def _side_in_words(steps: pl.DataFrame, title: str, word: str, sign: int) -> lis
         several = row["units"] > 1
         what = f"{row['work']}, {row['units']} kinds" if several else row["unit"]
         lines.append(
-            f"- **{row['from']} to {row['to']}**, {what}: "
+            f"- **{markdown(row['from'])} to {markdown(row['to'])}**, {markdown(what)}: "
             f"{' to '.join(ends)} % {word} instructions"
         )
     return [f"*{title}*", "", *lines, ""] if lines else []

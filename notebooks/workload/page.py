@@ -8,14 +8,22 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 import pgstudies as pg
+from pgapps.workload.scripts import Workload, read_workload
 
-from .arms import OWN
+from .arms import EXAMPLE, OWN
 
 if TYPE_CHECKING:
-    from pgapps.workload.scripts import Workload
+    from collections.abc import Sequence
 
 COMPARED = ["duration_s", "cpu_s", "buffers_hit", "buffers_read", "wal_bytes"]
 WALL = pl.col("metric") == "duration_s"
+
+
+def workload_of(study: pg.Study, directory: str, mix: Sequence[str]) -> Workload:
+    """The reader's workload, or the example; in a replay an empty one, as no record holds it."""
+    if study.replays:
+        return Workload(None, [], {}, [])
+    return read_workload(directory or EXAMPLE, mix)
 
 
 def scripts(workload: Workload) -> pl.DataFrame:

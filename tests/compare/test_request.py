@@ -24,6 +24,7 @@ from pgapps.compare.request import (
     typed,
     without_what_it_refuses,
 )
+from pgapps.execution.plan import plan
 from pgservers.errors import StudyError
 from pgservers.programs import installations
 from pgservers.programs.installations import find_binaries, optimization, require_alike_builds
@@ -199,6 +200,39 @@ def test_a_report_chooses_no_programs_and_no_address(server: str, tmp_path: Path
 
 
 @pytest.mark.parametrize(
+    ("study", "parameters"),
+    [
+        ("releases", {"releases": ["/home/me/bin"]}),
+        ("releases", {"releases": ["9.6", "./x"]}),
+        ("releases", {"releases": "16, ~/x"}),
+        ("releases", {"releases": ["postgresql://h/d"]}),
+        ("releases", {"releases": ["bin"]}),
+        ("workload", {"directory": "/home/me/private"}),
+        ("workload", {"directory": "16"}),
+    ],
+)
+def test_a_report_chooses_no_programs_and_no_directory_by_a_parameter(
+    study: str, parameters: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bin").mkdir()
+    (name,) = parameters
+    told = request_in(report(tmp_path, asked(studies=[study], parameters=parameters)))
+    with pytest.raises(StudyError, match=rf"^The report's {name} has '.*use `pgstudies compare -p"):
+        told.with_servers(None, None)
+    monkeypatch.setattr("pgapps.compare.request._named", lambda *_: ())  # as before
+    assert told.with_servers(None, None).parameters == parameters
+
+
+def test_a_report_may_name_releases_by_a_parameter_and_a_user_anything(tmp_path: Path) -> None:
+    parameters = {"releases": ["9.6", "16", "embedded"]}
+    told = request_in(report(tmp_path, asked(studies=["releases"], parameters=parameters)))
+    assert told.with_servers(None, None).parameters == parameters
+    own = plan("releases", parameters={"releases": "9.6,/home/me/bin"}).parameters["releases"]
+    assert own == ["9.6", "/home/me/bin"]
+
+
+@pytest.mark.parametrize(
     "changed",
     [
         {"studies": []},
@@ -287,7 +321,7 @@ def test_what_is_no_request_at_all_is_one_sentence(text: str, tmp_path: Path) ->
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
 def test_a_report_that_is_no_file_is_not_waited_for(make: Any, tmp_path: Path) -> None:
     make(tmp_path / "report.html")
-    with pytest.raises(StudyError, match="is not a file"):
+    with pytest.raises(StudyError, match="it is no regular file"):
         request_in(tmp_path / "report.html")
 
 

@@ -172,7 +172,7 @@ def test_what_is_wrong_is_said(text: str, sentence: str) -> None:
 
 
 def test_a_file_that_is_not_there() -> None:
-    with pytest.raises(StudyError, match=r"nowhere\.toml cannot be read: No such file"):
+    with pytest.raises(StudyError, match=r"nowhere\.toml cannot be read as a sweep: No such file"):
         read_sweep(Path("nowhere.toml"))
 
 

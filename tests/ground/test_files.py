@@ -8,14 +8,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import psutil
 import pytest
 
-from pgservers.errors import SpaceError
+from pgservers.errors import SpaceError, StudyError
 from pgservers.files import (
     cannot_write,
+    read_regular,
+    read_text,
     size_text,
     space_error,
     spread,
@@ -160,3 +163,31 @@ def test_servers_are_spread_over_ext4_and_elsewhere_nothing_happens(tmp_path: Pa
         if tmp_path.is_relative_to(p.mountpoint)
     )
     assert ("T" in told.stdout.partition(" ")[0]) is (kind == "ext4")
+
+
+def test_what_would_be_waited_for_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "loop").symlink_to("loop")
+    for name in ("fifo", "loop", "missing", ".", "x\0y", "x" * 300, "/dev/zero", "~nobody_there/x"):
+        with pytest.raises(StudyError, match="cannot be read as a log"):
+            read_regular(tmp_path / name if name[0] not in "/~" else Path(name), 10, "a log")
+
+
+def test_a_file_is_read_up_to_a_limit(tmp_path: Path) -> None:
+    (tmp_path / "ten").write_bytes(b"x" * 10)
+    assert read_regular(tmp_path / "ten", 10, "a log") == b"x" * 10
+    with pytest.raises(StudyError, match="too long for a log: the limit is 9 bytes"):
+        read_regular(tmp_path / "ten", 9, "a log")
+    (tmp_path / "ten").write_bytes(b"ab\xff")
+    with pytest.raises(StudyError, match="it is not UTF-8 from byte 2 on"):
+        read_text(tmp_path / "ten", "a log")
+
+
+def test_opened_in_the_usual_way_a_pipe_is_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    begun = threading.Thread(target=(tmp_path / "fifo").read_bytes, daemon=True)
+    begun.start()
+    begun.join(0.5)
+    assert begun.is_alive()
+    os.close(os.open(tmp_path / "fifo", os.O_WRONLY))  # lets it go
+    begun.join()

@@ -54,7 +54,7 @@ def test_what_is_no_query_is_refused_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(StudyError, match=r"\\i is a command of psql or pgbench, not a query"):
         queries_in(tmp_path)
     (tmp_path / "q.sql").write_bytes(b"SELECT '\xff'")
-    with pytest.raises(StudyError, match="is not UTF-8"):
+    with pytest.raises(StudyError, match="it is not UTF-8"):
         queries_in(tmp_path)
 
 

@@ -54,6 +54,15 @@ def test_a_parameter_that_was_changed_since_is_not_measured_with() -> None:
         study.measure(lambda *_: None, lambda *_: None, settings={})
 
 
+def test_in_a_replay_the_arms_are_the_records(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = replayed(place, monkeypatch, arms=made_up.arms_of("one", "two", "/x/bin"))
+    assert study.replays
+    assert study.arms()["arm"].to_list() == ["one", "two", "/x/bin"]
+    monkeypatch.delenv("PGSTUDIES_REPLAY")
+    assert not study.replays
+    assert study.arms()["arm"].to_list() == ["one", "two"]
+
+
 @pytest.mark.usefixtures("place")
 def test_arms_are_made_of_the_parameters_that_they_name() -> None:
     study = pg.study("swept", dict(GIVEN))

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -23,17 +24,28 @@ from pgapps.workload.steps import steps_of
 from pgapps.workload.turns import tried
 from pgservers.errors import SpaceError, StudyError
 from pgservers.programs.releases import releases
+from pgservers.servers.dsn import DsnServer
 from pgservers.servers.instance import GUEST
 from pgservers.servers.managed import ManagedServer
+from pgservers.servers.places import shared_objects
 from pgservers.servers.serve import serve
 from pgstudies.measuring.arms import Arm
 from pgstudies.measuring.trial import Trial
 from pgstudies.rooms import find_room
-from tests.servers_at_hand import BUILDER, LESSER, PASSWORD, dsn_of, skip_but_not_in_ci
+from tests.servers_at_hand import (
+    BUILDER,
+    LESSER,
+    MAKER,
+    PASSWORD,
+    dsn_of,
+    embedded,
+    skip_but_not_in_ci,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+    from pgservers.servers.serve import Server
 
 pytestmark = pytest.mark.usefixtures("private")
 
@@ -98,6 +110,8 @@ def loaded(server: ManagedServer, schema: Path) -> Iterator[Trial]:
         ("\\connect -reuse-previous=on \"dbname='x'\"", r"\\connect is not allowed"),
         ("DROP DATABASE IF EXISTS x;", "DROP DATABASE reaches beyond the database"),
         ("/* a */ create\n DATABASE x;", "CREATE DATABASE reaches beyond"),
+        ("create/**/database x;", r"CREATE/\*\*/DATABASE reaches beyond"),
+        ("create --x\n/*a*b*/database x;", "DATABASE reaches beyond"),
         ("ALTER SYSTEM SET work_mem = '1GB';", "ALTER SYSTEM reaches beyond"),
         ("create tablespace x location '/tmp';", "CREATE TABLESPACE reaches beyond"),
         ("\\foo", r"\\foo is not allowed in a schema, because this command"),
@@ -426,48 +440,206 @@ def test_a_full_disk_is_told_as_such(
 # On a server of somebody else's
 
 
-def test_a_workload_wants_a_role_that_can_do_no_harm_elsewhere(stranger: ManagedServer) -> None:
+@pytest.mark.parametrize("role", [BUILDER, LESSER])
+def test_a_workload_wants_a_role_that_can_make_one_for_it(
+    stranger: ManagedServer, role: str
+) -> None:
+    why = rf"{role} may not make both on .*: connect as a role with CREATEROLE and CREATEDB"
+    with pytest.raises(StudyError, match=why):
+        serve(dsn_of(stranger, role), unprivileged=True)
+    assert left_on(stranger) == []
+
+
+def test_a_server_that_lets_no_new_role_in_is_told(stranger: ManagedServer) -> None:
     with stranger.connect() as connection:
-        for name, more in (("rich", "CREATEROLE"), ("writer", "IN ROLE pg_write_server_files")):
-            made = f"CREATE ROLE {name} LOGIN CREATEDB {more} PASSWORD '{PASSWORD}'"
-            connection.execute(made.encode())
-        connection.execute("CREATE DATABASE richest OWNER rich")
-    try:
-        for role, why in (
-            ("rich", "which may create roles: connect as a role created for it"),
-            ("writer", "may run programs or reach files"),
-            (LESSER, "may not create a database"),
-        ):
-            with pytest.raises(StudyError, match=why):
-                serve(dsn_of(stranger, role), unprivileged=True)
-        with pytest.raises(StudyError, match="is a superuser: connect as a role"):
-            serve(dsn_of(stranger, "postgres"), unprivileged=True)
-        with serve(dsn_of(stranger, BUILDER), unprivileged=True) as server:
-            assert not server.capabilities.has("superuser")
-    finally:
-        with stranger.connect() as connection:
-            connection.execute("DROP DATABASE richest")
-            connection.execute("DROP ROLE rich, writer")
+        (path,) = connection.execute("SHOW hba_file").fetchone() or ("",)
+        rules = Path(path).read_text()
+        Path(path).write_text(rules.replace("local all all", f"local all {MAKER}"))
+        try:
+            connection.execute("SELECT pg_reload_conf()")
+            with pytest.raises(StudyError, match=r"does not let in .*pg_hba\.conf"):
+                serve(dsn_of(stranger, MAKER), unprivileged=True)
+        finally:
+            Path(path).write_text(rules)
+            connection.execute("SELECT pg_reload_conf()")
+    assert left_on(stranger) == []
 
 
-def test_our_databases_are_dropped_whatever_a_schema_did_to_them(
+LEAVES_A_DATABASE = "create/**/database left_behind;"
+
+KEEPS_ITS_DATABASE = (
+    "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I is_template true', current_database()); END $$;"
+)
+
+OPENS_ITS_DATABASE = (
+    "DO $$ BEGIN EXECUTE format('GRANT CONNECT ON DATABASE %I TO PUBLIC', current_database());"
+    " END $$;"
+)
+
+NAMES_ITS_DATABASE = (
+    "DO $$ BEGIN EXECUTE format('COMMENT ON DATABASE %I IS $x$x$x$', current_database()); END $$;"
+)
+
+
+def left_on(server: ManagedServer) -> list[str]:
+    """The databases and roles that are not the fixture's."""
+    with server.connect() as connection:
+        found = connection.execute(
+            "SELECT datname FROM pg_database WHERE datname ~ '^(pgstudies_|left)'"
+            " UNION ALL SELECT rolname FROM pg_roles WHERE rolname ~ '^(pgstudies_|left)'"
+        ).fetchall()
+    return [name for (name,) in found]
+
+
+def executed(server: Server, statement: str) -> None:
+    with server.connect() as connection:
+        connection.execute(statement.encode())
+
+
+@pytest.mark.parametrize("role", ["postgres", MAKER])
+def test_a_workload_on_an_address_owns_nothing_and_leaves_nothing(
+    stranger: ManagedServer, role: str
+) -> None:
+    with stranger.connect() as connection:
+        before = shared_objects(connection)
+    refused = [
+        LEAVES_A_DATABASE,
+        KEEPS_ITS_DATABASE,
+        NAMES_ITS_DATABASE,
+        "CREATE ROLE left_role",
+        f"SET ROLE {role}",
+        f"GRANT pg_monitor TO {MAKER}",
+        f"ALTER ROLE {role} SET work_mem = '1GB'",
+        "COPY (SELECT 1) TO PROGRAM 'cat'",
+        "CREATE TABLESPACE x LOCATION '/tmp'",
+    ]
+    with serve(dsn_of(stranger, role), unprivileged=True) as server:
+        assert not server.capabilities.has("superuser")
+        for statement in refused:
+            with pytest.raises(psycopg.Error, match=r"ermission denied|must be owner"):
+                executed(server, statement)
+        # It is no error to grant what one may not grant.
+        executed(server, OPENS_ITS_DATABASE)
+        with server.connect() as connection:
+            (mine,) = connection.execute("SELECT current_user").fetchone() or ("",)
+            query = "SELECT datacl FROM pg_database WHERE datname = current_database()"
+            (granted,) = connection.execute(query).fetchone() or ("",)
+            assert mine == server.environment()["PGUSER"] != role
+            assert "{=" not in granted
+            assert ",=" not in granted
+            owns = "SELECT FROM pg_database WHERE pg_has_role(datdba, 'USAGE')"
+            assert connection.execute(owns).rowcount == 0
+            rights = "SELECT FROM pg_roles WHERE rolname = current_user AND (rolcreatedb OR %s)"
+            assert connection.execute(rights, [False]).rowcount == 0
+            # What a schema needs of its own database, it has.
+            connection.execute("CREATE TABLE public.t (i int); CREATE SCHEMA more")
+            connection.execute("CREATE EXTENSION pg_trgm")
+        executed(server, "ALTER ROLE CURRENT_USER SET work_mem = '1GB'")
+    assert left_on(stranger) == []
+    with stranger.connect() as connection:
+        assert shared_objects(connection) == before
+
+
+@pytest.mark.parametrize(
+    "statement", [LEAVES_A_DATABASE, KEEPS_ITS_DATABASE, OPENS_ITS_DATABASE, NAMES_ITS_DATABASE]
+)
+def test_with_the_rights_of_the_addresss_role_it_would(
+    stranger: ManagedServer, statement: str
+) -> None:
+    with serve(dsn_of(stranger, MAKER)) as server:
+        executed(server, statement)
+        with server.connect() as connection:
+            found = connection.execute(
+                "SELECT ',' || array_to_string(datacl, ','), shobj_description(oid, 'pg_database')"
+                " FROM pg_database WHERE datname = current_database()"
+            ).fetchone()
+            assert found
+            assert (",=c/" in found[0]) == (statement == OPENS_ITS_DATABASE)
+            assert (found[1] == "x") == (statement == NAMES_ITS_DATABASE)
+    left = left_on(stranger)
+    assert bool(left) == (statement in {LEAVES_A_DATABASE, KEEPS_ITS_DATABASE})
+    with stranger.connect() as connection:
+        for name in left:
+            connection.execute(f'ALTER DATABASE "{name}" is_template false'.encode())
+            connection.execute(f'DROP DATABASE "{name}"'.encode())
+
+
+def test_what_a_run_leaves_is_told_by_name(
+    stranger: ManagedServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with stranger.connect() as connection:
+        try:
+            with serve(dsn_of(stranger, MAKER), unprivileged=True):
+                connection.execute("CREATE DATABASE left_here")
+                connection.execute(f"ALTER ROLE {LESSER} CONNECTION LIMIT 7")
+                connection.execute(f"GRANT {LESSER} TO {BUILDER}")
+                connection.execute(f"ALTER ROLE {BUILDER} IN DATABASE pgstudies SET jit = off")
+            said = capfd.readouterr().err
+            for name in (
+                "database left_here",
+                f"role {LESSER}",
+                f"membership of {BUILDER} in {LESSER}",
+                f"settings of {BUILDER} in pgstudies",
+            ):
+                assert name in said
+            with serve(dsn_of(stranger, MAKER), unprivileged=True):
+                pass
+            assert "has changed" not in capfd.readouterr().err
+        finally:
+            connection.execute("DROP DATABASE IF EXISTS left_here")
+            connection.execute(f"ALTER ROLE {LESSER} CONNECTION LIMIT -1")
+            connection.execute(f"REVOKE {LESSER} FROM {BUILDER}")
+            connection.execute(f"ALTER ROLE {BUILDER} IN DATABASE pgstudies RESET ALL")
+
+
+def test_what_a_killed_run_made_for_a_workload_is_dropped_by_the_next(
+    stranger: ManagedServer,
+) -> None:
+    killed = serve(dsn_of(stranger, MAKER), unprivileged=True)
+    with killed.connect() as connection:
+        connection.execute("CREATE TABLE t (i int)")
+    killed.close_connections()
+    assert isinstance(killed, DsnServer)
+    keeper = getattr(killed, "_keeper")  # noqa: B009
+    keeper.close()
+    assert len(left_on(stranger)) == 2
+    with serve(dsn_of(stranger, MAKER), unprivileged=True):
+        assert len(left_on(stranger)) == 2  # its own
+    assert left_on(stranger) == []
+
+
+def test_two_servers_of_a_run_share_a_role_and_their_states(
     stranger: ManagedServer, shop: Path
 ) -> None:
-    (shop / "schema.sql").write_text(
-        "DO $$ BEGIN EXECUTE format('COMMENT ON DATABASE %I IS $x$x$x$', current_database());"
-        " END $$;\n"
-    )
-
     def build() -> None:
         with Trial(server, Arm("plain"), block=0) as trial:
             load(trial, Tables(shop / "schema.sql"))
 
-    with serve(dsn_of(stranger, BUILDER), unprivileged=True) as server:
-        for state in ("one", "two"):
-            server.restore(state, build)
-    with stranger.connect() as connection:
-        query = "SELECT count(*) FROM pg_database WHERE datname LIKE 'pgstudies_%'"
-        assert connection.execute(query).fetchone() == (0,)
+    with serve(dsn_of(stranger, MAKER), unprivileged=True) as server:
+        server.restore("one", build)
+        with server.another() as other:
+            other.restore("one", build)
+            executed(other, "INSERT INTO t VALUES (1)")
+            assert other.environment()["PGUSER"] == server.environment()["PGUSER"]
+            server.restore("two", build)
+    assert left_on(stranger) == []
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_prepared_transaction_keeps_no_database(dies: bool) -> None:
+    with embedded({"fsync": "off", "max_prepared_transactions": "4"}) as server:
+        executed(server, f"CREATE ROLE {MAKER} LOGIN CREATEDB CREATEROLE PASSWORD '{PASSWORD}'")
+        with server.connect() as connection:
+            (path,) = connection.execute("SHOW hba_file").fetchone() or ("",)
+            Path(path).write_text(f"{Path(path).read_text()}local all all scram-sha-256\n")
+            connection.execute("SELECT pg_reload_conf()")
+        with serve(dsn_of(server, MAKER), unprivileged=True) as ours:
+            executed(ours, "BEGIN; CREATE TABLE t (); PREPARE TRANSACTION 'p'")
+            if dies:
+                ours.close_connections()
+                getattr(ours, "_keeper").close()  # noqa: B009
+                serve(dsn_of(server, MAKER), unprivileged=True).close()
+        assert left_on(server) == []
 
 
 def test_what_sessions_look_through_is_not_chosen_by_a_databases_owner(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +13,10 @@ import pytest
 
 from pgapps.workload.loading import load, tables_of
 from pgapps.workload.log import (
+    _GIVEN,
     Call,
     Entry,
+    _read,
     alike,
     call_of,
     entries,
@@ -154,7 +158,7 @@ def test_what_is_no_log_ends_in_a_sentence(content: bytes, tmp_path: Path) -> No
     with pytest.raises(StudyError, match="has no time of a query: it is no log of PostgreSQL in"):
         write_scripts_of_log(tmp_path / "shop", tmp_path / "log", 40, [], lambda _: None)
     assert not (tmp_path / "shop").exists()
-    with pytest.raises(StudyError, match=r"nothing cannot be read: No such file"):
+    with pytest.raises(StudyError, match=r"nothing cannot be read as a log: No such file"):
         write_scripts_of_log(tmp_path / "shop", tmp_path / "nothing", 40, [], lambda _: None)
 
 
@@ -262,3 +266,68 @@ def test_a_hostile_text_is_read_in_one_pass(part: str) -> None:
     alike(told[1].text)
     with pytest.raises(UnknownError):
         statement_of(told[1])
+
+
+SPLITTING = [
+    ('SELECT "a\n-- name: other\n" FROM t', "a name in it is not one line"),
+    ('SELECT "a FROM t', "a name in it does not end"),
+    ('SELECT * FROM t WHERE name = "', "a name in it does not end"),
+    ("SELECT * FROM t WHERE name = 'a", "a string in it does not end"),
+    ("SELECT * FROM t WHERE name = E'a", "a string in it does not end"),
+    ("SELECT * FROM t WHERE name = E'a''", "a string in it does not end"),
+    ("SELECT * FROM t WHERE name = $x$a", "a string in it does not end"),
+    ("SELECT * FROM t WHERE name = $$", "a string in it does not end"),
+]
+
+
+@pytest.mark.parametrize(("text", "reason"), SPLITTING)
+def test_no_quoted_text_splits_a_script_or_leaves_it_open(text: str, reason: str) -> None:
+    with pytest.raises(UnknownError, match=reason):
+        statement_of(Call(1.0, text))
+
+
+@pytest.mark.parametrize("string", ["$$a\n-- name: b$$", "E'a\n-- name: b'", "'a\n-- name: b'"])
+def test_a_string_of_two_lines_is_written_on_one(string: str) -> None:
+    written = statement_of(Call(1.0, f"SELECT * FROM t WHERE name = {string}"))
+    assert written == "SELECT * FROM t WHERE name = E'a\\x0a-- name\\x3a b'"
+
+
+def test_what_is_kept_of_a_log_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of the first call of each query, and of the queries themselves."""
+    monkeypatch.setattr("pgapps.workload.log._KEPT_CHARACTERS", 100_000)
+    with (tmp_path / "log").open("w", encoding="utf-8") as log:
+        for number in range(50):
+            value = "x'';" * 2_500
+            message = (
+                f"duration: 1.000 ms  statement: SELECT * FROM t{number} WHERE name = '{value}'"
+            )
+            print(json.dumps({"message": message}), file=log)
+    with (tmp_path / "log").open("rb") as log:
+        found = _read(entries(log), [])
+    assert len(found.calls) == 9
+    assert found.left_out == {"too long to be kept beside the others": 41}
+
+
+def test_a_row_of_csv_that_does_not_end_is_left() -> None:
+    endless = b'a,"b\n",' * 300_000
+    whole = b",".join(b"x" for _ in range(23)) + b"\n"
+    found = list(entries(io.BytesIO(whole + endless + b"\n" + whole)))
+    assert found[0] == Entry("x", "x", "x", "x")
+
+
+def test_a_value_takes_no_memory_for_each_of_its_characters() -> None:
+    """One is found in one pass: the other expression keeps a place to return to for each."""
+    text = "'" + "x" * 400_000 + "'"
+    taken = {}
+    for pattern in (r"'(?:[^']|'')*'", r"'(?:[^']++|'')*+'"):
+        code = (
+            "import re, resource; text = \"'\" + 'x' * 4_000_000 + \"'\";"
+            "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss;"
+            f"re.fullmatch({pattern!r}, text);"
+            "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
+        )
+        done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+        taken[pattern] = int(done.stdout)
+    first, second = taken.values()
+    assert second * 10 < first
+    assert _GIVEN.fullmatch(f"$1 = {text}")

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from pgservers.terminal import tell
+
 commands = typer.Typer()
 
 
@@ -26,8 +28,8 @@ def new_study(
     from .new_study import new_study as write
 
     for file in write(name):
-        typer.echo(for_display(file))
-    typer.echo(
+        tell(for_display(file))
+    tell(
         f"Run it with `pgstudies run {name}`, build its page with `pgstudies book`, and list what "
         f"is missing with `pgstudies check {name}`."
     )
@@ -55,8 +57,6 @@ def check(
       pgstudies check btree_deduplication
       pgstudies check btree_deduplication --keep
     """  # noqa: D301
-    from pgservers.terminal import printable
-
     from .new_study import keep_checked, problems
     from .spoken import spoken
 
@@ -65,11 +65,11 @@ def check(
     found = list(problems(study))
     sentences = list(spoken(study))
     if sentences:
-        typer.echo("What its claims say, with the published ratios in place of ours:")
+        tell("What its claims say, with the published ratios in place of ours:")
     for sentence in sentences:
-        typer.echo(f"  {printable(sentence)}")
+        tell(f"  {sentence}")
     for problem in found:
-        typer.echo(printable(problem))
+        tell(problem)
     if not found:
-        typer.echo(f"{study} is complete.")
+        tell(f"{study} is complete.")
     raise typer.Exit(1 if found else 0)

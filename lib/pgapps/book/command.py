@@ -10,12 +10,14 @@ import typer
 
 from pgservers import paths
 from pgservers.errors import NotebookError, StudyError
-from pgservers.terminal import say
+from pgservers.terminal import say, tell
 from pgstudies.run_options import RunOptions
 
 from ..options import Parameters, Profile, Server, assignments
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pgstudies.rooms import Kind
 
     from ..execution.plan import PlannedRun
@@ -66,7 +68,6 @@ def run(
     ] = None,
 ) -> None:
     """Run one study or all."""
-    from pgservers.terminal import rough_duration
     from pgstudies.analysis.claims import headlines
     from pgstudies.rooms import rooms
 
@@ -88,17 +89,13 @@ def run(
         for name in names
     ]
     list(map(headlines, names))  # a mistake in claims.toml is told before anything is measured
-    if not (replay or plans[0].server.text or options.server) and os.environ.get("PGHOST"):
-        say(
-            "Ignoring PGHOST and measuring the embedded server; use --server postgresql:// for "
-            "yours."
-        )
+    if not replay:
+        _require_server(plans[0].server.text or options.server)
     failures: list[StudyError] = []
     shows = study == _ALL and not replay
     expected = expected_seconds(plans) if shows else None
     if expected:
-        took = rough_duration(sum(expected.values()))
-        say(f"{len(names)} studies: they took {took} when they were last measured at this size.")
+        _say_expected(expected)
     with first_page(names, expected) if shows else nullcontext(str) as finished:
         for name, planned in zip(names, plans, strict=True):
             if not replay:
@@ -117,7 +114,7 @@ def run(
                 again = "run the command again without --fresh" if fresh else "run it again"
                 say(f"interrupted; what is finished is kept: {again} to continue.")
                 raise typer.Exit(130) from None
-            except (NotebookError, StudyError) as error:
+            except StudyError as error:
                 # The other studies would meet the same server and the same disk.
                 if type(error) not in {NotebookError, StudyError} or len(names) == 1:
                     raise
@@ -126,13 +123,33 @@ def run(
             else:
                 keep(done)
                 for line in ended(name, done):
-                    typer.echo(line)
+                    tell(line)
             finished(name)
     if study == _ALL:
         _sum_up(names)
     if failures:
         say(f"{len(failures)} of {len(names)} studies failed.")
         raise typer.Exit(failures[0].exit_code)
+
+
+def _require_server(asked: str) -> None:
+    """Raise StudyError or ServerError before a kernel is started, which takes long."""
+    from pgservers.addresses import EMBEDDED
+    from pgservers.servers.serve import require_server
+
+    if not asked and os.environ.get("PGHOST"):
+        say(
+            "Ignoring PGHOST and measuring the embedded server; use --server postgresql:// for "
+            "yours."
+        )
+    require_server(asked or EMBEDDED)
+
+
+def _say_expected(seconds: Mapping[str, float]) -> None:
+    from pgservers.terminal import rough_duration
+
+    took = rough_duration(sum(seconds.values()))
+    say(f"{len(seconds)} studies: they took {took} when they were last measured at this size.")
 
 
 def _sum_up(names: list[str]) -> None:
@@ -144,7 +161,7 @@ def _sum_up(names: list[str]) -> None:
 
     if not origins().keys().isdisjoint(names):
         for line in wrapped(in_sentence(scorecard(records="reference"))):
-            typer.echo(line)
+            tell(line)
 
 
 def _foretell(planned: PlannedRun) -> None:
@@ -154,11 +171,11 @@ def _foretell(planned: PlannedRun) -> None:
     from ..execution.durations import all_blocks_seconds
 
     if planned.about:
-        typer.echo(f"{planned.study}, {planned.profile}: {planned.about}", err=True)
+        tell(f"{planned.study}, {planned.profile}: {planned.about}", err=True)
     if took_s := all_blocks_seconds(planned):
         took = f"{planned.parameters['blocks']} blocks: {rough_duration(took_s)}"
         estimate = f"{took} where the newest record of this size was made"
-        typer.echo(f"{planned.study}, {planned.profile}: {estimate}", err=True)
+        tell(f"{planned.study}, {planned.profile}: {estimate}", err=True)
 
 
 @commands.command(short_help="Build the report from the executed notebooks.")
@@ -166,7 +183,7 @@ def book() -> None:
     """Build the report from the executed notebooks: _build/html/index.html."""
     from ..book.build import build
 
-    typer.echo(build())
+    tell(build())
 
 
 def clean() -> None:

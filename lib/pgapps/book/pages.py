@@ -18,6 +18,7 @@ import polars as pl
 from docutils import nodes
 
 from pgservers import paths
+from pgservers.shown import markdown
 from pgstudies.charts.style import MIME
 from pgstudies.records.format import INFO
 from pgstudies.records.reading import read_info, where_of
@@ -291,7 +292,8 @@ def marked(document: Document) -> Document:
         return document
     warning = (
         f"⚠ The times of this machine's run [may be off]({failed['study'][0]}.ipynb#the-checks) "
-        f"({failures(failed)}). Its counts, and what is said by reference records, are not touched."
+        f"({markdown(failures(failed))}). Its counts, and what is said by reference records, are "
+        f"not touched."
     )
     first, *rest = document["cells"]
     text = f"{''.join(first['source']).rstrip()}\n\n{warning}\n"
@@ -306,7 +308,7 @@ def with_whose_charts(document: Document) -> Document:
     answer = next((n for n, cell in enumerate(cells) if "answer" in _tags(cell)), None)
     if reference is None or answer is None:
         return document
-    where = f"this machine's run ({where_of(read_info(record))})"
+    where = f"this machine's run ({markdown(where_of(read_info(record)))})"
     if record.is_relative_to(paths.REFERENCE_RECORDS):
         if record.name == reference.record.name and not reference.verdicts["luck"].count():
             return document

@@ -7,6 +7,7 @@ the SVG by the live chart; without JavaScript the SVG stays.
 from __future__ import annotations
 
 import hashlib
+import re
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from sphinx.errors import ExtensionError
 
 from pgservers.errors import StudyError
 from pgservers.files import write_file
+from pgservers.shown import digest_source
 from pgstudies.charts.style import MIME
 
 from ..markup import chart_markup
@@ -66,15 +68,58 @@ def write_vega_bundle(app: Sphinx, exception: Exception | None) -> None:
     write_file(target, f"{head}(function () {{\n{script}\n}})();\n")
 
 
-def light_without_scripts(app: Sphinx, exception: Exception | None) -> None:
-    """Start every page with the light theme: without scripts, "auto" has no colours."""
+def finish_pages(app: Sphinx, exception: Exception | None) -> None:
+    """Give every page its policy, and the light theme: without scripts, "auto" has no colours.
+
+    Pages run the theme's scripts and ours.  What stands in a page is one of them if it stands in
+    the index or the search as well, where nothing of a record is.
+    """
     if exception is not None or app.builder.format != "html":
         return
+    plain = [Path(app.outdir, name).read_text(encoding="utf-8") for name in _PLAIN]
+    known = {script for text in plain for script in _INLINE.findall(text)}
     for page in Path(app.outdir).rglob("*.html"):
         text = page.read_text(encoding="utf-8")
-        begun = text.replace(' data-theme="auto">', ' data-theme="light">', 1)
-        if begun != text:
-            page.write_text(begun, encoding="utf-8")
+        if _HEAD not in text or "Content-Security-Policy" in text.partition("<script")[0]:
+            continue
+        name = page.relative_to(app.outdir).with_suffix("").as_posix()
+        named = f"DOCUMENTATION_OPTIONS.pagename = '{name}';"
+        # Nobody can have written it into the page, as it is made of all that stands there.
+        nonce = hashlib.sha256(text.encode()).hexdigest()
+        sources = map(digest_source, sorted({*known, *_HANDLERS, named}))
+        policy = (
+            f"{_POLICY} script-src 'nonce-{nonce}' 'unsafe-hashes' {' '.join(sources)}; {_FORMS}"
+        )
+        meta = f'{_HEAD}<meta http-equiv="Content-Security-Policy" content="{policy}" />'
+        text = _OURS.sub(rf'\g<1> nonce="{nonce}"\g<2>', text.replace(_HEAD, meta, 1))
+        page.write_text(
+            text.replace(' data-theme="auto">', ' data-theme="light">', 1), encoding="utf-8"
+        )
+
+
+_HEAD = '<meta charset="utf-8" />'
+
+_PLAIN = ("genindex.html", "search.html")
+
+_INLINE = re.compile(r"<script(?: data-cfasync=\"false\")?>(.*?)</script>", re.DOTALL)
+
+_HANDLERS = ("window.print()", "toggleFullScreen()")
+"""What the theme's buttons run."""
+
+_OURS = re.compile(
+    r'(<script|<link rel="preload" as="script")'
+    r'((?: [\w-]+(?:="[\w -]*")?)* (?:src|href)="(?:\.\./)*'
+    r'(?:searchindex|_static/(?:[\w-]+/)*[\w-]+(?:\.\w+)*)\.js[?"])'
+)
+"""Scripts in files of the book."""
+
+# 'self' is no file for every browser, and from the network no file can be asked for.
+_POLICY = (
+    "default-src 'none'; style-src 'self' file: 'unsafe-inline'; font-src 'self' file: data:; "
+    "img-src 'self' file: data: blob:;"
+)
+
+_FORMS = "base-uri 'none'; form-action 'self' file:"
 
 
 def executed_pages(app: Sphinx, *_others: object) -> list[str]:
@@ -115,7 +160,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("doctree-read", close_folds)
     app.connect("html-page-context", cite_page)
     app.connect("build-finished", write_vega_bundle)
-    app.connect("build-finished", light_without_scripts)
+    app.connect("build-finished", finish_pages)
     # Pages that other code than this has read are read anew.
     code = b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py")))
     mark = int(hashlib.sha256(code).hexdigest()[:8], 16)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pgservers.errors import ServerError, SpaceError, StudyError
-from pgservers.files import cannot_write, says_full
+from pgservers.files import cannot_write, existing_directory, says_full
 from pgservers.paths import cache_dir
 from pgservers.programs.accounts import make_open_directory
 from pgservers.programs.cached import require_own
@@ -65,7 +65,7 @@ class Repository:
     """
 
     def __init__(self, source: Path) -> None:
-        self.source = source.expanduser().resolve()
+        self.source = existing_directory(source)
         if shutil.which("git") is None:
             raise StudyError("git is not installed: install it first.")
         top = os.fsencode(self._path("--absolute-git-dir"))

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pgservers.errors import StudyError
-from pgservers.terminal import Progress, say
+from pgservers.terminal import Progress, say, tell
 
 from ..options import Configure, Pgbench
 
@@ -94,5 +94,5 @@ def bisect(
         builder = Builder(repository, configure=configure or (), show=progress.show)
         bench = Bench(builder, repository, progress, (good, bad))
         text, path = bisected(bench, wanted)
-    typer.echo(text)
+    tell(text)
     say(f"{builder.built} built; the builds are in {repository.place}, the record is {path}.")

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from pgservers.terminal import tell
+
 from ..options import Configure
 from .bisect import Repo, bisect
 from .gate_command import gate
@@ -45,4 +47,4 @@ def build_revisions(
     with repository.held():
         places = built(repository, commits, configure or ())
     for name, place in zip(names, places, strict=True):
-        typer.echo(f"{name}: {place}")
+        tell(f"{name}: {place}")

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from pgservers.errors import StudyError
+from pgservers.shown import markdown
+from pgservers.terminal import printable
 
 from ..counting.by_function import hint_of_names
 
@@ -23,8 +25,6 @@ EXACT = 0.001
 _HUNK = re.compile(r"^@@ -\S+ \+\S+ @@ ?(.*)$")
 
 _FUNCTION = re.compile(r"(\w+)\s*\(")
-
-_CELLS = str.maketrans({c: f"\\{c}" for c in "\\`*_[]<>|#@"})
 
 
 def limit_of(text: str) -> float:
@@ -132,21 +132,23 @@ def as_markdown(
     for row in done.sort("ratio", descending=True, maintain_order=True).iter_rows(named=True):
         counts = f"{row['baseline']:,.0f} | {row['candidate']:,.0f} | {row['ratio']:.4f}"
         within = f" {100 * shares.get(row['unit'], 0.0):.1f} % |" if changed else ""
-        lines.append(f"| {_cell(row['unit'])} | {counts} |{within} {_word(row['ratio'], limit)} |")
+        lines.append(
+            f"| {markdown(row['unit'])} | {counts} |{within} {_word(row['ratio'], limit)} |"
+        )
     if moved.height:
         lines += ["", "Functions that moved, by the instructions each executes itself:", ""]
         lines += ["| unit | function | base | head | change |", f"|---|---{'|--:' * 3}|"]
         for unit, function, before, after, change in moved.select(
             "unit", "function", "before", "after", "change"
         ).iter_rows():
-            names = f"{_cell(unit)} | {_code(function)}"
+            names = f"{markdown(unit)} | {_code(function)}"
             lines.append(f"| {names} | {before:,.0f} | {after:,.0f} | {change:+,.0f} |")
     lines.append("")
     if hint := hint_of_names(moved):
         lines.append(f"- {hint}")
     for row in units.filter(pl.col("reason").is_not_null()).iter_rows(named=True):
         who = "head cannot do it" if row["baseline"] is not None else "not counted"
-        lines.append(f"- {_cell(row['unit'])}, {who}: {_cell(row['reason'])}")
+        lines.append(f"- {markdown(row['unit'])}, {who}: {markdown(row['reason'])}")
     if left:
         lines.append(f"- {left} more units were not asked for (`--most`).")
     if changed:
@@ -174,12 +176,7 @@ def _word(ratio: float, limit: float) -> str:
     return "dearer" if ratio > 1 else "cheaper"
 
 
-def _cell(text: str) -> str:
-    """Text escaped for markdown, on one line."""
-    return " ".join(text.split()).translate(_CELLS)
-
-
 def _code(text: str) -> str:
     """A name, as code."""
-    plain = " ".join(text.split()).replace("`", "'").replace("|", "/")
+    plain = printable(" ".join(text.split())).replace("`", "'").replace("|", "/")
     return f"`{plain}`"

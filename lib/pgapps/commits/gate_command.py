@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pgservers.errors import StudyError
-from pgservers.terminal import say
+from pgservers.files import read_regular
+from pgservers.terminal import say, tell
 
 from ..options import BisectRun, Configure, for_git
 
@@ -130,7 +131,7 @@ def _judged(
     wanted = order if asked else order[:most]
     request = Request(Side(sides[0]), Side(sides[1]), studies=())
     found = counted(request, [unit for unit, _ in wanted])
-    typer.echo(
+    tell(
         as_markdown(
             found.units,
             found.moved,
@@ -162,13 +163,13 @@ def _built(
     return (str(before), str(after)), (oldest.short, newest.short), text
 
 
+_MOST_DIFF = 200_000_000
+
+
 def _read(diff: Path | None) -> str:
     if diff is None:
         return ""
-    try:
-        return diff.expanduser().read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise StudyError(f"{diff} cannot be read ({error.strerror}).") from None
+    return read_regular(diff, _MOST_DIFF, "a diff").decode(errors="replace")
 
 
 def _functions() -> pl.DataFrame:

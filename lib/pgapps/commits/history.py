@@ -12,6 +12,7 @@ from IPython.display import Markdown
 
 from pgservers.errors import StudyError
 from pgservers.order import version_in
+from pgservers.shown import markdown
 from pgservers.terminal import printable
 from pgstudies.charts.series import series_chart
 from pgstudies.records.counts import fullest_counts, units_counted
@@ -172,7 +173,8 @@ def _part_in_words(name: str, steps: pl.DataFrame, most: int) -> list[str]:
     what = several if steps.height > 1 else "one count changes by more than 0.1 %"
     head = f"**Between {name} releases** {what}:"
     lines = [
-        f"- [{_short(row['from'])} to {_short(row['to'])}]({row['range']}), {row['unit']}: "
+        f"- [{markdown(_short(row['from']))} to {markdown(_short(row['to']))}]({row['range']}), "
+        f"{markdown(row['unit'])}: "
         f"{abs(row['percent']):.1f} % {'more' if row['percent'] > 0 else 'fewer'} instructions "
         f"({row['before']:,.0f}, then {row['after']:,.0f})"
         for row in steps.head(most).iter_rows(named=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pgservers.errors import CannotRun, StudyError
-from pgservers.terminal import Progress, say
+from pgservers.terminal import Progress, say, tell
 
 from ..options import Configure
 
@@ -110,10 +110,10 @@ def history(
         lines = lines_of(read_record(path))
     if lines.is_empty():
         raise StudyError(f"Nothing could be counted; {path} has the reasons.")
-    typer.echo(history_text(lines))
+    tell(history_text(lines))
     if repo is not None:
         for text in narrowed:
-            typer.echo(f"\n{text}")
+            tell(f"\n{text}")
     if chart is not None:
         steps = steps_of(lines)
         largest = steps["unit"][0] if steps.height else lines["unit"][0]
@@ -121,7 +121,7 @@ def history(
         drawn = history_chart(of_unit)
         if isinstance(drawn, pl.DataFrame):
             raise StudyError("There is only one count, so no chart was drawn.")
-        typer.echo(f"Chart: {save(drawn, chart)}")
+        tell(f"Chart: {save(drawn, chart)}")
     say(f"the record is {path}; `pgstudies book` draws it on the page History.")
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from pgservers.errors import SpaceError, StudyError
-from pgservers.terminal import printable, say
+from pgservers.terminal import say, tell
 from pgstudies.run_options import RunOptions
 
 from ..options import BisectRun, Parameters, Pgbench, Profile, assignments, for_git
@@ -194,27 +194,27 @@ def compare(  # noqa: D103  (its help is above)
             if study:
                 raise StudyError("A workload takes the place of a study: leave out --study.")
             studies = list(rooms("workload"))
-            parameters = parameters_of(workload, pgbench, parameters, _tell)
+            parameters = parameters_of(workload, pgbench, parameters, tell)
         if repo is not None:
             baseline, candidate = _built(repo, baseline, candidate)
 
-        side = partial(read_side, leave_out=leave_out, tell=_tell)
+        side = partial(read_side, leave_out=leave_out, tell=tell)
         before = side(
             RunOptions.given().server_for(baseline),
             otherwise="embedded",
         )
         after = side(candidate, otherwise=before.server)
         if leave_out:
-            before, after = (without_what_it_refuses(each, _tell) for each in (before, after))
+            before, after = (without_what_it_refuses(each, tell) for each in (before, after))
         pin = share_cores_alike(before, after)
         if not pin:
-            typer.echo("Not both sides have I/O workers, so no server is pinned to one core.")
+            tell("Not both sides have I/O workers, so no server is pinned to one core.")
         for name in list(studies):
             reason = reason_too_old(name, (before, after))
             if reason is not None and name in (study or ()):
                 raise StudyError(f"{name} cannot be compared: {reason}.")
             if reason is not None:
-                typer.echo(f"{name} is left out: {reason}.")
+                tell(f"{name} is left out: {reason}.")
                 studies.remove(name)
         request = Request(
             baseline=before,
@@ -286,7 +286,7 @@ def rerun(
             )
         request = reported.with_servers(baseline, candidate)
         for line in _asked(request):
-            typer.echo(line)
+            tell(line)
         if not yes:
             _require_consent("Measure this?", "pass --yes to run what is listed above")
         code = _compare(request, output, fresh=True)
@@ -311,12 +311,8 @@ def _built(repo: Path, baseline: str | None, candidate: str) -> tuple[str, str]:
     with repository.held():
         before, after = built(repository, commits, [])
     for (name, _), place in zip(parts, (before, after), strict=True):
-        typer.echo(f"{name} is built in {place}.")
+        tell(f"{name} is built in {place}.")
     return f"{before}{parts[0][1]}", f"{after}{parts[1][1]}"
-
-
-def _tell(sentence: str) -> None:
-    typer.echo(printable(sentence))
 
 
 def _require_unset(parameters: Mapping[str, object]) -> None:
@@ -374,16 +370,16 @@ def _compare(request: Request, report: Path | None, *, fresh: bool = False) -> i
     servers = request.baseline.server, request.candidate.server
     require_alike_builds(*servers)
     for line in keep_links(servers):
-        _tell(line)
+        tell(line)
     fresh = fresh or RunOptions.given().fresh
-    found = compared(request, fresh=fresh, tell=_tell, warn=say)
+    found = compared(request, fresh=fresh, tell=tell, warn=say)
     if found.interrupted:
         say("interrupted; what is finished is kept: run it again to continue.")
         if not any(m.samples.height for m in found.measured):
             return 130
     result = result_for(request, found.measured, found.counts, found.failures)
     text = as_text(result, shlex.join(["pgstudies", *sys.argv[1:]]))
-    typer.echo(f"{text}\n\nReport: {write_report(result, request, text, target)}")
+    tell(f"{text}\n\nReport: {write_report(result, request, text, target)}")
     if found.failures:
         say(f"not compared: {', '.join(found.failures)}, for the reasons above.")
     return 130 if found.interrupted else result.code
@@ -403,10 +399,10 @@ def _of_workload(request: Request) -> Request:
     parameters: dict[str, Any] = dict(request.parameters)
     workload = runnable(parameters)
     for name, releases in check_settings(workload.settings, request).items():
-        _tell(f"Left out of settings.conf: {name}: it is not known to {releases}.")
+        tell(f"Left out of settings.conf: {name}: it is not known to {releases}.")
     found = lacking(workload.schema, (request.baseline.server, request.candidate.server))
     for extension, server in found.items():
-        typer.echo(
+        tell(
             f"Left out on both sides: the extension {extension}, which cannot be created on "
             f"{server}, and every statement of the schema that needs it."
         )

@@ -12,11 +12,13 @@ import polars as pl
 import vl_convert
 
 from pgservers.errors import StudyError
-from pgservers.files import write_file
+from pgservers.files import read_text, write_file
 from pgservers.paths import BOOK
 from pgstudies.charts.effects import effect_chart
 from pgstudies.charts.series import block_chart
 from pgstudies.charts.tables import table_html
+from pgstudies.records.format import INFO
+from pgstudies.records.reading import content_of
 from pgstudies.records.writing import parquet_bytes
 from pgstudies.templates import environment
 
@@ -41,6 +43,9 @@ _INSTRUCTIONS = {
     None: "counted where valgrind is there and the programs differ, in a fifth of the time",
 }
 
+_MOST_BYTES = 500_000_000
+"""The longest report that is read: its samples are in it."""
+
 _REQUEST = re.compile(
     r'<script type="application/json" id="pgstudies-comparison">(.*?)</script>', re.DOTALL
 )
@@ -62,15 +67,11 @@ def write_report(result: Result, request: Request, text: str, target: Path) -> P
 
 def request_in(report: Path) -> Request:
     """The request that a report was made for; raises StudyError for a file that is no report."""
+    found = _REQUEST.search(read_text(report, "a report", _MOST_BYTES))
     try:
-        file = report.expanduser()
-        if file.exists() and not file.is_file():  # a pipe would be waited for
-            raise StudyError(f"{report} is not a file.")
-        found = _REQUEST.search(file.read_text(encoding="utf-8"))
         values = json.loads(found[1]) if found else None
-    except (OSError, RuntimeError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no report"
-        raise StudyError(f"{str(report)[:200]} cannot be read: {why}.") from None
+    except (ValueError, RecursionError):
+        raise StudyError(f"{str(report)[:200]} cannot be read as a report.") from None
     if not isinstance(values, dict):
         raise StudyError(f"{report} is not a report of `pgstudies compare`.")
     return Request.from_dict(values)
@@ -78,6 +79,11 @@ def request_in(report: Path) -> Request:
 
 def _parts(result: Result, request: Request, text: str) -> dict[str, Any]:
     order = [*_moved(result)["study"], *(m.study for m in result.measured)]
+    vega = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    scripts = [
+        "(function () {\n" + vega.replace("</script", "<\\/script") + "\n})();",
+        (BOOK / "_static" / "charts.js").read_text(encoding="utf-8"),
+    ]
     return {
         "headline": headline(result),
         "text": text,
@@ -106,10 +112,7 @@ def _parts(result: Result, request: Request, text: str) -> dict[str, Any]:
         "asked": table_html(_asked(request)),
         "host": table_html(_facts(dict(result.host))),
         "style": (BOOK / "_static" / "book.css").read_text(encoding="utf-8"),
-        "charts": (BOOK / "_static" / "charts.js").read_text(encoding="utf-8"),
-        "vega": vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace(
-            "</script", "<\\/script"
-        ),
+        "scripts": scripts,
     }
 
 
@@ -149,7 +152,7 @@ def _study(result: Result, m: Measured) -> dict[str, Any]:
         "charts": [_drawn(chart) for chart in charts if not isinstance(chart, pl.DataFrame)],
         "files": [_download(f"{m.study}-samples.parquet", parquet_bytes(m.samples))]
         + [
-            _download(f"{m.study}-{number}-record.json", (path / "record.json").read_bytes())
+            _download(f"{m.study}-{number}-record.json", content_of(path, INFO))
             for number, path in enumerate(m.paths, start=1)
         ],
     }

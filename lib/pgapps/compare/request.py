@@ -10,10 +10,10 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from pgservers.addresses import EMBEDDED, Address
+from pgservers.addresses import Address
 from pgservers.errors import StudyError
 from pgservers.programs.installations import find_binaries
-from pgservers.programs.releases import is_release, packaged
+from pgservers.programs.releases import is_known, is_release
 from pgservers.programs.versions import has_io_workers, parse_version
 from pgservers.servers.settings import (
     ENDANGERS_DATA,
@@ -25,14 +25,18 @@ from pgservers.servers.settings import (
     without_refused,
 )
 from pgstudies.checking import checked
-from pgstudies.rooms import rooms
+from pgstudies.parameters import checked as checked_parameters
+from pgstudies.parameters import declared
+from pgstudies.rooms import find_room, rooms
 
 from ..execution.plan import plan, studies
 from ..options import showable
 from .design import Comparison, Side
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
+
+    from pgstudies.parameters import Parameter
 
 Text = Annotated[str, Meta(max_length=4000)]
 
@@ -93,9 +97,11 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The request with sides that the user gives, as for ``side``.
 
         A server without a file keeps the report's settings.  Raises StudyError where a server
-        remains that a report may not choose: a directory of programs, which would be run, or an
-        address, which would be connected to.
+        remains that a report may not choose, as a side or by a parameter: a directory of programs,
+        which would be run, or an address, which would be connected to.
         """
+        for study in self.studies:
+            _require_harmless(study, self.parameters)
         return replace(
             self,
             baseline=_chosen("baseline", self.baseline, baseline),
@@ -124,9 +130,7 @@ def typed(request: Request) -> Request:
 
 
 def _chosen(name: str, reported: Side, text: str | None) -> Side:
-    is_allowed = (
-        reported.server == EMBEDDED or is_release(reported.server) or packaged(reported.server)
-    )
+    is_allowed = is_known(reported.server)
     if text:
         given = side(text, otherwise=reported.server if is_allowed else None)
         return Side(given.server, given.settings or reported.settings)
@@ -136,6 +140,24 @@ def _chosen(name: str, reported: Side, text: str | None) -> Side:
         f"The report's {name} is {reported.server!r}, and a report may not choose what is run or "
         f"connected to: name the server yourself, by --{name} SERVER."
     )
+
+
+def _require_harmless(study: str, given: Parameters) -> None:
+    for parameter, word in _named(study, given):
+        if word and not (parameter.names == "server" and is_known(word)):
+            raise StudyError(
+                f"The report's {parameter.name} has {word!r}, and a report may not choose what is "
+                f"run, read or connected to: use `pgstudies compare -p {parameter.name}=...`."
+            )
+
+
+def _named(study: str, given: Parameters) -> Iterator[tuple[Parameter, str]]:
+    """The words that name a server or a directory, each with its parameter."""
+    for parameter in declared(find_room(study).notebook):
+        name = parameter.name
+        if parameter.names and name in given:
+            words = checked_parameters(study, [parameter], {name: given[name]})[name]
+            yield from ((parameter, w) for w in ([words] if isinstance(words, str) else words))
 
 
 def share_cores_alike(baseline: Side, candidate: Side) -> bool:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pgservers.terminal import say
+from pgservers.terminal import say, tell
 from pgstudies.run_options import RunOptions
 
 from ..options import Server
@@ -36,7 +36,7 @@ def doctor(
     checks = []
     for check in examine(server, otherwise=RunOptions.given().server_for(server)):
         checks.append(check)
-        typer.echo(check.line)
+        tell(check.line)
     raise typer.Exit(exit_code(checks))
 
 
@@ -53,7 +53,7 @@ def studies(
     """  # noqa: D301  (a backspace tells the help not to rewrap)
     from . import listing
 
-    typer.echo(listing.studies() if study is None else listing.parameters(study))
+    tell(listing.studies() if study is None else listing.parameters(study))
 
 
 @commands.command(short_help="List the records of runs.")
@@ -70,7 +70,7 @@ def records(
     """  # noqa: D301
     from . import listing
 
-    typer.echo(listing.records(study))
+    tell(listing.records(study))
 
 
 _servers = typer.Typer()
@@ -100,7 +100,7 @@ def servers(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         from . import listing
 
-        typer.echo(listing.servers())
+        tell(listing.servers())
 
 
 @_servers.command("fetch", short_help="Fetch releases into the cache.")
@@ -124,10 +124,10 @@ def fetch_releases(
     leaves_out = names == ["all"] and any(release.is_for_this_machine for release in wanted)
     for release in wanted:
         if leaves_out and not release.is_for_this_machine:
-            typer.echo(f"{release.name}: not fetched: {reason_not_fetched(release.name)}.")
+            tell(f"{release.name}: not fetched: {reason_not_fetched(release.name)}.")
             continue
         try:
-            typer.echo(f"{release.name}: {fetch(release.name)}")
+            tell(f"{release.name}: {fetch(release.name)}")
         except KeyboardInterrupt:
             say(f"interrupted; {release.name} was not fetched: run it again.")
             raise typer.Exit(130) from None
@@ -147,4 +147,4 @@ def update() -> None:
     from .updating import update_releases
 
     for sentence in update_releases():
-        typer.echo(sentence)
+        tell(sentence)

@@ -175,7 +175,7 @@ def _drawn(table: Table) -> list[str]:
     terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if terminal else 10_000
     console = Console(
-        file=io.StringIO(), width=width, force_terminal=terminal, markup=False, highlight=False
+        file=io.StringIO(), width=width, color_system=None, markup=False, highlight=False
     )
     with console.capture() as drawn:
         console.print(table)

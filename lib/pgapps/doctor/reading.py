@@ -9,6 +9,7 @@ import psycopg
 
 from pgservers.addresses import Address
 from pgservers.errors import StudyError
+from pgservers.foreign import as_postgres
 from pgservers.servers.dsn import foreign_session, may_read, rights_lent
 
 from .checks import Check
@@ -41,7 +42,10 @@ def examine_reading(spec: str) -> Check | None:
         address = Address.parse(spec)
         if not address.is_dsn:
             return None
-        with closing(foreign_session(address.parts, address.public, _LIMITS)) as session:
+        with (
+            closing(foreign_session(address.parts, address.public, _LIMITS)) as session,
+            as_postgres(address.public),
+        ):
             return _examined(session)
     except (StudyError, psycopg.Error):
         return None

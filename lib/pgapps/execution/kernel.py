@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import signal
+import sys
 import tempfile
 import threading
 import warnings
@@ -15,7 +16,6 @@ from typing import IO, TYPE_CHECKING, Any
 
 import nbformat
 import papermill
-from ipykernel.kernelspec import make_ipkernel_cmd
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_core.utils import ensure_event_loop
@@ -24,6 +24,8 @@ from papermill.engines import NBClientEngine, papermill_engines
 
 from pgservers.files import SHORT, temporary_directory
 from pgservers.terminal import JUPYTER_SESSION, Progress, Relay
+
+from . import replaying
 
 if TYPE_CHECKING:
     import subprocess
@@ -266,8 +268,12 @@ class _Kernel:
 
             @property
             def kernel_spec(self) -> KernelSpec:
+                # Without -P what lies in the working directory, which may be a record, would be
+                # imported in place of what is installed; before IPython 9.7 the option says so.
+                module = replaying.__name__ if kernel._options.replay else "ipykernel_launcher"
+                own = [sys.executable, "-P", "-m", module, "--InteractiveShellApp.ignore_cwd=True"]
                 return KernelSpec(
-                    argv=make_ipkernel_cmd(),
+                    argv=[*own, "-f", "{connection_file}"],
                     display_name="Python 3",
                     language="python",
                     env={"PYDEVD_DISABLE_FILE_VALIDATION": "1"},  # no debugger comes here

@@ -85,10 +85,10 @@ def run_study(
     failed otherwise; KeyboardInterrupt after Ctrl-C, SIGTERM or SIGHUP, with the server stopped.
     """
     if replay is not None:
-        from pgstudies.records.reading import find_record, read_info  # noqa: PLC0415  (imports polars)
+        from pgstudies.records.reading import find_record, read_record  # noqa: PLC0415  (imports polars)
 
         replay = find_record(study, replay)
-        info = read_info(replay)
+        info = read_record(replay).info  # whole, before a kernel starts
         profile = info.get("profile") or profile
         parameters = _still_taken(study, info["parameters"]) | dict(parameters or {})
     chosen = plan(

@@ -19,6 +19,7 @@ from pgservers.errors import SpaceError, StudyError
 from pgservers.files import space_error
 from pgservers.paths import records_dir
 from pgservers.servers.leftovers import scratch
+from pgservers.terminal import tell
 from pgstudies.measuring.design import Design
 from pgstudies.measuring.measure import measuring_here
 from pgstudies.measuring.session import session
@@ -109,7 +110,7 @@ def _patiently(ask: Callable[[], bool], ledger: Ledger) -> bool:
                     f"The ledger {ledger.url} does not answer ({type(error).__name__}: {error}); "
                     f"what was measured is kept on this host and stored there the next time."
                 ) from error
-            print(f"Waiting: the ledger {ledger.url} does not answer.", file=sys.stderr)
+            tell(f"Waiting: the ledger {ledger.url} does not answer.", err=True)
         time.sleep(pause)
         pause = min(2 * pause, 30.0)
 
@@ -139,13 +140,13 @@ def main() -> int:
     try:
         carry_out(json.loads(line))
     except StudyError as error:
-        print(error)
+        tell(str(error))
         return error.exit_code
     except OSError as error:
         found = space_error(error, records_dir())
         if not isinstance(found, StudyError):
             raise
-        print(found)
+        tell(str(found))
         return found.exit_code
     except KeyboardInterrupt:
         return 130

@@ -140,10 +140,10 @@ def local_cluster(names: Sequence[str]) -> Iterator[Client]:
             scheduler_kwargs=_NO_PAGES,
             silence_logs=50,
         ) as own:
-            command = [sys.executable, "-m", "pgapps", "worker", own.scheduler_address, "--name"]
+            command = [sys.executable, "-P", "-m", "pgapps", "worker", own.scheduler_address]
             workers = [
                 subprocess.Popen(
-                    [*command, name],
+                    [*command, "--name", name],
                     stdin=subprocess.DEVNULL,
                     start_new_session=True,
                     env=os.environ | {"PGSTUDIES_CERTIFICATES": str(certificates)},

@@ -12,7 +12,7 @@ import typer
 
 from pgservers.errors import StudyError
 from pgservers.paths import records_dir
-from pgservers.terminal import printable, say
+from pgservers.terminal import say, tell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +41,7 @@ def _make_certificates(directory: Path | None) -> None:
     with _extra():
         from .certificates import make_certificates
     make_certificates(directory)
-    typer.echo(
+    tell(
         f"Whoever has {directory} can connect: copy it to your account on every host with "
         f"`scp -rp`, and pass --certificates {directory} to scheduler, worker and sweep."
     )
@@ -104,7 +104,7 @@ def sweep(
 
         plan = read_sweep(file)
         done = Ledger(plan.ledger).done()
-    typer.echo("\n".join(map(printable, _what_is_done(plan, overview(plan, done)))))
+    tell("\n".join(_what_is_done(plan, overview(plan, done))))
     if status:
         return
     if (scheduler is None) == (local is None):
@@ -148,9 +148,9 @@ def _join(plan: Sweep) -> None:
 
     records, lacking = join(plan, records_dir())
     for record in records:
-        typer.echo(printable(f"record: {record}"))
+        tell(f"record: {record}")
     for sentence in lacking:
-        typer.echo(f"incomplete: {sentence}")
+        tell(f"incomplete: {sentence}")
 
 
 def _what_is_done(plan: Sweep, rows: pl.DataFrame) -> Iterator[str]:
@@ -218,9 +218,7 @@ def scheduler(
     with _extra():
         from .cluster import serve_as_scheduler
     try:
-        serve_as_scheduler(
-            host or "", port, certificates, lambda at: typer.echo(f"scheduler: {at}")
-        )
+        serve_as_scheduler(host or "", port, certificates, lambda at: tell(f"scheduler: {at}"))
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
 
@@ -252,7 +250,7 @@ def hosts(
     from .hosts import host_lines
 
     for line in host_lines(records, chart=chart):
-        typer.echo(printable(line))
+        tell(line)
 
 
 @contextmanager

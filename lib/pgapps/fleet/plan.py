@@ -17,6 +17,7 @@ from msgspec import Meta, Struct
 
 from pgservers.addresses import Address
 from pgservers.errors import StudyError
+from pgservers.files import read_text
 from pgstudies.checking import checked
 from pgstudies.parameters import declared
 
@@ -109,9 +110,7 @@ def read_sweep(path: Path) -> Sweep:
     for one that takes a list.
     """
     try:
-        text = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise StudyError(f"{path} cannot be read: {error.strerror}.") from None
+        text = tomllib.loads(read_text(path, "a sweep"))
     except RecursionError:
         raise StudyError(f"{path} is nested too deeply.") from None
     except ValueError as error:  # of TOML, of UTF-8, of a number with thousands of digits

@@ -76,7 +76,7 @@ def measure_block(request: dict[str, Any]) -> tuple[int, str]:
 def _measured(request: dict[str, Any], host: str) -> tuple[int, str]:
     """The exit code and the message of the block's process; minus the signal that ended it."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "pgapps.fleet.block"],
+        [sys.executable, "-P", "-m", "pgapps.fleet.block"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

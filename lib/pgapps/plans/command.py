@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pgservers.errors import StudyError
-from pgservers.terminal import say
+from pgservers.terminal import say, tell
 from pgstudies.run_options import RunOptions
 
 from ..workload.command import FROM_SERVERS
@@ -166,9 +166,9 @@ def plans(
             settings=settings,
             show=lambda what: say(f"{what} ..."),
         )
-    typer.echo(as_text(found))
+    tell(as_text(found))
     if report is not None:
-        typer.echo(f"\nReport: {write_report(found, report)}")
+        tell(f"\nReport: {write_report(found, report)}")
     raise typer.Exit(_exit_code(found))
 
 

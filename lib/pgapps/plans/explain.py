@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
 
-from .sessions import as_sent, within
+from pgservers.foreign import as_postgres
+from pgservers.sessions import within
+
+from .sessions import as_sent
 from .statements import first_word, plannable
 
 if TYPE_CHECKING:
@@ -129,6 +132,7 @@ _DEEPEST = 300
 """The deepest plan that is read, in nodes; Python's recursion limit is a thousand."""
 
 
+@as_postgres("The server")
 def explain(
     connection: psycopg.Connection[TupleRow],
     query: Query,

@@ -11,6 +11,8 @@ import psycopg
 from psycopg import sql
 
 from pgservers.errors import StudyError
+from pgservers.files import read_text
+from pgservers.foreign import as_postgres
 
 from ..workload.statements import Command, Lines
 from .statements import first_word
@@ -165,13 +167,11 @@ def queries_in(directory: Path) -> list[Query]:
         files = sorted(
             p
             for p in directory.iterdir()
-            if p.suffix == ".sql" and p.name != _SCHEMA and p.is_file()
+            if p.suffix == ".sql" and p.name != _SCHEMA and not p.is_dir()
         )
-        texts = {file: file.read_text(encoding="utf-8") for file in files}
     except OSError as error:
         raise StudyError(f"{directory} cannot be read: {error.strerror}.") from None
-    except UnicodeDecodeError as error:
-        raise StudyError(f"A file of {directory} is not UTF-8: {error.reason}.") from None
+    texts = {file: read_text(file, "a file of queries") for file in files}
     found = [query for file, text in texts.items() for query in _queries_of(file, text)]
     if not found:
         raise StudyError(
@@ -218,6 +218,7 @@ def _numbered(file: Path, text: str) -> str:
     return _VARIABLE.sub(numbered, text)
 
 
+@as_postgres("The server")
 def top_queries(
     connection: psycopg.Connection[TupleRow], choice: Choice
 ) -> tuple[list[Query], Counter[str]]:

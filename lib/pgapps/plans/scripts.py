@@ -12,6 +12,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from pgservers.errors import StudyError
+from pgservers.sessions import within
 from pgservers.terminal import printable
 
 from ..workload.writing import (
@@ -28,7 +29,6 @@ from ..workload.writing import (
     write_files,
 )
 from .queries import Choice, told_left_out, top_queries
-from .sessions import within
 from .source import opened
 
 if TYPE_CHECKING:

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import socket
-from contextlib import contextmanager
-from threading import Event, Timer
 from typing import TYPE_CHECKING
 
-import psycopg
-
-from pgservers.errors import ServerError
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+    import psycopg
     from psycopg.rows import TupleRow
 
 
@@ -39,29 +30,3 @@ def as_sent(connection: psycopg.Connection[TupleRow], text: str) -> str:
     if connection.info.encoding != "iso8859-1":
         return text
     return text.encode("utf-8", "surrogateescape").decode("latin1")
-
-
-@contextmanager
-def within(connection: psycopg.Connection[TupleRow], seconds: float, what: str) -> Iterator[None]:
-    """Close the connection and raise ServerError where ``what`` takes longer than that.
-
-    statement_timeout does not suffice: a function can catch its error.
-    """
-    late = Event()
-
-    def hang_up(descriptor: int) -> None:
-        late.set()
-        with socket.socket(fileno=os.dup(descriptor)) as line:
-            line.shutdown(socket.SHUT_RDWR)
-
-    timer = Timer(seconds, hang_up, [connection.fileno()])
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    except psycopg.OperationalError as error:
-        if late.is_set():
-            raise ServerError(f"{what} was given up after {seconds:.0f} s.") from error
-        raise
-    finally:
-        timer.cancel()

@@ -16,11 +16,13 @@ import psycopg
 
 from pgservers.addresses import Address, explain
 from pgservers.errors import ServerError, SpaceError, StudyError
+from pgservers.foreign import as_postgres, connect, timeouts
 from pgservers.programs.installations import find_binaries
 from pgservers.programs.releases import installed, is_release, packaged, reason_not_fetched
 from pgservers.servers.dsn import foreign_session, may_read, rights_lent
+from pgservers.sessions import within
 
-from .sessions import take_bytes, within
+from .sessions import take_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -192,7 +194,7 @@ class Source:
         renamed = {"dbname": "PGDATABASE", "application_name": "PGAPPNAME"}
         kept = {*renamed, "host", "hostaddr", "port", "user", "options", *_TLS}
         found = {renamed.get(n, f"PG{n.upper()}"): v for n, v in parts.items() if n in kept}
-        return found | ({"PGPASSWORD": info.password} if info.password else {})
+        return found | timeouts() | ({"PGPASSWORD": info.password} if info.password else {})
 
 
 _TLS = ("sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "channel_binding", "gssencmode")
@@ -220,7 +222,10 @@ def opened(dsn: str) -> Iterator[Source]:
             application_name="pgstudies plans",
             prepare_threshold=None,  # what is prepared here are the queries
         ) as connection:
-            with within(connection, _LONGEST_S, f"Reading the catalogs of {name}"):
+            with (
+                as_postgres(name),
+                within(connection, _LONGEST_S, f"Reading the catalogs of {name}"),
+            ):
                 take_bytes(connection)
                 connection.execute(_END_WITH_US)
                 _require_fit(connection, name)
@@ -259,7 +264,10 @@ def target_of(to: str) -> Target:
         with foreign_session(
             address.parts, name, _LIMITS, application_name="pgstudies plans"
         ) as connection:
-            with within(connection, _LONGEST_S, f"Reading the settings of {name}"):
+            with (
+                as_postgres(name),
+                within(connection, _LONGEST_S, f"Reading the settings of {name}"),
+            ):
                 take_bytes(connection)
                 settings = _planner_settings(connection)
             return Target(programs_of(connection.info.server_version, connection), name, settings)
@@ -330,12 +338,13 @@ def _search_paths(address: Address, like: psycopg.Connection[TupleRow]) -> tuple
     own, and so calls two functions of the server's, by their qualified names, and nothing else.
     """
     what = f"Asking {address.public}"
+    given = address.parts.get("options") or os.environ.get("PGOPTIONS", "")
     with (
-        psycopg.connect(
+        connect(
             address.text,
-            autocommit=True,
-            connect_timeout=10,
+            address.parts,
             application_name="pgstudies plans",
+            options=f"{given} -c statement_timeout={_LIMITS['statement_timeout']}".strip(),
             # From 18 on the server reports search_path, which must be valid in this encoding.
             client_encoding=like.info.parameter_status("client_encoding"),
         ) as session,
@@ -386,27 +395,24 @@ def _known(
     user = connection.info.user
     # What is set for our role, or for all of this database, is told by the other roles' settings.
     is_set = any(who in {None, user} and name == "search_path" for who, name, _ in by_role)
-    try:
-        encoding, collation, classes, provider, locale = map(str, row or ())
-        return Source(
-            connection=connection,
-            name=name,
-            version=version,
-            encoding=encoding,
-            locale=(collation, classes),
-            provider=(_PROVIDERS.get(provider, "libc"), locale),
-            search_path=paths[0],
-            base_path=_DEFAULT_PATH if is_set else paths[1],
-            is_path_given="search_path" in given,
-            by_role=by_role,
-            # One that was dropped meanwhile has no size.
-            sizes={str(relation): int(size) for relation, size, _ in sizes if size is not None},
-            index_tables={str(index): str(table) for index, _, table in sizes if table is not None},
-            extensions=[(str(e), str(s)) for e, s in connection.execute(_EXTENSIONS)],
-            settings=_planner_settings(connection),
-        )
-    except (ValueError, TypeError) as error:
-        raise ServerError(f"{name} does not answer as PostgreSQL does: {error}.") from error
+    encoding, collation, classes, provider, locale = map(str, row or ())
+    return Source(
+        connection=connection,
+        name=name,
+        version=version,
+        encoding=encoding,
+        locale=(collation, classes),
+        provider=(_PROVIDERS.get(provider, "libc"), locale),
+        search_path=paths[0],
+        base_path=_DEFAULT_PATH if is_set else paths[1],
+        is_path_given="search_path" in given,
+        by_role=by_role,
+        # One that was dropped meanwhile has no size.
+        sizes={str(relation): int(size) for relation, size, _ in sizes if size is not None},
+        index_tables={str(index): str(table) for index, _, table in sizes if table is not None},
+        extensions=[(str(e), str(s)) for e, s in connection.execute(_EXTENSIONS)],
+        settings=_planner_settings(connection),
+    )
 
 
 def _provider(version: int) -> tuple[str, str]:

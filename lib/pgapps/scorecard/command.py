@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from pgservers.terminal import tell
+
 commands = typer.Typer()
 
 
@@ -29,7 +31,7 @@ def scorecard(
     from .scorecard import scorecard as of_study
     from .table import in_text
 
-    typer.echo(in_text(of_study(study, records="reference")))
+    tell(in_text(of_study(study, records="reference")))
 
 
 @commands.command(short_help="Print what the findings mean for an upgrade or a setting.")
@@ -57,4 +59,4 @@ def advise(
     """  # noqa: D301
     from .advice import advice_text
 
-    typer.echo(advice_text(before, after))
+    tell(advice_text(before, after))

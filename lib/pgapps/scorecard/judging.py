@@ -14,7 +14,7 @@ from pgservers.terminal import say
 from pgstudies.analysis.agreement import RULES_VERSION
 from pgstudies.analysis.claims import origins, rules
 from pgstudies.records.format import INFO
-from pgstudies.records.reading import read_info
+from pgstudies.records.reading import content_of, read_info, sample_files
 from pgstudies.records.verdicts import (
     VERDICTS,
     checksum,
@@ -153,11 +153,13 @@ def digest_of(study: str, record: Path) -> str:
     post's numbers, what was measured, and the version of the rules by which that is analysed.
     """
     room = find_room(study)
-    files = [*room.directory.glob("*.csv"), record / INFO, *record.rglob("*.parquet")]
+    parts = [INFO, *sample_files(record, read_info(record))]
     rules_text = json.dumps([RULES_VERSION, room.code, rules(study)], sort_keys=True)
     digest = hashlib.sha256(rules_text.encode())
-    for file in sorted(files, key=lambda f: (f.parent.name, f.name)):
-        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    contents = {f: f.read_bytes() for f in room.directory.glob("*.csv")}
+    contents |= {record / name: content_of(record, name) for name in parts}
+    for file in sorted(contents, key=lambda f: (f.parent.name, f.name)):
+        digest.update(hashlib.sha256(contents[file]).digest())
     return digest.hexdigest()[:16]
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pgservers.errors import StudyError
-from pgservers.terminal import say
+from pgservers.terminal import say, tell
 
 commands = typer.Typer()
 
@@ -93,12 +93,12 @@ def new_workload(
     elif from_log is not None:
         told = write_scripts_of_log(directory.expanduser(), from_log.expanduser(), *how)
     for sentence in told:
-        typer.echo(sentence)
+        tell(sentence)
     if told:
         return
     for file in write(directory):
-        typer.echo(for_display(file))
-    typer.echo(
+        tell(for_display(file))
+    tell(
         f"Compare two servers by it with `pgstudies compare --baseline 17 --candidate 18 "
         f"--workload {directory}`."
     )

@@ -20,6 +20,7 @@ from pgservers.programs.installations import find_binaries, run_client
 from pgservers.servers.managed import ManagedServer, harmless_extensions
 from pgservers.servers.serve import serve
 from pgservers.servers.snapshots import require_space
+from pgservers.sessions import within
 from pgservers.terminal import notice, notice_once, printable
 
 from .schema import EXTENSION, LEAVES, Rows, contents, opened, pieces, unquoted
@@ -73,6 +74,12 @@ _MISSING = (
 _FORBIDDEN = (psycopg.errors.InsufficientPrivilege, psycopg.errors.InvalidCatalogName)
 
 _LONGEST_TOLD = 100
+
+_MOST_MADE = 1_000
+"""Roles and schemas that a load makes because they are missing."""
+
+_LONGEST_S = 6 * 3600.0
+"""The limit for a load, and for a vacuum of what was loaded, which run others' functions (s)."""
 
 _SCHEMA = re.compile(rb"""create\s+schema\s+("(?:[^"]|"")+"|[^\s;]+)""", re.IGNORECASE)
 
@@ -156,7 +163,7 @@ def _load_schema(
     found = contents(schema)
     loader = _Loader(trial, connection, tables, found.extensions)
     loader.make_extensions()
-    with opened(schema) as lines:
+    with within(connection, _LONGEST_S, f"Loading {schema}"), opened(schema) as lines:
         for piece in pieces(lines, schema):
             loader.load(piece)
     if connection.info.transaction_status != TransactionStatus.IDLE:
@@ -224,6 +231,7 @@ class _Loader:
         self._tables = tables
         self._wanted = {n: s for n, s in extensions.items() if n not in tables.without}
         self._made: set[str] = set()  # schemas that the script does not make, or not yet
+        self._lacked: set[str] = set()  # roles that were to be there
         self._bytes = 0
 
     def make_extensions(self) -> None:
@@ -293,42 +301,63 @@ class _Loader:
             _pass_over(statement, "the workload has a database of its own")
         if LEAVES.match(statement) or self._is_done(statement):
             return
-        try:
-            self._connection.execute(statement)
-        except psycopg.errors.InvalidSchemaName as error:
-            if not self._make_schema(_message(error)):
-                raise
-            self._execute(statement)
-        except (*_MISSING, *_FORBIDDEN) as error:
-            message = _message(error)
-            role = _NO_ROLE.fullmatch(message)
-            missing = isinstance(error, _MISSING)
-            if role is not None and self._make_role(role[1]):
-                self._execute(statement)
-            elif (
+        while True:
+            try:
+                self._connection.execute(statement)
+            except psycopg.Error as error:
+                if not self._make_missing(error):
+                    self._pass_over(statement, error)
+                    return
+            else:
+                return
+
+    def _make_missing(self, error: psycopg.Error) -> bool:
+        """Make the role or schema that a statement lacks; false where that cannot be, or was done.
+
+        A schema can raise such an error itself, as often as it likes.
+        """
+        message = _message(error)
+        role, schema = _NO_ROLE.fullmatch(message), _NO_SCHEMA.fullmatch(message)
+        if isinstance(error, psycopg.errors.InvalidSchemaName):
+            return schema is not None and self._make_schema(schema[1])
+        if role is None or not isinstance(error, (*_MISSING, *_FORBIDDEN)):
+            return False
+        return role[1] not in self._lacked and self._make_role(role[1])
+
+    def _pass_over(self, statement: bytes, error: psycopg.Error) -> None:
+        """Do without a statement that fails; raises the error where it is needed."""
+        if isinstance(error, psycopg.errors.DuplicateSchema):
+            made = _SCHEMA.match(statement)
+            if made is not None and unquoted(made[1]) in self._made:
+                return
+        elif isinstance(error, (*_MISSING, *_FORBIDDEN)):
+            message, missing = _message(error), isinstance(error, _MISSING)
+            if (
                 _UNNEEDED.fullmatch(statement)
                 or (_SETS.match(statement) and _UNKNOWN in message)
                 or (missing and (self._tables.without or _OF_OTHERS.fullmatch(statement)))
             ):
                 _pass_over(statement, message)
-            else:
-                raise
-        except psycopg.errors.DuplicateSchema:
-            made = _SCHEMA.match(statement)
-            if made is None or unquoted(made[1]) not in self._made:
-                raise
+                return
+        raise error
 
-    def _make_schema(self, message: str) -> bool:
+    def _make_schema(self, name: str) -> bool:
         """Make a schema that is missing, as pg_dump --table leaves it out; once."""
-        missing = _NO_SCHEMA.fullmatch(message)
         idle = self._connection.info.transaction_status == TransactionStatus.IDLE
-        if missing is None or missing[1] in self._made or not idle:
+        if name in self._made or not idle:
             return False
-        name = sql.Identifier(missing[1])
-        self._connection.execute(sql.SQL("CREATE SCHEMA {}").format(name))
-        self._made.add(missing[1])
-        notice_once(printable(f"The schema {missing[1]} is made, which the script does not make."))
+        self._require_few(name)
+        self._connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(name)))
+        self._made.add(name)
+        notice_once(printable(f"The schema {name} is made, which the script does not make."))
         return True
+
+    def _require_few(self, name: str) -> None:
+        if name not in self._lacked and len(self._made | self._lacked) >= _MOST_MADE:
+            raise StudyError(
+                f"The schema lacks more than {_MOST_MADE} roles and schemas, the next is "
+                f"{printable(name)}: dump those, too."
+            )
 
     def _is_done(self, statement: bytes) -> bool:
         """Whether a statement makes a role, which is made without its rights, or has been done."""
@@ -348,13 +377,15 @@ class _Loader:
         server = self._trial.server
         if not isinstance(server, ManagedServer):
             return False
+        self._require_few(name)
+        self._lacked.add(name)
         role, ours = sql.Identifier(name), sql.Identifier(server.role)
         with server.as_superuser() as connection:
             query = "SELECT FROM pg_catalog.pg_roles WHERE rolname = %s"
             if not connection.execute(query, [name]).rowcount:
                 connection.execute(sql.SQL("CREATE ROLE {} NOLOGIN").format(role))
                 connection.execute(sql.SQL("GRANT {} TO {}").format(role, ours))
-                notice_once(f"The role {name} is made, without rights.")
+                notice_once(printable(f"The role {name} is made, without rights."))
         return True
 
     def _count(self, size: int) -> None:
@@ -379,9 +410,10 @@ def _load_pgbench(trial: Trial, scale: int, database: str) -> None:
 def vacuum(trial: Trial) -> None:
     """Vacuum and analyze all that was loaded; the server's own tables, too, where it is ours."""
     # By name, as it would warn of every table of the server's that is not the role's.
-    for schema, name in trial.execute(_TABLES).fetchall():
-        table = sql.Identifier(schema, name)
-        trial.execute(sql.SQL("VACUUM ANALYZE {}").format(table))
+    with within(trial.connection, _LONGEST_S, "VACUUM"):
+        for schema, name in trial.execute(_TABLES).fetchall():
+            table = sql.Identifier(schema, name)
+            trial.execute(sql.SQL("VACUUM ANALYZE {}").format(table))
     server = trial.server
     if isinstance(server, ManagedServer):
         # Of the role's own tables its functions would be computed with the superuser's rights.

@@ -14,6 +14,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pgservers.errors import StudyError
+from pgservers.files import regular
 from pgservers.terminal import printable
 
 from .writing import (
@@ -39,11 +40,13 @@ _LONGEST = 1_000_000
 _MOST_QUERIES = 20_000
 """So many different queries are told apart."""
 
+_MOST_DATABASES = 1000
+
 _KEPT = 25
 """So many calls of a query are kept."""
 
-_KEPT_CHARACTERS = 100_000_000
-"""So long are all of these calls together."""
+_KEPT_CHARACTERS = 30_000_000
+"""So long are all of these queries and calls together, of up to four bytes each."""
 
 _MESSAGE, _DETAIL, _CSV_COLUMNS = 13, 14, 23
 
@@ -63,11 +66,12 @@ _ROOT = re.compile(r"\S.*  \(cost=\d+\.\d+\.\.\d+\.\d+ rows=\d+ width=\d+\)")
 
 _PARAMETERS = re.compile(r"parameters: ", re.IGNORECASE)
 
-_GIVEN = re.compile(r"(?:, )?\$(\d+) = (NULL|'(?:[^']|'')*')", re.DOTALL)
+_GIVEN = re.compile(r"(?:, )?\$(\d+) = (NULL|'(?:[^']++|'')*+')", re.DOTALL)
 
-# What does not end reaches to the end, so that a text is read in one pass.
+# What does not end reaches to the end, so that a text is read in one pass; what is possessive needs
+# no memory for each character.
 _PIECE = re.compile(
-    r"""(?P<escaped>\b[eE]'(?:[^'\\]|\\.|'')*(?:'|\Z))|(?P<string>'(?:[^']|'')*(?:'|\Z))"""
+    r"""(?P<escaped>\b[eE]'(?:[^'\\]++|\\.|'')*+(?:'|\Z))|(?P<string>'(?:[^']++|'')*+(?:'|\Z))"""
     r"""|(?P<name>"[^"]*(?:"|\Z))"""
     r"""|(?P<dollar>(?<![\w$])\$(?P<tag>(?:[A-Za-z_]\w*)?)\$.*?(?:\$(?P=tag)\$|\Z))"""
     r"""|(?P<comment>--[^\n]*|/\*.*?(?:\*/|\Z))|(?<![\w$])\$(?P<parameter>\d+)"""
@@ -128,11 +132,8 @@ def write_scripts_of_log(
     """
     require_new(directory)
     show(f"reading {log}")
-    try:
-        with log.open("rb") as file:
-            found = _read(entries(file), roles)
-    except OSError as error:
-        raise StudyError(f"{log} cannot be read: {error.strerror}.") from None
+    with regular(log, "a log") as file:
+        found = _read(entries(file), roles)
     name = printable(str(log))
     if not found.timed and roles:
         raise StudyError(
@@ -205,11 +206,23 @@ def _of_json(line: str) -> Entry | None:
 
 def _of_csv(lines: Iterable[str]) -> Iterator[Entry]:
     csv.field_size_limit(_LONGEST)
-    rows = csv.reader(lines)
+    size = 0
+
+    def counted() -> Iterator[str]:
+        nonlocal size
+        for line in lines:
+            size += len(line)
+            if size > _LONGEST:
+                raise csv.Error
+            yield line
+
+    rows = csv.reader(counted())
     while True:
+        size = 0
         try:
             row = next(rows, None)
         except csv.Error:  # longer than that
+            rows = csv.reader(counted())
             continue
         if row is None:
             return
@@ -304,12 +317,18 @@ def _read(every: Iterable[Entry], roles: Sequence[str]) -> _Found:
         if query not in found.calls and len(found.calls) >= _MOST_QUERIES:
             found.left_out[f"of more than {_MOST_QUERIES:,} different queries"] += 1
             continue
-        found.databases.add(entry.database)
+        size = len(call.text) + len(call.given)
+        has_room = kept + len(query) + size < _KEPT_CHARACTERS
+        if query not in found.calls and not has_room:
+            found.left_out["too long to be kept beside the others"] += 1
+            continue
+        kept += 0 if query in found.calls else len(query)
+        if len(found.databases) < _MOST_DATABASES:
+            found.databases.add(entry.database[:63])
         calls = found.calls.setdefault(query, defaultdict(_Calls))[kind]
         calls.number += 1
         calls.ms += call.ms
-        size = len(call.text) + len(call.given)
-        if not calls.first or (len(calls.first) < _KEPT and kept + size < _KEPT_CHARACTERS):
+        if len(calls.first) < _KEPT and has_room:
             calls.first.append(call)
             kept += size
     return found
@@ -364,10 +383,20 @@ def statement_of(call: Call) -> str:
     def written(piece: re.Match[str]) -> str:
         if piece["comment"]:
             return " "
-        if piece["string"]:
+        if piece["string"] or (piece["escaped"] and "\\" not in piece[0]):
             if piece[0].count("'") % 2:
                 raise UnknownError("a string in it does not end")
-            return literal(_inside(piece["string"]))
+            return literal(_inside(piece[0].lstrip("eE")))
+        if piece["dollar"]:
+            mark = f"${piece['tag']}$"
+            if not piece[0].removeprefix(mark).endswith(mark):
+                raise UnknownError("a string in it does not end")
+            return literal(piece[0][len(mark) : -len(mark)])
+        if piece["name"]:
+            if len(piece[0]) < 2 or not piece[0].endswith('"'):
+                raise UnknownError("a name in it does not end")
+            if not piece[0].isprintable():  # it could end a script, and begin another
+                raise UnknownError("a name in it is not one line")
         if number := piece["parameter"]:
             if number not in values:
                 raise UnknownError(f"the log has no value of ${number}")

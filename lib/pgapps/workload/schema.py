@@ -6,21 +6,25 @@ file of the account.  A few of its commands are done here, and all others are re
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
-import tempfile
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from io import BytesIO
+from tempfile import TemporaryFile, gettempdir
 from typing import IO, TYPE_CHECKING
 
 from pgservers.errors import CannotRun, StudyError
+from pgservers.files import cannot_write, is_full, open_regular, temporary_directory
 from pgservers.programs.installations import client_environment, find_binaries
 
-from .statements import Command, Lines, Statement
+from .statements import Command, Lines, Statement, lines_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 _IGNORED = {"a", "echo", "f", "pset", "qecho", "restrict", "t", "timing", "unrestrict", "warn", "x"}
@@ -37,8 +41,11 @@ _WHY = {
     "q": "what follows it would not be loaded",
 }
 
+_GAP = rb"(?:\s|--[^\n]*\n|/\*(?:[^*]|\*(?!/))*\*/)+"
+
 LEAVES = re.compile(
-    rb"((?:create|drop|alter)\s+(?:database|tablespace)|alter\s+system)\b", re.IGNORECASE
+    rb"((?:create|drop|alter)%b(?:database|tablespace)|alter%bsystem)\b" % (_GAP, _GAP),
+    re.IGNORECASE,
 )
 
 _OF_DATABASE = re.compile(rb"(?:create|drop|alter)\s+database\b", re.IGNORECASE)
@@ -64,6 +71,29 @@ EXTENSION = re.compile(
          (?:\s+(?:with\s+)?schema\s+("[^"]+"|\w+))?""",
     re.IGNORECASE | re.VERBOSE,
 )
+
+_MAGIC = b"PGDMP"
+
+_TOC = "toc.dat"
+
+_OF_DUMP = re.compile(r"toc\.dat|blobs(?:_[0-9]+)?\.toc|(?:blob_)?[0-9]+\.dat(?:\.gz|\.lz4|\.zst)?")
+
+# What reads a file of a dump, and what pg_dump calls it.
+_NAMED = {
+    b"TABLE DATA": re.compile(rb"[0-9]+\.dat"),
+    b"BLOBS": re.compile(rb"blobs(?:_[0-9]+)?\.toc"),
+}
+
+_LARGE_OBJECTS = re.compile(rb"(?:[0-9]{1,10} blob_[0-9]{1,10}\.dat\n)*")
+
+_LONGEST_TOC = 1 << 28
+
+_COMPLAINT_BYTES = 10_000
+
+_KNOWN_MINORS = range(12, 17)
+"""Of the version of pg_dump's archives, from 9.1 to 18."""
+
+_HAS_ACCESS_METHOD, _HAS_ALGORITHM, _HAS_KIND = 14, 15, 16
 
 _COPY_FILE = re.compile(
     r"""(?P<what>.+?)\s+from\s+(?P<file>'(?:[^']|'')*'|\S+)(?P<options>.*)""",
@@ -129,23 +159,45 @@ def contents(schema: Path) -> Contents:
 
 @contextmanager
 def opened(schema: Path, *, rows: bool = True) -> Iterator[IO[bytes]]:
-    """The SQL of a script, or of a dump as ``pg_restore`` writes it, perhaps without its rows."""
-    try:
-        is_script = schema.is_file() and not _is_dump(schema)
-        if is_script:
-            with schema.open("rb") as script:
-                yield script
+    """The SQL of a script, or of a dump as ``pg_restore`` writes it, perhaps without its rows.
+
+    Raises StudyError for what cannot be read, and for a dump that names a file outside of it.
+    """
+    script: IO[bytes] | None = None
+    with ExitStack() as stack:
+        try:
+            if schema.is_dir():
+                aside = stack.enter_context(temporary_directory()) / "dump"
+                _take_dump(schema, aside, rows=rows)
+                options = ["--format=directory", str(aside)]
+            else:
+                script = stack.enter_context(open_regular(schema))
+                options = ["--format=custom"]  # which names no file
+        except OSError as error:
+            if is_full(error):
+                raise cannot_write(error, gettempdir(), "TMPDIR") from error
+            where = error.filename or schema
+            raise StudyError(f"{where} cannot be read: {error.strerror}.") from None
+        if script is not None and os.pread(script.fileno(), len(_MAGIC), 0) != _MAGIC:
+            yield script
             return
-    except OSError as error:
-        raise StudyError(f"{schema} cannot be read: {error.strerror}.") from None
+        with _restored(options, schema, script, rows=rows) as lines:
+            yield lines
+
+
+@contextmanager
+def _restored(
+    options: Sequence[str], schema: Path, dump: IO[bytes] | None, *, rows: bool
+) -> Iterator[IO[bytes]]:
     program = find_binaries().program("pg_restore")
     if program is None:
         raise CannotRun("there is no pg_restore beside the embedded server")
-    options = ["--no-owner", "--no-privileges", "--file=-", *([] if rows else ["--schema-only"])]
+    more = ["--no-owner", "--no-privileges", "--file=-", *([] if rows else ["--schema-only"])]
     with (
-        tempfile.TemporaryFile() as stderr,
+        TemporaryFile() as stderr,
         subprocess.Popen(
-            [program, *options, schema],
+            [program, *options, *more],
+            stdin=subprocess.DEVNULL if dump is None else dump,
             stdout=subprocess.PIPE,
             stderr=stderr,
             env=client_environment({}),
@@ -159,16 +211,105 @@ def opened(schema: Path, *, rows: bool = True) -> Iterator[IO[bytes]]:
             raise
         restoring.stdout.close()
         if restoring.wait():
-            stderr.seek(0)
-            lines = stderr.read().decode(errors="replace").strip().splitlines() or [
-                "it said nothing"
-            ]
-            raise StudyError(f"{schema} cannot be restored: {lines[-1].rstrip('.')}.")
+            stderr.seek(max(0, stderr.seek(0, os.SEEK_END) - _COMPLAINT_BYTES))
+            complaint = stderr.read().decode(errors="replace").strip().splitlines()
+            why = (complaint or ["it said nothing"])[-1].rstrip(".")
+            raise StudyError(f"{schema} cannot be restored: {why}.")
 
 
-def _is_dump(schema: Path) -> bool:
-    with schema.open("rb") as content:
-        return content.read(5) == b"PGDMP"
+def _take_dump(schema: Path, dump: Path, *, rows: bool) -> None:
+    """Make ``dump`` the directory's copy, of which no name leads out of it.
+
+    pg_restore opens whatever file ``toc.dat`` and ``blobs*.toc`` name, from the directory on.
+    Raises StudyError for a link, for what pg_dump does not write, and for another name in these.
+    """
+    dump.mkdir()
+    for file in sorted(schema.iterdir()):
+        if not _OF_DUMP.fullmatch(file.name):
+            raise StudyError(f"{file} is no file of a dump: take it out of the directory.")
+        if file.is_symlink():
+            raise StudyError(f"{file} is a link: copy the file into the dump.")
+        with open_regular(file) as content:
+            if file.suffix == ".toc" or file.name == _TOC:
+                text = content.read(_LONGEST_TOC + 1)
+                if len(text) > _LONGEST_TOC or not _names_only_its_own(file.name, text):
+                    raise StudyError(
+                        f"{file} is not as pg_dump writes it, or pg_dump is newer than 18, and "
+                        f"pg_restore could read files outside of the dump: make one with "
+                        f"--format=custom."
+                    )
+                (dump / file.name).write_bytes(text)
+            elif rows:
+                _link_or_copy(file, content, dump / file.name)
+
+
+def _link_or_copy(file: Path, content: IO[bytes], copy: Path) -> None:
+    """Spare the copy of rows where the directory is on the same file system."""
+    with suppress(OSError):
+        os.link(file, copy, follow_symlinks=False)
+        if os.path.samestat(copy.lstat(), os.fstat(content.fileno())):
+            return
+        copy.unlink()
+    with copy.open("wb") as target:
+        shutil.copyfileobj(content, target)
+
+
+def _names_only_its_own(name: str, text: bytes) -> bool:
+    """Whether a dump's table of contents names files of the dump alone."""
+    if name != _TOC:
+        return _LARGE_OBJECTS.fullmatch(text) is not None
+    try:
+        found = list(_named_files(BytesIO(text)))
+    except ValueError:
+        return False
+    return all(_NAMED.get(kind, re.compile(b"")).fullmatch(file) for kind, file in found)
+
+
+def _named_files(toc: IO[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """What each entry of ``toc.dat`` is, and the file that it names; as ReadHead and ReadToc do.
+
+    Raises ValueError for a version of the format that is not known, and for what is cut off.
+    """
+
+    def take(size: int) -> bytes:
+        part = toc.read(size)
+        if len(part) < size:
+            raise ValueError
+        return part
+
+    def number() -> int:
+        negative, value = take(1) != b"\0", int.from_bytes(take(4), "little")
+        if value >= 1 << 31:
+            raise ValueError
+        return -value if negative else value
+
+    def text() -> bytes | None:
+        size = number()
+        return take(size) if size >= 0 else None
+
+    magic, major, minor, revision, *sizes = take(len(_MAGIC)), *take(6)
+    # A number has four bytes; the format is tar's, whose contents are the same.
+    if magic != _MAGIC or (major, revision, sizes[0], sizes[2]) != (1, 0, 4, 3):
+        raise ValueError
+    if minor not in _KNOWN_MINORS:
+        raise ValueError
+    take(1) if minor >= _HAS_ALGORITHM else number()  # compression
+    for read in (number,) * 7 + (text,) * 3:  # when, of what and by what it was made
+        read()
+    for _ in range(number()):
+        for read in (number, number, text, text, text):
+            read()
+        kind = text() or b""
+        number()
+        for _ in range(5 + (minor >= _HAS_ACCESS_METHOD)):
+            text()
+        if minor >= _HAS_KIND:
+            number()
+        for _ in range(2):
+            text()
+        while text() is not None:  # what it depends on
+            pass
+        yield kind, text() or b""
 
 
 def pieces(
@@ -181,7 +322,7 @@ def pieces(
     latter is here.
     """
     yield from _pieces(
-        Lines(lines, schema), schema.parent.resolve(), [] if files is None else files
+        Lines(lines_of(lines), schema), schema.parent.resolve(), [] if files is None else files
     )
 
 
@@ -220,7 +361,7 @@ def _pieces(read: Lines, home: Path, files: list[Path]) -> Iterator[Piece | Rows
                 raise _error(*at, f"{file} is included twice")
             files.append(file)
             with _reading(file, *at) as included:
-                yield from _pieces(Lines(included, file), home, files)
+                yield from _pieces(Lines(lines_of(included), file), home, files)
 
 
 def _copied(command: Command, of: Path, home: Path) -> tuple[bytes, Path]:
@@ -242,7 +383,7 @@ def _content(file: Path, line: int, of: Path) -> Iterator[bytes]:
 @contextmanager
 def _reading(file: Path, line: int, of: Path) -> Iterator[IO[bytes]]:
     try:
-        with file.open("rb") as content:
+        with open_regular(file) as content:
             yield content
     except OSError as error:
         raise _error(line, of, f"{file} cannot be read: {error.strerror}") from None
@@ -253,7 +394,7 @@ def _within(directory: Path, name: str, home: Path, line: int, of: Path) -> Path
     file = (directory / name).resolve()
     if home not in file.parents:
         raise _error(line, of, f"{name} is not in {home}, and no other file is read")
-    if not file.is_file():
+    if not file.exists():
         raise _error(line, of, f"there is no file {name} in {home}")
     return file
 

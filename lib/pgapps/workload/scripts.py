@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pgservers.errors import CannotRun, StudyError
+from pgservers.files import read_text
 from pgservers.programs.installations import find_pgbench, run_client
 from pgservers.servers.settings import read_settings, refused
 
@@ -129,7 +130,7 @@ def read_workload(directory: str | Path, mix: Sequence[str] = ()) -> Workload:
     files = [
         f
         for f in found
-        if f.suffix == ".sql" and f.is_file() and f != schema and f.resolve() not in included
+        if f.suffix == ".sql" and not f.is_dir() and f != schema and f.resolve() not in included
     ]
     scripts = [script for file in files for script in _scripts_of(file)]
     if schema is None and not any(_PGBENCH_TABLES.search(script.text) for script in scripts):
@@ -211,10 +212,7 @@ def _built_in(directory: str) -> Script:
 
 
 def _scripts_of(file: Path) -> list[Script]:
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise StudyError(f"{file} cannot be read: {error}.") from None
+    text = read_text(file, "a script")
     _require_harmless(file, text)
     marks = list(_NAME.finditer(text))
     starts = [0, *(mark.end() for mark in marks)]
@@ -253,7 +251,7 @@ def _no_place(file: Path, line: int, command: str, why: str) -> StudyError:
 
 
 def _settings(file: Path) -> dict[str, str]:
-    if not file.is_file():
+    if not file.exists():
         return {}
     settings = read_settings(file)
     reaching = refused(settings)

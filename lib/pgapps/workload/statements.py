@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import IO, TYPE_CHECKING
 
 from pgservers.errors import StudyError
 
@@ -34,6 +35,9 @@ _ROUTINE = re.compile(rb"create\s+(?:or\s+replace\s+)?(?:function|procedure)\b",
 _COPY_IN = re.compile(rb"copy\b.*\bfrom\s+stdin\b", re.IGNORECASE | re.DOTALL)
 
 _CHUNK_BYTES = 1 << 18
+
+_LONGEST_BYTES = 1 << 26
+"""Of a line, and of a statement."""
 
 _DUMP_BEGINS = b"-- PostgreSQL database dump\n"
 
@@ -120,6 +124,7 @@ class Lines:
             self._first = self._first or self.line
         if outside or self._first:
             self._text += line[place:stop]
+            self._require_short(len(self._text))
         if (
             token == b"\\" and outside and line[stop : stop + 1] == b";"
         ):  # it parts, and ends nothing
@@ -192,14 +197,27 @@ class Lines:
         """The error for a file that is cut off."""
         return StudyError(f"{self.file} ends {where}: it has been cut off.")
 
+    def _require_short(self, size: int) -> None:
+        if size > _LONGEST_BYTES:
+            raise StudyError(
+                f"{self.file}, line {self.line}: a line and a statement may have "
+                f"{_LONGEST_BYTES >> 20} MB, and this one has more."
+            )
+
     def _next_lines(self) -> Iterator[bytes]:
         for line in self._lines:
             self.line += 1
+            self._require_short(len(line))
             if self.line == 1:
                 line = line.removeprefix(b"\xef\xbb\xbf")  # noqa: PLW2901
             self._is_dump = self._is_dump or (self.line < 4 and line == _DUMP_BEGINS)
             self._is_complete = self._is_complete or line == _DUMP_ENDS
             yield line
+
+
+def lines_of(file: IO[bytes]) -> Iterator[bytes]:
+    """The lines of a file for ``Lines``, which refuses one that is cut here."""
+    return iter(partial(file.readline, _LONGEST_BYTES + 1), b"")
 
 
 def _ends(quote: bytes) -> re.Pattern[bytes]:

@@ -34,7 +34,7 @@ def wake_up_seconds(*, same_core: bool, trips: int = 1_000) -> float:
     if not same_core and not others:
         raise CannotRun("there is one core")
     theirs = ours if same_core else others[0]
-    command = [sys.executable, "-S", "-E", "-c", _ECHO, str(theirs)]
+    command = [sys.executable, "-S", "-I", "-c", _ECHO, str(theirs)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
     ) as echo:

@@ -57,7 +57,7 @@ def find_compiler() -> list[str]:
         if shutil.which(command):
             return [command]
     if find_spec("ziglang"):
-        return [sys.executable, "-m", "ziglang", "cc"]
+        return [sys.executable, "-P", "-m", "ziglang", "cc"]
     raise CannotRun(f"there is no C compiler ({installing('C compiler')})")
 
 

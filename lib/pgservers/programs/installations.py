@@ -81,7 +81,11 @@ def find_binaries(spec: str | Path = EMBEDDED) -> Binaries:
         raise ServerError(f"There is no directory {str(spec)[:200]} to take PostgreSQL from.")
     directory = Path(spec).expanduser().resolve()
     for bindir in (directory, directory / "bin"):
-        if (bindir / "initdb").is_file() and (bindir / "postgres").is_file():
+        try:
+            is_found = (bindir / "initdb").is_file() and (bindir / "postgres").is_file()
+        except OSError as error:
+            raise ServerError(f"{bindir} cannot be read: {error.strerror}.") from None
+        if is_found:
             return require_version(_inspect(bindir, f"directory {directory}"))
     raise ServerError(
         f"{directory} holds no PostgreSQL: initdb and postgres must be in it or in its bin."

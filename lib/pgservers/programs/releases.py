@@ -14,6 +14,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..addresses import EMBEDDED
 from ..errors import StudyError
 from ..order import version_key
 from ..paths import MINOR_RELEASES, RELEASES, cache_dir
@@ -138,6 +139,11 @@ def packaged(spec: str) -> Path | None:
     """
     place = installed(spec)
     return place if not is_release(spec) or reason_not_fetched(spec) else None
+
+
+def is_known(spec: str) -> bool:
+    """Whether a word is a server that anybody may name: embedded, a release, a package's."""
+    return spec == EMBEDDED or is_release(spec) or packaged(spec) is not None
 
 
 def installed(major: str) -> Path | None:

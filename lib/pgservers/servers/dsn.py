@@ -14,9 +14,18 @@ from psycopg.conninfo import make_conninfo
 
 from ..addresses import explain, write_uri
 from ..errors import CannotRun, ServerError, SpaceError, StudyError
+from ..foreign import STATEMENT_TIMEOUT_S, ForeignSession, as_postgres, connect, timeouts
 from ..programs.installations import find_pgbench
+from ..terminal import notice, printable
 from .base import NO_PGBENCH, Capabilities, Right, ServerBase
-from .places import DatabasePlace, SchemaPlace, forget_databases, forget_statements
+from .places import (
+    DatabasePlace,
+    GuestRole,
+    SchemaPlace,
+    forget_databases,
+    forget_statements,
+    shared_objects,
+)
 from .settings import merged, sort_settings, startup_options
 
 if TYPE_CHECKING:
@@ -32,9 +41,10 @@ _log = logging.getLogger(__name__)
 OLDEST_RUNNING = 130000
 """The oldest server of somebody else's: our own place there is made in the SQL of 13."""
 
-_CONNECT_TIMEOUT_S = 10
+_GIVES_PUBLIC = 150000
+"""From here on the schema public belongs to whoever owns the database."""
 
-_EMPTY_PATH = {"search_path": ""}
+_FIRST_SETTINGS = {"search_path": "", "statement_timeout": f"{STATEMENT_TIMEOUT_S}s"}
 """Whoever owns a database chooses where its sessions look for functions, and those would run with
 our rights.  With this only what belongs to the server is found by its bare name."""
 
@@ -52,35 +62,6 @@ _MISSING: dict[Right, str] = {
     "pgbench": NO_PGBENCH,
 }
 """What an external server may lack; the first five always."""
-
-# A database that is ours, too, is no reason: it is swept, or another run's.
-_TOO_MUCH = r"""
-    SELECT why
-    FROM pg_roles r,
-    LATERAL (VALUES
-        (1, EXISTS (
-            SELECT FROM pg_roles s WHERE s.rolsuper AND pg_has_role(r.oid, s.oid, 'MEMBER')
-        ), 'is a superuser'),
-        (2, rolcreaterole, 'may create roles'),
-        (3, rolreplication, 'may replicate'),
-        (4, rolbypassrls, 'is not bound by row security'),
-        (5, NOT rolcreatedb, 'may not create a database'),
-        (6, EXISTS (
-            SELECT FROM pg_roles p
-            WHERE p.rolname IN ('pg_execute_server_program', 'pg_read_server_files',
-                                'pg_write_server_files')
-              AND pg_has_role(r.oid, p.oid, 'MEMBER')
-        ), 'may run programs or reach files'),
-        (7, EXISTS (
-            SELECT FROM pg_database d
-            WHERE pg_has_role(r.oid, d.datdba, 'MEMBER')
-              AND d.datname !~ '^pgstudies_[0-9a-f]{16}(_[0-9]+)?$'
-        ), 'owns a database')
-    ) AS x (place, is_so, why)
-    WHERE r.rolname = session_user AND is_so
-    ORDER BY place
-"""
-
 
 # A function could take any role that ours is a member of, and read with pg_read_all_data what
 # passwords are checked by.  CREATEROLE and the like are of no use to it, because it is computed in
@@ -139,8 +120,11 @@ class DsnServer(ServerBase):
     No setting of the server is changed: ``settings`` are set for our sessions where the role may,
     and are listed in ``unmet_settings`` where it may not.
 
+    One that is ``unprivileged`` gives everybody a role of the run's own, which may do what it likes
+    in our database and nothing elsewhere; the database stays the property of the address's role.
+
     Raises ServerError when the server does not answer, is too old, read-only, or grants neither,
-    and StudyError where an ``unprivileged`` one is wanted and the role could do harm elsewhere.
+    and StudyError where an ``unprivileged`` one is wanted and no such role can be made or used.
     """
 
     def __init__(
@@ -161,18 +145,30 @@ class DsnServer(ServerBase):
         self._more: dict[str, str] = {}
         self._states: dict[str, str] = {} if like is None else like._states
         self._place: DatabasePlace | SchemaPlace | None = None
+        self._guest: GuestRole | None = None if like is None else like._guest
+        self._is_first = like is None
+        self._before: dict[str, str] = {}
+        self._settings = {}
+        self.unmet_settings = {}
         self._keeper = self._connect({})
         try:
-            self._look_at_server()
-            if unprivileged:
-                self._require_unprivileged()
-            self._settings, self.unmet_settings = self._base_settings(settings)
-            if like is None:
-                DatabasePlace.sweep(self._keeper)
-                SchemaPlace.sweep(self._keeper)
-            atexit.register(self.close)
-            self._place = self._make_place()
-            self.capabilities = self._find_capabilities()
+            with as_postgres(self.spec):
+                self._look_at_server()
+                if unprivileged:
+                    self._require_right_to_make_guest()
+                else:
+                    self._settings, self.unmet_settings = self._base_settings(settings)
+                if like is None:
+                    self._sweep()
+                atexit.register(self.close)
+                if unprivileged and like is None:
+                    self._before = shared_objects(self._keeper)
+                    self._guest = GuestRole(self._keeper, self.spec)
+                self._place = self._make_place()
+                if self._guest is not None:
+                    self._require_login()
+                    self._settings, self.unmet_settings = self._base_settings(settings)
+                self.capabilities = self._find_capabilities()
         except psycopg.Error as error:
             lost = self._keeper.closed
             full = self.space_error(error)
@@ -191,7 +187,8 @@ class DsnServer(ServerBase):
 
         Close it before this one.
         """
-        return DsnServer(self._given, settings=self._wanted, like=self)
+        guarded = self._guest is not None
+        return DsnServer(self._given, settings=self._wanted, unprivileged=guarded, like=self)
 
     @property
     def place(self) -> str:
@@ -199,13 +196,18 @@ class DsnServer(ServerBase):
         return self._our_place().name
 
     def connect(self, **kwargs: Any) -> psycopg.Connection[TupleRow]:
-        """A new connection to our own database, or with our schema as its search path."""
+        """A new connection to our own database, or with our schema as its search path.
+
+        It is our role's, or that of the role for what others wrote.
+        """
         place = self._our_place()
         ours = {"search_path": place.name}
         database = {}
         if isinstance(place, DatabasePlace):
             ours["search_path"] = "public"
             database = {"dbname": place.name}
+        if self._guest is not None:
+            database |= {"user": self._guest.name, "password": self._guest.password}
         # Last, so that an object of the user's is never found under a name of ours.
         connection = self._connect(merged(self.settings, ours), **(database | kwargs))
         self._connections.add(connection)
@@ -219,7 +221,7 @@ class DsnServer(ServerBase):
         In a schema no copy can be kept, and ``build()`` is called every time.
         """
         place = self._our_place()
-        settable, out_of_reach = sort_settings(self._keeper, settings)
+        settable, out_of_reach = self._sorted(settings)
         if out_of_reach:
             raise CannotRun(next(iter(out_of_reach.values()))[1])
         self._forget_databases()
@@ -228,7 +230,7 @@ class DsnServer(ServerBase):
         try:
             if state not in self._states or isinstance(place, SchemaPlace):
                 place.make_empty()
-                self._make_extensions()
+                self._furnish()
                 build()
                 self.close_connections()
                 if isinstance(place, DatabasePlace):
@@ -251,7 +253,7 @@ class DsnServer(ServerBase):
             parts = connection.info.get_parameters()
             password = connection.info.password
         variables = {names[part]: parts[part] for part in names if part in parts}
-        variables |= {"PGOPTIONS": parts["options"]}
+        variables |= {"PGOPTIONS": parts["options"]} | timeouts()
         variables |= {
             f"PG{part.upper()}": parts[part]
             for part in ("sslmode", "sslrootcert", "sslcert", "sslkey")
@@ -279,12 +281,49 @@ class DsnServer(ServerBase):
             if self._place is not None:
                 self._place.remove()
                 forget_statements(self._keeper, self._place.stem)
+            if self._guest is not None and self._is_first:
+                self._tell_changes()
+                self._guest.remove()
+                forget_statements(self._keeper, self._guest.name)
         except psycopg.Error as error:
             name = self._place.name if self._place is not None else ""
             # No reason to lose a run that is done, or to hide the error that it is ending of.
             _log.warning("%s stays on %s until the next run there: %s", name, self.spec, error)
         finally:
             self._keeper.close()
+
+    def close_connections(self) -> None:
+        """Close every connection that was given out, and end what is prepared."""
+        super().close_connections()
+        if self._guest is not None:
+            with suppress(psycopg.Error, ServerError):  # it is told where a database stays for it
+                self._end_prepared(self._guest.name)
+
+    def _end_prepared(self, guest: str) -> None:
+        """Roll back what a script has prepared, for its database could not be copied or dropped."""
+        query = "SELECT gid, database FROM pg_prepared_xacts WHERE owner = %s"
+        for gid, database in self._keeper.execute(query, [guest]).fetchall():
+            with self._connect({"role": guest}, dbname=database) as session:
+                session.execute(sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(gid)))
+
+    def _tell_changes(self) -> None:
+        """Say what else is there, or is otherwise, than before what others wrote was run."""
+        after = shared_objects(self._keeper)
+        names = sorted(self._before.keys() | after.keys())
+        differ = [name for name in names if self._before.get(name) != after.get(name)]
+        if differ:
+            notice(
+                f"Since the run began, this has changed on {self.spec}, by the workload or by "
+                f"others: {printable(', '.join(differ))}."
+            )
+
+    def _sweep(self) -> None:
+        for guest in GuestRole.left(self._keeper):
+            with suppress(psycopg.Error, ServerError):
+                self._end_prepared(guest)
+        DatabasePlace.sweep(self._keeper)
+        SchemaPlace.sweep(self._keeper)
+        GuestRole.sweep(self._keeper)  # who own what is in the databases
 
     def _forget_databases(self) -> None:
         """Let pg_stat_statements keep nothing of our databases, which are about to be dropped."""
@@ -327,19 +366,32 @@ class DsnServer(ServerBase):
             """
         )
 
-    def _require_unprivileged(self) -> None:
-        """Raise StudyError where what others wrote could do harm with the rights of our role."""
-        too_much = self._keeper.execute(_TOO_MUCH).fetchall()
-        if too_much:
+    def _require_right_to_make_guest(self) -> None:
+        query = """
+            SELECT rolsuper OR (rolcreaterole AND rolcreatedb)
+            FROM pg_roles WHERE rolname = current_user
+        """
+        if not self._ask(query):
             raise StudyError(
-                f"Schema and scripts would run with the privileges of {self._keeper.info.user} on "
-                f"{self.spec}, which {too_much[0][0]}: connect as a role created for it, with "
-                f"CREATEDB, no other privileges, and no database of its own."
+                f"Schema and scripts are run by a role and in a database made for them, and "
+                f"{self._keeper.info.user} may not make both on {self.spec}: connect as a role "
+                f"with CREATEROLE and CREATEDB, whose privileges they do not get."
             )
+
+    def _require_login(self) -> None:
+        """Raise StudyError where the role for what others wrote is not let in."""
+        try:
+            self.connect().close()
+        except ServerError as error:
+            raise StudyError(
+                f"Schema and scripts are run by a role made for them, which {self.spec} does not "
+                f"let in ({str(error).rstrip('.')}): have pg_hba.conf let new roles in by "
+                f"password (scram-sha-256), or give an address where it does."
+            ) from error
 
     def _make_place(self) -> DatabasePlace | SchemaPlace:
         if self._may_create_databases():
-            return DatabasePlace(self._keeper, self.spec)
+            return DatabasePlace(self._keeper, self.spec, self._guest)
         if self._ask("SELECT has_database_privilege(current_database(), 'CREATE')"):
             return SchemaPlace(self._keeper, self.spec)
         raise ServerError(
@@ -355,12 +407,13 @@ class DsnServer(ServerBase):
         return bool(self._ask("SELECT rolsuper FROM pg_roles WHERE rolname = current_user"))
 
     def _find_capabilities(self) -> Capabilities:
-        superuser = self._is_superuser()
+        superuser = self._is_superuser() and self._guest is None
         checkpoint = superuser or (
             self.version >= 150000
+            and self._guest is None
             and bool(self._ask("SELECT pg_has_role(current_user, 'pg_checkpoint', 'USAGE')"))
         )
-        self._make_extensions()
+        self._furnish()
         with self.connect() as connection:
             # Those that are there, and in a database of our own those that we may install.
             found = connection.execute(
@@ -380,22 +433,39 @@ class DsnServer(ServerBase):
         missing = {right: why for right, why in _MISSING.items() if not given.get(right)}
         return Capabilities(missing, frozenset(name for (name,) in found), pgbench)
 
-    def _make_extensions(self) -> None:
-        """Install what counts buffers, where we may: in a database of our own, as superuser."""
-        if not isinstance(self._place, DatabasePlace) or not self._is_superuser():
+    def _furnish(self) -> None:
+        """Make a new database ready, while nothing of others is in it.
+
+        A superuser installs what counts buffers; the role for what others wrote gets the schema.
+        """
+        place, superuser = self._place, self._is_superuser()
+        if not isinstance(place, DatabasePlace) or not (superuser or self._guest is not None):
             return
-        query = "SELECT name FROM pg_available_extensions WHERE name = ANY (%s)"
-        with self.connect() as connection:
-            for (name,) in connection.execute(query, [_EXTENSIONS]).fetchall():
-                statement = sql.SQL("CREATE EXTENSION IF NOT EXISTS {}")
+        with self._connect({}, dbname=place.name) as connection:
+            query = "SELECT name FROM pg_available_extensions WHERE name = ANY (%s)"
+            for (name,) in connection.execute(query, [_EXTENSIONS if superuser else []]).fetchall():
+                statement = sql.SQL("CREATE EXTENSION IF NOT EXISTS {} SCHEMA public")
                 connection.execute(statement.format(sql.Identifier(name)))
+            # Before 15 it is not ours to give, and everybody may use it.
+            if self._guest is not None and (superuser or self.version >= _GIVES_PUBLIC):
+                statement = sql.SQL("ALTER SCHEMA public OWNER TO {}")
+                connection.execute(statement.format(sql.Identifier(self._guest.name)))
 
     def _base_settings(
         self, settings: Mapping[str, str]
     ) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
-        settable, out_of_reach = sort_settings(self._keeper, settings)
+        settable, out_of_reach = self._sorted(settings)
         wanted = merged({}, settings)
         return settable, {n: (wanted[n], actual) for n, (actual, _) in out_of_reach.items()}
+
+    def _sorted(
+        self, settings: Mapping[str, str]
+    ) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
+        """As ``sort_settings``, for the role that works there."""
+        if self._guest is None:
+            return sort_settings(self._keeper, settings)
+        with self.connect() as connection:
+            return sort_settings(connection, settings)
 
     def _our_place(self) -> DatabasePlace | SchemaPlace:
         if self._place is None or self._closed:
@@ -409,28 +479,24 @@ class DsnServer(ServerBase):
 
 def foreign_session(
     parts: Mapping[str, str], spec: str, settings: Mapping[str, str] = {}, **kwargs: Any
-) -> psycopg.Connection[TupleRow]:
+) -> ForeignSession:
     """A session at an address, in autocommit mode, whose search_path is empty from its start.
 
     ``parts`` are libpq's, ``spec`` is the address for messages, ``settings`` may name another
-    search_path.  Raises ServerError where there is no connection, or one through a pooler that
-    drops its settings.
+    search_path or statement_timeout.  Raises ServerError where there is no connection or no answer
+    in time, or a connection through a pooler that drops its settings.
     """
-    wanted = _EMPTY_PATH | dict(settings)
+    wanted = _FIRST_SETTINGS | dict(settings)
     # Last, so that neither the address nor PGOPTIONS has another.
     given = parts.get("options") or os.environ.get("PGOPTIONS", "")
-    arguments: dict[str, Any] = {
-        "autocommit": True,
-        "application_name": "pgstudies",
-        "client_encoding": "UTF8",  # else a database without an encoding would answer in bytes
-        "options": f"{given} {startup_options(wanted)}".strip(),
-    }
-    if "connect_timeout" not in parts and "PGCONNECT_TIMEOUT" not in os.environ:
-        arguments["connect_timeout"] = _CONNECT_TIMEOUT_S
+    options = f"{given} {startup_options(wanted)}".strip()
+    session = None
     try:
-        session = psycopg.connect(make_conninfo(**parts), **(arguments | kwargs))
+        session = connect(make_conninfo(**parts), parts, **({"options": options} | kwargs))
         row = session.execute("SELECT pg_catalog.current_setting('search_path')").fetchone()
     except psycopg.Error as error:
+        if session is not None:
+            session.close()
         raise explain(error, spec) from error
     if row != (wanted["search_path"],):
         session.close()
@@ -438,6 +504,7 @@ def foreign_session(
             f"{spec} ignores the settings of a connection, as some connection poolers do: give the "
             f"address of the server itself."
         )
+    session.trust()
     return session
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from ..errors import ServerError
-from ..files import try_lock
+from ..files import cannot_write, try_lock
 from ..host.shared_memory import free
 
 if TYPE_CHECKING:
@@ -54,7 +54,10 @@ def directory_lock(directory: Path) -> Iterator[None]:
     """Hold the run directory against our other processes, waiting for them; for moments only."""
     # By account, as several may share a run directory like /scratch.
     mode = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
-    descriptor = os.open(directory / f".lock-{os.geteuid()}", mode, 0o600)
+    try:
+        descriptor = os.open(directory / f".lock-{os.geteuid()}", mode, 0o600)
+    except OSError as error:  # /proc has no place for it
+        raise cannot_write(error, directory, "PGSTUDIES_RUN_DIR") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

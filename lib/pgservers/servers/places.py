@@ -89,11 +89,9 @@ class Place(ABC):
         That is what is ours and is not locked.
         """
         removed = []
-        for name, comment in keeper.execute(cls._list_ours).fetchall():
-            if not cls._is_ours(name, comment):
-                continue
-            token = name.removeprefix("pgstudies_")[:8]
-            if _is_locked(keeper, token) or not _try_lock(keeper, token):
+        for name in cls.left(keeper):
+            token = _token(name)
+            if not _try_lock(keeper, token):
                 continue
             try:
                 cls._drop(keeper, name)
@@ -103,6 +101,13 @@ class Place(ABC):
             finally:
                 keeper.execute("SELECT pg_advisory_unlock(%s, %s)", [_LOCK_CLASS, _key(token)])
         return removed
+
+    @classmethod
+    def left(cls, keeper: psycopg.Connection[TupleRow]) -> list[str]:
+        """The names of what dead runs of this user left."""
+        found = keeper.execute(cls._list_ours).fetchall()
+        ours = [name for name, comment in found if cls._is_ours(name, comment)]
+        return [name for name in ours if not _is_locked(keeper, _token(name))]
 
     @classmethod
     def _is_ours(cls, name: str, comment: str | None) -> bool:
@@ -164,8 +169,11 @@ class DatabasePlace(Place):
     # CREATE DATABASE runs in no transaction, so its comment is another one's.
     _made_unmarked = True
 
-    def __init__(self, keeper: psycopg.Connection[TupleRow], spec: str) -> None:
+    def __init__(
+        self, keeper: psycopg.Connection[TupleRow], spec: str, guest: GuestRole | None = None
+    ) -> None:
         self._used: list[str] = []
+        self._guest = guest
         _clone_files(keeper)
         super().__init__(keeper, spec)
 
@@ -224,12 +232,15 @@ class DatabasePlace(Place):
         except _IN_USE as error:
             _log.warning("database %s stays for now: %s", self.name, error)
             self._take_next_name()
-        names = {"name": sql.Identifier(self.name), "kept": sql.Identifier(kept or "template0")}
+        guest = self._guest.name if self._guest is not None else ""
+        named = {"name": self.name, "kept": kept or "template0", "guest": guest}
+        names = {key: sql.Identifier(name) for key, name in named.items()}
         statements: tuple[LiteralString, ...] = (
             "CREATE DATABASE {name} ALLOW_CONNECTIONS false " + options,
             # Everybody may connect to a new database, and before 15 make functions in its schema
             # public, which our sessions would find.
             "REVOKE CONNECT, TEMPORARY ON DATABASE {name} FROM PUBLIC",
+            *(("GRANT ALL ON DATABASE {name} TO {guest}",) if guest else ()),
             "ALTER DATABASE {name} ALLOW_CONNECTIONS true",
         )
         for number, statement in enumerate(statements):
@@ -300,6 +311,72 @@ def _find_reset(connection: psycopg.Connection[TupleRow]) -> tuple[str, sql.SQL]
     return schema, sql.SQL(call.format(function))
 
 
+class GuestRole(Place):
+    """A role for what others wrote, which may do nothing but in the databases of this run.
+
+    It owns none of them.  Our role is made a member of it, so as to end its sessions.
+    """
+
+    kind = "role"
+    _list_ours = """
+        SELECT rolname, shobj_description(oid, 'pg_authid') FROM pg_roles
+        WHERE rolname LIKE 'pgstudies%' AND pg_has_role(oid, 'MEMBER')
+    """
+    _exists = "SELECT FROM pg_roles WHERE rolname = %s"
+    _made_unmarked = False
+
+    def make_empty(self) -> None:
+        """Make the role, with a password that nobody else knows and no log has."""
+        self.password = secrets.token_urlsafe(32)
+        sent = self._keeper.pgconn.encrypt_password(self.password.encode(), self.name.encode())
+        role = sql.Identifier(self.name)
+        with self._keeper.transaction():
+            make = sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}")
+            self._keeper.execute(make.format(role, sql.Literal(sent.decode())))
+            self._keeper.execute(sql.SQL("GRANT {} TO CURRENT_USER").format(role))
+            self._mark(self.name)
+
+    def remove(self) -> None:
+        """Drop the role, after all that it owns."""
+        self._drop(self._keeper, self.name)
+
+    @classmethod
+    def _drop(cls, keeper: psycopg.Connection[TupleRow], name: str) -> None:
+        keeper.execute(sql.SQL("DROP ROLE IF EXISTS {}").format(sql.Identifier(name)))
+
+
+_SHARED = """
+    SELECT format('database %s', datname), concat_ws(' ', datdba, datacl, datistemplate,
+           datallowconn, datconnlimit, dattablespace, shobj_description(oid, 'pg_database'))
+    FROM pg_database
+    UNION ALL
+    SELECT format('role %s', rolname), concat_ws(' ', r::text, shobj_description(oid, 'pg_authid'))
+    FROM pg_roles r
+    UNION ALL
+    SELECT format('membership of %s in %s', member::regrole, roleid::regrole),
+           string_agg(m::text, ' ' ORDER BY m::text)
+    FROM pg_auth_members m GROUP BY member, roleid
+    UNION ALL
+    SELECT format('settings of %s in %s', nullif(setrole, 0)::regrole, d.datname), setconfig::text
+    FROM pg_db_role_setting LEFT JOIN pg_database d ON d.oid = setdatabase
+    UNION ALL
+    SELECT format('tablespace %s', spcname), t::text FROM pg_tablespace t
+    UNION ALL
+    SELECT format('replication slot %s', slot_name), '' FROM pg_replication_slots
+"""
+
+_OURS = re.compile(r"pgstudies_[0-9a-f]{16}")
+
+
+def shared_objects(keeper: psycopg.Connection[TupleRow]) -> dict[str, str]:
+    """What belongs to no database, by its kind and name, each with all that is said of it.
+
+    Left out is what runs of ours make.
+    """
+    rows = keeper.execute(_SHARED).fetchall()
+    return {what: state for what, state in rows if not _OURS.search(what)}
+
+
 class SchemaPlace(Place):
     """A schema of our own in the database of the DSN; no copy of it can be kept."""
 
@@ -329,6 +406,10 @@ class SchemaPlace(Place):
             # A dead run's last statement may still be at work, and is not to be waited for.
             keeper.execute("SET LOCAL lock_timeout = '10s'")
             keeper.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(name)))
+
+
+def _token(name: str) -> str:
+    return name.removeprefix("pgstudies_")[:8]
 
 
 def _checksum(token: str) -> str:

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 from ..addresses import EMBEDDED, Address
 from ..errors import StudyError
+from ..programs.accounts import server_account
 from ..programs.installations import find_binaries, is_directory
 from ..programs.releases import find_release, is_release, listed, packaged
 from ..terminal import notice_once
-from .dsn import DsnServer
+from .dsn import DsnServer, foreign_session
+from .instance import prepare_run_dir
+from .leftovers import directory_lock
 from .managed import ManagedServer
 
 if TYPE_CHECKING:
@@ -40,20 +43,13 @@ def serve(
     is for what comes from others, who get no right that could do harm beyond our own database.
     A notice on stderr says what stands in for the embedded server, and which package is taken.
 
-    Raises StudyError for any other word, and for an address whose role has rights that an
-    unprivileged one may not have; ServerError for a server that cannot be used.
+    Raises StudyError for any other word, and for an address at which no role without rights can be
+    made or used where one is wanted; ServerError for a server that cannot be used.
     """
     address = Address.parse(spec)
     if address.is_dsn:
         return DsnServer(address, settings=settings, unprivileged=unprivileged)
-    if is_release(spec):
-        spec = find_release(spec).name
-    elif spec != EMBEDDED and not packaged(spec) and os.sep not in spec and not is_directory(spec):
-        raise StudyError(
-            f"{spec!r} is not a server: give `embedded`, one of the releases {listed()}, a "
-            f"directory that holds initdb and postgres, or a DSN like "
-            f"postgresql://user@host:5432/database."
-        )
+    spec = _known(spec)
     binaries = find_binaries(spec)
     if binaries.stands_in:
         notice_once(f"Using {binaries.version_text}, {binaries.source}: {binaries.stands_in}.")
@@ -67,3 +63,28 @@ def serve(
         limits=limits,
         unprivileged=unprivileged,
     )
+
+
+def require_server(spec: str) -> None:
+    """Raise as ``serve`` does where a server is not there; nothing is fetched or started."""
+    address = Address.parse(spec)
+    if address.is_dsn:
+        foreign_session(address.parts, address.public).close()
+        return
+    if not is_release(spec := _known(spec)) and spec != EMBEDDED:
+        find_binaries(spec)
+    with directory_lock(prepare_run_dir(server_account())):
+        pass
+
+
+def _known(spec: str) -> str:
+    """The name of a server here; raises StudyError for a word that is none."""
+    if is_release(spec):
+        spec = find_release(spec).name
+    elif spec != EMBEDDED and not packaged(spec) and os.sep not in spec and not is_directory(spec):
+        raise StudyError(
+            f"{spec!r} is not a server: give `embedded`, one of the releases {listed()}, a "
+            f"directory that holds initdb and postgres, or a DSN like "
+            f"postgresql://user@host:5432/database."
+        )
+    return spec

@@ -10,7 +10,7 @@ import psutil
 import psycopg
 
 from ..errors import CannotRun, StudyError
-from ..files import temporary_directory
+from ..files import read_text, temporary_directory
 from ..programs.accounts import server_environment
 from ..programs.locales import locale_environment
 
@@ -201,10 +201,7 @@ def read_settings(file: Path, left: dict[str, str] | None = None) -> dict[str, s
     is raised for such a line, and in any case for a file without settings.
     """
     settings: dict[str, str] = {}
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise StudyError(f"{file} cannot be read as a file of settings: {error}.") from None
+    lines = read_text(file, "a file of settings").splitlines()
     for number, line in enumerate(lines, start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue

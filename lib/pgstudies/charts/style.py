@@ -15,6 +15,7 @@ import polars as pl
 import vl_convert
 
 from pgservers.errors import StudyError
+from pgservers.shown import quotable
 
 from . import tables
 
@@ -51,6 +52,7 @@ def book_renderer(spec: dict[str, Any], **_options: object) -> dict[str, Any]:
 
     Raises StudyError for a chart without a description.
     """
+    spec = quotable(spec)
     png = vl_convert.vegalite_to_png(spec, scale=2)
     return {
         MIME: spec,

@@ -15,8 +15,10 @@ from IPython.display import HTML, display
 from markupsafe import Markup
 
 from pgservers.files import size_text
-from pgservers.terminal import JUPYTER_SESSION
+from pgservers.terminal import JUPYTER_SESSION, printable
 
+from ..records.format import INFO, SAMPLES
+from ..records.reading import content_of
 from ..templates import environment
 
 if TYPE_CHECKING:
@@ -60,7 +62,8 @@ def table_html(frame: pl.DataFrame, *, whole: bool = False) -> str:
 def column_labels(columns: list[str]) -> str:
     """The names of columns, each with a colon, as CSS variables ``--c1``, ... for class "wide"."""
     titled = (name and f"{name}: " for name in columns)
-    quoted = (name.replace("\\", r"\\").replace("'", r"\'") for name in titled)
+    # A line's end would end the string, and the rest of the name would be CSS.
+    quoted = (printable(name).replace("\\", r"\\").replace("'", r"\'") for name in titled)
     return "".join(f"--c{number}: '{name}';" for number, name in enumerate(quoted, start=1))
 
 
@@ -126,15 +129,14 @@ def began(record: Record, more: Mapping[str, object]) -> str:
 def about(record: Record) -> str:
     """Where and how it was measured, what the gate found, and links that hold the files."""
     files = []
-    for name in ("samples.parquet", "record.json"):
-        path = record.path / name
-        size = path.stat().st_size
-        href = None
-        if size <= LARGEST_BYTES:
-            content = base64.b64encode(path.read_bytes()).decode("ascii")
-            href = f"data:application/octet-stream;base64,{content}"
+    for name in (SAMPLES, INFO):
+        content, href = content_of(record.path, name), None
+        if len(content) <= LARGEST_BYTES:
+            coded = base64.b64encode(content).decode("ascii")
+            href = f"data:application/octet-stream;base64,{coded}"
+        size, path = size_text(len(content)), record.path / name
         label = f"{record.info['study']}-{name}"
-        files.append({"label": label, "path": path, "size": size_text(size), "href": href})
+        files.append({"label": label, "path": path, "size": size, "href": href})
     return TEMPLATES.get_template("about.html").render(
         facts=table_html(record.facts),
         gate=table_html(record.gate) if record.gate.height else "",

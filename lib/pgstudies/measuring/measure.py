@@ -13,8 +13,6 @@ from pgservers.files import sweep_temporary
 from pgservers.host.exclusive import only_one_here
 from pgservers.host.gate import gate
 from pgservers.paths import run_dir
-from pgservers.programs.releases import find_release
-from pgservers.programs.releases import reason_not_available as reason_no_release
 from pgservers.servers.leftovers import sweep
 from pgservers.terminal import notice
 
@@ -30,12 +28,6 @@ if TYPE_CHECKING:
 
     from ..records.reading import Record
     from .session import Measurement
-
-
-def reason_not_available(release: str) -> str | None:
-    """Why a release cannot be had here; None if it can, and in a replay.  StudyError if unknown."""
-    find_release(release)
-    return None if RunOptions.given().replay else reason_no_release(release)
 
 
 def measure(what: Measurement) -> Record:

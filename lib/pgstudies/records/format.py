@@ -59,7 +59,7 @@ _UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
 def info_in(content: bytes, name: Path | str) -> Info:
     """A record.json's contents in the newest format; StudyError, naming ``name``, if unusable."""
     try:
-        info = json.loads(content)
+        info = json.loads(content, parse_constant=int)  # which NaN is not
     except (ValueError, RecursionError) as error:
         raise damaged(name, f"it is not JSON ({error})") from None
     version = info.get("format_version") if isinstance(info, dict) else None

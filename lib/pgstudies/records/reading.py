@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import json
+import os
 import re
 import socket
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import polars as pl
 
 from pgservers import paths
 from pgservers.errors import StudyError
-from pgservers.files import is_locked
+from pgservers.files import existing_directory, is_locked, read_within
 from pgservers.paths import records_dir
 from pgservers.terminal import say
 
@@ -287,18 +288,20 @@ def made_where(server: str | None, host: str | None, date: str, profile: str | N
     return f"PostgreSQL {version_number(server)} on {host or 'unknown'}, {date[:10]}, {size}"
 
 
+_LARGEST_INFO, _LARGEST_SAMPLES = 32_000_000, 1_000_000_000  # bytes
+
 _UNITS_OF_OLD = {"blocks": "pages", "block number": "page number"}
 """What the units of formats 1 and 2 are called now."""
 
 
 def read_record(path: str | Path) -> Record:
     """The record in directory ``path``, finished or not.  Raises StudyError if it is unreadable."""
-    directory = Path(path).expanduser().resolve()
+    directory = existing_directory(path)
     info = read_info(directory)
     sums = info["sha256"] or {}
     frames = [
-        samples_in(_content(directory / name), sums.get(name), directory / name)
-        for name in _sample_files(directory, info)
+        samples_in(content_of(directory, name), sums.get(name), directory / name)
+        for name in sample_files(directory, info)
     ]
     samples = pl.concat(frames) if frames else pl.DataFrame(schema=SAMPLES_SCHEMA)
     copies = {arm["name"]: arm["copy_of"] for arm in info["arms"]}
@@ -366,16 +369,18 @@ def _with_after(samples: pl.DataFrame) -> pl.DataFrame:
 def find_record(study: str, path: str | Path) -> Path:
     """The record at ``path``, or the newest complete one of ``study`` below that directory.
 
-    Which is the newest says ``newest_on_most_cores``.  Of a study that counts instructions it is
+    Links that lead out of the directory are not followed.  Which record is the newest says
+    ``newest_on_most_cores``.  Of a study that counts instructions it is
     the one that counted most: a later count of a few units does not take its place.
     """
-    directory = Path(path).expanduser().resolve()
-    if (directory / INFO).exists():
+    directory = existing_directory(path)
+    if os.path.lexists(directory / INFO):
         found = read_info(directory)["study"]
         if found != study:
             raise StudyError(f"{directory} is a record of {found}, not of {study}.")
         return directory
-    records = _skipping(record_directories(directory, study), _whole_info)
+    below = (d for d in record_directories(directory, study) if directory in d.resolve().parents)
+    records = _skipping(below, _whole_info)
     complete = [entry for entry in records if entry[1]["status"] == "complete"]
     if study in rooms("counts"):
         most = fullest(readable_records(path for path, _ in reversed(complete)))
@@ -462,7 +467,7 @@ def is_of_this_host(info: Info) -> bool:
 def read_info(directory: Path) -> Info:
     """A record.json in the newest format.  Raises StudyError if missing, damaged or too new."""
     try:
-        content = _content(directory / INFO)
+        content = content_of(directory, INFO)
     except FileNotFoundError:
         raise StudyError(
             f"There is no record at {directory}: a record is a directory holding record.json."
@@ -473,11 +478,11 @@ def read_info(directory: Path) -> Info:
 def _whole_info(directory: Path) -> Info:
     """The same, where the samples are there as well."""
     info = read_info(directory)
-    _sample_files(directory, info)
+    sample_files(directory, info)
     return info
 
 
-def _sample_files(directory: Path, info: Info) -> list[str]:
+def sample_files(directory: Path, info: Info) -> list[str]:
     """The names of the files that the samples are in; raises StudyError where one is missing."""
     if info["sha256"] is not None:
         names = sorted(name for name in info["sha256"] if name != INFO)
@@ -494,13 +499,10 @@ def _sample_files(directory: Path, info: Info) -> list[str]:
     return names
 
 
-def _content(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        raise FileNotFoundError(file) from None
-    except OSError as error:
-        raise StudyError(f"{file} cannot be read ({error.strerror}).") from None
+def content_of(directory: Path, name: str) -> bytes:
+    """A file of a record, which may be somebody else's: raises what ``read_within`` does."""
+    largest = _LARGEST_SAMPLES if name.endswith(".parquet") else _LARGEST_INFO
+    return read_within(directory, name, largest)
 
 
 def _skipping(places: Iterable[Path], read: Callable[[Path], T]) -> Iterator[tuple[Path, T]]:

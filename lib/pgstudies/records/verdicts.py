@@ -12,7 +12,7 @@ import polars as pl
 from pgservers import paths
 from pgservers.errors import StudyError
 
-from .reading import read_info
+from .reading import content_of, read_info
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 VERDICTS = "verdicts.json"
 """Their file, in the directory of the record: a claim to a line, so that a change can be read."""
+
+_TYPES = {kind.__name__: kind() for kind in (pl.Boolean, pl.Float64, pl.Int64, pl.Null, pl.String)}
 
 
 def verdict_files(study: str) -> list[Path]:
@@ -59,15 +61,16 @@ def read_verdicts(file: Path) -> pl.DataFrame:
 
 
 def _table(document: Mapping[str, Any]) -> pl.DataFrame:
-    schema = {name: getattr(pl, kind)() for name, kind in document["columns"].items()}
+    schema = {name: _TYPES[kind] for name, kind in document["columns"].items()}
     return pl.DataFrame(document["claims"], schema=schema, orient="row")
 
 
 def read_document(file: Path) -> dict[str, Any]:
     """What a file of verdicts holds but for its checksum; raises StudyError when it is damaged."""
     try:
-        document: dict[str, Any] = json.loads(file.read_bytes())
+        document: dict[str, Any] = json.loads(content_of(file.parent, file.name))
         is_whole = document.pop("sha256") == checksum(document)
+        is_whole = is_whole and _TYPES.keys() >= set(document["columns"].values())
     except (ValueError, KeyError, AttributeError, TypeError):
         is_whole = False
     if not is_whole:

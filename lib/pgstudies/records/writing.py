@@ -85,6 +85,8 @@ class RecordWriter:
             is_ours = info["status"] != "complete" and info.get("fingerprint") == mark
             if not (is_ours and info["sha256"] is not None and is_of_this_host(info)):
                 continue
+            if (path / "blocks").is_symlink():  # what it leads to would be removed
+                continue
             lock = try_lock(path / LOCK) if os.access(path, os.W_OK) else None
             if lock is not None:
                 writer = cls(path, info, lock)

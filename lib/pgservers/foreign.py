@@ -1,0 +1,119 @@
+"""Sessions on servers of others, which may be silent, go on without end, or answer nonsense."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import psutil
+import psycopg
+from psycopg.rows import TupleRow
+
+from .errors import ServerError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from psycopg.abc import PQGen
+
+_T = TypeVar("_T")
+
+_CONNECT_TIMEOUT_S = 10
+
+STATEMENT_TIMEOUT_S = 3600
+"""The server's limit for each statement, unless a session is given another."""
+
+_LONGEST_S = STATEMENT_TIMEOUT_S + 60.0
+"""Our limit for each answer, as a server may be stuck, or lie."""
+
+_MOST_BYTES = 2**30
+"""How far our memory may grow while one answer arrives."""
+
+# A server whose machine is gone is noticed after a minute, not after two hours.
+_KEEPALIVES = {
+    "keepalives": "1",
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "60000",  # (ms)
+}
+
+
+class ForeignSession(psycopg.Connection[TupleRow]):
+    """A session whose answers have a limit of time and of memory.
+
+    Where one is passed, the session is closed and psycopg.OperationalError raised.
+    """
+
+    limit_s = _LONGEST_S
+
+    def wait(self, gen: PQGen[_T], interval: float = 0.1, timeout: float | None = None) -> _T:
+        """Wait for an answer, as psycopg does."""
+        return super().wait(self._within_limits(gen), interval, timeout)
+
+    def trust(self) -> None:
+        """Let statements take as long as they may: the server has answered."""
+        self.limit_s = _LONGEST_S
+
+    def _within_limits(self, gen: PQGen[_T]) -> PQGen[_T]:
+        begun = due = time.monotonic()
+        memory = 0
+        try:
+            state = next(gen)
+            while True:
+                ready = yield state
+                now = time.monotonic()
+                if now - begun > self.limit_s:
+                    self._give_up(f"timed out: no whole answer in {self.limit_s:.0f} s")
+                if now - due > 1:  # looking at memory takes longer than a short answer
+                    due = now
+                    resident = psutil.Process().memory_info().rss
+                    memory = memory or resident
+                    if resident - memory > _MOST_BYTES:
+                        self._give_up(f"an answer of more than {_MOST_BYTES >> 20} MB")
+                state = gen.send(ready)
+        except StopIteration as done:
+            answer: _T = done.value
+            return answer
+
+    def _give_up(self, why: str) -> None:
+        self.pgconn.finish()
+        raise psycopg.OperationalError(why)
+
+
+def connect(conninfo: str, parts: Mapping[str, str], **arguments: Any) -> ForeignSession:
+    """A session, in autocommit mode; ``arguments`` stand over what is in the address.
+
+    ``connect_timeout``, of the address or of PGCONNECT_TIMEOUT, is the limit for every answer until
+    ``trust`` is called.  Raises psycopg.Error.
+    """
+    given = parts.get("connect_timeout") or os.environ.get("PGCONNECT_TIMEOUT") or "0"
+    usual: dict[str, Any] = {
+        name: value for name, value in _KEEPALIVES.items() if name not in parts
+    }
+    usual |= {
+        "autocommit": True,
+        "application_name": "pgstudies",
+        "client_encoding": "UTF8",  # else a database without an encoding would answer in bytes
+        "connect_timeout": _CONNECT_TIMEOUT_S if given == "0" else given,
+    }
+    session = ForeignSession.connect(conninfo, **(usual | arguments))
+    session.limit_s = max(2.0, float(usual["connect_timeout"]))  # the least of libpq
+    return session
+
+
+def timeouts() -> dict[str, str]:
+    """The variables by which a client program gives up as our sessions do; add PGOPTIONS."""
+    return {"PGCONNECT_TIMEOUT": os.environ.get("PGCONNECT_TIMEOUT", str(_CONNECT_TIMEOUT_S))}
+
+
+@contextmanager
+def as_postgres(spec: str) -> Iterator[None]:
+    """Raise ServerError where what a server answers cannot be what was asked for."""
+    try:
+        yield
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise ServerError(f"{spec} does not answer as PostgreSQL does ({what:.100}).") from error

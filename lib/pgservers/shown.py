@@ -1,0 +1,61 @@
+"""Text from elsewhere in Markdown, HTML and charts, and what their pages may run."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from typing import Any
+
+from .terminal import lines_printable, printable
+
+
+def policy(*scripts: str) -> str:
+    """The Content-Security-Policy of a page that fetches nothing and runs these scripts alone.
+
+    They stand in the page.  Attributes such as ``onclick`` and links to ``javascript:`` do nothing.
+    """
+    allowed = " ".join(map(digest_source, scripts)) or "'none'"
+    return f"default-src 'none'; script-src {allowed}; img-src data: blob:; {_STYLED}"
+
+
+def digest_source(script: str) -> str:
+    """How a policy names a script that stands in the page."""
+    digest = hashlib.sha256(script.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
+
+
+_STYLED = "style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+
+
+def visible(value: object) -> object:
+    """Text without what would hide or turn round the text beside it."""
+    if isinstance(value, str) and not hasattr(value, "__html__"):
+        return lines_printable(value)
+    return value
+
+
+_MARKS = re.compile(r"[\\`*_{}\[\]<>&|#@~$^:]")
+
+
+def markdown(text: str) -> str:
+    """Text, on one line, as Markdown that shows it as it is."""
+    return _MARKS.sub(r"\\\g<0>", printable(" ".join(text.split())))
+
+
+def quotable(spec: Any) -> Any:
+    """The specification with nothing in its titles that would end a string.
+
+    Vega-Lite makes expressions of them, and escapes quotes alone: no backslash, no end of a line.
+    """
+    if isinstance(spec, list):
+        return list(map(quotable, spec))
+    return {k: _quotable(k, v) for k, v in spec.items()} if isinstance(spec, dict) else spec
+
+
+def _quotable(key: str, value: Any) -> Any:
+    if key == "title" and isinstance(value, list):
+        return [_quotable(key, line) for line in value]
+    if key == "title" and isinstance(value, str):
+        return printable(value).replace("\\", "∖")
+    return value if key == "datasets" else quotable(value)

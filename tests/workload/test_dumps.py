@@ -1,0 +1,327 @@
+"""Dumps and files of others: none leads to another file, none is waited for, none is too long."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pgapps.plans import empty_copy
+from pgapps.plans.queries import queries_in
+from pgapps.workload import loading, schema, statements
+from pgapps.workload.loading import Tables, load
+from pgapps.workload.schema import contents, opened
+from pgapps.workload.scripts import read_workload
+from pgservers.errors import ServerError, StudyError
+from pgservers.files import read_text
+from pgservers.servers.managed import ManagedServer
+from pgservers.servers.serve import serve
+from pgservers.servers.settings import read_settings
+from pgstudies.measuring.arms import Arm
+from pgstudies.measuring.trial import Trial
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.usefixtures("private")
+
+SECRET = b"1\tthe secret\n"
+
+
+@pytest.fixture(scope="module")
+def guarded(run_base: Path) -> Iterator[ManagedServer]:
+    assert run_base.exists()
+    with serve("embedded", settings={"fsync": "off"}, unprivileged=True) as server:
+        assert isinstance(server, ManagedServer)
+        yield server
+
+
+@pytest.fixture(scope="module")
+def dumped(managed: ManagedServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dump in directory format of a table and a large object."""
+    home = tmp_path_factory.mktemp("dumped") / "schema"
+    with managed.connect() as connection:
+        connection.execute("DROP SCHEMA IF EXISTS held CASCADE")
+        connection.execute("CREATE SCHEMA held")
+        connection.execute("CREATE TABLE held.t AS SELECT 7 AS i, 'kept'::text AS s")
+        connection.execute("SELECT lo_from_bytea(0, 'large')")
+    command = [str(managed.binaries.program("pg_dump")), "--format=directory", "--schema=held"]
+    command += ["--large-objects", "--compress=none", f"--file={home}"]
+    subprocess.run(command, check=True, env=managed.environment())
+    return home
+
+
+@pytest.fixture
+def dump(shop: Path, dumped: Path) -> Path:
+    """A copy of it in a workload, with a secret beside the workload."""
+    (shop / "schema.sql").unlink()
+    copy = shop / "schema"
+    copy.mkdir()
+    for file in dumped.iterdir():
+        (copy / file.name).write_bytes(file.read_bytes())
+    (shop.parent / "secret").write_bytes(SECRET)
+    return copy
+
+
+@contextmanager
+def empty(server: ManagedServer) -> Iterator[Trial]:
+    server.restore("empty", lambda: None)
+    with Trial(server, Arm("plain"), block=0) as trial:
+        yield trial
+
+
+def renamed(text: bytes, old: bytes, new: bytes) -> bytes:
+    """A table of contents in which an entry names another file; each text has its length before."""
+    before = b"\0" + len(old).to_bytes(4, "little") + old
+    assert text.count(before) == 1
+    return text.replace(before, b"\0" + len(new).to_bytes(4, "little") + new)
+
+
+def reach_by_rows(dump: Path) -> None:
+    rows = next(file for file in dump.glob("*.dat") if file.name[0].isdigit())
+    toc = (dump / "toc.dat").read_bytes()
+    (dump / "toc.dat").write_bytes(renamed(toc, rows.name.encode(), b"../../secret"))
+
+
+def reach_by_large_object(dump: Path) -> None:
+    (toc,) = dump.glob("blobs*.toc")
+    number = toc.read_text().split()[0]
+    toc.write_text(f"{number} ../../secret\n")
+
+
+def reach_by_contents_elsewhere(dump: Path) -> None:
+    """The rows of a table are the table of contents of the large objects."""
+    rows = next(file for file in dump.glob("*.dat") if file.name[0].isdigit())
+    (toc,) = dump.glob("blobs*.toc")
+    rows.write_text(f"{toc.read_text().split()[0]} ../../secret\n")
+    text = (dump / "toc.dat").read_bytes()
+    (dump / "toc.dat").write_bytes(renamed(text, toc.name.encode(), rows.name.encode()))
+
+
+def reach_by_contents_above(dump: Path) -> None:
+    (toc,) = dump.glob("blobs*.toc")
+    (dump.parent / "more").write_text(f"{toc.read_text().split()[0]} ../../secret\n")
+    text = (dump / "toc.dat").read_bytes()
+    (dump / "toc.dat").write_bytes(renamed(text, toc.name.encode(), b"../more"))
+
+
+REACHES = [
+    reach_by_rows,
+    reach_by_large_object,
+    reach_by_contents_elsewhere,
+    reach_by_contents_above,
+]
+
+
+def holds_secret(sql: bytes) -> bool:
+    return b"the secret" in sql or SECRET.hex().encode() in sql
+
+
+@pytest.mark.parametrize("reach", REACHES)
+def test_no_dump_reaches_a_file_outside_of_it(
+    shop: Path, dump: Path, reach: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert callable(reach)
+    reach(dump)
+    with pytest.raises(StudyError, match=r"(toc\.dat|\.toc) is not as pg_dump writes it"):
+        read_workload(shop)
+    with pytest.raises(StudyError, match="make one with --format=custom"), opened(dump):
+        pass
+
+    def take(source: Path, target: Path, **_: bool) -> None:
+        target.symlink_to(source)
+
+    # The same dump, restored where it lies and unread, brings the secret.
+    monkeypatch.setattr(schema, "_take_dump", take)
+    with opened(dump) as lines:
+        assert holds_secret(lines.read())
+
+
+def test_a_dump_in_directory_format_keeps_its_rows_and_large_objects(
+    guarded: ManagedServer, shop: Path, dump: Path
+) -> None:
+    with empty(guarded) as trial:
+        load(trial, Tables(read_workload(shop).schema))
+        assert trial.value("SELECT s FROM held.t WHERE i = 7") == "kept"
+        assert trial.value("SELECT lo_get(oid) FROM pg_largeobject_metadata") == b"large"
+    assert dump.exists()
+
+
+@pytest.mark.parametrize("name", ["toc.glo", "toc.dat.gz", "x", "4.dat.sh", "..."])
+def test_what_pg_dump_does_not_write_is_no_part_of_a_dump(dump: Path, name: str) -> None:
+    (dump / name).write_text("")
+    with pytest.raises(StudyError, match="is no file of a dump"):
+        contents(dump)
+
+
+def test_no_link_is_part_of_a_dump(dump: Path) -> None:
+    rows = next(file for file in dump.glob("*.dat") if file.name[0].isdigit())
+    rows.unlink()
+    rows.symlink_to("../../secret")
+    with pytest.raises(StudyError, match="is a link: copy the file into the dump"):
+        contents(dump)
+
+
+def test_a_table_of_contents_that_is_cut_off_or_unknown_is_refused(dump: Path) -> None:
+    whole = (dump / "toc.dat").read_bytes()
+    for size in (*range(40), *range(40, len(whole), 97)):
+        (dump / "toc.dat").write_bytes(whole[:size])
+        with pytest.raises(StudyError, match="is not as pg_dump writes it"):
+            contents(dump)
+    (dump / "toc.dat").write_bytes(whole[:6] + b"\x63" + whole[7:])
+    with pytest.raises(StudyError, match="or pg_dump is newer than 18"):
+        contents(dump)
+
+
+def test_the_dump_of_a_plan_names_no_file() -> None:
+    assert "--format=custom" in empty_copy._DUMP
+
+
+# What is no regular file
+
+
+@pytest.mark.parametrize("kind", ["fifo", "socket", "device"])
+@pytest.mark.parametrize(
+    "name", ["schema.sql", "schema.dump", "one.sql", "settings.conf", "rows.csv", "more.sql"]
+)
+def test_only_regular_files_are_read_and_the_others_are_told(
+    shop: Path, name: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shop / "schema.sql").write_text(
+        "CREATE TABLE t (i int);\n\\copy t from rows.csv\n\\i more.sql\n"
+    )
+    (shop / "rows.csv").write_text("")
+    (shop / "more.sql").write_text("")
+    if name == "schema.dump":
+        (shop / "schema.sql").unlink()
+    (shop / name).unlink(missing_ok=True)
+    monkeypatch.chdir(shop)  # the name of a socket is short
+    if kind == "fifo":
+        os.mkfifo(name)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as at:
+            at.bind(name)
+    elif os.geteuid() == 0:
+        os.mknod(name, 0o20666, os.makedev(1, 3))
+    else:
+        pytest.skip("an ordinary account makes no device")
+    with pytest.raises(StudyError, match=rf"{name} cannot be read: it is no regular file"):
+        read_workload(shop)
+
+
+def test_a_fifo_among_the_rows_of_a_dump_is_told(dump: Path) -> None:
+    rows = next(file for file in dump.glob("*.dat") if file.name[0].isdigit())
+    rows.unlink()
+    os.mkfifo(rows)
+    with pytest.raises(StudyError, match=rf"{rows.name} cannot be read: it is no regular file"):
+        contents(dump)
+
+
+def test_a_fifo_among_queries_and_settings_is_told(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "q.sql")
+    for read in (lambda: queries_in(tmp_path), lambda: read_settings(tmp_path / "q.sql")):
+        with pytest.raises(StudyError, match="it is no regular file"):
+            read()
+
+
+def test_a_fifo_would_be_waited_for_without_end(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(subprocess.TimeoutExpired):
+        subprocess.run(["cat", tmp_path / "fifo"], timeout=0.5, check=False)
+
+
+def test_no_more_is_read_than_a_limit(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (shop / "one.sql").write_text("SELECT 1;" * 1000)
+    with pytest.raises(StudyError, match="is too long for a script"):
+        read_text(shop / "one.sql", "a script", 100)
+    monkeypatch.setattr(statements, "_LONGEST_BYTES", 1 << 20)
+    for text in (
+        "x" * (1 << 21),
+        "SELECT\n" + "1 +\n" * (1 << 19),
+        "COPY t FROM stdin;\n" + "x" * (1 << 21),
+    ):
+        (shop / "schema.sql").write_text(text)
+        with pytest.raises(StudyError, match=r"schema\.sql, line \d+: .* may have 1 MB"):
+            contents(shop / "schema.sql")
+
+
+# What is missing
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("undefined_object", 'role "x" does not exist'),
+        ("invalid_schema_name", 'schema "x" does not exist'),
+    ],
+)
+def test_what_is_missing_is_made_once(
+    guarded: ManagedServer, shop: Path, code: str, message: str
+) -> None:
+    (shop / "schema.sql").write_text(
+        f"DO $$ BEGIN RAISE EXCEPTION '{message}' USING errcode = '{code}'; END $$;\n"
+    )
+    with empty(guarded) as trial, pytest.raises(StudyError, match=f"line 1, fails .*{message}"):
+        load(trial, Tables(shop / "schema.sql"))
+    with guarded.as_superuser() as connection:
+        connection.execute("DROP ROLE IF EXISTS x")
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [("undefined_object", "role"), ("invalid_schema_name", "schema")]
+)
+def test_no_more_is_made_than_a_limit(
+    guarded: ManagedServer, shop: Path, code: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "_MOST_MADE", 5)
+    (shop / "schema.sql").write_text(
+        "DO $$ BEGIN RAISE EXCEPTION '%', "
+        f"format('{kind} \"%s\" does not exist', 'z' || clock_timestamp()) "
+        f"USING errcode = '{code}'; END $$;\n"
+    )
+    with empty(guarded) as trial, pytest.raises(StudyError, match="lacks more than 5 roles and"):
+        load(trial, Tables(shop / "schema.sql"))
+    with guarded.as_superuser() as connection:
+        made = connection.execute("SELECT rolname FROM pg_roles WHERE rolname LIKE 'z%'").fetchall()
+        assert len(made) == (5 if kind == "role" else 0)
+        for (name,) in made:
+            connection.execute(f'DROP ROLE "{name}"')
+
+
+def test_it_would_be_made_without_end(
+    guarded: ManagedServer, shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class EnoughError(Exception):
+        pass
+
+    tries = 0
+
+    def always(*_: object) -> bool:
+        nonlocal tries
+        tries += 1
+        if tries > 2000:
+            raise EnoughError
+        return True
+
+    monkeypatch.setattr(loading._Loader, "_make_missing", always)
+    (shop / "schema.sql").write_text("SELECT 1 / 0;\n")
+    with empty(guarded) as trial, pytest.raises(EnoughError):
+        load(trial, Tables(shop / "schema.sql"))
+
+
+def test_a_load_that_does_not_end_is_given_up(
+    guarded: ManagedServer, shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "_LONGEST_S", 1.0)
+    (shop / "schema.sql").write_text(
+        "DO $$ BEGIN LOOP BEGIN PERFORM pg_sleep(60);"
+        " EXCEPTION WHEN query_canceled THEN NULL; END; END LOOP; END $$;\n"
+    )
+    with empty(guarded) as trial, pytest.raises(ServerError, match="was given up after 1 s"):
+        load(trial, Tables(shop / "schema.sql"))
+    guarded.restore("empty", lambda: None)
