@@ -30,6 +30,7 @@ from pgstudies.analysis.pairing import log_ratios, round_values
 from pgstudies.measuring.arms import Arm
 from pgstudies.measuring.counters import cpu_seconds
 from pgstudies.measuring.measure import measure
+from pgstudies.measuring.session import Measurement
 from pgstudies.measuring.trial import Trial
 from pgstudies.run_options import RunOptions
 
@@ -283,14 +284,15 @@ def measured(blocks: int, turns: int) -> Record:
             os.environ, RunOptions(fresh=True).environment() | {"PGSTUDIES_RECORDS": records}
         ),
     ):
-        return measure(
-            "bench",
+        what = Measurement(
+            study="bench",
             arms=arms,
             prepare=prepare,
             procedure=procedure,
             parameters={"server": "embedded", "blocks": blocks, "seed": 1},
             settings=SETTINGS | {"shared_buffers": "8MB"},
         )
+        return measure(what)
 
 
 def noise(samples: pl.DataFrame) -> pl.DataFrame:

@@ -30,6 +30,7 @@ def measurement_of(planned: PlannedRun) -> Measurement:
     """
     # A cell that looks for its own source finds it where a kernel keeps it.
     space: dict[str, Any] = {"__name__": planned.study, "In": [], "display": _nowhere}
+    os.environ.pop("PGSTUDIES_REPLAY", None)  # this process measures
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
         for number, (source, is_parameters) in enumerate(_cells(planned.notebook), start=1):
             try:

@@ -53,7 +53,7 @@ class Turn:
 
     transactions: int
     statements: list[str]
-    seconds: float
+    seconds: float = 0.0
 
 
 def tried(
