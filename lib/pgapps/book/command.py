@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,6 +17,8 @@ from pgstudies.run_options import RunOptions
 from ..options import Parameters, Profile, Server, assignments
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pgstudies.rooms import Kind
 
     from ..execution.plan import PlannedRun
@@ -29,7 +32,8 @@ _RUN = """\
 Measure a study, and put its executed notebook into the book.
 
 STUDY is one that `pgstudies studies` lists, or all.  The same command continues
-an interrupted run.
+an interrupted run: with the blocks that are missing, and with all, also with
+the studies that are.  --fresh starts over.
 
 \b
 Examples:
@@ -54,7 +58,7 @@ def run(
     server: Server = None,
     parameter: Parameters = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start over instead of continuing a run.")
+        bool, typer.Option("--fresh", help="Start over instead of continuing an interrupted run.")
     ] = False,
     replay: Annotated[
         str | None,
@@ -66,16 +70,13 @@ def run(
     ] = None,
 ) -> None:
     """Run one study or all."""
-    from pgservers.terminal import rough_duration
     from pgstudies.analysis.claims import headlines
     from pgstudies.rooms import rooms
 
-    from ..book.first_page import first_page
-    from ..execution.durations import expected_seconds
     from ..execution.plan import plan
     from ..execution.run import run_study
     from ..scorecard.judging import keep
-    from ..scorecard.table import ended
+    from ..scorecard.table import ended as last_lines
 
     given = assignments(parameter or [])
     kinds: tuple[Kind, ...] = ("study", "check", "counts") if replay else ("study", "check")
@@ -94,13 +95,12 @@ def run(
             "yours."
         )
     failures: list[StudyError] = []
-    shows = study == _ALL and not replay
-    expected = expected_seconds(plans) if shows else None
-    if expected:
-        took = rough_duration(sum(expected.values()))
-        say(f"{len(names)} studies: they took {took} when they were last measured at this size.")
-    with first_page(names, expected) if shows else nullcontext(str) as finished:
+    whole = study == _ALL and not replay
+    noting = _all_of(plans, options, fresh=fresh) if whole else nullcontext(_NOTHING)
+    with noting as (before, ended):
         for name, planned in zip(names, plans, strict=True):
+            if name in before:
+                continue
             if not replay:
                 _foretell(planned)
             try:
@@ -123,16 +123,53 @@ def run(
                     raise
                 say(str(error))
                 failures.append(error)
+                ended(name, False)
             else:
                 keep(done)
-                for line in ended(name, done):
+                for line in last_lines(name, done):
                     typer.echo(line)
-            finished(name)
+                ended(name, True)
     if study == _ALL:
         _sum_up(names)
     if failures:
         say(f"{len(failures)} of {len(names)} studies failed.")
         raise typer.Exit(failures[0].exit_code)
+
+
+_NOTHING: tuple[list[str], Callable[[str, bool], None]] = [], lambda *_: None
+
+
+@contextmanager
+def _all_of(
+    plans: list[PlannedRun], options: RunOptions, *, fresh: bool
+) -> Iterator[tuple[list[str], Callable[[str, bool], None]]]:
+    """Yields what an interrupted run has done, and what to call with each that has ended.
+
+    That is told whether it came to its end without an error.
+    """
+    from pgservers.terminal import rough_duration
+
+    from ..execution.durations import expected_seconds
+    from ..execution.journal import journal, mark_of
+    from .first_page import first_page
+
+    marks = {planned.study: mark_of(planned, options.server) for planned in plans}
+    with journal(marks, fresh=fresh or options.fresh) as (before, note):
+        if before:
+            say(f"{', '.join(before)}: measured before the interruption; --fresh starts over.")
+        expected = expected_seconds([p for p in plans if p.study not in before])
+        if expected:
+            took = rough_duration(sum(expected.values()))
+            count = f"{len(expected)} studies"
+            say(f"{count}: they took {took} when they were last measured at this size.")
+        with first_page([*marks], expected, before) as finished:
+
+            def ended(study: str, well: bool) -> None:
+                if well:
+                    note(study)
+                finished(study)
+
+            yield before, ended
 
 
 def _sum_up(names: list[str]) -> None:
