@@ -150,20 +150,25 @@ def _block(record: str, block: int) -> bytes | None:
     return None
 
 
-def shared_memory() -> set[str]:
-    """Shared memory and semaphores that nobody uses."""
-    mapped = set()
-    for maps in Path("/proc").glob("[0-9]*/maps"):
+def shared_memory(processes: Sequence[psutil.Process]) -> set[str]:
+    """The files in /dev/shm and the System V segments that these processes have mapped."""
+    found = set()
+    for process in processes:
         with suppress(OSError):
-            mapped |= {
-                line.split()[-1] for line in maps.read_text().splitlines() if "/dev/" in line
-            }
-    files = [f for p in ("PostgreSQL.*", "sem.*") for f in Path("/dev/shm").glob(p)]
-    rows = [r.split() for r in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]]
-    dead = [
-        f"shmid {r[1]} of {r[4]}" for r in rows if r[6] == "0" and not psutil.pid_exists(int(r[4]))
-    ]
-    return {str(file) for file in files if str(file) not in mapped} | set(dead)
+            for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines():
+                words = line.split(maxsplit=5)
+                if len(words) == 6 and words[5].startswith("/dev/shm/"):
+                    found.add(words[5])
+                elif len(words) == 6 and words[5].startswith("/SYSV"):
+                    found.add(words[4])  # its number, in place of an inode
+    return found
+
+
+def still_there(memory: set[str]) -> list[str]:
+    """Those of ``shared_memory`` that nobody has removed."""
+    rows = Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
+    numbers = {row.split()[1] for row in rows}
+    return sorted(each for each in memory if each in numbers or Path(each).exists())
 
 
 @dataclass
@@ -222,12 +227,12 @@ def wait_for_blocks(place: Place, process: subprocess.Popen[str], wanted: int, p
 
 def one_kill(place: Place, how: str, chance: random.Random) -> Kill | None:
     """Start the command, and kill it after a block; None where it came to its end before."""
-    memory = shared_memory()
     process = place.start(*arguments_of(place))
     some = 1 + int((place.blocks - len(place.finished())) * chance.random() / 2)
     if not wait_for_blocks(place, process, some, chance.random()):
         return None
     everything = [*psutil.Process(process.pid).children(recursive=True), *place.processes()]
+    memory = shared_memory(everything)
     before = place.finished()
     found = Kill(how, len(before))
     found.ended_s = kill(process, how)
@@ -241,8 +246,7 @@ def one_kill(place: Place, how: str, chance: random.Random) -> Kill | None:
         if code := place.run(next_one):
             found.wrong.append(f"{next_one} ends with {code}")
     found.files = place.left()
-    time.sleep(1)  # others on this machine start and end servers, too
-    found.memory = sorted((shared_memory() - memory) & shared_memory())
+    found.memory = still_there(memory)
     found.lost += _changed(contents, place.contents())
     return found
 
@@ -294,7 +298,7 @@ def kills(
             row[-1].wrong += _ending(place, code)
             tell(f"{command} ended with {code}: {row[-1]}")
         done += row
-        if not any(_counts(found) for found in row):
+        if not any(map(faults, row)):
             shutil.rmtree(place.base)
     return done
 
@@ -314,8 +318,9 @@ def _ending(place: Place, code: int) -> Iterator[str]:
     yield from (f"{path} is left at the end" for path in place.left())
 
 
-def _counts(kill: Kill) -> list[int]:
-    return [len(x) for x in (kill.lost, kill.processes, kill.memory, kill.files, kill.wrong) if x]
+def faults(kill: Kill) -> list[str]:
+    """All that a kill has lost or left, and whatever else was wrong."""
+    return kill.lost + kill.processes + kill.memory + kill.files + kill.wrong
 
 
 def table(found: dict[str, Sequence[Kill]]) -> str:
@@ -363,7 +368,7 @@ def main() -> int:
             in_a_row=given.in_a_row,
         )
         print(table(found), flush=True)
-    if any(_counts(one) for each in found.values() for one in each):
+    if any(faults(one) for each in found.values() for one in each):
         print(f"What the commands said, and what they left, is in {base}.")
         return 1
     shutil.rmtree(base)

@@ -16,7 +16,7 @@ from pgservers.files import cannot_write, is_full, temporary_directory, write_fi
 from pgservers.paths import for_display, in_checkout
 from pgservers.terminal import LinesOnly
 from pgstudies.parameters import checked, declared
-from pgstudies.rooms import find_room
+from pgstudies.rooms import find_room, tell_whose
 from pgstudies.run_options import Replies, RunOptions
 
 from .executed import error_of, hiding, last_place, without_secrets
@@ -92,6 +92,7 @@ def run_study(
     chosen = plan(
         study, profile=profile, server=server, parameters=parameters, usual_server=given.server
     )
+    tell_whose(find_room(study))
     measures = bool(block or design)
     target = output or paths.STUDIES / f"{study}.ipynb"
     target.parent.mkdir(parents=True, exist_ok=True)
