@@ -45,7 +45,7 @@ ENDS = {"compare": {0, 1, 2}, "workload": {0, 1, 2}}
 HOW = ("group", "group", "process", "SIGTERM")
 
 GONE_S = 120.0
-"""How long the processes of a killed command may take to end: a watchdog gives a server a minute."""
+"""How long the processes of a killed command may take to end; a server has a minute of it."""
 
 PAUSE_S = 2.0
 """What a block takes, as long as no two have been seen, and the longest time without one."""

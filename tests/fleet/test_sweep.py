@@ -604,6 +604,9 @@ def test_sigterm_aborts_the_blocks_at_once_and_leaves_nothing(
     place.certificates = cluster.place.certificates
     worker = cluster.workers["bench1"]
     command = place.command(cluster.address)
+    assert command.stdout is not None
+    while "blocks are done" not in command.stdout.readline():  # from here on it has handlers
+        assert command.poll() is None
     wait_for(lambda: measuring(worker) and held(cluster.place, "bench1"))
     block = measuring(worker)
     command.send_signal(signal.SIGTERM)

@@ -188,8 +188,8 @@ class RecordWriter:
 
 def mark_read(record: Path) -> None:
     """Note that the page of a complete record is written; see ``unread``."""
-    with suppress(OSError):  # somebody else's record may lie where nothing can be removed
-        (record / LOCK).unlink(missing_ok=True)
+    with suppress(OSError):  # of somebody else
+        (record / LOCK).unlink()
 
 
 def unread(study: str, mark: str, blocks: Collection[int]) -> Path | None:
