@@ -283,6 +283,8 @@ def kills(
     number = 0
     while len(done) < times:
         number += 1
+        if command == "book":
+            blocks = min(blocks, 6)  # the pages that replay a reference record
         place = Place(_made(base / f"{command}-{number}"), base / "cache", blocks, command)
         row: list[Kill] = []
         while len(row) < in_a_row and len(done) + len(row) < times:
