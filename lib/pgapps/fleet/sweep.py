@@ -68,8 +68,8 @@ def measure_missing(
 
     An error of the study ends its cell on that host; a full disk ends the host; only lost blocks
     are tried again.  After Ctrl-C no more blocks are handed out and running ones finish; a second
-    one aborts them; either ends in KeyboardInterrupt.  Raises StudyError when a worker has other
-    versions of the libraries, ServerError when the scheduler is gone.
+    one and SIGTERM abort them; each ends in KeyboardInterrupt.  Raises StudyError when a worker has
+    other versions of the libraries, ServerError when the scheduler is gone.
     """
     lacking = missing(sweep) if blocks is None else blocks
     return _HandingOut(sweep, lacking, client, progress, lost_s).until_done()
@@ -251,13 +251,14 @@ class _HandingOut:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
-        self.signals += 1  # and nothing is written: this may interrupt a write
+    def _interrupt(self, number: int, _frame: FrameType | None) -> None:
+        # Nothing is written: this may interrupt a write.  SIGTERM comes from who will not wait.
+        self.signals += 2 if number == signal.SIGTERM and not self.signals else 1
         if self.signals > 2:
             raise KeyboardInterrupt
 
     def _heed_signals(self) -> None:
-        if self.signals and not self.heeded and self.running:
+        if self.signals == 1 and not self.heeded and self.running:
             self.progress.note(
                 "Nothing more is handed out; the blocks that run will finish.  "
                 "Ctrl-C again aborts them."

@@ -27,7 +27,7 @@ from ..analysis.claims import claim_marks, rules
 from ..records.changes import what_changed
 from ..records.reached import FREE, Reached
 from ..records.reading import alike_before, find_record, infos_below, is_of_this_host, read_record
-from ..records.writing import RecordWriter, fingerprint
+from ..records.writing import RecordWriter, fingerprint, mark_read, unread
 from ..rooms import rooms
 from ..run_options import RunOptions
 from .design import planned
@@ -120,6 +120,8 @@ def measure(
             if replies is not None:
                 replies.tell_records([*earlier])
             return _reported(read_record([*earlier][-1]), replies)
+        if whole := _whole(design, mark, replies):
+            return whole
         writer = None if design.fresh else RecordWriter.resume(design.study, mark)
         if writer is None:
             setup: Setup = {
@@ -167,7 +169,9 @@ def measure(
         instances = stack.enter_context(Instances(roots, design.arms, kept))
         seed = parameters["seed"]
         run = Run(design, instances, writer, prepare, procedure, seed=seed, core=core)
-        return _reported(_carried_out(run, blocks, findings), replies)
+        return _reported(
+            _carried_out(run, blocks, findings, to_be_read=replies is not None), replies
+        )
 
 
 @contextmanager
@@ -231,6 +235,17 @@ def _last_block(infos: Iterable[Info]) -> int:
     return max(done, default=0)
 
 
+def _whole(design: Design, mark: str, replies: Replies | None) -> Record | None:
+    """The record of a run that was ended after its last block and before it wrote its page."""
+    whole = None if design.fresh else unread(design.study, mark, design.blocks)
+    if whole is None:
+        return None
+    notice(f"Continuing {whole}: all of its blocks are done.")
+    if replies is None:
+        mark_read(whole)
+    return _reported(read_record(whole), replies)
+
+
 def _intention(setup: Setup, path: Path) -> str:
     """What a run is going to do, and for how long, by the last one like it on this machine."""
     seen = [path.parent / name for name in setup["seen"] if (path.parent / name).is_dir()]
@@ -274,11 +289,13 @@ def _can_pin(servers: Iterable[Server]) -> bool:
     return any(server.capabilities.has("processes") for server in servers)
 
 
-def _carried_out(run: Run, blocks: Sequence[int], findings: Sequence[Finding]) -> Record:
+def _carried_out(
+    run: Run, blocks: Sequence[int], findings: Sequence[Finding], *, to_be_read: bool
+) -> Record:
     writer = run.writer
     try:
         run.carry_out(blocks, findings)
-        return writer.finish()
+        return writer.finish(to_be_read=to_be_read)
     except BaseException as error:
         if isinstance(error, StudyError) and not writer.finished_blocks:
             writer.discard()
