@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from pgservers import paths
 from pgservers.errors import SpaceError, StudyError
 from pgservers.files import cannot_write, space_error, sweep_temporary
 from pgservers.paths import cache_dir
@@ -106,7 +107,7 @@ def _stop(_number: int, _frame: FrameType | None) -> NoReturn:
 
 def _sweep(applications: Sequence[ModuleType]) -> None:
     """Remove what killed runs of this user have left and no server looks after (about 1 ms)."""
-    sweep_temporary(cache_dir() / "extensions", cache_dir() / "locales")
+    sweep_temporary(cache_dir() / "extensions", cache_dir() / "locales", paths.STUDIES)
     with suppress(StudyError, OSError):
         for application in applications:
             if hasattr(application, "clean"):

@@ -81,18 +81,19 @@ def is_locked(path: Path) -> bool:
 SHORT = "/tmp"  # noqa: S108  (what we make in it is ours)
 """Where temporary files lie whose path has to be short, as that of a socket."""
 
-_TEMPORARY = re.compile(r"pgstudies-[a-z0-9_]{8}")
+_TEMPORARY = re.compile(r"\.?pgstudies-[a-z0-9_]{8}")
 _OWNER = "owner.lock"
 _FORGOTTEN_S = 60.0
 
 
 @contextmanager
-def temporary_directory(place: Path | str | None = None) -> Iterator[Path]:
+def temporary_directory(place: Path | str | None = None, *, hidden: bool = False) -> Iterator[Path]:
     """A directory for this user alone; if this process is killed, ``sweep_temporary`` removes it.
 
-    It is made in ``place``, by default where temporary files are.
+    It is made in ``place``, by default where temporary files are; if ``hidden``, its name begins
+    with a dot.
     """
-    path, lock = _locked_directory(place)
+    path, lock = _locked_directory(place, ".pgstudies-" if hidden else "pgstudies-")
     try:
         yield path
     finally:
@@ -100,9 +101,9 @@ def temporary_directory(place: Path | str | None = None) -> Iterator[Path]:
         os.close(lock)
 
 
-def _locked_directory(place: Path | str | None) -> tuple[Path, int]:
+def _locked_directory(place: Path | str | None, prefix: str) -> tuple[Path, int]:
     while True:
-        path = Path(tempfile.mkdtemp(prefix="pgstudies-", dir=place))
+        path = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
         lock = try_lock(path / _OWNER)
         if lock is not None and (path / _OWNER).exists():
             return path, lock

@@ -12,6 +12,7 @@ import dis
 import hashlib
 import importlib.util
 import json
+import os
 import re
 import sys
 import time
@@ -19,7 +20,7 @@ import tomllib
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
@@ -27,8 +28,10 @@ import yaml
 
 from pgservers import paths
 from pgservers.errors import StudyError
+from pgservers.terminal import JUPYTER_SESSION, say
 
 from .checking import checked
+from .run_options import RunOptions
 
 if TYPE_CHECKING:
     import ast
@@ -182,12 +185,27 @@ def in_contents(toc: dict[str, Any]) -> list[str]:
     return [file.rpartition("/")[2] for file in files if file.startswith("book/studies/")]
 
 
+@cache
+def tell_whose(room: Room) -> None:
+    """Say once that a study of ``PGSTUDIES_NOTEBOOKS`` is code, before any of it is run.
+
+    Nothing is said in a kernel: who opened a notebook sees it, and a run has said it.
+    """
+    is_own = paths.OWN is not None and room.directory.parent == paths.OWN
+    if is_own and not (os.environ.get(JUPYTER_SESSION) or RunOptions.given().replies):
+        say(
+            f"{room.name} is code from PGSTUDIES_NOTEBOOKS, {room.directory}: it runs with your "
+            f"privileges."
+        )
+
+
 def study_module(study: str, module: str) -> ModuleType:
     """A Python module in the room of ``study``, by its name.  Raises StudyError when there is none.
 
     It is read anew each time, and may import others of its room, ``from . import reading``.  A run
     that was interrupted starts over after a change of any.
     """
+    tell_whose(find_room(study))
     directory = find_room(study).directory
     package = f"notebooks.{study}"
     spec = importlib.util.spec_from_file_location(f"{package}.{module}", directory / f"{module}.py")

@@ -235,7 +235,7 @@ def reported(place: Path) -> Path:
     steps = {SHORT: logs(1.1), "insert": logs(1.0)}
     found = result(made_up(samples_of(steps), about), failures=[NAME])
     request = Request(Side("embedded"), Side("17", {"jit": NAME}), (NAME,), parameters={NAME: NAME})
-    text = as_text(found, NAME, full=True)
+    text = as_text(found, NAME)
     assert all(line.isprintable() for line in text.split("\n"))
     return write_report(found, request, text, place / "report.html")
 

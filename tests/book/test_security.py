@@ -25,6 +25,26 @@ def test_every_claim_names_a_test_that_there_is(name: str) -> None:
     assert named - set(re.findall(r"def (test_\w+)", tests)) == set()
 
 
+def test_actions_of_others_are_pinned_by_their_commits() -> None:
+    """A tag can be moved to other code; the version stands in a comment."""
+    used = [
+        line
+        for file in (ROOT / ".github").rglob("*.yml")
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if "uses:" in line and "OWNER/REPOSITORY" not in line
+    ]
+    pinned = re.compile(r".*uses: [\w-]+/[\w-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+")
+    assert used
+    assert [line for line in used if not pinned.fullmatch(line)] == []
+
+
+def test_a_vulnerability_can_be_reported_and_the_page_with_all_promises_is_linked() -> None:
+    text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    assert "security advisories" in text
+    assert "](book/security.md)" in text
+    assert len(text.splitlines()) <= 40
+
+
 def test_every_section_has_a_claim_and_its_test() -> None:
     page = (BOOK / "security.md").read_text(encoding="utf-8")
     sections = page.split("\n## ")[1:]

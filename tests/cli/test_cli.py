@@ -17,8 +17,10 @@ import typer
 
 from pgapps import cli
 from pgapps.doctor.listing import parameters
+from pgapps.execution.run import Executed
 from pgservers import paths
 from pgservers.errors import ServerError, SpaceError
+from pgservers.files import write_file
 from pgservers.programs.cached import finish
 from pgservers.programs.releases import find_release
 from pgservers.tools import installing
@@ -199,6 +201,67 @@ def test_a_mistake_in_its_claims_is_told_before_a_study_is_run(
     assert shown.code == 2
     assert "a headline of the claim 'twice' that may have no other places than" in shown.err
     assert not (place / "studies").exists()
+
+
+def run_all(
+    pgstudies: Command, monkeypatch: pytest.MonkeyPatch, *options: str, stops_in: str = ""
+) -> tuple[list[str], Outcome]:
+    """Which studies a run of all measures, with pages that have nothing in them."""
+    measured: list[str] = []
+
+    def run_study(study: str, **_: object) -> Executed:
+        if study == stops_in:
+            raise KeyboardInterrupt
+        measured.append(study)
+        page = paths.STUDIES / f"{study}.ipynb"
+        write_file(page, json.dumps({"metadata": {}}))
+        return Executed(page, None, None)
+
+    monkeypatch.setattr("pgapps.execution.run.run_study", run_study)
+    return measured, pgstudies("run", "all", *options)
+
+
+@pytest.fixture
+def three(place: Path) -> list[str]:
+    """Three studies, in the order of a run of all."""
+    copied_rooms(place, "swept")
+    return ["no_parameters", "swept", "well"]
+
+
+def test_a_run_of_all_goes_on_with_the_study_in_which_it_was_interrupted(
+    three: list[str], pgstudies: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured, stopped = run_all(pgstudies, monkeypatch, stops_in="well")
+    assert (measured, stopped.code) == (three[:2], 130), stopped.err
+    measured, shown = run_all(pgstudies, monkeypatch)
+    assert (measured, shown.code) == (three[2:], 0)
+    assert "no_parameters, swept: measured before the interruption; --fresh starts" in shown.err
+    measured, _ = run_all(pgstudies, monkeypatch)  # which is a new run, as the last one has ended
+    assert measured == three
+
+
+def test_a_run_of_all_goes_on_with_nothing_that_was_asked_for_otherwise(
+    three: list[str], pgstudies: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counterpart: a journal of names alone would skip what nobody has measured."""
+    run_all(pgstudies, monkeypatch, stops_in="well")
+    (paths.STUDIES / "swept.ipynb").unlink()
+    measured, _ = run_all(pgstudies, monkeypatch, stops_in="well")
+    assert measured == ["swept"]
+    measured, _ = run_all(pgstudies, monkeypatch, "--server", "16", stops_in="well")
+    assert measured == ["swept"]  # the first of the three needs no server
+    measured, _ = run_all(pgstudies, monkeypatch, "--fresh")
+    assert measured == three
+
+
+def test_the_next_command_removes_what_a_killed_run_left_beside_the_pages(
+    place: Path, pgstudies: Command
+) -> None:
+    left = place / "studies" / ".pgstudies-abcdefgh"
+    left.mkdir(parents=True)
+    (left / "owner.lock").touch()
+    pgstudies("records")
+    assert not left.exists()
 
 
 def test_a_run_of_all_ends_with_the_sum_of_the_scorecard(

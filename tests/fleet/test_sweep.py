@@ -597,6 +597,27 @@ def test_ctrl_c_lets_blocks_finish_and_a_second_one_aborts_them(
     assert files(place) == ["0001.zip"] * (2 - times)
 
 
+def test_sigterm_aborts_the_blocks_at_once_and_leaves_nothing(
+    place: Place, cluster: Cluster
+) -> None:
+    sweep = place.sweep(pause_s=600.0, blocks=3, hosts=["bench1"])
+    place.certificates = cluster.place.certificates
+    worker = cluster.workers["bench1"]
+    command = place.command(cluster.address)
+    assert command.stdout is not None
+    while "blocks are done" not in command.stdout.readline():  # from here on it has handlers
+        assert command.poll() is None
+    wait_for(lambda: measuring(worker) and held(cluster.place, "bench1"))
+    block = measuring(worker)
+    command.send_signal(signal.SIGTERM)
+    said = command.communicate(timeout=100)[0]
+    assert command.returncode == 130, said
+    assert "Nothing more is handed out" not in said  # as after the first Ctrl-C, which waits
+    assert "Aborting the blocks that run." in said
+    assert wait_until_dead(block)
+    assert len(missing(sweep)) == 3
+
+
 class Interrupted(io.RawIOBase):
     """A terminal; Ctrl-C is pressed while a sentence is written to it."""
 

@@ -119,6 +119,20 @@ def test_a_temporary_directory_goes_with_its_owner_or_with_the_next_sweep(here: 
     assert list(here.iterdir()) == []
 
 
+def test_a_hidden_temporary_directory_is_swept_where_it_was_made(here: Path) -> None:
+    (here / "pages").mkdir()
+    with temporary_directory(here / "pages", hidden=True) as mine:
+        assert mine.name.startswith(".")
+        sweep_temporary(here / "pages")
+        assert mine.is_dir()
+    mine.mkdir()
+    (mine / "owner.lock").touch()  # of a process that is dead
+    sweep_temporary()
+    assert mine.is_dir()
+    sweep_temporary(here / "pages")
+    assert not mine.exists()
+
+
 def test_a_sweep_of_temporary_files_takes_only_what_is_ours(here: Path) -> None:
     kept = here / "kept"
     kept.mkdir()

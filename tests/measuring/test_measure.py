@@ -31,6 +31,7 @@ from pgstudies.measuring.instances import Instances
 from pgstudies.measuring.measure import measure
 from pgstudies.measuring.session import Measurement, Session, session
 from pgstudies.records.reading import AMONG_OTHERS, UNDISTURBED, list_records, read_record
+from pgstudies.records.writing import RecordWriter, mark_read
 from pgstudies.run_options import Replies, RunOptions
 from tests.servers_at_hand import BUILDER, LESSER, dsn_of, wait_until_dead
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from pgservers.servers.serve import Server
     from pgstudies.measuring.session import Procedure
     from pgstudies.measuring.trial import Trial
-    from pgstudies.records.info import Info
+    from pgstudies.records.info import Info, Setup
     from pgstudies.records.reading import Record
 
 pytestmark = pytest.mark.usefixtures("private")
@@ -434,6 +435,33 @@ def test_a_run_cut_short_is_continued_with_the_blocks_that_are_missing() -> None
     rows = record.samples.filter(pl.col("metric") == "rows")
     assert rows.group_by("block", "arm").len().height == 9
     assert list_records("made_up").height == 1
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_a_run_killed_before_its_page_is_written_is_not_measured_again(
+    read: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the mark, which goes once the page is there, the same run measures anew."""
+    locks: list[int] = []
+    create = RecordWriter.create.__func__  # type: ignore[attr-defined]
+
+    def created(cls: type[RecordWriter], study: str, setup: Setup) -> RecordWriter:
+        writer: RecordWriter = create(cls, study, setup)
+        locks.append(writer._lock)
+        return writer
+
+    monkeypatch.setattr(RecordWriter, "create", classmethod(created))
+    monkeypatch.setenv("PGSTUDIES_RUN_OPTIONS", json.dumps({"replies": str(tmp_path)}))
+    first = run()
+    os.close(locks.pop())  # as the kernel does when the process is killed
+    if read:
+        mark_read(first.path)
+    again = run()
+    assert (again.path == first.path) is not read
+    assert len(locks) == read
+    assert Replies(tmp_path).record == again.path
+    for lock in locks:
+        os.close(lock)
 
 
 def test_a_session_measures_what_it_is_asked_for_and_nothing_before() -> None:

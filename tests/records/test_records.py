@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import socket
 from dataclasses import replace
@@ -29,7 +30,7 @@ from pgstudies.records.reading import (
     read_record,
     version_number,
 )
-from pgstudies.records.writing import RecordWriter, fingerprint
+from pgstudies.records.writing import RecordWriter, fingerprint, mark_read, unread
 from tests import made_up
 
 if TYPE_CHECKING:
@@ -178,6 +179,30 @@ def test_a_complete_record_is_not_continued(writer: RecordWriter) -> None:
     writer.write_block("0001", rows(1))
     writer.finish()
     assert RecordWriter.resume("made_up", "abc") is None
+
+
+def test_a_complete_record_is_unread_once_its_process_is_dead_and_until_its_page_is_there(
+    writer: RecordWriter,
+) -> None:
+    writer.write_block("0001", rows(1))
+    writer.info["timeline"] = [entry(1)]
+    descriptor = writer._lock
+    path = writer.finish(to_be_read=True).path
+    assert list_records("made_up")["status"].to_list() == ["complete"]
+    assert unread("made_up", "abc", [1]) is None  # its process writes the page
+    os.close(descriptor)  # as the kernel does when a process dies
+    assert unread("made_up", "abc", [1]) == path
+    assert unread("made_up", "abc", [1, 2]) is None
+    assert unread("made_up", "other", [1]) is None
+    mark_read(path)
+    assert unread("made_up", "abc", [1]) is None
+
+
+def test_a_complete_record_that_nobody_waits_for_is_not_unread(writer: RecordWriter) -> None:
+    writer.write_block("0001", rows(1))
+    writer.info["timeline"] = [entry(1)]
+    writer.finish()
+    assert unread("made_up", "abc", [1]) is None
 
 
 def test_fingerprint_depends_on_values_and_not_on_their_order() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import gc
 import io
 import json
@@ -29,6 +28,7 @@ from pgapps.execution.plan import plan, studies
 from pgapps.execution.run import read_studies, run_study
 from pgservers import paths
 from pgservers.errors import NotebookError, ServerError, SpaceError, StudyError
+from pgservers.files import sweep_temporary
 from pgstudies.run_options import RunOptions
 from tests.made_up import ROOMS, copied_rooms
 from tests.servers_at_hand import wait_until_dead
@@ -146,19 +146,6 @@ def test_one_that_fails_among_several_is_told_when_those_begun_have_ended(place:
     with pytest.raises(NotebookError, match="broken stopped in"):
         read_studies({"broken": None, "well": None})
     assert [page.name for page in (place / "studies").iterdir()] in ([], ["well.ipynb"])
-
-
-def test_what_a_killed_run_left_beside_the_pages_is_swept_by_the_next(place: Path) -> None:
-    pages = place / "studies"
-    old = time.time() - 3600
-    for name in (".well-killed", ".well-alive"):
-        (pages / name).mkdir(parents=True)
-        (pages / name / "owner.lock").touch()
-        os.utime(pages / name, (old, old))
-    with (pages / ".well-alive" / "owner.lock").open() as alive:
-        fcntl.flock(alive, fcntl.LOCK_EX)
-        run_study("well", terminal=io.StringIO())
-    assert sorted(path.name for path in pages.iterdir()) == [".well-alive", "well.ipynb"]
 
 
 def test_a_progress_bar_leaves_its_last_state_in_the_notebook() -> None:
@@ -651,8 +638,13 @@ def test_signals_while_an_interrupted_run_ends_do_not_change_how_it_ends(
     assert wait_until_dead(kernels)
 
 
+def is_swept(directory: Path) -> bool:
+    sweep_temporary(directory.parent)
+    return not directory.exists()
+
+
 def test_a_killed_run_takes_its_kernel_along_and_the_next_command_its_files(
-    start: Callable[..., subprocess.Popen[str]], temporary: Path
+    start: Callable[..., subprocess.Popen[str]], temporary: Path, place: Path
 ) -> None:
     run = start()
     kernels = psutil.Process(run.pid).children(recursive=True)
@@ -660,6 +652,8 @@ def test_a_killed_run_takes_its_kernel_along_and_the_next_command_its_files(
     run.communicate()
     assert wait_until_dead(kernels)
     assert list(temporary.iterdir())
+    (beside,) = (place / "studies").iterdir()
+    assert is_swept(beside)
     command = [sys.executable, "-m", "pgapps", "records"]
     subprocess.run(
         command, env=os.environ | {"TMPDIR": str(temporary)}, capture_output=True, check=True

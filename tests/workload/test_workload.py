@@ -10,9 +10,8 @@ import pytest
 from pgapps.compare.counted import counted
 from pgapps.compare.design import Side
 from pgapps.compare.judging.result import Result, result_of
-from pgapps.compare.plan import Fit
 from pgapps.compare.request import Request
-from pgapps.compare.run import measured_blocks
+from pgapps.compare.run import compared as measured_run
 from pgapps.compare.text import as_text
 from pgapps.counting.valgrind import reason_no_valgrind
 from pgapps.workload.counting import statement_units
@@ -142,9 +141,10 @@ def compared(
     """One block of the workload on the embedded server, and on it without hashing."""
     monkeypatch.setenv("PGSTUDIES_RECORDS", str(records))
     parameters = dict[str, Any](directory=str(directory), turn_ms=5, turns=2) | parameters
-    request = Request(Side("embedded"), candidate, ("workload",), parameters=parameters, blocks=1)
-    measured = list(measured_blocks(request, Fit(1, {"workload": ()})))
-    return result_of(request.comparison, measured, case=None, margin=0.02, profile="quick")
+    wanted: dict[str, Any] = {"parameters": parameters, "blocks": 1, "instructions": False}
+    request = Request(Side("embedded"), candidate, ("workload",), **wanted)
+    run = measured_run(request, tell=lambda _: None, warn=print)
+    return result_of(request.comparison, run.measured, case=None, margin=0.02, profile="quick")
 
 
 def test_a_workload_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

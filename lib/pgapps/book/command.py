@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,7 +17,7 @@ from pgstudies.run_options import RunOptions
 from ..options import Parameters, Profile, Server, assignments
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator
 
     from pgstudies.rooms import Kind
 
@@ -31,7 +32,8 @@ _RUN = """\
 Measure a study, and put its executed notebook into the book.
 
 STUDY is one that `pgstudies studies` lists, or all.  The same command continues
-an interrupted run.
+an interrupted run: with the blocks that are missing, and with all, also with
+the studies that are.  --fresh starts over.
 
 \b
 Examples:
@@ -56,7 +58,7 @@ def run(
     server: Server = None,
     parameter: Parameters = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start over instead of continuing a run.")
+        bool, typer.Option("--fresh", help="Start over instead of continuing an interrupted run.")
     ] = False,
     replay: Annotated[
         str | None,
@@ -71,12 +73,10 @@ def run(
     from pgstudies.analysis.claims import headlines
     from pgstudies.rooms import rooms
 
-    from ..book.first_page import first_page
-    from ..execution.durations import expected_seconds
     from ..execution.plan import plan
     from ..execution.run import run_study
     from ..scorecard.judging import keep
-    from ..scorecard.table import ended
+    from ..scorecard.table import ended as last_lines
 
     given = assignments(parameter or [])
     kinds: tuple[Kind, ...] = ("study", "check", "counts") if replay else ("study", "check")
@@ -92,12 +92,12 @@ def run(
     if not replay:
         _require_server(plans[0].server.text or options.server)
     failures: list[StudyError] = []
-    shows = study == _ALL and not replay
-    expected = expected_seconds(plans) if shows else None
-    if expected:
-        _say_expected(expected)
-    with first_page(names, expected) if shows else nullcontext(str) as finished:
+    whole = study == _ALL and not replay
+    noting = _all_of(plans, options, fresh=fresh) if whole else nullcontext(_NOTHING)
+    with noting as (before, ended):
         for name, planned in zip(names, plans, strict=True):
+            if name in before:
+                continue
             if not replay:
                 _foretell(planned)
             try:
@@ -120,11 +120,12 @@ def run(
                     raise
                 say(str(error))
                 failures.append(error)
+                ended(name, False)
             else:
                 keep(done)
-                for line in ended(name, done):
+                for line in last_lines(name, done):
                     tell(line)
-            finished(name)
+                ended(name, True)
     if study == _ALL:
         _sum_up(names)
     if failures:
@@ -145,11 +146,40 @@ def _require_server(asked: str) -> None:
     require_server(asked or EMBEDDED)
 
 
-def _say_expected(seconds: Mapping[str, float]) -> None:
+_NOTHING: tuple[list[str], Callable[[str, bool], None]] = [], lambda *_: None
+
+
+@contextmanager
+def _all_of(
+    plans: list[PlannedRun], options: RunOptions, *, fresh: bool
+) -> Iterator[tuple[list[str], Callable[[str, bool], None]]]:
+    """Yields what an interrupted run has done, and what to call with each that has ended.
+
+    That is told whether it came to its end without an error.
+    """
     from pgservers.terminal import rough_duration
 
-    took = rough_duration(sum(seconds.values()))
-    say(f"{len(seconds)} studies: they took {took} when they were last measured at this size.")
+    from ..execution.durations import expected_seconds
+    from ..execution.journal import journal, mark_of
+    from .first_page import first_page
+
+    marks = {planned.study: mark_of(planned, options.server) for planned in plans}
+    with journal(marks, fresh=fresh or options.fresh) as (before, note):
+        if before:
+            say(f"{', '.join(before)}: measured before the interruption; --fresh starts over.")
+        expected = expected_seconds([p for p in plans if p.study not in before])
+        if expected:
+            took = rough_duration(sum(expected.values()))
+            count = f"{len(expected)} studies"
+            say(f"{count}: they took {took} when they were last measured at this size.")
+        with first_page([*marks], expected, before) as finished:
+
+            def ended(study: str, well: bool) -> None:
+                if well:
+                    note(study)
+                finished(study)
+
+            yield before, ended
 
 
 def _sum_up(names: list[str]) -> None:

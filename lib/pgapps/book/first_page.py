@@ -56,23 +56,27 @@ def _lock() -> Path:
 
 @contextmanager
 def first_page(
-    studies: Sequence[str], expected: Mapping[str, float] | None = None
+    studies: Sequence[str],
+    expected: Mapping[str, float] | None = None,
+    before: Sequence[str] = (),
 ) -> Iterator[Callable[[str], None]]:
     """Show the page while ``studies`` run; yields a function to call with each that has ended.
 
+    Those of ``before`` had ended when this process began.
     The time left is told after each, by ``seconds_left`` with ``expected``.  The page reloads
     itself until the run ends: see ``settle_first_page``.
     """
     place().parent.mkdir(parents=True, exist_ok=True)
     lock = try_lock(_lock())
-    begun, done = time.monotonic(), list[str]()
+    begun, done = time.monotonic(), [*before]
     say(f"the report so far, filled in as studies finish: {write_first_page(studies, done)}")
     # It takes a second, in which the next study's kernel starts: nothing is measured before that.
     with ThreadPoolExecutor(1) as beside:
 
         def finished(study: str) -> None:
             done.append(study)
-            left_s = seconds_left(studies, done, time.monotonic() - begun, expected)
+            now = [name for name in studies if name not in before]
+            left_s = seconds_left(now, done[len(before) :], time.monotonic() - begun, expected)
             if left_s:
                 count = f"{len(done)} of {len(studies)} studies have ended"
                 say(f"{count}; the others take {rough_duration(left_s)} on this machine.")

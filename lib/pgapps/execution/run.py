@@ -4,41 +4,32 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
-import tempfile
-import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pgservers import paths
 from pgservers.errors import NotebookError, StudyError
-from pgservers.files import cannot_write, is_full, is_locked, try_lock, write_file
+from pgservers.files import cannot_write, is_full, temporary_directory, write_file
 from pgservers.paths import for_display, in_checkout
 from pgservers.terminal import LinesOnly
 from pgstudies.parameters import checked, declared
-from pgstudies.rooms import find_room
+from pgstudies.rooms import find_room, tell_whose
 from pgstudies.run_options import Replies, RunOptions
 
 from .executed import error_of, hiding, last_place, without_secrets
 from .plan import plan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
+    from pathlib import Path
     from typing import TextIO
 
     import polars as pl
 
     from .plan import PlannedRun
-
-
-_LOCK = "owner.lock"
-
-_FORGOTTEN_S = 60.0
-"""A directory that is younger may belong to a run that is just about to lock it."""
 
 
 @dataclass(frozen=True)
@@ -94,10 +85,12 @@ def run_study(
     chosen = plan(
         study, profile=profile, server=server, parameters=parameters, usual_server=given.server
     )
+    tell_whose(find_room(study))
     target = output or paths.STUDIES / f"{study}.ipynb"
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _scratch(study, target.parent) as scratch:
-        executed = Path(scratch) / f"{study}.ipynb"
+    # There, because a file can be renamed only within a file system.
+    with temporary_directory(target.parent, hidden=True) as scratch:
+        executed = scratch / f"{study}.ipynb"
         options = RunOptions(
             server=chosen.server.text or given.server,
             replay=str(replay or given.replay),
@@ -113,7 +106,7 @@ def run_study(
             raise cannot_write(error, for_display(target.parent)) from error
         if failure is not None and not isinstance(failure, NotebookError):
             raise failure  # its sentence says all that the notebook could
-        replied = Replies(Path(scratch))
+        replied = Replies(scratch)
         failed = paths.BUILD / "failed" / f"{study}.ipynb"
         kept = target if failure is None else failed
         document["metadata"]["pgstudies"] = _about(chosen, replied.record)
@@ -129,6 +122,10 @@ def run_study(
                 f"{for_display(kept)}."
             )
         failed.unlink(missing_ok=True)
+        if replied.record is not None:
+            from pgstudies.records.writing import mark_read  # noqa: PLC0415  (imports polars)
+
+            mark_read(replied.record)
         return Executed(kept, replied.record, replied.verdicts)
 
 
@@ -161,24 +158,6 @@ def read_studies(records: Mapping[str, Path | None]) -> list[Executed]:
             return [one.result() for one in begun]
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-
-
-@contextmanager
-def _scratch(study: str, directory: Path) -> Iterator[str]:
-    """A temporary directory in ``directory``; that of a killed run is removed by the next one.
-
-    It is there because a file can be renamed only within a file system.
-    """
-    for left in directory.glob(".*-*/" + _LOCK):
-        if time.time() - left.parent.stat().st_mtime > _FORGOTTEN_S and not is_locked(left):
-            shutil.rmtree(left.parent, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=f".{study}-", dir=directory) as scratch:
-        lock = try_lock(Path(scratch) / _LOCK)
-        try:
-            yield scratch
-        finally:
-            if lock is not None:
-                os.close(lock)
 
 
 def _execute(

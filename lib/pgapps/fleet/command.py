@@ -78,6 +78,8 @@ def sweep(
 
     SWEEP.toml lists what to measure; the ledger that it names stores every finished
     block.  After an interruption the same command continues with the missing ones.
+    Ctrl-C waits for the blocks that are being measured; a second one, or SIGTERM,
+    aborts them.
 
     \b
     Example of a sweep.toml:

@@ -76,8 +76,8 @@ def measure_missing(
 
     An error of the study ends its cell on that host; a full disk ends the host; only lost blocks
     are tried again.  After Ctrl-C no more blocks are begun and running ones finish; a second one
-    aborts them; either ends in KeyboardInterrupt.  Raises StudyError when a worker has other
-    versions of the libraries, ServerError when the scheduler is gone.
+    and SIGTERM abort them; each ends in KeyboardInterrupt.  Raises StudyError when a worker has
+    other versions of the libraries, ServerError when the scheduler is gone.
     """
     lacking = missing(sweep) if blocks is None else blocks
     return _Submitted(sweep, client, progress, lost_s).until_done(lacking)
@@ -231,8 +231,8 @@ class _Submitted:
                 signal.signal(number, handler)
 
     def _interrupt(self, number: int, _frame: FrameType | None) -> None:
-        # Nothing is written: this may interrupt a write.  Who sends SIGTERM waits for no block.
-        self.signals += 2 if number == signal.SIGTERM else 1
+        # Nothing is written: this may interrupt a write.  SIGTERM comes from who will not wait.
+        self.signals += 2 if number == signal.SIGTERM and not self.signals else 1
         if self.signals > 2:
             raise KeyboardInterrupt
 

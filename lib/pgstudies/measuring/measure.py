@@ -17,6 +17,7 @@ from pgservers.servers.leftovers import sweep
 from pgservers.terminal import notice
 
 from ..records.reading import find_record, read_record
+from ..records.writing import mark_read, unread
 from ..run_options import RunOptions
 from .design import Design
 from .session import session
@@ -44,17 +45,24 @@ def measure(what: Measurement) -> Record:
     if options.replay:
         record = read_record(find_record(what.study, options.replay))
     else:
-        blocks = what.parameters["blocks"]
+        numbers = range(1, what.parameters["blocks"] + 1)
         design = Design(study=what.study, arms=tuple(what.arms), fresh=options.fresh)
         with (
             measuring_here(f"the study {what.study}") as findings,
             session(what, design, options, findings=findings) as measured,
         ):
-            measured.begin(blocks)
-            for number in range(1, blocks + 1):
-                if number not in measured.finished:
-                    measured.block(number)
-        record = read_record(measured.records[-1])
+            whole = None if design.fresh else unread(what.study, measured.mark, numbers)
+            if whole is not None:
+                notice(f"Continuing {whole}: all of its blocks are done.")
+            else:
+                measured.begin(len(numbers))
+                for number in numbers:
+                    if number not in measured.finished:
+                        measured.block(number)
+                measured.finish(to_be_read=bool(options.replies))
+        record = read_record(whole or measured.records[-1])
+        if not options.replies:
+            mark_read(record.path)
     replies = options.reply()
     if replies is not None:
         replies.tell_record(record.path)

@@ -146,6 +146,7 @@ class Session:
     Attributes:
         design: The arms, with a second copy of the baseline.
         not_run: By the name of an arm, why it cannot run.
+        mark: A digest of all that must be alike for a record to be continued.
         earlier: Complete records that this one adds blocks to, oldest first.
 
     """
@@ -184,16 +185,16 @@ class Session:
             [type(design).__module__],
         )
         self._code |= source_digests(arm.extension for arm in design.arms)
-        self._mark = f"{fingerprint(self._same)}-{fingerprint(self._code)}"
+        self.mark = f"{fingerprint(self._same)}-{fingerprint(self._code)}"
         self.earlier = {
             path: info
             for path, info in infos_below(records_dir(), design.study)
-            if info.get("fingerprint") == self._mark
+            if info.get("fingerprint") == self.mark
             and info["status"] == "complete"
             and is_of_this_host(info)
             and design.continues(info)
         }
-        self._writer = None if design.fresh else RecordWriter.resume(design.study, self._mark)
+        self._writer = None if design.fresh else RecordWriter.resume(design.study, self.mark)
         if self._writer is not None:
             stack.callback(self._writer.close)
         self._begun = False
@@ -278,10 +279,10 @@ class Session:
             self.not_run[name] = reason
         self._note_not_run()
 
-    def finish(self) -> None:
-        """Make the record whole, if it was begun."""
-        if self._begun:
-            self.writer.finish()
+    def finish(self, *, to_be_read: bool = False) -> None:
+        """Make the record whole, if it was begun: see ``RecordWriter.finish``."""
+        if self._begun and self.info["status"] != "complete":
+            self.writer.finish(to_be_read=to_be_read)
 
     def interrupt(self, error: BaseException) -> None:
         """Keep what is finished for the next session; nothing where the request is at fault."""
@@ -322,7 +323,7 @@ class Session:
         what, room, own = self._what, self._room, self._roots[None]
         setup: Setup = {
             "profile": self._options.profile,
-            "fingerprint": self._mark,
+            "fingerprint": self.mark,
             "code": self._code,
             "parameters": dict(what.parameters) | {"server": own.spec},
             "arms": [self.design.describe(arm) for arm in self.design.arms],

@@ -9,6 +9,7 @@ import re
 import secrets
 import shutil
 import socket
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import polars as pl
 
 from pgservers.errors import StudyError
-from pgservers.files import cannot_write, try_lock, write_file
+from pgservers.files import cannot_write, is_locked, try_lock, write_file
 from pgservers.paths import records_dir
 from pgservers.terminal import say
 
@@ -24,6 +25,7 @@ from .format import INFO, SAMPLES, info_text, sha256
 from .reading import LOCK, SAMPLES_SCHEMA, Record, infos_below, is_of_this_host, read_record
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
     from .info import Info, Setup
@@ -133,8 +135,11 @@ class RecordWriter:
         """Write record.json anew, atomically."""
         self._save(self.info)
 
-    def finish(self) -> Record:
-        """Join the blocks into samples.parquet, mark the record complete and return it."""
+    def finish(self, *, to_be_read: bool = False) -> Record:
+        """Join the blocks into samples.parquet, mark the record complete and return it.
+
+        One ``to_be_read`` is ``unread`` if this process ends before ``mark_read`` is called.
+        """
         samples = read_record(self.path).samples.select(list(SAMPLES_SCHEMA))
         content = parquet_bytes(samples.sort("block", "started_at", maintain_order=True))
         write_file(self.path / SAMPLES, content, _ELSEWHERE)
@@ -149,8 +154,11 @@ class RecordWriter:
         for part in (self.path / "blocks").glob("*"):
             part.unlink()
         (self.path / "blocks").rmdir()
-        self.close()
-        (self.path / LOCK).unlink(missing_ok=True)
+        if to_be_read:
+            self._lock = -1  # held until this process ends
+        else:
+            self.close()
+            mark_read(self.path)
         return read_record(self.path)
 
     def interrupt(self, why: str) -> None:
@@ -178,6 +186,23 @@ class RecordWriter:
     def _save(self, info: Info) -> None:
         files = {name: sum_ for name, sum_ in (info["sha256"] or {}).items() if name != INFO}
         write_file(self.path / INFO, info_text(info, files), _ELSEWHERE)
+
+
+def mark_read(record: Path) -> None:
+    """Note that the page of a complete record is written; see ``unread``."""
+    with suppress(OSError):  # of somebody else
+        (record / LOCK).unlink()
+
+
+def unread(study: str, mark: str, blocks: Collection[int]) -> Path | None:
+    """The newest complete record of these blocks whose run was ended before it wrote its page."""
+    for path, info in reversed(list(infos_below(records_dir(), study))):
+        done = {entry["block"] for entry in info["timeline"]}
+        is_alike = info.get("fingerprint") == mark and is_of_this_host(info)
+        if info["status"] == "complete" and is_alike and done == set(blocks):
+            left = path / LOCK
+            return path if left.exists() and not is_locked(left) else None
+    return None
 
 
 def write_whole(path: Path, info: Info, samples: pl.DataFrame) -> None:

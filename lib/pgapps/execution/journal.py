@@ -1,0 +1,60 @@
+"""What a run of several studies has done, so that the same command goes on if it was ended."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from pgservers import paths
+from pgservers.addresses import Address
+from pgservers.files import try_lock
+from pgstudies.records.writing import fingerprint
+from pgstudies.rooms import find_room
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from .plan import PlannedRun
+
+
+def mark_of(planned: PlannedRun, usual_server: str) -> str:
+    """A digest of all that must be alike for a study not to be run again, without passwords."""
+    server = planned.server.public or Address.parse(usual_server).public
+    what = [planned.profile, planned.parameters, server, find_room(planned.study).mark]
+    return fingerprint({planned.study: what})
+
+
+@contextmanager
+def journal(
+    marks: Mapping[str, str], *, fresh: bool = False
+) -> Iterator[tuple[list[str], Callable[[str], None]]]:
+    """Yields the studies that an interrupted run has finished, and a function to note another.
+
+    ``marks`` has ``mark_of`` each study.  The run counts as interrupted if this is left by an
+    exception, or never.  A second one at the same time finds nothing, and leaves nothing.
+    """
+    file = paths.BUILD / "run-all"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = try_lock(file)
+    if descriptor is None:
+        yield [], lambda _: None
+        return
+    try:
+        if fresh:
+            os.truncate(descriptor, 0)
+        known = file.read_text(encoding="utf-8").split("\n")
+        done = [
+            study
+            for study, mark in marks.items()
+            if f"{study} {mark}" in known and (paths.STUDIES / f"{study}.ipynb").exists()
+        ]
+        os.lseek(descriptor, 0, os.SEEK_END)
+        yield done, lambda study: _write(descriptor, f"{study} {marks[study]}\n")
+        file.unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)
+
+
+def _write(descriptor: int, line: str) -> None:
+    os.write(descriptor, line.encode())
