@@ -96,7 +96,7 @@ def run_study(
             replay=str(replay or given.replay),
             fresh=fresh or given.fresh,
             profile=profile,
-            replies=scratch,
+            replies=str(scratch),
         )
         try:
             document, failure = _execute(chosen, executed, options, terminal or sys.stderr)
