@@ -15,7 +15,6 @@ import json
 import os
 import re
 import sys
-import time
 import tomllib
 from contextlib import suppress
 from copy import deepcopy
@@ -217,7 +216,6 @@ def study_module(study: str, module: str) -> ModuleType:
     sys.modules[package] = room
     loaded = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = loaded
-    vars(loaded)["__loaded_at__"] = time.time()  # for whom its file may have changed since
     spec.loader.exec_module(loaded)
     return loaded
 

@@ -6,7 +6,6 @@ import importlib
 import shutil
 import subprocess
 import sys
-from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +13,6 @@ import pytest
 from pgservers.paths import ROOT
 from pgstudies.records import code
 from pgstudies.records.code import code_digests
-from pgstudies.rooms import study_module
 from tests.made_up import copied_rooms
 
 if TYPE_CHECKING:
@@ -274,59 +272,6 @@ def test_a_function_that_has_no_name_is_known_by_the_cell_that_passes_it(passed:
     assert changed(found(1), found(2)) == {"SIZE"}
 
 
-def test_what_a_magic_command_may_bind_counts() -> None:
-    def found(size: int) -> dict[str, str]:
-        space = executed("def prepare(t, a): return SIZE\ndef procedure(t, a): pass")
-        space["In"].append(f"get_ipython().run_cell_magic('time', '', 'SIZE = {size}')")
-        return of(space)
-
-    assert len(changed(found(1), found(2))) == 1
-
-
-def test_a_module_counts_with_those_it_imports_loaded_or_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(code, "_LOADED_AT", float("inf"))
-    outer, inner = tmp_path / "coded" / "here.py", tmp_path / "coded" / "there.py"
-    outer.parent.mkdir()
-    (outer.parent / "__init__.py").touch()
-    outer.write_text("from . import there\ndef work(): return there.SIZE\n")
-    inner.write_text("SIZE = 1\n")
-    for cell in ("import coded.here\n", "", "from coded import here\n"):
-        late = "" if cell else "import coded.here; "
-        text = f"{cell}def prepare(t, a): pass\ndef procedure(t, a): {late}coded, here\n"
-        before = of(executed(text))
-        inner.write_text(inner.read_text() + "SIZE += 1\n")
-        assert changed(of(executed(text)), before) == {"there.py"}
-    unused = "import coded.here\ndef prepare(t, a): pass\ndef procedure(t, a): pass\n"
-    assert "there.py" not in of(executed(unused))
-
-
-def test_a_module_that_was_edited_after_it_was_loaded_is_like_none_of_another_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rooms = copied_rooms(tmp_path, "edited")
-    monkeypatch.setattr("pgservers.paths.NOTEBOOKS", (rooms,))
-    file = rooms / "edited" / "steps.py"
-    text = (
-        "steps = study_module('edited', 'steps')\n"
-        "def prepare(t, a): pass\ndef procedure(t, a): steps"
-    )
-    load = "from pgstudies.rooms import study_module\n"
-
-    space = executed(load + text)
-    first = of(space, file.parent)
-    file.write_text(file.read_text().replace("SELECT i", "SELECT -i"))
-    stale = of(space, file.parent)  # the module is still the old one
-    study_module("edited", "steps")
-    fresh = of(space, file.parent)
-    assert len({first["steps.py"], stale["steps.py"], fresh["steps.py"]}) == 3
-    with monkeypatch.context() as patch:  # else the old module would pass for the new one
-        patch.setattr(sys.modules["notebooks.edited.steps"], "__loaded_at__", float("inf"))
-        assert of(space, file.parent) == fresh
-
-
 def test_of_a_room_what_counts_is_what_is_named(tmp_path: Path) -> None:
     room = copied_rooms(tmp_path, "edited") / "edited"
     (room / "page.py").write_text("from . import charts\n")
@@ -370,9 +315,7 @@ def lib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / "lib" / file, tmp_path / file)
     monkeypatch.setattr(code, "_LIB", tmp_path)
-    monkeypatch.setattr(code, "_LOADED_AT", float("inf"))
     monkeypatch.setattr(code, "_library", code._library.__wrapped__)
-    monkeypatch.setattr(code, "_place", lambda name: tmp_path if name == "pgapps" else None)
     return tmp_path
 
 
@@ -437,7 +380,6 @@ def test_functions_of_a_script_count_by_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(code, "_LOADED_AT", float("inf"))
     file = tmp_path / "measuring_script.py"
     file.write_text("def prepare(t, a): pass\ndef procedure(t, a): pass\ndef other(t, a): pass\n")
     script = importlib.import_module("measuring_script")
@@ -445,14 +387,3 @@ def test_functions_of_a_script_count_by_its_file(
     assert changed(of(vars(script) | {"procedure": script.other}), before) == {"procedure"}
     file.write_text(f"{file.read_text()}SIZE = 1\n")
     assert changed(of(vars(script)), before) == {file.name}
-
-
-def test_functions_of_which_no_source_is_kept_are_like_none_of_another_process(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    space: dict[str, Any] = {}
-    exec(dedent("def prepare(t, a): pass\ndef procedure(t, a): pass"), space)
-    before = of(space)
-    assert of(space) == before
-    monkeypatch.setattr(code, "_this_process", lambda: "another")
-    assert changed(of(space), before) == {"prepare", "procedure"}

@@ -9,18 +9,9 @@ import ast
 import functools
 import gc
 import hashlib
-import importlib.util
 import inspect
-import json
-import os
-import symtable
-import sys
-import sysconfig
-import time
 from collections import defaultdict
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -34,13 +25,10 @@ FREE = {"blocks", "server"}
 _LIB = Path(__file__).resolve().parents[2]
 _SAYS_NOTHING = {"analysis", "charts"}  # of what is measured
 
-_LOADED_AT = time.time()
-"""A module whose file changed later is not what its file says."""
-
 _CHANGING = {"add", "append", "clear", "discard", "extend", "insert", "pop", "popitem", "register",
              "remove", "reverse", "seed", "setdefault", "sort", "update"}  # fmt: skip
 _BINDING = (ast.Assign, ast.AnnAssign, ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
-_EVERYTHING = "*"
+_DEFINING = (ast.FunctionDef, ast.ClassDef)
 
 
 def code_digests(
@@ -52,32 +40,28 @@ def code_digests(
     """Digests by the names of a notebook's globals, and of modules by their paths below lib/.
 
     Of a notebook those statements count, of the cells that were executed, that make what
-    ``functions``, by their roles, reach: for each global the last one that binds it, and what
-    changes it after that.  ``parameters`` are compared by themselves.  Of modules, whole:
-    ``pgservers`` and ``pgstudies``, but for analysis and charts; the module of a function; those of
-    the study's directory, ``room``, and of ``pgapps`` and the reader's own that what counts names;
-    and the modules ``also``.  A room's tables count where they are named.
-
-    Code of which no source is kept is like none of another process.
+    ``functions`` reach: for each global the last one that binds it, and what changes it after that.
+    ``parameters`` are compared by themselves.  Of modules, whole: ``pgservers`` and ``pgstudies``,
+    but for analysis and charts; the module of a function; and what of the study's directory,
+    ``room``, and of ``pgapps`` these and the modules ``also`` import.  A room's tables count where
+    they are named.
     """
-    inner = {role: inspect.unwrap(getattr(f, "func", f)) for role, f in functions.items()}
-    spaces = (getattr(function, "__globals__", {}) for function in inner.values())
+    inner = [inspect.unwrap(getattr(f, "func", f)) for f in functions.values()]
+    spaces = (getattr(function, "__globals__", {}) for function in inner)
     space: Mapping[str, Any] = next((s for s in spaces if "In" in s), {})
-    files = [Path(inspect.getfile(f)) for f in inner.values() if isinstance(f, FunctionType)]
-    files = [file for file in files if file.is_file()]
-    found: dict[str, list[str]] = defaultdict(list)
-    names = {_EVERYTHING}
-    for role, function in inner.items():
-        found[role].append(getattr(function, "__qualname__", ""))
-        found[role] += [] if space or files else [_this_process()]
-        own = {name for name, value in space.items() if value is functions[role]}
-        names |= own or {n for s in _statements([*space.get("In", ())][-1:]) for n in s.loads}
+    cells = space.get("In", ())
+    passed = {n for statement in _statements(cells[-1:]) for n in _names(statement)}
+    names: set[str] = set()
+    for function in functions.values():  # one without a name is in the cell that passes it
+        names |= {n for n, value in space.items() if value is function} or passed
     known = {n for n, v in parameters.items() if type(space.get(n)) is type(v) and space[n] == v}
-    trees: list[ast.AST] = [ast.parse(f"import {name}") for name in also]
-    for name, statements in _reached(names, known, _statements(space.get("In", ()))).items():
-        found[name] += [_syntax(s.tree) for s in statements]
-        trees += [s.tree for s in statements]
-    for file in sorted(_files(files, trees, room)):
+    reached = _reached(names, known, _statements(cells))
+    found = defaultdict(list, {n: [_syntax(s) for s in made] for n, made in reached.items()})
+    for role, function in zip(functions, inner, strict=True):  # one file may have several
+        found[role].insert(0, getattr(function, "__qualname__", ""))
+    trees = [*(s for made in reached.values() for s in made), *map(ast.parse, _imports(also))]
+    own = [Path(inspect.getfile(f)) for f in inner if isinstance(f, FunctionType)]
+    for file in sorted(_files([f for f in own if f.is_file()], trees, room)):
         name = file.relative_to(_LIB).as_posix() if file.is_relative_to(_LIB) else file.name
         found[name].append(_content(file))
     return _library() | {name: _digest(parts) for name, parts in found.items() if parts}
@@ -95,24 +79,19 @@ def _library() -> dict[str, str]:
         (gc.enable if was_enabled else gc.disable)()
 
 
+def _imports(modules: Iterable[str]) -> Iterator[str]:
+    return (f"import {name}" for name in modules)
+
+
 def _digest(parts: Sequence[str]) -> str:
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
-
-
-def _this_process() -> str:
-    return f"{os.getpid()} {_LOADED_AT}"
+    return hashlib.sha256("\n\n".join(parts).encode()).hexdigest()[:12]
 
 
 def _content(file: Path) -> str:
-    """What of a file counts.  A module that changed since it was loaded is like no other."""
     text = file.read_text(encoding="utf-8")
-    if file.suffix != ".py":
-        return text
-    module = sys.modules.get(f"notebooks.{file.parent.name}.{file.stem}")  # see study_module
-    is_stale = file.stat().st_ctime > getattr(module, "__loaded_at__", _LOADED_AT)
     with suppress(SyntaxError):
-        text = _syntax(ast.parse(text))
-    return f"{text}\n{_this_process()}" if is_stale else text
+        return _syntax(ast.parse(text)) if file.suffix == ".py" else text
+    return text
 
 
 def _syntax(tree: ast.AST) -> str:
@@ -137,53 +116,39 @@ def _is_text(node: object) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
-@dataclass(frozen=True)
-class _Statement:
-    """A statement of a cell, and the globals that it has to do with."""
-
-    tree: ast.stmt
-
-    @cached_property
-    def _table(self) -> symtable.SymbolTable:
-        return symtable.symtable(ast.unparse(self.tree), "<cell>", "exec")
-
-    @cached_property
-    def loads(self) -> set[str]:
-        """The globals that it, or a function in it, reads."""
-        return _loaded(self._table)
-
-    @cached_property
-    def changes(self) -> set[str]:
-        """The globals that it binds, or whose values it changes."""
-        is_definition = isinstance(self.tree, (ast.FunctionDef, ast.ClassDef))
-        within = getattr(self.tree, "decorator_list", ()) if is_definition else [self.tree]
-        found = {s.get_name() for s in self._table.get_symbols() if _is_bound(s)}
-        for node in (n for tree in within for n in ast.walk(tree)):
-            if isinstance(node, (ast.Attribute, ast.Subscript)) and (
-                not isinstance(node.ctx, ast.Load) or getattr(node, "attr", "") in _CHANGING
-            ):
-                found.add(_base(node))
-        is_star = isinstance(self.tree, ast.ImportFrom) and self.tree.names[0].name == "*"
-        is_magic = "get_ipython" in self.loads  # it may bind what nobody can tell
-        return found | {_EVERYTHING} if is_star or is_magic else found
-
-    def makes(self, name: str) -> bool:
-        """Whether what the global was before makes no difference."""
-        known = {s.get_name(): s for s in self._table.get_symbols()}
-        has_value = getattr(self.tree, "value", self.tree) is not None
-        is_binding = isinstance(self.tree, _BINDING) and has_value and name in known
-        return is_binding and _is_bound(known[name]) and not known[name].is_referenced()
+def _statements(cells: Iterable[str]) -> list[ast.stmt]:
+    found: list[ast.stmt] = []
+    for cell in cells:
+        with suppress(SyntaxError):  # which was not executed
+            found += ast.parse(cell).body
+    return found
 
 
-def _is_bound(symbol: symtable.Symbol) -> bool:
-    return symbol.is_assigned() or symbol.is_imported()
+def _names(tree: ast.AST) -> set[str]:
+    """The names that it reads, locals among them."""
+    nodes = (n for n in ast.walk(tree) if isinstance(n, ast.Name))
+    return {n.id for n in nodes if isinstance(n.ctx, ast.Load)}
 
 
-def _loaded(table: symtable.SymbolTable) -> set[str]:
-    is_module = table.get_type() == "module"
-    symbols = table.get_symbols()
-    own = {s.get_name() for s in symbols if (s.is_referenced() if is_module else s.is_global())}
-    return own.union(*map(_loaded, table.get_children()))
+def _bound(statement: ast.stmt) -> set[str]:
+    """The globals that it binds."""
+    if isinstance(statement, _DEFINING):
+        return {statement.name}
+    nodes = [*ast.walk(statement)]
+    found = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    aliases = (n for n in nodes if isinstance(n, ast.alias))
+    return found | {(alias.asname or alias.name).partition(".")[0] for alias in aliases}
+
+
+def _changed(statement: ast.stmt) -> set[str]:
+    """The globals whose values it changes."""
+    trees = statement.decorator_list if isinstance(statement, _DEFINING) else [statement]
+    return {
+        _base(node)
+        for node in (n for tree in trees for n in ast.walk(tree))
+        if isinstance(node, (ast.Attribute, ast.Subscript))
+        and (not isinstance(node.ctx, ast.Load) or getattr(node, "attr", "") in _CHANGING)
+    }
 
 
 def _base(node: Any) -> str:
@@ -192,31 +157,26 @@ def _base(node: Any) -> str:
     return node.id if node else ""
 
 
-def _statements(cells: Iterable[str]) -> list[_Statement]:
-    found: list[_Statement] = []
-    for cell in cells:
-        with suppress(SyntaxError):  # which was not executed
-            found += map(_Statement, ast.parse(cell).body)
-    return found
-
-
 def _reached(
-    names: Iterable[str], known: set[str], statements: Sequence[_Statement]
-) -> dict[str, list[_Statement]]:
+    names: Iterable[str], known: set[str], statements: Sequence[ast.stmt]
+) -> dict[str, list[ast.stmt]]:
     """The statements that make ``names``, and what those read, but for what is ``known``."""
-    found: dict[str, list[_Statement]] = {}
+    made: dict[str, list[ast.stmt]] = defaultdict(list)
+    for statement in statements:
+        reads, bound = _names(statement), _bound(statement)
+        for name in bound | _changed(statement):
+            has_value = getattr(statement, "value", statement) is not None
+            is_definition = isinstance(statement, _DEFINING) or name not in reads
+            if isinstance(statement, _BINDING) and has_value and name in bound and is_definition:
+                made[name].clear()
+            made[name].append(statement)
+    found: dict[str, list[ast.stmt]] = {}
     waiting = [*names]
     while waiting:
         name = waiting.pop()
-        if name in found or name in known:
-            continue
-        found[name] = []
-        for statement in reversed(statements):
-            if name in statement.changes:
-                found[name].append(statement)
-                waiting += statement.loads
-                if statement.makes(name):
-                    break
+        if name not in found and name not in known and name in made:
+            found[name] = made[name]
+            waiting += (read for statement in made[name] for read in _names(statement))
     return found
 
 
@@ -240,10 +200,10 @@ def _named(tree: ast.AST, home: Path | None, room: Path | None) -> Iterator[Path
     nodes = [*_executed(tree)]
     for level, name in (imported for node in nodes for imported in _imported(node)):
         parts = name.split(".")
-        if place := home.parents[level - 1] if level and home else _place(parts[0]):
-            stems = [place.joinpath(*parts[: n + 1]) for n in range(len(parts))]
-            files = (f for s in stems for f in (s.with_suffix(".py"), s / "__init__.py"))
-            yield from (file for file in files if file.is_file())
+        place = home.parents[level - 1] if level and home else _LIB
+        if level or parts[0] == "pgapps":
+            stems = (place.joinpath(*parts[: n + 1]) for n in range(len(parts)))
+            yield from (f for stem in stems if (f := stem.with_suffix(".py")).is_file())
     if room and (home is None or home.parent == room):
         words = {n.value if isinstance(n, ast.Constant) else getattr(n, "attr", 0) for n in nodes}
         for file in room.glob("*.*"):
@@ -272,20 +232,3 @@ def _executed(tree: ast.AST) -> Iterator[ast.AST]:
             waiting += node.orelse
         else:
             waiting += ast.iter_child_nodes(node)
-
-
-@functools.cache
-def _place(package: str) -> Path | None:
-    """The directory that holds the reader's own package, or ours; None for what is installed."""
-    if package in {"pgservers", "pgstudies"}:  # which count whole
-        return None
-    with suppress(ImportError, ValueError):
-        spec = importlib.util.find_spec(package)
-        if spec is not None and spec.has_location and spec.origin:
-            file = Path(spec.origin).resolve()
-            place = file.parents[1 if spec.submodule_search_locations else 0]
-            installed = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")]
-            packaged = {"site-packages", "dist-packages"} & set(place.parts)
-            is_installed = packaged or any(place.is_relative_to(p.resolve()) for p in installed)
-            return None if is_installed and place != _LIB else place
-    return None
