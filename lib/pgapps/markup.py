@@ -13,9 +13,8 @@ import vl_convert
 
 from pgservers.errors import StudyError
 from pgservers.files import write_file
-from pgservers.shown import quotable
+from pgservers.shown import environment, quotable
 from pgstudies.charts.style import description_of
-from pgstudies.templates import environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

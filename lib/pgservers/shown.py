@@ -5,9 +5,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from .terminal import lines_printable, printable
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def policy(*scripts: str) -> str:
@@ -59,3 +64,20 @@ def _quotable(key: str, value: Any) -> Any:
     if key == "title" and isinstance(value, str):
         return printable(value).replace("\\", "∖")
     return value if key == "datasets" else quotable(value)
+
+
+def environment(directory: Path) -> Environment:
+    """The templates in ``directory``; a line that is only a tag leaves nothing behind.
+
+    What they are given is escaped, invisible characters included; what is missing is an error.
+    """
+    made = Environment(
+        loader=FileSystemLoader(directory),
+        autoescape=True,
+        finalize=visible,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.globals["policy"] = policy
+    return made

@@ -23,14 +23,13 @@ from pgapps.compare.report import write_report
 from pgapps.compare.request import Request
 from pgapps.compare.text import as_text
 from pgservers import paths
-from pgservers.shown import markdown, policy
+from pgservers.shown import environment, markdown, policy
 from pgservers.terminal import Progress, notice, printable, say, tell
 from pgstudies.charts.series import series_chart
 from pgstudies.charts.style import book_renderer
 from pgstudies.charts.tables import about, began, column_labels, table_html
 from pgstudies.records.reading import read_record
 from pgstudies.rooms import study_module
-from pgstudies.templates import environment
 from tests.compare.test_compare import info_of, logs, made_up, result, samples_of
 from tests.hostile import ATTACKS, MARK, NAME, SHORT, hostile_record
 

@@ -15,10 +15,10 @@ import yaml
 from pgservers.errors import StudyError
 from pgservers.files import size_text
 from pgservers.paths import ROOT
+from pgservers.shown import environment
 from pgstudies.records.format import INFO, SAMPLES
 from pgstudies.records.reading import content_of, read_info
 from pgstudies.rooms import find_room
-from pgstudies.templates import environment
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from pgservers import paths
 from pgservers.files import is_locked, try_lock, write_file
+from pgservers.shown import environment
 from pgservers.terminal import rough_duration, say
-from pgstudies.templates import environment
 
 from ..execution.durations import seconds_left
 from ..scorecard.scorecard import scorecard

@@ -14,13 +14,13 @@ import vl_convert
 from pgservers.errors import StudyError
 from pgservers.files import read_text, write_file
 from pgservers.paths import BOOK
+from pgservers.shown import environment
 from pgstudies.charts.effects import effect_chart
 from pgstudies.charts.series import block_chart
 from pgstudies.charts.tables import table_html
 from pgstudies.records.format import INFO
 from pgstudies.records.reading import content_of
 from pgstudies.records.writing import parquet_bytes
-from pgstudies.templates import environment
 
 from ..markup import chart_markup
 from .design import BASELINE, CANDIDATE, SIDES

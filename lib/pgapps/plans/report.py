@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pgservers.files import write_file
-from pgstudies.templates import environment
+from pgservers.shown import environment
 
 from .explain import parting
 from .text import confidence, headline, left_out, tree

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from pgservers import paths
+from pgservers.shown import environment
 from pgstudies.analysis.pairing import TIMES
 from pgstudies.charts.tables import table_html
 from pgstudies.rooms import rooms
-from pgstudies.templates import environment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

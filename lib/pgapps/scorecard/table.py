@@ -14,6 +14,7 @@ from IPython.display import HTML
 
 from pgservers import paths
 from pgservers.paths import for_display
+from pgservers.shown import environment
 from pgservers.terminal import printable
 from pgstudies.analysis.agreement import MEASURES, MUCH_STRONGER, ratio_text
 from pgstudies.analysis.claims import all_claims, origins
@@ -21,7 +22,6 @@ from pgstudies.charts.claims import answer
 from pgstudies.charts.outcomes import OUTCOMES, agreement_with, outcome_of
 from pgstudies.records.reading import made_where
 from pgstudies.rooms import find_room
-from pgstudies.templates import environment
 
 from .checks import doubt, failures, in_short, read_checks
 from .scorecard import decided, in_full, in_sum, in_words, is_decided

@@ -15,11 +15,11 @@ from IPython.display import HTML, display
 from markupsafe import Markup
 
 from pgservers.files import size_text
+from pgservers.shown import environment
 from pgservers.terminal import JUPYTER_SESSION, printable
 
 from ..records.format import INFO, SAMPLES
 from ..records.reading import content_of
-from ..templates import environment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -334,7 +334,9 @@ class Session:
             "sessions": [],
             "gate": [],
             "limits": what.limits,
-            "pinned_to_core": self._core if _can_pin(self._roots.values()) else None,
+            "pinned_to_core": self._core
+            if any(s.capabilities.has("processes") for s in self._roots.values())
+            else None,
             "server": facts_of(own),
             "unmet": unmet_requirements(room.name, own, self._settings) if room else {},
             "claims": claim_marks(room.name) if room else {},
@@ -422,8 +424,13 @@ class Session:
                         self._cannot_run(arm, reason)
                 self._take_turns(trials, block, began)
             self.design.note(self.info, trials)
+        left_out = self.info["left_out"]
         for name, trial in trials.items():
-            self._note_left_out(name, trial)
+            told = [
+                {"arm": name, "step": s, "case": c, "reason": why}
+                for s, c, why in dict.fromkeys(trial.left_out)
+            ]
+            left_out += [cast("LeftOut", entry) for entry in told if entry not in left_out]
         return [row for name, trial in trials.items() if name not in self.not_run
                 for row in trial.rows]  # fmt: skip
 
@@ -470,25 +477,19 @@ class Session:
         try:
             yield
         except psycopg.Error as error:
+            first = str(error).strip().splitlines()[0]
             full = self._instances[arm.name].space_error(error)
             if full is not None:
                 raise full from error
             if ends_session(error):
                 raise ServerDied(
-                    f"The server went away {when}, {arm.name} ({_first_line(error)}): the blocks "
+                    f"The server went away {when}, {arm.name} ({first}): the blocks "
                     f"before are kept; run the same command again to continue."
                 ) from error
             where = self.design.fails_on(arm) or where_not_loaded(arm.extension, error)
             if where is None or not isinstance(error, psycopg.DatabaseError):
                 raise
-            raise CannotRun(f"it fails on {where}: {_first_line(error)}") from error
-
-    def _note_left_out(self, name: str, trial: Trial) -> None:
-        left_out = self.info["left_out"]
-        for step, case, why in trial.left_out:
-            entry: LeftOut = {"arm": name, "step": step, "case": case, "reason": why}
-            if entry not in left_out:
-                left_out.append(entry)
+            raise CannotRun(f"it fails on {where}: {first}") from error
 
     def _cannot_run(self, arm: Arm, reason: CannotRun) -> None:
         _, units = self.design.units(self.design.arms)
@@ -535,14 +536,6 @@ def _tell_of_changes(design: Design, setup: Setup, room: Room | None) -> None:
     for path, info in [each for each in found if design.continues(each[1])][-1:]:
         if changed := what_changed(info, setup, room.headings if room else {}):
             notice(printable(f"Not continuing {path}: since then {changed} changed."))
-
-
-def _can_pin(servers: Iterable[Server]) -> bool:
-    return any(server.capabilities.has("processes") for server in servers)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]
 
 
 def _now() -> str:

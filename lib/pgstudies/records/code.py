@@ -59,7 +59,10 @@ def code_digests(
     found = defaultdict(list, {n: [_syntax(s) for s in made] for n, made in reached.items()})
     for role, function in zip(functions, inner, strict=True):  # one file may have several
         found[role].insert(0, getattr(function, "__qualname__", ""))
-    trees = [*(s for made in reached.values() for s in made), *map(ast.parse, _imports(also))]
+    trees = [
+        *(s for made in reached.values() for s in made),
+        *(ast.parse(f"import {m}") for m in also),
+    ]
     own = [Path(inspect.getfile(f)) for f in inner if isinstance(f, FunctionType)]
     for file in sorted(_files([f for f in own if f.is_file()], trees, room)):
         name = file.relative_to(_LIB).as_posix() if file.is_relative_to(_LIB) else file.name
@@ -77,10 +80,6 @@ def _library() -> dict[str, str]:
         return {file.relative_to(_LIB).as_posix(): _digest([_content(file)]) for file in counted}
     finally:
         (gc.enable if was_enabled else gc.disable)()
-
-
-def _imports(modules: Iterable[str]) -> Iterator[str]:
-    return (f"import {name}" for name in modules)
 
 
 def _digest(parts: Sequence[str]) -> str:
