@@ -41,7 +41,7 @@ from .requirements import unmet_requirements
 from .trial import Trial
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from pgservers.host.gate import Finding
     from pgservers.servers.base import Limits

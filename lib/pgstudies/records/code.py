@@ -100,7 +100,8 @@ def _syntax(tree: ast.AST) -> str:
     while waiting:
         node = waiting.pop()
         if isinstance(node, list):
-            kept = [n for n in node if not _is_text(n)]
+            kept = [n for n in node if not isinstance(getattr(n, "value", 0), ast.Constant)
+                    or not isinstance(n, ast.Expr)]  # fmt: skip
             told.append(str(len(kept)))
             waiting += kept
         elif isinstance(node, ast.AST):
@@ -109,10 +110,6 @@ def _syntax(tree: ast.AST) -> str:
         else:
             told.append(repr(node))
     return "\n".join(told)
-
-
-def _is_text(node: object) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def _statements(cells: Iterable[str]) -> list[ast.stmt]:
