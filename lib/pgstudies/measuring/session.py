@@ -202,8 +202,8 @@ class Session:
     @property
     def finished(self) -> list[int]:
         """The numbers of the blocks that are done, those of earlier records among them."""
-        done = {e["block"] for info in self.earlier.values() for e in info["timeline"]}
-        return sorted(done | (self._writer.finished_blocks if self._writer else set()))
+        infos = [*self.earlier.values(), *([self._writer.info] if self._writer else [])]
+        return sorted({entry["block"] for info in infos for entry in info["timeline"]})
 
     @property
     def records(self) -> list[Path]:
