@@ -188,7 +188,7 @@ class Kill:
 def arguments_of(place: Place) -> list[str]:
     """The command line."""
     blocks = place.blocks
-    compare = ["compare", "--candidate", "embedded", *SIZE, "--blocks", str(blocks), "--yes"]
+    compare = ["compare", "--candidate", "embedded", *SIZE, "--blocks", str(blocks)]
     compare += ["--no-instructions", "--report", "report.html"]
     return {
         "run": ["run", STUDY, *SIZE, "-p", f"blocks={blocks}"],
