@@ -14,12 +14,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import Mock
 from urllib.parse import quote
 
 import psutil
 import pytest
+from distributed import KilledWorker
 from moto.server import ThreadedMotoServer
 
 from pgapps.fleet import block as blockrun
@@ -30,7 +31,7 @@ from pgapps.fleet.join import join
 from pgapps.fleet.ledger import Ledger, SweepBlock, packed
 from pgapps.fleet.plan import Sweep, read_sweep
 from pgapps.fleet.sweep import measure_missing, missing
-from pgapps.fleet.workers import _States, versions_here
+from pgapps.fleet.workers import _States, refuse_other_versions, versions_here
 from pgservers import paths
 from pgservers.errors import ServerError, SpaceError, StudyError
 from pgservers.files import is_locked
@@ -209,13 +210,11 @@ def wait_for(holds: Callable[[], object], timeout_s: float = 120) -> None:
 
 
 def measuring(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    """The block that a worker measures: its process, its kernel and what belongs to them."""
+    """The block that a worker measures: its process and what belongs to it."""
     with suppress(psutil.NoSuchProcess):  # nor is a zombie one
         for child in children_of(process):
             if "pgapps.fleet.block" in " ".join(child.cmdline()):
-                grown = child.children(recursive=True)
-                if any("ipykernel" in " ".join(p.cmdline()) for p in grown):
-                    return [child, *grown]
+                return [child, *child.children(recursive=True)]
     return []
 
 
@@ -394,7 +393,7 @@ def test_a_worker_is_killed_in_the_middle_of_a_block(place: Place) -> None:
     assert wait_until_dead(block, 60)
     said, _ = command.communicate(timeout=120)
     assert command.returncode == 0, said
-    assert "its worker was lost; it will be measured again" in said
+    assert "was lost, and begins again" in said
     assert Ledger(sweep.ledger).done() == all_of(sweep)
     assert len(files(place)) == 2
 
@@ -420,7 +419,7 @@ def test_the_client_is_killed_and_started_again(place: Place, cluster: Cluster) 
     sweep = place.sweep(pause_s=1.0, blocks=1)
     place.certificates = cluster.place.certificates
     command = place.command(cluster.address)
-    wait_for(lambda: all(measuring(cluster.workers[host]) for host in NAMES))
+    wait_for(lambda: all(measuring(cluster.workers[h]) and held(cluster.place, h) for h in NAMES))
     command.kill()
     again = place.command(cluster.address)
     said, _ = again.communicate(timeout=120)
@@ -461,7 +460,7 @@ def test_a_host_vanishes(place: Place, bar: Progress) -> None:
         frozen: list[psutil.Process] = []
 
         def freeze() -> None:
-            wait_for(lambda: measuring(victim))
+            wait_for(lambda: measuring(victim) and held(place, "bench1"))
             frozen.extend([psutil.Process(victim.pid), *children_of(victim)])
             for process in frozen:
                 process.suspend()
@@ -490,7 +489,7 @@ def test_the_network_of_a_host_is_cut(place: Place, bar: Progress) -> None:
         with place.connected(address, 1) as client:
 
             def cut() -> None:
-                wait_for(lambda: measuring(victim))
+                wait_for(lambda: measuring(victim) and held(place, "bench1"))
                 ip("link", "set", device, "down")
 
             with in_background(cut):
@@ -583,14 +582,14 @@ def test_ctrl_c_lets_blocks_finish_and_a_second_one_aborts_them(
     said = ""
     if times == 2:
         assert command.stdout is not None
-        while "Nothing more is handed out" not in said:  # one signal at a time
+        while "The blocks that run will finish." not in said:  # one signal at a time
             line = command.stdout.readline()
             assert line, said
             said += line
         command.send_signal(signal.SIGINT)
     said += command.communicate(timeout=100)[0]
     assert command.returncode == 130, said
-    assert "Nothing more is handed out; the blocks that run will finish." in said
+    assert "The blocks that run will finish.  Ctrl-C again aborts them." in said
     assert "run it again to continue" in said
     assert wait_until_dead(block)
     assert len(missing(sweep)) == 1 + times
@@ -612,7 +611,7 @@ def test_sigterm_aborts_the_blocks_at_once_and_leaves_nothing(
     command.send_signal(signal.SIGTERM)
     said = command.communicate(timeout=100)[0]
     assert command.returncode == 130, said
-    assert "Nothing more is handed out" not in said  # as after the first Ctrl-C, which waits
+    assert "will finish" not in said  # as after the first Ctrl-C, which waits
     assert "Aborting the blocks that run." in said
     assert wait_until_dead(block)
     assert len(missing(sweep)) == 3
@@ -639,53 +638,96 @@ def test_ctrl_c_may_come_while_the_terminal_is_written_to(place: Place) -> None:
     stream = io.TextIOWrapper(io.BufferedWriter(terminal), write_through=True)
     sweep = place.sweep()
     with Progress("sweep", 1, stream=stream) as progress:
-        sweeping_now = sweeping._HandingOut(sweep, [], Mock(), progress, 1.0)
-        sweeping_now.running["one"] = (next(iter(sweep.blocks())), "tcp://there", Mock())
-        with sweeping_now._interruptible():
+        submitted = sweeping._Submitted(sweep, Mock(), progress, 1.0)
+        submitted.pending[Mock()] = block = next(iter(sweep.blocks()))
+        submitted.running[block.host] = block.path
+        with submitted._interruptible():
             progress.note("bench1: Waiting for the host.")
-        assert b"Nothing more" not in terminal.written
-        sweeping_now._heed_signals()
-    assert b"Nothing more is handed out" in terminal.written
+        assert b"will finish" not in terminal.written
+        submitted._heed_signals()
+    assert b"The blocks that run will finish." in terminal.written
 
 
-# What is handed out, to whom and when, without a worker
+# What becomes of blocks that Dask gives back, without a worker
+
+
+class Given:
+    """In place of Dask's client: it keeps what is submitted, and workers have our versions."""
+
+    status = "running"
+
+    def __init__(self) -> None:
+        self.submitted: list[Mock] = []
+        self.versions = versions_here()
+
+    def run(self, *_: object, **__: object) -> dict[str, dict[str, str]]:
+        return {"tls://one": self.versions}
+
+    def submit(self, _: object, request: dict[str, Any], **how: Any) -> Mock:
+        future = Mock(request=request, how=how)
+        future.done.return_value = future.cancelled.return_value = False
+        self.submitted.append(future)
+        return future
+
+    def cancel(self, futures: list[Mock]) -> None:
+        for future in futures:
+            self.submitted.remove(future)
 
 
 @pytest.fixture
-def handing(place: Place, bar: Progress) -> Any:
-    """The state of a sweep of two blocks over one host, which has a worker with our versions."""
+def submitted(place: Place, bar: Progress) -> Any:
+    """A sweep of two blocks on one host, both of which Dask has."""
     sweep = place.sweep(hosts=["bench1"])
-    client = Mock(status="running")
-    client.scheduler_info.return_value = {"workers": {"tls://one": {"name": "bench1"}}}
-    client.run.return_value = {"tls://one": versions_here()}
-    client.submit.side_effect = lambda *_, key, **__: Mock(key=key)
-    return sweeping._HandingOut(sweep, missing(sweep), client, bar, 1.0)
+    state = sweeping._Submitted(sweep, cast("Client", Given()), bar, 1.0)
+    for block in missing(sweep):
+        state._submit(block)
+    return state
 
 
-def test_what_was_lost_with_a_worker_is_the_next_to_be_handed_out(handing: Any) -> None:
-    first, second = handing.waiting["bench1"]
-    handing._look_at_workers()
-    for _ in range(2):  # a host measures one block at a time
-        handing._hand_out("bench1")
-    assert [block for block, _, _ in handing.running.values()] == [first]
-    handing.client.scheduler_info.return_value = {"workers": {}}
-    handing._look_at_workers()
-    assert not handing.running
-    assert list(handing.waiting["bench1"]) == [first, second]
+def end(future: Mock, result: object) -> None:
+    future.done.return_value = True
+    future.result.side_effect = [result]
 
 
-def test_after_ctrl_c_nothing_more_is_handed_out(handing: Any) -> None:
-    handing._look_at_workers()
-    handing.signals = 1
-    handing._hand_out("bench1")
-    assert not handing.client.submit.called
-    assert not handing._goes_on()
+def test_a_block_waits_for_its_host_and_for_the_first_blocks(submitted: Any) -> None:
+    first, second = submitted.client.submitted
+    assert first.how["resources"] == {"measuring": 1, "host bench1": 1}
+    assert first.how["priority"] > second.how["priority"]
 
 
-def test_a_worker_is_asked_for_its_versions(handing: Any) -> None:
-    handing.client.run.return_value["tls://one"]["polars"] = "1.9.0"
-    with pytest.raises(StudyError, match=r"bench1 has polars 1\.9\.0, and here it is"):
-        handing._look_at_workers()
+def test_blocks_that_only_waited_for_a_lost_worker_are_submitted_again(submitted: Any) -> None:
+    """Dask gives them up with the one that was measured whenever the worker was lost."""
+    first, second = submitted.client.submitted
+    for _ in range(sweeping.TRIES):
+        submitted._hear((0.0, {"host": "bench1", "begins": submitted.pending[first].path}))
+    end(second, KilledWorker("second", Mock(), 3))
+    submitted._take_note()
+    assert submitted.client.submitted[2:][0].request == second.request
+    assert submitted.failures == []
+    end(first, KilledWorker("first", Mock(), 3))
+    submitted._take_note()
+    assert [f.reason for f in submitted.failures] == ["its worker was lost, 3 times"]
+
+
+def test_after_ctrl_c_only_blocks_that_run_are_waited_for(submitted: Any) -> None:
+    first, _ = submitted.client.submitted
+    submitted._hear((0.0, {"host": "bench1", "begins": submitted.pending[first].path}))
+    submitted.signals = 1
+    submitted._heed_signals()
+    assert list(submitted.pending) == submitted.client.submitted == [first]
+
+
+def test_blocks_that_a_scheduler_forgot_end_the_sweep(submitted: Any) -> None:
+    for future in submitted.client.submitted:
+        future.done.return_value = future.cancelled.return_value = True
+    with pytest.raises(ServerError, match="The scheduler is gone"):
+        submitted._take_note()
+
+
+def test_a_worker_is_asked_for_its_versions(submitted: Any) -> None:
+    submitted.client.versions |= {"polars": "1.9.0"}
+    with pytest.raises(StudyError, match=r" has polars 1\.9\.0, and here it is"):
+        submitted.until_done([])
 
 
 # The ledger that does not answer, in this process
@@ -753,7 +795,7 @@ def test_what_a_ledger_never_took_is_kept_and_put_the_next_time(
         patch.setattr(Ledger, "put", refusing)
         with pytest.raises(SpaceError, match="what was measured is kept on this host"):
             blockrun.carry_out(request_of(sweep))
-    monkeypatch.setattr(blockrun, "run_study", None)  # nothing is measured again
+    monkeypatch.setattr(blockrun, "measurement_of", None)  # nothing is measured again
     other = request_of(sweep) | {"ledger": str(place.base / "other")}
     monkeypatch.setenv("PGSTUDIES_RECORDS", records)
     with pytest.raises(TypeError):  # it is no block of another ledger
@@ -769,11 +811,11 @@ def test_what_a_ledger_never_took_is_kept_and_put_the_next_time(
 
 def test_hosts_with_other_versions_are_refused() -> None:
     ours = {"host": "here", "polars": "2.0.0", "checkout": "abc"}
-    sweeping._refuse_other_versions("bench1", ours | {"host": "there"}, ours)
+    refuse_other_versions("bench1", ours | {"host": "there"}, ours)
     with pytest.raises(StudyError, match=r"bench1 has polars 1\.9\.0, and here it is 2.0.0: check"):
-        sweeping._refuse_other_versions("bench1", ours | {"polars": "1.9.0"}, ours)
+        refuse_other_versions("bench1", ours | {"polars": "1.9.0"}, ours)
     with pytest.raises(StudyError, match="bench1 has checkout not at all, and here it is abc"):
-        sweeping._refuse_other_versions("bench1", {"polars": "2.0.0"}, ours)
+        refuse_other_versions("bench1", {"polars": "2.0.0"}, ours)
 
 
 @contextmanager

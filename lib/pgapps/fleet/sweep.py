@@ -5,14 +5,15 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from distributed import CancelledError, wait
+from distributed import KilledWorker
 
-from pgservers.errors import ServerError, SpaceError, StudyError
+from pgservers.errors import ServerError, SpaceError
 
 from .ledger import Ledger, SweepBlock
 from .workers import (
@@ -22,6 +23,7 @@ from .workers import (
     forget_states,
     measure_block,
     of_host,
+    refuse_other_versions,
     versions_here,
 )
 
@@ -42,9 +44,12 @@ TRIES = 3
 LOST_S = 120.0
 """How long a host may be without a worker when all others are done."""
 
+ABORT_S = 6.0
+"""How long a sweep waits for the blocks that it aborts; each host ends its own all the same."""
+
 _POLL_S = 0.5
 
-_FORGET_S = 10.0
+_ANSWER_S = 3.0
 
 _INTERRUPTED = 130
 
@@ -98,38 +103,43 @@ class _Submitted:
         self.progress = progress
         self.lost_s = lost_s
         self.cells = {cell.id: cell for cell in sweep.cells}
+        self.versions = versions_here()
         self.pending: dict[Future[Any], SweepBlock] = {}
         self.running: dict[str, str] = {}  # by host, the path of its block
+        self.begun: Counter[str] = Counter()  # how often, by path
         self.seen = dict.fromkeys(sweep.hosts, time.monotonic())
+        self.absent: list[str] = []
         self.failures: list[Failure] = []
         self.signals = 0
         self.heeded = 0
-        self.absent: list[str] = []
+        self.aborted_at = float("inf")
 
     def until_done(self, blocks: list[SweepBlock]) -> list[Failure]:
         try:
             for address, theirs in self.client.run(versions_here, on_error="ignore").items():
-                _refuse_other_versions(theirs.get("host", address), theirs, versions_here())
+                refuse_other_versions(theirs.get("host", address), theirs, self.versions)
             self.client.subscribe_topic(TOPIC, self._hear)
             with self._interruptible():
-                for place, block in enumerate(blocks):
-                    self._submit(block, priority=-place)
-                while self.pending:
+                for block in blocks:
+                    self._submit(block)
+                while self.pending and time.monotonic() < self.aborted_at + ABORT_S:
                     self._heed_signals()
                     self._look_at_hosts()
                     self.progress.show(self._what_runs())
-                    self._wait()
-        except (OSError, TimeoutError, RuntimeError, CancelledError):
+                    time.sleep(_POLL_S)
+                    self._take_note()
+        except (OSError, TimeoutError, RuntimeError):
             if self.client.status == "running":
                 raise
             raise ServerError(_GONE) from None
         finally:
-            self._forget()
+            # One that does not answer does it later.
+            self._tell_workers(forget_states).join(_ANSWER_S)
         if self.signals:
             raise KeyboardInterrupt
         return self.failures
 
-    def _submit(self, block: SweepBlock, priority: int) -> None:
+    def _submit(self, block: SweepBlock) -> None:
         cell = self.cells[block.cell]
         request = {
             "block": asdict(block),
@@ -137,36 +147,43 @@ class _Submitted:
             "server": cell.server,
             "parameters": cell.parameters,
             "ledger": self.sweep.ledger,
-            "versions": versions_here(),
+            "versions": self.versions,
         }
         future = self.client.submit(
             measure_block,
             request,
             key=f"{block.path}-{time.monotonic_ns()}",
             resources={MEASURING: 1, of_host(block.host): 1},
-            priority=priority,
+            priority=-block.number,
             retries=TRIES - 1,
             pure=False,
         )
         self.pending[future] = block
 
-    def _wait(self) -> None:
-        """Take note of the blocks that end within a moment."""
-        if self.client.status != "running":
-            raise ServerError(_GONE)
-        try:
-            ended = wait(list(self.pending), timeout=_POLL_S, return_when="FIRST_COMPLETED").done
-        except TimeoutError:
-            return
-        for future in ended:
+    def _take_note(self) -> None:
+        """Take note of the blocks that have ended."""
+        for future in [future for future in self.pending if future.done()]:
+            if self.client.status != "running" or future.cancelled():
+                break
             if future in self.pending:  # and not given up with another
                 self._end(self.pending.pop(future), future)
+        else:
+            if self.client.status == "running":
+                return
+        raise ServerError(_GONE)
 
     def _end(self, block: SweepBlock, future: Future[Any]) -> None:
         try:
             code, message = future.result(timeout=10)
+        except KilledWorker:
+            # Dask blames every block that waited for the worker, not only the one that it measured.
+            if self.begun[block.path] < TRIES:
+                self._submit(block)
+                return
+            code, message = 1, f"its worker was lost, {TRIES} times"
         except Exception as error:  # a block that was lost too often, or whatever Dask raises
-            code, message = 1, f"{str(error).splitlines()[0]}, {TRIES} times"
+            reason, *_ = str(error).split("\n")
+            code, message = 1, f"{reason}, {TRIES} times"
         if code == 0:
             self.progress.advance()
         elif code == SpaceError.exit_code:
@@ -211,11 +228,14 @@ class _Submitted:
         return ", ".join(words + [f"{host}: no worker" for host in self.absent])
 
     def _hear(self, event: tuple[float, Any]) -> None:
-        message = event[1]
-        if "begins" in message:
-            self.running[message["host"]] = message["begins"]
-        else:
-            self.progress.note(f"{message['host']}: {message['says']}")
+        host, path = event[1]["host"], event[1].get("begins")
+        if path is None:
+            self.progress.note(f"{host}: {event[1]['says']}")
+            return
+        self.running[host] = path
+        self.begun[path] += 1
+        if self.begun[path] > 1:
+            self.progress.note(f"{host}: {path.removesuffix('.zip')} was lost, and begins again.")
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
@@ -244,26 +264,14 @@ class _Submitted:
             self.progress.note("The blocks that run will finish.  Ctrl-C again aborts them.")
         if self.signals >= 2 and self.heeded < 2 and self.pending:
             self.progress.note("Aborting the blocks that run.")
-            self.client.run(abort_running, on_error="ignore")
+            self.aborted_at = time.monotonic()
+            self._tell_workers(abort_running, self.sweep.ledger)
         self.heeded = self.signals
 
-    def _forget(self) -> None:
-        """Have every host remove its prepared states; one that does not answer does it later."""
-        if self.client.status != "running":
-            return
-        asking = threading.Thread(
-            target=partial(self.client.run, forget_states, on_error="ignore"), daemon=True
-        )
-        asking.start()
-        asking.join(_FORGET_S)
-
-
-def _refuse_other_versions(host: str, theirs: dict[str, str], ours: dict[str, str]) -> None:
-    """Raise StudyError where two machines would not measure alike."""
-    for name in sorted((ours.keys() | theirs.keys()) - {"host"}):
-        if ours.get(name) != theirs.get(name):
-            raise StudyError(
-                f"{host} has {name} {theirs.get(name, 'not at all')}, and here it is "
-                f"{ours.get(name, 'not there')}: check out the same revision on all hosts and run "
-                f"`make install` there."
-            )
+    def _tell_workers(self, what: Callable[..., None], *arguments: str) -> threading.Thread:
+        """Have every worker call this, in a thread, as one that is cut off does not answer."""
+        run = partial(self.client.run, what, *arguments, on_error="ignore")
+        telling = threading.Thread(target=run, daemon=True)
+        if self.client.status == "running":
+            telling.start()
+        return telling

@@ -32,7 +32,7 @@ _NOTICE = re.compile(r"(Waiting|Removed what)\b.*")
 STATES_S = 1800.0
 """How long prepared states are kept for a next block; the client may have been killed."""
 
-_running: set[subprocess.Popen[str]] = set()
+_running: dict[subprocess.Popen[str], str] = {}  # and whose ledger it fills
 
 _aborted: set[subprocess.Popen[str]] = set()
 
@@ -57,15 +57,12 @@ def measure_block(request: dict[str, Any]) -> tuple[int, str]:
     ``request`` is that of ``block.carry_out``, with the ``versions`` of who asks.  Raises LostError
     where another try may succeed.
     """
-    ours, asked = versions_here(), request.pop("versions")
-    other = [
-        n for n in sorted((ours.keys() | asked.keys()) - {"host"}) if ours.get(n) != asked.get(n)
-    ]
-    if other:
-        return StudyError.exit_code, f"it has another {other[0]} than the one who asks"
     host, block = request["block"]["host"], SweepBlock(**request["block"])
-    get_worker().log_event(TOPIC, {"host": host, "begins": block.path})
-    code, message = _measured(request | {"states": _states.directory()}, host)
+    try:
+        refuse_other_versions(host, versions_here(), request.pop("versions"))
+    except StudyError as error:
+        return error.exit_code, str(error)
+    code, message = _measured(request | {"states": _states.directory()}, block)
     if code < 0 or code == ServerError.exit_code:
         why = message or f"it was ended by signal {-code}"
         get_worker().log_event(TOPIC, {"host": host, "says": f"{block}: {why}"})
@@ -73,7 +70,7 @@ def measure_block(request: dict[str, Any]) -> tuple[int, str]:
     return code, message
 
 
-def _measured(request: dict[str, Any], host: str) -> tuple[int, str]:
+def _measured(request: dict[str, Any], block: SweepBlock) -> tuple[int, str]:
     """The exit code and the message of the block's process; minus the signal that ended it."""
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "pgapps.fleet.block"],
@@ -83,7 +80,8 @@ def _measured(request: dict[str, Any], host: str) -> tuple[int, str]:
         text=True,
         start_new_session=True,
     )
-    _running.add(process)
+    _running[process] = request["ledger"]
+    get_worker().log_event(TOPIC, {"host": block.host, "begins": block.path})
     last: deque[str] = deque(maxlen=3)
     try:
         assert process.stdin is not None
@@ -95,24 +93,25 @@ def _measured(request: dict[str, Any], host: str) -> tuple[int, str]:
         for line in process.stderr:
             last.append(line.strip())
             if notice := _NOTICE.search(line):
-                get_worker().log_event(TOPIC, {"host": host, "says": notice[0]})
+                get_worker().log_event(TOPIC, {"host": block.host, "says": notice[0]})
         message = process.stdout.read().strip()
         code = process.wait()
         # However it ended: what was aborted is not lost.
         return 130 if process in _aborted else code, message or " ".join(last)
     finally:
         _states.keep_for(STATES_S)
-        _running.discard(process)
+        _running.pop(process)
         _aborted.discard(process)
         with process:  # closes its input, should we leave early
             pass
 
 
-def abort_running() -> None:
-    """Stop the blocks that this worker runs, servers first."""
-    for process in list(_running):
-        _aborted.add(process)
-        process.terminate()
+def abort_running(ledger: str) -> None:
+    """Stop the block that this worker measures for a ledger, its server first."""
+    for process, theirs in list(_running.items()):
+        if theirs == ledger:
+            _aborted.add(process)
+            process.terminate()
 
 
 class _States:
@@ -160,8 +159,9 @@ _states = _States()
 
 
 def forget_states() -> None:
-    """Remove the prepared states when the sweep is over."""
-    _states.remove()
+    """Remove the prepared states when the sweep is over, unless a block of another uses them."""
+    if not _running:
+        _states.remove()
 
 
 def versions_here() -> dict[str, str]:
@@ -175,3 +175,14 @@ def versions_here() -> dict[str, str]:
         "distributed": metadata.version("distributed"),
         "checkout": f"{revision.get('revision', 'unknown')}{changed}",
     }
+
+
+def refuse_other_versions(host: str, theirs: dict[str, str], ours: dict[str, str]) -> None:
+    """Raise StudyError where two machines would not measure alike."""
+    for name in sorted((ours.keys() | theirs.keys()) - {"host"}):
+        if ours.get(name) != theirs.get(name):
+            raise StudyError(
+                f"{host} has {name} {theirs.get(name, 'not at all')}, and here it is "
+                f"{ours.get(name, 'not there')}: check out the same revision on all hosts and run "
+                f"`make install` there."
+            )
