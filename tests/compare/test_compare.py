@@ -363,7 +363,7 @@ def test_cores_are_not_shared_where_one_side_alone_has_workers() -> None:
     assert not share_cores_alike(old, new)
     assert share_cores_alike(old, Side("18", {"io_method": "sync"}))
     assert share_cores_alike(new, Side("embedded"))
-    assert share_cores_alike(old, Side("postgresql://me@db/test"))  # the guard will tell
+    assert not share_cores_alike(old, Side("postgresql://me@db/test"))  # it is not known
 
 
 def test_different_results_are_named_with_their_step() -> None:
@@ -534,13 +534,12 @@ def test_what_only_waits_longer_is_caught_by_the_clock() -> None:
     """Wall time judges it then, which needs no second try."""
     measured = of_work(logs(1.1), logs(1.0))
     assert compared_effects([measured])["verdict"].to_list() == ["equivalent"]
-    for judged in (result(measured), result(measured, clock=True)):
-        assert judged.effects.select("metric", "verdict").rows() == [("duration_s", "slower")]
-        assert judged.code == 1
-    assert result(measured).effects["note"].to_list() == [
+    judged = result(measured)
+    assert judged.effects.select("metric", "verdict").rows() == [("duration_s", "slower")]
+    assert judged.code == 1
+    assert judged.effects["note"].to_list() == [
         "waits longer: wall time is 1.1 times what CPU time explains"
     ]
-    assert result(measured, clock=True).effects["note"].to_list() == [None]
     alike = of_work(logs(1.178), logs(1.192))
     assert guards_of(alike)["clock"][0] is True
     assert result(alike).effects["metric"].to_list() == ["cpu_s"]
