@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import html
+import json
 import os
 import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import altair as alt
 import nbformat
 import polars as pl
 import pytest
+import vl_convert
 import yaml
 from markdown_it import MarkdownIt
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
@@ -23,8 +26,9 @@ from pgapps.compare.report import write_report
 from pgapps.compare.request import Request
 from pgapps.compare.text import as_text
 from pgservers import paths
-from pgservers.shown import markdown, policy
+from pgservers.shown import markdown, policy, quotable
 from pgservers.terminal import Progress, notice, printable, say, tell
+from pgstudies.charts import style
 from pgstudies.charts.series import series_chart
 from pgstudies.charts.style import book_renderer
 from pgstudies.charts.tables import about, began, column_labels, table_html
@@ -93,6 +97,39 @@ def test_nothing_is_printed_but_by_the_terminals_functions() -> None:
         if file.name not in {"terminal.py", "tools.py"}:
             code = file.read_text(encoding="utf-8")
             assert not re.search(r"\btyper\.echo\(|(?<![\w.])print\(", code), file
+
+
+LONG = "W" * 7000
+
+
+def drawn_long() -> tuple[float, float]:
+    """How wide and high (px) a chart is whose every name and sentence is very long."""
+    names = [f"{LONG}{i}" for i in range(8)]
+    lines = pl.DataFrame({"x": [1, 2] * 8, "y": [1.0, 2.0] * 8, "arm": sorted(names * 2)})
+    lines = lines.with_columns(step=pl.lit(LONG))
+    words = {"y_title": LONG, "description": LONG}
+    panels, legend = (
+        series_chart(frame, x="x", y="y", step="step", **words) for frame in (lines, lines.head(4))
+    )
+    sizes = []
+    for chart in (panels, legend):
+        assert not isinstance(chart, pl.DataFrame)
+        svg = vl_convert.vegalite_to_svg(quotable(chart.to_dict()))
+        found = re.search(r'width="([\d.]+)" height="([\d.]+)"', svg)
+        assert found
+        sizes.append([float(found[1]), float(found[2])])
+    return max(w for w, _ in sizes), max(h for _, h in sizes)
+
+
+def test_a_long_name_makes_no_chart_larger_than_a_screen() -> None:
+    """Of one that is much larger vl-convert makes no PNG, but aborts the process."""
+    width, height = drawn_long()
+    assert width < 2000
+    assert height < 2000
+    unlimited = re.sub(r'([lL]imit": )\d+', r"\g<1>0", json.dumps(style._theme()))
+    alt.theme.register("unlimited", enable=False)(lambda: json.loads(unlimited))
+    with alt.theme.enable("unlimited"):
+        assert drawn_long()[0] > 50_000
 
 
 TITLE = f"{ATTACKS[10]} {ATTACKS[11]}"
@@ -172,7 +209,7 @@ for (const each of document.querySelectorAll('*'))
 def visited(page: Page, file: Path) -> list[str]:
     """What the page asked for that is not on this disk, with all in it opened and pointed at."""
     asked: list[Asked] = []
-    page.on("request", asked.append)
+    page.on("request", lambda r: asked.append(r))  # noqa: PLW0108  (playwright marks what it calls)
     page.on("dialog", lambda dialog: dialog.dismiss())
     page.goto(file.as_uri())
     page.evaluate(ALL_EVENTS)
