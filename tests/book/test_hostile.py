@@ -143,7 +143,9 @@ def page_of(record: Path) -> Any:
         {"unit": f"{NAME} a", "open": "0 open", "from": NAME, "to": f"{NAME}!", "ratio": 1.5}
         | {"the compiler's": "no", "moved most": NAME}
     ]
-    steps = pl.DataFrame([(NAME, NAME, f"{NAME}!", 1.0, 2.0, 100.0, "x")], STEPS, orient="row")
+    steps = pl.DataFrame(
+        [(NAME, f"17.1 {NAME}", f"17.2 {NAME}", 1.0, 2.0, 100.0, "x")], STEPS, orient="row"
+    )
     said = [
         study_module("releases", "reading").largest_in_words(rows).data,
         steps_in_words(steps).data,
@@ -160,7 +162,11 @@ def page_of(record: Path) -> Any:
     data += [{"text/markdown": text} for text in said] + [book_renderer(chart.to_dict())]
     outputs = [new_output("display_data", data=each) for each in data]
     answer = new_code_cell("answer", outputs=[], metadata={"tags": ["answer"]})
-    cells = [new_markdown_cell("# Hostile"), answer, new_code_cell("show", outputs=outputs)]
+    cells = [
+        new_markdown_cell("# Hostile\n\n## Shown"),
+        answer,
+        new_code_cell("show", outputs=outputs),
+    ]
     facts = {"pgstudies": {"record": str(record)}, "language_info": {"name": "python"}}
     return new_notebook(cells=cells, metadata=facts)
 
@@ -252,7 +258,7 @@ def test_where_names_are_not_escaped_they_run_and_the_policy_stops_them(
     bare: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pgapps.commits.history.markdown", str)
-    monkeypatch.setattr(study_module("releases", "reading"), "markdown", str)
+    monkeypatch.setattr("pgservers.shown.markdown", str)  # which a study's modules import anew
     hostile = page_of(hostile_record(GENUINE, tmp_path))
     open_ = built(hostile, tmp_path / "open", before=UNESCAPED + UNBOUND, more="substitution")
     assert visited(bare, open_) != []
