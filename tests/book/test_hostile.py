@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import html
+import json
 import os
 import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import altair as alt
 import nbformat
 import polars as pl
 import pytest
+import vl_convert
 import yaml
 from markdown_it import MarkdownIt
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
@@ -23,8 +26,9 @@ from pgapps.compare.report import write_report
 from pgapps.compare.request import Request
 from pgapps.compare.text import as_text
 from pgservers import paths
-from pgservers.shown import environment, markdown, policy
+from pgservers.shown import environment, markdown, policy, quotable
 from pgservers.terminal import Progress, notice, printable, say, tell
+from pgstudies.charts import style
 from pgstudies.charts.series import series_chart
 from pgstudies.charts.style import book_renderer
 from pgstudies.charts.tables import about, began, column_labels, table_html
@@ -94,6 +98,39 @@ def test_nothing_is_printed_but_by_the_terminals_functions() -> None:
             assert not re.search(r"\btyper\.echo\(|(?<![\w.])print\(", code), file
 
 
+LONG = "W" * 7000
+
+
+def drawn_long() -> tuple[float, float]:
+    """How wide and high (px) a chart is whose every name and sentence is very long."""
+    names = [f"{LONG}{i}" for i in range(8)]
+    lines = pl.DataFrame({"x": [1, 2] * 8, "y": [1.0, 2.0] * 8, "arm": sorted(names * 2)})
+    lines = lines.with_columns(step=pl.lit(LONG))
+    words = {"y_title": LONG, "description": LONG}
+    panels, legend = (
+        series_chart(frame, x="x", y="y", step="step", **words) for frame in (lines, lines.head(4))
+    )
+    sizes = []
+    for chart in (panels, legend):
+        assert not isinstance(chart, pl.DataFrame)
+        svg = vl_convert.vegalite_to_svg(quotable(chart.to_dict()))
+        found = re.search(r'width="([\d.]+)" height="([\d.]+)"', svg)
+        assert found
+        sizes.append([float(found[1]), float(found[2])])
+    return max(w for w, _ in sizes), max(h for _, h in sizes)
+
+
+def test_a_long_name_makes_no_chart_larger_than_a_screen() -> None:
+    """Of one that is much larger vl-convert makes no PNG, but aborts the process."""
+    width, height = drawn_long()
+    assert width < 2000
+    assert height < 2000
+    unlimited = re.sub(r'([lL]imit": )\d+', r"\g<1>0", json.dumps(style._theme()))
+    alt.theme.register("unlimited", enable=False)(lambda: json.loads(unlimited))
+    with alt.theme.enable("unlimited"):
+        assert drawn_long()[0] > 50_000
+
+
 TITLE = f"{ATTACKS[10]} {ATTACKS[11]}"
 
 
@@ -105,7 +142,9 @@ def page_of(record: Path) -> Any:
         {"unit": f"{NAME} a", "open": "0 open", "from": NAME, "to": f"{NAME}!", "ratio": 1.5}
         | {"the compiler's": "no", "moved most": NAME}
     ]
-    steps = pl.DataFrame([(NAME, NAME, f"{NAME}!", 1.0, 2.0, 100.0, "x")], STEPS, orient="row")
+    steps = pl.DataFrame(
+        [(NAME, f"17.1 {NAME}", f"17.2 {NAME}", 1.0, 2.0, 100.0, "x")], STEPS, orient="row"
+    )
     said = [
         study_module("releases", "reading").largest_in_words(rows).data,
         steps_in_words(steps).data,
@@ -122,7 +161,11 @@ def page_of(record: Path) -> Any:
     data += [{"text/markdown": text} for text in said] + [book_renderer(chart.to_dict())]
     outputs = [new_output("display_data", data=each) for each in data]
     answer = new_code_cell("answer", outputs=[], metadata={"tags": ["answer"]})
-    cells = [new_markdown_cell("# Hostile"), answer, new_code_cell("show", outputs=outputs)]
+    cells = [
+        new_markdown_cell("# Hostile\n\n## Shown"),
+        answer,
+        new_code_cell("show", outputs=outputs),
+    ]
     facts = {"pgstudies": {"record": str(record)}, "language_info": {"name": "python"}}
     return new_notebook(cells=cells, metadata=facts)
 
@@ -171,7 +214,7 @@ for (const each of document.querySelectorAll('*'))
 def visited(page: Page, file: Path) -> list[str]:
     """What the page asked for that is not on this disk, with all in it opened and pointed at."""
     asked: list[Asked] = []
-    page.on("request", asked.append)
+    page.on("request", lambda r: asked.append(r))  # noqa: PLW0108  (playwright marks what it calls)
     page.on("dialog", lambda dialog: dialog.dismiss())
     page.goto(file.as_uri())
     page.evaluate(ALL_EVENTS)
@@ -214,7 +257,7 @@ def test_where_names_are_not_escaped_they_run_and_the_policy_stops_them(
     bare: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pgapps.commits.history.markdown", str)
-    monkeypatch.setattr(study_module("releases", "reading"), "markdown", str)
+    monkeypatch.setattr("pgservers.shown.markdown", str)  # which a study's modules import anew
     hostile = page_of(hostile_record(GENUINE, tmp_path))
     open_ = built(hostile, tmp_path / "open", before=UNESCAPED + UNBOUND, more="substitution")
     assert visited(bare, open_) != []

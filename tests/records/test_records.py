@@ -420,4 +420,4 @@ def test_a_server_elsewhere_is_not_said_to_run_on_the_clients_host(tmp_path: Pat
 def test_a_release_is_found_in_what_a_server_says_of_itself() -> None:
     assert version_number("PostgreSQL 17.2 on x86_64-pc-linux-gnu") == "17.2"
     assert version_number("PostgreSQL 15.18 (Debian 15.18-0+deb12u1) on x86_64") == "15.18"
-    assert version_number(None) == "unknown"
+    assert [version_number(v) for v in (None, "", " ", "PostgreSQL ")] == ["unknown"] * 4

@@ -146,7 +146,7 @@ class _Engine(NBClientEngine):  # type: ignore[misc]
         try:
             super().execute_managed_notebook(nb_man, kernel_name, **options)
         finally:
-            text = nbformat.writes(nb_man.nb)  # type: ignore[no-untyped-call]
+            text = nbformat.writes(nb_man.nb)
             executed.write_text(text, encoding="utf-8")
 
 

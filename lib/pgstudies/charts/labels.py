@@ -21,7 +21,7 @@ MOST = 6
 LETTERS = 24
 """Longer names of panels and rows are broken into lines."""
 
-IN_LINES = "split(datum.label, '\\n')"
+IN_LINES = "slice(split(datum.label, '\\n'), 0, 6)"
 
 LONGEST = 30
 """Longer names (letters) would leave the lines too little width."""

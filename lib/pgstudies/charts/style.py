@@ -85,14 +85,17 @@ def _theme() -> Any:
             "font": "Helvetica, Arial, sans-serif",
             "padding": {"left": 12, "top": 4, "right": 8, "bottom": 4},
             "view": {"continuousWidth": WIDTH, "continuousHeight": 260, "stroke": None},
-            "axis": {**text, "gridOpacity": 0.6, "titlePadding": 8, "labelLimit": LABEL_PX},
+            "axis": {**text, "gridOpacity": 0.6, "titlePadding": 8, "labelLimit": LABEL_PX,
+                     "titleLimit": COLUMN_PX},
             "axisY": {"domain": False, "ticks": False, "labelPadding": 6},
             "axisX": {"grid": False, "labelFlush": False},
-            "header": {**text, "labelFontWeight": "bold", "labelAnchor": "start", "title": None},
+            "header": {**text, "labelFontWeight": "bold", "labelAnchor": "start", "title": None,
+                       "labelLimit": LABEL_PX},
             "legend": {**text, "orient": "top", "direction": "horizontal", "title": None,
                        "symbolSize": 80, "labelLimit": 300, "symbolOpacity": 1,
                        "columnPadding": 16},
-            "title": {"anchor": "start", "fontSize": 13, "subtitleFontSize": 12, "offset": 8},
+            "title": {"anchor": "start", "fontSize": 13, "subtitleFontSize": 12, "offset": 8,
+                      "limit": 2 * COLUMN_PX},
             "line": {"strokeWidth": 1.5},
             "point": {"size": 45, "filled": True},
             "range": {"category": [BASELINE, PATCHED, *CANDIDATES]},
@@ -244,11 +247,11 @@ def described(
     more.  ``letters`` has the longest name of a row.  Raises StudyError if the sentence is empty.
     """
     sentence = description_of({"description": description})
-    text: Any = textwrap.wrap(sentence, TITLE_COLUMNS)
+    text: Any = textwrap.wrap(sentence, TITLE_COLUMNS, max_lines=8)
     if step is not None:
         known = "".join(f"{json.dumps(line)}, " for line in text)
         text = alt.ExprRef(f"[{known}{json.dumps(f'{step}: ')} + chosen_step]")
-    more = textwrap.wrap(below, TITLE_COLUMNS) or alt.Undefined
+    more = textwrap.wrap(below, TITLE_COLUMNS, max_lines=8) or alt.Undefined
     title = alt.TitleParams(text, fontWeight="normal", subtitle=more)
     meta = {"step": step, "letters": letters}  # charts.js needs both, on a phone
     return chart.properties(description=sentence, title=title, usermeta=meta)

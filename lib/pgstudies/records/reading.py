@@ -273,7 +273,7 @@ def newest_on_most_cores(found: Iterable[tuple[Path, Info]]) -> Path | None:
 
 def version_number(version_text: str | None) -> str:
     """17.2 of "PostgreSQL 17.2 on x86_64…", as a server tells its version; "unknown" of nothing."""
-    return (version_text or "unknown").removeprefix("PostgreSQL ").split()[0]
+    return next(iter((version_text or "").removeprefix("PostgreSQL ").split()), "unknown")
 
 
 def where_of(info: Info) -> str:
