@@ -174,8 +174,16 @@ def main() -> NoReturn:
     sys.exit(code)
 
 
-def _sentence(error: OSError) -> StudyError | None:
+_OF_PATHS = ("Symlink loop from", "Could not determine home directory")
+"""How pathlib says, until Python 3.13 as a RuntimeError, that a path leads nowhere."""
+
+
+def _sentence(error: Exception) -> StudyError | None:
     """What to say of an error with a file that nobody has foreseen; None where there is no file."""
+    if isinstance(error, RuntimeError) and str(error).startswith(_OF_PATHS):
+        return StudyError(f"A path cannot be used: {str(error)[:200]}.")
+    if not isinstance(error, OSError):
+        return None
     if known := space_error(error, error.filename or "the disk"):
         return known
     if error.filename is None or isinstance(error.filename, int):
@@ -194,7 +202,7 @@ def _exit_code() -> int:
         say(str(error))
         return error.exit_code
     except Exception as error:
-        known = _sentence(error) if isinstance(error, OSError) else None
+        known = _sentence(error)
         if known is not None:
             say(str(known))
             return known.exit_code

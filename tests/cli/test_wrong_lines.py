@@ -168,6 +168,7 @@ def wrong(code: int | None, said: str, line: Sequence[str]) -> str:
 
 
 @pytest.mark.thorough
+@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("place")
 def test_a_wrong_line_ends_in_a_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
