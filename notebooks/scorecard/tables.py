@@ -20,7 +20,7 @@ from pgapps.scorecard.table import (
 )
 from pgstudies.analysis.claims import origins
 from pgstudies.charts.tables import column_labels
-from pgstudies.templates import environment
+from pgservers.shown import environment
 
 _TEMPLATES = environment(Path(__file__).parent)
 

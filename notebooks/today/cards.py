@@ -9,7 +9,7 @@ from IPython.display import HTML
 
 from pgapps.scorecard.advice import finding, question_of, to_try
 from pgapps.scorecard.table import then_and_now
-from pgstudies.templates import environment
+from pgservers.shown import environment
 
 if TYPE_CHECKING:
     import polars as pl

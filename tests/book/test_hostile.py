@@ -106,7 +106,7 @@ def drawn_long() -> tuple[float, float]:
     names = [f"{LONG}{i}" for i in range(8)]
     lines = pl.DataFrame({"x": [1, 2] * 8, "y": [1.0, 2.0] * 8, "arm": sorted(names * 2)})
     lines = lines.with_columns(step=pl.lit(LONG))
-    words = {"y_title": LONG, "description": LONG}
+    words: dict[str, Any] = {"y_title": LONG, "description": LONG}
     panels, legend = (
         series_chart(frame, x="x", y="y", step="step", **words) for frame in (lines, lines.head(4))
     )

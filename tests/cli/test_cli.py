@@ -19,7 +19,7 @@ from pgapps import cli
 from pgapps.doctor.listing import parameters
 from pgapps.execution.run import Executed
 from pgservers import paths
-from pgservers.errors import ServerError, SpaceError
+from pgservers.errors import ServerError, SpaceError, StudyError
 from pgservers.files import write_file
 from pgservers.programs.cached import finish
 from pgservers.programs.releases import find_release
@@ -437,10 +437,11 @@ def test_a_comparison_looks_for_records_by_values_and_not_by_what_was_typed(
 
     def compared(request: Request, **_: object) -> None:
         asked.append(request)
+        raise StudyError("enough")
 
     monkeypatch.setattr("pgapps.compare.run.compared", compared)
     words = ["--candidate", "embedded", "--study", "well", "-p", "rows=20_000"]
-    assert pgstudies("compare", "--baseline", "embedded", *words).code == 0
+    assert pgstudies("compare", "--baseline", "embedded", *words).code == 3
     assert asked[0].parameters == {"rows": 20_000}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import glob
 import io
 import json
 import os
@@ -435,8 +436,9 @@ def _summary(directory: Path, info: Info) -> dict[str, Any]:
 
 def record_directories(base: Path, study: str | None) -> Iterator[Path]:
     """Directories below ``base`` that hold a record (of ``study``), oldest first."""
-    pattern = f"{study or '*'}/*/record.json"
-    return (found.parent for found in sorted(base.glob(pattern), key=lambda f: f.parent.name))
+    name = glob.escape(study).replace("/", "[/]") if study else "*"
+    found = base.glob(f"{name}/*/record.json")
+    return (file.parent for file in sorted(found, key=lambda file: file.parent.name))
 
 
 def infos_below(base: Path, study: str | None) -> Iterator[tuple[Path, Info]]:

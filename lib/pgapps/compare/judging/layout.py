@@ -220,7 +220,7 @@ def _with_allowances(effects: pl.DataFrame, host: Mapping[str, Any]) -> pl.DataF
     It is the step's own, else that of a step drawn at random from its study, else from all, of
     those that a block repeats where there are any: in the others is the noise of a block.
     """
-    own = infos_below(paths.records_dir(), f"{COMPARED}*")
+    own = infos_below(paths.records_dir(), None)
     theirs = infos_below(paths.LAYOUT_RECORDS, None)
     places = {
         _HERE: [place for place, info in own if _has_links(info) and _is_of(info, host)],
