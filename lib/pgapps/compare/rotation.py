@@ -207,7 +207,7 @@ class Rotation:
     def _foretell(self) -> None:
         """Say in the progress bar how much there will be."""
         round_s = sum(study.block_s for study in self.left)
-        left = (self.ends_at - time.monotonic()) / (round_s or math.inf)
-        done = min((study.done for study in self.left), default=0)
-        rounds = max(0, min(self.most - done, int(min(left, MOST_BLOCKS))))
+        rounds = self.most - min((study.done for study in self.left), default=self.most)
+        if round_s and not math.isinf(self.ends_at):
+            rounds = min(rounds, int(max(0, self.ends_at - time.monotonic()) / round_s))
         self.progress.expect_more(rounds * sum(study.count for study in self.left))
