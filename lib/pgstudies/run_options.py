@@ -39,8 +39,7 @@ class RunOptions:
         replay: What to analyse instead of measuring; empty: measure.
         fresh: Whether an unfinished record is left alone.
         profile: The size that the parameters are of; None where it is not given.
-        states: The directory where sessions leave each other prepared states; empty where they do
-            not.  No kernel is given it.
+        states: The directory where sessions leave each other prepared states, or empty.
         replies: The directory for the replies; empty where nobody waits for them.
 
     """

@@ -37,8 +37,7 @@ _PROCESSES_BYTES = 64 * 2**20
 _OF_WHAT_IS_FREE = 0.8
 """The share of free memory and disk that all instances together may take."""
 
-_COPIED_WHOLE_BYTES = 2**30
-"""States of so much in all are copied whole in every block."""
+_COPIED_WHOLE_BYTES = 2**30  # of the states of all arms of a block
 
 KEPT_SHARE = 0.2
 """The share of free disk that kept states may take; it is what ``Instances.groups`` leaves."""

@@ -36,8 +36,7 @@ def measure(what: Measurement) -> Record:
 
     In every block all arms are started anew, each on an instance of its own, and take turns in
     random order.  A second copy of the baseline (the A/A pair) is added.  By the environment (see
-    ``run_options``) a record is read instead.  Waits for another measurement that runs on this
-    host.
+    ``run_options``) a record is read instead.  Waits for others who measure on this host.
 
     Raises as ``session`` does; StudyError when the baseline cannot run; ServerDied; Interrupted.
     """

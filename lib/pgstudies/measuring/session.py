@@ -63,18 +63,15 @@ class Measurement:
     Attributes:
         study: The name of the study.
         arms: Each is one way of doing it; the first that can run is the baseline.
-        prepare: Builds the state that an arm starts from in the database, once per server and
-            state.
-        procedure: What is measured.  Each ``yield`` of a generator ends a turn; any other function
-            is a single turn.
+        prepare: Builds the state that an arm starts from, once per server and state.
+        procedure: What is measured; each ``yield`` of a generator ends a turn.
         parameters: All of them, for the record; ``server``, ``blocks`` and ``seed`` are used.
         settings: Those of every arm.
         as_then: Settings of a plain run, with which today's servers work as the post's did.
         pin: Whether client and managed servers share one core.
         limits: How ``limited`` limits servers.
         not_compared: The steps, or "step, case", that say nothing of a server, such as a warm-up.
-        unprivileged: Whether its work may come from others: it runs by a role that can do no harm
-            beyond its own database.
+        unprivileged: Whether a role without rights does the work, which may come from others.
 
     """
 
