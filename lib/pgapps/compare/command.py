@@ -356,6 +356,7 @@ def _code(error: StudyError) -> int:
 
 def _compare(request: Request, report: Path | None, *, fresh: bool = False) -> int:
     from pgservers.programs.installations import require_alike_builds
+    from pgservers.servers.serve import require_server
 
     from ..builds.trees import keep_links
     from .report import write_report
@@ -368,6 +369,8 @@ def _compare(request: Request, report: Path | None, *, fresh: bool = False) -> i
     if "directory" in request.parameters:
         request = _of_workload(request)
     servers = request.baseline.server, request.candidate.server
+    for server in dict.fromkeys(servers):
+        require_server(server)
     require_alike_builds(*servers)
     for line in keep_links(servers):
         tell(line)
