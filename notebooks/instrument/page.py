@@ -43,10 +43,9 @@ class Page:
         each = self.used["blocks_each"]
         experiment = (pl.col("block") - 1) // each + 1
         size = pl.col("block").n_unique().over("experiment")
-        known = pl.col("step").is_in([*STEPS, caches.STEP, "machine"])
-        # Those of whole experiments, and of no step that this page does not know.
+        # Those of whole experiments.
         self.samples = study.samples.with_columns(experiment=experiment).filter(
-            size == min(each, self.record.blocks), known
+            size == min(each, self.record.blocks)
         )
         self.times = self.samples.filter(pl.col("metric").is_in(MEASURES))
         self.work = self.times.filter(IS_WORK)
@@ -413,19 +412,15 @@ class Page:
 
     def answers(self) -> dict[str, bool | None]:
         """Answers that rest on counts."""
-        planned = {
-            a["name"]: a["options"].get("times") for a in self.record.info["arms"]
-        }
+        planned = {a["name"]: a["options"]["times"] for a in self.record.info["arms"]}
         ran = self.samples.filter(IS_WORK, metric="statements")
-        wanted = ran["arm"].replace_strict(
-            planned, default=None, return_dtype=pl.Float64
-        )
+        wanted = ran["arm"].replace_strict(planned, return_dtype=pl.Float64)
         arms = self.samples.group_by("block").agg(pl.col("arm").n_unique())["arm"]
         counted = self.work.filter(WALL).group_by("block", "arm", "step").len()["len"]
         asked = self.used["iterations"] * self.used["rounds"]
         return {
             "every step ran the statement as often as planted": (
-                ran["value"].eq_missing(wanted)
+                ran["value"] == wanted
             ).all(),
             "every arm was measured in every block": (arms == len(planned)).all(),
             "every kind was measured as often as asked": (counted == asked).all(),
