@@ -18,9 +18,9 @@ from pgapps.scorecard.table import (
     now_and_here,
     side_by_side,
 )
+from pgservers.shown import environment
 from pgstudies.analysis.claims import origins
 from pgstudies.charts.tables import column_labels
-from pgservers.shown import environment
 
 _TEMPLATES = environment(Path(__file__).parent)
 
