@@ -171,6 +171,8 @@ def main() -> NoReturn:
     except KeyboardInterrupt:  # again, while the first one was dealt with
         _ignore_signals()
         code = 130
+    except OSError:  # there is no stderr to say it on
+        code = SpaceError.exit_code
     sys.exit(code)
 
 

@@ -593,7 +593,7 @@ def test_what_a_failed_instrument_measured_is_marked(
         '<a href="studies/instrument.html#the-checks">⚠ 2 of these 2 claims rest on times that may '
         "be off.</a>"
     )
-    assert shown.count("a check on that machine (speed: as it was made).") == 1
+    assert shown.count("a check on that machine (speed\\: as it was made).") == 1
     assert "MARKED: 2 of these 2 claims rest on times that may be off" in in_text(cards)
 
 
@@ -622,7 +622,7 @@ def test_a_page_says_that_its_machine_failed_a_check(
     page(place, "instrument", None, checks=[check("speed", passed=False)])
     assert shown(here) == (
         "# Title\n\nWords.\n\n⚠ The times of this machine's run [may be off]"
-        "(instrument.ipynb#the-checks) (speed: as it was made). Its counts, and what is said by "
+        "(instrument.ipynb#the-checks) (speed\\: as it was made). Its counts, and what is said by "
         "reference records, are not touched.\n"
     )
     assert "may be off" not in shown(elsewhere)

@@ -85,11 +85,11 @@ def bisect(
             "Say what is to be bisected by: --unit UNIT, or --workload DIR --step STEP, or "
             "--pgbench OPTIONS."
         )
+    repository = Repository(repo)
     if unit is not None:
         wanted = find_unit(unit)
     else:
         wanted = statement_named(parameters_of(workload, pgbench, {}, say), step)
-    repository = Repository(repo)
     with Progress("bisecting", None) as progress:
         builder = Builder(repository, configure=configure or (), show=progress.show)
         bench = Bench(builder, repository, progress, (good, bad))
