@@ -20,7 +20,6 @@ from markdown_it import MarkdownIt
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from pgapps.book.build import COMMAND
-from pgapps.commits.history import STEPS, steps_in_words
 from pgapps.compare.design import Side
 from pgapps.compare.report import write_report
 from pgapps.compare.request import Request
@@ -142,13 +141,7 @@ def page_of(record: Path) -> Any:
         {"unit": f"{NAME} a", "open": "0 open", "from": NAME, "to": f"{NAME}!", "ratio": 1.5}
         | {"the compiler's": "no", "moved most": NAME}
     ]
-    steps = pl.DataFrame(
-        [(NAME, f"17.1 {NAME}", f"17.2 {NAME}", 1.0, 2.0, 100.0, "x")], STEPS, orient="row"
-    )
-    said = [
-        study_module("releases", "reading").largest_in_words(rows).data,
-        steps_in_words(steps).data,
-    ]
+    said = [study_module("releases", "reading").largest_in_words(rows).data]
     lines = pl.DataFrame(
         {"x": [1, 2, 3] * 2, "y": [1.0, 2.0, 3.0] * 2, "arm": [SHORT] * 3 + [f"{SHORT}!"] * 3}
     ).with_columns(step=pl.lit(SHORT))
@@ -256,7 +249,6 @@ def test_a_page_of_a_record_whose_every_name_is_an_attack_runs_none(
 def test_where_names_are_not_escaped_they_run_and_the_policy_stops_them(
     bare: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgapps.commits.history.markdown", str)
     monkeypatch.setattr("pgservers.shown.markdown", str)  # which a study's modules import anew
     hostile = page_of(hostile_record(GENUINE, tmp_path))
     open_ = built(hostile, tmp_path / "open", before=UNESCAPED + UNBOUND)

@@ -179,7 +179,6 @@ def test_a_wrong_line_ends_in_a_sentence(
     monkeypatch.setattr(ManagedServer, "__init__", started)
     monkeypatch.setattr(ManagedServer, "close", lambda _: None)
     monkeypatch.setattr("pgapps.execution.run._execute", started)
-    monkeypatch.setattr("pgapps.fleet.cluster.run", started, raising=False)
     cli._applications()
     found: list[Any] = []
     for line in wrong_lines():

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from pgapps.plans.source import opened
 from pgservers import foreign
 from pgservers.addresses import Address
-from pgservers.errors import ServerError, StudyError
+from pgservers.errors import ServerError
 from pgservers.servers.dsn import DsnServer, foreign_session
 from pgservers.servers.serve import require_server
 from tests.silent_servers import (
@@ -73,7 +72,6 @@ def test_every_command_asks_a_silent_server_in_that_way(behaviour: Callable[[Lin
         for ask in (
             lambda: require_server(address),
             lambda: DsnServer(Address.parse(address)),
-            lambda: opened(address).__enter__(),
         ):
             with pytest.raises(ServerError, match="it does not answer in time"):
                 ask()
@@ -138,9 +136,6 @@ def test_rows_of_another_width_end_in_a_sentence(columns: int, values: int) -> N
     with serving(lying(columns, values)) as address:
         with pytest.raises(ServerError, match=r"does not answer as|does not allow|read-only"):
             DsnServer(Address.parse(address))
-        with pytest.raises(StudyError) as ended, opened(address):
-            pass
-        assert not isinstance(ended.value.__cause__, AssertionError)
 
 
 def test_without_the_mend_rows_of_another_width_end_in_a_traceback(

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pgapps.plans import empty_copy
-from pgapps.plans.queries import queries_in
 from pgapps.workload import loading, schema, statements
 from pgapps.workload.loading import Tables, load
 from pgapps.workload.schema import contents, opened
@@ -178,10 +176,6 @@ def test_a_table_of_contents_that_is_cut_off_or_unknown_is_refused(dump: Path) -
         contents(dump)
 
 
-def test_the_dump_of_a_plan_names_no_file() -> None:
-    assert "--format=custom" in empty_copy._DUMP
-
-
 # What is no regular file
 
 
@@ -223,11 +217,10 @@ def test_a_fifo_among_the_rows_of_a_dump_is_told(dump: Path) -> None:
         contents(dump)
 
 
-def test_a_fifo_among_queries_and_settings_is_told(tmp_path: Path) -> None:
+def test_a_fifo_in_place_of_settings_is_told(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "q.sql")
-    for read in (lambda: queries_in(tmp_path), lambda: read_settings(tmp_path / "q.sql")):
-        with pytest.raises(StudyError, match="it is no regular file"):
-            read()
+    with pytest.raises(StudyError, match="it is no regular file"):
+        read_settings(tmp_path / "q.sql")
 
 
 def test_a_fifo_would_be_waited_for_without_end(tmp_path: Path) -> None:
