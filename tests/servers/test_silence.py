@@ -133,9 +133,11 @@ def test_limits_are_in_the_start_up_packet_and_in_the_socket() -> None:
 
 @pytest.mark.parametrize(("columns", "values"), [(0, 0), (1, 1), (2, 2), (9, 9), (3, 2)])
 def test_rows_of_another_width_end_in_a_sentence(columns: int, values: int) -> None:
-    with serving(lying(columns, values)) as address:
-        with pytest.raises(ServerError, match=r"does not answer as|does not allow|read-only"):
-            DsnServer(Address.parse(address))
+    with (
+        serving(lying(columns, values)) as address,
+        pytest.raises(ServerError, match=r"does not answer as|does not allow|read-only"),
+    ):
+        DsnServer(Address.parse(address))
 
 
 def test_without_the_mend_rows_of_another_width_end_in_a_traceback(
