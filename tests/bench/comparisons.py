@@ -55,7 +55,7 @@ def outcomes(machine: Machine, blocks: int, *, seed: int = 1) -> Iterator[dict[s
     rng = np.random.default_rng(seed)
     for _ in range(COMPARISONS):
         times = round_times(machine, rng, blocks)
-        effects = paired_effects(times, baseline=BASELINE, by=BY, gated=False)
+        effects = paired_effects(times, baseline=BASELINE, by=BY, gated=False, renamed=True)
         effects = as_family(effects.filter(pl.col("candidate") == CANDIDATE))
         failed = {
             name: float(outcome.passed is False)

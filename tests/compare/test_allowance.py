@@ -348,7 +348,7 @@ def simulated(seed: int, *, links: int, slower: float = 1.0) -> tuple[pl.DataFra
         {"study": study.astype(str), "step": step.astype(str), "block": block + 1}
         | {"arm": np.array(SIDES)[side], "value": np.exp(log).ravel(), "unit": "s", **same}
     ).with_columns(copy_of=pl.when(arm=COPY).then(pl.lit(BASELINE)))
-    effects = paired_effects(times, baseline=BASELINE, by=[*PLACE, "metric"], gated=False)
+    effects = paired_effects(times, baseline=BASELINE, by=[*PLACE, "metric"], gated=False, renamed=True)
     families = effects.filter(candidate=CANDIDATE).partition_by("study", maintain_order=True)
     blocks = 10
     linked = rng.normal(0, LUCK, (4, *steps, blocks)).sum(axis=0)  # two links, and twice the noise

@@ -102,7 +102,7 @@ def test_a_family_keeps_what_is_evident_in_all_blocks() -> None:
     for arms in (2, 12):
         names = {f"arm {i}": SLOWER[:6] for i in range(arms)}
         table = made_up.samples({"heap": BASELINE[:6]} | names)
-        found = as_family(paired_effects(table, baseline="heap", by=()))
+        found = as_family(paired_effects(table, baseline="heap", by=(), renamed=True))
         assert set(found["verdict"]) == {"slower"}
         assert found["p_family"].to_list() == pytest.approx([2 / 2**6] * arms)
 
@@ -114,7 +114,7 @@ def test_a_difference_that_luck_can_make_among_many_is_open() -> None:
         for i in range(60)
     }
     table = made_up.samples({"heap": BASELINE} | many)
-    alone = paired_effects(table, baseline="heap", by=())
+    alone = paired_effects(table, baseline="heap", by=(), renamed=True)
     assert alone.filter(pl.col("verdict").is_in(DIRECTIONS)).height > 0
     together = as_family(alone)
     assert together.filter(pl.col("verdict").is_in(DIRECTIONS)).is_empty()
@@ -124,7 +124,7 @@ def test_a_difference_that_luck_can_make_among_many_is_open() -> None:
 def test_what_could_not_be_tested_has_no_p_value() -> None:
     missing: list[float | None] = [*SLOWER[:4], *[None] * 6]
     table = made_up.samples({"heap": BASELINE, "b": SLOWER, "c": missing})
-    found = as_family(paired_effects(table, baseline="heap", by=()))
+    found = as_family(paired_effects(table, baseline="heap", by=(), renamed=True))
     assert found["p_family"].to_list() == [pytest.approx(2 / 2**10), None]
     assert as_family(found.drop("p_family").clear()).is_empty()
 

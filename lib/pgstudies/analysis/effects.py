@@ -10,6 +10,7 @@ import polars as pl
 
 from .intervals import estimate_rows, hodges_lehmann, signed_rank_interval, smallest_detectable
 from .pairing import BY, DECIMALS, copies_of, log_ratios
+from .renaming import in_each_place, renamed_rows, three_names
 from .verdicts import with_verdicts
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def paired_effects(
     level: float = 0.95,
     intervals: Intervals | None = None,
     gated: bool = True,
+    renamed: bool = False,
 ) -> pl.DataFrame:
     """The effect of every candidate against ``baseline``, one row per combination of ``by``.
 
@@ -44,7 +46,8 @@ def paired_effects(
     counts. ``key`` is the column that tells baseline from candidate: the arm, or for instance the
     iteration, with the arm in ``by``. Where copy_of names the baseline, the row is of its second
     copy: the baseline is the mean of both, and what the two copies of any arm show is a gate on all
-    comparisons of the same ``by``, unless not ``gated``. Every effect is judged by itself:
+    comparisons of the same ``by``, unless not ``gated``. With ``renamed`` a candidate is estimated
+    by exchanging its name with both copies': see ``renaming``. Every effect is judged by itself:
     ``judge`` corrects those that a claim rests on. Columns, after the ``by`` columns:
 
     - baseline, candidate, unit; baseline_median, candidate_median over the complete blocks
@@ -59,13 +62,16 @@ def paired_effects(
     - margin: ``margin``, within which two arms are alike and past which they differ; 0.02 reaches
       from 1 / 1.02 to 1.02
     - verdict, detectable, blocks_needed: see ``verdicts``
-    - log_ratios: an entry for each block of ``values``, null where it lacks one of the two
+    - log_ratios: an entry for each block of ``values``, null where it lacks one of the two; with
+      ``renamed`` also renamed, the same of ``in_each_place``, null for second copies
 
     All of ratio, low, high and p_value are null where no ratio exists (a zero against something
     else). Raises StudyError for an unknown baseline, for two values in one block, for mixed units.
     """
     by, keys = list(by), [*by, "candidate"]
     pairs = log_ratios(values, baseline=baseline, key=key, by=by)
+    places = in_each_place(values if renamed else values.clear(), baseline=baseline, key=key, by=by)
+    pairs = pairs.join(places, on=[*keys, "block"], how="left", nulls_equal=True)
     blocks = pairs.select(pl.col("block").unique().sort())
     every = pairs.select(keys).unique().join(blocks, how="cross", maintain_order="left_right")
     d, is_measured = pl.col("log_ratio"), pl.col("unit").is_not_null()
@@ -82,6 +88,7 @@ def paired_effects(
             d.drop_nulls(),
             pl.col("log_sums").drop_nulls().sort(),
             d.alias("log_ratios"),
+            "renamed",
         )
         .sort(keys, maintain_order=True)
     )
@@ -97,6 +104,7 @@ def paired_effects(
         *("blocks", "dropped", "ratio", "low", "high", "ratio_of_sums", "level", "p_value"),
         *("noise", "aa", "aa_low", "aa_high"),
         *("margin", "verdict", "detectable", "blocks_needed", "log_ratios"),
+        *(["renamed"] if renamed else []),
     )
 
 
@@ -130,9 +138,11 @@ def _with_estimates(
     d = pl.col("log_ratio")
     table = table.with_row_index("row").with_columns(d.list.std().round(DECIMALS).alias("sd"))
     is_comparable = (pl.col("blocks") > 0) & d.list.sort().list.last().is_not_nan()  # it sorts last
+    is_renamed = pl.col("renamed").list.drop_nulls().list.len() > 0
+    comparable = table.filter(is_comparable).with_columns(is_renamed=is_renamed)
     parts = [
         _estimates(part, level, margin, intervals)
-        for part in table.filter(is_comparable).partition_by("blocks", maintain_order=True)
+        for part in comparable.partition_by("blocks", "is_renamed", maintain_order=True)
     ]
     schema = {"row": pl.UInt32()} | dict.fromkeys(
         ["log_ratio", "log_low", "log_high", "p_value", "detectable"], pl.Float64()
@@ -151,7 +161,10 @@ def _estimates(
     """The estimates of comparisons that have the same number of blocks."""
     blocks = table["blocks"][0]
     d = table["log_ratio"].list.explode().to_numpy().reshape(table.height, blocks)
-    found = (intervals or estimate_rows)(d, level)
+    if table["is_renamed"][0]:
+        found = renamed_rows(three_names(table["renamed"].list.drop_nulls()), level)
+    else:
+        found = (intervals or estimate_rows)(d, level)
     # An estimate must come to lie past the margin, too: four times in five, 0.84 of its deviation.
     past = [math.log1p(margin) + _FOUR_IN_FIVE * (sd or 0.0) / blocks**0.5 for sd in table["sd"]]
     if intervals:

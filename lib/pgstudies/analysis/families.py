@@ -17,6 +17,7 @@ import numpy as np
 from scipy.special import ndtri, stdtr
 
 from .intervals import MINIMUM_BLOCKS, MORE_BLOCKS
+from .renaming import exchanges, studentized
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,11 +60,22 @@ def flipped(d: Sequence[Sequence[float | None]]) -> Family:
     with np.errstate(all="ignore"):
         # The sum of squares is the same for all flips; t rises with the sum over its root.
         share = np.abs(flips @ held.T) / np.sqrt((held**2).sum(axis=1))
-        share = np.where(np.isfinite(share), share, 0.0)
-        t = share * np.sqrt((count - 1) / np.maximum(count - share**2, 1e-12))
-        tails = np.asarray(stdtr(np.maximum(count - 1, 1), -t))
     enough = count >= MINIMUM_BLOCKS
+    tails = _tails(share, count)
     return Family(_stepped_down(tails, enough), np.where(enough, 2 / 2.0**count, np.nan))
+
+
+def renamed(values: Numbers) -> Numbers:
+    """The p-values of ``flipped`` where names are exchanged in each block, in all comparisons.
+
+    ``values`` as for ``renaming.studentized``, which is the statistic.  Where one of the
+    comparisons has no second copy, only two names are exchanged in any.
+    """
+    count = (~np.isnan(values[:, :, 0])).sum(axis=1)
+    lacks = np.isnan(values[:, :, 2]) & ~np.isnan(values[:, :, 0])
+    drawn = exchanges(values.shape[1], 2 if lacks.any() else 3)
+    tails = _tails(np.abs(studentized(values, drawn)), count)
+    return _stepped_down(tails, count >= MINIMUM_BLOCKS)
 
 
 def permuted(d: Sequence[Sequence[float | None]], x: Sequence[Sequence[float | None]]) -> Family:
@@ -105,6 +117,14 @@ def blocks_in_family(blocks: int, p_family: float, *, level: float = 0.95) -> in
     growth = (float(ndtri((1 - level) / 2)) / min(float(ndtri(p_family / 2)), -1e-9)) ** 2
     needed = max(blocks + 1, math.ceil(blocks * growth))
     return needed if needed <= blocks + MORE_BLOCKS else None
+
+
+def _tails(share: Numbers, count: NDArray[np.int64]) -> Numbers:
+    """Student's, of sums over the root of the sum of squares of so many values."""
+    with np.errstate(all="ignore"):
+        share = np.where(np.isfinite(share), share, 0.0)
+        t = share * np.sqrt((count - 1) / np.maximum(count - share**2, 1e-12))
+        return np.asarray(stdtr(np.maximum(count - 1, 1), -t))
 
 
 def _blocks(rows: Sequence[Sequence[float | None]]) -> Numbers:

@@ -9,9 +9,10 @@ import polars as pl
 
 from pgservers.errors import StudyError
 from pgstudies.analysis.effects import paired_effects
-from pgstudies.analysis.families import blocks_in_family, flipped
+from pgstudies.analysis.families import blocks_in_family, renamed
 from pgstudies.analysis.intervals import MINIMUM_BLOCKS, hodges_lehmann, signed_rank_interval
 from pgstudies.analysis.pairing import block_values, listed, round_values
+from pgstudies.analysis.renaming import three_names
 from pgstudies.analysis.verdicts import DIRECTIONS
 from pgstudies.measuring.pgbench import FAILURES
 from pgstudies.records.reading import read_record
@@ -221,6 +222,7 @@ def compared_effects(
         margin=margin,
         intervals=anytime_rows if anytime else None,
         gated=False,
+        renamed=not anytime,
     )
     return as_family(effects.filter(pl.col("candidate") == CANDIDATE), anytime=anytime)
 
@@ -228,15 +230,16 @@ def compared_effects(
 def as_family(effects: pl.DataFrame, *, anytime: bool = False) -> pl.DataFrame:
     """The effects as one family: with p_family, and open where a difference does not remain.
 
-    ``effects`` is a table of ``paired_effects``. p_family is the p-value of "no difference" that
-    ``families.flipped`` finds, or with ``anytime`` ``anytime_family``; null where the effect has no
-    interval.
+    ``effects`` is a table of ``paired_effects``, ``renamed`` but with ``anytime``. p_family is the
+    p-value of "no difference" that ``families.renamed`` finds, or with ``anytime``
+    ``anytime_family``; null where the effect has no interval.
     """
     has_interval = effects["p_value"].is_not_null()
-    d = effects["log_ratios"].list.eval(pl.element().fill_nan(None)).to_list()
     found = pl.Series(
         "p_family",
-        anytime_family(effects["p_value"].to_list()) if anytime else flipped(d).p_value,
+        anytime_family(effects["p_value"].to_list())
+        if anytime
+        else renamed(three_names(effects["renamed"])),
         dtype=pl.Float64,
         nan_to_null=True,
     )
