@@ -13,9 +13,9 @@ from statsmodels.robust.norms import HuberT
 from statsmodels.robust.robust_linear_model import RLM
 from statsmodels.tools.sm_exceptions import ConvergenceWarning
 
-from .families import Family, flipped, permuted
+from .families import DRAWS, Family, flipped, permuted
 from .intervals import MINIMUM_BLOCKS, hodges_lehmann
-from .pairing import BY, copies_of, log_ratios
+from .pairing import BY, DECIMALS, copies_of, log_ratios
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -163,6 +163,29 @@ def order_effect(d: Numbers, after: Numbers) -> float:
 def drift(d: Numbers, block: Numbers) -> float:
     """The change of the log-ratio from the first block to the last."""
     return float(theilslopes(d, block)[0]) * float(np.ptp(block))
+
+
+def autocorrelation(d: Sequence[Sequence[float | None]]) -> tuple[float, float]:
+    """How alike each block's deviations are to those of the block before, over all comparisons.
+
+    ``d`` as for ``families.flipped``; comparisons that vary, with six blocks or more, count.
+    Returns the mean of their correlations, and the share of orders of the blocks, the same for all
+    comparisons, that give as much or more: a test that is exact for blocks that may be exchanged,
+    however their comparisons depend on each other.  NaN and 1 without any.
+    """
+    keys = np.random.default_rng(1).random((DRAWS, max(map(len, d), default=0)))
+    keys[0] = np.arange(keys.shape[1])  # the first is what was measured
+    found, number = np.zeros(DRAWS), 0
+    for row in d:
+        at = [n for n, value in enumerate(row) if value is not None]
+        values = np.array([row[n] for n in at], dtype=float)
+        if len(at) >= MINIMUM_BLOCKS and (values := values - values.mean()).round(DECIMALS).any():
+            ordered = values[keys[:, at].argsort(axis=1)]
+            found += (ordered[:, 1:] * ordered[:, :-1]).sum(axis=1) / (values**2).sum()
+            number += 1
+    if not number:
+        return math.nan, 1.0
+    return float(found[0]) / number, float((found >= found[0] - 1e-9).mean())
 
 
 def _centre(d: Numbers, _: Numbers) -> float:
