@@ -11,7 +11,7 @@ import pytest
 from pgapps.compare.judging.guards import LEVEL, independence
 from pgstudies.analysis.diagnostics import autocorrelation
 from pgstudies.analysis.effects import paired_effects
-from pgstudies.analysis.families import flipped, renamed
+from pgstudies.analysis.families import renamed
 from pgstudies.analysis.intervals import estimate_rows
 from pgstudies.analysis.renaming import renamed_rows, three_names
 from tests.bench.alarms import in_places, noise
@@ -24,7 +24,7 @@ def steps(kind: str, seed: int, blocks: int, many: int) -> np.ndarray:
 
 
 def test_equal_steps_with_skewed_noise_are_as_seldom_faster_as_slower() -> None:
-    values = steps("skewed", 1, 12, 40)
+    values = steps("skewed", 1, 24, 40)
     signs, names = estimate_rows(values[:, :, 0]), renamed_rows(values)
     assert np.mean(signs.high < 0) > 0.04, "against the mean of two copies"
     assert np.mean(signs.low > 0) < 0.02

@@ -10,7 +10,7 @@ both copies, flips of their signs for the family, an allowance for each step (th
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy.special import ndtri
@@ -35,7 +35,8 @@ NOISE = 0.01
 
 
 class Found(NamedTuple):
-    """Of comparisons, the share that calls an equal step, and the share that finds step 0."""
+    """Of comparisons, the shares that call an equal step, and that the guard keeps from calling one;
+    and the share that finds step 0."""
 
     called: float
     faster: float
@@ -102,7 +103,7 @@ def simulated(
             edge = math.log1p(allowance(CPU, STEPS)) if now else of_step
             explained = sign * counts >= EXPLAINED * (past if now else near)
             calls &= (near > edge) | ((np.abs(counts) > 0.001) & explained)
-        guarded = now and autocorrelation(d.tolist())[1] <= LEVEL
+        guarded = now and bool(calls.any()) and autocorrelation(d.tolist())[1] <= LEVEL
         calls &= not guarded
         equal = calls[1:] if slower != 1 else calls
         signs = sign[1:] if slower != 1 else sign
@@ -115,13 +116,13 @@ def simulated(
                 calls[0],
             )
         )
-    return Found(*np.mean(rows, axis=0).tolist())
+    return Found(*np.array(rows, dtype=float).mean(axis=0).tolist())
 
 
 def main() -> None:
     print(f"LINKS {LINKS}, allowance of {STEPS} steps {100 * allowance(CPU, STEPS):.1f} %\n")
     print("| equal programs | called: before | now | +10 % found: before | now | of the equal |")
-    cases = {
+    cases: dict[str, dict[str, Any]] = {
         "relinked in every block": {},
         "links 2.6 % apart": {"links": 0.026},
         "links 3.9 % apart": {"links": 0.039},
