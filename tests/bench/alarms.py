@@ -35,8 +35,8 @@ NOISE = 0.01
 
 
 class Found(NamedTuple):
-    """Of comparisons, the shares that call an equal step, and that the guard keeps from calling one;
-    and the share that finds step 0."""
+    """Of comparisons, the shares that call an equal step (and which way), that the guard keeps from
+    calling one, and that find step 0."""
 
     called: float
     faster: float
