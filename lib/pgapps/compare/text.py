@@ -414,14 +414,14 @@ def _guards(guards: pl.DataFrame, *, full: bool) -> list[str]:
 def _how(result: Result) -> list[str]:
     copies = "with a second copy of the baseline, " if result.comparison.copies else ""
     if result.anytime:
-        intervals, family = "confidence sequences", "Holm's correction"
+        means, family = "Hodges-Lehmann, intervals confidence sequences", "Holm's correction"
     else:
-        intervals, family = "exact (signed-rank)", "joint sign flips"
+        means, family = "aligned ranks', intervals exact (names exchanged)", "the same exchanges"
     return _wrapped(
         f"Each block runs every arm on both servers from restored state, in random order, {copies}"
         f"and gives one ratio of times per step: of CPU time if the baseline spends at least nine "
-        f"tenths of its time on the processor, else of wall time. Estimates are Hodges-Lehmann, "
-        f"intervals {intervals}; slower and faster mean past {100 * result.margin:g} %, "
+        f"tenths of its time on the processor, else of wall time. Estimates are {means}; "
+        f"slower and faster mean past {100 * result.margin:g} %, "
         f"and evident among all {result.effects.height} by {family}. 'open, +n': n more "
         f"blocks would probably decide it.",
         0,
