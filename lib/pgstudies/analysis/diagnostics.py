@@ -13,7 +13,7 @@ from statsmodels.robust.norms import HuberT
 from statsmodels.robust.robust_linear_model import RLM
 from statsmodels.tools.sm_exceptions import ConvergenceWarning
 
-from .families import DRAWS, Family, flipped, permuted
+from .families import DRAWS, Family, by_blocks, flipped, permuted
 from .intervals import MINIMUM_BLOCKS, hodges_lehmann
 from .pairing import BY, DECIMALS, copies_of, log_ratios
 
@@ -173,16 +173,19 @@ def autocorrelation(d: Sequence[Sequence[float | None]]) -> tuple[float, float]:
     comparisons, that give as much or more: a test that is exact for blocks that may be exchanged,
     however their comparisons depend on each other.  NaN and 1 without any.
     """
-    keys = np.random.default_rng(1).random((DRAWS, max(map(len, d), default=0)))
+    values = by_blocks(d)
+    keys = np.random.default_rng(1).random((DRAWS, values.shape[1]))
     keys[0] = np.arange(keys.shape[1])  # the first is what was measured
     found, number = np.zeros(DRAWS), 0
-    for row in d:
-        at = [n for n, value in enumerate(row) if value is not None]
-        values = np.array([row[n] for n in at], dtype=float)
-        if len(at) >= MINIMUM_BLOCKS and (values := values - values.mean()).round(DECIMALS).any():
-            ordered = values[keys[:, at].argsort(axis=1)]
-            found += (ordered[:, 1:] * ordered[:, :-1]).sum(axis=1) / (values**2).sum()
-            number += 1
+    has = ~np.isnan(values)
+    for at in np.unique(has[has.sum(axis=1) >= MINIMUM_BLOCKS], axis=0):
+        rows = values[(has == at).all(axis=1)][:, at]
+        rows = (rows - rows.mean(axis=1, keepdims=True)).round(DECIMALS)
+        rows = rows[rows.any(axis=1)]
+        scaled = rows / np.sqrt((rows**2).sum(axis=1, keepdims=True))
+        order = keys[:, at].argsort(axis=1)
+        found += (scaled.T @ scaled)[order[:, 1:], order[:, :-1]].sum(axis=1)
+        number += len(rows)
     if not number:
         return math.nan, 1.0
     return float(found[0]) / number, float((found >= found[0] - 1e-9).mean())

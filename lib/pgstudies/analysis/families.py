@@ -50,7 +50,7 @@ def flipped(d: Sequence[Sequence[float | None]]) -> Family:
     equal arms in random order are symmetric about no difference. The statistic of each
     comparison is Student's t, of its own number of blocks.
     """
-    values = _blocks(d)
+    values = by_blocks(d)
     if not values.size:
         return Family(np.full(len(values), np.nan), np.full(len(values), np.nan))
     has = ~np.isnan(values)
@@ -84,7 +84,7 @@ def permuted(d: Sequence[Sequence[float | None]], x: Sequence[Sequence[float | N
     Rows as for ``flipped``. The same permutation of the blocks is applied to all; the statistic
     is Pearson's correlation, 0 where one of the two is constant.
     """
-    values, others = _blocks(d), _blocks(x)
+    values, others = by_blocks(d), by_blocks(x)
     has = ~(np.isnan(values) | np.isnan(others))
     enough = has.sum(axis=1) >= MINIMUM_BLOCKS
     draws = np.random.default_rng(_SEED).random((DRAWS, values.shape[1]))
@@ -127,7 +127,7 @@ def _tails(share: Numbers, count: NDArray[np.int64]) -> Numbers:
         return np.asarray(stdtr(np.maximum(count - 1, 1), -t))
 
 
-def _blocks(rows: Sequence[Sequence[float | None]]) -> Numbers:
+def by_blocks(rows: Sequence[Sequence[float | None]]) -> Numbers:
     """Rows of the same length, with NaN for what is missing."""
     longest = max(map(len, rows), default=0)
     values = np.full((len(rows), longest), np.nan)
