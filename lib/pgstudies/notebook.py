@@ -93,7 +93,7 @@ class Study:
 
     @property
     def replays(self) -> bool:
-        """Whether a record is read in place of measuring: then nothing is asked of this machine."""
+        """Whether a record is read in place of measuring, and nothing is asked of this machine."""
         return bool(RunOptions.given().replay)
 
     def arms(self, **more: Any) -> pl.DataFrame:
