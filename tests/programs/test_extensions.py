@@ -324,7 +324,7 @@ def test_the_compiler_of_a_python_package_serves(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr(shutil, "which", lambda _: None)
     monkeypatch.setattr(compilers, "find_spec", lambda name: name == "ziglang" or None)
-    assert find_compiler() == [sys.executable, "-m", "ziglang", "cc"]
+    assert find_compiler() == [sys.executable, "-P", "-m", "ziglang", "cc"]
 
 
 def test_a_compiler_without_headers_or_life_is_a_reason(
