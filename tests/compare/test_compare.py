@@ -997,7 +997,8 @@ def test_a_file_that_is_no_report_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "chosen"),
     [((), ["a: heap", "b: tree, hash"]), (("all",), ["a: heap, sorted", "b: tree, hash"]),
-     (("sorted",), ["a: sorted"]), (("hash", "heap"), ["a: heap", "b: hash"])],
+     (("sorted",), ["a: sorted", "b: not compared, has no such arm"]),
+     (("hash", "heap"), ["a: heap", "b: hash"])],
 )  # fmt: skip
 def test_what_is_measured_and_until_when_is_told(
     asked: tuple[str, ...], chosen: list[str], monkeypatch: pytest.MonkeyPatch
@@ -1010,14 +1011,15 @@ def test_what_is_measured_and_until_when_is_told(
     monkeypatch.setattr(run, "plan", lambda name, **_: name)
     monkeypatch.setattr(run, "measurement_of", lambda name: Mock(arms=arms[name]))
     request = Request(Side("embedded"), Side("17"), ("a", "b"), arms=asked)
-    studies = run._of_arms(request, [run._planned(name, request, 600) for name in arms])
+    studies = [run._planned(name, request, 600) for name in arms]
+    run._require_arms(request, studies)
     told = [line.strip().partition(" (")[0] for line in run._intention(request, studies, 600)]
     assert told[:2] == ["Baseline:  embedded", "Candidate: 17"]
     assert re.fullmatch(r"A block of each study in turn, until \d\d:\d\d:\d\d:", told[2])
     assert told[3:] == chosen
     wrong = Request(Side("embedded"), Side("17"), ("a", "b"), arms=("heap", "haep"))
     with pytest.raises(StudyError, match="There is no arm 'haep' to compare; there is a: heap"):
-        run._of_arms(wrong, studies)
+        run._require_arms(wrong, studies)
 
 
 def compared(comparison: Comparison, arms: Sequence[Arm]) -> Design:

@@ -117,7 +117,7 @@ def test_two_runs_are_set_side_by_side(place: Path, monkeypatch: pytest.MonkeyPa
         assert (row["ratio"], row["other_ratio"]) == pytest.approx((2.0, 2.4))
         assert row["apart"] == pytest.approx(1.2)
         assert row["outcome"] == "differs"
-    with pytest.raises(StudyError, match="There is no complete record of swept at"):
+    with pytest.raises(StudyError, match="nowhere cannot be read"):
         study.compare_with(place / "nowhere")
 
 

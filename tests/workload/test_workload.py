@@ -143,7 +143,10 @@ def compared(
     parameters = dict[str, Any](directory=str(directory), turn_ms=5, turns=2) | parameters
     wanted: dict[str, Any] = {"parameters": parameters, "blocks": 1, "instructions": False}
     request = Request(Side("embedded"), candidate, ("workload",), **wanted)
-    run = measured_run(request, tell=lambda _: None, warn=print)
+    complaints: list[str] = []
+    run = measured_run(request, tell=lambda _: None, warn=complaints.append)
+    if complaints:
+        raise StudyError(*complaints)
     return result_of(request.comparison, run.measured, case=None, margin=0.02, profile="quick")
 
 

@@ -94,15 +94,16 @@ class ComparedStudy:
     def costs(self) -> dict[tuple[str, ...], float]:
         """How long the sides of each arm take in a block (s), by their names."""
         assert self.session is not None
-        busy: dict[str, float] = {}
+        able = {a.name: a for a in self.session.design.arms if a.name not in self.session.not_run}
+        busy = dict.fromkeys(able, 0.0)
         for entry in self.session.info["timeline"]:
-            busy[entry["arm"]] = busy.get(entry["arm"], 0.0) + entry["busy_s"]
+            if entry["arm"] in busy:  # and not left out: a block no longer takes that
+                busy[entry["arm"]] += entry["busy_s"]
         whole = sum(busy.values()) or 1.0
-        able = [arm for arm in self.session.design.arms if arm.name not in self.session.not_run]
-        _, units = self.session.design.units(able)
+        _, units = self.session.design.units([*able.values()])
         return {
             tuple(arm.name for arm in unit): self.block_s
-            * sum(busy.get(arm.name, 0.0) for arm in unit)
+            * sum(busy[arm.name] for arm in unit)
             / whole
             for unit in units
         }

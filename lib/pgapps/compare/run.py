@@ -104,9 +104,10 @@ def compared(
                 studies.append(_planned(name, request, seconds))
             except StudyError as error:
                 failed(name, error)
-        studies = _of_arms(request, studies)
+        _require_arms(request, studies)
         for line in _intention(request, studies, ends_at - began + REPORT_S):
             tell(line)
+        studies = [study for study in studies if study.arms]
         counts = _counts(request, warn)
         with measuring_here("a comparison") as findings, ExitStack() as stack:
             progress = stack.enter_context(Progress("comparing", None))
@@ -158,13 +159,12 @@ def _planned(name: str, request: Request, seconds: float) -> ComparedStudy:
     return ComparedStudy(name, what, known, chosen)
 
 
-def _of_arms(request: Request, studies: Sequence[ComparedStudy]) -> list[ComparedStudy]:
-    """The studies with an arm to compare; raises StudyError for an arm that none of them has."""
+def _require_arms(request: Request, studies: Sequence[ComparedStudy]) -> None:
+    """Raise StudyError for an arm that no study has."""
     for arm in request.arms:
         if arm != EVERY and not any(arm in study.known for study in studies):
             known = "; ".join(f"{study.name}: {', '.join(study.known)}" for study in studies)
             raise StudyError(f"There is no arm {arm!r} to compare; there is {known}.")
-    return [study for study in studies if study.arms or not request.arms]
 
 
 def _intention(request: Request, studies: Sequence[ComparedStudy], seconds: float) -> Iterator[str]:
@@ -179,7 +179,7 @@ def _intention(request: Request, studies: Sequence[ComparedStudy], seconds: floa
     for study in studies:
         left = len(study.known) - len(study.arms)
         more = f" ({left} more: --arm {EVERY})" if left and not request.arms else ""
-        yield f"  {study.name}: {', '.join(study.arms)}{more}"
+        yield f"  {study.name}: {', '.join(study.arms) or 'not compared, has no such arm'}{more}"
 
 
 def _left_out(arms: Sequence[tuple[str, float]], seconds: float) -> str:

@@ -283,7 +283,7 @@ class Session:
 
     def interrupt(self, error: BaseException) -> None:
         """Keep what is finished for the next session; nothing where the request is at fault."""
-        if not self._begun:
+        if not self._begun or self.info["status"] == "complete":
             return
         if isinstance(error, StudyError) and not self.writer.finished_blocks:
             self.writer.discard()
