@@ -25,6 +25,7 @@ from pgservers.terminal import say, tell
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType, ModuleType
+    from typing import TextIO
 
 
 COMMANDS = "pgstudies.commands"
@@ -150,8 +151,7 @@ def _written(code: int) -> int:
         try:
             stream.flush()
         except OSError as error:
-            # Else Python would try again, and end with 120.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            _forget(stream)
             if not isinstance(error, BrokenPipeError):
                 with suppress(OSError):
                     say(str(cannot_write(error, stream.name)))
@@ -172,8 +172,14 @@ def main() -> NoReturn:
         _ignore_signals()
         code = 130
     except OSError:  # there is no stderr to say it on
+        _forget(sys.stderr)
         code = SpaceError.exit_code
     sys.exit(code)
+
+
+def _forget(stream: TextIO) -> None:
+    """Drop what could not be written, or Python would try again at its end, and end with 120."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 _OF_PATHS = ("Symlink loop from", "Could not determine home directory")

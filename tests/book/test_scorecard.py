@@ -593,7 +593,7 @@ def test_what_a_failed_instrument_measured_is_marked(
         '<a href="studies/instrument.html#the-checks">⚠ 2 of these 2 claims rest on times that may '
         "be off.</a>"
     )
-    assert shown.count("a check on that machine (speed\\: as it was made).") == 1
+    assert shown.count("a check on that machine (speed: as it was made).") == 1
     assert "MARKED: 2 of these 2 claims rest on times that may be off" in in_text(cards)
 
 

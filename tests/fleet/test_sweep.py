@@ -31,7 +31,7 @@ from pgapps.fleet.join import join
 from pgapps.fleet.ledger import Ledger, SweepBlock, packed
 from pgapps.fleet.plan import Sweep, read_sweep
 from pgapps.fleet.sweep import measure_missing, missing
-from pgapps.fleet.workers import _States, refuse_other_versions, versions_here
+from pgapps.fleet.workers import TOPIC, _States, refuse_other_versions, versions_here
 from pgservers import paths
 from pgservers.errors import ServerError, SpaceError, StudyError
 from pgservers.files import is_locked
@@ -575,7 +575,10 @@ def test_ctrl_c_lets_blocks_finish_and_a_second_one_aborts_them(
     sweep = place.sweep(pause_s=2.0 if times == 1 else 30.0, blocks=3, hosts=["bench1"])
     place.certificates = cluster.place.certificates
     worker = cluster.workers["bench1"]
-    command = place.command(cluster.address)
+    with cluster.client() as client:
+        begun = len(client.get_events(TOPIC))
+        command = place.command(cluster.address)
+        wait_for(lambda: len(client.get_events(TOPIC)) > begun)
     wait_for(lambda: measuring(worker) and held(cluster.place, "bench1"))
     block = measuring(worker)
     command.send_signal(signal.SIGINT)
@@ -644,7 +647,7 @@ def test_ctrl_c_may_come_while_the_terminal_is_written_to(place: Place) -> None:
         with submitted._interruptible():
             progress.note("bench1: Waiting for the host.")
         assert b"will finish" not in terminal.written
-        submitted._heed_signals()
+        submitted._heed(1)
     assert b"The blocks that run will finish." in terminal.written
 
 
@@ -713,7 +716,7 @@ def test_after_ctrl_c_only_blocks_that_run_are_waited_for(submitted: Any) -> Non
     first, _ = submitted.client.submitted
     submitted._hear((0.0, {"host": "bench1", "begins": submitted.pending[first].path}))
     submitted.signals = 1
-    submitted._heed_signals()
+    submitted._heed(1)
     assert list(submitted.pending) == submitted.client.submitted == [first]
 
 

@@ -123,11 +123,12 @@ class _Submitted:
                 for block in blocks:
                     self._submit(block)
                 while self.pending and time.monotonic() < self.aborted_at + ABORT_S:
-                    self._heed_signals()
+                    signals = self.signals
                     self._look_at_hosts()
                     self.progress.show(self._what_runs())
                     time.sleep(_POLL_S)
                     self._take_note()
+                    self._heed(signals)  # by now what began before them has been heard of
         except (OSError, TimeoutError, RuntimeError):
             if self.client.status == "running":
                 raise
@@ -256,17 +257,17 @@ class _Submitted:
         if self.signals > 2:
             raise KeyboardInterrupt
 
-    def _heed_signals(self) -> None:
-        if self.signals and not self.heeded:
+    def _heed(self, signals: int) -> None:
+        if signals and not self.heeded:
             running = [*self.running.values()]
             self._cancel(lambda block: block.path not in running)
-        if self.signals == 1 and not self.heeded and self.pending:
+        if signals == 1 and not self.heeded and self.pending:
             self.progress.note("The blocks that run will finish.  Ctrl-C again aborts them.")
-        if self.signals >= 2 and self.heeded < 2 and self.pending:
+        if signals >= 2 and self.heeded < 2 and self.pending:
             self.progress.note("Aborting the blocks that run.")
             self.aborted_at = time.monotonic()
             self._tell_workers(abort_running, self.sweep.ledger)
-        self.heeded = self.signals
+        self.heeded = signals
 
     def _tell_workers(self, what: Callable[..., None], *arguments: str) -> threading.Thread:
         """Have every worker call this, in a thread, as one that is cut off does not answer."""
