@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from pgapps.compare.design import BASELINE, CANDIDATE, SIDES
+from pgapps.compare.design import BASELINE, SIDES
 from pgapps.compare.judging.guards import diagnosed
-from pgapps.compare.judging.measured import as_family
-from pgstudies.analysis.effects import paired_effects
+from pgapps.compare.judging.measured import effects_by_names
 from tests.machines import MACHINES, in_turns
 
 if TYPE_CHECKING:
@@ -55,8 +54,7 @@ def outcomes(machine: Machine, blocks: int, *, seed: int = 1) -> Iterator[dict[s
     rng = np.random.default_rng(seed)
     for _ in range(COMPARISONS):
         times = round_times(machine, rng, blocks)
-        effects = paired_effects(times, baseline=BASELINE, by=BY, gated=False)
-        effects = as_family(effects.filter(pl.col("candidate") == CANDIDATE))
+        effects = effects_by_names(times, by=BY)
         failed = {
             name: float(outcome.passed is False)
             for name, decides, outcome in diagnosed(times, margin=0.02)

@@ -22,12 +22,11 @@ from pgapps.compare.judging.measured import (
     JUDGING,
     PLACE,
     Measured,
-    as_family,
+    effects_by_names,
     in_sides,
     judging,
     rounds_of,
 )
-from pgstudies.analysis.effects import paired_effects
 from pgstudies.analysis.intervals import MINIMUM_BLOCKS
 from pgstudies.records.reading import Record, infos_below, read_record
 
@@ -45,8 +44,7 @@ def of_equals(record: Record, equal: str, directory: str = "") -> pl.DataFrame:
         copy_of=pl.lit(None, pl.String)
     )
     by = [*PLACE, "metric"]
-    effects = paired_effects(copies, baseline=BASELINE, by=by, margin=0.02, gated=False)
-    return as_family(effects).with_columns(
+    return effects_by_names(copies, by=by).with_columns(
         directory=pl.lit(directory), side=pl.lit(equal), record=pl.lit(record.path.name)
     )
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pgapps.compare.request import Request
+    from pgapps.execution.plan import PlannedRun
 
 cli._applications()
 COMMANDS = sorted(typer.main.get_group(cli.app).commands)
@@ -209,7 +210,8 @@ def run_all(
     """Which studies a run of all measures, with pages that have nothing in them."""
     measured: list[str] = []
 
-    def run_study(study: str, **_: object) -> Executed:
+    def run_planned(planned: PlannedRun, **_: object) -> Executed:
+        study = planned.study
         if study == stops_in:
             raise KeyboardInterrupt
         measured.append(study)
@@ -217,7 +219,7 @@ def run_all(
         write_file(page, json.dumps({"metadata": {}}))
         return Executed(page, None, None)
 
-    monkeypatch.setattr("pgapps.execution.run.run_study", run_study)
+    monkeypatch.setattr("pgapps.execution.run.run_planned", run_planned)
     return measured, pgstudies("run", "all", *options)
 
 

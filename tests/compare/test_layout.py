@@ -153,8 +153,8 @@ def measured(*linked: tuple[int, str], candidate: str = "patched") -> Measured:
 
 
 def guard(*of: Measured) -> tuple[bool | None, str]:
-    """The guard where no record says what links move."""
-    nothing = {"allowance": pl.Float64(), "machine": pl.String(), "instructions": pl.Float64()}
+    """The guard of a comparison without a step."""
+    nothing = {"metric": pl.String(), "allowance": pl.Float64(), "instructions": pl.Float64()}
     return layout(of, pl.DataFrame(schema=nothing))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -13,8 +14,10 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from statsmodels.stats.multitest import multipletests
 
-from pgapps.compare.judging.measured import as_family
+from pgapps.compare.judging.measured import as_family, effects_by_names
+from pgapps.compare.judging.renaming import by_names
 from pgapps.compare.judging.sequences import (
+    anytime_effects,
     anytime_family,
     anytime_rows,
     blocks_in_sequence,
@@ -102,7 +105,7 @@ def test_a_family_keeps_what_is_evident_in_all_blocks() -> None:
     for arms in (2, 12):
         names = {f"arm {i}": SLOWER[:6] for i in range(arms)}
         table = made_up.samples({"heap": BASELINE[:6]} | names)
-        found = as_family(paired_effects(table, baseline="heap", by=()))
+        found = effects_by_names(table, baseline="heap", by=())
         assert set(found["verdict"]) == {"slower"}
         assert found["p_family"].to_list() == pytest.approx([2 / 2**6] * arms)
 
@@ -114,9 +117,10 @@ def test_a_difference_that_luck_can_make_among_many_is_open() -> None:
         for i in range(60)
     }
     table = made_up.samples({"heap": BASELINE} | many)
-    alone = paired_effects(table, baseline="heap", by=())
+    of: Any = {"baseline": "heap", "by": ()}
+    alone = paired_effects(table, **of, intervals=by_names(table, **of))
     assert alone.filter(pl.col("verdict").is_in(DIRECTIONS)).height > 0
-    together = as_family(alone)
+    together = effects_by_names(table, **of)
     assert together.filter(pl.col("verdict").is_in(DIRECTIONS)).is_empty()
     assert (together["p_family"] >= together["p_value"] - 0.02).all()
 
@@ -124,15 +128,15 @@ def test_a_difference_that_luck_can_make_among_many_is_open() -> None:
 def test_what_could_not_be_tested_has_no_p_value() -> None:
     missing: list[float | None] = [*SLOWER[:4], *[None] * 6]
     table = made_up.samples({"heap": BASELINE, "b": SLOWER, "c": missing})
-    found = as_family(paired_effects(table, baseline="heap", by=()))
+    found = effects_by_names(table, baseline="heap", by=())
     assert found["p_family"].to_list() == [pytest.approx(2 / 2**10), None]
-    assert as_family(found.drop("p_family").clear()).is_empty()
+    assert as_family(found.drop("p_family").clear(), []).is_empty()
 
 
 def test_an_effect_is_estimated_by_the_intervals_it_is_given() -> None:
     table = made_up.samples({"heap": BASELINE, "b": SLOWER})
     (fixed,) = paired_effects(table, baseline="heap", by=()).to_dicts()
-    (found,) = paired_effects(table, baseline="heap", by=(), intervals=anytime_rows).to_dicts()
+    (found,) = paired_effects(table, baseline="heap", by=(), intervals=anytime_effects).to_dicts()
     assert found["ratio"] == fixed["ratio"]
     assert found["low"] < fixed["low"] < fixed["high"] < found["high"]
     expected = anytime_rows([fixed["log_ratios"]])

@@ -575,10 +575,10 @@ def test_ctrl_c_lets_blocks_finish_and_a_second_one_aborts_them(
     sweep = place.sweep(pause_s=2.0 if times == 1 else 30.0, blocks=3, hosts=["bench1"])
     place.certificates = cluster.place.certificates
     worker = cluster.workers["bench1"]
+    own = {block.path for block in sweep.blocks()}  # and not what an earlier test has left
+    command = place.command(cluster.address)
     with cluster.client() as client:
-        begun = len(client.get_events(TOPIC))
-        command = place.command(cluster.address)
-        wait_for(lambda: len(client.get_events(TOPIC)) > begun)
+        wait_for(lambda: own & {said.get("begins") for _, said in client.get_events(TOPIC)})
     wait_for(lambda: measuring(worker) and held(cluster.place, "bench1"))
     block = measuring(worker)
     command.send_signal(signal.SIGINT)

@@ -23,6 +23,7 @@ from IPython.core.formatters import DisplayFormatter
 
 from pgapps.execution.executed import hiding, without_secrets
 from pgapps.scorecard.checks import ShownChecks, checks_markup, display_checks, read_checks
+from pgservers.addresses import Address
 from pgstudies.analysis.effects import paired_effects
 from pgstudies.records.reading import SAMPLES_SCHEMA, Record
 from pgstudies.rooms import study_module
@@ -555,7 +556,7 @@ def test_checks_are_read_back_from_the_executed_notebook(tmp_path: Path) -> None
     checks = replace(honest(blocks=EACH), stolen=0.5).checks()
     executed = notebook(*DisplayFormatter().format(shown(checks)))  # type: ignore[no-untyped-call]
     nbformat.validate(executed)
-    kept = without_secrets(executed, hiding("postgresql://me:s3cret99@h/d"))
+    kept = without_secrets(executed, hiding(Address.parse("postgresql://me:s3cret99@h/d")))
     path = tmp_path / "instrument.ipynb"
     path.write_text(json.dumps(kept))
     found = read_checks(path)

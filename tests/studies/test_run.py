@@ -25,11 +25,11 @@ from papermill import PapermillExecutionError
 from pgapps.execution import kernel as _kernel
 from pgapps.execution.executed import HIDDEN, error_of, hiding, without_secrets
 from pgapps.execution.plan import plan, studies
-from pgapps.execution.run import read_studies, run_study
+from pgapps.execution.run import read_studies, run_planned, run_study
 from pgservers import paths
+from pgservers.addresses import Address
 from pgservers.errors import NotebookError, ServerError, SpaceError, StudyError
 from pgservers.files import sweep_temporary
-from pgstudies.run_options import RunOptions
 from tests.made_up import ROOMS, copied_rooms
 from tests.servers_at_hand import wait_until_dead
 
@@ -173,7 +173,7 @@ def test_the_command_line_goes_before_the_profile_and_that_before_the_notebook(p
     profile(place, "standard", "well", "rows = 9_000\niterations = 9\nserver = 'embedded'\n")
     chosen = plan("well", profile="standard", parameters={"iterations": "8"})
     assert chosen.server.text == "embedded"
-    assert chosen.injected == chosen.parameters | {"server": "embedded"}
+    assert chosen.injected == chosen.parameters
     assert [chosen.parameters[n] for n in ("rows", "iterations", "memory")] == [9000, 8, 80]
 
 
@@ -385,11 +385,11 @@ def test_no_password_is_in_the_notebook(way: str, place: Path) -> None:
     elif way == "parameter":
         arguments["parameters"] = {"server": ADDRESS}
     elif way == "environment":
-        arguments["given"] = RunOptions(server=ADDRESS)
+        arguments["usual_server"] = ADDRESS
     else:
         profile(place, "quick", "telling", f"server = '{ADDRESS}'\n")
     with pytest.raises(NotebookError) as caught:
-        run_study("telling", terminal=io.StringIO(), **arguments)
+        run_planned(plan("telling", **arguments), terminal=io.StringIO())
     text = (place / "_build" / "failed" / "telling.ipynb").read_text()
     assert f"connecting to {HIDDEN}" in text
     assert f"RuntimeError: {HIDDEN}" in str(caught.value)
@@ -417,14 +417,14 @@ def test_the_server_is_named_without_its_password() -> None:
     assert (
         document(path)["metadata"]["pgstudies"]["server"] == "postgresql://me@db.invalid/postgres"
     )
-    assert 'server = ""' in injected(path)
+    assert "server" not in injected(path)
     assert PASSWORD not in path.read_text()
 
 
 def test_an_address_without_a_password_is_told_as_it_is() -> None:
     address = "postgresql://me@db.invalid/postgres"
     path = run_study("well", server=address, terminal=io.StringIO()).notebook
-    assert f'server = "{address}"' in injected(path)
+    assert document(path)["metadata"]["pgstudies"]["server"] == address
 
 
 @pytest.mark.parametrize("address", ["postgresql://me:word@db/x?colour=red", "colour=red"])
@@ -462,7 +462,9 @@ def test_passwords_are_hidden_however_they_are_spelled(
     text: str, password: str, shown: str
 ) -> None:
     cell = {"source": text, "outputs": [{"output_type": "stream", "text": [text]}]}
-    (found,) = without_secrets({"cells": [cell]}, hiding("embedded", password))["cells"]
+    (found,) = without_secrets({"cells": [cell]}, hiding(Address.parse("embedded"), password))[
+        "cells"
+    ]
     assert found["outputs"][0]["text"] == [shown]
     assert found["source"] == text
 
@@ -470,13 +472,13 @@ def test_passwords_are_hidden_however_they_are_spelled(
 def test_nothing_is_hidden_without_a_password() -> None:
     output = {"output_type": "stream", "text": "postgresql://me@db/x ::"}
     notebook = {"cells": [{"source": "", "outputs": [output]}, {"source": "text"}]}
-    assert without_secrets(notebook, hiding("postgresql://me@db/x")) == notebook
+    assert without_secrets(notebook, hiding(Address.parse("postgresql://me@db/x"))) == notebook
 
 
 def test_an_error_without_words_is_given_by_its_name() -> None:
     notebook = {"cells": [{"cell_type": "code", "metadata": {}, "source": "x = 1\n"}]}
     stopped = PapermillExecutionError(0, 1, "x = 1\n", "MemoryError", "", [])
-    found = error_of(notebook, stopped, hiding("embedded"))
+    found = error_of(notebook, stopped, hiding(Address.parse("embedded")))
     assert str(found) == "cell 1, `x = 1`: MemoryError"
 
 

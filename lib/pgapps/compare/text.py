@@ -402,14 +402,14 @@ def _guards(guards: pl.DataFrame) -> list[str]:
 def method(result: Result) -> str:
     """How the steps were measured and judged, in a paragraph."""
     if result.anytime:
-        intervals, family = "confidence sequences", "Holm's correction"
+        means, family = "Hodges-Lehmann, intervals confidence sequences", "Holm's correction"
     else:
-        intervals, family = "exact (signed-rank)", "joint sign flips"
+        means, family = "aligned ranks', intervals exact (names exchanged)", "the same exchanges"
     return (
         f"Each block runs every arm on both servers from restored state, in random order, with a "
         f"second copy of the baseline, and gives one ratio of times per step: of CPU time if the "
         f"baseline spends at least nine tenths of its time on the processor, else of wall time. "
-        f"Estimates are Hodges-Lehmann, intervals {intervals}; slower and faster mean past "
+        f"Estimates are {means}; slower and faster mean past "
         f"{100 * result.margin:g} %, and evident among all {result.effects.height} by {family}. "
         f"'open, +n': n more blocks would probably decide it."
     )

@@ -14,7 +14,6 @@ import markupsafe
 from click import unstyle
 
 from pgservers import errors
-from pgservers.addresses import Address
 from pgservers.errors import StudyError
 from pgservers.paths import STUDIES
 from pgstudies.records.reading import Record, read_record
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from papermill import PapermillExecutionError
+
+    from pgservers.addresses import Address
 
 
 Document = dict[str, Any]
@@ -90,7 +91,7 @@ def _failing_line(traceback: Iterable[str]) -> str:
     return marked[1].strip() if marked else ""
 
 
-def hiding(server: str, password: str = "") -> Callable[[Any], Any]:
+def hiding(server: Address, password: str = "") -> Callable[[Any], Any]:
     """Make the server's password and address unreadable in a text, or in lists and dicts of texts.
 
     We write neither into a notebook, but the output of a study's cell or the error of a library
@@ -109,11 +110,10 @@ def without_secrets(document: Document, hide: Callable[[Any], Any]) -> Document:
     return document | {"cells": cells}
 
 
-def _hidden(server: str, password: str) -> re.Pattern[str]:
+def _hidden(server: Address, password: str) -> re.Pattern[str]:
     """A pattern of everything to hide; it may match nothing."""
-    address = Address.parse(server)
-    addresses = {server, address.text} if address.secrets else set()
-    passwords = ({password} | address.secrets) - {""}
+    addresses = {server.text} if server.secrets else set()
+    passwords = ({password} | server.secrets) - {""}
     spelled = {
         spelling
         for secret in passwords

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,9 +34,10 @@ class PlannedRun:
         notebook: Its source notebook.
         profile: One of ``PROFILES``.
         parameters: Name and value of every parameter but ``server``.
-        server: The server asked for; an empty text for ``$PGSTUDIES_SERVER``.
-        injected: What papermill writes into the notebook: no password is in it.
+        server: The server in force; an empty text for the embedded one.
+        injected: What papermill writes into the notebook: no server is in it.
         about: What ``sizes.toml`` says of this size, and of how long it takes; it may be empty.
+        replay: The record that is analysed; None: it is measured.
 
     """
 
@@ -46,6 +48,7 @@ class PlannedRun:
     server: Address
     injected: dict[str, Any]
     about: str
+    replay: Path | None = None
 
 
 def studies() -> list[str]:
@@ -60,16 +63,27 @@ def plan(
     server: str | None = None,
     parameters: Mapping[str, object] | None = None,
     usual_server: str = "",
+    replay: str | Path | None = None,
 ) -> PlannedRun:
     """Check a run: ``parameters`` go before the profile's, which go before the notebook's.
 
-    ``usual_server`` is the one of a run that names none, as ``$PGSTUDIES_SERVER`` says.
+    ``usual_server`` is the one of a run that names none, as ``$PGSTUDIES_SERVER`` says.  With
+    ``replay`` a record (or the newest complete one below a directory) is analysed in place of
+    measuring: its profile counts, and its parameters in place of those not given.
 
-    Raises StudyError for an unknown study, profile or parameter, and for a value that is of the
-    wrong type or out of its limits; ServerError for an address that cannot be read.
+    Raises StudyError for an unknown study, profile or parameter, for a value that is of the wrong
+    type or out of its limits and for a record that cannot be read; ServerError for an address that
+    cannot be read.
     """
     room = find_room(study)
-    given = dict(parameters or {})
+    given, record = dict(parameters or {}), None
+    if replay is not None:
+        from pgstudies.records.reading import find_record, read_record  # noqa: PLC0415  (imports polars)
+
+        record = find_record(study, replay)
+        info = read_record(record).info  # whole, before a kernel starts
+        profile = info.get("profile") or profile
+        given = _still_taken(room, info["parameters"]) | given
     if server and given.setdefault("server", server) != server:
         raise StudyError("Two servers are given: leave out --server or -p server=...")
     known_parameters = declared(room.notebook)
@@ -77,16 +91,20 @@ def plan(
         del given["server"]  # a study that needs none still runs with the others
     of_profile, about = _profile(room, profile)
     values = checked(study, known_parameters, of_profile | given)
-    asked = Address.parse(str(values.pop("server", ""))).absolute()
-    if not asked.text:
-        Address.parse(usual_server)  # is refused here if it is unreadable
-    # An address with a password reaches the kernel by its environment only: whatever is injected
-    # stays in the notebook, and the notebook goes into the book.
+    asked = Address.parse(str(values.pop("server", "")) or usual_server).absolute()
     # Of a summary only what was asked for: its page is not to begin with a cell of parameters.
-    injected = dict(values) if room.kind != "summary" else {n: values[n] for n in given}
-    if any(p.name == "server" for p in known_parameters):
-        injected["server"] = "" if asked.secrets else asked.text
-    return PlannedRun(study, room.notebook, profile, values, asked, injected, about)
+    injected = values if room.kind != "summary" else {n: values[n] for n in given if n in values}
+    return PlannedRun(study, room.notebook, profile, values, asked, injected, about, record)
+
+
+def _still_taken(room: Room, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a record's parameters that the notebook still takes: it may be newer."""
+    kept: dict[str, Any] = {}
+    for parameter in declared(room.notebook):
+        if parameter.name in values and parameter.name != "server":
+            with suppress(StudyError):
+                kept |= checked(room.name, [parameter], {parameter.name: values[parameter.name]})
+    return kept
 
 
 def _profile(room: Room, profile: str) -> tuple[dict[str, object], str]:

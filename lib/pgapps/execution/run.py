@@ -6,16 +6,14 @@ import json
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pgservers import paths
-from pgservers.errors import NotebookError, StudyError
+from pgservers.errors import NotebookError
 from pgservers.files import cannot_write, is_full, temporary_directory, write_file
 from pgservers.paths import for_display, in_checkout
 from pgservers.terminal import LinesOnly
-from pgstudies.parameters import checked, declared
 from pgstudies.rooms import find_room, tell_whose
 from pgstudies.run_options import Replies, RunOptions
 
@@ -48,43 +46,37 @@ class Executed:
     verdicts: pl.DataFrame | None
 
 
-_NO_OPTIONS = RunOptions()
-
-
 def run_study(
     study: str,
     *,
     profile: str = "quick",
     server: str | None = None,
     parameters: Mapping[str, object] | None = None,
-    fresh: bool = False,
     replay: str | Path | None = None,
+    **how: Any,
+) -> Executed:
+    """``plan`` a run, and ``run_planned`` it; raises as they do."""
+    chosen = plan(study, profile=profile, server=server, parameters=parameters, replay=replay)
+    return run_planned(chosen, **how)
+
+
+def run_planned(
+    chosen: PlannedRun,
+    *,
+    fresh: bool = False,
     output: Path | None = None,
     terminal: TextIO | LinesOnly | None = None,
-    given: RunOptions = _NO_OPTIONS,
 ) -> Executed:
     """Execute a study's notebook into ``output``, or into its place in the book.
 
-    With ``fresh`` an unfinished record is not continued; with ``replay`` a record (or the newest
-    complete one below a directory) is analysed instead of measuring, with its profile and its
-    parameters in place of those not given.
-    ``given`` are the user's options: server, record and freshness where these do not say.
-    Progress and warnings go to ``terminal``, by default stderr.  The notebook's metadata
-    ``pgstudies`` has study, profile, parameters, record and, without its password, the server.
+    With ``fresh`` an unfinished record is not continued.  Progress and warnings go to ``terminal``,
+    by default stderr.  The notebook's metadata ``pgstudies`` has study, profile, parameters, record
+    and, without its password, the server.
 
-    Raises StudyError as ``plan`` does, or as the notebook did; NotebookError when the notebook
-    failed otherwise; KeyboardInterrupt after Ctrl-C, SIGTERM or SIGHUP, with the server stopped.
+    Raises StudyError as the notebook did; NotebookError when the notebook failed otherwise;
+    KeyboardInterrupt after Ctrl-C, SIGTERM or SIGHUP, with the server stopped.
     """
-    if replay is not None:
-        from pgstudies.records.reading import find_record, read_record  # noqa: PLC0415  (imports polars)
-
-        replay = find_record(study, replay)
-        info = read_record(replay).info  # whole, before a kernel starts
-        profile = info.get("profile") or profile
-        parameters = _still_taken(study, info["parameters"]) | dict(parameters or {})
-    chosen = plan(
-        study, profile=profile, server=server, parameters=parameters, usual_server=given.server
-    )
+    study = chosen.study
     tell_whose(find_room(study))
     target = output or paths.STUDIES / f"{study}.ipynb"
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -92,10 +84,10 @@ def run_study(
     with temporary_directory(target.parent, hidden=True) as scratch:
         executed = scratch / f"{study}.ipynb"
         options = RunOptions(
-            server=chosen.server.text or given.server,
-            replay=str(replay or given.replay),
-            fresh=fresh or given.fresh,
-            profile=profile,
+            server=chosen.server.text,
+            replay=str(chosen.replay or ""),
+            fresh=fresh,
+            profile=chosen.profile,
             replies=str(scratch),
         )
         try:
@@ -129,16 +121,6 @@ def run_study(
         return Executed(kept, replied.record, replied.verdicts)
 
 
-def _still_taken(study: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a record's parameters that the notebook still takes: it may be newer."""
-    kept: dict[str, Any] = {}
-    for parameter in declared(find_room(study).notebook):
-        if parameter.name in values and parameter.name != "server":
-            with suppress(StudyError):
-                kept |= checked(study, [parameter], {parameter.name: values[parameter.name]})
-    return kept
-
-
 def read_studies(records: Mapping[str, Path | None]) -> list[Executed]:
     """Execute notebooks that measure nothing into the book, one on each core at a time.
 
@@ -167,10 +149,7 @@ def _execute(
     from .kernel import execute  # noqa: PLC0415  (papermill takes its time)
 
     stopped = execute(chosen.notebook, executed, chosen.injected, options, terminal)
-    hide = hiding(
-        options.server,
-        os.environ.get("PGPASSWORD", ""),
-    )
+    hide = hiding(chosen.server, os.environ.get("PGPASSWORD", ""))
     document = without_secrets(json.loads(executed.read_text(encoding="utf-8")), hide)
     if stopped is None:
         return document, None

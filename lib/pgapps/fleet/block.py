@@ -70,16 +70,15 @@ def carry_out(request: dict[str, Any]) -> None:
 
 def _measured(block: SweepBlock, request: dict[str, Any], place: Path) -> bytes:
     os.environ["PGSTUDIES_RECORDS"] = str(place)
-    given = RunOptions.given()  # this is where a worker's process begins
     planned = plan(
         block.study,
         profile=request["profile"],
         server=request["server"] or None,
         parameters=request["parameters"],
-        usual_server=given.server,
+        usual_server=RunOptions.given().server,  # this is where a worker's process begins
     )
     options = RunOptions(
-        server=planned.server.text or given.server,
+        server=planned.server.text,
         profile=request["profile"],
         states=request["states"],
     )

@@ -135,7 +135,7 @@ class _Submitted:
             raise ServerError(_GONE) from None
         finally:
             # One that does not answer does it later.
-            self._tell_workers(forget_states).join(_ANSWER_S)
+            self._tell_workers(forget_states, wait_s=_ANSWER_S)
         if self.signals:
             raise KeyboardInterrupt
         return self.failures
@@ -269,10 +269,12 @@ class _Submitted:
             self._tell_workers(abort_running, self.sweep.ledger)
         self.heeded = signals
 
-    def _tell_workers(self, what: Callable[..., None], *arguments: str) -> threading.Thread:
+    def _tell_workers(
+        self, what: Callable[..., None], *arguments: str, wait_s: float = 0.0
+    ) -> None:
         """Have every worker call this, in a thread, as one that is cut off does not answer."""
-        run = partial(self.client.run, what, *arguments, on_error="ignore")
-        telling = threading.Thread(target=run, daemon=True)
         if self.client.status == "running":
+            run = partial(self.client.run, what, *arguments, on_error="ignore")
+            telling = threading.Thread(target=run, daemon=True)
             telling.start()
-        return telling
+            telling.join(wait_s)

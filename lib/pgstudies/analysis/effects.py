@@ -15,11 +15,9 @@ from .verdicts import with_verdicts
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from numpy.typing import NDArray
-
     from .intervals import Estimates
 
-    Intervals = Callable[[NDArray[np.float64], float], Estimates]
+    Intervals = Callable[[pl.DataFrame, float], Estimates]
 
 
 _FOUR_IN_FIVE = 0.8416
@@ -50,8 +48,8 @@ def paired_effects(
     - baseline, candidate, unit; baseline_median, candidate_median over the complete blocks
     - blocks: pairs used; dropped: blocks left out because one of the two is missing
     - ratio: candidate / baseline, Hodges–Lehmann; low, high: its exact interval at ``level``, null
-      below 6 blocks; or by ``intervals``, called as ``estimate_rows``, for blocks that were added
-      after a look at those before
+      below 6 blocks; or by ``intervals``, in place of ``estimate_rows``, called with such rows,
+      of as many blocks each (``by``, candidate, and their log-ratios as log_ratio), and ``level``
     - ratio_of_sums: the same of the sums over a block's rounds; see ``dearer_turns``
     - p_value of "no difference", null where there is no interval
     - noise: half-width of the A/A interval of this step, as a fraction; aa, aa_low, aa_high: its
@@ -150,8 +148,8 @@ def _estimates(
 ) -> pl.DataFrame:
     """The estimates of comparisons that have the same number of blocks."""
     blocks = table["blocks"][0]
-    d = table["log_ratio"].list.explode().to_numpy().reshape(table.height, blocks)
-    found = (intervals or estimate_rows)(d, level)
+    d = table["log_ratio"].to_list()
+    found = intervals(table, level) if intervals else estimate_rows(d, level)
     # An estimate must come to lie past the margin, too: four times in five, 0.84 of its deviation.
     past = [math.log1p(margin) + _FOUR_IN_FIVE * (sd or 0.0) / blocks**0.5 for sd in table["sd"]]
     if intervals:

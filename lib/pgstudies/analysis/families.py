@@ -59,11 +59,19 @@ def flipped(d: Sequence[Sequence[float | None]]) -> Family:
     with np.errstate(all="ignore"):
         # The sum of squares is the same for all flips; t rises with the sum over its root.
         share = np.abs(flips @ held.T) / np.sqrt((held**2).sum(axis=1))
+    return Family(of_sums(share, count), np.where(count < MINIMUM_BLOCKS, np.nan, 2 / 2.0**count))
+
+
+def of_sums(share: Numbers, count: NDArray[np.int64]) -> Numbers:
+    """Corrected p-values of sums over the root of the sum of the squares of ``count`` numbers.
+
+    ``share`` has a row per draw, the first what was measured, and a column per comparison.
+    """
+    with np.errstate(all="ignore"):
         share = np.where(np.isfinite(share), share, 0.0)
         t = share * np.sqrt((count - 1) / np.maximum(count - share**2, 1e-12))
         tails = np.asarray(stdtr(np.maximum(count - 1, 1), -t))
-    enough = count >= MINIMUM_BLOCKS
-    return Family(_stepped_down(tails, enough), np.where(enough, 2 / 2.0**count, np.nan))
+    return _stepped_down(tails, count >= MINIMUM_BLOCKS)
 
 
 def permuted(d: Sequence[Sequence[float | None]], x: Sequence[Sequence[float | None]]) -> Family:

@@ -119,15 +119,7 @@ def session(
         roots, errors = roots_of(design.arms, own, start, stack)
         design = design.served(errors, lacking(design.arms, roots))
         measured = Session(
-            what,
-            design,
-            options,
-            roots=roots,
-            settings=settings,
-            core=core,
-            findings=findings,
-            stack=stack,
-            progress=progress,
+            what, design, options, roots, settings, core, findings, stack, bar=progress
         )
         try:
             yield measured
@@ -137,8 +129,9 @@ def session(
             raise
 
 
+@dataclass(eq=False)
 class Session:
-    """The state of what is being measured: see ``session``.
+    """The state of what is being measured: what ``session`` was given and has started, and more.
 
     Attributes:
         design: The arms, with a second copy of the baseline.
@@ -148,31 +141,21 @@ class Session:
 
     """
 
-    def __init__(
-        self,
-        what: Measurement,
-        design: Design,
-        options: RunOptions,
-        *,
-        roots: Mapping[str | None, Server],
-        settings: Mapping[str, str],
-        core: int | None,
-        findings: Sequence[Finding],
-        stack: ExitStack,
-        progress: Progress | None,
-    ) -> None:
-        self.design = design
-        self.arms = {arm.name: arm for arm in design.arms}
-        self.not_run = {arm.name: arm.not_run for arm in design.arms if arm.not_run}
-        self._what = what
-        self._options = options
-        self._roots = roots
-        self._settings = settings
-        self._core = core
+    what: Measurement
+    design: Design
+    options: RunOptions
+    roots: Mapping[str | None, Server]
+    settings: Mapping[str, str]
+    core: int | None
+    findings: Sequence[Finding]
+    stack: ExitStack
+    bar: Progress | None
+
+    def __post_init__(self) -> None:
+        self.arms = {arm.name: arm for arm in self.design.arms}
+        self.not_run = {arm.name: arm.not_run for arm in self.design.arms if arm.not_run}
+        what, design = self.what, self.design
         self._seed = what.parameters["seed"]
-        self._findings = findings
-        self._stack = stack
-        self._progress = progress
         self._room = rooms().get(what.study)
         self._same = self._conditions()
         self._code = code_digests(
@@ -193,7 +176,7 @@ class Session:
         }
         self._writer = None if design.fresh else RecordWriter.resume(design.study, self.mark)
         if self._writer is not None:
-            stack.callback(self._writer.close)
+            self.stack.callback(self._writer.close)
         self._begun = False
 
     @property
@@ -225,8 +208,8 @@ class Session:
             setup = self._setup(blocks)
             writer = RecordWriter.create(self.design.study, self.design.completed(setup))
             self._writer = writer
-            self._stack.callback(writer.close)
-            if self._progress is None:
+            self.stack.callback(writer.close)
+            if self.bar is None:
                 notice(_intention(setup, writer.path))
         else:
             done = len(writer.finished_blocks)
@@ -235,21 +218,21 @@ class Session:
         number = len(info["sessions"]) + 1
         info["sessions"].append({"started_at": _now(), "boot_id": boot_id()})
         info["gate"] += [
-            {"name": f.name, "level": "warn", "sentence": f.sentence} for f in self._findings
+            {"name": f.name, "level": "warn", "sentence": f.sentence} for f in self.findings
         ]
         info["status"] = "running"
         info["blocks"] = blocks
         kept = None
-        if self._options.states:
+        if self.options.states:
             mark = fingerprint({**self._same, "arms": [], "code": self._code})
-            kept = PreparedStates(Path(self._options.states), mark)
+            kept = PreparedStates(Path(self.options.states), mark)
         # What runs is closed before the servers are, which were entered before.
-        self._instances = self._stack.enter_context(Instances(self._roots, self.design.arms, kept))
-        if self._progress is None:
+        self._instances = self.stack.enter_context(Instances(self.roots, self.design.arms, kept))
+        if self.bar is None:
             done = len(writer.finished_blocks) * len(self.arms)
             total = blocks * len(self.arms)
-            self._progress = self._stack.enter_context(Progress(self.design.study, total, done))
-        self.progress = self._progress
+            self.bar = self.stack.enter_context(Progress(self.design.study, total, done))
+        self.progress = self.bar
         self._prepare_states(number)
         self.progress.prepared()
 
@@ -298,17 +281,17 @@ class Session:
 
     def _conditions(self) -> dict[str, Any]:
         """Everything but the code that must be alike for two runs to be one."""
-        what, design, servers = self._what, self.design, self._roots.values()
+        what, design, servers = self.what, self.design, self.roots.values()
         free = FREE | set(self._room.about.get("free", ()) if self._room else ())
         return {
             "study": design.study,
             "parameters": {k: v for k, v in what.parameters.items() if k not in free},
             "arms": [[design.describe(arm), arm.own_programs] for arm in design.arms],
-            "settings": dict(self._settings),
+            "settings": dict(self.settings),
             "server": [[server.spec, server.version_text] for server in servers],
             "programs": [identity(server) for server in servers],
             "extensions": [server.extensions for server in servers],
-            "pinned": self._core is not None,
+            "pinned": self.core is not None,
             "cores": len(allowed_cores() or ()),
             "limits": what.limits,
             "packages": packages(),
@@ -317,29 +300,29 @@ class Session:
 
     def _setup(self, blocks: int) -> Setup:
         """What is known before the first block."""
-        what, room, own = self._what, self._room, self._roots[None]
+        what, room, own = self.what, self._room, self.roots[None]
         setup: Setup = {
-            "profile": self._options.profile,
+            "profile": self.options.profile,
             "fingerprint": self.mark,
             "code": self._code,
             "parameters": dict(what.parameters) | {"server": own.spec},
             "arms": [self.design.describe(arm) for arm in self.design.arms],
-            "settings": dict(self._settings),
+            "settings": dict(self.settings),
             "not_compared": list(what.not_compared),
             "blocks": blocks,
             "seed": what.parameters["seed"],
             "sessions": [],
             "gate": [],
             "limits": what.limits,
-            "pinned_to_core": self._core
-            if any(s.capabilities.has("processes") for s in self._roots.values())
+            "pinned_to_core": self.core
+            if any(s.capabilities.has("processes") for s in self.roots.values())
             else None,
             "server": facts_of(own),
-            "unmet": unmet_requirements(room.name, own, self._settings) if room else {},
+            "unmet": unmet_requirements(room.name, own, self.settings) if room else {},
             "claims": claim_marks(room.name) if room else {},
             "rules": rules(room.name) if room else [],
             "study_mark": room.mark if room else None,
-            "servers": {s: facts_of(server) for s, server in self._roots.items() if s},
+            "servers": {s: facts_of(server) for s, server in self.roots.items() if s},
             "host": host_facts(run_dir()),
             "packages": packages(),
             "git": git_revision(),
@@ -386,7 +369,7 @@ class Session:
         def build() -> None:
             with Trial(server, arm, block=0, own=self.design.own(arm)) as trial:
                 trial.position = session
-                self._what.prepare(trial, trial.arm)
+                self.what.prepare(trial, trial.arm)
                 self._instances.prepared(arm, trial.rows)
                 rows.extend(trial.rows)
 
@@ -395,7 +378,7 @@ class Session:
     def _pinned(self, arm: Arm) -> AbstractContextManager[None]:
         """Be on the core of a managed server."""
         return on_core(
-            self._core if self._instances[arm.name].capabilities.has("processes") else None
+            self.core if self._instances[arm.name].capabilities.has("processes") else None
         )
 
     def _group(self, block: int, group: int, arms: Sequence[Arm]) -> list[tuple[Any, ...]]:
@@ -464,7 +447,7 @@ class Session:
 
     def _turns(self, trial: Trial) -> Iterator[None]:
         """The turns of one arm; a procedure that does not yield is one turn."""
-        turns = self._what.procedure(trial, trial.arm)
+        turns = self.what.procedure(trial, trial.arm)
         if turns is not None:
             yield from turns
 

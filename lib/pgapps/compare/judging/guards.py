@@ -14,6 +14,7 @@ from pgstudies.analysis.pairing import log_ratios
 from pgstudies.records.reading import built_with
 
 from ..design import BASELINE, CANDIDATE
+from .independence import autocorrelation
 from .layout import layout
 from .measured import CPU, PLACE, TIME, clock_effects, rounds_of
 
@@ -68,6 +69,7 @@ def check(measured: Sequence[Measured], effects: pl.DataFrame) -> pl.DataFrame:
         ("both sides", True, _both_sides(measured)),
         ("clock", True, _clock(measured, effects)),
         *_diagnosed(measured, effects),
+        ("independence", True, independence(effects)),
         ("layout", False, GuardResult(*layout(measured, effects))),
         ("machine", False, _machine(measured)),
     ]
@@ -316,6 +318,22 @@ def _of_check(looked: pl.DataFrame, name: str, margin: float) -> GuardResult:
     return GuardResult(passed=None, sentence=f"Too few {lacking} to tell.")
 
 
+def independence(effects: pl.DataFrame) -> GuardResult:
+    """Whether a block says nothing of the next one: else intervals are too narrow, of all steps."""
+    d = effects["log_ratios"].list.eval(pl.element().fill_nan(None)).to_list()
+    correlation, p_value = autocorrelation(d)
+    if math.isnan(correlation):
+        return GuardResult(None, "Too few blocks to tell.")
+    if p_value > LEVEL:
+        return GuardResult(passed=True, sentence="No block's differences follow those of the last.")
+    return GuardResult(
+        passed=False,
+        sentence=f"A block's differences are like those of the block before (autocorrelation "
+        f"{correlation:.2f}), so the intervals are too narrow: look for what comes and goes on "
+        f"this machine.",
+    )
+
+
 _CHECKS = {
     "order": "No step depends on which side ran first.",
     "drift": "The ratio does not change from the first block to the last.",
@@ -326,9 +344,9 @@ _CHECKS = {
 
 _EXPLAIN = ("settling", CARRY_OVER)
 
-LEVEL = FALSE_ALARMS / (1 + len(_CHECKS) - len(_EXPLAIN))
-"""The level of each of those that decide: these checks, and the clock.  Fewer than 9 blocks cannot
-reach it."""
+LEVEL = FALSE_ALARMS / (2 + len(_CHECKS) - len(_EXPLAIN))
+"""The level of each of those that decide: these checks, independence and the clock.  Fewer than 9
+blocks cannot reach it."""
 
 
 def _machine(measured: Sequence[Measured]) -> GuardResult:

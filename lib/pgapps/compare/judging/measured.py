@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from pgservers.errors import StudyError
 from pgstudies.analysis.effects import paired_effects
-from pgstudies.analysis.families import blocks_in_family, flipped
+from pgstudies.analysis.families import blocks_in_family
 from pgstudies.analysis.intervals import MINIMUM_BLOCKS, hodges_lehmann, signed_rank_interval
-from pgstudies.analysis.pairing import block_values, listed, round_values
+from pgstudies.analysis.pairing import block_values, copies_of, listed, round_values
 from pgstudies.analysis.verdicts import DIRECTIONS
 from pgstudies.measuring.pgbench import FAILURES
 from pgstudies.records.reading import read_record
 
 from ..design import BASELINE, CANDIDATE
 from ..observing import WAIT
-from .sequences import anytime_family, anytime_rows, blocks_in_sequence
+from .renaming import by_names, family, in_each_place
+from .sequences import anytime_effects, anytime_family, blocks_in_sequence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -210,33 +211,39 @@ def compared_effects(
         by_wall = waiting.select(*PLACE, metric=pl.lit(TIME))
         judges = pl.concat([judges.join(waiting, on=PLACE, how="anti"), by_wall])
     judged = times.join(judges, on=[*PLACE, "metric"], how="semi", maintain_order="left")
+    by = [*PLACE, "metric"]
+    if not anytime:
+        return effects_by_names(judged, by=by, margin=margin)
     # Of sixty steps some have copies that differ by luck; the guard A/A judges them together.
     effects = paired_effects(
-        judged,
-        baseline=BASELINE,
-        by=[*PLACE, "metric"],
-        margin=margin,
-        intervals=anytime_rows if anytime else None,
-        gated=False,
+        judged, baseline=BASELINE, by=by, margin=margin, intervals=anytime_effects, gated=False
+    ).filter(pl.col("candidate") == CANDIDATE)
+    return as_family(effects, anytime_family(effects["p_value"].to_list()), anytime=True)
+
+
+def effects_by_names(
+    values: pl.DataFrame, *, baseline: str = BASELINE, by: Sequence[str], margin: float = 0.02
+) -> pl.DataFrame:
+    """``paired_effects`` of all but second copies by exchanging names, as one family."""
+    of: Any = {"baseline": baseline, "by": by}
+    effects = paired_effects(
+        values, **of, margin=margin, intervals=by_names(values, **of), gated=False
     )
-    return as_family(effects.filter(pl.col("candidate") == CANDIDATE), anytime=anytime)
+    effects = effects.filter(~pl.col("candidate").is_in(copies_of(values, baseline, "arm")))
+    return as_family(effects, family(in_each_place(values, effects, **of)))
 
 
-def as_family(effects: pl.DataFrame, *, anytime: bool = False) -> pl.DataFrame:
+def as_family(
+    effects: pl.DataFrame, p_values: Iterable[float | None], *, anytime: bool = False
+) -> pl.DataFrame:
     """The effects as one family: with p_family, and open where a difference does not remain.
 
-    ``effects`` is a table of ``paired_effects``. p_family is the p-value of "no difference" that
-    ``families.flipped`` finds, or with ``anytime`` ``anytime_family``; null where the effect has no
-    interval.
+    ``effects`` is a table of ``paired_effects``.  p_family is of ``p_values``, those of "no
+    difference", corrected by ``renaming.family``, or with ``anytime`` by ``anytime_family``; null
+    where the effect has no interval.
     """
     has_interval = effects["p_value"].is_not_null()
-    d = effects["log_ratios"].list.eval(pl.element().fill_nan(None)).to_list()
-    found = pl.Series(
-        "p_family",
-        anytime_family(effects["p_value"].to_list()) if anytime else flipped(d).p_value,
-        dtype=pl.Float64,
-        nan_to_null=True,
-    )
+    found = pl.Series("p_family", list(p_values), dtype=pl.Float64, nan_to_null=True)
     rows = []
     for row in effects.with_columns(p_family=pl.when(has_interval).then(found)).iter_rows(
         named=True

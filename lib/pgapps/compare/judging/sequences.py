@@ -21,6 +21,7 @@ from pgstudies.analysis.intervals import MORE_BLOCKS, Estimates, estimate_rows
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import polars as pl
     from numpy.typing import ArrayLike, NDArray
 
     Numbers = NDArray[np.float64]
@@ -49,6 +50,11 @@ def anytime_rows(d: ArrayLike, level: float = 0.95) -> Estimates:
     has_none = np.isnan(low) | np.isnan(high)
     low, high, p_value = (np.where(has_none, np.nan, part) for part in (low, high, p_value))
     return Estimates(centre, low, high, p_value)
+
+
+def anytime_effects(rows: pl.DataFrame, level: float) -> Estimates:
+    """The ``intervals`` of ``paired_effects`` for such runs."""
+    return anytime_rows(rows["log_ratio"].to_list(), level)
 
 
 def evidence(values: Numbers, centre: Numbers) -> Numbers:

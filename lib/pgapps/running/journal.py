@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pgservers import paths
-from pgservers.addresses import Address
 from pgservers.files import try_lock
 from pgstudies.records.writing import fingerprint
 from pgstudies.rooms import find_room
@@ -15,13 +14,17 @@ from pgstudies.rooms import find_room
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from .plan import PlannedRun
+    from ..execution.plan import PlannedRun
 
 
-def mark_of(planned: PlannedRun, usual_server: str) -> str:
+def mark_of(planned: PlannedRun) -> str:
     """A digest of all that must be alike for a study not to be run again, without passwords."""
-    server = planned.server.public or Address.parse(usual_server).public
-    what = [planned.profile, planned.parameters, server, find_room(planned.study).mark]
+    what = [
+        planned.profile,
+        planned.parameters,
+        planned.server.public,
+        find_room(planned.study).mark,
+    ]
     return fingerprint({planned.study: what})
 
 

@@ -1,0 +1,1 @@
+"""The command ``run``: studies executed, their verdicts kept, the first page kept up to date."""
