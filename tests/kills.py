@@ -286,7 +286,12 @@ def kills(
             blocks = min(blocks, 6)  # the pages that replay a reference record
         place = Place(_made(base / f"{command}-{number}"), base / "cache", blocks, command)
         row: list[Kill] = []
-        while len(row) < in_a_row and len(done) + len(row) < times:
+        # A run that has its page is over: the same command begins another, which writes it anew.
+        while (
+            len(row) < in_a_row
+            and len(done) + len(row) < times
+            and not (command == "run" and any(place._pages()))
+        ):
             found = one_kill(place, ways[len(done) + len(row)], chance)
             if found is None:
                 break

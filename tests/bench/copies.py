@@ -17,7 +17,7 @@ from pathlib import Path
 
 import polars as pl
 
-from pgapps.compare.design import BASELINE, CANDIDATE, COMPARED, COPY
+from pgapps.compare.design import BASELINE, CANDIDATE, COMPARED, COPY, of_comparison
 from pgapps.compare.judging.measured import (
     JUDGING,
     PLACE,
@@ -37,7 +37,7 @@ def of_equals(record: Record, equal: str, directory: str = "") -> pl.DataFrame:
     """An equal side against the baseline, one row per step: those of ``compared_effects``."""
     study = str(record.info["study"]).removeprefix(COMPARED)
     samples = in_sides(record).with_columns(study=pl.lit(study)).sort("block")
-    measured = Measured(study, (record.info,), (record.path,), samples)
+    measured = Measured(study, (of_comparison(record.info),), (record.path,), samples)
     times = rounds_of([measured], pl.col("metric").is_in(JUDGING))
     judged = times.join(judging(times), on=[*PLACE, "metric"], how="semi", maintain_order="left")
     copies = judged.filter(pl.col("arm").is_in([BASELINE, equal])).with_columns(

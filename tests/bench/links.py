@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 from scipy.optimize import minimize_scalar
 
-from pgapps.compare.design import BASELINE, COPY
+from pgapps.compare.design import BASELINE, COPY, of_comparison
 from pgapps.compare.judging.layout import linked_in
 from pgapps.compare.judging.measured import (
     JUDGING,
@@ -72,15 +72,16 @@ def rounded_up(deviation: float) -> float:
 
 def _of(record: Record) -> Iterator[tuple[str, float, float]]:
     """Metric, trimmed mean and its variance, of each block and step that has rounds enough."""
+    about = of_comparison(record.info)
     schema = {"block": pl.Int32(), "arm": pl.String()}
-    linked = pl.DataFrame(sorted(linked_in(record.info)), schema=schema, orient="row")
+    linked = pl.DataFrame(sorted(linked_in(about)), schema=schema, orient="row")
     samples = (
         in_sides(record)
         .filter(pl.col("side").is_in([BASELINE, COPY]), pl.col("metric").is_in(JUDGING))
         .join(linked, on=["block", "arm"], how="semi", maintain_order="left")
         .with_columns(study=pl.lit(""))
     )
-    times = rounds_of([Measured("", (record.info,), (record.path,), samples)], pl.lit(True))
+    times = rounds_of([Measured("", (about,), (record.path,), samples)], pl.lit(True))
     by = [*PLACE, "metric"]
     rounds = (
         times.join(judging(times), on=by, how="semi")

@@ -178,7 +178,7 @@ def test_a_bisection_is_a_record_and_told_again_without_a_build(
     out = capsys.readouterr().out
     assert "Commit 4" in out
     (path,) = list_records("bisect")["path"]
-    info = read_record(path).info
+    info: dict[str, Any] = {**read_record(path).info}
     assert info["answer"] == out.rstrip("\n")
     (step,) = info["steps"]
     assert (step["commit"]["subject"], step["before"], step["after"]) == ("Commit 4", 1000, 1100)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from pgstudies.records.info import Info
+    from pgapps.compare.design import ComparedInfo
 
 MAIN = """
 #include <stdio.h>
@@ -85,7 +85,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManagedServer]:
 def test_every_instance_of_a_block_runs_a_program_of_its_own_link(built: ManagedServer) -> None:
     comparison = Comparison(Side("master"), Side("patched"))
     design = designed("s", [Arm("one")], comparison)
-    about = cast("Info", info("s", seed=7))
+    about = cast("ComparedInfo", info("s", seed=7))
     with built.another(own_programs=True) as second, built.another() as third:
         servers = (built, second, third)
         for block in (1, 2):
@@ -123,7 +123,7 @@ def test_programs_that_are_not_of_a_build_of_ours_have_an_environment_drawn_alon
 ) -> None:
     comparison = Comparison(Side("master"), Side("patched"))
     design = designed("s", [Arm("one")], comparison)
-    about = cast("Info", info("s", seed=7))
+    about = cast("ComparedInfo", info("s", seed=7))
     programs = managed._programs
     design.begin(about, 1, design.arms[0], managed)
     assert "links" not in about

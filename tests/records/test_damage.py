@@ -112,7 +112,7 @@ def test_an_older_comparison_is_read_with_its_facts_by_arm(home: Path) -> None:
         arm |= {"name": f"heap, {side}", "plays": "heap", "side": side}
     facts = {"heap": {"candidate": {"assertions": "off"}}}
     (path / INFO).write_text(json.dumps(info | {"comparison": {"facts": facts}}))
-    read = read_record(path).info
+    read: dict[str, Any] = {**read_record(path).info}
     assert [(arm["of"], arm["copy_of"]) for arm in read["arms"]] == [("heap", None)] * 2
     assert read["facts"] == {"heap, candidate": {"assertions": "off"}}
     assert read["not_compared"][0] == "first lookup"

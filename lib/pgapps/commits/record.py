@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from pgservers.host.facts import git_revision, host_facts, packages
 from pgservers.paths import records_dir, run_dir
@@ -180,7 +180,7 @@ class CommitRecord:
         ``answer`` is the printed answer of a bisection, ``steps`` are the steps that it found.
         """
         if self._writer is not None:
-            info = self._writer.info
+            info = cast("dict[str, Any]", self._writer.info)
             places = {name: number for number, name in enumerate(order)}
             info["arms"].sort(key=lambda arm: places.get(arm["name"], len(places)))
             if answer is not None:

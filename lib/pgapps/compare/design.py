@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NotRequired, Self, TypedDict, cast
 
 import msgspec
 
@@ -15,6 +15,7 @@ from pgservers.servers.managed import ManagedServer
 from pgservers.servers.settings import merged
 from pgstudies.checking import checked
 from pgstudies.measuring.design import Design
+from pgstudies.records.info import Info
 
 from .observing import ObservedTrial, PlansAndResults, different_rows
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from pgservers.servers.serve import Server
     from pgstudies.measuring.arms import Arm
     from pgstudies.measuring.trial import Trial
-    from pgstudies.records.info import ArmFacts, Info, Setup
+    from pgstudies.records.info import ArmFacts, Setup
 
 
 BASELINE, COPY, CANDIDATE = "baseline", "baseline (again)", "candidate"
@@ -45,6 +46,31 @@ class Side(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __str__(self) -> str:
         declared = ", ".join(f"{name} = {value}" for name, value in self.settings.items())
         return f"{self.server} with {declared}" if declared else self.server
+
+
+class OtherRows(TypedDict):
+    """Rows of a statement's result that only one side of a comparison has."""
+
+    of: str  # the study's arm
+    step: str
+    rows: list[tuple[str, str]]  # the side, and the row
+
+
+class ComparedInfo(Info):
+    """What the record of a comparison knows besides."""
+
+    comparison: dict[str, Any]  # as ``Comparison.as_dict`` has it
+    facts: dict[str, dict[str, Any]]  # of the servers, by arm
+    plans: dict[str, dict[str, str]]  # by arm and step
+    rows: NotRequired[list[OtherRows]]
+    links: NotRequired[list[dict[str, Any]]]  # of programs: block, arm, seed, sha256
+    environments: NotRequired[list[dict[str, Any]]]  # of servers: block, arm, padding_bytes
+
+
+def of_comparison(info: Info) -> ComparedInfo:
+    """The same, if it is a comparison's record; else raises StudyError."""
+    checked(info, ComparedInfo, f"A record of {info['study']} is no comparison")
+    return cast("ComparedInfo", info)
 
 
 @dataclass(frozen=True)
@@ -138,7 +164,7 @@ class ComparisonDesign(Design):
         """Also complete records of the same two: further blocks are added to theirs."""
         if self.fresh or "comparison" not in info:
             return False
-        own, found = self.comparison, Comparison.from_dict(info["comparison"])
+        own, found = self.comparison, Comparison.from_dict(of_comparison(info)["comparison"])
         return (found.baseline, found.candidate) == (own.baseline, own.candidate)
 
     def begin(self, info: Info, block: int, arm: Arm, server: Server) -> None:
@@ -150,10 +176,11 @@ class ComparisonDesign(Design):
         where = {"block": block, "arm": arm.name}
         server.pad(padding_bytes)
         padded = {**where, "padding_bytes": padding_bytes}
-        info["environments"] = _with(info.get("environments", []), padded)
+        kept = cast("ComparedInfo", info)
+        kept["environments"] = _with(kept.get("environments", []), padded)
         if server.can_relink:
             linked = {**where, "seed": seed, "sha256": server.relink(seed)}
-            info["links"] = _with(info.get("links", []), linked)
+            kept["links"] = _with(kept.get("links", []), linked)
 
     def trial(self, server: Server, arm: Arm, **where: Any) -> Trial:
         """One whose statements and waits are observed."""
@@ -162,21 +189,22 @@ class ComparisonDesign(Design):
 
     def note(self, info: Info, trials: Mapping[str, Trial]) -> None:
         """Keep the servers' facts, the plans, and rows that only one side's result has."""
+        kept = cast("ComparedInfo", info)
         for name, trial in trials.items():
-            if name not in info["facts"]:
-                info["facts"][name] = examined(trial.server)
-            info["plans"][name] = self.seen[name].plans
+            if name not in kept["facts"]:
+                kept["facts"][name] = examined(trial.server)
+            kept["plans"][name] = self.seen[name].plans
         names = {(own.name, side): name for name, (own, side) in self.stands_for.items()}
         for of in dict.fromkeys(of for of, _ in names):
             sides = [self.seen[names[of, s]].rows for s in SIDES if (of, s) in names]
             baseline, *again, candidate = sides
             for step in baseline.keys() & candidate.keys():
-                known = any((entry["of"], entry["step"]) == (of, step) for entry in info["rows"])
+                known = any((entry["of"], entry["step"]) == (of, step) for entry in kept["rows"])
                 random = any(copy.get(step) != baseline[step] for copy in again)
                 found = different_rows(baseline[step], candidate[step])
                 if found and not known and not random:
                     rows = [((BASELINE, CANDIDATE)[side], row) for side, row in found]
-                    info["rows"].append({"of": of, "step": step, "rows": rows})
+                    kept["rows"].append({"of": of, "step": step, "rows": rows})
 
     def describe(self, arm: Arm) -> ArmFacts:
         """What record.json has for an arm, with the study's arm (``of``) and the side."""
@@ -186,7 +214,7 @@ class ComparisonDesign(Design):
     def completed(self, setup: Setup) -> Setup:
         """The same, with the comparison; the rest is added to it."""
         about = self.comparison.as_dict()
-        return {**setup, "comparison": about, "facts": {}, "plans": {}, "rows": []}
+        return cast("Setup", {**setup, "comparison": about, "facts": {}, "plans": {}, "rows": []})
 
 
 _PADDINGS = 4096

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import polars as pl
 
@@ -76,7 +76,7 @@ def _joined(
         }
         for n, arm in enumerate(first["arms"])
     ]
-    info: Info = {
+    info = {
         **first,
         "blocks": len(blocks),
         "parameters": first["parameters"] | {"blocks": len(blocks)},
@@ -101,4 +101,4 @@ def _joined(
         for n, (_, samples) in enumerate(blocks, start=1)
     )
     first_seen = pl.struct(pl.exclude("position")).is_first_distinct()
-    return info, together.filter(~prepared | first_seen)
+    return cast("Info", info), together.filter(~prepared | first_seen)

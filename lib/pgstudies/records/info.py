@@ -1,7 +1,8 @@
 """What a record knows: the contents of record.json, with the type of each entry.
 
 ``info_in`` checks a file against ``Info``, so that what stands here is what there is.  An entry
-that is ``NotRequired`` came with a later format, or belongs to one kind of run.
+that is ``NotRequired`` came with a later format, or belongs to one kind of run.  An application
+that keeps more has a type of its own for it, and checks it where it reads.
 """
 
 from __future__ import annotations
@@ -102,14 +103,6 @@ class Session(TypedDict):
     boot_id: str | None
 
 
-class OtherRows(TypedDict):
-    """Rows of a statement's result that only one side of a comparison has."""
-
-    of: str  # the study's arm
-    step: str
-    rows: list[tuple[str, str]]  # the side, and the row
-
-
 class Setup(TypedDict):
     """What is known before the first block; ``arms`` learn why they cannot run, servers what is."""
 
@@ -136,12 +129,6 @@ class Setup(TypedDict):
     servers: NotRequired[dict[str, ServerFacts]]  # by the words that arms use
     packages: NotRequired[dict[str, str]]
     git: NotRequired[dict[str, str | bool] | None]
-    comparison: NotRequired[dict[str, Any]]  # as ``Comparison.as_dict`` has it
-    facts: NotRequired[dict[str, dict[str, Any]]]  # of a comparison's servers, by arm
-    plans: NotRequired[dict[str, dict[str, str]]]  # seen in a comparison, by arm and step
-    rows: NotRequired[list[OtherRows]]
-    links: NotRequired[list[dict[str, Any]]]  # of programs: block, arm, seed, sha256
-    environments: NotRequired[list[dict[str, Any]]]  # of servers: block, arm, padding_bytes
 
 
 class Info(Setup):
@@ -157,6 +144,3 @@ class Info(Setup):
     finished_at: NotRequired[str | None]
     interrupted_by: NotRequired[str]
     groups: NotRequired[list[list[str]]]  # of arms that were up together
-    sweep: NotRequired[dict[str, str]]
-    answer: NotRequired[str]  # of a bisection, as it was printed
-    steps: NotRequired[list[dict[str, Any]]]  # that it found

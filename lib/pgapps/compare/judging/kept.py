@@ -9,7 +9,7 @@ import polars as pl
 from pgservers import paths
 from pgstudies.records.reading import infos_below
 
-from ..design import BASELINE, CANDIDATE, COMPARED, Comparison
+from ..design import BASELINE, CANDIDATE, COMPARED, Comparison, of_comparison
 from .measured import CPU, STEP_NAME, read_measured
 from .result import IS_DECIDED, result_of
 
@@ -36,7 +36,7 @@ def _results() -> Iterator[Result]:
     """A comparison is the records of all studies with the same two servers."""
     found: dict[tuple[str, str], list[Measured]] = {}
     for path, info in infos_below(paths.COMPARISONS, None):
-        sides = Comparison.from_dict(info["comparison"])
+        sides = Comparison.from_dict(of_comparison(info)["comparison"])
         measured = read_measured(info["study"].removeprefix(COMPARED), [path])
         found.setdefault((sides.baseline.server, sides.candidate.server), []).append(measured)
     for alike in found.values():

@@ -24,9 +24,8 @@ from .measured import CPU, TIME
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pgstudies.records.info import Info
-
     from ..counted import Counted
+    from ..design import ComparedInfo
     from .measured import Measured
 
 NOT_EXCLUDED, SAME_WORK = "layout not excluded", "same instructions"
@@ -154,15 +153,15 @@ def _is_one_program(measured: Iterable[Measured]) -> bool:
     return all(len({*_servers(info)}) == 1 for m in measured for info in m.infos)
 
 
-def _servers(info: Info) -> list[str]:
+def _servers(info: ComparedInfo) -> list[str]:
     return [info["comparison"][side]["server"] for side in (BASELINE, CANDIDATE)]
 
 
-def linked_in(info: Info) -> set[tuple[int, str]]:
+def linked_in(info: ComparedInfo) -> set[tuple[int, str]]:
     """The blocks and arms that ran programs relinked."""
     known = [(entry.get("block"), entry.get("arm")) for entry in info.get("links", [])]
     return _ran(info) & {(b, a) for b, a in known if isinstance(b, int) and isinstance(a, str)}
 
 
-def _ran(info: Info) -> set[tuple[int, str]]:
+def _ran(info: ComparedInfo) -> set[tuple[int, str]]:
     return {(entry["block"], entry["arm"]) for entry in info["timeline"]}

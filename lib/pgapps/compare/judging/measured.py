@@ -16,7 +16,7 @@ from pgstudies.analysis.verdicts import DIRECTIONS
 from pgstudies.measuring.pgbench import FAILURES
 from pgstudies.records.reading import read_record
 
-from ..design import BASELINE, CANDIDATE
+from ..design import BASELINE, CANDIDATE, of_comparison
 from ..observing import WAIT
 from .renaming import by_names, family, in_each_place
 from .sequences import anytime_effects, anytime_family, blocks_in_sequence
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from pgstudies.records.info import Info
     from pgstudies.records.reading import Record
+
+    from ..design import ComparedInfo
 
 
 PLACE = ("study", "of", "case", "step")
@@ -83,7 +85,7 @@ class Measured:
     """
 
     study: str
-    infos: tuple[Info, ...]
+    infos: tuple[ComparedInfo, ...]
     paths: tuple[Path, ...]
     samples: pl.DataFrame
     was_looked_at: bool = False
@@ -107,7 +109,7 @@ def read_measured(study: str, paths: Sequence[Path]) -> Measured:
         kept.append(frame.filter(~pl.col("block").is_in(list(later))))
         later |= set(frame["block"].to_list())
     samples = pl.concat(kept[::-1]) if kept else pl.DataFrame(schema={"block": pl.Int32})
-    infos = tuple(record.info for record in records)
+    infos = tuple(of_comparison(record.info) for record in records)
     samples = samples.with_columns(study=pl.lit(study)).sort("block")
     return Measured(study, infos, tuple(paths), samples, _was_looked_at(infos))
 
