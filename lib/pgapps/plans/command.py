@@ -12,10 +12,8 @@ from pgservers.errors import StudyError
 from pgservers.terminal import say, tell
 from pgstudies.run_options import RunOptions
 
-from ..workload.command import FROM_SERVERS
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping
 
     from .foresee import Foresight
     from .source import Source
@@ -191,14 +189,3 @@ def _own_release(source: Source) -> str:
 def _exit_code(found: Foresight) -> int:
     verdicts = {query.verdict for query in found.queries}
     return 1 if "another plan" in verdicts else 2 if "not judged" in verdicts else 0
-
-
-def _scripts(
-    directory: Path, dsn: str, top: int, roles: Sequence[str], show: Callable[[str], object]
-) -> list[str]:
-    from .scripts import write_scripts
-
-    return write_scripts(directory, dsn, top, roles, show)
-
-
-FROM_SERVERS.append(_scripts)

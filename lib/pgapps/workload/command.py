@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated
 
@@ -13,12 +13,11 @@ from pgservers.terminal import say, tell
 
 commands = typer.Typer()
 
-FROM_SERVERS: list[Callable[[Path, str, int, Sequence[str], Callable[[str], object]], list[str]]]
-FROM_SERVERS = []
-"""What writes a workload from the queries of a server: the application ``plans``, where it is.
+FROM_SERVERS = "pgstudies.from_servers"
+"""The entry points of what writes a workload from the queries of a server, as ``plans`` does.
 
-Its arguments are the directory, the address, how many queries, roles, and what shows its progress;
-it returns sentences.
+Arguments are the directory, the address, how many queries, roles, and what shows its progress; it
+returns sentences.
 """
 
 
@@ -84,12 +83,13 @@ def new_workload(
 
     if from_server is not None and from_log is not None:
         raise StudyError("Give --from-server or --from-log, not both.")
-    if from_server is not None and not FROM_SERVERS:
+    from_servers = [*entry_points(group=FROM_SERVERS)]
+    if from_server is not None and not from_servers:
         raise StudyError("--from-server needs the application plans, which is not installed.")
     how = (top, role or [], lambda what: say(f"{what} ..."))
     told: list[str] = []
     if from_server is not None:
-        told = FROM_SERVERS[0](directory.expanduser(), from_server, *how)
+        told = from_servers[0].load()(directory.expanduser(), from_server, *how)
     elif from_log is not None:
         told = write_scripts_of_log(directory.expanduser(), from_log.expanduser(), *how)
     for sentence in told:
