@@ -15,29 +15,24 @@ import psycopg
 
 from pgservers.errors import CannotRun, ServerDied, StudyError
 from pgservers.host.exclusive import on_core
-from pgservers.host.facts import allowed_cores, boot_id, git_revision, host_facts, packages
-from pgservers.paths import records_dir, run_dir
+from pgservers.host.facts import boot_id
+from pgservers.paths import records_dir
 from pgservers.programs.extensions import source_digests
 from pgservers.servers.base import ends_session, where_not_loaded
-from pgservers.servers.facts import identity, server_facts
 from pgservers.servers.serve import serve
-from pgservers.terminal import Progress, notice, printable, rough_duration
+from pgservers.terminal import Progress, notice
 
-from ..analysis.claims import claim_marks, rules
-from ..records.changes import what_changed
-from ..records.code import FREE, code_digests
+from ..records.code import code_digests
 from ..records.reading import (
     AMONG_OTHERS,
-    alike_before,
     infos_below,
     is_of_this_host,
-    read_record,
 )
 from ..records.writing import RecordWriter, fingerprint
 from ..rooms import rooms
 from .design import turn_order
 from .instances import Instances, PreparedStates, lacking, roots_of
-from .requirements import unmet_requirements
+from .setting_up import conditions, facts_of, intention, setup_of
 from .trial import Trial
 
 if TYPE_CHECKING:
@@ -47,8 +42,7 @@ if TYPE_CHECKING:
     from pgservers.servers.base import Limits
     from pgservers.servers.serve import Server
 
-    from ..records.info import Info, LeftOut, ServerFacts, Setup, TimelineEntry
-    from ..rooms import Room
+    from ..records.info import Info, LeftOut, TimelineEntry
     from ..run_options import RunOptions
     from .arms import Arm
     from .design import Design
@@ -156,16 +150,16 @@ class Session:
         self.not_run = {arm.name: arm.not_run for arm in self.design.arms if arm.not_run}
         what, design = self.what, self.design
         self._seed = what.parameters["seed"]
-        self._room = rooms().get(what.study)
-        self._same = self._conditions()
-        self._code = code_digests(
+        self.room = rooms().get(what.study)
+        self._same = conditions(self)
+        self.code = code_digests(
             {"prepare": what.prepare, "procedure": what.procedure},
-            self._room.directory if self._room else None,
+            self.room.directory if self.room else None,
             what.parameters,
             [type(design).__module__],
         )
-        self._code |= source_digests(arm.extension for arm in design.arms)
-        self.mark = f"{fingerprint(self._same)}-{fingerprint(self._code)}"
+        self.code |= source_digests(arm.extension for arm in design.arms)
+        self.mark = f"{fingerprint(self._same)}-{fingerprint(self.code)}"
         self.earlier = {
             path: info
             for path, info in infos_below(records_dir(), design.study)
@@ -205,12 +199,12 @@ class Session:
         self._begun = True
         writer = self._writer
         if writer is None:
-            setup = self._setup(blocks)
+            setup = setup_of(self, blocks)
             writer = RecordWriter.create(self.design.study, self.design.completed(setup))
             self._writer = writer
             self.stack.callback(writer.close)
             if self.bar is None:
-                notice(_intention(setup, writer.path))
+                notice(intention(setup, writer.path))
         else:
             done = len(writer.finished_blocks)
             notice(f"Continuing {writer.path}: {done} of its blocks are done.")
@@ -224,7 +218,7 @@ class Session:
         info["blocks"] = blocks
         kept = None
         if self.options.states:
-            mark = fingerprint({**self._same, "arms": [], "code": self._code})
+            mark = fingerprint({**self._same, "arms": [], "code": self.code})
             kept = PreparedStates(Path(self.options.states), mark)
         # What runs is closed before the servers are, which were entered before.
         self._instances = self.stack.enter_context(Instances(self.roots, self.design.arms, kept))
@@ -278,59 +272,6 @@ class Session:
         """The record being made, from ``begin`` on."""
         assert self._writer is not None
         return self._writer
-
-    def _conditions(self) -> dict[str, Any]:
-        """Everything but the code that must be alike for two runs to be one."""
-        what, design, servers = self.what, self.design, self.roots.values()
-        free = FREE | set(self._room.about.get("free", ()) if self._room else ())
-        return {
-            "study": design.study,
-            "parameters": {k: v for k, v in what.parameters.items() if k not in free},
-            "arms": [[design.describe(arm), arm.own_programs] for arm in design.arms],
-            "settings": dict(self.settings),
-            "server": [[server.spec, server.version_text] for server in servers],
-            "programs": [identity(server) for server in servers],
-            "extensions": [server.extensions for server in servers],
-            "pinned": self.core is not None,
-            "cores": len(allowed_cores() or ()),
-            "limits": what.limits,
-            "packages": packages(),
-            "kernel": os.uname().release,
-        }
-
-    def _setup(self, blocks: int) -> Setup:
-        """What is known before the first block."""
-        what, room, own = self.what, self._room, self.roots[None]
-        setup: Setup = {
-            "profile": self.options.profile,
-            "fingerprint": self.mark,
-            "code": self._code,
-            "parameters": dict(what.parameters) | {"server": own.spec},
-            "arms": [self.design.describe(arm) for arm in self.design.arms],
-            "settings": dict(self.settings),
-            "not_compared": list(what.not_compared),
-            "blocks": blocks,
-            "seed": what.parameters["seed"],
-            "sessions": [],
-            "gate": [],
-            "limits": what.limits,
-            "pinned_to_core": self.core
-            if any(s.capabilities.has("processes") for s in self.roots.values())
-            else None,
-            "server": facts_of(own),
-            "unmet": unmet_requirements(room.name, own, self.settings) if room else {},
-            "claims": claim_marks(room.name) if room else {},
-            "rules": rules(room.name) if room else [],
-            "study_mark": room.mark if room else None,
-            "servers": {s: facts_of(server) for s, server in self.roots.items() if s},
-            "host": host_facts(run_dir()),
-            "packages": packages(),
-            "git": git_revision(),
-        }
-        if not self.design.fresh:
-            _tell_of_changes(self.design, setup, room)
-        setup["seen"] = alike_before(self.design.study, setup)
-        return setup
 
     def _able(self) -> list[Arm]:
         return [arm for arm in self.arms.values() if arm.name not in self.not_run]
@@ -488,40 +429,5 @@ class Session:
                 entry["not_run"] = self.not_run[entry["name"]]
 
 
-def _intention(setup: Setup, path: Path) -> str:
-    """What a run is going to do, and for how long, by the last one like it on this machine."""
-    seen = [path.parent / name for name in setup["seen"] if (path.parent / name).is_dir()]
-    block_s = read_record(seen[-1]).block_s if seen else None
-    took = f", {rough_duration(setup['blocks'] * block_s)} as in {seen[-1].name}" if block_s else ""
-    able = sum(arm["not_run"] is None for arm in setup["arms"])
-    return (
-        f"Blocks to measure: {setup['blocks']}; arms that start anew and take turns in each: {able}"
-        f"{took}. Each block is kept at {path}; interrupted, the next run goes on from there."
-    )
-
-
-def _tell_of_changes(design: Design, setup: Setup, room: Room | None) -> None:
-    """Say what changed in the notebook since the record that this run would else have gone on with.
-
-    It has these parameters.  Nothing is said again once a record was made of what is there now.
-    """
-    size = {name: v for name, v in setup["parameters"].items() if name != "blocks"}
-    found = [
-        (path, info)
-        for path, info in infos_below(records_dir(), design.study)
-        if is_of_this_host(info) and size.items() <= info["parameters"].items()
-    ]
-    if any(info.get("fingerprint") == setup["fingerprint"] for _, info in found):
-        return
-    for path, info in [each for each in found if design.continues(each[1])][-1:]:
-        if changed := what_changed(info, setup, room.headings if room else {}):
-            notice(printable(f"Not continuing {path}: since then {changed} changed."))
-
-
 def _now() -> str:
     return datetime.now(UTC).isoformat()
-
-
-def facts_of(server: Server) -> ServerFacts:
-    """What a record tells of a server."""
-    return cast("ServerFacts", server_facts(server))
