@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -95,6 +96,38 @@ def test_without_the_watchdog_the_next_start_cleans_up(holder: Holder, run_base:
         assert wait_until_dead(holder.servers)
     assert not holder.directory.exists()
     del run_base
+
+
+STARTING = """
+import json, os, signal
+from pgservers.servers.instance import Instance
+from pgservers.servers.serve import serve
+def started(self, pid):
+    print(json.dumps({"pid": pid, "directory": str(self.path)}), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+Instance.started = started
+with serve("embedded"):
+    pass
+"""
+
+
+def test_a_server_that_was_told_to_nobody_ends_with_who_was_starting_it(run_base: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STARTING],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PGSTUDIES_RUN_DIR": str(run_base)},
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    told = json.loads(done.stdout)
+    with suppress(psutil.NoSuchProcess):
+        assert wait_until_dead([psutil.Process(told["pid"])])
+    directory = run_base_path(run_base, told["directory"])
+    until = time.monotonic() + 60
+    while directory.exists():
+        assert time.monotonic() < until
+        time.sleep(0.1)
 
 
 def segments(*pids: int) -> list[str]:

@@ -55,6 +55,13 @@ is_ours() {
     *) false;;
     esac
 }
+i=0
+# One that we were starting when we died was told to nobody, and writes its file in a moment.
+until { [ -n "$pid" ] && is_ours "$1" "$pid"; } || [ ! -d "$1/data" ] || [ $i -ge 20 ]; do
+    sleep 0.25
+    i=$((i + 1))
+    read -r pid <"$1/data/postmaster.pid"
+done 2>/dev/null
 if [ -n "$pid" ] && is_ours "$1" "$pid"; then
     kill -QUIT "$pid"
     i=0
