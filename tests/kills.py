@@ -109,6 +109,10 @@ class Place:
         found |= {(str(file), 0) for file in self.base.glob("ledger/*/*/*/*.zip")}
         return found | {(str(page), 0) for page in self._pages()}
 
+    def is_over(self) -> bool:
+        """Whether a run has its page: the same command begins another, which writes it anew."""
+        return self.command == "run" and any(self._pages())
+
     def contents(self) -> dict[tuple[str, int], str]:
         """A digest of each that can be read."""
         found = {}
@@ -286,12 +290,7 @@ def kills(
             blocks = min(blocks, 6)  # the pages that replay a reference record
         place = Place(_made(base / f"{command}-{number}"), base / "cache", blocks, command)
         row: list[Kill] = []
-        # A run that has its page is over: the same command begins another, which writes it anew.
-        while (
-            len(row) < in_a_row
-            and len(done) + len(row) < times
-            and not (command == "run" and any(place._pages()))
-        ):
+        while len(row) < in_a_row and len(done) + len(row) < times and not place.is_over():
             found = one_kill(place, ways[len(done) + len(row)], chance)
             if found is None:
                 break
@@ -299,7 +298,7 @@ def kills(
             tell(f"{command}: {found}")
         contents = place.contents()
         doctor = place.run("doctor")
-        code = place.run(*arguments_of(place))
+        code = 0 if place.is_over() else place.run(*arguments_of(place))
         if row:
             row[-1].wrong += [f"doctor ends with {doctor}"] if doctor else []
             row[-1].lost += _changed(contents, place.contents())
