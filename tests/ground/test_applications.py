@@ -65,13 +65,12 @@ def run(copy: Path, *arguments: str) -> str:
 
 
 def remove(copy: Path, application: str) -> None:
-    """Remove an application, its line and its tests, and install what is left into ``lib``."""
+    """Remove an application, its lines and its tests, and install what is left into ``lib``."""
     shutil.rmtree(copy / "lib" / "pgapps" / application)
     shutil.rmtree(copy / "tests" / application)
     file = copy / "pyproject.toml"
     lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-    (line,) = [line for line in lines if line.startswith(f"{application} = ")]
-    lines.remove(line)
+    lines = [line for line in lines if not line.startswith(f"{application} = ")]
     file.write_text("".join(lines), encoding="utf-8")
     points = tomllib.loads("".join(lines))["project"]["entry-points"]
     about = copy / "lib" / "pgstudies-0.dist-info"

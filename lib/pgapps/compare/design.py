@@ -56,7 +56,7 @@ class OtherRows(TypedDict):
     rows: list[tuple[str, str]]  # the side, and the row
 
 
-class ComparedInfo(Info):
+class Besides(TypedDict):
     """What the record of a comparison knows besides."""
 
     comparison: dict[str, Any]  # as ``Comparison.as_dict`` has it
@@ -67,9 +67,13 @@ class ComparedInfo(Info):
     environments: NotRequired[list[dict[str, Any]]]  # of servers: block, arm, padding_bytes
 
 
+class ComparedInfo(Besides, Info):
+    """The whole of it."""
+
+
 def of_comparison(info: Info) -> ComparedInfo:
     """The same, if it is a comparison's record; else raises StudyError."""
-    checked(info, ComparedInfo, f"A record of {info['study']} is no comparison")
+    checked(info, Besides, f"A record of {info['study']} is no comparison")
     return cast("ComparedInfo", info)
 
 
