@@ -168,7 +168,7 @@ class ComparisonDesign(Design):
         """Also complete records of the same two: further blocks are added to theirs."""
         if self.fresh or "comparison" not in info:
             return False
-        own, found = self.comparison, Comparison.from_dict(of_comparison(info)["comparison"])
+        own, found = self.comparison, Comparison.from_dict(cast("ComparedInfo", info)["comparison"])
         return (found.baseline, found.candidate) == (own.baseline, own.candidate)
 
     def begin(self, info: Info, block: int, arm: Arm, server: Server) -> None:
