@@ -173,7 +173,7 @@ def test_a_time_that_differs_beside_equal_instructions_is_said_to_be_unexplained
 LUCK = 0.01
 """The standard deviation of what one link moves a step by, and of the noise of a block."""
 
-COMPARISONS, STEPS, BLOCKS = 80, 12, 9
+COMPARISONS, STEPS, BLOCKS = 40, 12, 9
 
 
 def simulated(seed: int, *, links: int, slower: float = 1.0) -> pl.DataFrame:
@@ -219,6 +219,7 @@ def judged(effects: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+@pytest.mark.timeout(900)
 def test_where_layout_alone_differs_a_step_is_called_in_at_most_one_comparison_of_twenty(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -230,6 +231,7 @@ def test_where_layout_alone_differs_a_step_is_called_in_at_most_one_comparison_o
     assert share(drawn) <= 0.05
 
 
+@pytest.mark.timeout(900)
 def test_a_tenth_more_is_found_whatever_the_layout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(layout.LINKS, TIME, math.sqrt(2) * LUCK)
     alone = simulated(3, links=1, slower=1.1)

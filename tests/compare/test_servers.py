@@ -204,7 +204,7 @@ def test_the_report_opens_without_a_network(page: Page, reported: tuple[Path, in
         chart.scroll_into_view_if_needed()
         expect(chart).to_have_attribute("data-live", "")
     assert page.locator("h1").inner_text()
-    assert page.locator(".guards dt").count() == 14
+    assert page.locator(".guards dt").count() == 15
     with page.expect_download() as download:
         page.get_by_role("link", name="two_sides-samples.parquet").click()
     samples = pl.read_parquet(download.value.path())
