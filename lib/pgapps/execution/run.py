@@ -160,7 +160,7 @@ def _execute(
 
 def _about(chosen: PlannedRun, record: Path | None) -> dict[str, Any]:
     about = {"study": chosen.study, "profile": chosen.profile, "parameters": chosen.parameters}
-    if chosen.server.text:
+    if chosen.server.text and chosen.replay is None:  # a record names its own
         about["server"] = chosen.server.public
     if record is not None:
         about["record"] = str(record)
