@@ -14,6 +14,7 @@ import pytest
 from pgservers.errors import CannotRun
 from pgservers.programs.extensions import build
 from pgservers.programs.installations import find_binaries
+from pgservers.programs.releases import find_release, reason_not_available
 from pgservers.servers.managed import ManagedServer
 
 if TYPE_CHECKING:
@@ -91,6 +92,20 @@ def is_alive(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+FETCHED_IN_CI = ["9.3", "9.6", "13", "14", "16", "17"]
+
+
+def require(release: str) -> None:
+    """Skip a test of a release that is not here; in CI some are fetched."""
+    if release == "embedded":
+        return
+    if reason := reason_not_available(release):
+        pytest.skip(reason)
+    is_fetched = os.environ.get("CI") == "true" and release in FETCHED_IN_CI
+    if not is_fetched and not find_release(release).cached:
+        pytest.skip(f"{release} is not cached: pgstudies servers fetch {release}")
 
 
 def skip_but_not_in_ci(reason: str) -> NoReturn:

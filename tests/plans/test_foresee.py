@@ -23,10 +23,9 @@ from pgapps.plans.source import _is_ours_alone, _serving, opened, programs_of
 from pgapps.plans.text import as_text, confidence, headline
 from pgservers.errors import ServerError, StudyError
 from pgservers.programs.installations import find_binaries
-from pgservers.programs.releases import releases
 from pgservers.servers.managed import ManagedServer
 from pgservers.servers.serve import serve
-from tests.servers_at_hand import embedded
+from tests.servers_at_hand import embedded, require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -431,8 +430,7 @@ def test_the_command_says_by_its_exit_code_what_it_found(shop: str, tmp_path: Pa
 
 def test_an_older_release_is_foreseen_without_a_control() -> None:
     release = "14"
-    if not any(r.name == release and r.cached for r in releases()):
-        pytest.skip(f"release {release} is not fetched")
+    require(release)
     with serve(release, settings={"autovacuum": "off", "jit": "off"}) as server:
         address = loaded(server)  # type: ignore[arg-type]
         with opened(address) as source:
@@ -455,8 +453,7 @@ def test_an_older_release_is_foreseen_without_a_control() -> None:
 
 
 def test_a_locale_that_is_not_here_is_told_and_what_compares_texts_not_judged() -> None:
-    if not any(r.name == "17" and r.cached for r in releases()):
-        pytest.skip("release 17 is not fetched")
+    require("17")
     texts = ["SELECT * FROM a WHERE t LIKE 'x%'", "SELECT * FROM a WHERE i = 5"]
     with serve("17", settings={"autovacuum": "off"}) as server:
         assert isinstance(server, ManagedServer)
@@ -634,8 +631,7 @@ def test_the_query_within_a_statement_is_planned(shop: str, text: str, node: str
 
 @pytest.mark.parametrize("release", ["14", "embedded"])
 def test_a_second_statement_is_not_executed_and_no_error_logged(release: str) -> None:
-    if release != "embedded" and not any(r.name == release and r.cached for r in releases()):
-        pytest.skip(f"release {release} is not fetched")
+    require(release)
     texts = {
         "SELECT 1; SELECT pg_advisory_lock(7)": "it is several statements",
         "SELECT 1;\nSELECT pg_advisory_lock(7);": "it is several statements",

@@ -13,10 +13,9 @@ from pgapps.plans.foresee import foresee
 from pgapps.plans.queries import Choice, Query, top_queries
 from pgapps.plans.source import opened
 from pgapps.plans.text import as_text
-from pgservers.programs.releases import releases
 from pgservers.servers.managed import ManagedServer
 from pgservers.servers.serve import serve
-from tests.servers_at_hand import PASSWORD, dsn_of
+from tests.servers_at_hand import PASSWORD, dsn_of, require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -156,8 +155,7 @@ def true_plans(queries: list[Query]) -> list[Any]:
 @pytest.mark.thorough
 @pytest.mark.parametrize("release", ["14", "17", "embedded"])
 def test_a_shop_is_foreseen_twice_alike_and_as_it_is(release: str) -> None:
-    if release != "embedded" and not any(r.name == release and r.cached for r in releases()):
-        pytest.skip(f"release {release} is not fetched")
+    require(release)
     with shop(release) as server:
         use(server)
         log = server._instance.log

@@ -42,12 +42,11 @@ from pgstudies.measuring.counters import StatementCounters
 from pgstudies.measuring.trial import Trial
 from pgstudies.records.reading import built_with
 from tests.made_up import rows_of
-from tests.servers_at_hand import is_alive
+from tests.servers_at_hand import is_alive, require
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-FETCHED_IN_CI = ["9.3", "9.6", "13", "14", "16", "17"]
 JAR = "postgres-99.1.jar"
 OLDEST_AND_NEWEST = ["9.3", "17"]
 
@@ -618,17 +617,8 @@ def test_a_release_is_meant_before_a_directory_of_that_name(
 )
 def release(request: pytest.FixtureRequest) -> Release:
     """A release that is cached, or in CI may be fetched."""
-    return require(str(request.param))
-
-
-def require(name: str) -> Release:
-    found = find_release(name)
-    reason = reason_not_available(name)
-    if reason is not None:
-        pytest.skip(reason)
-    if not found.cached and (os.environ.get("CI") != "true" or name not in FETCHED_IN_CI):
-        pytest.skip(f"{found.version} is not cached: pgstudies servers fetch {name}")
-    return found
+    require(str(request.param))
+    return find_release(str(request.param))
 
 
 @pytest.mark.usefixtures("private")

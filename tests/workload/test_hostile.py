@@ -23,7 +23,6 @@ from pgapps.workload.scripts import read_workload
 from pgapps.workload.steps import steps_of
 from pgapps.workload.turns import tried
 from pgservers.errors import SpaceError, StudyError
-from pgservers.programs.releases import releases
 from pgservers.servers.dsn import DsnServer
 from pgservers.servers.instance import GUEST
 from pgservers.servers.managed import ManagedServer
@@ -39,6 +38,7 @@ from tests.servers_at_hand import (
     PASSWORD,
     dsn_of,
     embedded,
+    require,
     skip_but_not_in_ci,
 )
 
@@ -70,8 +70,7 @@ def marked(run_base: Path) -> Iterator[Path]:
 
 
 def unprivileged(release: str) -> ManagedServer:
-    if release != "embedded" and not any(r.name == release and r.cached for r in releases()):
-        pytest.skip(f"release {release} is not fetched")
+    require(release)
     server = serve(release, settings={"fsync": "off"}, unprivileged=True)
     assert isinstance(server, ManagedServer)
     return server

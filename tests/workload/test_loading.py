@@ -12,12 +12,12 @@ from pgapps.workload.loading import Tables, lacking, load
 from pgapps.workload.schema import contents
 from pgapps.workload.scripts import read_workload
 from pgservers.errors import StudyError
-from pgservers.programs.releases import releases
 from pgservers.servers.managed import ManagedServer
 from pgservers.servers.serve import serve
 from pgservers.terminal import notice_once
 from pgstudies.measuring.arms import Arm
 from pgstudies.measuring.trial import Trial
+from tests.servers_at_hand import require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -163,8 +163,7 @@ def test_an_extension_is_left_out_with_what_needs_it(
 
 
 def test_an_extension_that_one_side_lacks_is_named_with_that_side(shop: Path) -> None:
-    if not any(r.name == "9.6" and r.cached for r in releases()):
-        pytest.skip("release 9.6 is not fetched")
+    require("9.6")
     schema = shop / "schema.sql"
     schema.write_text("CREATE EXTENSION plpgsql;\n")
     assert lacking(schema, ["embedded", "9.6"]) == {}
