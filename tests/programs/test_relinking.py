@@ -15,6 +15,7 @@ import pytest
 from pgservers.errors import CannotRun, ServerError
 from pgservers.programs.cached import finish
 from pgservers.programs.installations import Binaries
+from pgservers.programs import relinking
 from pgservers.programs.relinking import KEPT, can_relink, keep_link, relinked
 
 if TYPE_CHECKING:
@@ -104,6 +105,28 @@ def test_a_program_that_is_linked_anew_is_another_file(made: Binaries, tmp_path:
     with target.open("rb") as before:
         relinked(made, 2, target)
         assert os.fstat(before.fileno()).st_ino != target.stat().st_ino
+
+
+def test_servers_of_one_block_run_one_link_that_is_made_once(
+    made: Binaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    links: list[int] = []
+
+    def noted(kept: Path, program: Path, seed: int, target: Path) -> None:
+        links.append(seed)
+        link(kept, program, seed, target)
+
+    link = relinking._link
+    monkeypatch.setattr(relinking, "_link", noted)
+    for block in (1, 2):
+        for study in ("one", "other"):
+            (tmp_path / study).mkdir(exist_ok=True)
+            for side in (0, 10, 20):
+                relinked(made, block + side, tmp_path / study / f"postgres{side}")
+        ones, others = (sorted((tmp_path / s).iterdir()) for s in ("one", "other"))
+        assert [p.read_bytes() for p in ones] == [p.read_bytes() for p in others]
+        assert all(os.access(p, os.X_OK) for p in (*ones, *others))
+    assert links == [1, 11, 21, 2, 12, 22]
 
 
 def test_a_thin_library_is_kept_with_what_it_refers_to(

@@ -172,11 +172,16 @@ class ComparisonDesign(Design):
         return (found.baseline, found.candidate) == (own.baseline, own.candidate)
 
     def begin(self, info: Info, block: int, arm: Arm, server: Server) -> None:
-        """Draw the size of the server's environment, and link its program anew where it can be."""
+        """Draw the size of the server's environment, and link its program anew where it can be.
+
+        All servers of a side have one link in a block, whatever the study.
+        """
         if not isinstance(server, ManagedServer):
             return
-        draw = random.Random(f"{info['seed']} {block} {arm.name}")  # noqa: S311  (no secret)
-        seed, padding_bytes = draw.getrandbits(31), draw.randrange(_PADDINGS)
+        side = self.stands_for[arm.name][1]
+        seed = random.Random(f"{block} {side}").getrandbits(31)  # noqa: S311  (no secret)
+        draw = random.Random(f"{info['seed']} {block} {arm.name}")  # noqa: S311
+        padding_bytes = draw.randrange(_PADDINGS)
         where = {"block": block, "arm": arm.name}
         server.pad(padding_bytes)
         padded = {**where, "padding_bytes": padding_bytes}

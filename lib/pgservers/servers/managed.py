@@ -410,6 +410,11 @@ class ManagedServer(ServerBase):
         snapshot.rename(kept)
         self._states[state] = kept, size_bytes(kept)
 
+    def copy_state(self, state: str) -> None:
+        """Put the stopped server's data into the prepared state of that name, if there is one."""
+        if state in self._states:
+            self._unpack(*self._states[state])
+
     def hand_over(self, state: str, target: Path) -> None:
         """Move the prepared state to ``target``: this server has it no more.  Raises OSError."""
         kept, _ = self._states.pop(state)

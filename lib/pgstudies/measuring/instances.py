@@ -9,6 +9,7 @@ import hashlib
 import json
 import secrets
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Self
 
 import polars as pl
@@ -37,7 +38,7 @@ _PROCESSES_BYTES = 64 * 2**20
 _OF_WHAT_IS_FREE = 0.8
 """The share of free memory and disk that all instances together may take."""
 
-_COPIED_WHOLE_BYTES = 2**30  # of the states of all arms of a block
+_COPIED_WHOLE_BYTES = 100 * 2**20  # a larger state takes as long to copy as a block
 
 KEPT_SHARE = 0.2
 """The share of free disk that kept states may take; it is what ``Instances.groups`` leaves."""
@@ -188,15 +189,18 @@ class Instances:
                 server.clear()
 
     def draw_places(self, arms: Sequence[Arm]) -> None:
-        """Remove what these servers keep from the last block, unless their states are large.
+        """Remove what these servers keep from the last block, and copy it anew, if it is not large.
 
         Else one server's files would lie better on the disk than another's in every block: the
         slowest updates of two copies of one program differed by 8 %.
         """
         here = self._managed(arms)
-        if sum(server.state_bytes(arm.state) for arm, server in here) <= _COPIED_WHOLE_BYTES:
-            for _, server in here:
-                server.clear()
+        if any(server.state_bytes(arm.state) > _COPIED_WHOLE_BYTES for arm, server in here):
+            return
+        for _, server in here:
+            server.clear()
+        with ThreadPoolExecutor(4) as pool:  # they wait for the disk
+            list(pool.map(lambda known: known[1].copy_state(known[0].state), here))
 
     def groups(self, units: tuple[list[Arm], list[list[Arm]]]) -> list[list[Arm]]:
         """The arms in the largest groups that are up at once.
