@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pgservers.errors import CannotRun, ServerError
+from pgservers.programs import relinking
 from pgservers.programs.cached import finish
 from pgservers.programs.installations import Binaries
-from pgservers.programs import relinking
 from pgservers.programs.relinking import KEPT, can_relink, keep_link, relinked
 
 if TYPE_CHECKING:
