@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 import subprocess
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import polars as pl
@@ -114,6 +115,8 @@ def test_every_instance_of_a_block_runs_a_program_of_its_own_link(built: Managed
         assert len({e["seed"] for e in links}) == len({e["sha256"] for e in links}) == 6
         design.begin(about, 2, design.arms[2], third)  # the block was interrupted
         assert (about["links"], about["environments"]) == (links, environments)
+        replace(design, links="of another").begin(about, 2, design.arms[2], third)
+        assert about["links"][-1]["seed"] not in {e["seed"] for e in links}
     assert built.binaries.bindir / "postgres" not in programs
     assert can_relink(built.binaries), "the build itself is as it was"
 

@@ -110,12 +110,14 @@ class ComparisonDesign(Design):
     Attributes:
         comparison: What is compared.
         stands_for: By the name of an arm, the study's own arm and the side it is on.
+        links: What the links of all blocks are drawn from, alike for all studies.
         seen: By the name of an arm, what its statements did so far.
 
     """
 
     comparison: Comparison
     stands_for: Mapping[str, tuple[Arm, str]]
+    links: str
     seen: Mapping[str, PlansAndResults] = field(
         default_factory=lambda: defaultdict(PlansAndResults), compare=False
     )
@@ -179,8 +181,8 @@ class ComparisonDesign(Design):
         if not isinstance(server, ManagedServer):
             return
         side = self.stands_for[arm.name][1]
-        seed = random.Random(f"{block} {side}").getrandbits(31)  # noqa: S311  (no secret)
-        draw = random.Random(f"{info['seed']} {block} {arm.name}")  # noqa: S311
+        seed = random.Random(f"{self.links} {block} {side}").getrandbits(31)  # noqa: S311
+        draw = random.Random(f"{info['seed']} {block} {arm.name}")  # noqa: S311  (no secret)
         padding_bytes = draw.randrange(_PADDINGS)
         where = {"block": block, "arm": arm.name}
         server.pad(padding_bytes)
@@ -237,11 +239,17 @@ def _with(entries: Sequence[dict[str, Any]], drawn: dict[str, Any]) -> list[dict
 
 
 def designed(
-    study: str, arms: Sequence[Arm], comparison: Comparison, *, fresh: bool = False
+    study: str,
+    arms: Sequence[Arm],
+    comparison: Comparison,
+    *,
+    links: str = "",
+    fresh: bool = False,
 ) -> ComparisonDesign:
     """The design that runs these arms of a study on every side.
 
-    With ``fresh`` no earlier record is continued.  Raises StudyError where none of them can run.
+    ``links`` is what programs are relinked by.  With ``fresh`` no earlier record is continued.
+    Raises StudyError where none of them can run.
     """
     if all(arm.not_run for arm in arms):
         raise StudyError(f"No arm can be compared: {arms[0].not_run}.")
@@ -253,6 +261,7 @@ def designed(
         fresh=fresh,
         comparison=comparison,
         stands_for=stands_for,
+        links=links,
     )
 
 

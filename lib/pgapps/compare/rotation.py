@@ -50,11 +50,13 @@ class ComparedStudy:
     def __exit__(self, *error: Any) -> None:
         self._stack.__exit__(*error)
 
-    def enter(self, comparison: Comparison, profile: str, *, fresh: bool, **how: Any) -> None:
+    def enter(
+        self, comparison: Comparison, profile: str, *, links: str, fresh: bool, **how: Any
+    ) -> None:
         """Begin its session, where arms stay left out that an earlier run had no time for."""
         options = RunOptions(server=comparison.baseline.server, profile=profile)
         chosen = [arm for arm in self.what.arms if arm.name in self.arms and arm.server is None]
-        design = designed(self.name, chosen, comparison, fresh=fresh)
+        design = designed(self.name, chosen, comparison, links=links, fresh=fresh)
         self.session = self._stack.enter_context(session(self.what, design, options, **how))
         if self.session.records:
             known = self.session.info["arms"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -113,10 +114,12 @@ def compared(
             progress = stack.enter_context(Progress("comparing", None))
             for study in studies:
                 stack.push(study)
+            # Else every comparison would have the same links.
+            links = str(request.parameters.get("seed", secrets.randbits(31)))
 
             def enter(study: ComparedStudy) -> None:
                 how: Any = {"findings": findings, "progress": progress, "fresh": fresh}
-                study.enter(request.comparison, request.profile, **how)
+                study.enter(request.comparison, request.profile, links=links, **how)
 
             rotation = Rotation(
                 studies,
