@@ -1,15 +1,14 @@
 """What other tools say of the same two builds, in the same time, and how often each is wrong.
 
-``python -m tests.bench.peers A B --truth same --minutes 4 --repeat 10`` asks, in turns, pgbench run
-in alternation and judged by Welch's test, hyperfine, pyperf, and ``compare``, by the lookups of
-pgbench's own tables.  A and B are directories of programs; ``--truth`` is what is known of B beside
-A: ``same``, or ``slower``.  All servers and clients are on one core, and for the other tools both
-servers run until the tool is done: what somebody does who knows them.  ``compare`` goes first, and
-the others get as long as it took, as it measures six blocks at least; its margin is ``MARGIN``.  A
-tool is right where it calls a slower build slower, and an equal one nothing.  What has no interval
-of its own is given Welch's, of its own times.  It prints a line for each, which ``--output`` adds
-to a CSV file; a tool that is not there is "not run".  pyperf: ``.venv/bin/pip install pyperf``;
-hyperfine is a package of most systems.
+``python -m tests.bench.peers A B --truth same --minutes 1 --repeat 10`` asks, in turns, ``compare``,
+pgbench and hyperfine, by the lookups of pgbench's own tables.  A and B are directories of programs;
+``--truth`` is what is known of B beside A: ``same``, or ``slower``.  All servers and clients are on
+one core, and for the other tools both servers run until the tool is done.  They measure the two in
+alternation, and pairs of neighbours are judged by Student's t: what somebody does who knows them.
+``compare`` goes first, and the others get as long as it took, as it measures six blocks at least;
+its margin is ``MARGIN``.  A tool is right where it calls a slower build slower, and an equal one
+nothing.  It prints a line for each, which ``--output`` adds to a CSV file; a tool that is not there
+is "not run".  hyperfine is a package of most systems.
 """
 
 from __future__ import annotations
@@ -20,19 +19,17 @@ import os
 import re
 import shlex
 import shutil
-import sys
 import tempfile
 import time
 from contextlib import ExitStack
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import numpy as np
 import polars as pl
-from scipy.stats import ttest_ind
+from scipy.stats import ttest_1samp
 
 from pgapps.compare.design import Side
 from pgapps.compare.request import Request
@@ -49,14 +46,14 @@ if TYPE_CHECKING:
 
     from pgservers.servers.base import ServerBase
 
-SLICE_S = 5
-"""Seconds of one run of pgbench in alternation."""
+TURN_S = 5
+"""Seconds of one turn of pgbench."""
 
 MARGIN = 0.01
 """What is less than a hundredth is called nothing by ``compare``."""
 
 RUN_S = 1.0
-"""Seconds of one command that hyperfine and pyperf repeat."""
+"""Seconds of one command that hyperfine times."""
 
 _TPS = re.compile(r"tps = ([\d.]+) \(without")
 
@@ -69,63 +66,47 @@ COLUMNS = (
 Answer = tuple[float, float, float, str]
 """Ratio of times (B / A), its 95 % interval, and what the tool says: slower, faster or nothing."""
 
+Tool = tuple[list[str], ManagedServer]
+"""The command of pgbench, and the server that it asks."""
 
-def welch(a: Sequence[float], b: Sequence[float]) -> Answer:
-    """Of times: the ratio of geometric means with Welch's interval, and what it says."""
-    found = ttest_ind(np.log(b), np.log(a), equal_var=False)
-    interval = found.confidence_interval()
+
+def paired(times: Sequence[float]) -> Answer:
+    """Of times of A, B, B, A, A, B and so on: B / A with its interval, and what it says."""
+    pairs = np.log(times[: len(times) // 2 * 2]).reshape(-1, 2)
+    ratios = (pairs[:, 1] - pairs[:, 0]) * np.where(np.arange(len(pairs)) % 2, -1, 1)
+    interval = ttest_1samp(ratios, 0).confidence_interval()
     low, high = float(np.exp(interval.low)), float(np.exp(interval.high))
     says = "slower" if low > 1 else "faster" if high < 1 else "nothing"
-    return float(np.exp(np.mean(np.log(b)) - np.mean(np.log(a)))), low, high, says
+    return float(np.exp(ratios.mean())), low, high, says
 
 
-def alternated(commands: Sequence[list[str]], servers: Sequence[ManagedServer], s: float) -> Answer:
+def _turns(sides: Sequence[Tool], number: int) -> list[Tool]:
+    """A, B, B, A, A, B and so on."""
+    return [sides[n % 2 ^ n // 2 % 2] for n in range(2 * max(2, round(number / 2)))]
+
+
+def pgbench(sides: Sequence[Tool], s: float) -> Answer:
     """Pgbench for some seconds on one server, then on the other, and so on."""
-    times: list[list[float]] = [[], []]
-    for n in range(max(4, round(s / SLICE_S))):
-        server, command = servers[n % 2], [*commands[n % 2], "-T", str(SLICE_S)]
-        said = _TPS.search(run_client(command, server.environment()).stdout)
-        times[n % 2].append(1 / float(said[1]))  # type: ignore[index]
-    return welch(*times)
+    return paired([1 / _tps(*side, TURN_S) for side in _turns(sides, round(s / TURN_S))])
 
 
-def repeated(
-    tool: str, commands: Sequence[list[str]], servers: Sequence[ManagedServer], s: float
-) -> Answer:
-    """One command of about ``RUN_S``, many times, and then the other, by hyperfine or pyperf."""
-    tps = _TPS.search(run_client([*commands[0], "-T", "2"], servers[0].environment()).stdout)
-    number = str(round(RUN_S * float(tps[1])))  # type: ignore[index]
-    runs = max(4, round(s / RUN_S / 2))
-    times = []
+def hyperfine(sides: Sequence[Tool], s: float) -> Answer:
+    """As many transactions of pgbench as take about ``RUN_S``, timed by hyperfine in turns."""
+    number = str(round(RUN_S * _tps(*sides[0], 2)))
+    commands = [
+        shlex.join(["env", *(f"{k}={v}" for k, v in server.environment().items()), *command])
+        for command, server in _turns(sides, round(s / RUN_S))
+    ]
     with tempfile.TemporaryDirectory() as scratch:
-        for n, (command, server) in enumerate(zip(commands, servers, strict=True)):
-            file = Path(scratch) / f"{n}.json"
-            measured = [*command, "-t", number]
-            if tool == "hyperfine":
-                asked = [
-                    "hyperfine",
-                    "--shell=none",
-                    "--style=none",
-                    "--warmup=1",
-                    f"--runs={runs}",
-                ]
-                asked += [f"--export-json={file}", shlex.join(measured)]
-            else:
-                asked = [sys.executable, "-m", "pyperf", "command", "--inherit-environ=PGHOST,"
-                         "PGPORT,PGUSER,PGDATABASE,LD_LIBRARY_PATH", "--warmups=1", "--values=3",
-                         "--loops=1", f"--processes={max(2, runs // 4)}", "--output", str(file),
-                         "--quiet", *measured]  # fmt: skip
-            run_client(asked, server.environment())
-            times.append(_times(json.loads(file.read_text())))
-    return welch(*times)
+        file = Path(scratch) / "times.json"
+        how = ["--shell=none", "--style=none", "--runs=1", f"--export-json={file}"]
+        run_client(["hyperfine", *how, *(f"{one} -t {number}" for one in commands)], {})
+        return paired([run["times"][0] for run in json.loads(file.read_text())["results"]])
 
 
-def _times(said: dict[str, Any]) -> list[float]:
-    """The times in what hyperfine or pyperf wrote."""
-    if "results" in said:
-        return [float(time) for time in said["results"][0]["times"]]
-    runs = said["benchmarks"][0]["runs"]
-    return [float(value) for run in runs for value in run.get("values", [])]
+def _tps(command: list[str], server: ManagedServer, seconds: int) -> float:
+    said = run_client([*command, "-T", str(seconds)], server.environment()).stdout
+    return float(_TPS.search(said)[1])  # type: ignore[index]
 
 
 def ours(sides: Sequence[str], s: float) -> Answer:
@@ -149,7 +130,7 @@ def ours(sides: Sequence[str], s: float) -> Answer:
     return row["ratio"], row["low"], row["high"], "nothing" if is_open else row["verdict"]
 
 
-def asked(sides: Sequence[str], seconds: float) -> list[tuple[str, Answer | str, float]]:
+def answers(sides: Sequence[str], seconds: float) -> list[tuple[str, Answer | str, float]]:
     """Each tool, what it answers or why it did not run, and the seconds that it took."""
     core = max(os.sched_getaffinity(0))
     found: list[tuple[str, Answer | str, float]] = []
@@ -163,14 +144,13 @@ def asked(sides: Sequence[str], seconds: float) -> list[tuple[str, Answer | str,
     with ExitStack() as stack:
         servers = [_filled(stack.enter_context(serve(side, settings=SETTINGS, cpu=core)))
                    for side in sides]  # fmt: skip
-        commands = [[str(s.capabilities.pgbench), "-n", "-S", "-M", "prepared"] for s in servers]
+        asked = [([str(s.capabilities.pgbench), "-n", "-S", "-M", "prepared"], s) for s in servers]
         with on_core(core):
-            add("pgbench, Welch", lambda: alternated(commands, servers, seconds))
-            for tool in ("hyperfine", "pyperf"):
-                if (shutil.which if tool == "hyperfine" else find_spec)(tool):
-                    add(tool, partial(repeated, tool, commands, servers, seconds))
-                else:
-                    found.append((tool, "not run: it is not installed", 0.0))
+            add("pgbench", partial(pgbench, asked, seconds))
+            if shutil.which("hyperfine"):
+                add("hyperfine", partial(hyperfine, asked, seconds))
+            else:
+                found.append(("hyperfine", "not run: it is not installed", 0.0))
     return found
 
 
@@ -191,7 +171,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("sides", nargs=2, metavar="DIRECTORY")
     parser.add_argument("--truth", choices=["same", "slower"], required=True)
-    parser.add_argument("--minutes", type=float, default=4, help="of each tool")
+    parser.add_argument("--minutes", type=float, default=1, help="of each tool")
     parser.add_argument("--repeat", type=int, default=10)
     parser.add_argument("--output", type=Path, help="a CSV file, to which it is added")
     chosen = parser.parse_args()
@@ -199,7 +179,7 @@ def main() -> None:
     names = [f"{Path(s).name} {digest_of(find_binaries(s))}" for s in chosen.sides]
     for number in range(chosen.repeat):
         rows = []
-        for tool, answer, took_s in asked(chosen.sides, 60 * chosen.minutes):
+        for tool, answer, took_s in answers(chosen.sides, 60 * chosen.minutes):
             load = round(os.getloadavg()[0], 2)
             if isinstance(answer, str):
                 print(f"{tool}: {answer}", flush=True)
