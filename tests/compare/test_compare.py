@@ -33,6 +33,7 @@ from pgservers.servers.settings import read_settings
 from pgstudies.measuring.arms import Arm
 from pgstudies.records.reading import SAMPLES_SCHEMA
 from pgstudies.records.writing import write_whole
+from pgstudies.rooms import rooms
 from tests.machines import GOOD, after_others
 from tests.made_up import info, samples, swept_info
 
@@ -1026,6 +1027,13 @@ def test_what_is_measured_and_until_when_is_told(
     wrong = Request(Side("embedded"), Side("17"), ("a", "b"), arms=("heap", "haep"))
     with pytest.raises(StudyError, match="There is no arm 'haep' to compare; there is a: heap"):
         run._require_arms(wrong, studies)
+
+
+@pytest.mark.parametrize("study", [*rooms("study")])
+def test_the_arms_of_a_default_comparison_are_among_those_of_the_study(study: str) -> None:
+    chosen = run._planned(study, Request(Side("embedded"), Side("17"), (study,)), 600)
+    assert set(chosen.arms) == set(rooms()[study].about["compare"])
+    assert chosen.what.parameters["server"] == ""
 
 
 def compared(comparison: Comparison, arms: Sequence[Arm]) -> Design:

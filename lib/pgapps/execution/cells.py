@@ -8,6 +8,7 @@ import linecache
 import os
 import re
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,9 +42,10 @@ def measurement_of(planned: PlannedRun) -> Measurement:
                 what = f"{type(error).__name__}: {error}".rstrip(":. ")
                 raise NotebookError(f"{planned.study} stopped in cell {number}: {what}.") from error
             if measured is not None:
-                return measured
+                return replace(measured, parameters={**measured.parameters, "server": ""})
             if is_parameters:
-                space |= planned.injected
+                # Its name alone, for what the arms hang on; the caller has the address.
+                space |= planned.injected | {"server": planned.server.public}
     raise NotebookError(f"The notebook of {planned.study} measures nothing.")
 
 
