@@ -182,7 +182,7 @@ def _room_on_server(server: Server) -> _Room:
                    - current_setting('superuser_reserved_connections')::int,
                    (SELECT coalesce(sum(setting::int), 0) FROM pg_settings
                     WHERE name = 'reserved_connections'),
-                   (SELECT count(*) FROM pg_stat_activity WHERE pid <> pg_backend_pid())
+                   (SELECT count(*) - 1 FROM pg_stat_activity)
             """
         ).fetchone()
     slots, reserved, used = row or (0, 0, 0)

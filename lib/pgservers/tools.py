@@ -39,6 +39,7 @@ class Tool:
 
 
 _RELEASES = "arms on other releases that are not yet in the cache"
+_COMMITS = "arms and comparisons that build commits"
 _EXTENSIONS = "arms that need a C extension"
 
 TOOLS = (
@@ -53,6 +54,8 @@ TOOLS = (
     Tool("C compiler", "gcc", _EXTENSIONS, ("cc", "gcc", "clang")),
     Tool("headers of the C library", "libc6-dev", _EXTENSIONS, file="/usr/include/stdio.h"),
     Tool("make", "make", _EXTENSIONS, ("gmake", "make")),
+    Tool("bison", "bison", _COMMITS, ("bison",)),
+    Tool("flex", "flex", _COMMITS, ("flex",)),
     Tool(
         "sources of locales",
         "locales",

@@ -174,9 +174,9 @@ def test_programs_of_another_machine_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_oldest_release_that_will_do(tmp_path: Path) -> None:
-    pretend(tmp_path / "old" / "bin", "9.2.24")
-    pretend(tmp_path / "new" / "bin", "9.3.0")
-    with pytest.raises(ServerError, match=r"9\.2\.24 is too old: .* servers of PostgreSQL 9\.3 or"):
+    pretend(tmp_path / "old" / "bin", "8.2.23")
+    pretend(tmp_path / "new" / "bin", "8.3devel")
+    with pytest.raises(ServerError, match=r"8\.2\.23 is too old: .* servers of PostgreSQL 8\.3 or"):
         find_binaries(tmp_path / "old")
     assert find_binaries(tmp_path / "new").version == binaries.OLDEST_OWNED
 

@@ -32,7 +32,7 @@ from pgservers.programs.releases import (
     reason_not_available,
     reason_not_fetched,
 )
-from pgservers.programs.versions import counts_wal, parse_version
+from pgservers.programs.versions import has, parse_version
 from pgservers.servers.facts import server_facts
 from pgservers.servers.managed import ManagedServer
 from pgservers.servers.serve import serve
@@ -636,7 +636,7 @@ def test_every_release_starts_restarts_and_stops(release: Release) -> None:
             c.execute("CREATE TABLE t AS SELECT generate_series(1, 1000) AS i")
             counters = StatementCounters(c).read()
             assert (counters.buffers_hit or 0) > 0
-            assert (counters.wal_bytes is not None) is counts_wal(server.version)
+            assert (counters.wal_bytes is not None) is has(server.version, "counts WAL")
         postmaster = psutil.Process(server.postmaster_pid)
         processes = [postmaster, *postmaster.children()]
         server.restart({"shared_buffers": "4MB"})

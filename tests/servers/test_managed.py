@@ -319,15 +319,24 @@ def test_a_word_that_is_no_server_says_what_is_understood() -> None:
 
 @pytest.mark.parametrize(
     ("text", "number"),
-    [("18.6", 180006), ("9.6.24", 90624), ("19devel", 190000), ("18beta1", 180000), ("13", 130000)],
+    [
+        ("18.6", 180006),
+        ("9.6.24", 90624),
+        ("19devel", 190000),
+        ("18beta1", 180000),
+        ("13", 130000),
+        ("8.3devel", 80299),
+        ("9.4devel", 90399),
+        ("9.4beta1", 90400),
+    ],
 )
 def test_versions_are_numbered_as_the_server_does(text: str, number: int) -> None:
     assert parse_version(text) == number
 
 
 def test_an_old_server_is_refused() -> None:
-    old = Binaries(Path("/somewhere"), 90200, "PostgreSQL 9.2", "somewhere")
-    with pytest.raises(ServerError, match=r"PostgreSQL 9\.2 is too old: pgstudies starts"):
+    old = Binaries(Path("/somewhere"), 80200, "PostgreSQL 8.2", "somewhere")
+    with pytest.raises(ServerError, match=r"PostgreSQL 8\.2 is too old: pgstudies starts"):
         require_version(old)
 
 

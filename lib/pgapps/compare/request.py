@@ -14,7 +14,7 @@ from pgservers.addresses import Address
 from pgservers.errors import StudyError
 from pgservers.programs.installations import find_binaries
 from pgservers.programs.releases import is_known, is_release
-from pgservers.programs.versions import has_io_workers, parse_version
+from pgservers.programs.versions import has, parse_version
 from pgservers.servers.settings import (
     ENDANGERS_DATA,
     not_taken,
@@ -173,7 +173,7 @@ def _has_workers(side: Side) -> bool | None:
     if method is not None:
         return method == "worker"
     version = _version(side)
-    return None if version is None else has_io_workers(version)
+    return None if version is None else has(version, "I/O workers")
 
 
 def _version(side: Side) -> int | None:

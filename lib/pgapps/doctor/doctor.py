@@ -24,7 +24,7 @@ from pgservers.host.wakeups import wake_up_seconds
 from pgservers.paths import records_dir, run_dir
 from pgservers.programs.accounts import server_account
 from pgservers.programs.releases import is_release, reason_not_available, releases
-from pgservers.programs.versions import counts_wal, tells_compression
+from pgservers.programs.versions import has
 from pgservers.servers.serve import serve
 from pgservers.tools import installing, missing
 from pgstudies.analysis.claims import claims, origins
@@ -217,7 +217,7 @@ def _counters(server: Server) -> Iterator[Check]:
     yield _able(
         "counters",
         counted,
-        f"{'buffers and WAL' if counts_wal(server.version) else 'buffers'} are counted for every "
+        f"buffers{' and WAL' if has(server.version, 'counts WAL') else ''} are counted for every "
         f"statement",
         "buffers and WAL: not recorded: pg_stat_statements is not in shared_preload_libraries, "
         "or CREATE EXTENSION is not allowed",
@@ -278,7 +278,7 @@ def _features(server: Server) -> Check:
             "SELECT count(*) > 0 FROM pg_collation WHERE collprovider = 'i'"
         ),
     }
-    if not tells_compression(server.version):
+    if not has(server.version, "default_toast_compression"):
         return Check("features", None, "lz4 and ICU are not checked before release 14")
     with server.connect() as connection:
         missing = []

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 
 from ..addresses import EMBEDDED, Address
 from ..errors import ServerError, StudyError
+from ..paths import cache_dir
 from .accounts import open_to_all
+from .cached import is_finished, require_unchanged
 from .fetching import fetch
 from .releases import (
     find_release,
@@ -30,8 +32,10 @@ from .versions import parse_version
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-OLDEST_OWNED = 90300
+OLDEST_OWNED = 80299  # 8.3devel
 """The oldest server that we start ourselves, as the server itself counts versions."""
+
+_COMMIT = re.compile(r"commit-[0-9a-f]{10}")
 
 _DEBIAN = Path("/usr/lib/postgresql")
 
@@ -64,12 +68,12 @@ def is_directory(path: str | Path) -> bool:
 
 
 def find_binaries(spec: str | Path = EMBEDDED) -> Binaries:
-    """The installation meant by ``embedded``, a release, or a directory, perhaps that of programs.
+    """The installation meant by ``embedded``, a release, a commit, or a directory of programs.
 
-    A release that is not cached is fetched, or taken from an installed package (``packaged``).
-    Raises ServerError where there is no installation,
-    where a program is missing or cannot be run here, and where PostgreSQL is older than
-    ``OLDEST_OWNED``.
+    ``commit-568d4138c6`` is the newest build of that commit in the cache.  A release that is not
+    cached is fetched, or taken from an installed package (``packaged``).  Raises ServerError where
+    there is no installation, where a program is missing or cannot be run here, and where PostgreSQL
+    is older than ``OLDEST_OWNED``.
     """
     if str(spec) == EMBEDDED:
         return find_embedded()
@@ -77,6 +81,8 @@ def find_binaries(spec: str | Path = EMBEDDED) -> Binaries:
         return require_version(_inspect(place, f"installed in {place}"))
     if is_release(str(spec)):
         return _inspect(fetch(str(spec)) / "bin", f"release {spec}")
+    if is_commit(str(spec)):
+        return _inspect(_build_of(str(spec)) / "bin", str(spec).replace("-", " "))
     if not is_directory(spec):
         raise ServerError(f"There is no directory {str(spec)[:200]} to take PostgreSQL from.")
     directory = Path(spec).expanduser().resolve()
@@ -90,6 +96,24 @@ def find_binaries(spec: str | Path = EMBEDDED) -> Binaries:
     raise ServerError(
         f"{directory} holds no PostgreSQL: initdb and postgres must be in it or in its bin."
     )
+
+
+def is_commit(spec: str) -> bool:
+    """Whether a server is named by the commit that it was built from, commit-568d4138c6."""
+    return _COMMIT.fullmatch(spec) is not None
+
+
+def _build_of(spec: str) -> Path:
+    sha = spec.partition("-")[2]
+    found = [p for p in cache_dir().glob(f"commits/*/builds/{sha}*") if is_finished(p)]
+    if not found:
+        raise ServerError(
+            f"There is no build of the commit {sha} in {cache_dir()}: make one (pgstudies servers "
+            f"build {sha} --repo DIR)."
+        )
+    newest = max(found, key=lambda place: place.stat().st_mtime)
+    require_unchanged(newest)
+    return newest
 
 
 def find_embedded(*, fetches: bool = True) -> Binaries:
@@ -117,7 +141,7 @@ def require_version(binaries: Binaries) -> Binaries:
     """The same installation; raises ServerError when it is older than ``OLDEST_OWNED``."""
     if binaries.version < OLDEST_OWNED:
         raise ServerError(
-            f"{binaries.version_text} is too old: pgstudies starts servers of PostgreSQL 9.3 or "
+            f"{binaries.version_text} is too old: pgstudies starts servers of PostgreSQL 8.3 or "
             f"newer."
         )
     return binaries
@@ -132,6 +156,12 @@ def wheel_bindir() -> Path | None:
         if (bindir / "postgres").is_file():
             return bindir
     return None
+
+
+def samples_say(binaries: Binaries, text: str) -> bool:
+    """Whether the samples of its configuration have that: versions in development do not tell."""
+    samples = (binaries.bindir.parent / "share").rglob("*.conf.sample")
+    return any(text in sample.read_text("utf-8", "replace") for sample in samples)
 
 
 def copy_installation(binaries: Binaries, target: Path) -> Binaries:

@@ -1,8 +1,9 @@
-"""What differs between releases of PostgreSQL, 9.3 to 19; versions as the server counts them."""
+"""What differs between releases of PostgreSQL, 8.3 to 19; versions as the server counts them."""
 
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 from ..errors import ServerError
 
@@ -12,70 +13,66 @@ EVICTS_BUFFERS = 170000
 EVICTS_RELATIONS = 180000
 """From here on it can empty them of a whole relation."""
 
-_WAITS_FOR_CHILDREN = 90400
+Feature = Literal[
+    "boot_val",  # of pg_settings
+    "application_name",  # libpq connects a second time where it is refused
+    "pg_relation_filepath",
+    "extensions",
+    "--auth-local",  # of initdb
+    "--data-checksums",  # and --nosync, of initdb
+    "waits for children",  # an immediate shutdown ends with the last process, not with the first
+    "pg_wal",  # where it was pg_xlog, in names of functions as well
+    "says ready",  # in the eighth line of postmaster.pid
+    "counts WAL",  # by statement
+    "marks toplevel",  # statements of a client, and not those inside of them
+    "default_toast_compression",  # lists lz4 where that is built in
+    "I/O workers",  # processes that read and write for a server by default
+]
+"""What some releases lack, and the servers and what is counted on them need to know."""
 
-_SAYS_READY = 100000
+_SINCE: dict[Feature, int] = {
+    "boot_val": 80400,
+    "application_name": 90000,
+    "pg_relation_filepath": 90000,
+    "extensions": 90100,
+    "--auth-local": 90200,
+    "--data-checksums": 90300,
+    "waits for children": 90400,
+    "pg_wal": 100000,
+    "says ready": 100000,
+    "counts WAL": 130000,
+    "marks toplevel": 140000,
+    "default_toast_compression": 140000,
+    "I/O workers": 180000,
+}
 
-_RENAMED_XLOG = 100000
 
-_COUNTS_WAL = 130000
-
-_MARKS_TOPLEVEL = 140000
-
-_TELLS_COMPRESSION = 140000
-
-_HAS_IO_WORKERS = 180000
+def has(version: int, feature: Feature) -> bool:
+    """Whether a release of that version has it."""
+    return version >= _SINCE[feature]
 
 
 def wal_directory(version: int) -> str:
     """Where a data directory has its WAL."""
-    return "pg_wal" if version >= _RENAMED_XLOG else "pg_xlog"
+    return "pg_wal" if has(version, "pg_wal") else "pg_xlog"
 
 
 def switch_wal(version: int) -> str:
     """The function that begins a new segment of WAL."""
-    return "pg_switch_wal" if version >= _RENAMED_XLOG else "pg_switch_xlog"
-
-
-def says_ready(version: int) -> bool:
-    """Whether postmaster.pid tells, in its eighth line, that the server accepts connections."""
-    return version >= _SAYS_READY
-
-
-def waits_for_children(version: int) -> bool:
-    """Whether an immediate shutdown ends with the last process, and not with the first."""
-    return version >= _WAITS_FOR_CHILDREN
-
-
-def counts_wal(version: int) -> bool:
-    """Whether pg_stat_statements counts WAL."""
-    return version >= _COUNTS_WAL
-
-
-def marks_toplevel(version: int) -> bool:
-    """Whether pg_stat_statements tells statements of a client from those inside of them."""
-    return version >= _MARKS_TOPLEVEL
-
-
-def tells_compression(version: int) -> bool:
-    """Whether a setting lists how values may be compressed, lz4 among them where it is built in."""
-    return version >= _TELLS_COMPRESSION
-
-
-def has_io_workers(version: int) -> bool:
-    """Whether processes of its own read and write for a server by default."""
-    return version >= _HAS_IO_WORKERS
+    return "pg_switch_wal" if has(version, "pg_wal") else "pg_switch_xlog"
 
 
 def parse_version(text: str) -> int:
     """The version in ``postgres --version`` as the server counts: 180006, and 190000 for 19devel.
 
+    Before 10 what is being developed counts as older than its release: 9.4devel as 90399, since
+    commits of two years say the same, and what the first of them has is what 9.3 has.
     Raises ServerError when there is none.
     """
-    match = re.search(r"(\d+)(?:\.(\d+))?(?:\.(\d+))?", text)
+    match = re.search(r"(\d+)(?:\.(\d+))?(?:\.(\d+))?(devel)?", text)
     if match is None:
         raise ServerError(f"{text!r} names no version of PostgreSQL.")
-    major, second, third = (int(part or 0) for part in match.groups())
+    major, second, third = (int(part or 0) for part in match.groups()[:3])
     if major < 10:
-        return major * 10000 + second * 100 + third
+        return major * 10000 + second * 100 + third - bool(match[4])
     return major * 10000 + second

@@ -11,6 +11,7 @@ import polars as pl
 import psycopg
 
 from ..errors import SpaceError, require
+from ..programs.versions import has
 from .settings import NOT_RECORDED, merged
 
 if TYPE_CHECKING:
@@ -98,15 +99,16 @@ class ServerBase(ABC):
 
         Left out are those that say where files are or how to reach the server.
         """
-        query = """
+        changed = " OR setting IS DISTINCT FROM boot_val" if has(self.version, "boot_val") else ""
+        query = f"""
             SELECT name, setting, unit, source, context
             FROM pg_settings
-            WHERE (source NOT IN ('default', 'override') OR setting IS DISTINCT FROM boot_val)
+            WHERE (source NOT IN ('default', 'override'){changed})
               AND name <> ALL (%s)
             ORDER BY name
-        """
+        """  # noqa: S608  (one of two texts)
         with self.connect() as connection:
-            rows = connection.execute(query, [NOT_RECORDED]).fetchall()
+            rows = connection.execute(query.encode(), [NOT_RECORDED]).fetchall()
         columns = ["name", "value", "unit", "source", "context"]
         return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String()), orient="row")
 

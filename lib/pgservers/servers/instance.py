@@ -83,14 +83,15 @@ done
 class Instance:
     """``s-<random>`` in the run directory: ``data``, ``snapshots``, ``socket``, ``log``, the owner.
 
-    ``hba`` and ``ident`` say who may connect: the account of this process, by the socket alone.
+    ``hba`` and ``ident`` say who may connect: the account of this process, by the socket alone, and
+    ``access`` how rules that map accounts to roles are written.
 
     Held by the lock on ``owner.lock``, and by a small process that outlives us, stops the server
     and removes the directory when we die.  Raises SpaceError where the directory cannot be made and
     ServerError where the server's account could not reach it.
     """
 
-    def __init__(self, account: Account, about: str) -> None:
+    def __init__(self, account: Account, about: str, access: str = "peer map=") -> None:
         base = prepare_run_dir(account)
         sweep(base)
         try:
@@ -130,7 +131,7 @@ class Instance:
             self.snapshots.mkdir(mode=0o711)
             self.snapshots.chmod(0o711)
             self._write_owner(about)
-            self._write_access()
+            self._write_access(access)
         except OSError as error:
             self.remove()
             raise cannot_write(error, base, "PGSTUDIES_RUN_DIR") from error
@@ -212,13 +213,14 @@ class Instance:
         }
         (self.path / "owner.json").write_text(json.dumps(owner, indent=1), encoding="utf-8")
 
-    def _write_access(self) -> None:
+    def _write_access(self, access: str) -> None:
         # A password would be no safer and would have to be handed to every client: initdb itself
         # fails for an account without a name, so the kernel can always tell the server who we are.
         name = client_name().replace('"', '""')
         roles = (SUPERUSER, GUEST)
-        local = "".join(f"local all {role} peer map={_MAP}\n" for role in roles)
-        self.hba.write_text(f"{local}host all all all reject\n", encoding="utf-8")
+        local = "".join(f"local all {role} {access}{_MAP}\n" for role in roles)
+        others = "host all all all reject\n" if access.startswith("peer") else ""
+        self.hba.write_text(local + others, encoding="utf-8")
         known = "".join(f'{_MAP} "{name}" {role}\n' for role in roles)
         self.ident.write_text(known, encoding="utf-8")
         for file in (self.hba, self.ident):

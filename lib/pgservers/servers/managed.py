@@ -19,11 +19,11 @@ from ..files import says_full
 from ..host.cgroups import reason_no_limits
 from ..programs.accounts import can_execute, run_as, server_account, without_pg_variables
 from ..programs.extensions import build
-from ..programs.installations import copy_installation, find_pgbench
+from ..programs.installations import copy_installation, find_pgbench, samples_say
 from ..programs.locales import locale_environment
 from ..programs.relinking import can_relink, relinked
 from ..programs.slow_disk import SlowDisk
-from ..programs.versions import switch_wal, wal_directory
+from ..programs.versions import has, switch_wal, wal_directory
 from .base import NO_PGBENCH, Capabilities, Right, ServerBase
 from .instance import GUEST, PORT, SUPERUSER, Instance
 from .postmaster import Postmaster, StartError
@@ -54,6 +54,9 @@ _EXTENSIONS = (_PRELOADED, "pg_buffercache")
 
 _MONITOR_ROLE, _CHECKPOINT_ROLE = 100000, 150000
 """From here on there is a role that may see what the server counts, and one for CHECKPOINT."""
+
+_SOCKETS, _PEER = 90300, 90100
+"""From here on a socket may be in several directories, and ident of a socket is called peer."""
 
 _TRUSTS_EXTENSIONS = 130000
 """From here on an extension may say that everybody may have it."""
@@ -114,7 +117,7 @@ class ManagedServer(ServerBase):
         self.held_bytes = 0
         """What the copy of a state took that the server has been put into last, or still holds."""
         self._account = server_account()
-        self._instance = Instance(self._account, spec)
+        self._instance = Instance(self._account, spec, _access(binaries))
         atexit.register(self.close)
         if like is not None:
             self._programs, self._libraries = like._programs, like._libraries
@@ -163,6 +166,10 @@ class ManagedServer(ServerBase):
                 made.close()
                 raise
         return made
+
+    @cached_property
+    def _has_one_socket(self) -> bool:
+        return self.version < _SOCKETS and not samples_say(self.binaries, "unix_socket_directories")
 
     @cached_property
     def can_relink(self) -> bool:
@@ -293,7 +300,9 @@ class ManagedServer(ServerBase):
     def connect(self, **kwargs: Any) -> psycopg.Connection[TupleRow]:
         """A new connection as our role to our own database, in autocommit mode."""
         postmaster = self._running()
-        arguments: dict[str, Any] = {"autocommit": True, "application_name": "pgstudies"}
+        arguments: dict[str, Any] = {"autocommit": True}
+        if has(self.version, "application_name"):
+            arguments["application_name"] = "pgstudies"
         with without_pg_variables():
             try:
                 connection = psycopg.connect(**(arguments | self._address(DATABASE) | kwargs))
@@ -483,11 +492,14 @@ class ManagedServer(ServerBase):
         self._instance.empty_data(self._account)
         initdb = self._programs.bindir / "initdb"
         command: list[str | Path] = [initdb, "-D", data, "-U", SUPERUSER]
-        command += ["--auth-local=peer", "--auth-host=reject"]
-        # -N is --nosync, since 10 spelled --no-sync.  -n is --noclean: a disk that was full stays
-        # so for us to see.
-        # Checksums are the default since 18; without them the releases before would log less.
-        command += ["-E", "UTF8", "--locale=C", "--data-checksums", "-N", "-n"]
+        # -n is --noclean: a disk that was full stays so for us to see.
+        command += ["-E", "UTF8", "--locale=C", "-n"]
+        if has(self.version, "--auth-local"):
+            command += ["--auth-local=peer", "--auth-host=reject"]
+        if has(self.version, "--data-checksums"):
+            # -N is --nosync, since 10 spelled --no-sync.
+            # Checksums are the default since 18; without them the releases before would log less.
+            command += ["--data-checksums", "-N"]
         held = self._instance.held_by()
         run_as(self._account, command, self._environment, pass_fds=held)
         try:
@@ -496,7 +508,11 @@ class ManagedServer(ServerBase):
             raise ServerError(f"{self.version_text} does not start: {error}") from error
         with self.as_superuser() as connection:
             known = connection.execute("SELECT lower(name) FROM pg_settings").fetchall()
-            found = connection.execute("SELECT name FROM pg_available_extensions").fetchall()
+            found = (
+                connection.execute("SELECT name FROM pg_available_extensions").fetchall()
+                if has(self.version, "extensions")
+                else []
+            )
             connection.execute("CREATE DATABASE pgstudies")
             if self.role == GUEST:
                 make_guest(connection)
@@ -555,11 +571,14 @@ class ManagedServer(ServerBase):
         return Capabilities(missing, contrib, pgbench)
 
     def _launch(self, settings: Mapping[str, str]) -> Postmaster:
+        # In quotes, as a comma would separate two directories.
+        sockets = {"unix_socket_directories": f'"{self._instance.socket}"'}
+        if self._has_one_socket:
+            sockets = {"unix_socket_directory": str(self._instance.socket)}
         ours = {
+            **sockets,
             "listen_addresses": "",
             "port": str(PORT),
-            # In quotes, as a comma would separate two directories.
-            "unix_socket_directories": f'"{self._instance.socket}"',
             "hba_file": str(self._instance.hba),
             "ident_file": str(self._instance.ident),
         }
@@ -626,6 +645,13 @@ class ManagedServer(ServerBase):
         return address | {"user": self.role, "dbname": database}
 
 
+def _access(binaries: Binaries) -> str:
+    """How a rule of pg_hba.conf names the map of accounts to roles, all but the map."""
+    if binaries.version >= _PEER:
+        return "peer map="
+    return "ident map=" if samples_say(binaries, "NAME=VALUE") else "ident "
+
+
 def make_guest(connection: psycopg.Connection[TupleRow]) -> None:
     """Make the role without rights; it gets into no database that is there but ours."""
     version, guest = connection.info.server_version, sql.Identifier(GUEST)
@@ -652,6 +678,8 @@ def harmless_extensions(
 ) -> list[str]:
     """Those that are installed here and that others may have in a database of theirs."""
     version = connection.info.server_version
+    if not has(version, "extensions"):
+        return []
     trusted = "trusted OR NOT superuser" if version >= _TRUSTS_EXTENSIONS else "NOT superuser"
     query = f"""
         SELECT DISTINCT name FROM pg_available_extension_versions

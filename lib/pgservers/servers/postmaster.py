@@ -17,7 +17,7 @@ from ..errors import ServerError
 from ..files import says_full
 from ..host.exclusive import on_core
 from ..programs.accounts import server_environment, without_pg_variables
-from ..programs.versions import says_ready, waits_for_children
+from ..programs.versions import has
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -123,7 +123,7 @@ class Postmaster:
         """
         if self._process.poll() is not None:
             return
-        children = [] if waits_for_children(self._version) else self._children()
+        children = [] if has(self._version, "waits for children") else self._children()
         self._process.send_signal(_SIGNALS[mode])
         try:
             self._process.wait(_KILL_TIMEOUT_S if mode == "immediate" else _STOP_TIMEOUT_S)
@@ -202,7 +202,7 @@ class Postmaster:
             return False
         if lines[0] != str(self.pid):
             return False
-        if says_ready(self._version):
+        if has(self._version, "says ready"):
             return len(lines) > 7 and lines[7].strip() == "ready"
         with without_pg_variables():
             return PGconn.ping(self._address) == Ping.OK

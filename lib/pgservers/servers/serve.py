@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..addresses import EMBEDDED, Address
 from ..errors import StudyError
 from ..programs.accounts import server_account
-from ..programs.installations import find_binaries, is_directory
+from ..programs.installations import find_binaries, is_commit, is_directory
 from ..programs.releases import find_release, is_release, listed, packaged
 from ..terminal import notice_once
 from .dsn import DsnServer, foreign_session
@@ -37,7 +37,8 @@ def serve(
     """The server that ``spec`` names, ready for use, as a context manager.
 
     ``spec`` is ``embedded``, a release such as ``9.6``, which is fetched if need be or is that of
-    an installed package, a directory of binaries or a ``postgresql://`` DSN.
+    an installed package, a commit that was built (``commit-568d4138c6``), a directory of binaries
+    or a ``postgresql://`` DSN.
     ``settings`` are the study's, in every state.  ``cpu`` is the core to keep a managed server on;
     a running server stays where it is.  ``limits`` has it ready for ``limited``.  ``unprivileged``
     is for what comes from others, who get no right that could do harm beyond our own database.
@@ -81,7 +82,13 @@ def _known(spec: str) -> str:
     """The name of a server here; raises StudyError for a word that is none."""
     if is_release(spec):
         spec = find_release(spec).name
-    elif spec != EMBEDDED and not packaged(spec) and os.sep not in spec and not is_directory(spec):
+    elif not (
+        spec == EMBEDDED
+        or packaged(spec)
+        or is_commit(spec)
+        or os.sep in spec
+        or is_directory(spec)
+    ):
         raise StudyError(
             f"{spec!r} is not a server: give `embedded`, one of the releases {listed()}, a "
             f"directory that holds initdb and postgres, or a DSN like "

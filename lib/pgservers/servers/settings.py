@@ -66,6 +66,7 @@ NOT_RECORDED = [
     "ssl_key_file",
     "ssl_passphrase_command",
     "unix_socket_directories",
+    "unix_socket_directory",
 ]
 """Settings that are left out of the list of non-default ones."""
 

@@ -174,7 +174,8 @@ def drop_recycled_wal(wal: Path) -> int:
         address = _WAL_PAGE_HEADER.unpack(header)[3]
         # The name is timeline, then the number of the segment as two parts of 32 bits.
         first = int(segment.name[8:16], 16) * 2**32 + int(segment.name[16:24], 16) * size
-        if address != first:
+        # Before 9.3 an address was two numbers of 32 bits, the larger part first.
+        if address not in {first, first >> 32 | (first & 0xFFFFFFFF) << 32}:
             segment.unlink()
             dropped += 1
     return dropped

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from pgservers.programs.versions import EVICTS_BUFFERS, EVICTS_RELATIONS
+from pgservers.programs.versions import EVICTS_BUFFERS, EVICTS_RELATIONS, has
 
 from ..analysis.pairing import wide
 
@@ -22,16 +22,19 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 8192
 
 _FILES = """
-    WITH tables AS (
-        SELECT c.oid, c.reltoastrelid FROM pg_class c WHERE c.oid = ANY(%s::regclass[])
-    ), heaps AS (
-        SELECT oid FROM tables UNION SELECT reltoastrelid FROM tables WHERE reltoastrelid <> 0
-    ), relations AS (
-        SELECT oid FROM heaps
-        UNION SELECT indexrelid FROM pg_index WHERE indrelid IN (SELECT oid FROM heaps)
-    )
-    SELECT oid, pg_relation_filepath(oid) FROM relations
+    SELECT r.oid, {path}
+    FROM pg_class r
+         LEFT JOIN pg_index i ON i.indexrelid = r.oid
+         JOIN pg_class t ON t.oid = ANY(%s::regclass[])
+                         AND coalesce(i.indrelid, r.oid) IN (t.oid, t.reltoastrelid)
 """
+
+_PATH = "pg_relation_filepath(r.oid)"
+
+_PATH_BEFORE = """
+    'base/' || (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())::text
+    || '/' || r.relfilenode::text
+"""  # for lack of pg_relation_filepath, in the default tablespace
 
 
 def reason_not_cold(server: Server) -> str | None:
@@ -51,7 +54,7 @@ def can_evict(server: Server) -> bool:
 
 def evict(connection: psycopg.Connection[TupleRow], tables: list[str]) -> None:
     """Empty shared buffers of the tables, their indexes and TOAST tables."""
-    relations = [row[0] for row in connection.execute(_FILES, [tables])]
+    relations = [oid for oid, _ in _files(connection, tables)]
     if connection.info.server_version >= EVICTS_RELATIONS:
         connection.execute(
             "SELECT pg_buffercache_evict_relation(r) FROM unnest(%s::regclass[]) r", [relations]
@@ -68,11 +71,18 @@ def evict(connection: psycopg.Connection[TupleRow], tables: list[str]) -> None:
         )
 
 
+def _files(connection: psycopg.Connection[TupleRow], tables: list[str]) -> list[tuple[int, str]]:
+    """The tables, their indexes and TOAST tables, each by its OID and the path of its file."""
+    told = has(connection.info.server_version, "pg_relation_filepath")
+    query = _FILES.format(path=_PATH if told else _PATH_BEFORE)
+    return list(connection.execute(query.encode(), [tables]))
+
+
 def drop_from_page_cache(
     connection: psycopg.Connection[TupleRow], tables: list[str], data_directory: Path
 ) -> None:
     """Have the kernel write out and forget the relations' files, once the buffers are evicted."""
-    for _, path in connection.execute(_FILES, [tables]):
+    for _, path in _files(connection, tables):
         main = data_directory / path
         for part in main.parent.glob(f"{main.name}*"):
             if part.name[len(main.name) :][:1] not in {"", ".", "_"}:

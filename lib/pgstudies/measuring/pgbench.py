@@ -18,6 +18,8 @@ from pgservers.host.facts import allowed_cores
 from pgservers.programs.installations import client_environment, counts_failures
 from pgservers.sessions import reason_no_room, wait_until_gone
 
+from .counters import UNITS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
@@ -57,7 +59,12 @@ _WAITING = """
       AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
 
-_ALIVE = "SELECT pid AS not_shared_blks_dirtied FROM pg_stat_activity WHERE pid = ANY (%s)"
+# Not by pg_stat_activity, whose pid was called procpid before 9.2.
+_ALIVE = """
+    SELECT pid AS not_shared_blks_dirtied
+    FROM (SELECT pg_stat_get_backend_pid(s) AS pid FROM pg_stat_get_backend_idset() AS s) AS all_now
+    WHERE pid = ANY (%s)
+"""
 
 _RELEASE = "SELECT pg_advisory_unlock_all() AS not_shared_blks_dirtied"
 
@@ -125,6 +132,7 @@ def pgbench(
         wrapped = [(_HEAD + text.rstrip() + _TAIL, weight) for text, weight in mix.values()]
         command = command_of(trial, directory, wrapped, given)
         command += [*options, "-l", f"--log-prefix={directory}/log"]
+        pages = trial.pages_of_tables()
         with _held(trial, command, texts, clients) as (process, pids):
             of = clients * transactions
             with trial.measuring(step, of=of, sessions=pids, **where) as took:
@@ -139,6 +147,9 @@ def pgbench(
                     raise StudyError(f"pgbench failed: none of {of} transactions succeeded.")
                 took.duration_s = of * float(latency.to_numpy().mean())
     wait_until_gone(trial.server, pids)  # their end is no part of another server's turn
+    if pages is not None:
+        for metric, number in (trial.pages_of_tables() or pages).since(pages).items():
+            trial.record(step, metric, number / of, UNITS[metric], **where)
     for metric, share in {"median_s": 0.5, "p99_s": 0.99}.items():
         trial.record(step, metric, np.quantile(latency, share), "s", **where)
     trial.record(step, "drift", drift(latency), "ratio", **where)

@@ -18,7 +18,7 @@ from pgservers.servers.managed import ManagedServer
 
 from ..records.reading import AMONG_OTHERS, UNDISTURBED
 from .cold import can_evict, drop_from_page_cache, evict, reason_not_cold
-from .counters import UNITS, Counts, StatementCounters
+from .counters import UNITS, Counts, StatementCounters, pages_of_tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -296,6 +296,10 @@ class Trial:
         """The rows of a statement on the session that reads the counters, which counts it not."""
         cursor = self._observer.execute(query, params)
         return cursor.fetchall() if cursor.description else []
+
+    def pages_of_tables(self) -> Counts | None:
+        """``counters.pages_of_tables``, for what sessions did that have ended."""
+        return pages_of_tables(self._observer)
 
     def counts(self, *, everything: bool = True, sessions: Sequence[int] = ()) -> Counts:
         """The server's running totals, for what is measured between two looks at them.
