@@ -13,7 +13,7 @@ from functools import cached_property
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
-from pgservers.errors import CannotRun, SpaceError, StudyError
+from pgservers.errors import CannotRun, ServerError, SpaceError, StudyError
 from pgservers.files import cannot_write, says_full
 from pgservers.programs.accounts import make_open_directory
 from pgservers.programs.cached import finish, is_finished, require_own, require_unchanged
@@ -25,8 +25,10 @@ from pgservers.programs.running import (
     run_with_us,
     says_no_processes,
 )
+from pgservers.servers.serve import serve
 from pgservers.terminal import Progress, rough_duration
 
+from .eras import flags_for, flex_for, parts_of, require_tools
 from .repository import ROOM_BYTES
 
 if TYPE_CHECKING:
@@ -51,20 +53,23 @@ MOST_BYTES = 4 * 2**30
 class Builder:
     """Builds commits of one repository, with meson and ninja if both are installed, else with make.
 
-    ``configure`` has more arguments for either.  Builds are out of tree, with ccache if installed,
-    and always in the same directory, so that ccache finds unchanged files.  ``show`` gets the name
-    of each step, with how much of it is done and the time left.
+    ``configure`` has more arguments for either.  All are compiled by the flags that one of ``ends``
+    needs, the oldest and the newest of what is built.  Builds are out of tree, with ccache if
+    installed, and always in the same directory, so that ccache finds unchanged files.  ``show``
+    gets the name of each step, with how much of it is done and the time left.
     """
 
     def __init__(
         self,
         repository: Repository,
         *,
+        ends: Sequence[str] = (),
         configure: Sequence[str] = (),
         show: Callable[[str], object] = lambda _: None,
         most_bytes: int = MOST_BYTES,
     ) -> None:
         self._repository = repository
+        self._flags = " ".join([FLAGS, *flags_for(repository, ends)])
         self._configure = tuple(configure)
         self._show = show
         self._most_bytes = most_bytes
@@ -75,10 +80,10 @@ class Builder:
     def build(self, sha: str) -> Path:
         """The directory of a commit's installation, built if it is not there or incomplete.
 
-        A build is kept once its server has answered.  Raises CannotRun, with the compiler's message
-        and the name of the log, for a commit that does not build; SpaceError on a full disk;
-        ServerError where others have changed what was built, or could; StudyError where no process
-        can be started.
+        A build is kept once its initdb has made a cluster and its server runs.  Raises CannotRun,
+        with the compiler's message and the name of the log, for a commit that does not build;
+        SpaceError on a full disk; ServerError where others have changed what was built, or could;
+        StudyError where a tool is missing, or no process can be started.
         """
         target = self._kept / f"{sha[:16]}-{self._digest}"
         if is_finished(target):
@@ -89,6 +94,7 @@ class Builder:
         self._show(f"building {sha[:10]}")
         self.built += 1
         source = self._repository.checkout(sha)
+        require_tools(source)
         work, log = self._repository.place / "build", self._kept / f"{sha[:16]}.log"
         try:
             make_open_directory(self._kept)
@@ -101,6 +107,7 @@ class Builder:
             log.touch(mode=0o644)
             with self._watched(f"building {sha[:10]}", source, work, log):
                 self._carry_out(self._commands(source, work, target), work, log)
+            _try_out(target)
             self._keep_link(work, source, target)
             finish(target)
         except OSError as error:
@@ -172,7 +179,7 @@ class Builder:
         name = "clang" if "clang" in first else "gcc"
         number = re.search(r"\d+\.\d[\d.]*", first.rpartition(")")[2] or first)
         more = " ".join(self._configure)
-        return f"{name} {number[0] if number else '?'}, {FLAGS}{more and f', {more}'}"
+        return f"{name} {number[0] if number else '?'}, {self._flags}{more and f', {more}'}"
 
     @cached_property
     def _compiler(self) -> str:
@@ -181,7 +188,7 @@ class Builder:
 
     @property
     def _digest(self) -> str:
-        how = [FLAGS, _WITHOUT, "install-quiet", self._configure, _LAYOUT]
+        how = [self._flags, _WITHOUT, "install-quiet", self._configure, _LAYOUT]
         what = json.dumps([*how, shutil.which("cc"), self._compiler])
         return hashlib.sha256(what.encode()).hexdigest()[:8]
 
@@ -193,7 +200,7 @@ class Builder:
         if (source / "meson.build").exists() and shutil.which("meson") and shutil.which("ninja"):
             # Without pl/*, documentation and tests, and with the same libraries on every machine.
             least = ["-Dbuildtype=plain", "-Dauto_features=disabled"]
-            flags = [f"--prefix={target}", f"-Dc_args={FLAGS}", *least, *self._configure]
+            flags = [f"--prefix={target}", f"-Dc_args={self._flags}", *least, *self._configure]
             yield ["env", f"CC={' '.join(compiler)}", "meson", "setup", ".", str(source), *flags]
             # In 16 and 17 the target install-quiet builds what only tests need as well.
             yield ["ninja", "-j", jobs, *_installed(work)]
@@ -201,10 +208,13 @@ class Builder:
             yield answers
             return
         without = [f"--without-{name}" for name in _WITHOUT]
-        cc = [f"CC={' '.join(compiler)}", f"CFLAGS={FLAGS}"]
+        cc = [f"CC={' '.join(compiler)}", f"CFLAGS={self._flags}", *flex_for(source, work)]
         make = ["make", "-s", "-j", jobs]
         made = [make, [*make, "install"]]
-        if (source / "src" / "interfaces" / "libpq").is_dir():
+        if parts := parts_of(source):
+            goals = [(goal, part) for goal in ("all", "install") for part in parts]
+            made = [[*make, "-C", f"src/{part}", goal] for goal, part in goals]
+        elif (source / "src" / "interfaces" / "libpq").is_dir():
             made = [[*make, "-C", "src", *_left_out(goal), goal] for goal in ("all", "install")]
             made += [[*make, "-C", part, "install"] for part in ("src/interfaces/libpq", "config")]
         configure = [str(source / "configure"), f"--prefix={target}", *without, *cc]
@@ -231,6 +241,15 @@ def remove_oldest(places: Sequence[Path], most_bytes: int, *, but: Path) -> None
             return
         shutil.rmtree(oldest, ignore_errors=True)
         del sizes[oldest]
+
+
+def _try_out(place: Path) -> None:
+    """Raise CannotRun where no cluster can be made with it, as postgres --version tells nothing."""
+    if (place / "bin" / "initdb").is_file():
+        try:
+            serve(str(place)).close()
+        except ServerError as error:
+            raise CannotRun(f"it builds, and its server does not run: {error}") from error
 
 
 def _installed(work: Path) -> list[str]:
@@ -279,7 +298,8 @@ def built(
 ) -> list[Path]:
     """The installations of commits of a repository that is held; raises as ``Builder.build``."""
     with Progress("building", len(commits)) as progress:
-        builder = Builder(repository, configure=configure, show=progress.show)
+        ends = [commit.sha for commit in commits]
+        builder = Builder(repository, ends=ends, configure=configure, show=progress.show)
         places = []
         for commit in commits:
             places.append(builder.build(commit.sha))

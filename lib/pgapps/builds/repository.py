@@ -136,6 +136,10 @@ class Repository:
         output = _git(self.source, "show", "-s", "--format=%H%x00%as%x00%an%x00%s", sha)
         return Commit(*output.rstrip("\n").split("\0", 3))
 
+    def text(self, sha: str, path: str) -> str:
+        """A file of a commit; empty where it has none."""
+        return _git(self.source, "show", f"{sha}:{path}", check=False)
+
     def parent(self, sha: str) -> str:
         """The first parent of a commit."""
         return _git(self.source, "rev-parse", f"{sha}^").strip()

@@ -91,7 +91,8 @@ def bisect(
     else:
         wanted = statement_named(parameters_of(workload, pgbench, {}, say), step)
     with Progress("bisecting", None) as progress:
-        builder = Builder(repository, configure=configure or (), show=progress.show)
+        ends = [repository.commit(name).sha for name in (good, bad)]
+        builder = Builder(repository, ends=ends, configure=configure or (), show=progress.show)
         bench = Bench(builder, repository, progress, (good, bad))
         text, path = bisected(bench, wanted)
     tell(text)

@@ -193,7 +193,8 @@ def _commits(
     }
     same = [unit.what_counts() for unit in wanted]
     with Progress("counting", len(points)) as progress:
-        builder = Builder(repository, configure=configure, show=progress.show)
+        oldest_newest = [points[0], points[-1]]
+        builder = Builder(repository, ends=oldest_newest, configure=configure, show=progress.show)
         with (
             continued(),
             repository.held(),
